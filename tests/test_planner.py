@@ -160,7 +160,7 @@ def test_caps_in_mib_make_the_same_plan_again(ready_times, cost, cap):
 
 def test_caps_have_no_more_decimals_than_they_need():
     ready_times = ReadyTimes.of([2**20, 4 * 2**20, 2**10, 2**20 + 1], [0.1, 0.2, 0.3, 0.4])
-    assert buckets.caps_mib(ready_times, (1, 3, 4)) == (1.0, 4.0009, 1.0)
+    assert buckets.caps_mib(ready_times, (1, 3, 4)) == (1.0, 4.0009, 4.0009), "the last bucket ends anyway"
     assert buckets.cap_mib(ready_times, 3 * 2**20) == 3.0
 
 

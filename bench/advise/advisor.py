@@ -1,14 +1,15 @@
 """The bucket advisor: what to set so that little communication remains after backward, also on a link known roughly.
 
-In: ready times, an `AllReduceCost` and a `Box`. Out: an `Advice`, and on request its explanation, with what other ways
-than a bucket plan leave exposed.
+In: ready times, an `AllReduceCost` and a `Box`. Out: an `Advice`, and on request its explanation, with the other ways
+that there is code for (`ways`).
 
 The plan that is best for one link and one backward is fragile: with a link 5 % slower it can cost four times what
 torch's default costs. So candidates are compared by their worst regret over the box: the plans that are best at its
-corners and in its middle, the best uniform caps, and torch's default. Measures nothing.
+corners and in its middle, the best uniform caps, and torch's default. What is advised in place of the default saves a
+share of the step and loses nowhere in the box. Measures nothing.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 
@@ -16,7 +17,8 @@ import numpy as np
 
 from bench.advise import planner
 from bench.advise.planner import RESOLUTION_S, Box, Grid, exposures, exposures_of_caps, least_exposures
-from bench.model.conclusions import WORTH, Advice, ExplainedAdvice, OtherWay, PlannedBucket, PlanPrediction
+from bench.advise.ways import computing_s, stacks, ways, whole_cap, worth_typing
+from bench.model.conclusions import Advice, ExplainedAdvice, PlannedBucket, PlanPrediction
 from bench.model.units import format_rounded_bytes
 from bench.planning import buckets
 from bench.planning.buckets import BucketPlan, ReadyTimes, bucket_bytes, uniform
@@ -29,12 +31,6 @@ COMPARED_CAPS = 256
 LIMITS = 8
 TIES: tuple[planner.Ties, ...] = ("large", "small", "early")
 USUAL = Box()
-FLOAT32_BYTES = 4
-# Forward multiplies once by each weight where backward does twice.
-FORWARD_OF_BACKWARD = 0.5
-MICRO_BATCHES = (2, 4)
-# Caps that are tried for gathering.
-TRIED_CAPS = 48
 
 
 def advise(ready_times: ReadyTimes, cost: AllReduceCost, box: Box = USUAL) -> Advice:
@@ -54,7 +50,7 @@ def advise(ready_times: ReadyTimes, cost: AllReduceCost, box: Box = USUAL) -> Ad
     }
     plan = min(plans, key=lambda plan: (round(judge.worst_regret(plan) / RESOLUTION_S), len(plan), plan))
     return Advice(
-        advised=judge.simplest({"default": default, "cap": uniform(ready_times, cap), "plan": plan}),
+        advised=judge.advised(default, {"cap": uniform(ready_times, cap), "plan": plan}),
         plan=judge.predicted(plan),
         cap=replace(judge.predicted(uniform(ready_times, cap)), cap=cap),
         default=judge.predicted(default),
@@ -97,14 +93,14 @@ class _Judge:
         worst = np.max(at_caps - self.least[:, None], axis=0)
         return int(np.flatnonzero(worst <= worst.min() + RESOLUTION_S)[-1])
 
-    def simplest(self, ways: dict[str, BucketPlan]) -> str:
-        """The first of `ways` that nowhere in the box loses more than WORTH of backward to another; else "plan"."""
-        worth = WORTH * self.ready_times.ready_s[-1]
-        left = {name: self.exposures(plan) for name, plan in ways.items()}
-        for name, mine in left.items():
-            if all(float(np.max(mine - other)) <= worth for other in left.values()):
-                return name
-        return "plan"
+    def advised(self, default: BucketPlan, settings: Mapping[str, BucketPlan]) -> str:
+        """The last of `settings` that is worth typing in place of the one before it; "default" if none is."""
+        name, usual = "default", self.exposures(default)
+        for setting, plan in settings.items():
+            mine = self.exposures(plan)
+            if worth_typing(mine, usual, computing_s(self.ready_times)):
+                name, usual = setting, mine
+        return name
 
 
 def _optima(ready_times: ReadyTimes, cost: AllReduceCost, box: Box) -> Iterator[BucketPlan]:
@@ -145,7 +141,10 @@ def buckets_for(ready_times: ReadyTimes, cost: AllReduceCost) -> tuple[int, ...]
 def explain(
     advice: Advice, ready_times: ReadyTimes, link: LinkModel, itemsize: int, names: Sequence[str] = (), model: str = ""
 ) -> ExplainedAdvice:
-    """The advice with predictions of plans in common use, its buckets, other ways, and caps for torch."""
+    """The advice with predictions of plans in common use, its buckets, other ways, and caps for torch.
+
+    names: of all gradients by registration number; without them, what goes by blocks of the model is left out.
+    """
     judge = _Judge(ready_times, link.cost, Box(*advice.box))
     cap = buckets.cap_mib(ready_times, advice.cap.cap or 1)
     plan = plan_of(ready_times, advice.chosen)
@@ -159,6 +158,9 @@ def explain(
             strict=True,
         )
     )
+    whole = None
+    if advice.advised != "default":
+        whole = whole_cap(ready_times, link.cost, judge.grid, advice.cap.cap or 1)
     notes = list(link.notes)
     if link.largest is not None and ready_times.total > link.largest:
         beyond = "and so has a bucket of the plan" if max(advice.chosen.buckets) > link.largest else "but no bucket has"
@@ -169,7 +171,7 @@ def explain(
     return ExplainedAdvice(
         advice=advice,
         model=model,
-        names=tuple(names),
+        stacks=stacks(names),
         link=link.words,
         cpu=link.cpu,
         notes=tuple(notes),
@@ -177,49 +179,18 @@ def explain(
         itemsize=itemsize,
         backward_s=ready_times.ready_s[-1],
         bytes_s=ready_times.total * link.cost.slope_s,
+        step_s=computing_s(ready_times) + advice.default.exposed_s,
         predictions=(
-            ("plan with the least worst regret", advice.plan),
-            (f"best uniform cap, {cap:g} MiB", advice.cap),
-            ("torch's default, 1 MiB then 25 MiB", advice.default),
-            ("best if all is as assumed", judge.predicted(planner.optimal(ready_times, link.cost))),
-            ("bucket_cap_mb=25", judge.predicted(uniform(ready_times, buckets.TORCH_CAPS[1]))),
-            ("all in one", judge.predicted((len(ready_times.nbytes),))),
+            ("torch's default", advice.default),
+            (f"best single cap, {cap:g} MiB", advice.cap),
+            ("plan of the least regret", advice.plan),
         ),
         buckets=planned,
-        others=tuple(other_ways(ready_times, link.cost, itemsize)),
+        ways=(
+            *ways(ready_times, plan, names, link, judge.grid, itemsize),
+            *([whole] if whole is not None else []),
+        ),
         caps_mib=buckets.caps_mib(ready_times, plan_of(ready_times, advice.plan)),
         cap_mib=cap,
+        ranks=link.ranks,
     )
-
-
-def other_ways(ready_times: ReadyTimes, cost: AllReduceCost, itemsize: int) -> Iterator[OtherWay]:
-    """Other ways than a bucket plan to leave less exposed, each with its own best buckets.
-
-    itemsize: bytes of an element of a gradient. Not modelled: the cost of casting, the optimizer's step, and that
-    computing slows down while communicating. Forward is taken to be spread over the gradients as backward is.
-    """
-
-    def least(there: ReadyTimes, cost: AllReduceCost) -> float:
-        return planner.exposed(there, planner.optimal(there, cost), cost)
-
-    if itemsize == FLOAT32_BYTES:
-        halved = replace(ready_times, nbytes=tuple(max(1, nbytes // 2) for nbytes in ready_times.nbytes))
-        yield OtherWay("bf16 or fp16 hook", least(halved, cost), "gradients are rounded before they are added")
-    whole = least(ready_times, cost)
-    for count in MICRO_BATCHES:
-        note = f"a step has {count} times the examples; time is that of a micro-batch"
-        yield OtherWay(f"no_sync, {count} micro-batches a step", whole / count, note)
-
-    # A reduce-scatter and an all-gather, which together make an all-reduce.
-    half = AllReduceCost(cost.sizes, tuple(time / 2 for time in cost.times_s), cost.slope_s / 2)
-    stalls = []
-    for plan in {uniform(ready_times, cap) for cap in buckets.useful_caps(ready_times, TRIED_CAPS)}:
-        # Gathers begin with forward, in its order, one after the other: the last bucket comes first.
-        gathered = np.cumsum(half(np.array(bucket_bytes(ready_times, plan), dtype=float))[::-1])
-        ends = np.array([ready_times.ready_s[end - 1] for end in plan])
-        forward = np.diff(ends, prepend=0.0)[::-1] * FORWARD_OF_BACKWARD
-        # Forward ends at the latest of: the parameters of bucket k are there, plus the computing from k on.
-        left = np.cumsum(forward[::-1])[::-1]
-        stalls.append(max(0.0, float(np.max(gathered + left)) - float(left[0])))
-    sharded = least(ready_times, half) + min(stalls)
-    yield OtherWay("reduce-scatter, then all-gather in forward", sharded, "ZeRO-1, FSDP: optimizer states are sharded")

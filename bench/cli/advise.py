@@ -75,14 +75,26 @@ def advise(
     scenario: Annotated[
         str | None, typer.Option(help="With --from: the scenario whose name contains TEXT.", metavar="TEXT")
     ] = None,
-    link: Annotated[str | None, typer.Option(help="Latency and rate, such as 2ms+1GB/s.", metavar="LINK")] = None,
+    link: Annotated[
+        str | None,
+        typer.Option(
+            help="Latency, and bytes of the buffer over the time of an all-reduce, such as 2ms+1GB/s.", metavar="LINK"
+        ),
+    ] = None,
+    busbw: Annotated[
+        str | None,
+        typer.Option(
+            help="In place of --link: latency and bus bandwidth, as nccl-tests prints it; with --world-size.",
+            metavar="LINK",
+        ),
+    ] = None,
     curve: Annotated[
         str | None, typer.Option(help="A run of all_reduce over sizes, measured or imported.", metavar="RUN")
     ] = None,
     backend: Annotated[str | None, typer.Option(help="With --curve: take the series of this backend.")] = None,
     world_size: Annotated[
         int | None,
-        typer.Option(help="With --curve: take the series of this world size.", min=2),
+        typer.Option(help="With --curve: take the series of this world size; with --busbw: of that link.", min=2),
     ] = None,
     uncertainty: Annotated[
         str, typer.Option(help="How far latency, rate and backward may be off.", metavar="SHARE")
@@ -92,17 +104,17 @@ def advise(
 ) -> None:
     """Print what to set: a bucket plan that stays good if the link is not as assumed, a cap, or torch's default.
 
-    With it what each leaves exposed, what brings more, and code to paste. --verify measures
+    With it what each leaves exposed, what saves more, and code to paste for what saves 1 % of a step. --verify measures
     the plans: with --from the model of that run, else the gradients and a backward that waits instead of computing. The
     link is that run's own if no other is given; gloo if --curve names a run of gloo that was not imported; otherwise an
     emulated one with the same cost.
     """
     if sum(source is not None for source in (model, gradients, recorded)) != 1:
         raise ConfigError(WHOSE)
-    if curve is None and (backend is not None or world_size is not None):
+    if sum(source is not None for source in (link, busbw, curve)) > 1:
+        raise ConfigError("advise: give the link once, by --link, --busbw or --curve")
+    if curve is None and (backend is not None or (world_size is not None and busbw is None)):
         raise ConfigError("advise: --backend and --world-size choose from a run, which --curve names")
-    if link is not None and curve is not None:
-        raise ConfigError("advise: give the link once, by --link or by --curve")
     if recorded is None and scenario is not None:
         raise ConfigError("advise: --scenario chooses from a run, which --from names")
     if recorded is not None and backward is not None:
@@ -116,12 +128,19 @@ def advise(
     chosen = _stated(model, gradients, backward_s, dtype) if recorded is None else _of_run(recorded, scenario)
     if link is not None:
         chosen = chosen.on(link_model.stated(link))
+    if busbw is not None:
+        if world_size is None:
+            raise ConfigError("advise: --busbw needs --world-size: bus bandwidth is 2(n - 1)/n times bytes over time")
+        chosen = chosen.on(link_model.stated_by_bus(busbw, world_size))
     if curve is not None:
         run = folders.read(folders.find(RESULTS, curve))
         measured = link_model.measured(headlines(run), run.name, dtype, backend, world_size)
         chosen = chosen.on(measured if run.imported is None else replace(measured, here=False))
     if chosen.link is None:
-        raise ConfigError("advise: say what the link is, by --link 2ms+1GB/s or by a run of all_reduce (--curve RUN)")
+        raise ConfigError(
+            "advise: say what the link is, by --link 2ms+1GB/s, by --busbw 50us+300GB/s --world-size 8, or by a run of "
+            "all_reduce (--curve RUN)"
+        )
     ready_times, cost = ReadyTimes.of_shape(chosen.shape), chosen.link.cost
     best = advisor.advise(ready_times, cost, Box(share, share, share).at_least(chosen.link.error))
     itemsize, names = DTYPES[chosen.scenario.case.dtype].itemsize, [item.name for item in chosen.shape.gradients]
@@ -210,7 +229,12 @@ def _of_run(name: str, wanted: str | None) -> Chosen:
         )
         raise ConfigError(f"--from {name}: choose one by a part of its name, --scenario TEXT; there is: {there}")
     (scenario,) = matching
-    cost, emulated = runs.all_reduce_cost_of(run, scenario), scenario.link is not None
-    words = f"the link of {scenario.case.key}, {'as emulated' if emulated else 'as its own calls took'}"
-    cpu = None if emulated else costs_cpu(scenario.case.backend)
-    return Chosen(shapes[scenario], scenario, None if cost is None else LinkModel(cost, words, scenario.case.link, cpu))
+    cost, case = runs.all_reduce_cost_of(run, scenario), scenario.case
+    if cost is None:
+        return Chosen(shapes[scenario], scenario)
+    if scenario.link is not None:
+        link = LinkModel(cost, f"the run's own link, {case.link}, as emulated", case.link)
+    else:
+        words = f"the run's own {case.backend}, {case.world_size} ranks, as its calls took"
+        link = LinkModel(cost, words, case.link, costs_cpu(case.backend), ranks=case.world_size)
+    return Chosen(shapes[scenario], scenario, link)

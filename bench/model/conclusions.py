@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 
 NO_INTERVAL = "none"
-# A setting is worth making if it saves this share of backward somewhere. Steps of one job repeat to about 1 %, so that
-# less could not be seen.
+# A setting is worth typing if it saves this share of a step. Steps of one job repeat to about 1 %, so that less could
+# not be seen.
 WORTH = 0.01
 # A prediction holds if it is wrong by at most this many seconds, or by at most this share of itself.
 OFF_S, OFF_SHARE = 1e-3, 0.1
@@ -468,10 +468,11 @@ class Advice:
     """The bucket plan to use on a link that is known roughly, by `advise.advisor`; times are predictions.
 
     A regret is how much more than the best plan there a plan leaves exposed, where link and backward are off by at most
-    `box`. advised: "default", "cap" or "plan", the simplest that loses nothing worth a setting. plan: with the least
-    worst regret. cap: the uniform cap with the least worst regret. least_s: what the best plan leaves if all is as
-    assumed. bound_s: no plan, in whatever order, leaves less. caps: (cap in bytes, predicted exposed seconds) of
-    uniform caps, for the picture. box: shares by which latency, rate and backward may be off.
+    `box`. advised: "default", "cap" or "plan", each only if it saves WORTH of a step where all is as assumed against
+    the one before it, and takes longer nowhere in the box. plan: with the least worst regret. cap: the uniform cap with
+    the least worst regret. least_s: what the best plan leaves if all is as assumed. bound_s: no plan, in whatever
+    order, leaves less. caps: (cap in bytes, predicted exposed seconds) of uniform caps, for the picture. box: shares by
+    which latency, rate and backward may be off.
     """
 
     advised: str
@@ -519,28 +520,38 @@ class PlannedBucket:
 
 
 @dataclass(frozen=True, slots=True)
-class OtherWay:
-    """The prediction for another way than a bucket plan: exposed seconds a step. note: what it changes in training."""
+class Way:
+    """The prediction for code that makes gradients synchronise in another way, if all is as assumed; seconds a step.
+
+    name: which code, as in `report.advice`; number: what is typed in it, 0 if nothing is. tail_s: communication that
+    remains after backward. waits_s: computing that waits for communication before. saved: share of a step with the
+    advised buckets, or with the own defaults of another framework than torch. worth: whether it saves WORTH of that
+    step, and takes longer nowhere in the box.
+    """
 
     name: str
-    exposed_s: float
-    note: str
+    number: int
+    tail_s: float
+    waits_s: float
+    saved: float
+    worth: bool
 
 
 @dataclass(frozen=True, slots=True)
 class ExplainedAdvice:
     """An advice with all that explains it.
 
-    model: whose gradients; names: of them, in the order in which they are registered. link: in words; cpu: whether
+    model: whose gradients; stacks: names of its lists of blocks, such as "layers". link: in words; cpu: whether
     communicating on it takes CPU time; None if unknown. notes: what else limits the predictions.
     total: bytes of all gradients; itemsize: of one element. backward_s: when the last one is ready. bytes_s: all
-    gradients at the rate of the link. predictions: of the advised plan and of plans in common use, by name. caps_mib,
-    cap_mib: `bucket_cap_mb_list` of DistributedDataParallel for the plan, and `bucket_cap_mb` for the cap.
+    gradients at the rate of the link; step_s: a step with torch's defaults. predictions: of the advised plan and of
+    plans in common use, by name. ways: what there is code for besides. caps_mib, cap_mib: `bucket_cap_mb_list` of
+    DistributedDataParallel for the plan, and `bucket_cap_mb` for the cap. ranks: for which all this holds, if known.
     """
 
     advice: Advice
     model: str
-    names: tuple[str, ...]
+    stacks: tuple[str, ...]
     link: str
     cpu: bool | None
     notes: tuple[str, ...]
@@ -548,11 +559,13 @@ class ExplainedAdvice:
     itemsize: int
     backward_s: float
     bytes_s: float
+    step_s: float
     predictions: tuple[tuple[str, PlanPrediction], ...]
     buckets: tuple[PlannedBucket, ...]
-    others: tuple[OtherWay, ...]
+    ways: tuple[Way, ...]
     caps_mib: tuple[float, ...]
     cap_mib: float
+    ranks: int | None = None
 
 
 # ── all of one run ───────────────────────────────────────────────────────────────────────────────

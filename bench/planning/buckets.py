@@ -233,25 +233,38 @@ def evenly(values: Sequence[int], most: int) -> Sequence[int]:
 
 
 def caps_mib(ready_times: ReadyTimes, plan: BucketPlan) -> tuple[float, ...]:
-    """`bucket_cap_mb_list` of DistributedDataParallel that makes torch follow the plan, in MiB.
+    """`bucket_cap_mb_list` of DistributedDataParallel that makes torch follow the plan, in MiB; a cap for each bucket.
 
-    A bucket closes once it has reached its cap: any cap works that is reached with its last gradient and not before, so
-    the one with the fewest decimals is taken.
+    A bucket closes once it has reached its cap: any cap works that is reached with its last gradient and not before.
+    Buckets that follow each other share a cap where one works for all of them; of those that work, it is the one with
+    the fewest decimals.
     """
-    return tuple(_shortest_mib(low, high) for low, high in _cap_ranges(ready_times, plan))
+    caps: list[float] = []
+    (low, high), *others = _cap_ranges(ready_times, plan)
+    sharing = 1
+    for least, most in others:
+        if max(low, least) < min(high, most):
+            low, high, sharing = max(low, least), min(high, most), sharing + 1
+        else:
+            caps += sharing * [_shortest_mib(low, high)]
+            low, high, sharing = least, most, 1
+    return (*caps, *(sharing * [_shortest_mib(low, high)]))
 
 
 def cap_mib(ready_times: ReadyTimes, cap: int) -> float:
     """`bucket_cap_mb` that gives the same plan as `cap` bytes, with the fewest decimals."""
     ranges = _cap_ranges(ready_times, uniform(ready_times, cap))
-    # The last bucket may end because no gradient is left, so it sets no upper limit on the cap.
-    return _shortest_mib(max(low for low, _ in ranges), min([cap, *(high for _, high in ranges[:-1])]))
+    return _shortest_mib(max(low for low, _ in ranges), min(cap, *(high for _, high in ranges)))
 
 
 def _cap_ranges(ready_times: ReadyTimes, plan: BucketPlan) -> list[tuple[int, int]]:
-    """For each bucket, its bytes without its last gradient, and with it."""
+    """For each bucket, its bytes without its last gradient, and with it.
+
+    The last bucket may end because no gradient is left: its cap may be as large as any other bucket.
+    """
     sizes = bucket_bytes(ready_times, plan)
-    return [(size - ready_times.nbytes[end - 1], size) for size, end in zip(sizes, plan, strict=True)]
+    ranges = [(size - ready_times.nbytes[end - 1], size) for size, end in zip(sizes, plan, strict=True)]
+    return [*ranges[:-1], (ranges[-1][0], max(sizes))]
 
 
 def _shortest_mib(low: int, high: int) -> float:

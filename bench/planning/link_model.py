@@ -130,13 +130,32 @@ class LinkModel:
 
 
 def stated(text: str) -> LinkModel:
-    """The link of a text such as "2ms+1GB/s", a latency and a rate. Raises ConfigError."""
-    try:
-        latency_s, bytes_per_s = parse_link(text)
-    except ValueError as error:
-        raise ConfigError(f"--link {text}: {error}") from None
-    words = f"a link of {format_seconds(latency_s)} and {format_rate(bytes_per_s)} GB/s"
+    """The link of a text such as "2ms+1GB/s": a latency, and bytes of the buffer over time. Raises ConfigError."""
+    latency_s, bytes_per_s = _parsed("--link", text)
+    words = f"a link of {format_seconds(latency_s)} and {format_rate(bytes_per_s)} GB/s, bytes of the buffer over time"
     return LinkModel(AllReduceCost.of_link(latency_s, bytes_per_s), words, text.strip())
+
+
+def stated_by_bus(text: str, world_size: int) -> LinkModel:
+    """The link of such a text whose rate is the bus bandwidth that nccl-tests prints. Raises ConfigError.
+
+    A bus bandwidth is 2(n − 1) / n bytes of the buffer over time, by which a ring keeps each of its links busy.
+    """
+    latency_s, bus_bytes_per_s = _parsed("--busbw", text)
+    bytes_per_s = bus_bytes_per_s / (2 * (world_size - 1) / world_size)
+    words = (
+        f"a link of {format_seconds(latency_s)} and {format_rate(bus_bytes_per_s)} GB/s of bus bandwidth, which is "
+        f"{format_rate(bytes_per_s)} GB/s of the buffer at {world_size} ranks"
+    )
+    name = f"{text.partition('+')[0].strip()}+{format_rate(bytes_per_s)}GB/s"
+    return LinkModel(AllReduceCost.of_link(latency_s, bytes_per_s), words, name, ranks=world_size)
+
+
+def _parsed(option: str, text: str) -> tuple[float, float]:
+    try:
+        return parse_link(text)
+    except ValueError as error:
+        raise ConfigError(f"{option} {text}: {error}") from None
 
 
 def measured(

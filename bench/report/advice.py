@@ -1,222 +1,339 @@
-"""Write the bucket advice as Markdown, with code to paste, and the predicted beside the measured times of its plans.
+"""Write the advice as Markdown, with code to paste, and the predicted beside the measured times of bucket plans.
 
 In: an `ExplainedAdvice`; `Verified` plans. Out: text. Computes and judges nothing.
 
-Sources of the code: torch's documentation of DistributedDataParallel and fully_shard; Accelerate's
-DistributedDataParallelKwargs and transformers' TrainingArguments (whole MiB); DeepSpeed's configuration, whose
-reduce_bucket_size counts elements; Megatron-LM's --ddp-bucket-size, which counts elements as well.
+The Python code is run on two ranks of gloo by tests/test_advise.py, but for what needs NCCL or a package that is not
+installed; the other settings are held there against the frameworks' own definitions.
 """
 
-import math
-import re
-from collections.abc import Sequence
+import itertools
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
 
-from bench.model.conclusions import OFF_S, OFF_SHARE, WORTH, ExplainedAdvice, ScenarioAnalysis, Verified
+from bench.model.conclusions import OFF_S, OFF_SHARE, WORTH, ExplainedAdvice, ScenarioAnalysis, Verified, Way
 from bench.model.units import format_rounded_bytes, format_seconds
 from bench.report import markdown
 from bench.report.labels import NOTHING
+from bench.report.markdown import NO_BREAK
 from bench.report.training import scenario_text
 
-# Numbers in one line of code, so that it fits into 80 columns.
-A_LINE = 6
-BLOCKS = re.compile(r"(.*?\b\d+)\.")
+# Columns of code.
+COLUMNS = 78
 HOLDS = {True: "yes", False: "NO", None: "not measured"}
-# Most rows in the table of buckets: a longer one is not read, and the code to paste has all of them.
-MOST_BUCKETS = 24
+# Most rows in the table of buckets, and most buckets that code compares one by one.
+MOST_BUCKETS = 6
+# Most ways of torch that get a row and code: those that save most.
+MOST_WAYS = 2
+# Shorter times than this share of a step are not printed.
+VISIBLE = 0.001
 
 LIMITS = {
-    True: "Here communicating costs CPU time, and computing slows down meanwhile: on CPUs the times above are lower "
-    "bounds of what a step loses.",
+    True: "Here communicating takes CPU time from computing: the times above are lower bounds, and on few cores bucket "
+    "sizes do not matter. Measure it with --verify.",
     False: "That computing slows down while the GPU communicates is not in these times.",
-    None: "Computing is held not to slow down while communicating. On CPUs (gloo, MPI) it does: there the times above "
-    "are lower bounds of what a step loses.",
+    None: "That computing slows down while communicating is not in these times; on CPUs they are lower bounds.",
 }
-REALISED = (
-    "torch follows a plan from the second step on, when it has rebuilt its buckets in the order in which gradients "
-    "became ready; with `find_unused_parameters=True` it does so only if `static_graph=True`. A bucket closes once it "
-    "has reached its cap. Caps count in MiB."
-)
-# pytorch pull request 121640, "make first bucket size equal to bucket_cap_mb if it was set".
-OLDER = "Versions of torch from before the middle of 2024 keep a first bucket of 1 MiB whatever `bucket_cap_mb` says."
-UNTRIED = (
-    "What to type for Accelerate, transformers, DeepSpeed and Megatron-LM follows their documentation; it was not run."
-)
 
 
 def document(explained: ExplainedAdvice) -> str:
     """The whole text."""
-    advice, backward, bytes_ = explained.advice, format_seconds(explained.backward_s), format_seconds(explained.bytes_s)
-    default, chosen = format_seconds(advice.default.exposed_s), format_seconds(advice.chosen.exposed_s)
-    if advice.advised == "default":
-        saved = f"no bucket plan saves more than {WORTH:.0%} of backward"
-        advised = f"Leave torch's default: {saved}; {default} stay exposed."
-    else:
-        what = f"Set a cap of {explained.cap_mib:g} MiB" if advice.advised == "cap" else "Set the plan below"
-        advised = f"{what}: {chosen} stay exposed, where torch's default leaves {default}."
-    bound_by = f"Not communication-bound: the bytes alone take {bytes_} of the {backward} of backward."
-    if explained.bytes_s > explained.backward_s:
-        bound_by = (
-            f"Communication-bound: the bytes alone take {bytes_} and backward {backward}, so that no bucket plan can "
-            "hide them all; send fewer bytes."
-        )
+    advice, backward = explained.advice, format_seconds(explained.backward_s)
+    worth = _worth(explained)
+    number, size = sum(len(bucket.members) for bucket in explained.buckets), format_rounded_bytes(explained.total)
     latency, rate, length = advice.box
-    size, number = format_rounded_bytes(explained.total), sum(len(bucket.members) for bucket in explained.buckets)
-    ways = [["what is advised: " + advice.advised, chosen, ""]]
-    ways += [[way.name, format_seconds(way.exposed_s), way.note] for way in explained.others]
     parts = [
-        f"# Buckets for {explained.model}",
-        f"{number} gradients, {size} in all; the last gradient is ready after {backward}; {explained.link}.",
-        f"**{advised}** {bound_by}",
-        "## What stays exposed after backward",
+        f"# Advice for {explained.model}",
+        f"{number} gradients, {size}; backward {backward}, forward taken to last half as long; {explained.link}.",
+        f"**{_answer(explained, worth)}** {_bound_by(explained)}",
+        "## Buckets: what each plan leaves after backward (the tail)",
         _plans(explained),
-        "Regret: how much more than the best plan there a plan leaves exposed; the worst within "
-        f"±{latency:.0%} of the latency, ±{rate:.0%} of the rate and ±{length:.0%} of backward.",
-        "## What brings more",
-        markdown.table(ways, ["way", "exposed a step", "what it changes"], "lrl"),
-        "Each has the buckets that are best for it. Forward is taken to last half as long as backward.",
-        "## What to type",
-        what_to_type(explained),
-        "## The buckets",
-        _buckets(explained),
-        "## To know",
-        markdown.lines([LIMITS[explained.cpu], REALISED, OLDER, UNTRIED, *explained.notes]),
+        f"Regret: above the best plan there, within {latency:.0%}/{rate:.0%}/{length:.0%} of latency/rate/backward.",
     ]
-    return "\n\n".join(parts)
+    if advice.advised != "default":
+        parts.append(_buckets(explained))
+    if any(way.name in TORCH for way in explained.ways):
+        parts += ["## What saves more, each alone", _ways(explained, worth), _others(explained, worth)]
+    if worth or advice.advised != "default":
+        parts += ["## What to type", what_to_type(explained)]
+    parts += ["## To know", markdown.lines([LIMITS[explained.cpu], _ranks(explained), *explained.notes])]
+    return "\n\n".join(filter(None, parts))
+
+
+def _answer(explained: ExplainedAdvice, worth: Mapping[str, Way]) -> str:
+    """What to do about buckets, and which other way saves most."""
+    advice = explained.advice
+    default, chosen = _time(explained, advice.default.exposed_s), _time(explained, advice.chosen.exposed_s)
+    what = {
+        "default": f"Leave torch's default, which leaves {default}: no cap and no plan saves {WORTH:.0%} of a step "
+        "without a loss elsewhere.",
+        "cap": f"Set a cap of {explained.cap_mib:g} MiB: it leaves {chosen}, where torch's default leaves {default}.",
+        "plan": f"Set the plan below: it leaves {chosen}, where torch's default leaves {default}.",
+    }[advice.advised]
+    most = next((way for way in worth.values() if way.name in TORCH), None)
+    if most is None:
+        return what
+    more = "Most" if advice.advised == "default" else "Most of what is left"
+    return f"{what} {more} is saved by {_title(most, _hook(explained))}: {most.saved:.1%} of a step."
+
+
+def _bound_by(explained: ExplainedAdvice) -> str:
+    backward = format_seconds(explained.backward_s)
+    if explained.bytes_s > explained.backward_s:
+        return (
+            f"Communication-bound: the bytes alone take {format_seconds(explained.bytes_s)} and backward {backward}, "
+            "so no plan hides them all."
+        )
+    bytes_ = _time(explained, explained.bytes_s)
+    return f"Not communication-bound: the bytes alone take {bytes_} of the {backward} of backward."
+
+
+def _ranks(explained: ExplainedAdvice) -> str:
+    ranks = "the ranks of the link" if explained.ranks is None else f"{explained.ranks} ranks"
+    return f"All this holds for {ranks}; nothing is forecast for others."
+
+
+def _time(explained: ExplainedAdvice, seconds: float) -> str:
+    """Seconds, or that they are too few to be seen in a step."""
+    least = VISIBLE * explained.step_s
+    return format_seconds(seconds) if seconds >= least else f"< {format_seconds(least)}"
+
+
+def _saved(explained: ExplainedAdvice, seconds: float) -> str:
+    share = seconds / explained.step_s
+    return f"{share:.1%}" if abs(share) >= VISIBLE else NOTHING
 
 
 def _plans(explained: ExplainedAdvice) -> str:
     """One row for each plan; last the bound."""
+    default = explained.advice.default.exposed_s
     rows = [
         [
             name,
             str(len(prediction.buckets)),
             format_rounded_bytes(max(prediction.buckets)),
-            format_seconds(prediction.exposed_s),
-            format_seconds(prediction.worst_regret_s),
-            ", ".join(
-                f"{axis} {factor - 1:+.0%}"
-                for axis, factor in zip(("latency", "rate", "backward"), prediction.worst_at, strict=True)
-                if abs(factor - 1) > 1e-9
-            )
-            or "as assumed",
+            _time(explained, prediction.exposed_s),
+            _saved(explained, default - prediction.exposed_s),
+            _time(explained, prediction.worst_regret_s),
         ]
         for name, prediction in explained.predictions
     ]
-    rows.append(["lower bound of all plans", "", "", format_seconds(explained.advice.bound_s), "", ""])
-    headers = ["plan", "buckets", "largest", "exposed", "worst regret", "where link and backward are"]
-    return markdown.table(rows, headers, "lrrrrl")
+    rows.append(["lower bound of all plans", "", "", _time(explained, explained.advice.bound_s), "", ""])
+    headers = ["plan", "buckets", "largest", "tail", "saves", "worst regret"]
+    return markdown.table(rows, headers, "lrrrrr")
 
 
 def _buckets(explained: ExplainedAdvice) -> str:
     """One row for each bucket, in the order in which they are sent; of a long plan only the first and the last ones."""
-    rows, names = [], explained.names
+    rows = []
     for number, bucket in enumerate(explained.buckets, start=1):
-        members = bucket.members
-        span = names[members[0]] + (f" … {names[members[-1]]}" if len(members) > 1 else "")
-        instants = [format_seconds(instant) for instant in (bucket.ready_s, bucket.start_s, bucket.done_s)]
-        rows.append([str(number), format_rounded_bytes(bucket.nbytes), str(len(members)), span, *instants])
+        instants = [_time(explained, instant) for instant in (bucket.ready_s, bucket.start_s, bucket.done_s)]
+        rows.append([str(number), format_rounded_bytes(bucket.nbytes), str(len(bucket.members)), *instants])
     if len(rows) > MOST_BUCKETS:
         half = MOST_BUCKETS // 2
-        rows[half:-half] = [[f"{len(rows) - MOST_BUCKETS} more", *[""] * 6]]
-    headers = ["bucket", "size", "gradients", "from … to", "ready at", "starts at", "through at"]
-    return markdown.table(rows, headers, "rrrlrrr")
+        rows[half:-half] = [[f"{len(rows) - MOST_BUCKETS} more", *[""] * 5]]
+    headers = ["bucket", "size", "gradients", "ready at", "starts at", "through at"]
+    return markdown.table(rows, headers, "rrrrrr")
+
+
+# ── other ways ───────────────────────────────────────────────────────────────────────────────────
+# Ways of torch; the others are of other frameworks.
+TORCH = ("hook", "no_sync", "fsdp2 kept", "fsdp2")
+
+
+def _worth(explained: ExplainedAdvice) -> dict[str, Way]:
+    """What gets code, by name: of torch's ways the few that save most, and other frameworks'; the best first."""
+    worth = sorted((way for way in explained.ways if way.worth), key=lambda way: -way.saved)
+    of_torch = [way for way in worth if way.name in TORCH]
+    return {way.name: way for way in worth if way not in of_torch[MOST_WAYS:]}
+
+
+def _ways(explained: ExplainedAdvice, worth: Mapping[str, Way]) -> str:
+    """One row for each way of torch that gets code."""
+    rows = [
+        [
+            _title(way, _hook(explained)),
+            _time(explained, way.tail_s),
+            _time(explained, way.waits_s) if way.waits_s else NOTHING,
+            f"{way.saved:.1%}",
+        ]
+        for way in worth.values()
+        if way.name in TORCH
+    ]
+    return markdown.table(rows, ["way", "tail", "waits before", "saves"], "lrrr")
+
+
+def _others(explained: ExplainedAdvice, worth: Mapping[str, Way]) -> str:
+    """The ways of torch that get no code, with the reason."""
+    reasons = [
+        f"{_title(way, _hook(explained))} ({_reason(way)})"
+        for way in explained.ways
+        if way.name in TORCH and way.name not in worth
+    ]
+    return f"Not typed below: {'; '.join(reasons)}." if reasons else ""
+
+
+def _reason(way: Way) -> str:
+    if abs(way.saved) < VISIBLE:
+        return "saves nothing"
+    if way.saved >= WORTH and not way.worth:
+        return f"saves {way.saved:.1%} as assumed, loses elsewhere"
+    return f"{'saves' if way.saved > 0 else 'loses'} {abs(way.saved):.1%}"
+
+
+def _hook(explained: ExplainedAdvice) -> str:
+    """gloo has no hook for bfloat16."""
+    return "fp16" if explained.cpu else "bf16"
+
+
+def _title(way: Way, hook: str) -> str:
+    return {
+        "hook": f"the {hook} hook",
+        "no_sync": f"no_sync, {way.number} batches a step",
+        "fsdp2 kept": "ZeRO-2: fully_shard, parameters kept",
+        "fsdp2": "ZeRO-3: fully_shard as it is",
+    }[way.name]
 
 
 # ── what to type ─────────────────────────────────────────────────────────────────────────────────
 def what_to_type(explained: ExplainedAdvice) -> str:
-    """A section for each framework. Caps are written by repr, as every digit may count."""
-    elements = math.ceil(_size(explained) / explained.itemsize)
-    deepspeed = (
-        '{"zero_optimization": {"stage": 1, "overlap_comm": true,\n'
-        f'  "reduce_bucket_size": {elements}, "allgather_bucket_size": {elements}}}}}'
-    )
-    parts = [
-        ("torch's DistributedDataParallel", f"```python\n{ddp_code(explained)}\n```"),
-        ("torch's FSDP2", _fsdp2(explained)),
-        ("Accelerate and transformers", _accelerate(explained)),
-        ("DeepSpeed", f"```json\n{deepspeed}\n```"),
-        ("Megatron-LM", f"```sh\n--overlap-grad-reduce --ddp-bucket-size {elements}\n```"),
-    ]
-    return "\n\n".join(f"**{name}**\n\n{text}" for name, text in parts)
+    """Code for torch's DistributedDataParallel and fully_shard, then settings of other frameworks."""
+    worth = _worth(explained)
+    blocks = [code for code in (ddp_code(explained, worth), _fully_shard_code(explained, worth)) if code]
+    settings = [_accelerate(explained, worth), _transformers(worth), _deepspeed(worth), _megatron(worth)]
+    fenced = [f"```python\n{code}\n```" for code in blocks]
+    return "\n\n".join(filter(None, [*fenced, markdown.lines(filter(None, settings))]))
 
 
-def ddp_code(explained: ExplainedAdvice) -> str:
-    """Python that wraps `model` as advised; `assert_advised(model)`, three steps later, says whether torch does it."""
-    advised, caps = explained.advice.advised, _listed([_number(cap) for cap in explained.caps_mib])
-    argument = {
-        "default": "model",
-        "cap": f"model, bucket_cap_mb={_number(explained.cap_mib)}",
-        "plan": f"\n    model,\n    bucket_cap_mb_list={_indented(caps)},\n",
-    }[advised]
-    lines = ["from torch.nn.parallel import DistributedDataParallel", ""]
-    if advised == "plan":
-        lines.append(f"# torch 2.13 or newer; before, bucket_cap_mb={_number(explained.cap_mib)}, the best single cap")
-    sizes = _listed([str(size) for size in explained.advice.chosen.buckets])
-    lines += [
-        f"model = DistributedDataParallel({argument})",
-        "",
-        "",
-        "def assert_advised(model):",
-        '    """After the third step: did torch make the buckets that were advised?"""',
-        '    made = model._get_ddp_logging_data()["rebuilt_bucket_sizes"]',
-        f"    advised = {_indented(sizes)}",
-        '    assert [int(size) for size in made.split(",")] == advised, made',
-    ]
-    return "\n".join(lines)
+def ddp_code(explained: ExplainedAdvice, worth: Mapping[str, Way]) -> str:
+    """Python that wraps `model`, unless torch's default is advised, and what saves more with it."""
+    advised, imports, parts = explained.advice.advised, [], []
+    if "hook" in worth:
+        imports.append("from torch.distributed.algorithms.ddp_comm_hooks import default_hooks")
+    if advised != "default":
+        imports.append("from torch.nn.parallel import DistributedDataParallel")
+        parts.append(_wrapping(explained, worth))
+    code = {"hook": _hook_code, "no_sync": _no_sync_code}
+    more = [code[name](explained, way) for name, way in worth.items() if name in code]
+    if more and advised == "default":
+        parts.append("# model: a DistributedDataParallel")
+    parts += more
+    if advised != "default":
+        parts.append(_assertion(explained))
+    return "\n\n".join(filter(None, ["\n".join(imports), *parts]))
 
 
-def _fsdp2(explained: ExplainedAdvice) -> str:
-    """Blocks are wrapped in groups of about the advised size."""
-    blocks = list(dict.fromkeys(match[1] for name in explained.names if (match := BLOCKS.match(name))))
-    if not blocks:
-        size = format_rounded_bytes(_size(explained))
-        return (
-            f"Wrap parts of the model that hold about {size} of gradients each in `fully_shard`, then the whole model."
-        )
-    group = min(len(blocks), max(1, round(_size(explained) / (explained.total / len(blocks)))))
-    stack = blocks[0].rpartition(".")[0]
-    wrapped = f"for block in model.{stack}:\n    fully_shard(block)"
-    if group > 1:
-        wrapped = (
-            f"blocks = list(model.{stack})\n"
-            f"for i in range(0, len(blocks), {group}):\n"
-            f"    fully_shard(blocks[i : i + {group}])"
-        )
-    return f"```python\nfrom torch.distributed.fsdp import fully_shard\n\n{wrapped}\nfully_shard(model)\n```"
-
-
-def _accelerate(explained: ExplainedAdvice) -> str:
-    if explained.advice.advised == "default":
-        return "Leave `bucket_cap_mb` and `ddp_bucket_cap_mb` as they are."
-    cap = max(1, round(explained.cap_mib))
+def _wrapping(explained: ExplainedAdvice, worth: Mapping[str, Way]) -> str:
+    if explained.advice.advised == "cap":
+        return f"model = DistributedDataParallel(model, bucket_cap_mb={_number(explained.cap_mib)})"
+    caps = [f"*{count} * [{cap}]" if count > 1 else cap for cap, count in _runs(map(_number, explained.caps_mib))]
+    older = f"; before, bucket_cap_mb={worth['whole cap'].number}" if "whole cap" in worth else ""
     return (
-        "Whole MiB only, and a single cap:\n\n"
-        "```python\n"
-        "from accelerate import Accelerator, DistributedDataParallelKwargs\n\n"
-        f"buckets = DistributedDataParallelKwargs(bucket_cap_mb={cap})\n"
-        "accelerator = Accelerator(kwargs_handlers=[buckets])\n"
-        f"# with transformers' Trainer: TrainingArguments(..., ddp_bucket_cap_mb={cap})\n"
-        "```"
+        f"# torch 2.13 or newer{older}\n"
+        f"model = DistributedDataParallel(model, bucket_cap_mb_list=[\n{_filled(caps)}\n])"
     )
 
 
-def _size(explained: ExplainedAdvice) -> int:
-    """Bytes of the largest bucket with the advised cap; with torch's default, of its largest."""
-    advice = explained.advice
-    return max((advice.default if advice.advised == "default" else advice.cap).buckets)
+def _assertion(explained: ExplainedAdvice) -> str:
+    sizes = explained.advice.chosen.buckets
+    made, expected = 'made.count(",") + 1', str(len(sizes))
+    if len(sizes) <= MOST_BUCKETS:
+        made, expected = '[int(size) for size in made.split(",")]', f"[\n{_filled(map(str, sizes))}\n]"
+    return (
+        "# after the third step: are these the buckets that torch made?\n"
+        'made = model._get_ddp_logging_data()["rebuilt_bucket_sizes"]\n'
+        f"assert {made} == {expected}, made"
+    )
+
+
+def _hook_code(explained: ExplainedAdvice, way: Way) -> str:
+    hook, needs = _hook(explained), "" if explained.cpu else "; NCCL only"
+    return (
+        f"# the {hook} hook rounds gradients before they are added{needs}\n"
+        f"model.register_comm_hook(None, default_hooks.{hook}_compress_hook)"
+    )
+
+
+def _no_sync_code(explained: ExplainedAdvice, way: Way) -> str:
+    return (
+        f"# no_sync: {way.number} batches a step, each as large as before\n"
+        "for batch in batches[:-1]:\n"
+        "    with model.no_sync():\n"
+        "        (loss_of(model, batch) / len(batches)).backward()\n"
+        "(loss_of(model, batches[-1]) / len(batches)).backward()"
+    )
+
+
+def _fully_shard_code(explained: ExplainedAdvice, worth: Mapping[str, Way]) -> str:
+    """In place of DistributedDataParallel. Gathering again in backward never takes less, so that it gets no code."""
+    if "fsdp2 kept" not in worth:
+        return ""
+    modules = ", ".join(f"*model.{stack}" for stack in explained.stacks)
+    return (
+        "# ZeRO-2 in place of DistributedDataParallel\n"
+        "from torch.distributed.fsdp import fully_shard\n"
+        f"for module in [{modules}, model]:\n"
+        "    fully_shard(module, reshard_after_forward=False)"
+    )
+
+
+def _accelerate(explained: ExplainedAdvice, worth: Mapping[str, Way]) -> str:
+    settings = []
+    # With other buckets than torch's own, a hook was evaluated for those that only torch takes.
+    if "hook" in worth and explained.advice.advised == "default":
+        hook = f"comm_hook=DDPCommunicationHookType.{_hook(explained).upper()}"
+        settings.append(f"`DistributedDataParallelKwargs({hook})`")
+    if "no_sync" in worth:
+        settings.append(f"`Accelerator(gradient_accumulation_steps={worth['no_sync'].number})`")
+    if "whole cap" in worth:
+        settings.append(f"`DistributedDataParallelKwargs(bucket_cap_mb={worth['whole cap'].number})`")
+    return _either("Accelerate", settings)
+
+
+def _transformers(worth: Mapping[str, Way]) -> str:
+    settings = []
+    if "no_sync" in worth:
+        settings.append(f"`gradient_accumulation_steps={worth['no_sync'].number}`")
+    if "whole cap" in worth:
+        settings.append(f"`ddp_bucket_cap_mb={worth['whole cap'].number}`")
+    return _either("TrainingArguments", settings)
+
+
+def _deepspeed(worth: Mapping[str, Way]) -> str:
+    if "deepspeed" not in worth:
+        return ""
+    way = worth["deepspeed"]
+    sized = f', "reduce_bucket_size": {way.number}' if way.number else ""
+    settings = f'`{{"zero_optimization": {{"stage": 1, "overlap_comm": true{sized}}}}}`'
+    return f"DeepSpeed, ZeRO-1: {settings} saves {way.saved:.1%} over its default"
+
+
+def _megatron(worth: Mapping[str, Way]) -> str:
+    if "megatron" not in worth:
+        return ""
+    way = worth["megatron"]
+    flags = "`--overlap-grad-reduce`" + (f" `--ddp-bucket-size={way.number}`" if way.number else "")
+    return f"Megatron-LM: {flags} saves {way.saved:.1%} over its default"
+
+
+def _either(framework: str, settings: Sequence[str]) -> str:
+    return f"{framework}: {' or '.join(settings)}" if settings else ""
+
+
+def _runs(words: Iterable[str]) -> list[tuple[str, int]]:
+    """Each word with the number of times it follows itself; the last once, as torch repeats the last cap."""
+    runs = [(word, len(list(group))) for word, group in itertools.groupby(words)]
+    return [*runs[:-1], (runs[-1][0], 1)]
 
 
 def _number(value: float) -> str:
     return f"{value!r}".removesuffix(".0")
 
 
-def _listed(words: Sequence[str]) -> str:
-    lines = [", ".join(words[i : i + A_LINE]) for i in range(0, len(words), A_LINE)]
-    return f"[{lines[0]}]" if len(lines) == 1 else "[\n    " + ",\n    ".join(lines) + ",\n]"
-
-
-def _indented(code: str) -> str:
-    return code.replace("\n", "\n    ")
+def _filled(words: Iterable[str]) -> str:
+    """Elements of a list over as few lines as they need."""
+    kept = ", ".join(word.replace(" ", NO_BREAK) for word in words)
+    indent = 4 * " "
+    return textwrap.fill(kept, COLUMNS, initial_indent=indent, subsequent_indent=indent).replace(NO_BREAK, " ")
 
 
 # ── predicted and measured ───────────────────────────────────────────────────────────────────────
@@ -237,7 +354,7 @@ def verification(plans: Sequence[Verified], measured: ScenarioAnalysis) -> str:
         best = f"{first.name} exposed least, {'as' if predicted else 'against what was'} predicted."
         if least.high >= next_.low:
             best = f"{first.name} exposed least; that it is better than {second.name} is not resolved."
-    headers = ["plan", "predicted", "tail", "holds", "exposed in all", "its 95 % interval"]
+    headers = ["plan", "predicted tail", "measured tail", "holds", "exposed communication", "its 95 % interval"]
     parts = [
         "## Predicted and measured",
         markdown.table(rows, headers, "lrrrrr"),
