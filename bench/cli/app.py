@@ -71,6 +71,12 @@ VERBS = {
     "gate": Verb(
         "gate:gate", "Measure", "Is every node good enough? Names those that are not, in few rounds.", "gate nccl"
     ),
+    "bits": Verb(
+        "bits:bits",
+        "Measure",
+        "Is it the same sum? Compares results bit by bit.",
+        "bits bits",
+    ),
     "report": Verb(
         "look:report",
         "Look",

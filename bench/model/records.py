@@ -408,6 +408,7 @@ class Job:
 
     probe: time nothing; have NCCL tell what it chooses for each case. turns: before each timed block, wait for the
         turn, because the ranks of another side may be alive, too.
+    bits: folder into which ranks write the results of their calls, in place of timing them; "" if they time them.
     """
 
     launch: Launch
@@ -415,6 +416,7 @@ class Job:
     log: str
     probe: bool = False
     turns: bool = False
+    bits: str = ""
 
 
 def case_order(case: Case) -> tuple[object, ...]:

@@ -26,7 +26,7 @@ from bench.machine import environment, host
 from bench.model.records import Job, Json
 from bench.planning.footprint import arena_bytes, batches
 from bench.protocol.rank_context import RankContext
-from bench.rank import process_group, timing
+from bench.rank import bits, process_group, timing
 from bench.rank.group import Group, clock_bounds
 from bench.rank.process import facts, joined, run_rank, wait_to_begin
 from bench.rank.rounds import Batch, workload_of
@@ -64,6 +64,11 @@ def _work(context: RankContext, job: Job) -> Json:
         if job.probe:
             wait_to_begin(context, group, lambda: facts(group, job.launch.backend))
             _probe(context, job, group, log)
+            return {}
+        if job.bits:
+            wait_to_begin(context, group, lambda: facts(group, job.launch.backend))
+            with _arena(job, group, max(arena_bytes([case], 0) for case in job.launch.cases)) as arena:
+                bits.compare(context, job, group, arena)
             return {}
         at_start = clock_bounds(group)
         wait_to_begin(context, group, lambda: facts(group, job.launch.backend), waits_in)

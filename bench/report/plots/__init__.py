@@ -4,9 +4,11 @@ In: a run and its analysis. Out: PNG and SVG files. To add a picture: a line in 
 (run, analysis) → figures, one per page. matplotlib is loaded when something is drawn.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.model.comparisons import BitsRow
 from bench.model.conclusions import Analysis
 from bench.model.deferred import Deferred
 from bench.model.records import Run
@@ -84,6 +86,13 @@ def draw_recorded(analysis: Analysis, folder: Path) -> Path:
     kind = PICTURES[0]
     DRAW(kind.drawn_by, None, analysis, [folder / page for page in kind.pages])
     return folder / f"{kind.name}.png"
+
+
+def draw_bits(rows: Sequence[BitsRow], folder: Path) -> Path | None:
+    """Draw which share of elements differs, over size; None if all are the same bits."""
+    path = folder / "bits"
+    DRAW(Deferred("report.plots.bits:shares_of"), rows, None, [path])
+    return path.with_suffix(".png") if path.with_suffix(".png").is_file() else None
 
 
 def drawn(folder: Path) -> list[Picture]:

@@ -1,0 +1,119 @@
+"""Write which results are the same bits: a table, a sentence for each that is not, and the same as JSON.
+
+In: rows of comparisons. Out: Markdown, and a dictionary. Computes only sums and layout.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from bench.model.comparisons import BitsRow, Differing
+from bench.model.records import Json
+from bench.model.units import format_bytes
+from bench.report import markdown
+from bench.report.labels import NOTHING, counted, dtype_words, ranks_text
+
+IDENTICAL = "identical"
+# Sentences on what differs; the rest is in bits.json.
+MOST_SENTENCES = 24
+EXPLAINED = (
+    "Each cell compares results bit by bit, of data whose sums are rounded: identical, or the share of elements that "
+    "differ over all sizes, with the largest distance between two of them in units in the last place (ULP)."
+)
+
+
+def headline(rows: Sequence[BitsRow]) -> str:
+    """Such as `11 of 36 comparisons are not the same bits; data that are only moved always are`."""
+    differing = [row for row in rows if not row.identical]
+    defects = [row for row in rows if row.moves and (row.wrong or not row.identical)]
+    text = f"all of {counted(len(rows), 'comparison')} are the same bits"
+    if differing:
+        text = f"{len(differing)} of {counted(len(rows), 'comparison')} are not the same bits"
+    if defects:
+        return f"DEFECT: data that are only moved do not arrive as they were sent; {text}"
+    return text
+
+
+def table(rows: Sequence[BitsRow]) -> str:
+    """A row for each operation, dtype, backend and world size; a column for each variation."""
+    variations = list(dict.fromkeys(row.variation for row in rows))
+    cells: dict[tuple[str, str], dict[str, str]] = {}
+    for row in rows:
+        cells.setdefault((_name(row), ranks_text(row.case.world_size)), {})[row.variation] = cell(row)
+    lines = [
+        [name, ranks, *(found.get(variation, NOTHING) for variation in variations)]
+        for (name, ranks), found in cells.items()
+    ]
+    return markdown.table(lines, ["operation", "ranks", *variations], "ll" + "l" * len(variations))
+
+
+def cell(row: BitsRow) -> str:
+    """Such as `identical`, or `31.7 %, 3 ULP`."""
+    if row.wrong:
+        return f"{row.wrong} wrong"
+    if row.identical:
+        return IDENTICAL
+    elements = sum(comparison.elements for comparison in row.comparisons)
+    differing = sum(comparison.differing for comparison in row.comparisons)
+    if row.moves:
+        return f"{differing} differ"
+    furthest = max(comparison.furthest_ulp for comparison in row.comparisons)
+    return f"{100 * differing / elements:.3g}%, {furthest} ULP"
+
+
+def sentences(rows: Sequence[BitsRow]) -> list[str]:
+    """For each row that is not identical: from which size on, the first element, and which result is nearer."""
+    texts = []
+    for row in rows:
+        found = sorted((c for c in row.comparisons if c.differing), key=lambda c: c.size_bytes)
+        if found:
+            texts.append(f"{_name(row)}, {ranks_text(row.case.world_size)}, {row.variation}: {_sentence(found)}")
+        elif row.wrong:
+            texts.append(f"{_name(row)}: {row.wrong} elements arrived otherwise than they were sent")
+    more = len(texts) - MOST_SENTENCES
+    return [*texts[:MOST_SENTENCES], *([f"and {more} more: bits.json"] if more > 0 else [])]
+
+
+def _sentence(found: Sequence[Differing]) -> str:
+    first, most = found[0], max(found, key=lambda comparison: comparison.share)
+    rank, element = first.first or (0, 0)
+    text = f"from {format_bytes(first.size_bytes)} on ({first.where}); first element {element} of rank {rank}"
+    text += f"; most at {format_bytes(most.size_bytes)}, {most.share:.1%}"
+    before, after = (sum(comparison.nearer[side] for comparison in found) for side in (0, 1))
+    if before + after:
+        text += f"; nearer to a float64 sum: {before / (before + after):.0%} before, {after / (before + after):.0%} so"
+    return text
+
+
+def document(rows: Sequence[BitsRow], name: str, picture: str | None) -> str:
+    """bits.md."""
+    parts = [f"# {name}: is it the same sum?", headline(rows), table(rows), EXPLAINED]
+    if texts := sentences(rows):
+        parts += ["## What differs", markdown.lines(texts)]
+    if picture is not None:
+        parts.append(f"![Share of elements that differ, over size]({picture})")
+    return "\n\n".join(parts) + "\n"
+
+
+def as_json(rows: Sequence[BitsRow]) -> Json:
+    """bits.json: the rows with all their comparisons."""
+    return {
+        "rows": [
+            {
+                "operation": row.case.op,
+                "dtype": row.case.dtype,
+                "backend": row.case.backend,
+                "world_size": row.case.world_size,
+                "reduce_op": row.case.reduce_op,
+                "variation": row.variation,
+                "identical": row.identical,
+                "moves": row.moves,
+                "wrong": row.wrong,
+                "comparisons": [asdict(comparison) | {"share": comparison.share} for comparison in row.comparisons],
+            }
+            for row in rows
+        ]
+    }
+
+
+def _name(row: BitsRow) -> str:
+    return " ".join([row.case.op, *dtype_words(row.case), "on", row.case.backend])
