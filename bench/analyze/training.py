@@ -245,22 +245,28 @@ def pooled_mean(series: Series) -> float:
 
 def estimate(series: Series) -> Interval:
     """The interval of one series, as by `estimates`."""
-    return estimates({"": series})[""]
+    return estimates({"": series}, {"": (1.0,)})[""]
 
 
-def estimates(many: Mapping[K, Series]) -> dict[K, Interval]:
+def estimates(many: Mapping[K, Series], levels_s: Mapping[K, Sequence[float]]) -> dict[K, Interval]:
     """Mean of the launches' means of each, with Student's t; with too few launches, the mean of all rounds.
 
-    Five launches know a variance to a factor of 3 only, so variances are moderated over all of `many`, which differ by
-    the same launches (`bench.stats.verdicts`). The interval of rounds takes each as a block, and does not include how
+    levels_s: the times of the steps that each is the difference of. Steps scatter in proportion to their times, so that
+    a difference has a variance in proportion to the sum of their squares, and divided by that sum variances are alike.
+    Five launches know a variance to a factor of 3 only, so these are moderated over all of `many`, which differ by the
+    same launches (`bench.stats.verdicts`). The interval of rounds takes each as a block, and does not include how
     launches differ; there is none with fewer than `intervals.FEWEST_BLOCKS` rounds. Empty series are left out.
     """
     filled = {name: series for name, series in many.items() if series}
     per_launch = {name: means(series) for name, series in filled.items() if len(series) >= LAUNCHES_FOR_INTERVAL}
     freedom = np.array([len(values) - 1.0 for values in per_launch.values()])
+    squares = np.array([float(np.sum(np.square(levels_s[name]))) for name in per_launch])
     variances = np.array([max(float(np.var(values, ddof=1)), LEAST_VARIANCE) for values in per_launch.values()])
-    priors = zip(*moderated(variances, freedom), strict=True) if per_launch else iter(())
-    over_launches = {name: intervals.mean_interval(values, *next(priors)) for name, values in per_launch.items()}
+    relative, known = moderated(variances / squares, freedom) if per_launch else (variances, freedom)
+    over_launches = {
+        name: intervals.mean_interval(values, float(variance), float(degrees))
+        for (name, values), variance, degrees in zip(per_launch.items(), relative * squares, known, strict=True)
+    }
     return {
         name: over_launches[name] if name in over_launches else _of_rounds(pooled(series))
         for name, series in filled.items()
@@ -291,6 +297,13 @@ def differences_of(rounds: Rounds, cases: Iterable[Case]) -> dict[tuple[Case, Ca
     return {pair: series for pair in pairs if (series := by_launch(rounds, pair[0], step_s, pair[1]))}
 
 
+def levels_of(rounds: Rounds, pairs: Iterable[tuple[Case, Case]]) -> dict[tuple[Case, Case], tuple[float, float]]:
+    """Seconds a step of both cases of each pair, as `estimates` takes them."""
+    pairs = list(pairs)
+    level_s = {case: pooled_mean(by_launch(rounds, case)) for case in {case for pair in pairs for case in pair}}
+    return {(case, other): (level_s[case], level_s[other]) for case, other in pairs}
+
+
 def aa_pairs_of(apart: Mapping[tuple[Case, Case], Interval]) -> tuple[AAPair, ...]:
     """The A/A pairs among the estimates of `differences_of`."""
     return tuple(
@@ -317,7 +330,8 @@ def scenarios(run: Run, summaries: Sequence[Summary]) -> tuple[ScenarioAnalysis,
 
 def _scenario(run: Run, scenario: Scenario, cases: Sequence[Case], steps: Mapping[Case, Interval]) -> ScenarioAnalysis:
     rounds, tries = rounds_of(run, scenario), samples_of(run, scenario)
-    apart = estimates(differences_of(rounds, cases))
+    differences_s = differences_of(rounds, cases)
+    apart = estimates(differences_s, levels_of(rounds, differences_s))
     results = [
         _result(case, tries.get(case, []), rounds, steps, apart.get((case, reference_case(case)))) for case in cases
     ]
@@ -426,9 +440,11 @@ def _placed(results: list[StrategyResult], rounds: Rounds) -> list[StrategyResul
     """
     timed = [result for result in results if result.step and competes(result.strategy)]
     value = left_s if all(kind(result.strategy).own for result in timed) else step_s
-    levels = estimates({result.case: by_launch(rounds, result.case, value) for result in timed})
-    ranked = sorted(levels, key=lambda case: levels[case].value)
-    apart = estimates({(slow, fast): by_launch(rounds, slow, value, fast) for fast, slow in combinations(ranked, 2)})
+    values_s = {result.case: estimate(by_launch(rounds, result.case, value)).value for result in timed}
+    ranked = sorted(values_s, key=lambda case: values_s[case])
+    pairs = [(slow, fast) for fast, slow in combinations(ranked, 2)]
+    # Also what is left to wait for scatters with the step: a rank that computes for longer waits for less.
+    apart = estimates({pair: by_launch(rounds, pair[0], value, pair[1]) for pair in pairs}, levels_of(rounds, pairs))
     places: dict[Case, int] = {}
     leader = None
     for place, case in enumerate(ranked, start=1):
