@@ -59,7 +59,7 @@ CLAIMS: dict[str, Claim] = {
     ),
     "coverage-exposed": Claim(
         coverage.of_exposed, "exposed communication of 8 strategies in 3 and 5 simulated launches of 8 rounds",
-        4000, 400, 0.3, COMPARED,
+        4000, 400, 0.3, COMPARED, version=2,
         replaced={
             0: "the interval changed with the time of a step, and kinds were one",
             1: "differences were drawn, all with the same scatter of their own, and not the steps that they are of",
