@@ -175,6 +175,7 @@ class Case:
     link: str = _option("", "name of an emulated link (`Settings.links`); empty: the real one", "link {}", of="trains")
     threads: int = _option(0, "threads that compute in each rank", "{} threads a rank", of="trains")
     clip: float = _option(0.0, "largest norm of all gradients; 0: any", "clipped to {:g}", of="trains")
+    autocast: str = _option("", "dtype of torch's autocast around forward; empty: none", "autocast {}", of="trains")
 
     @property
     def key(self) -> str:

@@ -127,6 +127,7 @@ def _scenarios(config: Config, section: TrainingSection, machine: Machine) -> It
             link="" if link == REAL_LINK else link,
             threads=section.threads,
             clip=section.clip,
+            autocast=section.autocast or "",
             **how,
         )
         if config.oversubscribe_gpu and BACKENDS[backend].device == "cuda" and ranks > machine.gpus:
@@ -190,6 +191,10 @@ def unsupported_scenario(scenario: Scenario, machine: Machine) -> str | None:
     case = scenario.case
     if case.dtype not in TRAINED:
         return f"models are trained in {', '.join(TRAINED)}, not in {case.dtype}"
+    if case.autocast and case.dtype != "float32":
+        return f"autocast keeps parameters in float32, and here they are {case.dtype}"
+    if case.autocast and scenario.shape is not None:
+        return "a model by its shape computes nothing that autocast could compute in another dtype"
     if scenario.shape is not None and case.backend != "gloo":
         return f"a model by its shape is timed on gloo or an emulated link, not on {case.backend}"
     if BACKENDS[case.backend].library != "torch" and case.dtype == "bfloat16":

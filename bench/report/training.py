@@ -79,7 +79,7 @@ def scenario_text(scenario: Scenario) -> str:
     words = [case.model, case.backend, ranks_text(case.world_size), f"batch {global_batch(case)} ({case.batch} a rank)"]
     words += [
         f"sequence {case.sequence}",
-        case.dtype,
+        f"{case.dtype}, autocast {case.autocast}" if case.autocast else case.dtype,
         case.optimizer + (f", norm ≤ {case.clip:g}" if case.clip else ""),
     ]
     if link is not None:
