@@ -10,7 +10,7 @@ from bench.analyze.model import bounds, fits, hardware_bounds
 from bench.analyze.ranks import late_ranks
 from bench.analyze.replay import replayed_steps
 from bench.analyze.summaries import choice_changes, summarize
-from bench.analyze.training import call_sizes, scenarios, trains
+from bench.analyze.training import call_sizes, scaling, scenarios, trains
 from bench.analyze.warnings import warnings_of
 from bench.catalog.operations import OPERATIONS, cycle
 from bench.model.conclusions import Analysis, Diagnosis
@@ -21,6 +21,7 @@ def analyze(run: Run) -> Analysis:
     """Everything that follows from one run, but advice on buckets, which `advise` adds."""
     summaries = summarize(run)
     diagnosis = diagnose(run)
+    of_steps = scenarios(run, summaries)
     return Analysis(
         summaries=tuple(summaries),
         warnings=tuple(warnings_of(run, summaries)),
@@ -31,7 +32,8 @@ def analyze(run: Run) -> Analysis:
         matrices=tuple(matrices(run)),
         choices=tuple(choice_changes(summaries)),
         replayed=tuple(replayed_steps(run)),
-        scenarios=scenarios(run, summaries),
+        scenarios=of_steps,
+        scaling=scaling(of_steps),
         call_sizes=call_sizes(summaries),
     )
 

@@ -10,7 +10,7 @@ Also from here: which timed blocks count, by the one rule that summaries and com
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from itertools import combinations
 from typing import TypeVar
 
@@ -20,9 +20,19 @@ from numpy.typing import NDArray
 from bench.catalog.dtypes import dtype_named
 from bench.catalog.operations import OPERATIONS
 from bench.catalog.strategies import competes, kind, label, reference_of, strategy_of, text_of
-from bench.model.conclusions import AAPair, CallSize, Interval, ScenarioAnalysis, Split, StrategyResult, Summary
+from bench.model.conclusions import (
+    AAPair,
+    CallSize,
+    Interval,
+    ScalingPoint,
+    ScenarioAnalysis,
+    Split,
+    StrategyResult,
+    Summary,
+)
 from bench.model.records import Case, Run, Samples, Scenario, Timings
-from bench.model.training import PARTS, REFERENCE, InvariantCheck
+from bench.model.training import PARTS, REFERENCE, InvariantCheck, RankMemory
+from bench.planning.footprint import alone_bytes
 from bench.stats import intervals
 from bench.stats.intervals import Floats
 from bench.stats.verdicts import moderated
@@ -363,6 +373,8 @@ def _result(
         checks=checks,
         # The first: launches of a resumed run record one again.
         timeline=next((detail.timeline for detail in details if detail.timeline is not None), None),
+        memory=next((_most(detail.memory) for detail in details if detail.memory), None),
+        computed_bytes=alone_bytes(case, strategy),
     )
     if failed := _failed(checks):
         return replace(result, refused="; ".join(f"{check.invariant}: {check.text}" for check in failed))
@@ -388,6 +400,11 @@ def _result(
         resolved=_resolved(exposed),
         adds_up=abs(split.residual_s) <= UNEXPLAINED * step.value,
     )
+
+
+def _most(memory: Sequence[RankMemory]) -> RankMemory:
+    """The most of any rank, at each instant."""
+    return RankMemory(*(max(sizes) for sizes in zip(*map(astuple, memory), strict=True)))
 
 
 def _failed(checks: Iterable[InvariantCheck]) -> list[InvariantCheck]:
@@ -453,6 +470,40 @@ def _placed(results: list[StrategyResult], rounds: Rounds) -> list[StrategyResul
         else:
             places[case] = places[leader]
     return [replace(result, place=places.get(result.case)) for result in results]
+
+
+# ── scaling over numbers of ranks ────────────────────────────────────────────────────────────────
+def scaling(scenarios: Sequence[ScenarioAnalysis]) -> tuple[ScalingPoint, ...]:
+    """How fast each strategy trains, where scenarios differ in nothing but the number of ranks; by strategy and ranks.
+
+    Each rank keeps its batch, so that without any cost of synchronising, or of sharing cores, efficiency would be 1.
+    """
+    alike: dict[Case, list[ScenarioAnalysis]] = defaultdict(list)
+    for scenario in scenarios:
+        if scenario.compute is not None:
+            alike[replace(scenario.scenario.case, world_size=0)].append(scenario)
+    points = []
+    for members in alike.values():
+        if len(members) == 1:
+            continue
+        members.sort(key=lambda scenario: scenario.scenario.case.world_size)
+        base, last = members[0], members[-1]
+        timed = [r for scenario in members for r in scenario.results if r.step is not None and not r.strategy.again]
+        # The reference first, then the fastest on most ranks.
+        steps_s = {r.label: r.step.value for r in last.results if r.step is not None and competes(r.strategy)}
+        names = sorted(dict.fromkeys(r.label for r in timed), key=lambda name: steps_s.get(name, 0.0))
+        points += [_scaling_point(r, base) for name in names for r in timed if r.label == name]
+    return tuple(points)
+
+
+def _scaling_point(result: StrategyResult, base: ScenarioAnalysis) -> ScalingPoint:
+    assert result.step is not None and base.compute is not None  # noqa: S101 - the caller's choice
+    step, case, examples = result.step, result.case, result.case.batch * result.case.world_size
+    rate = Interval(examples / step.value, examples / step.high, examples / step.low, step.kind)
+    ranks, itself = base.scenario.case.world_size, case == replace(base.scenario.case, strategy=REFERENCE)
+    efficiency = None if itself else intervals.ratio_of_intervals(step, base.compute)
+    speed_up = base.compute.value / step.value * case.world_size / ranks
+    return ScalingPoint(case, result.label, step, rate, ranks, efficiency, speed_up)
 
 
 # ── the ladder of call sizes ─────────────────────────────────────────────────────────────────────

@@ -279,6 +279,11 @@ class TrainingSection(Strict):
     max_foreign_cpu: Share = key(
         "A timed block is left out if other programs used more than this share of the CPU.", "10%", default=0.06
     )
+    memory: bool = key(
+        "Measures also the peak memory of each strategy alone, which takes room for it beside the others.",
+        True,
+        default=False,
+    )
     call_sizes: CallSizesSection | None = key(
         "Measures also what the number of calls costs. Without it, this is not measured.",
         {"parameters": 6_000_000, "calls": [1, 6, 60]},

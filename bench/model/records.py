@@ -323,6 +323,7 @@ class Settings:
         overwrites before each call. batch_bytes: memory that the buffers of cases measured in the same rounds may take,
         on all ranks of a host together. gpu_batch_bytes: likewise on all ranks of a GPU.
     rounds, warmup_steps: of training steps: iterations of a case in a launch, one in each round, and steps before them.
+    step_memory: whether the first launch also measures the memory of each strategy alone.
     replays: `Case.recording` → the calls of a replay. shapes: `Case.model` → its gradients, of a model that is not
         computed. links: `Case.link` → an emulated link.
     """
@@ -336,6 +337,7 @@ class Settings:
     gpu_batch_bytes: int = 2**30
     rounds: int = 10
     warmup_steps: int = 3
+    step_memory: bool = False
     faults: tuple[Fault, ...] = ()
     replays: dict[str, Replay] = field(default_factory=dict)
     shapes: dict[str, Shape] = field(default_factory=dict)
