@@ -306,6 +306,7 @@ class TrainingStep(Workload):
             began = time.perf_counter_ns()
             traced.step(self._stage.batch(traced, number))
         link.stamped, link.mark = False, host_clock
+        traced.sync.close()
         group.device.synchronize()
         group.barrier()
         ranks = []
