@@ -73,10 +73,14 @@ bench-ddp: .venv/.installed  ## What gradient synchronisation costs a training s
 	@$(BENCH) run configs/ddp.yaml $(SET)
 	@$(BENCH) advise --from ddp
 
-cs336: .venv/.installed  ## The tables of CS336, assignment 2: all-reduce, then data-parallel training (4 to 6 min)
+cs336: .venv/.installed  ## The tables of CS336, assignment 2: all-reduce, training, memory, scaling (about 4 min)
 	@$(BENCH) run configs/cs336.yaml $(SET)
+	@$(BENCH) run configs/ddp-cs336-small.yaml
+	@$(BENCH) run configs/ddp-cs336-scaling.yaml
 	@$(BENCH) report cs336 --format cs336
-	@$(BENCH) run configs/ddp-cs336.yaml || { test $$? -eq 3 && echo "so a small model is trained on the CPU in its place (configs/ddp.yaml)" && $(BENCH) run configs/ddp.yaml; }
+	@$(BENCH) report ddp-cs336-small --format cs336
+	@$(BENCH) report ddp-cs336-scaling --format cs336
+	@$(BENCH) run configs/ddp-cs336.yaml && $(BENCH) report ddp-cs336 --format cs336 || { test $$? -eq 3 && echo "The assignment's own model was left out: it needs two GPUs (configs/ddp-cs336.yaml)."; }
 
 ab: .venv/.installed  ## Is B slower than A? A=before.yaml B=after.yaml, measured in turn
 	@$(if $(A),$(BENCH) ab $(A) $(B) $(SET),echo "make ab A=before.yaml B=after.yaml" >&2; exit 2)

@@ -5,6 +5,7 @@ skewed, of two modes, and, within a launch, autocorrelated.
 """
 
 from collections.abc import Sequence
+from itertools import product
 
 import numpy as np
 from scipy.special import stdtrit
@@ -20,9 +21,10 @@ LEAST, MOST = 0.93, 0.97
 LAUNCHES, SCATTER = 8, 0.2
 # Within a launch: blocks and iterations in each, between which other cases have as many; iterations that a mode lasts.
 BLOCKS, EACH, APART, DWELL = 8, 20, 3, 10
-# Of training steps: what strategies expose, in seconds a step; a step; launches; rounds.
+# Of training steps: what strategies expose, in seconds a step; a step without it; launches; rounds.
 EXPOSED_S, STEP_S = (0.01, 0.02, 0.04, 0.05, 0.06, 0.08, 0.1, 0.12), 0.08
-STEP_LAUNCHES, ROUNDS = 5, 8
+STEP_LAUNCHES, ROUNDS = (3, 5), 8
+REAL_STEP_LAUNCHES = 5
 KINDS = ("lognormal", "skewed", "two modes")
 
 
@@ -75,25 +77,35 @@ def _launch(rng: np.random.Generator, kind: str) -> np.ndarray:
 
 
 def of_exposed(_: Rig, trials: int) -> list[Line]:
-    """Launches scatter by 3 % and each strategy in a launch by 1 % of a step more; rounds by 3 %.
+    """Launches scatter by 3 %, each strategy in a launch by 1 % of its step more, and its rounds by 3 %.
 
     Intervals of one run depend on each other: of each, one counts.
     """
     rng, found = np.random.default_rng(3), []
-    for kind in KINDS:
+    for launches, kind in product(STEP_LAUNCHES, KINDS):
         hits = 0
         for _ in range(trials):
-            launches = 1 + 0.03 * _drawn(rng, kind, STEP_LAUNCHES)
-            series = {}
-            for mean_s in EXPOSED_S:
-                own = STEP_S * 0.01 * _drawn(rng, kind, STEP_LAUNCHES)
-                rounds = STEP_S * 0.03 * rng.normal(size=(STEP_LAUNCHES, ROUNDS))
-                series[mean_s] = dict(enumerate(mean_s * launches[:, None] + own[:, None] + rounds))
+            exposed_s, levels_s = _exposed(rng, kind, launches)
             one = float(rng.choice(EXPOSED_S))
-            hits += _holds(training.estimates(series)[one], one)
-        says = f"interval of exposed communication over {STEP_LAUNCHES} launches, {kind}"
+            hits += _holds(training.estimates(exposed_s, levels_s)[one], one)
+        says = f"interval of exposed communication over {launches} launches, {kind}"
         found.append(rate(says, hits, trials, LEAST, MOST))
     return found
+
+
+def _exposed(
+    rng: np.random.Generator, kind: str, launches: int
+) -> tuple[dict[float, training.Series], dict[float, tuple[float, float]]]:
+    """Of each strategy, by what it exposes: its steps less those without synchronisation, and the levels of both."""
+    common = 1 + 0.03 * _drawn(rng, kind, launches)
+
+    def steps(mean_s: float) -> np.ndarray:
+        own = common + 0.01 * _drawn(rng, kind, launches)
+        return mean_s * (own[:, None] + 0.03 * rng.normal(size=(launches, ROUNDS)))
+
+    without = steps(STEP_S)
+    series = {mean_s: dict(enumerate(steps(STEP_S + mean_s) - without)) for mean_s in EXPOSED_S}
+    return series, {mean_s: (STEP_S + mean_s, STEP_S) for mean_s in EXPOSED_S}
 
 
 # ── real launches ────────────────────────────────────────────────────────────────────────────────
@@ -128,14 +140,15 @@ def real_stretches(rig: Rig, trials: int) -> list[Line]:
 def real_steps(rig: Rig, trials: int) -> list[Line]:
     """Launches of sets of training steps drawn again: do the intervals hold what the sets expose?"""
     rng, rates = np.random.default_rng(5), []
-    for many in noise.differences_of_steps(rig, trials):
-        truths, hits = [float(training.means(series).mean()) for series in many], []
+    for many, levels_s in noise.differences_of_steps(rig, trials):
+        truths_s, hits = {pair: float(training.means(series).mean()) for pair, series in many.items()}, []
         for _ in range(100):
-            launches = rng.choice(list(many[0]), STEP_LAUNCHES)
-            again = {i: dict(enumerate(series[n] for n in launches)) for i, series in enumerate(many)}
-            hits += [_holds(interval, truths[i]) for i, interval in training.estimates(again).items()]
+            launches = rng.integers(1, noise.STEPS_LAUNCHES + 1, REAL_STEP_LAUNCHES)
+            again = {pair: dict(enumerate(series[n] for n in launches)) for pair, series in many.items()}
+            hits += [_holds(interval, truths_s[pair]) for pair, interval in training.estimates(again, levels_s).items()]
         rates.append(float(np.mean(hits)))
-    return [_of_units(f"interval of exposed communication over {STEP_LAUNCHES} launches, sets of real ones", rates)]
+    says = f"interval of exposed communication over {REAL_STEP_LAUNCHES} launches, sets of real ones"
+    return [_of_units(says, rates)]
 
 
 def _of_units(says: str, rates: Sequence[float]) -> Line:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bench.analyze import training
-from bench.model.records import Run
+from bench.model.records import Case, Run
 from proof.rig import Rig
 
 SETS, QUICK_SETS, LAUNCHES = 10, 2, 16
@@ -76,13 +76,23 @@ def long_launches(rig: Rig, count: int) -> list[list[tuple[np.ndarray, tuple[int
     return [[(s.timed.slowest_s, s.timed.blocks) for s in run.samples] for run in runs]
 
 
-def differences_of_steps(rig: Rig, count: int) -> list[list[training.Series]]:
-    """Of each set of launches: by what steps of each strategy take longer than its reference, round by round."""
+Pair = tuple[Case, Case]
+
+
+def differences_of_steps(
+    rig: Rig, count: int
+) -> list[tuple[dict[Pair, training.Series], dict[Pair, tuple[float, float]]]]:
+    """Of each set of launches: by what steps of each strategy take longer than its reference, and the levels of both.
+
+    Differences are taken round by round.
+    """
     found = []
     for _ in range(count):
         run = rig.measure(STEPS.format(launches=STEPS_LAUNCHES))
         ((scenario, cases),) = training.scenarios_of(run).items()
-        found.append(list(training.differences_of(training.rounds_of(run, scenario), cases).values()))
+        rounds = training.rounds_of(run, scenario)
+        differences_s = training.differences_of(rounds, cases)
+        found.append((differences_s, training.levels_of(rounds, differences_s)))
     return found
 
 

@@ -104,6 +104,31 @@ def test_gradients_are_clipped_by_the_norm_of_all_of_them(warm):
     assert all((entry.timed.inner_duration_ns[:, :, PARTS.index("clip")] > 0).all() for entry in run.samples)
 
 
+def test_under_autocast_forward_computes_in_bfloat16_and_ranks_train_the_same(warm):
+    """What is sent stays float32; I2 holds ranks against the mean of gradients, which autocast does not change."""
+    done, run = measured(warm, "flat, ddp, zero1, fsdp2", "autocast: bfloat16")
+    assert done.returncode == 0 and failures(run) == {}
+    entries = by_label(run)
+    assert all(entry.case.key.endswith("/autocast=bfloat16") for entry in run.samples)
+    assert all({"I1", "I2", "I3"} <= kept_by(entries[name]) for name in ("flat", "ddp", "zero1", "fsdp2"))
+    assert sum(entries["flat"].detail.calls) == sum(g.nbytes for g in gradients(find("nano")))
+    assert "autocast bfloat16" in done.stdout
+
+
+def test_autocast_lowers_what_forward_computes_in():
+    seen = []
+    with tempfile.TemporaryDirectory() as folder:
+        dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=0, world_size=1)
+        place = RankInfo(0, 1, torch.device("cpu"), ProcessGroupTransport(1))
+        scenario = Scenario(replace(NANO, autocast="bfloat16"))
+        runner = runners.build(Strategy("none"), scenario, place, place.real, range(0), 1)
+        runner.sync.module.head.register_forward_hook(lambda *call: seen.append(call[-1].dtype))
+        runner.step(runner.draw(torch.Generator().manual_seed(1), 2))
+        dist.destroy_process_group()
+    assert seen == [torch.bfloat16]
+    assert {p.grad.dtype for p in runner.parameters} == {torch.float32}
+
+
 def test_what_is_called_advised_is_found_while_planning_or_left_out_with_the_remedy(warm):
     shape = config_text("{plan: {buckets: advised}}, {plan: {buckets: torch}}", "links: [1ms + 100MB/s]")
     done = warm("plan", warm.config(shape.replace("[nano]", "[{shape: nano, backward: 10ms}]")))

@@ -169,11 +169,28 @@ def test_strategies_learn_from_each_other_how_launches_differ():
     dice = np.random.default_rng(1)
     many = {n: {launch: dice.normal(0.01, 1e-3, 8) for launch in range(3)} for n in range(40)}
     alone = {n: estimate(series) for n, series in many.items()}
-    together = estimates(many)
+    together = estimates(many, dict.fromkeys(many, (0.1, 0.1)))
     assert all(together[n].value == pytest.approx(alone[n].value) for n in many)
     widths = [[interval.high - interval.low for interval in way.values()] for way in (alone, together)]
     assert np.ptp(np.log(widths[1])) < np.ptp(np.log(widths[0])) / 2
     assert np.median(widths[1]) < np.median(widths[0])
+
+
+def test_short_steps_do_not_widen_the_intervals_of_long_ones_nor_these_narrow_theirs():
+    """Eight strategies whose steps all scatter by 3 % a launch: unlike differences, alike once divided by levels."""
+    dice, exposed_s, without_s = np.random.default_rng(2), np.linspace(0.0, 2.0, 8), 0.1
+
+    def steps(mean_s):
+        return mean_s * dice.normal(1, 0.03, (5, 1)) * np.ones((5, 4))
+
+    hits = {"short": [], "long": []}
+    for _ in range(400):
+        without = steps(without_s)
+        series = {x: dict(enumerate(steps(without_s + x) - without)) for x in exposed_s}
+        intervals = estimates(series, {x: (without_s + x, without_s) for x in exposed_s})
+        for name, x in (("short", exposed_s[0]), ("long", exposed_s[-1])):
+            hits[name].append(intervals[x].low <= x <= intervals[x].high)
+    assert all(0.92 < np.mean(held) < 0.98 for held in hits.values()), {n: np.mean(held) for n, held in hits.items()}
 
 
 # ── what has no times ────────────────────────────────────────────────────────────────────────────

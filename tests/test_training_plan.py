@@ -83,6 +83,18 @@ def test_schedulings_are_an_axis_of_steps_and_of_the_ladder_and_batch_is_for_glo
     assert {skip.case.scheduling for skip in plan.skips if "has none" in skip.reason} == {"batch"}
 
 
+def test_autocast_is_bfloat16_over_float32_parameters_and_refused_elsewhere_with_the_reason():
+    section = "models: [nano], strategies: [flat], autocast: bfloat16"
+    assert all(case.autocast == "bfloat16" for case in planned(section).cases)
+    for wrong, why in (("float16", "gradient scaler"), ("float64", "no dtype of autocast")):
+        with pytest.raises(ConfigError, match=f"training.autocast: .*{why}"):
+            planned(section.replace("bfloat16", wrong))
+    shape = planned(section.replace("[nano]", "[{shape: nano, backward: 10ms}]"))
+    text = b"backends: [gloo]\nworld_sizes: [2]\ndtypes: [float64]\ntraining: {%b}\n" % section.encode()
+    for plan in (shape, expand(parse(text, "x.yaml", [], "x"), HOST, 1)):
+        assert not plan.cases and all("autocast" in skip.reason for skip in plan.skips)
+
+
 def test_plan_prints_notes(warm):
     (warm.folder / "one.yaml").write_text(
         "backends: [gloo]\nworld_sizes: [2]\ntraining: {models: [nano], strategies: [ddp], steps: 1}\n"

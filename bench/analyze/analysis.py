@@ -13,7 +13,7 @@ from bench.analyze.ranks import late_ranks
 from bench.analyze.recorded import recorded_job
 from bench.analyze.replay import replayed_steps
 from bench.analyze.summaries import choice_changes, summarize
-from bench.analyze.training import call_sizes, scenarios, trains
+from bench.analyze.training import call_sizes, scaling, scenarios, trains
 from bench.analyze.warnings import warnings_of
 from bench.catalog.operations import OPERATIONS, cycle
 from bench.model.conclusions import Analysis, Diagnosis
@@ -30,6 +30,7 @@ def analyze(run: Run) -> Analysis:
     summaries = summarize(run)
     diagnosis = diagnose(run)
     recorded = recorded_job(run.recording) if run.recording is not None else None
+    of_steps = scenarios(run, summaries)
     return Analysis(
         summaries=tuple(summaries),
         warnings=tuple(warnings_of(run, summaries)),
@@ -41,7 +42,8 @@ def analyze(run: Run) -> Analysis:
         choices=tuple(choice_changes(summaries)),
         recorded=recorded,
         replayed=tuple(replayed_steps(run, recorded)),
-        scenarios=scenarios(run, summaries),
+        scenarios=of_steps,
+        scaling=scaling(of_steps),
         call_sizes=call_sizes(summaries),
     )
 

@@ -297,8 +297,10 @@ def exposed_of(run: Run) -> dict[Case, tuple[training.Series, float]]:
     """
     exposed = {}
     for scenario, cases in training.scenarios_of(run).items():
-        differences_s = training.differences_of(training.rounds_of(run, scenario), cases)
-        noise_s = training.noise_of(training.aa_pairs_of(training.estimates(differences_s)))
+        rounds = training.rounds_of(run, scenario)
+        differences_s = training.differences_of(rounds, cases)
+        apart = training.estimates(differences_s, training.levels_of(rounds, differences_s))
+        noise_s = training.noise_of(training.aa_pairs_of(apart))
         for (case, other), series in differences_s.items():
             if other == training.reference_case(case):
                 exposed[case] = series, noise_s

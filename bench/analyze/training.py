@@ -10,7 +10,7 @@ Also from here: which timed blocks count, by the one rule that summaries and com
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from itertools import combinations
 from typing import TypeVar
 
@@ -20,9 +20,19 @@ from numpy.typing import NDArray
 from bench.catalog.dtypes import dtype_named
 from bench.catalog.operations import OPERATIONS
 from bench.catalog.strategies import competes, kind, label, reference_of, strategy_of, text_of
-from bench.model.conclusions import AAPair, CallSize, Interval, ScenarioAnalysis, Split, StrategyResult, Summary
+from bench.model.conclusions import (
+    AAPair,
+    CallSize,
+    Interval,
+    ScalingPoint,
+    ScenarioAnalysis,
+    Split,
+    StrategyResult,
+    Summary,
+)
 from bench.model.records import Case, Run, Samples, Scenario, Timings
-from bench.model.training import PARTS, REFERENCE, InvariantCheck
+from bench.model.training import PARTS, REFERENCE, InvariantCheck, RankMemory
+from bench.planning.footprint import alone_bytes
 from bench.stats import intervals
 from bench.stats.intervals import Floats
 from bench.stats.verdicts import moderated
@@ -245,22 +255,28 @@ def pooled_mean(series: Series) -> float:
 
 def estimate(series: Series) -> Interval:
     """The interval of one series, as by `estimates`."""
-    return estimates({"": series})[""]
+    return estimates({"": series}, {"": (1.0,)})[""]
 
 
-def estimates(many: Mapping[K, Series]) -> dict[K, Interval]:
+def estimates(many: Mapping[K, Series], levels_s: Mapping[K, Sequence[float]]) -> dict[K, Interval]:
     """Mean of the launches' means of each, with Student's t; with too few launches, the mean of all rounds.
 
-    Five launches know a variance to a factor of 3 only, so variances are moderated over all of `many`, which differ by
-    the same launches (`bench.stats.verdicts`). The interval of rounds takes each as a block, and does not include how
+    levels_s: the times of the steps that each is the difference of. Steps scatter in proportion to their times, so that
+    a difference has a variance in proportion to the sum of their squares, and divided by that sum variances are alike.
+    Five launches know a variance to a factor of 3 only, so these are moderated over all of `many`, which differ by the
+    same launches (`bench.stats.verdicts`). The interval of rounds takes each as a block, and does not include how
     launches differ; there is none with fewer than `intervals.FEWEST_BLOCKS` rounds. Empty series are left out.
     """
     filled = {name: series for name, series in many.items() if series}
     per_launch = {name: means(series) for name, series in filled.items() if len(series) >= LAUNCHES_FOR_INTERVAL}
     freedom = np.array([len(values) - 1.0 for values in per_launch.values()])
+    squares = np.array([float(np.sum(np.square(levels_s[name]))) for name in per_launch])
     variances = np.array([max(float(np.var(values, ddof=1)), LEAST_VARIANCE) for values in per_launch.values()])
-    priors = zip(*moderated(variances, freedom), strict=True) if per_launch else iter(())
-    over_launches = {name: intervals.mean_interval(values, *next(priors)) for name, values in per_launch.items()}
+    relative, known = moderated(variances / squares, freedom) if per_launch else (variances, freedom)
+    over_launches = {
+        name: intervals.mean_interval(values, float(variance), float(degrees))
+        for (name, values), variance, degrees in zip(per_launch.items(), relative * squares, known, strict=True)
+    }
     return {
         name: over_launches[name] if name in over_launches else _of_rounds(pooled(series))
         for name, series in filled.items()
@@ -291,6 +307,13 @@ def differences_of(rounds: Rounds, cases: Iterable[Case]) -> dict[tuple[Case, Ca
     return {pair: series for pair in pairs if (series := by_launch(rounds, pair[0], step_s, pair[1]))}
 
 
+def levels_of(rounds: Rounds, pairs: Iterable[tuple[Case, Case]]) -> dict[tuple[Case, Case], tuple[float, float]]:
+    """Seconds a step of both cases of each pair, as `estimates` takes them."""
+    pairs = list(pairs)
+    level_s = {case: pooled_mean(by_launch(rounds, case)) for case in {case for pair in pairs for case in pair}}
+    return {(case, other): (level_s[case], level_s[other]) for case, other in pairs}
+
+
 def aa_pairs_of(apart: Mapping[tuple[Case, Case], Interval]) -> tuple[AAPair, ...]:
     """The A/A pairs among the estimates of `differences_of`."""
     return tuple(
@@ -317,7 +340,8 @@ def scenarios(run: Run, summaries: Sequence[Summary]) -> tuple[ScenarioAnalysis,
 
 def _scenario(run: Run, scenario: Scenario, cases: Sequence[Case], steps: Mapping[Case, Interval]) -> ScenarioAnalysis:
     rounds, tries = rounds_of(run, scenario), samples_of(run, scenario)
-    apart = estimates(differences_of(rounds, cases))
+    differences_s = differences_of(rounds, cases)
+    apart = estimates(differences_s, levels_of(rounds, differences_s))
     results = [
         _result(case, tries.get(case, []), rounds, steps, apart.get((case, reference_case(case)))) for case in cases
     ]
@@ -349,6 +373,8 @@ def _result(
         checks=checks,
         # The first: launches of a resumed run record one again.
         timeline=next((detail.timeline for detail in details if detail.timeline is not None), None),
+        memory=next((_most(detail.memory) for detail in details if detail.memory), None),
+        computed_bytes=alone_bytes(case, strategy),
     )
     if failed := _failed(checks):
         return replace(result, refused="; ".join(f"{check.invariant}: {check.text}" for check in failed))
@@ -374,6 +400,11 @@ def _result(
         resolved=_resolved(exposed),
         adds_up=abs(split.residual_s) <= UNEXPLAINED * step.value,
     )
+
+
+def _most(memory: Sequence[RankMemory]) -> RankMemory:
+    """The most of any rank, at each instant."""
+    return RankMemory(*(max(sizes) for sizes in zip(*map(astuple, memory), strict=True)))
 
 
 def _failed(checks: Iterable[InvariantCheck]) -> list[InvariantCheck]:
@@ -426,9 +457,11 @@ def _placed(results: list[StrategyResult], rounds: Rounds) -> list[StrategyResul
     """
     timed = [result for result in results if result.step and competes(result.strategy)]
     value = left_s if all(kind(result.strategy).own for result in timed) else step_s
-    levels = estimates({result.case: by_launch(rounds, result.case, value) for result in timed})
-    ranked = sorted(levels, key=lambda case: levels[case].value)
-    apart = estimates({(slow, fast): by_launch(rounds, slow, value, fast) for fast, slow in combinations(ranked, 2)})
+    values_s = {result.case: estimate(by_launch(rounds, result.case, value)).value for result in timed}
+    ranked = sorted(values_s, key=lambda case: values_s[case])
+    pairs = [(slow, fast) for fast, slow in combinations(ranked, 2)]
+    # Also what is left to wait for scatters with the step: a rank that computes for longer waits for less.
+    apart = estimates({pair: by_launch(rounds, pair[0], value, pair[1]) for pair in pairs}, levels_of(rounds, pairs))
     places: dict[Case, int] = {}
     leader = None
     for place, case in enumerate(ranked, start=1):
@@ -437,6 +470,40 @@ def _placed(results: list[StrategyResult], rounds: Rounds) -> list[StrategyResul
         else:
             places[case] = places[leader]
     return [replace(result, place=places.get(result.case)) for result in results]
+
+
+# ── scaling over numbers of ranks ────────────────────────────────────────────────────────────────
+def scaling(scenarios: Sequence[ScenarioAnalysis]) -> tuple[ScalingPoint, ...]:
+    """How fast each strategy trains, where scenarios differ in nothing but the number of ranks; by strategy and ranks.
+
+    Each rank keeps its batch, so that without any cost of synchronising, or of sharing cores, efficiency would be 1.
+    """
+    alike: dict[Case, list[ScenarioAnalysis]] = defaultdict(list)
+    for scenario in scenarios:
+        if scenario.compute is not None:
+            alike[replace(scenario.scenario.case, world_size=0)].append(scenario)
+    points = []
+    for members in alike.values():
+        if len(members) == 1:
+            continue
+        members.sort(key=lambda scenario: scenario.scenario.case.world_size)
+        base, last = members[0], members[-1]
+        timed = [r for scenario in members for r in scenario.results if r.step is not None and not r.strategy.again]
+        # The reference first, then the fastest on most ranks.
+        steps_s = {r.label: r.step.value for r in last.results if r.step is not None and competes(r.strategy)}
+        names = sorted(dict.fromkeys(r.label for r in timed), key=lambda name: steps_s.get(name, 0.0))
+        points += [_scaling_point(r, base) for name in names for r in timed if r.label == name]
+    return tuple(points)
+
+
+def _scaling_point(result: StrategyResult, base: ScenarioAnalysis) -> ScalingPoint:
+    assert result.step is not None and base.compute is not None  # noqa: S101 - the caller's choice
+    step, case, examples = result.step, result.case, result.case.batch * result.case.world_size
+    rate = Interval(examples / step.value, examples / step.high, examples / step.low, step.kind)
+    ranks, itself = base.scenario.case.world_size, case == replace(base.scenario.case, strategy=REFERENCE)
+    efficiency = None if itself else intervals.ratio_of_intervals(step, base.compute)
+    speed_up = base.compute.value / step.value * case.world_size / ranks
+    return ScalingPoint(case, result.label, step, rate, ranks, efficiency, speed_up)
 
 
 # ── the ladder of call sizes ─────────────────────────────────────────────────────────────────────

@@ -29,6 +29,7 @@ from bench.model.training import Strategy
 from bench.model.units import parse_link
 
 REAL_LINK = "real"
+AUTOCAST = "bfloat16"
 OPTIONS = tuple(dict.fromkeys(option for entry in STRATEGIES.values() for option in entry.options))
 # What a strategy may take beside what its entry in the table of strategies says.
 BY_ALL = ("accumulate",)
@@ -113,6 +114,15 @@ def _strategy(value: Any) -> Any:
     if isinstance(value, dict) and len(value) > 1 and next(iter(value)) in STRATEGIES:
         raise ValueError(f"indent the settings of {next(iter(value))} below it, or write {{ddp: {{cap: 1MiB}}}}")
     raise ValueError("write a name such as flat, or {ddp: {cap: 1MiB}}")
+
+
+def _autocast(value: Any) -> Any:
+    if value == "float16":
+        raise ValueError(
+            "autocast to float16 needs a gradient scaler, which leaves out steps whose gradients overflow, so that "
+            f"steps would not be alike; write {AUTOCAST}"
+        )
+    return value
 
 
 def _link(value: str) -> str:
@@ -250,6 +260,11 @@ class TrainingSection(Strict):
     clip: Annotated[float, Field(ge=0)] = key(
         "Largest norm of all gradients, as for torch's clip_grad_norm_. 0 clips nothing.", 1.0, default=0.0
     )
+    autocast: Annotated[str, OneOf((AUTOCAST,), "dtype of autocast"), BeforeValidator(_autocast)] | None = key(
+        "Mixed precision: forward computes in this dtype, by torch's autocast. Parameters and gradients stay float32.",
+        AUTOCAST,
+        default=None,
+    )
     threads: Annotated[int, Field(ge=1, le=1024)] = key("Number of threads that each rank computes with.", 4, default=1)
     rounds: Annotated[int, Field(ge=2, le=10_000)] = key(
         "Number of rounds in a launch. In each, every strategy has its turn.", 6, default=10
@@ -263,6 +278,11 @@ class TrainingSection(Strict):
     )
     max_foreign_cpu: Share = key(
         "A timed block is left out if other programs used more than this share of the CPU.", "10%", default=0.06
+    )
+    memory: bool = key(
+        "Measures also the peak memory of each strategy alone, which takes room for it beside the others.",
+        True,
+        default=False,
     )
     call_sizes: CallSizesSection | None = key(
         "Measures also what the number of calls costs. Without it, this is not measured.",

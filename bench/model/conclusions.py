@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from bench.model.records import Case, Failure, Scenario
-from bench.model.training import InvariantCheck, Strategy, Timeline
+from bench.model.training import InvariantCheck, RankMemory, Strategy, Timeline
 
 if TYPE_CHECKING:
     import numpy as np
@@ -374,6 +374,8 @@ class StrategyResult:
     place: 1 for the fastest; strategies that cannot be told apart share the place of the first of them.
     resolved: False where the interval of exposed contains zero. adds_up: whether the split explains exposed (I8).
     refused: why there are no times; all of them are None then. calls: bytes of each all-reduce of a step.
+    memory: of the strategy alone, on the rank with most; None where it was not measured. computed_bytes: what its
+    tensors take without activations; None where that is not known.
     """
 
     case: Case
@@ -396,6 +398,8 @@ class StrategyResult:
     refused: str | None = None
     checks: tuple[InvariantCheck, ...] = ()
     timeline: Timeline | None = None
+    memory: RankMemory | None = None
+    computed_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -423,6 +427,23 @@ class ScenarioAnalysis:
     blocks: int
     dropped: int
     advice: Advice | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingPoint:
+    """How fast a strategy trains on so many ranks, each with the same batch.
+
+    examples_per_s: of all ranks together. efficiency: the step without synchronisation on `base_ranks`, the fewest that
+    were measured, divided by this step; None of that step itself. speed_up: of the examples a second, likewise.
+    """
+
+    case: Case
+    label: str
+    step: Interval
+    examples_per_s: Interval
+    base_ranks: int
+    efficiency: Interval | None
+    speed_up: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -589,4 +610,5 @@ class Analysis:
     recorded: RecordedJob | None = None
     replayed: tuple[ReplayedStep, ...] = ()
     scenarios: tuple[ScenarioAnalysis, ...] = ()
+    scaling: tuple[ScalingPoint, ...] = ()
     call_sizes: tuple[CallSize, ...] = ()

@@ -177,6 +177,7 @@ class Case:
     link: str = _option("", "name of an emulated link (`Settings.links`); empty: the real one", "link {}", of="trains")
     threads: int = _option(0, "threads that compute in each rank", "{} threads a rank", of="trains")
     clip: float = _option(0.0, "largest norm of all gradients; 0: any", "clipped to {:g}", of="trains")
+    autocast: str = _option("", "dtype of torch's autocast around forward; empty: none", "autocast {}", of="trains")
 
     @property
     def key(self) -> str:
@@ -334,6 +335,7 @@ class Settings:
         overwrites before each call. batch_bytes: memory that the buffers of cases measured in the same rounds may take,
         on all ranks of a host together. gpu_batch_bytes: likewise on all ranks of a GPU.
     rounds, warmup_steps: of training steps: iterations of a case in a launch, one in each round, and steps before them.
+    step_memory: whether the first launch also measures the memory of each strategy alone.
     replays: `Case.recording` → the calls of a replay. shapes: `Case.model` → its gradients, of a model that is not
         computed. links: `Case.link` → an emulated link.
     """
@@ -347,6 +349,7 @@ class Settings:
     gpu_batch_bytes: int = 2**30
     rounds: int = 10
     warmup_steps: int = 3
+    step_memory: bool = False
     faults: tuple[Fault, ...] = ()
     replays: dict[str, Replay] = field(default_factory=dict)
     shapes: dict[str, Shape] = field(default_factory=dict)

@@ -126,14 +126,31 @@ class Timeline:
 
 
 @dataclass(frozen=True, slots=True)
+class RankMemory:
+    """The most bytes that one strategy alone had allocated on a rank, from its first allocation to four instants.
+
+    initial_bytes: until the model, its wrapper and the optimizer were made. before_bytes, after_bytes: until just
+    before and after the update of the first step, in which optimizers make their states. peak_bytes: until the end of
+    further steps.
+    """
+
+    initial_bytes: int
+    before_bytes: int
+    after_bytes: int
+    peak_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class StepDetail:
     """What one launch of a run keeps of a strategy besides its times.
 
     calls: bytes of each all-reduce of a step, in order; None where the library does not tell. alone_s: times of these
     calls back to back, without computing, on the slowest rank; empty where they cannot be repeated. timeline: None
-    where the strategy makes calls of other kinds.
+    where the strategy makes calls of other kinds. memory: of each rank, where it was asked for; None where that of
+    a rank is not known to 3 %.
     """
 
     calls: tuple[int, ...] | None = None
     alone_s: tuple[float, ...] = ()
     timeline: Timeline | None = None
+    memory: tuple[RankMemory, ...] | None = None

@@ -1,7 +1,7 @@
-"""Compute the buffers that a case needs on each rank, and the largest number of its iterations.
+"""Compute the memory that a case needs on each rank, and the largest number of its iterations.
 
-In: a case, and the size of the pool of buffers. Out: numbers of buffers, bytes and iterations. Imports neither torch
-nor numpy.
+In: a case, and the size of the pool of buffers. Out: numbers of buffers, bytes and iterations; of a training step, the
+bytes of a model, its optimizer and its buckets. Imports neither torch nor numpy.
 
 Calls use the buffers of a pool in turn. Its size is bounded: a pool larger than the last-level cache would make each
 call work on cold memory, but virtual machines report their host's cache, and filling twice 480 MiB for each case took
@@ -18,11 +18,13 @@ from collections.abc import Sequence
 
 from bench.catalog import operations
 from bench.catalog.backends import BACKENDS
-from bench.catalog.dtypes import calls_before_refill
+from bench.catalog.dtypes import DTYPES, calls_before_refill
 from bench.catalog.metrics import metric_of
 from bench.catalog.operations import ALIGNMENT, OPERATIONS, cycle, placement, ranks_together
+from bench.catalog.presets import find, parameters
+from bench.catalog.strategies import hooks_of
 from bench.model.records import Case, Plan, Settings
-from bench.model.training import PARTS
+from bench.model.training import PARTS, Strategy
 
 # Most pairs of a start and a duration in one case and launch, over all ranks: 4 MiB as numbers on each rank, about
 # 6 MB as a line of samples.jsonl. 2000 iterations, the usual maximum, fit up to 131 ranks.
@@ -34,6 +36,10 @@ MOST_BATCH_BYTES = 2**30
 MOST_TOGETHER = 16
 # Operations of which ProcessGroupNCCL makes one flat tensor in each call.
 FLATTENED = frozenset({"all_gather_list", "reduce_scatter_list"})
+# Tensors of the size of the parameters that an optimizer keeps.
+STATES = {"sgd": 1, "adamw": 2}
+# Strategies that send gradients out of tensors of several, and the option with which torch's DDP keeps them there.
+FLATTENING, WITHOUT_COPY = frozenset({"flat", "overlap_bucket", "plan", "ddp"}), "gradient_as_bucket_view"
 # Fewer iterations than this are no measurement of a case: two in each of four blocks.
 FEWEST_ITERATIONS = 8
 # Long calls are made so often if that takes no longer than so many times `seconds_per_case`: four calls say too little
@@ -136,3 +142,30 @@ def bounded(plan: Plan) -> dict[int, int]:
         if (kept := most_iterations(case)) < asked:
             most[case.world_size] = max(kept, most.get(case.world_size, 0))
     return most
+
+
+# ── training steps ───────────────────────────────────────────────────────────────────────────────
+def model_bytes(case: Case) -> int | None:
+    """Bytes of the parameters of a training step's model; None for a model that is not a preset."""
+    preset = find(case.model) if ":" not in case.model else None
+    return parameters(preset) * DTYPES[case.dtype].itemsize if preset else None
+
+
+def alone_bytes(case: Case, strategy: Strategy) -> int | None:
+    """Bytes of a rank that trains with one strategy alone: parameters, gradients, states of the optimizer, buckets.
+
+    Activations and what a library allocates for a moment come on top. None where it is not known: of a model that is
+    not a preset, of a user's synchroniser, of communication hooks, and of fully_shard, which holds as much of the
+    parameters whole as it gathers ahead.
+    """
+    model, states, ranks = model_bytes(case), STATES[case.optimizer], case.world_size
+    if model is None or strategy.imported is not None or strategy.name == "fsdp2" or hooks_of(strategy):
+        return None
+    copies = 2.0 + states
+    if strategy.name == "zero1":
+        copies = 3 + (2 + states) / ranks  # gradients and parameters also flat, of which one holds the model's
+    elif strategy.name == "zero_redundancy":
+        copies = 3 + states / ranks
+    elif strategy.name in FLATTENING and WITHOUT_COPY not in strategy.options:
+        copies += 1
+    return round(model * copies)

@@ -117,6 +117,7 @@ def _plan(config: Config, machine: Machine, seed: int, order: Iterable[Launch]) 
         gpu_batch_bytes=(machine.gpu_free_bytes or MOST_BATCH_BYTES_OF_A_HOST) // SHARE_OF_MEMORY_FOR_A_BATCH,
         rounds=training.rounds,
         warmup_steps=training.warmup,
+        step_memory=training.memory,
         faults=tuple(Fault(**fault.model_dump()) for fault in config.faults),
     )
     return Plan(
@@ -203,7 +204,7 @@ def _launch_bytes(launch: Launch, settings: Settings, machine: Machine) -> int:
     cases = launch.cases
     if OPERATIONS[cases[0].op].trains:
         strategies = [strategy_of(case.strategy) for case in cases]
-        buffers = rank_bytes(settings.scenario(cases[0]), strategies) or 0
+        buffers = rank_bytes(settings.scenario(cases[0]), strategies, settings.step_memory) or 0
     else:
         together = batches(cases, settings)
         buffers = max(arena_bytes(batch, settings.pool_bytes) for batch in together)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from bench.catalog.backends import BACKENDS, unsupported_scheduling
 from bench.catalog.dtypes import DTYPES
 from bench.catalog.operations import OPERATIONS, TRAINING_STEP
-from bench.catalog.presets import find, parameters
+from bench.catalog.presets import find
 from bench.catalog.strategies import CALLED, kind, label, reference_of, strategy_of, text_of, unsupported
 from bench.config.models import Config
 from bench.config.training import REAL_LINK, ShapeSection, TrainingSection
@@ -22,6 +22,7 @@ from bench.model.records import OPTIONS, Case, Machine, Plan, Scenario, Skip
 from bench.model.training import REFERENCE, Link, Shape, Strategy
 from bench.model.units import format_rounded_bytes, parse_link
 from bench.planning.cases import unsupported_here, values_of, worlds
+from bench.planning.footprint import STATES, alone_bytes, model_bytes
 
 if TYPE_CHECKING:
     from bench.planning.buckets import ReadyTimes
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
 
 # Building, warming up and checking one strategy, measured.
 STRATEGY_S = 0.5
-# Tensors of the size of the parameters that the optimizer keeps.
-STATES = {"sgd": 1, "adamw": 2}
 # Dtypes that models are trained in.
 TRAINED = ("float32", "float64", "bfloat16")
 # 25 for `bucket_cap_mb`, in bytes: torch's source means MiB, the name of the argument MB.
@@ -67,8 +66,9 @@ def training_cases(config: Config, machine: Machine, advise: Advise | None) -> T
                 chosen.skips.append(Skip(case_of(scenario, strategy), why))
             else:
                 fit.append(strategy)
-        strategies = with_controls(fit) if fit else ()
-        if reason := _too_large(scenario, strategies, machine):
+        # One rank on a CPU has nothing to synchronise; its step is what those of more ranks are held against.
+        strategies = with_controls(fit) if fit or scenario.case.world_size == 1 else ()
+        if reason := _too_large(scenario, strategies, section.memory, machine):
             chosen.skips.append(Skip(scenario.case, reason))
             continue
         chosen.cases += [case_of(scenario, strategy) for strategy in strategies]
@@ -127,6 +127,7 @@ def _scenarios(config: Config, section: TrainingSection, machine: Machine) -> It
             link="" if link == REAL_LINK else link,
             threads=section.threads,
             clip=section.clip,
+            autocast=section.autocast or "",
             **how,
         )
         if config.oversubscribe_gpu and BACKENDS[backend].device == "cuda" and ranks > machine.gpus:
@@ -190,6 +191,10 @@ def unsupported_scenario(scenario: Scenario, machine: Machine) -> str | None:
     case = scenario.case
     if case.dtype not in TRAINED:
         return f"models are trained in {', '.join(TRAINED)}, not in {case.dtype}"
+    if case.autocast and case.dtype != "float32":
+        return f"autocast keeps parameters in float32, and here they are {case.dtype}"
+    if case.autocast and scenario.shape is not None:
+        return "a model by its shape computes nothing that autocast could compute in another dtype"
     if scenario.shape is not None and case.backend != "gloo":
         return f"a model by its shape is timed on gloo or an emulated link, not on {case.backend}"
     if BACKENDS[case.backend].library != "torch" and case.dtype == "bfloat16":
@@ -199,9 +204,9 @@ def unsupported_scenario(scenario: Scenario, machine: Machine) -> str | None:
     return unsupported_here(case, machine) or unsupported_scheduling(case)
 
 
-def _too_large(scenario: Scenario, strategies: Sequence[Strategy], machine: Machine) -> str | None:
+def _too_large(scenario: Scenario, strategies: Sequence[Strategy], alone: bool, machine: Machine) -> str | None:
     """The reason why the ranks do not fit into this host's memory, or a GPU's; None if they do, or if it is unknown."""
-    needed, on_gpu = rank_bytes(scenario, strategies), BACKENDS[scenario.case.backend].device == "cuda"
+    needed, on_gpu = rank_bytes(scenario, strategies, alone), BACKENDS[scenario.case.backend].device == "cuda"
     available = machine.gpu_free_bytes if on_gpu else machine.memory_available_bytes
     if needed is None or available is None:
         return None
@@ -215,18 +220,18 @@ def _too_large(scenario: Scenario, strategies: Sequence[Strategy], machine: Mach
     )
 
 
-def rank_bytes(scenario: Scenario, strategies: Sequence[Strategy]) -> int | None:
+def rank_bytes(scenario: Scenario, strategies: Sequence[Strategy], alone: bool = False) -> int | None:
     """Bytes of memory that one rank needs; None for a model that is not a preset.
 
-    Counted are parameters, gradients, states of the optimizer and buckets; not activations, which grow with batch and
-    sequence, nor torch itself. Strategies take turns on one set of tensors (`rank/training/transport.py`); what torch's
-    wrappers keep comes on top.
+    alone: whether the memory of each strategy alone is measured, beside the tensors that all of them share. Counted are
+    parameters, gradients, states of the optimizer and buckets; not activations, which grow with batch and sequence, nor
+    torch itself. Strategies take turns on one set of tensors (`rank/training/transport.py`); what torch's wrappers keep
+    comes on top.
     """
     case = scenario.case
-    preset = find(case.model) if scenario.shape is None and ":" not in case.model else None
-    if preset is None:
+    model, states, ranks = model_bytes(case), STATES[case.optimizer], case.world_size
+    if scenario.shape is not None or model is None:
         return None
-    model, states, ranks = parameters(preset) * DTYPES[case.dtype].itemsize, STATES[case.optimizer], case.world_size
     # One set of parameters, gradients and states, and one of buckets or of a flattened tensor.
     copies = 3.0 + states
     for strategy in strategies:
@@ -238,7 +243,8 @@ def rank_bytes(scenario: Scenario, strategies: Sequence[Strategy]) -> int | None
             copies += 1 + states / ranks
         elif not kind(strategy).own:
             copies += 1  # the buckets of DistributedDataParallel
-    return round(model * copies)
+    beside = max((alone_bytes(case, strategy) or round(model * copies) for strategy in strategies), default=0)
+    return round(model * copies) + (beside if alone else 0)
 
 
 # ── notes ────────────────────────────────────────────────────────────────────────────────────────

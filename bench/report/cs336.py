@@ -2,13 +2,14 @@
 
 In: a `Run` and its analysis. Out: Markdown. Of all-reduces, a row for each backend and number of processes, a column
 for each size; a cell has the mean over iterations of the slowest process's time; cells that could not be measured are
-numbered, with the reasons below. Of training steps, a row for each way to synchronise gradients.
+numbered, with the reasons below. Of training steps, a row for each way to synchronise gradients, with its
+times, its memory where that was measured, and its throughput where numbers of processes differ.
 """
 
 from collections.abc import Sequence
 
 from bench.catalog.backends import BACKENDS
-from bench.model.conclusions import Analysis
+from bench.model.conclusions import Analysis, ScenarioAnalysis
 from bench.model.records import Case, Run
 from bench.model.units import format_bytes, format_seconds
 from bench.report import markdown, training
@@ -29,12 +30,12 @@ ABOUT_STEPS = (
 
 def document(run: Run, analysis: Analysis) -> str:
     """The tables, what their cells are, and why some are empty."""
-    parts = [*_all_reduces(run, analysis), *_steps(analysis)]
+    parts = [*_all_reduces(run, analysis), *_steps(analysis), *_memory(analysis), *_scaling(analysis)]
     return "\n\n".join([f"# Run {run.name}", *(parts or ["No all_reduce and no training step is in this run."])])
 
 
 def _steps(analysis: Analysis) -> list[str]:
-    results = [(scenario, result) for scenario in analysis.scenarios for result in training.ordered(scenario)]
+    results = [(scenario, result) for scenario in _ascending(analysis) for result in training.ordered(scenario)]
     reasons = list(dict.fromkeys(training.cell(result.refused) for _, result in results if result.refused))
     rows = []
     for scenario, result in results:
@@ -55,6 +56,28 @@ def _steps(analysis: Analysis) -> list[str]:
     align = "llrrlrrr"
     table = markdown.table(rows, [*headers, "of the step, %"], align)
     return ["## Training steps", table, ABOUT_STEPS, *_numbered(reasons)] if rows else []
+
+
+def _ascending(analysis: Analysis) -> list[ScenarioAnalysis]:
+    """The scenarios, those of fewer processes first."""
+    return sorted(analysis.scenarios, key=lambda scenario: scenario.scenario.case.world_size)
+
+
+def _memory(analysis: Analysis) -> list[str]:
+    """As for optimizer state sharding: peaks after initialization, before and after the optimizer's step."""
+    rows = []
+    for scenario in _ascending(analysis):
+        place = [scenario.scenario.case.model, str(scenario.scenario.case.world_size), scenario.scenario.case.optimizer]
+        rows += [[*place, *row] for row in training.memory_rows(scenario)]
+    headers = ["model", "processes", "optimizer", "gradients", "after initialization", "before optimizer step"]
+    headers += ["after optimizer step", "later steps", "computed"]
+    table = markdown.table(rows, headers, "lrllrrrrr")
+    return ["## Peak memory of a process", table, training.MEMORY] if rows else []
+
+
+def _scaling(analysis: Analysis) -> list[str]:
+    tables = training.scaling(analysis.scaling)
+    return ["## Scaling over processes", tables] if tables else []
 
 
 def _numbered(reasons: Sequence[str]) -> list[str]:

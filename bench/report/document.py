@@ -88,7 +88,7 @@ def build(run: Run, analysis: Analysis, pictures: Sequence[Picture] = (), folder
     skipped = [[str(len(cases)), training.span(cases), training.cell(reason)] for reason, cases in reasons]
     left_out = markdown.table(skipped, ["cases", "which", "why"], "rll")
     failed = {samples.case for samples in run.samples if samples.failure is not None}
-    call_sizes = training.call_sizes(analysis.call_sizes)
+    call_sizes, scaling = training.call_sizes(analysis.call_sizes), training.scaling(analysis.scaling)
     found = calls.diagnosis.findings or calls.inconsistencies or calls.replayed
     doubts = [*training.unexplained(scenarios), *analysis.warnings]
     explained = [training.DEFINITION, markdown.lines(training.COLUMNS)] if scenarios else []
@@ -99,6 +99,7 @@ def build(run: Run, analysis: Analysis, pictures: Sequence[Picture] = (), folder
         *_failed(run),
         *_sections(groups),
         *(part for scenario in scenarios for part in training.section(scenario, failed)),
+        *(["## Scaling over numbers of ranks", scaling] if scaling else []),
         *(["## The same bytes in more and more calls", call_sizes] if call_sizes else []),
         *(findings.standing_out(calls) if found or groups or not scenarios else []),
         "## How far to trust it",
@@ -167,6 +168,8 @@ def _terminal_tables(run: Run, analysis: Analysis) -> str:
     summaries = training.without_steps(run, analysis)[1].summaries
     sections = list(map(training.brief_section, analysis.scenarios))
     call_sizes = training.call_sizes(analysis.call_sizes)
+    scaling = training.scaling(analysis.scaling)
+    sections += [f"### Scaling over numbers of ranks\n\n{scaling}"] if scaling else []
     sections += [f"### The same bytes in more and more calls\n\n{call_sizes}"] if call_sizes else []
     return "\n\n".join([*([summary_tables(summaries)] if summaries or not sections else []), *sections])
 

@@ -81,7 +81,7 @@ def _scenarios(plan: Plan) -> list[str]:
     lines = []
     for scenario, planned in scenarios_of(plan).items():
         strategies = sorted(planned, key=lambda strategy: (competes(strategy), label(strategy)))
-        needed = rank_bytes(scenario, strategies)
+        needed = rank_bytes(scenario, strategies, plan.settings.step_memory)
         memory = "" if needed is None else f"; {format_rounded_bytes(needed)} of memory a rank, without activations"
         rows = [(label(strategy), kind(strategy).about) for strategy in strategies]
         lines += [f"{training.scenario_text(scenario)}: {len(rows)} strategies{memory}", ""]

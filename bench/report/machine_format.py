@@ -97,6 +97,8 @@ TRAINING_FIELDS: dict[str, tuple[Any, str]] = {
     "refused": (TEXT, "why there are no times"),
     "bucket_bytes": (["integer", "null"], "cap of the buckets"),
     "accumulate": (COUNT, "micro-batches of a step"),
+    "peak_memory_bytes": (["integer", "null"], "most that torch gave out at once for it alone; null: not measured"),
+    "computed_memory_bytes": (["integer", "null"], "its tensors without activations; null where not known"),
     "link_latency_s": (NUMBER, "of the emulated link; null for a real one"),
     "link_bytes_per_s": (NUMBER, "its rate"),
 }
@@ -149,6 +151,7 @@ def to_json(run: Run, analysis: Analysis) -> str:
             }
             for scenario in analysis.scenarios
         ],
+        "scaling": [{"key": point.case.key, **asdict(point), "case": None} for point in analysis.scaling],
         "call_sizes": [asdict(point) for point in analysis.call_sizes],
         "skipped": [{"key": skip.case.key, "reason": skip.reason} for skip in run.plan.skips],
         "findings": [asdict(finding) for finding in (*analysis.diagnosis.findings, *analysis.inconsistencies)],
@@ -201,6 +204,8 @@ def _training_columns(run: Run, analysis: Analysis) -> dict[Case, Json]:
             "refused": result.refused,
             "bucket_bytes": result.strategy.cap_bytes,
             "accumulate": result.strategy.accumulate,
+            "peak_memory_bytes": result.memory.peak_bytes if result.memory else None,
+            "computed_memory_bytes": result.computed_bytes,
             "link_latency_s": link.latency_s if link else None,
             "link_bytes_per_s": link.bytes_per_s if link else None,
         }
@@ -264,6 +269,7 @@ def json_schema() -> Json:
             "type": "array",
             "description": "of training steps: the step without synchronisation, A/A pairs, advice on buckets",
         },
+        "scaling": {"type": "array", "description": "throughput and efficiency of steps over numbers of ranks"},
         "call_sizes": {"type": "array", "description": "the same bytes in more and more all-reduces"},
         "skipped": {"type": "array", "items": {"type": "object", "required": ["key", "reason"]}},
         "findings": {"type": "array", "description": "ranks, nodes or links that are named, with the evidence"},

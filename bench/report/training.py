@@ -9,14 +9,14 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import astuple, fields, replace
 
 from bench.catalog.backends import BACKENDS
 from bench.catalog.operations import OPERATIONS
 from bench.catalog.strategies import competes, kind, label, strategy_of
-from bench.model.conclusions import Analysis, CallSize, Interval, ScenarioAnalysis, StrategyResult
+from bench.model.conclusions import Analysis, CallSize, Interval, ScalingPoint, ScenarioAnalysis, StrategyResult
 from bench.model.records import Case, Run, Scenario
-from bench.model.training import REFERENCE, Strategy
+from bench.model.training import REFERENCE, RankMemory, Strategy
 from bench.model.units import format_bytes, format_rate, format_rounded_bytes, format_seconds
 from bench.report import labels, markdown
 from bench.report.labels import NOTHING, SEPARATOR, between, common_parts, counted, ranks_text
@@ -56,6 +56,19 @@ DEFINITION = (
     "zero. It is not the time that a timer sees spent in waiting, which misses what was waited for elsewhere: in "
     "hooks, in copies, in a device synchronise, or in slower computing."
 )
+MEMORY = (
+    "Most bytes that torch's allocator had given out until then, on the rank with most, for the strategy alone, in "
+    "steps that were not timed. Computed: parameters, gradients, states of the optimizer and buckets; activations, or "
+    "what the update needs for a moment, come on top. Not counted: what gloo, NCCL and other libraries take. On a CPU "
+    "right to 3 %: allocations and releases are added up, and the sum held against what malloc has given out. "
+    f"{NOTHING}: these differ by more (as for small models, and where libraries release on threads of their own), or "
+    "what a library holds is not known beforehand."
+)
+SCALING = (
+    "Each rank has the same batch. Examples are of all ranks together; speed-up is their rate against the step "
+    "without synchronisation on the fewest ranks. Efficiency is that step divided by this one: what is missing to "
+    "100 % went into synchronising and into what ranks share, such as cores and memory."
+)
 COLUMNS = (
     "**comm_frac**: comm_time of the time of a step; **calls alone**: the same calls back to back without computing; "
     f"**hidden**: 1 − comm_time / calls alone, below 0 where {DEARER}: they slow down computing, or wait for it; "
@@ -77,18 +90,22 @@ def scenario_text(scenario: Scenario) -> str:
     """Such as `micro · gloo · 2 ranks · batch 16 (8 a rank) · sequence 64 · float32 · sgd`."""
     case, link = scenario.case, scenario.link
     words = [case.model, case.backend, ranks_text(case.world_size), f"batch {global_batch(case)} ({case.batch} a rank)"]
-    words += [
-        f"sequence {case.sequence}",
-        case.dtype,
-        case.optimizer + (f", norm ≤ {case.clip:g}" if case.clip else ""),
-    ]
     if link is not None:
-        words.append(f"emulated link of {seconds(link.latency_s)} and {format_rate(link.bytes_per_s)} GB/s")
-    if case.threads > 1:
-        words.append(f"{case.threads} threads a rank")
+        rate = f"{format_rate(link.bytes_per_s)} GB/s"
+        words.append(f"emulated link of {seconds(link.latency_s)} and {rate}")
+    return SEPARATOR.join([*words, *_how(case)])
+
+
+def _how(case: Case) -> list[str]:
+    """How ranks train, whatever their number is."""
     of_process = labels.attributes(case)
-    words += [of_process[name] for name in ("scheduling", "settings") if name in of_process]
-    return SEPARATOR.join(words)
+    return [
+        f"sequence {case.sequence}",
+        f"{case.dtype}, autocast {case.autocast}" if case.autocast else case.dtype,
+        case.optimizer + (f", norm ≤ {case.clip:g}" if case.clip else ""),
+        *([f"{case.threads} threads a rank"] if case.threads > 1 else []),
+        *(of_process[name] for name in ("scheduling", "settings") if name in of_process),
+    ]
 
 
 def global_batch(case: Case) -> int:
@@ -213,6 +230,7 @@ def _listed(items: Iterable[str], separator: str = "; ") -> str:
 def section(scenario: ScenarioAnalysis, failed: Collection[Case]) -> list[str]:
     """Its part of a report. failed: cases whose failures the report lists elsewhere."""
     bodies = {
+        "### Memory of a rank": memory(scenario),
         "### What cannot be told apart": alike(scenario),
         "### Where exposed communication goes": split(scenario),
         "### A/A pairs: the difference of two copies of a strategy": aa_pairs(scenario),
@@ -364,6 +382,31 @@ def split(scenario: ScenarioAnalysis) -> str:
     return markdown.table(rows, headers, "l" + "r" * (len(headers) - 2) + "l")
 
 
+def memory(scenario: ScenarioAnalysis) -> str:
+    """The memory of each strategy alone, measured and computed; empty if it was not measured."""
+    headers = ["strategy", "model made", "before the first update", "after it", "further steps", "computed"]
+    rows = memory_rows(scenario)
+    return f"{markdown.table(rows, headers, 'lrrrrr')}\n\n{MEMORY}" if rows else ""
+
+
+def memory_rows(scenario: ScenarioAnalysis) -> list[list[str]]:
+    """Of each strategy: name, the four sizes of a `RankMemory`, and the computed one; none if nothing was measured."""
+    names = names_of(scenario)
+    timed = [result for result in ordered(scenario) if result.step is not None and not result.strategy.again]
+    if not any(result.memory for result in timed):
+        return []
+    unknown = (None,) * len(fields(RankMemory))
+    rows = []
+    for result in timed:
+        sizes = astuple(result.memory) if result.memory else unknown
+        rows.append([names[result.label], *map(_bytes, (*sizes, result.computed_bytes))])
+    return rows
+
+
+def _bytes(size: int | None) -> str:
+    return NOTHING if size is None else format_rounded_bytes(size)
+
+
 def aa_pairs(scenario: ScenarioAnalysis) -> str:
     """The A/A pairs: what two copies of one strategy differ by."""
     rows = []
@@ -478,6 +521,25 @@ def invariants(scenarios: Sequence[ScenarioAnalysis]) -> str:
         )
     headers = ["invariant", "what must hold", "holds of", "VIOLATED by", "does not apply"]
     return markdown.table(rows, headers, "llrll")
+
+
+def scaling(points: Sequence[ScalingPoint]) -> str:
+    """Throughput, speed-up and efficiency over numbers of ranks; one table for each model, backend and the like."""
+    tables: dict[str, list[list[str]]] = {}
+    for point in points:
+        case, efficiency = point.case, f"100 (base: {ranks_text(point.base_ranks)})"
+        if point.efficiency is not None:
+            limits = ends(point.efficiency)
+            efficiency = percent(point.efficiency.value)
+            efficiency += f" [{percent(limits[0])} – {percent(limits[1])}]" if limits else ""
+        row = [short_name(point.label), str(case.world_size), seconds(point.step.value)]
+        row += [f"{point.examples_per_s.value:.3g}", f"{point.speed_up:.2f}", efficiency]
+        link = [f"link {case.link}"] if case.link else []
+        title = SEPARATOR.join([case.model, case.backend, f"batch {case.batch} a rank", *_how(case), *link])
+        tables.setdefault(title, []).append(row)
+    headers = ["strategy", "ranks", "step_time", "examples/s", "speed-up", "efficiency, %"]
+    parts = [f"**{title}**\n\n{markdown.table(rows, headers, 'lrrrrr')}" for title, rows in tables.items()]
+    return "\n\n".join([*parts, SCALING]) if parts else ""
 
 
 def call_sizes(points: Sequence[CallSize]) -> str:

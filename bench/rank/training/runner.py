@@ -4,8 +4,9 @@ In: a Strategy, a Scenario, a transport. Out: a `Runner`, whose `step` leaves ma
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -33,8 +34,9 @@ SYNCHRONISERS = synchronisers.SYNCHRONISERS | torch_synchronisers.SYNCHRONISERS
 class Runner:
     """One strategy, ready to train.
 
-    clip: largest norm of all gradients; 0 for any. ready: marks of ready gradients, by number: all if traced, else the
-    last one. marks: of the last step, at its beginning and at the end of each of PARTS but pack.
+    clip: largest norm of all gradients; 0 for any. cast: makes the context of each forward. ready: marks of ready
+    gradients, by number: all if traced, else the last one. marks: of the last step, at its beginning and at the end of
+    each of PARTS but pack.
     """
 
     strategy: Strategy
@@ -42,6 +44,7 @@ class Runner:
     optimizer: torch.optim.Optimizer
     parameters: list[torch.Tensor]
     clip: float
+    cast: Callable[[], AbstractContextManager[Any]]
     watch: Stopwatch
     transport: Transport
     draw: Callable[[torch.Generator, int], Batch]
@@ -60,7 +63,8 @@ class Runner:
         forward = begin
         for number, micro in enumerate(divided(batch, count)):
             with self.sync.micro(number == count - 1):
-                loss = self.sync.module(*micro)
+                with self.cast():
+                    loss = self.sync.module(*micro)
                 forward = mark()
                 (loss if count == 1 else loss / count).backward()
         backward = max(self.ready.values(), default=None) if self.watch.on_host else None
@@ -138,8 +142,10 @@ def build(
     optimizer = sync.optimizer(*OPTIMIZERS[scenario.case.optimizer])
     if entry.shards_parameters:
         parameters = list(sync.module.parameters())
+    lower = scenario.case.autocast
     clip = 0.0 if scenario.shape is not None else scenario.case.clip  # a shape has no gradients
-    return Runner(strategy, sync, optimizer, parameters, clip, watch, transport, model.batch, ready)
+    cast = partial(torch.autocast, place.device.type, getattr(torch, lower)) if lower else nullcontext
+    return Runner(strategy, sync, optimizer, parameters, clip, cast, watch, transport, model.batch, ready)
 
 
 def _stamp(number: int, ready: dict[int, Any], watch: Stopwatch) -> Callable[[torch.Tensor], None]:

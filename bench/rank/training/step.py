@@ -29,6 +29,7 @@ from bench.model.training import (
     CallRecord,
     Gradient,
     InvariantCheck,
+    RankMemory,
     RankTimeline,
     StepDetail,
     Strategy,
@@ -37,7 +38,7 @@ from bench.model.training import (
 from bench.rank.collectives import Call
 from bench.rank.group import Group
 from bench.rank.process import one_line
-from bench.rank.training import invariants, runner, synchronisers, torch_synchronisers, transport
+from bench.rank.training import invariants, memory, runner, synchronisers, torch_synchronisers, transport
 from bench.rank.training.invariants import CheckContext
 from bench.rank.training.runner import Batch, Runner
 from bench.rank.training.transport import EmulatedLink, RankInfo, SharedTensors, Transport
@@ -50,6 +51,8 @@ WAITS_IN = (transport, synchronisers, torch_synchronisers)
 BATCHES = 4
 # Steps up to the recorded one: torch rebuilds its buckets after the first backward; the third step is like all others.
 TRACED_STEPS = 3
+# Whether a release is seen is chance where a library's thread may be the last to hold a tensor.
+ATTEMPTS = 3
 # What cuBLAS needs to add up in one order, where bits are compared; to be set before its first call.
 REPEATABLE = "CUBLAS_WORKSPACE_CONFIG=:4096:8"
 # What building and running a user's model or strategy may raise; on any rank it becomes the failed check `runs`.
@@ -100,11 +103,12 @@ class Stage:
         """The workload of one of the cases."""
         return TrainingStep(case, self)
 
-    def built(self, strategy: Strategy, traced: bool = False) -> Runner:
-        """The strategy, ready to train. traced: with a stamp for each gradient and call."""
+    def built(self, strategy: Strategy, traced: bool = False, shared: SharedTensors | None = None) -> Runner:
+        """The strategy, ready to train. traced: with a stamp for each gradient and call. shared: not the stage's."""
         return runner.build(
-            strategy, self.scenario, self.place, self.transport, self.order, self.settings.seed, traced, self.shared
-        )
+            strategy, self.scenario, self.place, self.transport, self.order, self.settings.seed, traced,
+            shared or self.shared,
+        )  # fmt: skip
 
     def batch(self, drawn_by: Runner, number: int) -> Batch:
         """The batch of step `number`; strategies use the same ones."""
@@ -231,7 +235,35 @@ class TrainingStep(Workload):
             # The runner is not kept in a variable: its gradients are freed before the next one is built.
             timeline = self._timeline(stage.built(self._strategy, traced=True))
             stage.tick()
-        return StepDetail(self._calls, alone_s, timeline)
+        return StepDetail(self._calls, alone_s, timeline, self._memory())
+
+    def _memory(self) -> tuple[RankMemory, ...] | None:
+        """The memory of the strategy alone, with tensors of its own, on each rank; None if it was not asked for."""
+        stage = self._stage
+        if not stage.settings.step_memory or stage.scenario.shape is not None:
+            return None
+
+        def train(note: memory.Note) -> None:
+            alone = stage.built(self._strategy, shared=SharedTensors())
+            note("initial")
+            hook = alone.optimizer.register_step_pre_hook(lambda *_: note("before"))
+            alone.step(stage.batch(alone, 0))
+            note("after")
+            hook.remove()
+            for number in range(1, TRACED_STEPS):
+                alone.step(stage.batch(alone, number))
+            stage.group.device.synchronize()
+            note("end")
+            alone.sync.close()
+
+        for _ in range(ATTEMPTS):
+            noted = memory.peaks(stage.place.device, train)
+            ranks = stage.group.gather(noted and [noted[name] for name in ("initial", "before", "after", "end")])
+            stage.transport.sent.clear()
+            stage.tick()
+            if all(ranks):
+                return tuple(RankMemory(*sizes) for sizes in ranks)
+        return None
 
     def _alone_s(self, trained: Runner) -> tuple[float, ...]:
         """Seconds of the calls of a step without computing, on the slowest rank."""
@@ -274,6 +306,7 @@ class TrainingStep(Workload):
             began = time.perf_counter_ns()
             traced.step(self._stage.batch(traced, number))
         link.stamped, link.mark = False, host_clock
+        traced.sync.close()
         group.device.synchronize()
         group.barrier()
         ranks = []

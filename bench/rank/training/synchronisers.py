@@ -133,6 +133,9 @@ class Synchroniser:
         """Build the optimizer, of class `build_with`, of the parameters that this rank updates."""
         return build_with(self.module.parameters(), **settings)
 
+    def close(self) -> None:
+        """Let go of the parameters: a hook that holds its parameter keeps it, and Python does not find such circles."""
+
     def calls(self) -> tuple[int, ...] | None:
         """Bytes of each all-reduce of the last step; None where a library does not say."""
         return None if self.buckets is None else ()
@@ -225,8 +228,14 @@ class DuringBackward(Synchroniser):
             for buffer, bucket in zip(self._buffers, self._buckets, strict=True)
         ]
         self._active = False
-        for number, parameter in enumerate(self._parameters):
+        self._hooks = [
             parameter.register_post_accumulate_grad_hook(self._hook(number))
+            for number, parameter in enumerate(self._parameters)
+        ]
+
+    def close(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
 
     @contextmanager
     def micro(self, last: bool) -> Iterator[None]:

@@ -1,0 +1,149 @@
+"""The memory of each strategy alone: bytes that torch's allocator gave out, beside what its tensors must take."""
+
+import threading
+from dataclasses import astuple, replace
+
+import pytest
+import torch
+
+from bench.analyze.analysis import analyze
+from bench.analyze.training import _most
+from bench.catalog.presets import find, gradients
+from bench.model.records import Case
+from bench.model.training import RankMemory, Strategy
+from bench.planning.footprint import alone_bytes
+from bench.planning.training import rank_bytes, scenarios_of
+from bench.rank.training.memory import peaks
+from bench.report import cs336, training
+from bench.store import folders
+from conftest import CommandLine
+from test_training_plan import HOST, planned
+
+MODEL = sum(gradient.nbytes for gradient in gradients(find("micro")))
+CONFIG = """
+backends: [gloo]
+world_sizes: [1, 2]
+launches: 1
+training: {models: [micro], batch: 1, sequence: 8, rounds: 2, steps: 1, optimizer: adamw, memory: true, strategies:
+  [naive, flat, {overlap_bucket: {cap: 64KiB}}, ddp, zero1, zero_redundancy, fsdp2, {import: "broken_syncs:Hoarding"}]}
+"""
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory, launcher):
+    warm = CommandLine(tmp_path_factory.mktemp("memory"), launcher)
+    done = warm("run", warm.config(CONFIG), "--no-plots")
+    assert done.returncode == 0, done.stderr
+    (path,) = warm.runs()
+    run = folders.read(path)
+    return done, run, analyze(run)
+
+
+def results(measured, ranks=2):
+    (scenario,) = [s for s in measured[2].scenarios if s.scenario.case.world_size == ranks]
+    return scenario, {result.label: result for result in scenario.results}
+
+
+def test_what_a_function_allocates_is_counted_with_what_it_released():
+    def work(note):
+        kept = torch.empty(10**6)
+        torch.empty(5 * 10**6)
+        note("first")
+        kept = torch.cat([kept, kept])
+        note("second")
+        kept = torch.cat([kept, kept, kept, kept])
+        note("third")
+
+    noted = peaks(torch.device("cpu"), work)
+    assert list(noted.items()) == [("first", 24 * 10**6), ("second", 24 * 10**6), ("third", 40 * 10**6)]
+
+
+def test_what_another_thread_releases_is_not_seen_so_that_nothing_is_told():
+    def work(note):
+        handed = [torch.empty(10**7)]
+        thread = threading.Thread(target=handed.clear)
+        thread.start()
+        thread.join()
+        note("end")
+
+    assert peaks(torch.device("cpu"), work) is None
+
+
+def test_peaks_grow_from_the_model_to_the_optimizers_states_and_are_no_less_than_computed(measured):
+    _, by_label = results(measured)
+    naive = by_label["naive"].memory
+    assert MODEL <= naive.initial_bytes < 1.1 * MODEL
+    assert naive.before_bytes >= 2 * MODEL and naive.after_bytes >= 4 * MODEL
+    # Where a thread of gloo happens to release, a strategy's memory is not told.
+    told = {name: result for name, result in by_label.items() if result.memory is not None}
+    assert {"none", "naive", "ddp"} <= set(told)
+    for name, result in told.items():
+        sizes = astuple(result.memory)
+        assert list(sizes) == sorted(sizes), name
+        assert 0.99 * (result.computed_bytes or 0) <= result.memory.peak_bytes, name
+
+
+def test_a_sharded_optimizer_keeps_half_of_the_states_on_each_of_two_ranks(measured):
+    _, by_label = results(measured)
+    saved = by_label["ddp"].memory.after_bytes - by_label["zero_redundancy"].memory.after_bytes
+    assert saved == pytest.approx(MODEL, rel=0.2)  # half of AdamW's two states
+    assert by_label["fsdp2"].computed_bytes is None
+
+
+def test_memory_that_grows_from_step_to_step_is_seen(measured):
+    scenario, by_label = results(measured)
+    (hoarding,) = [result.memory for name, result in by_label.items() if "Hoarding" in name]
+    assert hoarding.peak_bytes - hoarding.after_bytes > 1.9 * MODEL
+    names = [row[0] for row in training.memory_rows(scenario)]
+    assert "naive" in names and not any("again" in name for name in names)
+
+
+def test_the_tables_of_the_assignment_have_memory_and_scaling(measured):
+    done, run, analysis = measured
+    text = cs336.document(run, analysis)
+    assert "## Peak memory of a process" in text and "## Scaling over processes" in text
+    assert "### Memory of a rank" in (run.path / "report.md").read_text()
+    assert "### Scaling over numbers of ranks" in done.stdout
+
+
+def test_one_rank_is_measured_without_synchronising_and_is_what_others_are_held_against(measured):
+    _, alone = results(measured, ranks=1)
+    assert {result.strategy.name for result in alone.values()} == {"none"} and alone["none"].step is not None
+    points = {(point.label, point.case.world_size): point for point in measured[2].scaling}
+    assert points["none", 1].efficiency is None and points["naive", 2].base_ranks == 1
+    efficiency = points["naive", 2].efficiency.value
+    assert efficiency == pytest.approx(alone["none"].step.value / points["naive", 2].step.value)
+    assert points["naive", 2].speed_up == pytest.approx(2 * efficiency)
+    assert points["naive", 2].examples_per_s.value == pytest.approx(2 / points["naive", 2].step.value)
+
+
+def test_without_being_asked_for_memory_is_not_measured_and_needs_no_room():
+    section = "models: [tiny], optimizer: adamw, strategies: [flat, zero1, fsdp2]"
+    rooms = []
+    for asked in ("false", "true"):
+        plan = planned(f"{section}, memory: {asked}")
+        ((scenario, strategies),) = scenarios_of(plan).items()
+        assert plan.settings.step_memory is (asked == "true")
+        rooms.append(rank_bytes(scenario, strategies, plan.settings.step_memory))
+    assert rooms[1] >= rooms[0] + alone_bytes(scenario.case, Strategy("zero1"))
+    little = replace(HOST, memory_available_bytes=3 * rooms[0])
+    assert planned(section, little).cases and not planned(f"{section}, memory: true", little).cases
+
+
+def test_what_is_computed_counts_parameters_gradients_states_and_buckets():
+    case = Case("training_step", "gloo", 4, "float32", 0, model="micro", optimizer="adamw")
+    copies = {
+        name: alone_bytes(case, Strategy(name, **more)) / MODEL
+        for name, more in {
+            "none": {}, "flat": {}, "overlap_bucket": {"cap_bytes": 2**20}, "ddp": {}, "zero1": {},
+            "zero_redundancy": {},
+        }.items()
+    }  # fmt: skip
+    assert copies == {"none": 4, "flat": 5, "overlap_bucket": 5, "ddp": 5, "zero1": 4, "zero_redundancy": 3.5}
+    assert alone_bytes(case, Strategy("ddp", options=("gradient_as_bucket_view",))) == 4 * MODEL
+    assert alone_bytes(case, Strategy("ddp", options=("fp16",))) is None
+    assert alone_bytes(replace(case, model="users_model:build"), Strategy("flat")) is None
+
+
+def test_the_rank_with_most_is_shown():
+    assert _most([RankMemory(1, 5, 6, 7), RankMemory(2, 3, 6, 9)]) == RankMemory(2, 5, 6, 9)
