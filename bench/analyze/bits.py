@@ -79,9 +79,17 @@ def compared(plan: Plan, sides: Sequence[tuple[Path, Sequence[Sequence[Json]]]])
     rows: dict[tuple[Case, str], list[Differing]] = defaultdict(list)
     for case, variation, pairs, where in _comparisons(plan, results):
         rows[_row_of(case), variation].append(_differing(pairs, plan.settings.seed, where))
-    return [
+    made = [
         BitsRow(case, variation, tuple(found), _moves(case), wrong[case]) for (case, variation), found in rows.items()
     ]
+    return sorted(made, key=_in_order)
+
+
+def _in_order(row: BitsRow) -> tuple[object, ...]:
+    """Sums before data that are only moved, as these are never the news; variations that need no option first."""
+    case, built_in = row.case, row.variation in BUILT_IN
+    place = BUILT_IN.index(row.variation) if built_in else len(BUILT_IN)
+    return row.moves, case.op, case.dtype, case.backend, case.world_size, place, row.variation
 
 
 def _results(case: Case, line: Json, folder: Path, number: int, side: str, launch: int, call: int) -> Iterator[Result]:
@@ -223,7 +231,8 @@ def _nearer(one: Result, chosen: tuple[Bits, Bits], places: NDArray[np.int64], s
     exact = reference(one.case, seed, one.rank, one.count)
     if exact is None:
         return 0, 0
-    errors = [np.abs(_as_floats(bits, one.case.dtype) - exact[places]) for bits in chosen]
+    with np.errstate(invalid="ignore"):  # what differs may be no number, which is nearer to nothing
+        errors = [np.abs(_as_floats(bits, one.case.dtype) - exact[places]) for bits in chosen]
     return int((errors[0] < errors[1]).sum()), int((errors[1] < errors[0]).sum())
 
 

@@ -77,17 +77,20 @@ def sent(case: Case, seed: int, rank: int, count: int) -> Values:
     return data if DTYPES[case.dtype].kind == "float" else np.trunc(data * 8) % 32
 
 
-def reference(case: Case, seed: int, rank: int, count: int) -> Values | None:
-    """The sum that a rank should receive, added in float64; None where the result is no sum of floats.
+def reference(case: Case, seed: int, rank: int, count: int) -> NDArray[np.longdouble] | None:
+    """The sum that a rank should receive, added in more precision than the case has.
 
-    count: elements that the rank receives.
+    count: elements that the rank receives. None where the result is no sum of floats, or this machine has no more
+    precision than the case.
     """
     if case.reduce_op not in {"sum", "avg"} or case.dtype not in _ROUNDED or not OPERATIONS[case.op].reduces:
+        return None
+    if case.dtype == "float64" and np.finfo(np.longdouble).nmant <= np.finfo(np.float64).nmant:
         return None
     share = rank if case.op in _SHARES else 0
     draw = exact_values if case.dtype == "float64" else values
     parts = (_ROUNDED[case.dtype](draw(seed, other, share, count)) for other in range(case.world_size))
-    total: Values = np.sum(list(parts), axis=0)
+    total: NDArray[np.longdouble] = np.sum(list(parts), axis=0, dtype=np.longdouble)
     return total / case.world_size if case.reduce_op == "avg" else total
 
 

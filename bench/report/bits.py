@@ -43,7 +43,7 @@ def table(rows: Sequence[BitsRow]) -> str:
         [name, ranks, *(found.get(variation, NOTHING) for variation in variations)]
         for (name, ranks), found in cells.items()
     ]
-    return markdown.table(lines, ["operation", "ranks", *variations], "ll" + "l" * len(variations))
+    return markdown.table(lines, ["operation", "", *variations], "ll" + "l" * len(variations))
 
 
 def cell(row: BitsRow) -> str:
@@ -61,7 +61,7 @@ def cell(row: BitsRow) -> str:
 
 
 def sentences(rows: Sequence[BitsRow]) -> list[str]:
-    """For each row that is not identical: from which size on, the first element, and which result is nearer."""
+    """For each row that is not identical: from which size on, the first element, and how often it is nearer."""
     texts = []
     for row in rows:
         found = sorted((c for c in row.comparisons if c.differing), key=lambda c: c.size_bytes)
@@ -80,7 +80,7 @@ def _sentence(found: Sequence[Differing]) -> str:
     text += f"; most at {format_bytes(most.size_bytes)}, {most.share:.1%}"
     before, after = (sum(comparison.nearer[side] for comparison in found) for side in (0, 1))
     if before + after:
-        text += f"; nearer to a float64 sum: {before / (before + after):.0%} before, {after / (before + after):.0%} so"
+        text += f"; in {after / (before + after):.0%} of them this one is nearer to the exact sum"
     return text
 
 

@@ -47,10 +47,11 @@ def shares_of(rows: Sequence[BitsRow], _: None) -> list[Figure]:
         axes.set_title(title, fontsize=9.5)
         size_axis(axes, sorted({comparison.size_bytes for row in found for comparison in row.comparisons}), 5)
         axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-        axes.set_ylim(bottom=0)
-        axes.set_xlabel("message size per rank", fontsize=8.5)
+    most = max(comparison.share for found in shown.values() for row in found for comparison in row.comparisons)
+    places[0].set_ylim(0, 1.1 * most)
     for axes in places[len(shown) :]:
         axes.set_visible(False)
+    figure.supxlabel("message size per rank (of the smaller message)", fontsize=9)
     handles: dict[str, Artist] = {}
     for axes in places[: len(shown)]:
         lines_shown, labels = axes.get_legend_handles_labels()

@@ -1,0 +1,186 @@
+"""Results that are the same bits are called identical, and one flipped bit is found, in every variation."""
+
+import dataclasses
+import json
+import random
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+from bench.analyze import bits as analysis
+from bench.catalog.dtypes import DTYPES
+from bench.config import models
+from bench.launch import bits as launching
+from bench.model.records import Machine
+from bench.planning import bits as planning
+from bench.planning import plan as plans
+from bench.rank.bits import hashes
+from bench.report import bits as report
+
+CONFIG = """
+backends: [gloo]
+world_sizes: [2]
+launches: 2
+operations: [all_reduce, reduce_scatter, all_gather]
+dtypes: [float32]
+sizes: [4KiB, 64KiB]
+alignments: [aligned, unaligned]
+seed: 7
+"""
+# A message that is cut otherwise has another sum on three ranks: the first and the last segment are added in other
+# orders.
+CUT = CONFIG.replace("[2]", "[3]").replace("[all_reduce, reduce_scatter, all_gather]", "[all_reduce]")
+
+
+def made(launcher, folder, text):
+    """The plan of a configuration, and what real ranks left of it in a folder."""
+    machine = Machine("h", 4, 2**34, 2**25, 0, {"nccl": "no GPU", "mpi": "not here"})
+    plan = plans.expand(models.parse(text.encode(), "x.yaml", [], "x"), machine, 7)
+    folder.mkdir()
+    launching.collect(plan, launcher, folder)
+    return plan
+
+
+@pytest.fixture(scope="module")
+def kept(launcher, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("bits") / "raw"
+    return made(launcher, folder, CONFIG), folder
+
+
+def rows_of(plan, *folders):
+    return analysis.compared(plan, [(folder, launching.facts_of(folder)) for folder in folders])
+
+
+def test_equal_results_are_identical_in_every_variation(kept):
+    plan, folder = kept
+    rows = rows_of(plan, folder, folder)
+    assert {row.variation for row in rows} == {*analysis.BUILT_IN, "alignment unaligned"}
+    assert all(row.identical and not row.wrong for row in rows)
+    assert sum(comparison.elements for row in rows for comparison in row.comparisons) > 100_000
+    assert "all of" in report.headline(rows)
+
+
+def flipped(plan, folder, into, launch, number, rank, call, dice):
+    """A copy of the raw results in which one bit of one result is another one."""
+    shutil.copytree(folder, into)
+    case = plan.order[launch].cases[number]
+    itemsize = DTYPES[case.dtype].itemsize
+    place = into / f"launch-{launch}"
+    data = np.frombuffer((place / f"{number}-{rank}").read_bytes(), np.uint8).copy()
+    if not call:  # the second call's result was as the first's
+        (place / f"{number}-{rank}-1").write_bytes(data.tobytes())
+    data[dice.randrange(len(data))] ^= 1 << dice.randrange(8)
+    (place / f"{number}-{rank}{'-1' if call else ''}").write_bytes(data.tobytes())
+    facts = [json.loads(line) for line in (into / launching.FACTS).read_text().splitlines()]
+    facts[launch][number]["ranks"][rank]["hashes"][call] = list(hashes(data, itemsize))
+    (into / launching.FACTS).write_text("".join(json.dumps(line) + "\n" for line in facts))
+
+
+@pytest.mark.parametrize("wanted", [*analysis.BUILT_IN, "alignment unaligned"])
+def test_one_flipped_bit_is_found_in_every_variation(kept, tmp_path, wanted):
+    """A hundred times each: another bit of another element, on another rank, of another case and launch."""
+    plan, folder = kept
+    dice = random.Random(3)
+    for trial in range(100):
+        spoilt = tmp_path / str(trial)
+        number = dice.choice(_numbers(plan, wanted))
+        launch = 1 if wanted == analysis.LAUNCH else 0
+        if launch:  # cases of each launch are in an order of their own
+            number = plan.order[1].cases.index(plan.order[0].cases[number])
+        flipped(plan, folder, spoilt, launch, number, dice.randrange(2), wanted == analysis.AGAIN, dice)
+        rows = rows_of(plan, folder, spoilt) if wanted == analysis.SIDE else rows_of(plan, spoilt)
+        (found,) = [row for row in rows if row.variation == wanted and not row.identical]
+        assert sum(comparison.differing for comparison in found.comparisons) == 1
+        shutil.rmtree(spoilt)
+
+
+def _numbers(plan, wanted):
+    """The cases of the first launch in which a flipped bit concerns a variation."""
+    cases = list(enumerate(plan.order[0].cases))
+    if wanted == analysis.RANKS:
+        cases = [(number, case) for number, case in cases if case.op != "reduce_scatter"]
+    if wanted == analysis.LARGER:  # the whole of the smaller message is in the larger one
+        cases = [(n, case) for n, case in cases if case.size_bytes == 4096 and case.alignment == "aligned"]
+    if wanted == "alignment unaligned":
+        cases = [(number, case) for number, case in cases if case.alignment == "unaligned"]
+    return [number for number, _ in cases]
+
+
+def test_messages_that_are_cut_otherwise_have_other_sums(launcher, tmp_path):
+    plan = made(launcher, tmp_path / "raw", CUT)
+    rows = rows_of(plan, tmp_path / "raw")
+    (larger,) = [row for row in rows if row.variation == analysis.LARGER]
+    (comparison,) = larger.comparisons
+    assert 0 < comparison.share < 1 and comparison.furthest_ulp >= 1 and sum(comparison.nearer) > 0
+    assert all(row.identical for row in rows if row.variation != analysis.LARGER)
+    assert "ULP" in report.table(rows) and report.sentences(rows)
+
+
+def test_a_planted_bit_on_a_real_rank_is_found(warm):
+    text = CONFIG + "faults: [{do: corrupt, rank: 1, iteration: 77, launch: 2, size: 64KiB}]\n"
+    done = warm("bits", warm.config(text), "--no-plots", "--require", "fresh launch")
+    assert done.returncode == 1 and "not identical: all_reduce float32, 2 ranks, fresh launch" in done.stderr, (
+        done.stderr
+    )
+
+
+def test_the_verb_prints_a_table_and_writes_what_it_found(warm):
+    text = CUT.replace("[4KiB, 64KiB]", "[4KiB, 16KiB]").replace("alignments: [aligned, unaligned]\n", "")
+    done = warm("bits", warm.config(text))
+    assert done.returncode == 0 and "larger message" in done.stdout, done.stderr
+    (folder,) = (warm.folder / "plots").iterdir()
+    assert {path.name for path in folder.iterdir()} == {"bits.md", "bits.json", "bits.png", "bits.svg"}
+    assert json.loads((folder / "bits.json").read_text())["rows"]
+    assert warm("bits", warm.config(text), "--require", "all", "--no-plots").returncode == 1
+
+
+def test_another_environment_is_another_side(warm):
+    text = CONFIG.replace("[4KiB, 64KiB]", "[4KiB]").replace("alignments: [aligned, unaligned]\n", "")
+    done = warm("bits", warm.config(text), "--no-plots", "--b-env", "OMP_NUM_THREADS=2", "--require", "side B")
+    assert done.returncode == 0 and "side B" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["x.yaml", "--require", "nothing"], "no variation of this run; allowed: call again"),
+        (["x.yaml", "--b-env", "1"], "write NAME=VALUE"),
+        (["x.yaml", "--set", "operations=[barrier]", "--set", "sizes=[4KiB]"], "no case has bits"),
+        (["x.yaml", "--set", "sizes=[4GiB]"], "of disk"),
+    ],
+)
+def test_mistakes_are_one_line(warm, arguments, said):
+    warm.config(CONFIG.replace("[4KiB, 64KiB]", "[4KiB]"), "x.yaml")
+    done = warm("bits", *arguments, "--no-plots")
+    assert done.returncode in {2, 3} and said in done.stderr, done.stderr
+
+
+# ── the data ─────────────────────────────────────────────────────────────────────────────────────
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
+def test_the_reference_rounds_inputs_as_ranks_do(dtype):
+    case = dataclasses.replace(_case(), dtype=dtype)
+    draw = planning.exact_values if dtype == "float64" else planning.values
+    data = draw(5, 1, 0, 10_000)
+    as_sent = torch.from_numpy(data).to(torch.float64 if dtype == "float64" else torch.float32)
+    wanted = as_sent.to(getattr(torch, dtype)).to(torch.float64).numpy()
+    first = draw(5, 0, 0, 10_000)
+    as_first = torch.from_numpy(first).to(as_sent.dtype).to(getattr(torch, dtype)).to(torch.float64).numpy()
+    sums = planning.reference(case, 5, 0, 10_000)
+    assert sums is None or np.array_equal(sums, as_first.astype(np.longdouble) + wanted)
+
+
+def _case():
+    return analysis.Case("all_reduce", "gloo", 2, "float32", 4096)
+
+
+def test_a_smaller_message_is_the_beginning_of_a_larger_one():
+    assert np.array_equal(planning.values(3, 1, 0, 1000), planning.values(3, 1, 0, 4000)[:1000])
+    assert len(np.unique(planning.values(3, 1, 0, 4000))) > 3900
+
+
+def test_distances_are_numbers_of_representable_floats():
+    values = np.array([1.0, 1.0, -1e-45, 0.0], np.float32)
+    others = np.array([np.nextafter(np.float32(1), np.float32(2)), 1.0, 1e-45, -0.0], np.float32)
+    assert analysis.distance_ulp(values.view("u4"), others.view("u4")).tolist() == [1, 0, 2, 0]
