@@ -150,7 +150,7 @@ def _written(rows: list[BitsRow], name: str, plots: bool) -> None:
     pictures = catalogue.draw_bits(rows, folder) if plots else None
     folders.write(folder / DATA, json.dumps(report.as_json(rows), indent=1) + "\n")
     folders.write(folder / DOCUMENT, report.document(rows, name, pictures.name if pictures else None))
-    show("\n\n".join([report.table(rows), *report.sentences(rows), report.headline(rows)]))
+    show("\n\n".join([report.brief(rows), report.headline(rows)]))
     typer.echo(f"\n{folder / DOCUMENT}\n{folder / DATA}" + (f"\n{pictures}" if pictures else ""))
 
 

@@ -22,15 +22,37 @@ EXPLAINED = (
 
 
 def headline(rows: Sequence[BitsRow]) -> str:
-    """Such as `11 of 36 comparisons are not the same bits; data that are only moved always are`."""
+    """Such as `11 of 36 comparisons are not the same bits (call again, fresh launch)`; a defect first."""
     differing = [row for row in rows if not row.identical]
     defects = [row for row in rows if row.moves and (row.wrong or not row.identical)]
-    text = f"all of {counted(len(rows), 'comparison')} are the same bits"
+    kinds = ", ".join(dict.fromkeys(row.variation for row in rows))
+    text = f"all of {counted(len(rows), 'comparison')} are the same bits ({kinds})"
     if differing:
-        text = f"{len(differing)} of {counted(len(rows), 'comparison')} are not the same bits"
+        text = f"{len(differing)} of {counted(len(rows), 'comparison')} are not the same bits ({kinds})"
     if defects:
         return f"DEFECT: data that are only moved do not arrive as they were sent; {text}"
     return text
+
+
+def brief(rows: Sequence[BitsRow]) -> str:
+    """The table of what differs, and in a sentence each what is identical in every variation."""
+    differing = {(_name(row), row.case.world_size) for row in rows if row.wrong or not row.identical}
+    shown = [row for row in rows if (_name(row), row.case.world_size) in differing]
+    same: dict[str, list[int]] = {}
+    for row in rows:
+        worlds = same.setdefault(_name(row), [])
+        if (_name(row), row.case.world_size) not in differing and row.case.world_size not in worlds:
+            worlds.append(row.case.world_size)
+    by_worlds: dict[str, list[str]] = {}
+    for name, worlds in same.items():
+        if worlds:
+            by_worlds.setdefault(ranks_text(worlds[0]) if len(worlds) == 1 else _listed(worlds), []).append(name)
+    lines = [f"identical in every variation on {worlds}: {', '.join(names)}" for worlds, names in by_worlds.items()]
+    return "\n\n".join([*([table(shown)] if shown else []), *lines])
+
+
+def _listed(worlds: Sequence[int]) -> str:
+    return f"{', '.join(map(str, worlds[:-1]))} and {worlds[-1]} ranks"
 
 
 def table(rows: Sequence[BitsRow]) -> str:
