@@ -21,14 +21,21 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 from scipy.special import stdtrit
 
-from bench.catalog.subgroups import rounds
+from bench.catalog import operations
+from bench.catalog.operations import OPERATIONS
+from bench.catalog.subgroups import in_text, rounds
+from bench.config.models import Config
 from bench.model.comparisons import GateVerdict, GroupCheck, NodeCheck
 from bench.model.conclusions import Interval
+from bench.model.errors import ConfigError
+from bench.model.records import Case, Machine
+from bench.planning import plan
 from bench.stats.intervals import without_interval
 
 PASS, FAIL, INCONCLUSIVE = "PASS", "FAIL", "INCONCLUSIVE"
@@ -169,6 +176,45 @@ def schedule(nodes: int, inside: int) -> tuple[list[list[Round]], list[list[Roun
     if nodes >= 4 * FEWEST_GROUPS:
         further.append(levels(every) * RETESTS_OF_GROUPS)
     return [stage for stage in usual if stage], [stage for stage in further if stage]
+
+
+# ── what is measured, and how long it takes ──────────────────────────────────────────────────────
+def check(settings: Config, path: Path) -> None:
+    """Raise ConfigError unless the configuration begins with a collective on buffers."""
+    operation = next(iter(settings.operations), None)
+    if operation is None or not OPERATIONS[operation].typed or not OPERATIONS[operation].sized:
+        raise ConfigError(f"{path}: operations: gate needs a collective on buffers first, not {operation or 'none'}")
+
+
+def estimates_s(settings: Config, machine: Machine, ranks: Sequence[int]) -> tuple[float, float]:
+    """Seconds that a gate takes of a sound fleet, and with suspects, from rough rates. ranks: of each node."""
+    several = [count for count in ranks if count > 1]
+
+    def stage_s(rounds: Sequence[Round]) -> float:
+        each = min(several) if all(len(group) == 1 for groups in rounds for group in groups) else min(ranks)
+        world = sum(several) if each != min(ranks) else sum(ranks)
+        cases = [
+            case(settings, world, [[node * each + rank for node in group for rank in range(each)] for group in groups])
+            for groups in rounds
+        ]
+        return plan.estimate_s(plan.of_cases(settings, machine, 0, "gate", cases))
+
+    usual, further = (sum(map(stage_s, stages)) for stages in schedule(len(ranks), len(several)))
+    return usual, usual + further
+
+
+def case(settings: Config, world_size: int, groups: Sequence[Sequence[int]]) -> Case:
+    """The call that is measured, by these groups of ranks at the same time."""
+    asked = Case(
+        settings.operations[0],
+        settings.backends[0],
+        world_size,
+        settings.dtypes[0],
+        max(settings.size_list, default=0),
+        buffers=settings.buffers,
+        groups=in_text(groups),
+    )
+    return operations.usual(asked)
 
 
 # ── verdicts ─────────────────────────────────────────────────────────────────────────────────────

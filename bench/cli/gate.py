@@ -16,8 +16,7 @@ from bench import __version__
 from bench.analyze import expect
 from bench.analyze import gate as analysis
 from bench.analyze.gate import Group, Round, Times
-from bench.catalog import operations, subgroups
-from bench.catalog.operations import OPERATIONS
+from bench.catalog import operations
 from bench.cli.app import RESULTS, Sets
 from bench.cli.job import run_task
 from bench.cli.measuring import measure
@@ -25,7 +24,7 @@ from bench.cli.output import show
 from bench.config import documents, expected, models, names
 from bench.config.models import Config
 from bench.model.errors import ConfigError, RankError, UnmeasurableError
-from bench.model.records import Case, Failure, Json, Machine, Samples
+from bench.model.records import Case, Failure, Json, Samples
 from bench.model.units import format_seconds, parse_rate, parse_share
 from bench.planning import plan
 from bench.report import findings
@@ -37,8 +36,6 @@ if TYPE_CHECKING:
 VERDICT, TAINTED = "gate.json", "taint.txt"
 ALLOWED = "85%"
 EXIT_CODES = {analysis.PASS: 0, analysis.FAIL: 1, analysis.INCONCLUSIVE: 3}
-# A gate of fewer is no gate, and exits with 3.
-FEWEST_NODES = 2
 # Attempts to measure the rounds of all stages again without those that failed; and attempts after which nobody was to
 # blame, in one stage. Each may take as long as a rank may be silent.
 MOST_REPEATS, MOST_FRUITLESS = 8, 3
@@ -81,7 +78,7 @@ def gate(
 
     def task(coordinator: "Coordinator | None") -> int:
         settings, raw = models.load(path, sets)
-        check(settings, path)
+        analysis.check(settings, path)
         try:
             allowed, least_rate = parse_share(allow), None if least is None else parse_rate(least)
         except ValueError as error:
@@ -90,7 +87,7 @@ def gate(
         handshakes = coordinator.handshakes if coordinator is not None else []
         for handshake in handshakes:
             ranks_of_host.setdefault(handshake["hostname"], []).append(handshake["rank"])
-        if coordinator is None or len(ranks_of_host) < FEWEST_NODES:
+        if coordinator is None or len(ranks_of_host) < 2:
             raise UnmeasurableError(
                 "gate compares nodes, and there is one: start it on several hosts "
                 "(plan CONFIG --verb gate --launcher NAME --nodes N makes the file)"
@@ -100,7 +97,7 @@ def gate(
             table = expected.load(names.path_of(against, names.EXPECTED))
             gpus = (gpu for handshake in handshakes for gpu in handshake["host"].get("gpus") or [])
             least_rate = expect.least_of_two_nodes(table, fleet.pair, frozenset(str(gpu.get("name")) for gpu in gpus))
-        usual_s, most_s = estimates_s(settings, fleet.machine, list(map(len, ranks_of_host.values())))
+        usual_s, most_s = analysis.estimates_s(settings, fleet.machine, list(map(len, ranks_of_host.values())))
         typer.echo(
             f"{fleet.nodes} nodes: about {format_seconds(usual_s)}; up to {format_seconds(most_s)} if nodes are "
             f"suspected, and about {format_seconds(settings.timeout)} more for each that hangs"
@@ -128,44 +125,6 @@ def gate(
 
     given = [*sets, allow, least or "", str(against or "")]
     return run_task(task, lambda: b"\0".join([documents.read(path), *map(str.encode, given)]), partial=True)
-
-
-def check(settings: Config, path: Path) -> None:
-    """Raise ConfigError unless the configuration begins with a collective on buffers."""
-    operation = next(iter(settings.operations), None)
-    if operation is None or not OPERATIONS[operation].typed or not OPERATIONS[operation].sized:
-        raise ConfigError(f"{path}: operations: gate needs a collective on buffers first, not {operation or 'none'}")
-
-
-def estimates_s(settings: Config, machine: Machine, ranks: Sequence[int]) -> tuple[float, float]:
-    """Seconds that a gate takes of a sound fleet, and with suspects, from rough rates. ranks: of each node."""
-    several = [count for count in ranks if count > 1]
-
-    def stage_s(rounds: Sequence[Round]) -> float:
-        each = min(several) if all(len(group) == 1 for groups in rounds for group in groups) else min(ranks)
-        world = sum(several) if each != min(ranks) else sum(ranks)
-        cases = [
-            _case(settings, world, [[node * each + rank for node in group for rank in range(each)] for group in groups])
-            for groups in rounds
-        ]
-        return plan.estimate_s(plan.of_cases(settings, machine, 0, "gate", cases))
-
-    usual, further = (sum(map(stage_s, stages)) for stages in analysis.schedule(len(ranks), len(several)))
-    return usual, usual + further
-
-
-def _case(settings: Config, world_size: int, groups: Sequence[Sequence[int]]) -> Case:
-    """The call that is measured, by these groups of ranks at the same time."""
-    case = Case(
-        settings.operations[0],
-        settings.backends[0],
-        world_size,
-        settings.dtypes[0],
-        max(settings.size_list, default=0),
-        buffers=settings.buffers,
-        groups=subgroups.in_text(groups),
-    )
-    return operations.usual(case)
 
 
 # A failure, with the round that failed and the ranks of the job that were in it.
@@ -203,7 +162,7 @@ class _Fleet:
     @property
     def pair(self) -> Case:
         """What two nodes are asked, as a case of their own."""
-        case = _case(self._settings, self._coordinator.place.world_size, [self._members((0, 1))])
+        case = analysis.case(self._settings, self._coordinator.place.world_size, [self._members((0, 1))])
         return replace(case, world_size=2 * len(self._members((0,))), groups="world")
 
     def measured(
@@ -239,7 +198,9 @@ class _Fleet:
         members = sorted({0, *ranks})
         place = {rank: number for number, rank in enumerate(members)}
         cases = [
-            _case(self._settings, len(members), [[place[rank] for rank in self._members(group)] for group in groups])
+            analysis.case(
+                self._settings, len(members), [[place[rank] for rank in self._members(group)] for group in groups]
+            )
             for groups in rounds
         ]
         self._coordinator.choose(members)

@@ -135,11 +135,11 @@ def wanted(
         "", ranks, PLENTY_BYTES, USUAL_CACHE_BYTES, ranks, backends_missing={}, ranks=ranks, ranks_a_host=each
     )
     if verb == JobVerb.GATE:
-        from bench.cli import gate  # here: loads scipy
+        from bench.analyze import gate  # here: loads scipy
 
         gate.check(settings, config)
-        if nodes < gate.FEWEST_NODES:
-            raise BenchError(f"plan --verb gate: it compares nodes: --nodes {gate.FEWEST_NODES} or more")
+        if nodes < 2:
+            raise BenchError("plan --verb gate: it compares nodes: --nodes 2 or more")
         seconds, largest = gate.estimates_s(settings, machine, [each] * nodes)[1], ranks
     else:
         seconds = planning.estimate_s(planned(settings, machine, seed=0))

@@ -98,9 +98,9 @@ def watch(
             listener.waiting = True
             turn.ask(listener.tell_go)
         if listener.one_ended_early():
-            for member in ranks.members:
-                member.ask_stack()  # whoever is stopped may be what the others waited for
             listener.read_last_messages()
+            # Whoever is left without a word may be what the others waited for in vain.
+            _ask_stacks([m for m in ranks.members if m.exit_code is None and not listener.reports[m.rank].error])
             outcome.failure = explain_exit(_evidence(ranks, listener.reports, log, printed_from))
             break
         progress = ranks.progress()
@@ -112,17 +112,22 @@ def watch(
         last_progress, looked = progress, now
         allowed = timeout_s if outcome.ready_s is not None else timeout_s + START_ALLOWANCE_S
         if silence_s > allowed:
-            for member in ranks.members:
-                member.ask_stack()
-            deadline = time.monotonic() + STACK_WAIT_S
-            while time.monotonic() < deadline and not all(member.stack() for member in ranks.members):
-                time.sleep(0.02)
+            _ask_stacks(ranks.members)
             outcome.failure = explain_hang(_evidence(ranks, listener.reports, log, printed_from), allowed)
             break
     if turn is not None:
         turn.leave()
     outcome.position = ranks.position()
     return outcome
+
+
+def _ask_stacks(members: Sequence[Rank]) -> None:
+    """Ask ranks for their stacks and states, and wait a moment for the answers."""
+    for member in members:
+        member.ask_stack()
+    deadline = time.monotonic() + STACK_WAIT_S
+    while time.monotonic() < deadline and not all(member.stack() for member in members):
+        time.sleep(0.02)
 
 
 @dataclass(slots=True)
