@@ -292,7 +292,7 @@ def test_sound_nodes_of_several_ranks_are_measured_inside_and_in_pairs(cli):
 @pytest.mark.parametrize("whole", [True, False], ids=["host", "rank"])
 def test_a_node_that_hangs_and_one_that_is_slow_are_named_and_the_others_are_measured(cli, whole):
     """The whole host hangs, with all its processes; or the rank alone, so that its host still answers."""
-    with gated(cli, nodes=6, slow=2) as job:
+    with gated(cli, nodes=7, slow=2) as job:
         job.wait_for_stage("look")
         deadline = time.monotonic() + PATIENCE_S
         agent, *children = job.of_node(3)
@@ -305,7 +305,7 @@ def test_a_node_that_hangs_and_one_that_is_slow_are_named_and_the_others_are_mea
     assert hosts(content, "FAIL") == ["node2", "node3"], text
     assert code == 1 and content["verdict"] == "FAIL"
     assert taint.read_text().split() == ["node2", "node3"]
-    hung, fine = content["nodes"][3], [content["nodes"][node] for node in (0, 1, 4, 5)]
+    hung, fine = content["nodes"][3], [content["nodes"][node] for node in (0, 1, 4, 5, 6)]
     assert ("answer" if whole else "stage look") in hung["note"] and hung["rate"] is None
     assert all(check["rate"] is not None for check in fine), text  # none of them passed unmeasured
 

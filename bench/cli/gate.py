@@ -77,6 +77,8 @@ def gate(
     path = names.path_of(config_file)
 
     def task(coordinator: "Coordinator | None") -> int:
+        from bench.launch.supervisor import START_ALLOWANCE_S  # here: it is for those who measure
+
         settings, raw = models.load(path, sets)
         analysis.check(settings, path)
         try:
@@ -100,7 +102,7 @@ def gate(
         usual_s, most_s = analysis.estimates_s(settings, fleet.machine, list(map(len, ranks_of_host.values())))
         typer.echo(
             f"{fleet.nodes} nodes: about {format_seconds(usual_s)}; up to {format_seconds(most_s)} if nodes are "
-            f"suspected, and about {format_seconds(settings.timeout)} more for each that hangs"
+            f"suspected, and at most {format_seconds(settings.timeout + START_ALLOWANCE_S)} more for each that hangs"
         )
         # Seconds of a pair of nodes at the bus bandwidth that it must reach.
         least_s = (operations.busbw(fleet.pair, 1.0) or 0.0) / least_rate if least_rate else None
