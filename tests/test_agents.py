@@ -15,6 +15,7 @@ from bench.catalog.strategies import text_of
 from bench.catalog.variables import unsettable
 from bench.launch.agent import _Agent
 from bench.launch.coordinator import Agents
+from bench.model.errors import JobError
 from bench.model.records import Case, Fault, Job, Launch, Settings
 from bench.model.training import Strategy
 from bench.protocol import channel, messages
@@ -122,6 +123,16 @@ def test_too_many_open_files_do_not_make_accepting_spin(agents, monkeypatch):
     assert 1 <= len(calls) <= 6
 
 
+def test_a_job_may_go_on_without_a_process_that_does_not_come(agents):
+    agents._world_size = 3
+    with honest(agents, 2):
+        assert until(lambda: 2 in agents._members)
+        with pytest.raises(JobError, match="1 did not come"):
+            agents.gather(OWN, 0.2)
+        assert [handshake["rank"] for handshake in agents.gather(OWN, 0.2, partial=True)] == [0, 2]
+    assert until(agents.lost) and set(agents.lost()) == {2}
+
+
 # ── orders ───────────────────────────────────────────────────────────────────────────────────────
 def job(settings):
     case = Case("all_reduce", "gloo", 2, "float32", 4096, settings=settings)
@@ -146,7 +157,7 @@ def answer_to(order, tmp_path):
         answering.start()
         line = type("Line", (), {"send_bytes": staticmethod(told.append)})()
         agent = _Agent(1, line, listener.getsockname(), KEY, Launchers(), {}, lambda: b"")
-        where = {"launch": 1, "world_size": 2, "rendezvous": "tcp:127.0.0.1:1", "device": 0}
+        where = {"launch": 1, "rank": 1, "world_size": 2, "rendezvous": "tcp:127.0.0.1:1", "device": 0}
         agent._start({"kind": "start", **where, "variables": {}, **order})
         answering.join()
     (answer,) = [message for message in told if isinstance(message, bytes)]

@@ -5,7 +5,6 @@ Real launchers where they are installed; Slurm is played by its variables, two h
 
 import contextlib
 import importlib.util
-import json
 import os
 import secrets
 import shutil
@@ -258,43 +257,6 @@ def test_two_hosts_with_a_cable_between_them(cli):
     assert samples.failure is None
     assert [rank["clock"] for rank in cli.only_run().environment[0]["launches"][0]["ranks"]]
     assert_nothing_left(cli)
-
-
-@needs_links
-@pytest.mark.parametrize(("nodes", "slow"), [(4, None), (6, 2)])
-def test_the_gate_names_the_node_whose_link_is_slow(cli, nodes, slow):
-    """Namespaces on one switch, each with a host name of its own; one link carries a fifth of the others' rate."""
-    text = TINY.replace("[4KiB, 64KiB]", "[256KiB]").replace("iterations: 8", "iterations: 12")
-    config = cli.config(text.replace("timeout: 10s", "timeout: 60s"))
-    with links.bridged(nodes, "200mbit", slow, "40mbit") as network:
-        started = [
-            subprocess.Popen(
-                ["ip", "netns", "exec", name, "unshare", "--uts", "sh", "-c",
-                 f'hostname node{rank} && exec "$0" "$@"', sys.executable, str(ROOT / "run_bench.py"), "gate", config],
-                cwd=cli.folder,
-                env=cli.environment
-                | {"RANK": str(rank), "WORLD_SIZE": str(nodes), "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
-                | {"MASTER_ADDR": network.addresses[0], "MASTER_PORT": "29500"},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            for rank, name in enumerate(network.namespaces)
-        ]  # fmt: skip
-        done = [finished(process) for process in started]
-    said = done[0].stdout + done[0].stderr
-    (verdict_file,) = cli.folder.glob("results/*/gate.json")
-    verdict = json.loads(verdict_file.read_bytes())
-    failed = [one["host"] for one in verdict["nodes"] if one["verdict"] == "FAIL"]
-    assert failed == ([] if slow is None else ["node2"]), said
-    assert verdict_file.with_name("taint.txt").read_text().split() == failed
-    if slow is not None:
-        assert [one.returncode for one in done] == [1] * 6 and "FAIL: 1 of 6 nodes" in said, said
-
-
-def test_the_gate_needs_several_hosts(cli):
-    done = cli("gate", cli.config())
-    assert done.returncode == 3 and "there is one" in done.stderr
 
 
 def addresses_listened_on(namespace: str) -> set[str]:

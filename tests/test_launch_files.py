@@ -1,6 +1,7 @@
 """The files that start a run on several hosts: examples are what `plan` prints, and their readers understand them."""
 
 import ast
+import shlex
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from ruamel.yaml import YAML
 from bench.cli.plan import launch_file_for, wanted
 from bench.config import models as configuration
 from bench.model.errors import BenchError
-from bench.report.launch_files import JobSpec, LauncherName, launch_file
+from bench.report.launch_files import JobSpec, JobVerb, LauncherName, launch_file
 from conftest import ROOT, TINY
 
 EXAMPLES = ROOT / "examples" / "launch"
@@ -43,10 +44,55 @@ def test_the_verb_prints_the_file_and_nothing_else(cli):
     assert cli("plan", "tiny.yaml", "--launcher", "slurm", "--nodes", "0").returncode == 2
 
 
-def test_shells_understand_them():
+@pytest.mark.parametrize("verb", JobVerb)
+def test_shells_understand_them(verb):
     for launcher in (LauncherName.TORCHRUN, LauncherName.SLURM, LauncherName.MPIRUN):
         for shell in ("sh", "bash"):
-            subprocess.run([shell, "-n"], input=launch_file(launcher, WANTED), text=True, check=True)
+            file = launch_file(launcher, replace(WANTED, verb=verb))
+            subprocess.run([shell, "-n"], input=file, text=True, check=True)
+
+
+@pytest.mark.parametrize("launcher", LauncherName)
+@pytest.mark.parametrize("name", ["ddp", "ddp-buckets", "ddp-shape", "ddp-strategies", "ddp-cs336"])
+def test_a_training_configuration_has_a_file_for_each_launcher(launcher, name):
+    """Steps of training have cases like all others; so their file starts the same verb with their configuration."""
+    config = ROOT / f"configs/{name}.yaml"
+    assert_starts(launch_file_for(config, SETS, launcher, nodes=2, each=None), launcher, ["run", str(config)])
+
+
+@pytest.mark.parametrize("launcher", LauncherName)
+def test_a_gate_has_a_file_for_each_launcher(launcher):
+    file = launch_file_for(ROOT / "configs/nccl.yaml", SETS, launcher, nodes=16, each=8, verb=JobVerb.GATE)
+    assert_starts(file, launcher, ["gate", str(ROOT / "configs/nccl.yaml")])
+    assert "128" in file or launcher in (LauncherName.TORCHRUN, LauncherName.SLURM, LauncherName.KUBERNETES)
+    if launcher == LauncherName.SLURM:  # the others go on without a host that is lost, and nothing is resumed
+        assert "#SBATCH --no-kill\n" in file and "--no-kill" in file.splitlines()[-1] and "resume" not in file
+
+
+def assert_starts(file: str, launcher: LauncherName, arguments: list[str]) -> None:
+    """The file starts run_bench.py with these arguments and no others."""
+    match launcher:
+        case LauncherName.KUBERNETES:
+            _, job = YAML(typ="safe").load_all(file)
+            command = job["spec"]["template"]["spec"]["containers"][0]["command"]
+            assert command[command.index("run_bench.py") + 1 :] == arguments
+        case LauncherName.RAY:
+            (value,) = (node.value for node in ast.parse(file).body if isinstance(node, ast.Assign))
+            assert ast.literal_eval(value) == arguments
+        case _:
+            command = shlex.split(file.splitlines()[-1])
+            assert command[command.index("run_bench.py") + 1 :] == arguments
+
+
+@pytest.mark.parametrize("options", [["--launcher", "slurm", "--nodes", "1"], []])
+def test_a_gate_of_one_node_or_without_launcher_is_refused(warm, options):
+    done = warm("plan", warm.config(), "--verb", "gate", *options)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+
+
+def test_a_gate_of_training_steps_is_refused(warm):
+    done = warm("plan", str(ROOT / "configs/ddp.yaml"), "--launcher", "slurm", "--verb", "gate")
+    assert done.returncode == 2 and "collective" in done.stderr
 
 
 def test_the_command_survives_the_shell():

@@ -1,11 +1,13 @@
 """The verb `gate`: is every node of a job good enough? Each stage is a run; the first one's folder has the verdict."""
 
 import json
+import random
 import secrets
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import typer
@@ -13,18 +15,17 @@ import typer
 from bench import __version__
 from bench.analyze import expect
 from bench.analyze import gate as analysis
-from bench.catalog import operations, subgroups
-from bench.catalog.operations import OPERATIONS
+from bench.analyze.gate import Group, Round, Times
+from bench.catalog import operations
 from bench.cli.app import RESULTS, Sets
 from bench.cli.job import run_task
 from bench.cli.measuring import measure
 from bench.cli.output import show
 from bench.config import documents, expected, models, names
 from bench.config.models import Config
-from bench.model.comparisons import GateVerdict, NodeCheck
-from bench.model.errors import ConfigError, UnmeasurableError
-from bench.model.records import Case, Json, Samples
-from bench.model.units import parse_rate, parse_share
+from bench.model.errors import ConfigError, RankError, UnmeasurableError
+from bench.model.records import Case, Failure, Json, Samples
+from bench.model.units import format_seconds, parse_rate, parse_share
 from bench.planning import plan
 from bench.report import findings
 from bench.store import folders
@@ -34,6 +35,20 @@ if TYPE_CHECKING:
 
 VERDICT, TAINTED = "gate.json", "taint.txt"
 ALLOWED = "85%"
+EXIT_CODES = {analysis.PASS: 0, analysis.FAIL: 1, analysis.INCONCLUSIVE: 3}
+# Attempts to measure the rounds of all stages again without those that failed; and attempts after which nobody was to
+# blame, in one stage. Each may take as long as a rank may be silent.
+MOST_REPEATS, MOST_FRUITLESS = 8, 3
+# What befell a node, in words; the text of the failure numbers ranks as they were in that launch.
+FAILED = {
+    "killed": "a rank of it was killed",
+    "exited": "a rank of it left early",
+    "raised": "a rank of it raised an error",
+    "hang": "a rank of it hung",
+    "wrong": "a result with it was wrong",
+    "start": "a rank of it did not get ready",
+    "lost": "it does not answer",
+}
 
 
 def gate(
@@ -52,7 +67,7 @@ def gate(
         Path | None, typer.Option(help="Or a table (configs/expected/…) that has it for two nodes.", metavar="FILE")
     ] = None,
 ) -> int:
-    """Start it under a launcher, on several hosts. Exit code 0 PASS, 1 FAIL or INCONCLUSIVE, 3 on one host.
+    """Start it under a launcher, on several hosts. Exit code 0 PASS, 1 FAIL, 3 INCONCLUSIVE or nothing to compare.
 
     Writes gate.json, and the names of nodes that fail into taint.txt.
     """
@@ -62,10 +77,10 @@ def gate(
     path = names.path_of(config_file)
 
     def task(coordinator: "Coordinator | None") -> int:
+        from bench.launch.supervisor import START_ALLOWANCE_S  # here: it is for those who measure
+
         settings, raw = models.load(path, sets)
-        operation = settings.operations[0]
-        if not OPERATIONS[operation].typed:
-            raise ConfigError(f"{path}: operations: gate needs a collective on buffers first, not {operation}")
+        analysis.check(settings, path)
         try:
             allowed, least_rate = parse_share(allow), None if least is None else parse_rate(least)
         except ValueError as error:
@@ -77,16 +92,29 @@ def gate(
         if coordinator is None or len(ranks_of_host) < 2:
             raise UnmeasurableError(
                 "gate compares nodes, and there is one: start it on several hosts "
-                "(plan --launcher NAME --nodes N says how)"
+                "(plan CONFIG --verb gate --launcher NAME --nodes N makes the file)"
             )
-        fewest = min(map(len, ranks_of_host.values()))  # as many ranks of each host as the one with fewest has
-        fleet = _Fleet(settings, raw, [ranks[:fewest] for ranks in ranks_of_host.values()], coordinator, context.obj)
+        fleet = _Fleet(settings, raw, ranks_of_host, coordinator, context.obj)
         if against is not None:
             table = expected.load(names.path_of(against, names.EXPECTED))
             gpus = (gpu for handshake in handshakes for gpu in handshake["host"].get("gpus") or [])
             least_rate = expect.least_of_two_nodes(table, fleet.pair, frozenset(str(gpu.get("name")) for gpu in gpus))
-        verdict = fleet.judged(allowed, least_rate)
+        usual_s, most_s = analysis.estimates_s(settings, fleet.machine, list(map(len, ranks_of_host.values())))
+        typer.echo(
+            f"{fleet.nodes} nodes: about {format_seconds(usual_s)}; up to {format_seconds(most_s)} if nodes are "
+            f"suspected, and at most {format_seconds(settings.timeout + START_ALLOWANCE_S)} more for each that hangs"
+        )
+        # Seconds of a pair of nodes at the bus bandwidth that it must reach.
+        least_s = (operations.busbw(fleet.pair, 1.0) or 0.0) / least_rate if least_rate else None
+        verdict = analysis.examine(fleet, allowed, least_s)
         hosts = list(ranks_of_host)
+        fewest, most = min(map(len, ranks_of_host.values())), max(map(len, ranks_of_host.values()))
+        if fewest < most:
+            remark = f"nodes have {fewest} to {most} ranks: between nodes, the first {fewest} of each were measured"
+            verdict = replace(verdict, remarks=(*verdict.remarks, remark))
+        absent = [f"rank {rank} did not come: its host is unknown, and was not measured" for rank in coordinator.absent]
+        if absent:
+            verdict = replace(verdict, verdict=analysis.FAIL, broken=(*absent, *verdict.broken))
         show(findings.gate_document(verdict, hosts))
         content = asdict(verdict)
         for node in content["nodes"]:
@@ -95,86 +123,152 @@ def gate(
         folders.write(fleet.folder / VERDICT, json.dumps(content, indent=2) + "\n")
         folders.write(fleet.folder / TAINTED, "".join(f"{name}\n" for name in tainted))
         typer.echo(f"\n{fleet.folder / VERDICT}\n{fleet.folder / TAINTED}")
-        return 0 if verdict.verdict == analysis.PASS else 1
+        return EXIT_CODES[verdict.verdict]
 
     given = [*sets, allow, least or "", str(against or "")]
-    return run_task(task, lambda: b"\0".join([documents.read(path), *map(str.encode, given)]))
+    return run_task(task, lambda: b"\0".join([documents.read(path), *map(str.encode, given)]), partial=True)
+
+
+# A failure, with the round that failed and the ranks of the job that were in it.
+_Failed = tuple[Failure, Round, Sequence[int]]
 
 
 class _Fleet:
-    """The nodes of a job, to be measured in groups. folder: of the first stage's run."""
+    """The nodes of a job, to be measured in groups: an `analysis.Fleet`. folder: of the first stage's run.
+
+    Rank 0 of the job is in every launch, for it gathers what the others measured. If its node is dropped, it rests.
+    """
 
     def __init__(
-        self, settings: Config, raw: bytes, ranks: list[list[int]], coordinator: "Coordinator", argv: Sequence[str]
+        self,
+        settings: Config,
+        raw: bytes,
+        ranks_of_host: Mapping[str, Sequence[int]],
+        coordinator: "Coordinator",
+        argv: Sequence[str],
     ) -> None:
-        self._settings, self._raw, self._ranks, self._argv = settings, raw, ranks, list(argv)
-        self._coordinator = coordinator
+        self._settings, self._raw, self._argv = settings, raw, list(argv)
+        self._coordinator, self._hosts, self._ranks = coordinator, list(ranks_of_host), list(ranks_of_host.values())
+        self._node_of = {rank: node for node, ranks in enumerate(self._ranks) for rank in ranks}
         self._seed = settings.seed if settings.seed is not None else secrets.randbelow(2**32)
-        self._broken: list[str] = []
-        self._failed: set[int] = set()
+        self._dice = random.Random(self._seed)
+        self._repeats, self._ended = 0, False
+        self._suspicions: list[set[int]] = []
+        self.machine = coordinator.machine(plan.demands(settings))
+        self.nodes = len(self._ranks)
+        self.several = [node for node, ranks in enumerate(self._ranks) if len(ranks) > 1]
+        self.dropped: dict[int, str] = {}
+        self.broken: list[str] = []
         self.folder = Path()
 
     @property
     def pair(self) -> Case:
-        """What is measured, of two nodes."""
-        return replace(self._case([[0, 1]]), world_size=len(self._ranks[0]) * 2, groups="world")
+        """What two nodes are asked, as a case of their own."""
+        case = analysis.case(self._settings, self._coordinator.place.world_size, [self._members((0, 1))])
+        return replace(case, world_size=2 * len(self._members((0,))), groups="world")
 
-    def judged(self, allowed: float, least_rate: float | None) -> GateVerdict:
-        """Measure as far as needed, and conclude."""
-        nodes = len(self._ranks)
-        taken = self._measured("look", analysis.looks(nodes))
-        suspected = analysis.suspects(taken, nodes, allowed)
-        again = self._measured("retest", analysis.retests(nodes, suspected)) if suspected else []
-        # Time of a pair of nodes at the bus bandwidth that it must reach.
-        usual_s = (operations.busbw(self._case([[0, 1]]), 1.0) or 0.0) / least_rate if least_rate else None
-        checks = analysis.judge(taken, again, suspected, nodes, allowed, usual_s)
-        for node in self._failed:
-            checks[node] = NodeCheck(node, checks[node].score, None, analysis.FAIL, "a rank of it failed")
-        sound = [check.node for check in checks if check.verdict != analysis.FAIL]
-        groups = self._measured("scale", analysis.levels(sound))
-        return analysis.conclude(checks, analysis.judge_groups(groups, taken, nodes, allowed), self._broken)
+    def measured(
+        self, stage: str, nodes: Sequence[int], rounds_of: Callable[[Sequence[int]], list[Round]]
+    ) -> list[Times]:
+        """Seconds of each group in each round; see `analysis.Fleet`."""
+        order, unexplained = list(nodes), list[str]()
+        while True:
+            order = [node for node in order if node not in self.dropped]
+            rounds = rounds_of(order)
+            if self._ended or not rounds:
+                return []
+            taken, failures = self._attempt(stage, rounds)
+            if not failures:
+                self.broken += unexplained
+                return taken
+            before = len(self.dropped)
+            self._ascribe(stage, failures)
+            if len(self.dropped) > before:  # which explains what failed before, too
+                unexplained = []
+            else:
+                unexplained.append(f"{stage}: {failures[0][0].text}")
+            if self._ended or len(unexplained) == MOST_FRUITLESS or self._repeats == MOST_REPEATS:
+                self.broken += [*unexplained, f"{stage}: given up"]
+                return taken
+            self._repeats += 1
+            self._dice.shuffle(order)  # other partners tell who of several is to blame
+            typer.echo(f"gate: {stage}: once more with {len(set(order) - self.dropped.keys())} nodes", err=True)
 
-    def _measured(self, stage: str, rounds: Sequence[Sequence[Sequence[int]]]) -> list[dict[Any, float]]:
-        """Seconds of each group of nodes in each round; groups that failed are left out."""
-        if not rounds:
-            return []
-        cases = [self._case(groups) for groups in rounds]
-        distinct = list({case.key: case for case in cases}.values())
-        machine = self._coordinator.machine(plan.demands(self._settings))
-        planned = plan.of_cases(self._settings, machine, self._seed, f"gate-{stage}", distinct)
+    def _attempt(self, stage: str, rounds: Sequence[Round]) -> tuple[list[Times], list[_Failed]]:
+        """Measure once."""
+        ranks = {rank for groups in rounds for group in groups for rank in self._members(group)}
+        members = sorted({0, *ranks})
+        place = {rank: number for number, rank in enumerate(members)}
+        cases = [
+            analysis.case(
+                self._settings, len(members), [[place[rank] for rank in self._members(group)] for group in groups]
+            )
+            for groups in rounds
+        ]
+        self._coordinator.choose(members)
+        planned = plan.of_cases(self._settings, self.machine, self._seed, f"gate-{stage}", cases)
         facts: Json = {"argv": self._argv, "overrides": [], "collbench": __version__}
         path = folders.create(RESULTS, planned, self._raw, facts)
         if self.folder == Path():
             self.folder = path
-        measure(path, False, self._coordinator)
-        samples = {entry.case.key: entry for entry in folders.read(path).samples}
-        return [self._times(samples[case.key], groups) for case, groups in zip(cases, rounds, strict=True)]
+        taken: list[Times] = []
+        failures: list[_Failed] = []
+        try:
+            measure(path, False, self._coordinator, goes_on=False)
+        except RankError as error:
+            self._ended = error.rank is None  # rank 0 cannot be ended: nothing else should be measured
+            failures.append((Failure("start", error.rank or 0, str(error)), rounds[0], members))
+        samples = {(entry.case.key, entry.launch): entry for entry in folders.read(path).samples}
+        counts: Counter[str] = Counter()
+        for case, groups in zip(cases, rounds, strict=True):
+            counts[case.key] += 1
+            entry = samples.get((case.key, counts[case.key]))
+            if entry is not None and entry.failure is not None:
+                failures.append((entry.failure, groups, members))
+            taken.append(self._times(entry, groups, place))
+        return taken, failures
 
-    def _case(self, groups: Sequence[Sequence[int]]) -> Case:
-        members = [[rank for node in nodes for rank in self._ranks[node]] for nodes in groups]
-        settings = self._settings
-        return operations.usual(
-            Case(
-                settings.operations[0],
-                settings.backends[0],
-                self._coordinator.place.world_size,
-                settings.dtypes[0],
-                max(settings.size_list, default=0),
-                buffers=settings.buffers,
-                groups=subgroups.in_text(members),
-            )
-        )
-
-    def _times(self, samples: Samples, groups: Sequence[Sequence[int]]) -> dict[Any, float]:
-        if samples.failure is not None or samples.timed is None:
-            failure = samples.failure
-            if failure is not None:
-                self._broken.append(failure.text)
-                self._failed |= {n for n, ranks in enumerate(self._ranks) if failure.rank in ranks}
+    def _times(self, entry: Samples | None, groups: Round, place: Mapping[int, int]) -> Times:
+        if entry is None or entry.failure is not None or entry.timed is None:
             return {}
         times_s = {}
-        for nodes in groups:
-            ranks = [rank for node in nodes for rank in self._ranks[node]]
-            slowest = samples.timed.duration_ns[:, ranks].max(axis=1)
-            times_s[tuple(nodes)] = float(np.mean(slowest)) / 1e9
+        for group in groups:
+            ranks = [place[rank] for rank in self._members(group)]
+            times_s[group] = float(np.mean(entry.timed.duration_ns[:, ranks].max(axis=1))) / 1e9
         return times_s
+
+    def _members(self, group: Group) -> list[int]:
+        """The ranks of a group of nodes: as many of each node as the one with fewest has; of one node, of `several`."""
+        compared = self.several if len(group) == 1 and self.several else range(self.nodes)
+        each = min(len(self._ranks[node]) for node in compared)
+        return [rank for node in group for rank in self._ranks[node][:each]]
+
+    # ── who is to blame ──────────────────────────────────────────────────────────────────────────
+    def _ascribe(self, stage: str, failures: Sequence[_Failed]) -> None:
+        """Drop the nodes that the failures of an attempt are ascribed to.
+
+        If hosts do not answer, all else comes of that. Else a node is to blame if the evidence points to it alone, or
+        if it is the only one that two attempts have in common.
+        """
+        lost = {self._node_of[rank]: text for rank, text in self._coordinator.lost().items()}
+        if lost.keys() - self.dropped.keys():
+            for node, text in lost.items():
+                self._drop(node, text)
+            return
+        suspicions = []
+        for failure, groups, members in failures:
+            ranks = {*failure.suspects, *(() if failure.rank is None else (failure.rank,))}
+            nodes = {self._node_of[members[rank]] for rank in ranks}
+            if failure.kind == "wrong":  # whoever sees a wrong sum need not have made it
+                nodes = {node for group in groups if nodes & set(group) for node in group}
+            nodes -= self.dropped.keys()
+            suspicions.append(nodes)
+            shared = [nodes & earlier for earlier in self._suspicions if len(nodes & earlier) == 1]
+            for node in nodes if len(nodes) == 1 else next(iter(shared), set()):
+                self._drop(node, f"{FAILED[failure.kind]}, in the stage {stage}")
+        self._suspicions += suspicions
+
+    def _drop(self, node: int, why: str) -> None:
+        if node not in self.dropped:
+            self.dropped[node] = why
+            typer.echo(f"gate: {self._hosts[node]} is dropped: {why}", err=True)

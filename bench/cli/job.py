@@ -19,11 +19,13 @@ def run_task(
     task: "Callable[[Coordinator | None], int]",
     asked: Callable[[], bytes],
     sides: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
+    partial: bool = False,
 ) -> int:
     """Run `task` and return its exit code. It gets the `Coordinator` of the job; None if this process is in no job.
 
     asked: returns the configuration and whatever else must be the same in all processes, as bytes. sides: variables of
     the ranks of each side, in a run that has sides; rank 0 tells the others, which check what they do not know.
+    partial: whether the task can do without processes that do not come.
     """
     from bench.launch import job
     from bench.launch.job import JobSecret
@@ -46,7 +48,7 @@ def run_task(
     # Launchers end the rest of a job as soon as one process exits with an error: before that,
     # rank 0 starts to ignore SIGTERM, so that it still exits in order.
     with coordinating(
-        place, secret, asked, sides, before_leaving=lambda: interrupts.ignore(signal.SIGTERM)
+        place, secret, asked, sides, before_leaving=lambda: interrupts.ignore(signal.SIGTERM), partial=partial
     ) as coordinator:
         coordinator.code = task(coordinator)
     return coordinator.code

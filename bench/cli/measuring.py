@@ -111,8 +111,8 @@ def _conclude(path: Path, plots: bool) -> int:
     return 1 if problems else 0
 
 
-def measure(path: Path, plots: bool, coordinator: "Coordinator | None" = None) -> None:
-    """Measure what is missing in a run, with a progress bar."""
+def measure(path: Path, plots: bool, coordinator: "Coordinator | None" = None, goes_on: bool = True) -> None:
+    """Measure what is missing in a run, with a progress bar. goes_on: also after a launch that failed."""
     from bench.launch import mpirun, sweep, turns
     from bench.report.progress import CaseProgress
 
@@ -145,6 +145,7 @@ def measure(path: Path, plots: bool, coordinator: "Coordinator | None" = None) -
                 launches.append,
                 observing,
                 loading.join,
+                goes_on=goes_on,
             )
             turns.drive(measuring)
 

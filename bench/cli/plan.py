@@ -23,7 +23,7 @@ from bench.model.records import Machine
 from bench.model.units import parse_share
 from bench.planning import plan as planning
 from bench.report import listings
-from bench.report.launch_files import JobSpec, LauncherName, launch_file
+from bench.report.launch_files import JobSpec, JobVerb, LauncherName, launch_file
 from bench.store import folders, ledger
 
 
@@ -47,6 +47,7 @@ def plan(
         int | None,
         typer.Option(help="With --launcher; left out: for the largest world size, or 8 with GPUs."),
     ] = None,
+    verb: Annotated[JobVerb, typer.Option(help="With --launcher: what the job is to do.")] = JobVerb.RUN,
     given: Given = NO_FLAGS,
 ) -> int:
     """With --from RUN: how many launches and iterations a run like that one needs."""
@@ -60,8 +61,10 @@ def plan(
     if launcher is not None:
         if config is None:
             raise BenchError("plan --launcher: the file names a configuration; keep the flags in one with --save first")
-        typer.echo(launch_file_for(config, sets, launcher, nodes, ranks_per_node), nl=False)
+        typer.echo(launch_file_for(config, sets, launcher, nodes, ranks_per_node, verb), nl=False)
         return 0
+    if verb != JobVerb.RUN:
+        raise BenchError(f"plan --verb {verb}: it is for --launcher")
     asked = source("plan", config, given)
     typer.echo(asked.shown, nl=bool(asked.shown))
     settings = configuration.parse(asked.raw, asked.name, sets, asked.default_name)
@@ -105,7 +108,9 @@ PLENTY_BYTES, USUAL_CACHE_BYTES = 2**60, 32 * 2**20
 USUAL_GPUS = 8
 
 
-def launch_file_for(config: Path, sets: list[str], launcher: LauncherName, nodes: int, each: int | None) -> str:
+def launch_file_for(
+    config: Path, sets: list[str], launcher: LauncherName, nodes: int, each: int | None, verb: JobVerb = JobVerb.RUN
+) -> str:
     """The text of the file. each: ranks on a host; None for as many as the largest world size needs.
 
     Without world sizes: one a GPU of a usual server, or one a host.
@@ -113,13 +118,15 @@ def launch_file_for(config: Path, sets: list[str], launcher: LauncherName, nodes
     if nodes < 1 or (each is not None and each < 1):
         raise BenchError("plan --launcher: --nodes and --ranks-per-node are 1 or more")
     settings, _ = configuration.load(names.path_of(config), sets)
-    return launch_file(launcher, wanted(settings, config, sets, nodes, each))
+    return launch_file(launcher, wanted(settings, config, sets, nodes, each, verb))
 
 
-def wanted(settings: Config, config: Path, sets: list[str], nodes: int, each: int | None) -> JobSpec:
+def wanted(
+    settings: Config, config: Path, sets: list[str], nodes: int, each: int | None, verb: JobVerb = JobVerb.RUN
+) -> JobSpec:
     """The job that the file has to start, with its estimated time."""
     gpus = any(BACKENDS[name].device == "cuda" for name in settings.backends)
-    if settings.world_sizes:
+    if settings.world_sizes and verb == JobVerb.RUN:
         each = each or math.ceil(max(settings.world_sizes) / nodes)
     else:
         each = each or (USUAL_GPUS if gpus else 1)
@@ -127,6 +134,16 @@ def wanted(settings: Config, config: Path, sets: list[str], nodes: int, each: in
     machine = Machine(
         "", ranks, PLENTY_BYTES, USUAL_CACHE_BYTES, ranks, backends_missing={}, ranks=ranks, ranks_a_host=each
     )
+    if verb == JobVerb.GATE:
+        from bench.analyze import gate  # here: loads scipy
+
+        gate.check(settings, config)
+        if nodes < 2:
+            raise BenchError("plan --verb gate: it compares nodes: --nodes 2 or more")
+        seconds, largest = gate.estimates_s(settings, machine, [each] * nodes)[1], ranks
+    else:
+        seconds = planning.estimate_s(planned(settings, machine, 0, recording_of(settings)))
+        largest = max(settings.world_sizes, default=ranks)
     return JobSpec(
         name=settings.name,
         config=str(config),
@@ -134,6 +151,7 @@ def wanted(settings: Config, config: Path, sets: list[str], nodes: int, each: in
         nodes=nodes,
         each=each,
         gpus=gpus,
-        largest=max(settings.world_sizes, default=ranks),
-        seconds=planning.estimate_s(planned(settings, machine, 0, recording_of(settings))),
+        largest=largest,
+        seconds=seconds,
+        verb=verb,
     )

@@ -153,7 +153,7 @@ class _Agent:
                 RANK,
                 replace(job, log=str(folder / "log")),
                 folder,
-                rank=self.rank,
+                rank=message["rank"],
                 world_size=message["world_size"],
                 rendezvous=message["rendezvous"],
                 device=message["device"],

@@ -6,7 +6,8 @@ report) is as on one machine. The other end is `agent`; `protocol/messages.py` l
 
 Here, too, every launch has fresh processes and a fresh process group. The processes that torchrun or srun started stay
 outside of it: each forks a new rank for each launch, so a rank that hangs is killed from outside. A smaller world
-size uses the first ranks. It is not a subgroup of a long-lived group, whose other ranks would wait and fail with it.
+size uses the first ranks, or the first of those that were chosen. It is not a subgroup of a long-lived group, whose
+other ranks would wait and fail with it.
 """
 
 import contextlib
@@ -45,11 +46,15 @@ LEAVE_WAIT_S = 5.0
 
 @dataclass(slots=True)
 class Coordinator:
-    """The job as rank 0 sees it. code: exit status of all its processes."""
+    """The job as rank 0 sees it. code: exit status of all its processes.
+
+    handshakes: of the processes that came, in order of rank. absent: the ranks of those that did not.
+    """
 
     place: JobRank
     launcher: "JobLauncher"
     handshakes: list[Json]
+    absent: tuple[int, ...] = ()
     code: int = 1
 
     def machine(self, demands: Demands | None = None) -> Machine:
@@ -57,13 +62,23 @@ class Coordinator:
         shared = demands is not None and demands.shared_gpus
         if demands is not None and demands.gpus and not shared:
             compatibility.check_gpus(self.handshakes)
-        self.launcher.devices = [compatibility.device_of(handshake, shared) for handshake in self.handshakes]
+        self.launcher.devices = {h["rank"]: compatibility.device_of(h, shared) for h in self.handshakes}
         return compatibility.merged(self.handshakes)
 
+    def choose(self, members: Sequence[int]) -> None:
+        """Let later launches use these processes of the job only, numbered anew in this order; rank 0 is the first."""
+        self.launcher.members = tuple(members)
+
+    def lost(self) -> dict[int, str]:
+        """The ranks of processes that no longer answer, with the reasons."""
+        return self.launcher.agents.lost()
+
     def facts(self) -> Json:
-        """Facts for the record: the launcher, the number of ranks, and the hosts."""
-        started = {"launcher": self.place.launcher, "ranks": self.place.world_size}
-        return {"job": started, "hosts": compatibility.hosts(self.handshakes)}
+        """Facts for the record: the launcher, the number of ranks, and the hosts; ranks are numbered as in launches."""
+        of_rank = {handshake["rank"]: handshake for handshake in self.handshakes}
+        members = [of_rank[member] | {"rank": rank} for rank, member in enumerate(self.launcher.members)]
+        started = {"launcher": self.place.launcher, "ranks": len(members)}
+        return {"job": started, "hosts": compatibility.hosts(members)}
 
 
 @contextlib.contextmanager
@@ -73,11 +88,13 @@ def coordinating(
     asked: Callable[[], bytes],
     sides: Mapping[str, Mapping[str, str]],
     before_leaving: Callable[[], None],
+    partial: bool = False,
 ) -> Iterator[Coordinator]:
     """Context in which all agents of the job are connected. Raises JobError if the processes do not fit together.
 
     asked: see `compatibility.handshake`. sides: variables of each side of a run that has sides.
-    before_leaving: called before the agents are told to leave.
+    before_leaving: called before the agents are told to leave. partial: whether the job goes on without processes that
+    do not come in time.
     """
     address = own_address(place, time.monotonic() + JOIN_WAIT_S)
     interface = None if place.one_host else network.interface_of(address)
@@ -87,10 +104,12 @@ def coordinating(
         Launcher(interface) as launcher,
     ):
         try:
-            handshakes = agents.gather(compatibility.handshake(place, asked), JOIN_WAIT_S)
+            handshakes = agents.gather(compatibility.handshake(place, asked), JOIN_WAIT_S, partial)
             compatibility.check(handshakes)
-            devices = [compatibility.device_of(handshake) for handshake in handshakes]
-            coordinator = Coordinator(place, JobLauncher(launcher, agents, address, devices, sides), handshakes)
+            devices = {handshake["rank"]: compatibility.device_of(handshake) for handshake in handshakes}
+            absent = tuple(rank for rank in range(place.world_size) if rank not in devices)
+            starter = JobLauncher(launcher, agents, address, devices, sides, tuple(devices))
+            coordinator = Coordinator(place, starter, handshakes, absent)
             yield coordinator
             agents.code = coordinator.code
         except BenchError as error:
@@ -134,15 +153,17 @@ def listen(place: JobRank, address: str) -> socket.socket:
 class JobLauncher:
     """Starts rank 0 of each launch here, and has the agents start the others.
 
-    address: of this host, where rank 0 listens. devices: GPU of each rank. sides: variables of each side of a run that
-    has sides. side: the one whose variables ranks get.
+    address: of this host, where rank 0 listens. devices: GPU of each rank of the job. sides: variables of each side of
+    a run that has sides. members: ranks of the job that launches may use, rank 0 first: their places here are their
+    ranks in a launch. side: the one whose variables ranks get.
     """
 
     launcher: Launcher
     agents: "Agents"
     address: str
-    devices: list[int]
+    devices: Mapping[int, int]
     sides: Mapping[str, Mapping[str, str]]
+    members: tuple[int, ...]
     side: str = ""
     launches: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
@@ -155,11 +176,18 @@ class JobLauncher:
             rendezvous = f"tcp:{host}:{port}"
             variables = self.sides.get(self.side, {})
             task = {"job": asdict(job), "variables": dict(variables)}
+            members = self.members[1:world_size]
             orders = [
-                {"world_size": world_size, "rendezvous": rendezvous, "device": self.devices[rank], **task}
-                for rank in range(1, world_size)
+                {
+                    "rank": rank,
+                    "world_size": world_size,
+                    "rendezvous": rendezvous,
+                    "device": self.devices[member],
+                    **task,
+                }
+                for rank, member in enumerate(members, 1)
             ]
-            others = self.agents.start(next(self.launches), world_size, orders)
+            others = self.agents.start(next(self.launches), members, orders)
             folder = self.launcher.folder()
 
             def clean() -> None:
@@ -227,12 +255,13 @@ class RemoteAgent:
 class RemoteRank:
     """A rank that an agent has started, with its agent's last report of it. Implements `ranks.Rank`.
 
-    problem: why it could not be started.
+    rank: in its launch; that of its agent may be another one. problem: why it could not be started.
     """
 
     agents: "Agents"
     agent: RemoteAgent
     launch: int
+    rank: int
     exit_code: int | None = None
     log: str = ""
     health: dict[str, Json] = field(default_factory=dict)
@@ -241,10 +270,6 @@ class RemoteRank:
     reported_progress: int = 0
     reported_state: str = "running"
     reported_stack: str = ""
-
-    @property
-    def rank(self) -> int:
-        return self.agent.rank
 
     @property
     def connection(self) -> AuthenticatedConnection:
@@ -325,21 +350,28 @@ class Agents:
         for line in (*self._lines.values(), *(agent.line for agent in agents)):
             line.close()
 
-    def gather(self, own: Json, seconds: float) -> list[Json]:
-        """All handshakes, in order of rank. Raises JobError if one is missing after `seconds`, or comes twice."""
+    def gather(self, own: Json, seconds: float, partial: bool = False) -> list[Json]:
+        """All handshakes, in order of rank. Raises JobError if one is missing after `seconds`, or comes twice.
+
+        partial: those that are missing are left out, unless all are.
+        """
         wanted = set(range(1, self._world_size))
         self.wait_until(lambda: self._interrupted or self._problem or wanted <= set(self._members), seconds)
         self.raise_if_interrupted()
         if self._problem:
             raise JobError(self._problem)
         missing = sorted(wanted - set(self._members))
-        if missing:
+        if missing and not (partial and len(missing) < len(wanted)):
             names = ", ".join(map(str, missing[:10])) + (", …" if len(missing) > 10 else "")
             raise JobError(
                 f"of {self._world_size} ranks {len(missing)} did not come within {seconds:g} s: {names}; the same "
                 "command must run on all of them, with the same COLLBENCH_SECRET if one is set"
             )
-        return [own, *(self._members[rank].handshake for rank in sorted(wanted))]
+        return [own, *(self._members[rank].handshake for rank in sorted(wanted - set(missing)))]
+
+    def lost(self) -> dict[int, str]:
+        """The ranks of agents that no longer answer, with the reasons."""
+        return {rank: agent.lost for rank, agent in sorted(self._members.items()) if agent.lost is not None}
 
     def raise_if_interrupted(self) -> None:
         """Raise KeyboardInterrupt if one of the other processes was interrupted."""
@@ -351,17 +383,17 @@ class Agents:
         with self._changed:
             self._changed.wait_for(condition, seconds)
 
-    def start(self, launch: int, world_size: int, orders: Sequence[Json]) -> list[RemoteRank]:
-        """Have the agents start ranks 1 to world_size - 1. orders: fields of the `start` message of each.
+    def start(self, launch: int, members: Sequence[int], orders: Sequence[Json]) -> list[RemoteRank]:
+        """Have these agents start ranks 1, 2, … of a launch. orders: fields of the `start` message of each.
 
         Raises LostRankError if one of these agents is lost: before anything is started, if that is known by then.
         Raises RankError if an agent could not start its rank.
         """
         self.raise_if_interrupted()
-        ranks = [RemoteRank(self, self._members[rank], launch) for rank in range(1, world_size)]
+        ranks = [RemoteRank(self, self._members[member], launch, rank) for rank, member in enumerate(members, 1)]
         for rank in ranks:
             if rank.lost:
-                raise LostRankError(rank.rank, rank.lost)
+                raise LostRankError(rank.lost, rank.rank)
         try:
             for rank, order in zip(ranks, orders, strict=True):
                 rank.agent.ranks[launch] = rank
@@ -373,23 +405,23 @@ class Agents:
                 rank.kill()
             for rank in ranks:
                 rank.join(KILL_WAIT_S)
-                line = rank.line or self._lines.pop((launch, rank.rank), None)
+                line = rank.line or self._lines.pop((launch, rank.agent.rank), None)
                 if line is not None:
                     line.close()
             raise
         return ranks
 
     def _line(self, rank: RemoteRank) -> AuthenticatedConnection:
-        place = (rank.launch, rank.rank)
+        place = (rank.launch, rank.agent.rank)
         self.wait_until(
             lambda: place in self._lines or rank.lost or rank.problem or self._interrupted, RANK_LINE_WAIT_S
         )
         self.raise_if_interrupted()
         if rank.problem:
-            raise RankError(rank.problem)
+            raise RankError(rank.problem, rank.rank)
         if place not in self._lines:
             rank.agent.lose("does not answer")
-            raise LostRankError(rank.rank, str(rank.lost))
+            raise LostRankError(str(rank.lost), rank.rank)
         return self._lines.pop(place)
 
     # ── the threads ──────────────────────────────────────────────────────────────────────────────

@@ -72,8 +72,9 @@ class LocalRank:
             return "gone"
 
     def ask_stack(self) -> None:
-        if self.process.is_alive() and self.process.pid:
-            psutil.Process(self.process.pid).send_signal(signal.SIGUSR1)
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if self.process.is_alive() and self.process.pid:
+                psutil.Process(self.process.pid).send_signal(signal.SIGUSR1)
 
     def stack(self) -> str:
         try:

@@ -99,6 +99,8 @@ def watch(
             turn.ask(listener.tell_go)
         if listener.one_ended_early():
             listener.read_last_messages()
+            # Whoever is left without a word may be what the others waited for in vain.
+            _ask_stacks([m for m in ranks.members if m.exit_code is None and not listener.reports[m.rank].error])
             outcome.failure = explain_exit(_evidence(ranks, listener.reports, log, printed_from))
             break
         progress = ranks.progress()
@@ -110,17 +112,22 @@ def watch(
         last_progress, looked = progress, now
         allowed = timeout_s if outcome.ready_s is not None else timeout_s + START_ALLOWANCE_S
         if silence_s > allowed:
-            for member in ranks.members:
-                member.ask_stack()
-            deadline = time.monotonic() + STACK_WAIT_S
-            while time.monotonic() < deadline and not all(member.stack() for member in ranks.members):
-                time.sleep(0.02)
+            _ask_stacks(ranks.members)
             outcome.failure = explain_hang(_evidence(ranks, listener.reports, log, printed_from), allowed)
             break
     if turn is not None:
         turn.leave()
     outcome.position = ranks.position()
     return outcome
+
+
+def _ask_stacks(members: Sequence[Rank]) -> None:
+    """Ask ranks for their stacks and states, and wait a moment for the answers."""
+    for member in members:
+        member.ask_stack()
+    deadline = time.monotonic() + STACK_WAIT_S
+    while time.monotonic() < deadline and not all(member.stack() for member in members):
+        time.sleep(0.02)
 
 
 @dataclass(slots=True)
@@ -221,7 +228,7 @@ class _Listener:
 # ── evidence ─────────────────────────────────────────────────────────────────────────────────────
 # Errors of torch in a rank whose peer is gone or silent; the texts differ between versions and backends.
 _VICTIM = re.compile(
-    r"connection (was )?(closed|reset|refused)|closed by peer|reset by peer|broken pipe|timed? ?out"
+    r"connection (was )?(likely )?(closed|reset|refused)|closed by peer|reset by peer|broken pipe|timed? ?out"
     r"|socket closed|remote process|ncclRemoteError|peer has closed|NCCL communicator was aborted|crash on rank \d",
     re.IGNORECASE,
 )
@@ -308,7 +315,7 @@ def innermost_frame(dump: str) -> str | None:
 
 # ── whom the evidence names ──────────────────────────────────────────────────────────────────────
 def explain_exit(ranks: Sequence[Evidence]) -> Failure:
-    """The failure of the rank that ended first, if known. In order: lost, killed, raised, left early, victims."""
+    """The failure of the rank that ended first, if known. In order: lost, killed, raised, stopped, left early."""
     for rank in ranks:
         if rank.lost is not None:
             return Failure("lost", rank.rank, rank.lost)
@@ -326,6 +333,9 @@ def explain_exit(ranks: Sequence[Evidence]) -> Failure:
     for rank in raised:
         if not _VICTIM.search(rank.error or ""):
             return Failure("raised", rank.rank, f"rank {rank.rank} raised {rank.error}")
+    for rank in ranks:
+        if rank.state == "stopped" and rank.exit_code is None:
+            return Failure("hang", rank.rank, f"rank {rank.rank} is stopped (SIGSTOP or a debugger), others gave up")
     left = [rank for rank in ranks if rank.exit_code is not None and not rank.finished and rank.error is None]
     if len(ranks) > 1 and len(left) == len(ranks) and len({rank.exit_code for rank in left}) == 1:
         # MPI ranks do this when mpirun is killed
@@ -366,5 +376,6 @@ def explain_hang(ranks: Sequence[Evidence], timeout_s: float) -> Failure:
             first = suspects[0]
             where = f", but {first.stack}" if first.stack and "not in" in reason else ""
             also = "".join(f", so is rank {other.rank}" for other in suspects[1:])
-            return Failure("hang", first.rank, f"{silence}: rank {first.rank} {reason}{where}{also}")
+            named = tuple(rank.rank for rank in suspects) if len(suspects) > 1 else ()
+            return Failure("hang", first.rank, f"{silence}: rank {first.rank} {reason}{where}{also}", named)
     return Failure("hang", None, f"{silence}: all ranks wait for each other, none stands out")

@@ -79,12 +79,14 @@ def sweep(
     before_go: Callable[[], None] = lambda: None,
     turn: Turn | None = None,
     probe: bool = True,
+    goes_on: bool = True,
 ) -> Measuring[None]:
     """Measure what is in the plan and not among the samples that are `done`.
 
     append: takes each line of samples.jsonl. launched: takes a record of each launch, with the facts of its ranks.
     before_go: called when ranks are ready to measure. turn: of a side that takes turns with another one.
-    probe: ask NCCL what it chooses, in launches at the end.
+    probe: ask NCCL what it chooses, in launches at the end. goes_on: whether all else is measured after a launch that
+    failed.
     """
     spent = Spent()
     for samples in done if plan.budget_s is not None else ():
@@ -135,6 +137,8 @@ def sweep(
             outcome = yield from measure(rest)
             launched(_record(rest, outcome))
             rest = _after(rest, outcome, keep)
+            if outcome.failure is not None and not goes_on:
+                return
             if outcome.stuck:
                 raise RankError(f"{outcome.stuck}; what was measured is kept, go on once it has ended")
     for launch in _to_probe(measured) if probe else ():

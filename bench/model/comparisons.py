@@ -212,34 +212,41 @@ class CheckedTable:
 # ── the nodes of a fleet ─────────────────────────────────────────────────────────────────────────
 @dataclass(frozen=True, slots=True)
 class NodeCheck:
-    """A node that was measured in pairs with others. score: logarithm of its time over the usual one.
+    """Whether a node of a fleet is good enough. verdict: PASS, FAIL or INCONCLUSIVE; note: why.
 
-    rate: its rate as a share of the usual one, where it was retested or held against a table. verdict: PASS, FAIL or
-    INCONCLUSIVE.
+    rate: as a share of the usual one, or of what a table expects, with an interval if it was retested; None if unknown.
     """
 
     node: int
-    score: float
-    rate: float | None
     verdict: str
+    rate: Interval | None
     note: str
 
 
 @dataclass(frozen=True, slots=True)
 class GroupCheck:
-    """A group of nodes that is slow together. rate: as a share of that of other groups of its size."""
+    """A group of nodes that is slow together: FAIL, or INCONCLUSIVE if chance could be the reason.
+
+    rate: as a share of that of other groups of its size; None if it could not be retested.
+    """
 
     nodes: tuple[int, ...]
-    rate: float
+    verdict: str
+    rate: Interval | None
 
 
 @dataclass(frozen=True, slots=True)
 class GateVerdict:
-    """Whether a fleet is good enough. broken: sentences on what failed while it was measured."""
+    """Whether a fleet is good enough: FAIL if a node or a group fails, INCONCLUSIVE if one is or something broke.
+
+    nodes: in order. remarks: sentences on what was not measured. broken: sentences on what failed meanwhile and could
+    be ascribed to no node.
+    """
 
     verdict: str
     nodes: tuple[NodeCheck, ...]
     groups: tuple[GroupCheck, ...]
+    remarks: tuple[str, ...]
     broken: tuple[str, ...]
 
 

@@ -57,7 +57,11 @@ class UnmeasurableError(BenchError):
 
 
 class RankError(BenchError):
-    """The ranks' processes could not be started."""
+    """The ranks' processes could not be started; rank: the one that is to blame, None if none is."""
+
+    def __init__(self, text: str, rank: int | None = None) -> None:
+        super().__init__(text)
+        self.rank = rank
 
 
 class MpirunError(RankError):
@@ -69,8 +73,4 @@ class JobError(BenchError):
 
 
 class LostRankError(RankError):
-    """The process of a job that should have started rank `rank` is gone."""
-
-    def __init__(self, rank: int, text: str) -> None:
-        super().__init__(text)
-        self.rank = rank
+    """The process of a job that should have started a rank is gone."""

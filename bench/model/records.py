@@ -436,12 +436,14 @@ FailureKind = Literal["killed", "exited", "raised", "hang", "wrong", "start", "l
 class Failure:
     """Why a case has no number. A failure is a result and is kept like one.
 
-    rank: the rank that the evidence points to; None if it points to none.
+    rank: the rank that the evidence points to; None if it points to none. suspects: where it points to several ranks
+    alike, all of them.
     """
 
     kind: FailureKind
     rank: int | None
     text: str
+    suspects: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

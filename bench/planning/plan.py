@@ -7,6 +7,7 @@ affect the same sizes each time (docs/method.md).
 
 import itertools
 import random
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -99,9 +100,19 @@ def expand(
 
 
 def of_cases(config: Config, machine: Machine, seed: int, name: str, cases: Sequence[Case]) -> Plan:
-    """The plan of one launch of these cases, in this order, sampled as the configuration says; it has no budget."""
-    launch = Launch(cases[0].backend, cases[0].world_size, 1, tuple(cases))
-    return replace(_plan(config, machine, seed, [launch]), name=name, launches=1)
+    """The plan of these cases, in this order, sampled as the configuration says; it has no budget.
+
+    One launch has them all; a case that occurs again is measured in the next launch.
+    """
+    launches: list[list[Case]] = []
+    counts: Counter[str] = Counter()
+    for case in cases:
+        if counts[case.key] == len(launches):
+            launches.append([])
+        launches[counts[case.key]].append(case)
+        counts[case.key] += 1
+    order = [Launch(cases[0].backend, cases[0].world_size, number, tuple(of)) for number, of in enumerate(launches, 1)]
+    return replace(_plan(config, machine, seed, order), name=name, launches=len(order))
 
 
 def _plan(config: Config, machine: Machine, seed: int, order: Iterable[Launch]) -> Plan:

@@ -12,7 +12,7 @@ From a rank to its parent:
 
 From a parent to its rank: go (begin to measure, or: it is your turn). From rank 0 of a job to its agents:
 
-    start     start a rank; launch, world_size, rendezvous, device, job, variables
+    start     start a rank; launch, rank (of the launch), world_size, rendezvous, device, job, variables
     inspect   report the state and the stack of the rank
     kill      kill the rank
     leave     exit with the status `code`
@@ -20,7 +20,7 @@ From a parent to its rank: go (begin to measure, or: it is your turn). From rank
 From an agent to rank 0:
 
     handshake     facts about its process and what it was asked to do (`launch.compatibility`)
-    rank_line     first message on a new connection, which from then on belongs to a rank; launch, rank
+    rank_line     first message on a new connection, which from then on belongs to a rank; launch, rank (of the agent)
     progress      value: number of iterations that the rank has made
     inspected     state, stack
     ended         the rank has exited; code, log, health: of GPUs and network adapters meanwhile

@@ -229,7 +229,7 @@ class _MeasuredCase:
         first, text = next(iter(wrong.items()))
         if not self._inner.checks():  # an invariant is violated by all ranks together
             text = f"wrong result {when} on {len(wrong)} of {len(problems)} ranks: rank {first}: {text}"
-        return Failure("wrong", first if len(wrong) == 1 else None, text)
+        return Failure("wrong", first if len(wrong) == 1 else None, text, tuple(wrong) if len(wrong) > 1 else ())
 
     def costs(self) -> Json:
         """The costs of the case on this rank, to be gathered, by fields of `Usage`; None: not measured."""

@@ -3,6 +3,7 @@
 In: conclusions. Out: Markdown. Computes only shares and layout.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from bench.model.comparisons import GateVerdict
@@ -293,12 +294,10 @@ def gate_document(verdict: GateVerdict, names: Sequence[str]) -> str:
     """
     odd = [check for check in verdict.nodes if check.verdict != PASS or check.note]
     shown = list(verdict.nodes) if len(verdict.nodes) <= SHOWN_NODES else odd
-    rows = [
-        [names[check.node], check.verdict, NOTHING if check.rate is None else f"{check.rate:.0%}", check.note]
-        for check in shown
-    ]
-    failed = sum(check.verdict == "FAIL" for check in verdict.nodes)
-    lines = [f"{verdict.verdict}: {failed or 'none'} of {len(verdict.nodes)} nodes named", ""]
+    rows = [[names[check.node], check.verdict, _share(check.rate), check.note] for check in shown]
+    counts = Counter(check.verdict for check in verdict.nodes)
+    counted = ", ".join(f"{count} {word}" for word, count in counts.items())
+    lines = [f"{verdict.verdict}: of {len(verdict.nodes)} nodes {counted}", ""]
     if rows:
         headers = ["node", "verdict", "of the usual rate", "note"]
         lines += [markdown.table(rows, headers, "llrl"), ""]
@@ -306,5 +305,13 @@ def gate_document(verdict: GateVerdict, names: Sequence[str]) -> str:
         lines.append(f"and {len(verdict.nodes) - len(shown)} further nodes that passed")
     for group in verdict.groups:
         members = ", ".join(names[node] for node in group.nodes)
-        lines.append(f"slow together, at {group.rate:.0%} of the rate of other groups of {len(group.nodes)}: {members}")
-    return "\n".join([*lines, *(f"failed: {text}" for text in verdict.broken)]).rstrip()
+        beside = f"{_share(group.rate)} of the rate of other groups of {len(group.nodes)}"
+        lines.append(f"{group.verdict}, slow together: {members}: {beside}")
+    return "\n".join([*lines, *verdict.remarks, *(f"failed: {text}" for text in verdict.broken)]).rstrip()
+
+
+def _share(rate: Interval | None) -> str:
+    """Such as `61 % (55 to 68 %)`."""
+    if rate is None:
+        return NOTHING
+    return f"{rate.value:.0%} ({rate.low:.0%} to {rate.high:.0%})" if rate.known else f"{rate.value:.0%}"

@@ -18,6 +18,13 @@ TIME_FACTOR, EXTRA_MINUTES = 2, 10
 WARNING_S = 60
 
 
+class JobVerb(StrEnum):
+    """Verbs that a job can be started with."""
+
+    RUN = "run"
+    GATE = "gate"
+
+
 class LauncherName(StrEnum):
     """Launchers that can start the processes of a job."""
 
@@ -30,7 +37,7 @@ class LauncherName(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """A run of `config` (with its `--set` overrides) by `each` ranks on each of `nodes` hosts.
+    """`verb` with `config` (and its `--set` overrides), for `each` ranks on each of `nodes` hosts.
 
     gpus: whether each rank needs one. largest: the largest world size that is asked for. seconds: estimated duration.
     """
@@ -43,6 +50,7 @@ class JobSpec:
     gpus: bool
     largest: int
     seconds: float
+    verb: JobVerb = JobVerb.RUN
 
     @property
     def ranks(self) -> int:
@@ -51,7 +59,7 @@ class JobSpec:
     @property
     def arguments(self) -> list[str]:
         """The arguments of run_bench.py."""
-        return ["run", self.config, *(part for text in self.sets for part in ("--set", text))]
+        return [self.verb.value, self.config, *(part for text in self.sets for part in ("--set", text))]
 
 
 def launch_file(launcher: LauncherName, job: JobSpec) -> str:
@@ -82,9 +90,25 @@ def launch_file(launcher: LauncherName, job: JobSpec) -> str:
         bind="--gpu-bind=none " if job.gpus else "",
         minutes=math.ceil(TIME_FACTOR * job.seconds / 60) + EXTRA_MINUTES,
         warning=WARNING_S,
+        **_WORDS[job.verb],
     )
 
 
+# What the files say of each verb. A gate goes on without a node that fails, if its scheduler lets it.
+_WORDS = {
+    JobVerb.RUN: {
+        "results": "results are in results/",
+        "end": "# The signal ends the run in order before its time is over; go on with: run --resume.",
+        "survive": "",
+        "keep": "",
+    },
+    JobVerb.GATE: {
+        "results": "gate.json and taint.txt are in results/",
+        "end": "# Status 0: every node passed; 1: some fail, their names are in taint.txt; 3: undecided.",
+        "survive": "#SBATCH --no-kill\n",
+        "keep": "--no-kill ",
+    },
+}
 # ── one for each launcher ────────────────────────────────────────────────────────────────────────
 _TEMPLATES = {
     LauncherName.TORCHRUN: """\
@@ -101,16 +125,16 @@ exec .venv/bin/torchrun --nnodes=$nodes --node-rank="$${1:?$$usage}" --nproc-per
     LauncherName.SLURM: """\
 #!/bin/bash
 # CollBench on $nodes hosts, $each ranks on each, with Slurm: sbatch slurm.sbatch, in the folder of CollBench.
-# That folder must be at the same place on all hosts, with its .venv; results are in results/.
-# The signal ends the run in order before its time is over; go on with: run --resume.
+# That folder must be at the same place on all hosts, with its .venv; $results.
+$end
 ${note}#SBATCH --job-name=$job
 #SBATCH --nodes=$nodes
 #SBATCH --ntasks-per-node=$each
 ${gpus}#SBATCH --exclusive
-#SBATCH --time=$minutes
+${survive}#SBATCH --time=$minutes
 #SBATCH --signal=TERM@$warning
 #SBATCH --output=%x-%j.log
-srun --cpu-bind=none ${bind}--kill-on-bad-exit=0 .venv/bin/python $command
+srun --cpu-bind=none ${bind}${keep}--kill-on-bad-exit=0 .venv/bin/python $command
 """,
     LauncherName.KUBERNETES: """\
 # CollBench on $nodes pods, $each ranks in each, on any Kubernetes: kubectl apply -f kubernetes.yaml

@@ -1,0 +1,98 @@
+"""What the gate says of simulated fleets: how often it finds a slow node, names a sound one, or decides nothing.
+
+In: nothing. Out: a table, printed by `python -m proof.gate` (two minutes). Starts no ranks; tests use the fleet, too.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from tabulate import tabulate
+
+from bench.analyze import gate
+from bench.analyze.gate import Group, Round, Times
+from bench.model.comparisons import GateVerdict
+
+# Scatter of the logarithm of a pair's time from round to round, as it is on clusters that are in use.
+SCATTER = 0.13
+ALLOWED = 0.85
+FLEETS, SLOW_RATE = 200, 0.7
+
+
+class Fleet:
+    """Pairs and groups take as long as their slowest member lets them; who is dead fails the rounds that it is in.
+
+    slow: node or group → its rate, 1 is usual; slow_inside: likewise of its ranks among themselves. dead: nodes that
+    are dropped when they are first measured. failing: stages whose rounds all fail, and nobody knows why.
+    """
+
+    def __init__(
+        self,
+        nodes: int,
+        slow: Mapping[int | Group, float] | None = None,
+        seed: int = 0,
+        scatter: float = SCATTER,
+        several: Sequence[int] = (),
+        slow_inside: Mapping[int, float] | None = None,
+        dead: Sequence[int] = (),
+        failing: Sequence[str] = (),
+    ) -> None:
+        self.nodes, self.several = nodes, several
+        self.slow, self.slow_inside = dict(slow or {}), dict(slow_inside or {})
+        self.dead, self.failing, self.scatter = set(dead), failing, scatter
+        self.dice = np.random.default_rng(seed)
+        self.dropped: dict[int, str] = {}
+        self.broken: list[str] = []
+        self.stages: list[str] = []
+        self.rounds = 0
+
+    def measured(
+        self, stage: str, nodes: Sequence[int], rounds_of: Callable[[Sequence[int]], list[Round]]
+    ) -> list[Times]:
+        live = [node for node in nodes if node not in self.dropped]
+        if dead := self.dead & {node for groups in rounds_of(live) for group in groups for node in group}:
+            self.dropped |= dict.fromkeys(dead, "it does not answer")
+            live = [node for node in live if node not in dead]
+        rounds = rounds_of(live)
+        self.stages.append(stage)
+        self.rounds += len(rounds)
+        if stage in self.failing:
+            self.broken.append(f"{stage}: all ranks wait for each other")
+            return []
+        return [{group: self._time_s(group) for group in groups} for groups in rounds]
+
+    def _time_s(self, group: Group) -> float:
+        rates = self.slow_inside if len(group) == 1 else self.slow
+        slowest = min(self.slow.get(group, 1.0), *(rates.get(node, 1.0) for node in group))
+        return math.exp(self.dice.normal(0, self.scatter)) / slowest
+
+    def judged(self, least_s: float | None = None) -> GateVerdict:
+        return gate.examine(self, ALLOWED, least_s)
+
+
+def main() -> None:
+    """Print how often each verdict is given."""
+    rows = []
+    for scatter, sizes in ((SCATTER, (4, 8, 64, 512)), (0.05, (4, 8, 64))):
+        for nodes in sizes:
+            for slow in (None, nodes // 2):
+                verdicts, found, others, rounds = Counter[str](), 0, 0, []
+                for seed in range(FLEETS):
+                    fleet = Fleet(nodes, {} if slow is None else {slow: SLOW_RATE}, seed, scatter)
+                    verdict = fleet.judged()
+                    failed = {check.node for check in verdict.nodes if check.verdict == gate.FAIL}
+                    verdicts[verdict.verdict] += 1
+                    found += slow in failed
+                    others += bool(failed - {slow}) or any(group.verdict == gate.FAIL for group in verdict.groups)
+                    rounds.append(fleet.rounds)
+                given = " / ".join(str(verdicts[word]) for word in (gate.PASS, gate.FAIL, gate.INCONCLUSIVE))
+                shown = "none" if slow is None else f"one at {SLOW_RATE:.0%}"
+                middle = int(np.median(rounds))
+                rows.append([nodes, scatter, shown, given, "" if slow is None else found, others, middle])
+    headers = ["nodes", "scatter", "slow", "PASS / FAIL / INCONCLUSIVE", "found", "named a sound one", "rounds"]
+    print(tabulate(rows, headers, tablefmt="github"))
+
+
+if __name__ == "__main__":
+    main()
