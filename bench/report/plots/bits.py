@@ -14,7 +14,7 @@ from bench.report.labels import dtype_words, ranks_text
 from bench.report.plots.figures import COLOURS, MARKERS, size_axis
 
 # Panels beside each other, and in all: more cannot be read.
-ACROSS, MOST = 3, 12
+ACROSS, MOST = 3, 15
 
 
 def shares_of(rows: Sequence[BitsRow], _: None) -> list[Figure]:
@@ -51,7 +51,8 @@ def shares_of(rows: Sequence[BitsRow], _: None) -> list[Figure]:
     places[0].set_ylim(0, 1.1 * most)
     for axes in places[len(shown) :]:
         axes.set_visible(False)
-    figure.supxlabel("message size per rank (of the smaller message)", fontsize=9)
+    for axes in places[max(0, len(shown) - across) : len(shown)]:
+        axes.set_xlabel("message size per rank", fontsize=8.5)
     handles: dict[str, Artist] = {}
     for axes in places[: len(shown)]:
         lines_shown, labels = axes.get_legend_handles_labels()
