@@ -43,6 +43,7 @@ RUN_ELSEWHERE = {"equivalence": "test_equivalence.py", "ab smoke --b-env": "test
 SHORT = {
     "run": ("--set", "launches=1", "--set", "sampling.seconds_per_case=0.05", "--set", "sizes=[1KiB]", "--no-plots"),
     "ab": ("--no-plots",),
+    "bits": ("--set", "backends=[gloo]", "--set", "world_sizes=[2]", "--set", "launches=1", "--no-plots"),
     "replay": ("--set", "launches=2", "--no-plots"),
 }
 # Exit codes other than 0: gate needs several hosts, and two cases of the kept comparison are slower.

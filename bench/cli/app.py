@@ -106,7 +106,7 @@ VERBS = {
         "import_:import_",
         "Prepare",
         "Make a run from the output of another tool.",
-        "import nccl-tests all_reduce.txt",
+        "import nccl-tests docs/example/nccl-tests.txt",
     ),
     "advise": Verb(
         "advise:advise",
