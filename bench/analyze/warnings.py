@@ -6,6 +6,8 @@ done.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from statistics import geometric_mean
 from typing import Any
 
 from bench.analyze.model import impossible
@@ -252,6 +254,18 @@ def _of_polling(run: Run, session: Json) -> Iterable[str]:
             )
 
 
+def _without_stalls(stalled: Sequence[Summary], good: Sequence[Summary]) -> str:
+    """How much faster the same calls are under SCHED_BATCH, where the run has both; else how to find out."""
+    times = {s.case: s.time_s.value for s in good if s.time_s is not None}
+    pairs = [(times[s.case], times.get(replace(s.case, scheduling="batch"))) for s in stalled]
+    factors = [normal_s / batch_s for normal_s, batch_s in pairs if batch_s]
+    if not factors:
+        return "scheduling: batch shows what the calls take without it"
+    typical = geometric_mean(factors)
+    each = f" ({min(factors):.1f} to {max(factors):.1f})" if len(factors) > 1 else ""
+    return f"under scheduling: batch the calls are {typical:.1f} times as fast here{each}: docs/studies/gloo-stalls.md"
+
+
 def _of_the_samples(summaries: Sequence[Summary]) -> Iterable[str]:
     good = [summary for summary in summaries if summary.time_s is not None]
     disturbed = [s.foreign_cpu for s in good if s.foreign_cpu is not None and s.foreign_cpu > FOREIGN_CPU_LIMIT]
@@ -278,7 +292,7 @@ def _of_the_samples(summaries: Sequence[Summary]) -> Iterable[str]:
         if all(s.case.backend == "gloo" and s.case.scheduling == "normal" for s in stalled):
             text += (
                 ". Likely gloo's event loop: its thread preempts the thread that holds the lock it wants, and spins "
-                "for a time slice; scheduling: batch shows what the calls take without it"
+                f"for a time slice; {_without_stalls(stalled, good)}"
             )
         yield text
     unsteady = sum(1 for s in good if not s.steady)
