@@ -144,7 +144,7 @@ def answer_to(order, tmp_path):
         answering = threading.Thread(target=lambda: told.append(channel.answer(listener.accept()[0], KEY)))
         answering.start()
         line = type("Line", (), {"send_bytes": staticmethod(told.append)})()
-        agent = _Agent(1, line, listener.getsockname(), KEY, Launchers(), {}, lambda: b"")
+        agent = _Agent(1, line, listener.getsockname(), KEY, Launchers(), False, lambda: b"")
         where = {"launch": 1, "world_size": 2, "rendezvous": "tcp:127.0.0.1:1", "device": 0}
         agent._start({"kind": "start", **where, "variables": {}, **order})
         answering.join()

@@ -25,10 +25,11 @@ from bench.launch.job import JobRank, JobSecret
 from bench.launch.launcher import Launcher
 from bench.launch.ranks import KILL_WAIT_S, RankJob, Ranks
 from bench.machine import network
-from bench.model.errors import INTERRUPTED, BenchError, JobError, LostRankError, RankError
+from bench.model.errors import INTERRUPTED, BenchError, JobError, LostRankError, RankError, StoreError
 from bench.model.records import Demands, Json, Machine
 from bench.protocol import channel, messages
 from bench.protocol.channel import AuthenticatedConnection
+from bench.store import folders
 
 # Launchers start the processes of a job within seconds of each other, but a host may have to pull a container first.
 JOIN_WAIT_S = 120.0
@@ -71,13 +72,11 @@ def coordinating(
     place: JobRank,
     secret: JobSecret,
     asked: Callable[[], bytes],
-    sides: Mapping[str, Mapping[str, str]],
     before_leaving: Callable[[], None],
 ) -> Iterator[Coordinator]:
     """Context in which all agents of the job are connected. Raises JobError if the processes do not fit together.
 
-    asked: see `compatibility.handshake`. sides: variables of each side of a run that has sides.
-    before_leaving: called before the agents are told to leave.
+    asked: see `compatibility.handshake`. before_leaving: called before the agents are told to leave.
     """
     address = own_address(place, time.monotonic() + JOIN_WAIT_S)
     interface = None if place.one_host else network.interface_of(address)
@@ -90,7 +89,7 @@ def coordinating(
             handshakes = agents.gather(compatibility.handshake(place, asked), JOIN_WAIT_S)
             compatibility.check(handshakes)
             devices = [compatibility.device_of(handshake) for handshake in handshakes]
-            coordinator = Coordinator(place, JobLauncher(launcher, agents, address, devices, sides), handshakes)
+            coordinator = Coordinator(place, JobLauncher(launcher, agents, address, devices), handshakes)
             yield coordinator
             agents.code = coordinator.code
         except BenchError as error:
@@ -134,16 +133,15 @@ def listen(place: JobRank, address: str) -> socket.socket:
 class JobLauncher:
     """Starts rank 0 of each launch here, and has the agents start the others.
 
-    address: of this host, where rank 0 listens. devices: GPU of each rank. sides: variables of each side of a run that
-    has sides. side: the one whose variables ranks get.
+    address: of this host, where rank 0 listens. devices: GPU of each rank. variables: which ranks get, of the side of
+    `ab` that is measured.
     """
 
     launcher: Launcher
     agents: "Agents"
     address: str
     devices: list[int]
-    sides: Mapping[str, Mapping[str, str]]
-    side: str = ""
+    variables: Mapping[str, str] = field(default_factory=dict)
     launches: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     def start(self, world_size: int, entry: str, job: RankJob) -> Ranks:
@@ -153,8 +151,7 @@ class JobLauncher:
         with listener:
             host, port = listener.getsockname()[:2]
             rendezvous = f"tcp:{host}:{port}"
-            variables = self.sides.get(self.side, {})
-            task = {"job": asdict(job), "variables": dict(variables)}
+            task = {"job": asdict(job), "variables": dict(self.variables)}
             orders = [
                 {"world_size": world_size, "rendezvous": rendezvous, "device": self.devices[rank], **task}
                 for rank in range(1, world_size)
@@ -167,8 +164,10 @@ class JobLauncher:
                 shutil.rmtree(folder, ignore_errors=True)
                 for rank in others:
                     if rank.log:
-                        with contextlib.suppress(OSError), Path(job.log).open("a", encoding="utf-8") as file:
-                            file.write(f"[rank {rank.rank} on host {rank.agent.hostname}]\n{rank.log.rstrip()}\n")
+                        with contextlib.suppress(OSError, StoreError), folders.appending(Path(job.log)) as file:
+                            file.write(
+                                f"[rank {rank.rank} on host {rank.agent.hostname}]\n{rank.log.rstrip()}\n".encode()
+                            )
 
             ranks = Ranks(others, clean)
             try:
@@ -181,7 +180,7 @@ class JobLauncher:
                     rendezvous=rendezvous,
                     device=self.devices[0],
                     listener=listener,
-                    variables=variables,
+                    variables=self.variables,
                 )
             except BaseException:
                 ranks.kill()

@@ -26,7 +26,7 @@ from typing import Any, BinaryIO, TypeVar
 
 from bench.model.errors import ForeignError, StoreError
 from bench.model.recorded_calls import CallList
-from bench.model.records import Json, Plan, Run, Samples
+from bench.model.records import Json, Plan, Run, Samples, Side
 from bench.store import locks
 
 # Increased when a reader of the previous schema would misread what is written. Runs of any other schema are refused.
@@ -270,6 +270,17 @@ def read_plans(path: Path) -> tuple[Plan, Plan]:
         with _naming_damage(f"{path / name}:"):
             plans.append(encoding.plan_from_json(_read_json(path / name, dict)))
     return plans[0], plans[1]
+
+
+def read_sides(path: Path) -> dict[str, Side]:
+    """What was asked of each side, as the manifest has it; empty for a run that has no sides."""
+    from bench.store import encoding  # as above
+
+    sides = read_manifest(path).get("sides")
+    if sides is None:
+        return {}
+    with _naming_damage(f"{path / MANIFEST}: sides:"):
+        return {side: encoding.side_from_json(sides[side]) for side in SIDES}
 
 
 def read_manifest(path: Path) -> Json:
