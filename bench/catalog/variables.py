@@ -124,6 +124,8 @@ TUNING = {name: library for library, names in _TABLES.items() for name in names.
 AT_START = frozenset(
     {"OMP_NUM_THREADS", "OMP_PROC_BIND", "OMP_WAIT_POLICY", "OMP_DYNAMIC", "MKL_NUM_THREADS", "MKL_DYNAMIC"}
 )
+# Below this likeness, names are alike only because they begin alike.
+LIKENESS = 0.8
 # No path, no space, nothing that a shell or a terminal would act upon.
 VALUE = re.compile(r"[\w.,:^=+-]*", re.ASCII)
 # Lets NCCL accept several ranks on one GPU: it compares hosts and bus ids, so each rank also claims to be on a host of
@@ -166,7 +168,7 @@ def unknown(name: str, fresh: bool = False) -> str | None:
         return None
     if name in AT_START:
         return "it is read when a process starts: set it for a side of ab, or in your own environment"
-    near = difflib.get_close_matches(name, sorted({*TUNING} | (AT_START if fresh else set())), n=3)
+    near = difflib.get_close_matches(name, sorted({*TUNING} | (AT_START if fresh else set())), n=3, cutoff=LIKENESS)
     meant = f"; did you mean {' or '.join(near)}?" if near else ""
     return f"it is none of the variables that may be set for ranks (list variables){meant}"
 
