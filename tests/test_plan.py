@@ -200,8 +200,13 @@ def test_the_estimate_grows_with_the_work():
 
 
 def test_variables_are_an_axis_with_processes_of_their_own():
-    plan = expand(["env={GLOO_B: [x, y], GLOO_A: [1]}", "world_sizes=[2]", "launches=1"])
-    assert {case.settings for case in plan.cases} == {"GLOO_A=1 GLOO_B=x", "GLOO_A=1 GLOO_B=y"}
+    plan = expand(
+        ["env={GLOO_LOG_LEVEL: [WARN, ERROR], GLOO_DEVICE_TRANSPORT: [TCP]}", "world_sizes=[2]", "launches=1"]
+    )
+    assert {case.settings for case in plan.cases} == {
+        "GLOO_DEVICE_TRANSPORT=TCP GLOO_LOG_LEVEL=WARN",
+        "GLOO_DEVICE_TRANSPORT=TCP GLOO_LOG_LEVEL=ERROR",
+    }
     assert len(plan.order) == 2
     assert all(len({case.settings for case in block.cases}) == 1 for block in plan.order)
 

@@ -89,7 +89,9 @@ VERBS = {
         "Print which rank, node or link is slow, or that none can be named.",
         "diagnose docs/example/before",
     ),
-    "list": Verb("look:list_", "Look", "List runs, operations, backends, configurations or models.", "list configs"),
+    "list": Verb(
+        "look:list_", "Look", "List runs, operations, backends, configurations, models or variables.", "list configs"
+    ),
     "doctor": Verb(
         "look:doctor", "Prepare", "Say what this machine can measure, and what prevents the rest.", "doctor"
     ),

@@ -69,9 +69,9 @@ def compare_sides(path: Path) -> Comparison:
     from bench.report.labels import label
 
     manifest = folders.read_manifest(path)
-    asked, sides = manifest["ab"], manifest["sides"]
+    asked, sides = manifest["ab"], folders.read_sides(path)
     a, b = (folders.read(path / side) for side in folders.SIDES)
-    names = f"A: {sides['a']['text']}", f"B: {sides['b']['text']}"
+    names = f"A: {sides['a'].text}", f"B: {sides['b'].text}"
     ended = asked.get("ended") or "interrupted: run --resume goes on"
     fail_on = FailOn(asked["fail_on"]) if asked["fail_on"] else None
     result = pairs.compare_sides(a, b, names, label, asked["min_change"], ended, asked["looks"])

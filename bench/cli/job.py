@@ -5,8 +5,7 @@ other processes start ranks for it, print nothing and exit with rank 0's status,
 """
 
 import signal
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from bench.cli.app import RESULTS
@@ -18,14 +17,14 @@ if TYPE_CHECKING:
 def run_task(
     task: "Callable[[Coordinator | None], int]",
     asked: Callable[[], bytes],
-    sides: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
+    trusted: bool = False,
     partial: bool = False,
 ) -> int:
     """Run `task` and return its exit code. It gets the `Coordinator` of the job; None if this process is in no job.
 
-    asked: returns the configuration and whatever else must be the same in all processes, as bytes. sides: variables of
-    the ranks of each side, in a run that has sides; rank 0 tells the others, which check what they do not know.
-    partial: whether the task can do without processes that do not come.
+    asked: returns the configuration and whatever else must be the same in all processes, as bytes. trusted: ranks may
+    import what rank 0 names, even where `asked` does not name it. partial: whether the task can do without processes
+    that do not come.
     """
     from bench.launch import job
     from bench.launch.job import JobSecret
@@ -42,13 +41,13 @@ def run_task(
     if place.rank:
         from bench.launch.agent import run_agent
 
-        return run_agent(place, secret, asked, sides)
+        return run_agent(place, secret, asked, trusted)
     from bench.launch.coordinator import coordinating
 
     # Launchers end the rest of a job as soon as one process exits with an error: before that,
     # rank 0 starts to ignore SIGTERM, so that it still exits in order.
     with coordinating(
-        place, secret, asked, sides, before_leaving=lambda: interrupts.ignore(signal.SIGTERM), partial=partial
+        place, secret, asked, before_leaving=lambda: interrupts.ignore(signal.SIGTERM), partial=partial
     ) as coordinator:
         coordinator.code = task(coordinator)
     return coordinator.code

@@ -115,10 +115,11 @@ class Listing(StrEnum):
     BACKENDS = "backends"
     CONFIGS = "configs"
     MODELS = "models"
+    VARIABLES = "variables"
 
 
 def list_(what: Annotated[Listing, typer.Argument(help="What to list.")] = Listing.RUNS) -> None:
-    """Models are those that the section `training` of a configuration names."""
+    """Models are those that the section `training` of a configuration names; variables those that `env` may set."""
     from bench.config import names
     from bench.report import listings
 
@@ -147,6 +148,8 @@ def list_(what: Annotated[Listing, typer.Argument(help="What to list.")] = Listi
             show(listings.backends(host.machine().backends_missing))
         case Listing.MODELS:
             show(listings.models())
+        case Listing.VARIABLES:
+            show(listings.variables())
         case Listing.CONFIGS:
             show(listings.configs([*names.files()]))
 

@@ -20,6 +20,7 @@ from bench import __version__
 from bench.cli.app import RESULTS
 from bench.cli.nccl_tests_options import ConfigSource
 from bench.cli.output import analyzed, show, write_report
+from bench.cli.trust import check_variables
 from bench.config import models
 from bench.config.models import Config
 from bench.machine import host, interrupts
@@ -27,7 +28,7 @@ from bench.model.errors import StoreError, UnmeasurableError
 from bench.model.recorded_calls import CallList
 from bench.model.records import Json, Machine, Plan
 from bench.planning import plan as planning
-from bench.store import folders, ledger
+from bench.store import encoding, folders, ledger
 from bench.store.folders import Journal
 
 if TYPE_CHECKING:
@@ -41,7 +42,12 @@ DRAWING = ("bench.report.plots.figures",)
 
 
 def start(
-    asked: ConfigSource, sets: list[str], plots: bool, coordinator: "Coordinator | None", argv: Sequence[str]
+    asked: ConfigSource,
+    sets: list[str],
+    plots: bool,
+    coordinator: "Coordinator | None",
+    argv: Sequence[str],
+    leave_loopback: bool,
 ) -> int:
     """Plan a new run, measure it and write its report; return the exit code."""
     typer.echo(asked.shown, nl=bool(asked.shown))
@@ -53,6 +59,7 @@ def start(
     machine = host.machine() if coordinator is None else coordinator.machine(planning.demands(config))
     recorded = recording_of(config)
     plan = planned(config, machine, seed, recorded)
+    check_variables(encoding.variables_of(plan), coordinator, leave_loopback)
     reason = planning.unmeasurable_reason(plan)
     if reason is not None:
         raise UnmeasurableError(f"{asked.name}: nothing can be measured here: {reason}")

@@ -6,6 +6,7 @@ be read from the folder again, so an interrupted run goes on where it was.
 
 import contextlib
 import random
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,13 +15,15 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from bench.catalog.variables import AT_START
 from bench.cli.measuring import recorded_sides
 from bench.launch import mpirun, sweep
 from bench.launch.ranks import Starter
 from bench.launch.side_process import SideProcess
 from bench.launch.turns import Measuring, Turn, Turns, drive
 from bench.machine import host
-from bench.model.records import Json, Plan, Samples
+from bench.model.errors import BenchError
+from bench.model.records import Json, Plan, Samples, Side
 from bench.planning import plan as planning
 from bench.report.labels import label
 from bench.report.progress import PairProgress
@@ -65,10 +68,21 @@ def one_launch(plan: Plan, number: int) -> Plan:
     return replace(plan, order=tuple(launch for launch in plan.order if launch.number == number), launches=1)
 
 
+def check_in_job(sides: Mapping[str, Side]) -> None:
+    """Raise BenchError for what sides cannot have in a job, whose ranks come from processes that run already."""
+    for letter, side in sides.items():
+        if side.python not in {None, sys.executable}:
+            raise BenchError(
+                f"ab in a job: side {letter.upper()} cannot have an interpreter of its own ({side.python})"
+            )
+        if late := sorted(AT_START & {*side.variables}):
+            raise BenchError(f"ab in a job: {', '.join(late)}: it is read when a process starts, and these run already")
+
+
 def measure_sides(path: Path, coordinator: "Coordinator | None" = None) -> None:
     """Measure pairs until `analyze.pairs.why_end` says to end or the budget is spent; writes why into the manifest."""
     manifest = folders.read_manifest(path)
-    asked, sides = manifest["ab"], manifest["sides"]
+    asked, sides = manifest["ab"], folders.read_sides(path)
     with Journal(path) as journal, contextlib.ExitStack() as stack:
         measured = _read(path)
         if asked.get("ended"):
@@ -154,26 +168,29 @@ def _read(path: Path) -> _TwoSides:
 # ── who starts the ranks of a side ───────────────────────────────────────────────────────────────
 @contextlib.contextmanager
 def _measuring(
-    path: Path, measured: _TwoSides, sides: Mapping[str, Json], coordinator: "Coordinator | None"
+    path: Path, measured: _TwoSides, sides: Mapping[str, Side], coordinator: "Coordinator | None"
 ) -> Iterator[tuple[Measure, dict[str, Json]]]:
     """The function that measures a launch of a side, and the facts of each side's host and packages.
 
-    A side with an interpreter or variables of its own has a process of its own; all others share one fork server.
+    If a side has an interpreter or variables of its own, both get a process of their own, because they must differ in
+    nothing else. Otherwise they share a fork server, and in a job its processes.
     """
     with contextlib.ExitStack() as stack:
+        own = any(side.variables or side.python not in {None, sys.executable} for side in sides.values())
         processes = {
-            side: stack.enter_context(
+            letter: stack.enter_context(
                 SideProcess(
-                    f"side {side.upper()}",
-                    [*sides[side]["python"], "-m", "bench.cli.side", str(path / side)],
-                    sides[side]["variables"],
+                    f"side {letter.upper()}",
+                    side.python or sys.executable,
+                    ["-m", "bench.cli.side", str(path / letter)],
+                    side.variables,
                 )
             )
-            for side in SIDES
-            if sides[side]["own_process"]
+            for letter, side in sides.items()
+            if own and coordinator is None
         }
         launcher: Starter | None = None
-        if len(processes) < len(SIDES) and coordinator is None:
+        if not processes and coordinator is None:
             modules = sweep.preload([measured.plans[side] for side in SIDES])
             launcher = stack.enter_context(mpirun.ByBackend(modules))
         for process in processes.values():
@@ -185,7 +202,7 @@ def _measuring(
             if side in processes:
                 return processes[side].measure(number, append, launched, turn)
             plan, done = one_launch(measured.plans[side], number), measured.of_launch(side, number)
-            starter = replace(coordinator.launcher, side=side) if coordinator else launcher
+            starter = replace(coordinator.launcher, variables=sides[side].variables) if coordinator else launcher
             assert starter is not None  # noqa: S101 - some side has no process of its own
             log, probe = path / folders.LOG, number == 1
             return sweep.sweep(plan, done, starter, append, log, launched, sweep.Silent(), turn=turn, probe=probe)

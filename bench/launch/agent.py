@@ -8,7 +8,7 @@ even while the rank hangs. `protocol/messages.py` lists the messages.
 import contextlib
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import wait
@@ -41,14 +41,11 @@ LEAVE_WAIT_S = 5.0
 # Only the end of a rank's output is sent, because it shows why the rank exited.
 LOG_BYTES = 64 * 1024
 
-# Side → environment variables of its ranks.
-Sides = Mapping[str, Mapping[str, str]]
 
-
-def run_agent(place: JobRank, secret: JobSecret, asked: Callable[[], bytes], sides: Sides) -> int:
+def run_agent(place: JobRank, secret: JobSecret, asked: Callable[[], bytes], trusted: bool) -> int:
     """Serve rank 0 until it sends `leave`. Raises JobError if rank 0 cannot be reached, or is lost.
 
-    sides: variables of each side, as this process knows them from its own command line, or from the run to resume.
+    trusted: its rank may import what `asked` does not name, as the user confirmed for the run to resume.
     """
     deadline = time.monotonic() + JOIN_WAIT_S
     interface = None
@@ -59,7 +56,7 @@ def run_agent(place: JobRank, secret: JobSecret, asked: Callable[[], bytes], sid
         line, reached, key = _reach(place, secret, deadline)
         with line:
             messages.send(line, handshake)
-            return _Agent(place.rank, line, reached, key, launcher, sides, asked).serve()
+            return _Agent(place.rank, line, reached, key, launcher, trusted, asked).serve()
 
 
 @dataclass(slots=True)
@@ -93,7 +90,7 @@ class _Agent:
     reached: tuple[str, int]
     key: bytes
     launcher: Launcher
-    sides: Sides
+    trusted: bool
     asked: Callable[[], bytes]
     children: dict[int, _Child] = field(default_factory=dict)
 
@@ -143,12 +140,12 @@ class _Agent:
             channel.limit(line, 0)  # the rank waits for `go` without a time limit
             job = encoding.job_from_json(message["job"])
             for name in encoding.imports_of(job):
-                if name.encode() not in self.asked():
+                if not self.trusted and name.encode() not in self.asked():
                     raise RankError(f"{name} is not in the configuration of this process")
-            for name, value in encoding.variables_of(job):
+            variables = dict(message["variables"])
+            for name, value in [*encoding.variables_of(job), *variables.items()]:
                 if reason := unsettable(name, value):
                     raise RankError(f"{name}: {reason}")
-            variables = _checked(dict(message["variables"]), self.sides)
             process = self.launcher.fork(
                 RANK,
                 replace(job, log=str(folder / "log")),
@@ -214,15 +211,6 @@ class _Agent:
 def _kill(child: _Child) -> None:
     child.process.kill()
     child.process.join(KILL_WAIT_S)
-
-
-def _checked(variables: Mapping[str, str], sides: Sides) -> Mapping[str, str]:
-    """The variables of a side, if this process knows them itself, or if a configuration might set them."""
-    if variables and variables not in sides.values():
-        for name, value in variables.items():
-            if reason := unsettable(name, value):
-                raise RankError(f"{name}: {reason}, or on the command line of all processes")
-    return variables
 
 
 def _reach(

@@ -26,10 +26,11 @@ from bench.launch.job import JobRank, JobSecret
 from bench.launch.launcher import Launcher
 from bench.launch.ranks import KILL_WAIT_S, RankJob, Ranks
 from bench.machine import network
-from bench.model.errors import INTERRUPTED, BenchError, JobError, LostRankError, RankError
+from bench.model.errors import INTERRUPTED, BenchError, JobError, LostRankError, RankError, StoreError
 from bench.model.records import Demands, Json, Machine
 from bench.protocol import channel, messages
 from bench.protocol.channel import AuthenticatedConnection
+from bench.store import folders
 
 # Launchers start the processes of a job within seconds of each other, but a host may have to pull a container first.
 JOIN_WAIT_S = 120.0
@@ -86,15 +87,13 @@ def coordinating(
     place: JobRank,
     secret: JobSecret,
     asked: Callable[[], bytes],
-    sides: Mapping[str, Mapping[str, str]],
     before_leaving: Callable[[], None],
     partial: bool = False,
 ) -> Iterator[Coordinator]:
     """Context in which all agents of the job are connected. Raises JobError if the processes do not fit together.
 
-    asked: see `compatibility.handshake`. sides: variables of each side of a run that has sides.
-    before_leaving: called before the agents are told to leave. partial: whether the job goes on without processes that
-    do not come in time.
+    asked: see `compatibility.handshake`. before_leaving: called before the agents are told to leave. partial: whether
+    the job goes on without processes that do not come in time.
     """
     address = own_address(place, time.monotonic() + JOIN_WAIT_S)
     interface = None if place.one_host else network.interface_of(address)
@@ -108,7 +107,7 @@ def coordinating(
             compatibility.check(handshakes)
             devices = {handshake["rank"]: compatibility.device_of(handshake) for handshake in handshakes}
             absent = tuple(rank for rank in range(place.world_size) if rank not in devices)
-            starter = JobLauncher(launcher, agents, address, devices, sides, tuple(devices))
+            starter = JobLauncher(launcher, agents, address, devices, tuple(devices))
             coordinator = Coordinator(place, starter, handshakes, absent)
             yield coordinator
             agents.code = coordinator.code
@@ -153,18 +152,17 @@ def listen(place: JobRank, address: str) -> socket.socket:
 class JobLauncher:
     """Starts rank 0 of each launch here, and has the agents start the others.
 
-    address: of this host, where rank 0 listens. devices: GPU of each rank of the job. sides: variables of each side of
-    a run that has sides. members: ranks of the job that launches may use, rank 0 first: their places here are their
-    ranks in a launch. side: the one whose variables ranks get.
+    address: of this host, where rank 0 listens. devices: GPU of each rank of the job. members: ranks of the job that
+    launches may use, rank 0 first: their places here are their ranks in a launch. variables: which ranks get, of the
+    side of `ab` that is measured.
     """
 
     launcher: Launcher
     agents: "Agents"
     address: str
     devices: Mapping[int, int]
-    sides: Mapping[str, Mapping[str, str]]
     members: tuple[int, ...]
-    side: str = ""
+    variables: Mapping[str, str] = field(default_factory=dict)
     launches: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     def start(self, world_size: int, entry: str, job: RankJob) -> Ranks:
@@ -174,8 +172,7 @@ class JobLauncher:
         with listener:
             host, port = listener.getsockname()[:2]
             rendezvous = f"tcp:{host}:{port}"
-            variables = self.sides.get(self.side, {})
-            task = {"job": asdict(job), "variables": dict(variables)}
+            task = {"job": asdict(job), "variables": dict(self.variables)}
             members = self.members[1:world_size]
             orders = [
                 {
@@ -195,8 +192,10 @@ class JobLauncher:
                 shutil.rmtree(folder, ignore_errors=True)
                 for rank in others:
                     if rank.log:
-                        with contextlib.suppress(OSError), Path(job.log).open("a", encoding="utf-8") as file:
-                            file.write(f"[rank {rank.rank} on host {rank.agent.hostname}]\n{rank.log.rstrip()}\n")
+                        with contextlib.suppress(OSError, StoreError), folders.appending(Path(job.log)) as file:
+                            file.write(
+                                f"[rank {rank.rank} on host {rank.agent.hostname}]\n{rank.log.rstrip()}\n".encode()
+                            )
 
             ranks = Ranks(others, clean)
             try:
@@ -209,7 +208,7 @@ class JobLauncher:
                     rendezvous=rendezvous,
                     device=self.devices[0],
                     listener=listener,
-                    variables=variables,
+                    variables=self.variables,
                 )
             except BaseException:
                 ranks.kill()

@@ -406,6 +406,21 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
+class Side:
+    """What the user asked of one side of `ab`.
+
+    config: its file, as it was written. sets: its overrides. variables: environment variables of its ranks. python:
+    absolute path of its interpreter; None: the one that measures. text: all of that as on the command line.
+    """
+
+    config: str
+    sets: tuple[str, ...]
+    variables: dict[str, str]
+    python: str | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """What every rank of one launch is told. log: path of the file into which ranks print.
 

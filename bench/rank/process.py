@@ -110,7 +110,8 @@ def _end_with_parent(context: RankContext) -> None:
 
 def _write_to_log(context: RankContext, log_file: str) -> None:
     """Send all that this process prints to the run's log, and its stack, on SIGUSR1, to the context's stack file."""
-    log = os.open(log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    # O_NOFOLLOW: the folder may be somebody else's, and its log a link to a file of the user.
+    log = os.open(log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     os.dup2(log, sys.stdout.fileno())
     os.dup2(log, sys.stderr.fileno())
     # Kept open for the life of the process: faulthandler writes to the descriptor.

@@ -15,7 +15,20 @@ import orjson
 from pydantic import TypeAdapter
 
 from bench.catalog.strategies import strategy_of
-from bench.model.records import OPTIONS, Aggregate, Case, Failure, Job, Json, Plan, Samples, Timings, Usage, settings_of
+from bench.model.records import (
+    OPTIONS,
+    Aggregate,
+    Case,
+    Failure,
+    Job,
+    Json,
+    Plan,
+    Samples,
+    Side,
+    Timings,
+    Usage,
+    settings_of,
+)
 from bench.model.training import InvariantCheck, StepDetail
 
 if TYPE_CHECKING:
@@ -76,6 +89,14 @@ def job_from_json(data: Json) -> Job:
     """The job that a message carries, as `dataclasses.asdict` wrote it; raises ValueError on anything else."""
     job: Job = _adapter(Job).validate_python(data)
     return job
+
+
+def side_from_json(data: Json) -> Side:
+    """What a manifest says of a side, as `dataclasses.asdict` wrote it; raises ValueError on anything else."""
+    side: Side = _adapter(Side).validate_python(data)
+    if side.python is not None and not side.python.startswith("/"):
+        raise ValueError(f"python: {side.python!a} is no absolute path of an interpreter")
+    return side
 
 
 def variables_of(job: Job | Plan) -> list[tuple[str, str]]:

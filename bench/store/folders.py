@@ -17,15 +17,16 @@ import json
 import os
 import re
 import shutil
+import stat
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from bench.model.errors import ForeignError, StoreError
 from bench.model.recorded_calls import CallList
-from bench.model.records import Json, Plan, Run, Samples
+from bench.model.records import Json, Plan, Run, Samples, Side
 from bench.store import locks
 
 # Increased when a reader of the previous schema would misread what is written. Runs of any other schema are refused.
@@ -142,8 +143,8 @@ def discard(path: Path) -> None:
 def is_being_written(path: Path) -> bool:
     """Whether a living process holds the run's journal."""
     try:
-        fd = os.open(path / SAMPLES, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
+        fd = open_plain(path / SAMPLES, os.O_RDONLY)
+    except StoreError:
         return False
     try:
         return locks.shared(fd) is False
@@ -151,28 +152,49 @@ def is_being_written(path: Path) -> bool:
         os.close(fd)
 
 
+def open_plain(path: Path, flags: int) -> int:
+    """A descriptor of a file that is neither a link nor a pipe or device. Raises StoreError.
+
+    A run folder may have come from somebody else: what is added to a link would end up in a file of the user.
+    """
+    try:
+        # Without O_NONBLOCK, opening a pipe waits for its other end.
+        fd = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise StoreError(f"{path}: {'a link' if error.errno == errno.ELOOP else reason_of(error)}") from None
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise StoreError(f"{path}: no plain file")
+    return fd
+
+
+def appending(path: Path) -> BinaryIO:
+    """A plain file that is there, opened to add to it. Raises StoreError."""
+    return open(open_plain(path, os.O_WRONLY | os.O_APPEND), "ab")
+
+
 # ── samples, while they are measured ─────────────────────────────────────────────────────────────
 class Journal:
     """`samples.jsonl`, opened for appending and locked: a second writer gets a StoreError.
 
     Opening it drops an incomplete last line, which only a crash while writing leaves behind. locked: False where the
-    file system has no locks, so that nothing keeps a second writer away.
+    file system has no locks, so that nothing keeps a second writer away. log.txt, into which ranks write meanwhile,
+    must be a plain file like it.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path / SAMPLES
 
     def __enter__(self) -> Journal:
-        try:
-            self._fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
-        except OSError as error:
-            raise StoreError(f"{self._path}: {reason_of(error)}") from None
+        os.close(open_plain(self._path.with_name(LOG), os.O_RDWR))
+        self._fd = open_plain(self._path, os.O_RDWR)
         taken = locks.exclusive(self._fd)
         if taken is False:
             os.close(self._fd)
             raise StoreError(f"{self._path.parent}: another process is measuring into this run")
         self.locked = bool(taken)
-        content = self._path.read_bytes()
+        with open(self._fd, "rb", closefd=False) as file:
+            content = file.read()
         os.ftruncate(self._fd, content.rfind(b"\n") + 1)
         os.lseek(self._fd, 0, os.SEEK_END)
         return self
@@ -248,6 +270,17 @@ def read_plans(path: Path) -> tuple[Plan, Plan]:
         with _naming_damage(f"{path / name}:"):
             plans.append(encoding.plan_from_json(_read_json(path / name, dict)))
     return plans[0], plans[1]
+
+
+def read_sides(path: Path) -> dict[str, Side]:
+    """What was asked of each side, as the manifest has it; empty for a run that has no sides."""
+    from bench.store import encoding  # as above
+
+    sides = read_manifest(path).get("sides")
+    if sides is None:
+        return {}
+    with _naming_damage(f"{path / MANIFEST}: sides:"):
+        return {side: encoding.side_from_json(sides[side]) for side in SIDES}
 
 
 def read_manifest(path: Path) -> Json:
@@ -344,7 +377,7 @@ def _read_lines(
     # Without garbage collection: to search the millions of short-lived integers for cycles takes a fifth of the time.
     gc.disable()
     try:
-        with path.open("rb") as file:
+        with open(open_plain(path, os.O_RDONLY), "rb") as file:
             for number, line in enumerate(file, start=1):
                 if not line.endswith(b"\n"):
                     damaged.append(TORN)
