@@ -36,6 +36,11 @@ LOOK_EVERY_S = 0.25
 MOST_REPORTS_A_SECOND = 1000
 # Time limit of one attempt to reach rank 0, in seconds; behind a firewall, attempts run into it.
 CONNECT_S = 3.0
+# Pause between two attempts to reach rank 0, in seconds.
+AGAIN_S = 0.3
+# The connection of a rank is tried again for so long, in seconds: strangers may crowd rank 0's door. It gives up before
+# rank 0 takes the agent for stuck.
+RANK_LINE_TRIES_S = 15.0
 # After an interrupt, rank 0 has this long to end the job in order.
 LEAVE_WAIT_S = 5.0
 # Only the end of a rank's output is sent, because it shows why the rank exited.
@@ -138,7 +143,7 @@ class _Agent:
     def _start(self, message: Json) -> None:
         launch, folder = message["launch"], self.launcher.folder()
         try:
-            line = channel.connect(*self.reached, self.key, CONNECT_S)
+            line = self._rank_line()
             messages.send(line, {"kind": "rank_line", "launch": launch, "rank": self.rank})
             channel.limit(line, 0)  # the rank waits for `go` without a time limit
             job = encoding.job_from_json(message["job"])
@@ -167,6 +172,17 @@ class _Agent:
         except (AuthenticationError, OSError, RankError, KeyError, TypeError, ValueError) as error:
             shutil.rmtree(folder, ignore_errors=True)
             self._refuse(launch, str(error))
+
+    def _rank_line(self) -> AuthenticatedConnection:
+        """A connection for a rank; raises AuthenticationError or OSError where none can be had."""
+        deadline = time.monotonic() + RANK_LINE_TRIES_S
+        while True:
+            try:
+                return channel.connect(*self.reached, self.key, CONNECT_S)
+            except (AuthenticationError, OSError):
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(AGAIN_S)
 
     def _refuse(self, launch: int, why: str) -> None:
         text = f"rank {self.rank} could not be started: {why}"

@@ -37,6 +37,10 @@ LOOK_EVERY_S = 0.25
 # An agent opens the connection of a rank within milliseconds, before it forks the rank: beyond this time it is stuck.
 RANK_LINE_WAIT_S = 30.0
 RANK_LINE_SILENT_S = channel.SILENT_S + 15
+# Connections at a time on which the key is not yet proved. A full house lasts for CROWDED_S: then the one that has
+# waited longest makes room for the next, so that callers who send nothing keep nobody out.
+MOST_UNPROVEN = 64
+CROWDED_S = 1.0
 # What a message of another version, or of a process that should not be here, can cause.
 ODD = (AttributeError, KeyError, TypeError, ValueError)
 # The agents have this long to exit after the last message.
@@ -83,7 +87,8 @@ def coordinating(
     interface = None if place.one_host else network.interface_of(address)
     with (
         secret.made() as key,
-        Agents(listen(place, address), key, place.world_size) as agents,
+        listen(place, address) as listener,
+        Agents(listener, key, place.world_size) as agents,
         Launcher(interface) as launcher,
     ):
         try:
@@ -201,10 +206,10 @@ class RemoteAgent:
     rank: int
     line: AuthenticatedConnection
     handshake: Json
+    reader: threading.Thread
     lost: str | None = None
     gone: bool = False
     ranks: "dict[int, RemoteRank]" = field(default_factory=dict)
-    reader: threading.Thread = field(default_factory=threading.Thread)
 
     @property
     def hostname(self) -> str:
@@ -289,9 +294,9 @@ class RemoteRank:
 class Agents:
     """Context that accepts the agents, and at its end tells them to exit with the status `code`.
 
-    One thread accepts connections, and one for each agent reads its messages, so that an agent that is stuck holds up
-    nobody. They record what arrives and turn away a second process with the same rank; everything else is decided in
-    the main thread.
+    One thread accepts connections, and each connection has one that lets the caller prove the key and, if it is an
+    agent, reads its messages; so a caller or an agent that is stuck holds up nobody. The threads record what arrives
+    and turn away a second process with the same rank; everything else is decided in the main thread.
     """
 
     def __init__(self, listener: socket.socket, key: bytes, world_size: int) -> None:
@@ -299,6 +304,8 @@ class Agents:
         self._changed = threading.Condition()
         self._members: dict[int, RemoteAgent] = {}
         self._lines: dict[tuple[int, int], AuthenticatedConnection] = {}
+        # Callers that have not proved the key yet, in order of arrival → when they were accepted.
+        self._unproven: dict[socket.socket, float] = {}
         self._problem: str | None = None
         self._interrupted = self._closing = False
         self.code = 1
@@ -317,7 +324,6 @@ class Agents:
         self.wait_until(lambda: all(agent.gone for agent in agents), LEAVE_WAIT_S)
         self._closing = True
         self._accepting.join()
-        self._listener.close()
         for agent in agents:
             with contextlib.suppress(OSError):  # its thread then reads the end
                 agent.line.hang_up()
@@ -402,14 +408,41 @@ class Agents:
             except OSError:  # above all too many open files: accept would fail again at once
                 time.sleep(LOOK_EVERY_S)
                 continue
-            threading.Thread(target=self._greet, args=(caller,), daemon=True).start()
+            self._make_room()
+            self._unproven[caller] = time.monotonic()
+            try:
+                threading.Thread(target=self._greet, args=(caller,), daemon=True).start()
+            except RuntimeError:  # the limit of threads is reached: the caller tries again, and so does this loop
+                self._forget(caller)
+                caller.close()
+                time.sleep(LOOK_EVERY_S)
+
+    def _make_room(self) -> None:
+        """Wait until fewer than MOST_UNPROVEN callers are unproven; hang up on the one that has waited longest."""
+        with self._changed:
+            while len(self._unproven) >= MOST_UNPROVEN and not self._closing:
+                oldest, accepted_at = next(iter(self._unproven.items()))
+                if (left_s := accepted_at + CROWDED_S - time.monotonic()) > 0:
+                    self._changed.wait(min(left_s, LOOK_EVERY_S))
+                    continue
+                del self._unproven[oldest]
+                with contextlib.suppress(OSError):  # its thread then reads the end
+                    oldest.shutdown(socket.SHUT_RDWR)
+
+    def _forget(self, caller: socket.socket) -> None:
+        with self._changed:
+            self._unproven.pop(caller, None)
+            self._changed.notify_all()
 
     def _greet(self, caller: socket.socket) -> None:
-        """Prove the key; the first message then says what the connection is for."""
+        """Let the caller prove the key; the first message then says what the connection is for."""
         try:
             line = channel.answer(caller, self._key)
         except (AuthenticationError, OSError):
             return
+        finally:
+            self._forget(caller)
+        agent = None
         try:
             message, _ = messages.receive(line)
             with self._changed:
@@ -418,12 +451,15 @@ class Agents:
                     channel.set_keepalive(line, RANK_LINE_SILENT_S)
                     self._lines[int(message["launch"]), int(message["rank"])] = line
                 elif message["kind"] == "handshake":
-                    self._register(message, line)
+                    agent = self._registered(message, line)
                 self._changed.notify_all()
         except (EOFError, OSError, *ODD):
             line.close()
+        if agent is not None:
+            self._read(agent)
 
-    def _register(self, handshake: Json, line: AuthenticatedConnection) -> None:
+    def _registered(self, handshake: Json, line: AuthenticatedConnection) -> RemoteAgent | None:
+        """The agent that says so; None where its rank cannot be, or is there already."""
         rank = int(handshake["rank"])
         other = self._members.get(rank)
         if other is not None or not 0 < rank < self._world_size:
@@ -434,10 +470,9 @@ class Agents:
             )
             with contextlib.suppress(OSError):
                 messages.send(line, {"kind": "leave", "code": JobError.exit_code})
-            return
-        agent = self._members[rank] = RemoteAgent(rank, line, handshake)
-        agent.reader = threading.Thread(target=self._read, args=(agent,), daemon=True)
-        agent.reader.start()
+            return None
+        agent = self._members[rank] = RemoteAgent(rank, line, handshake, threading.current_thread())
+        return agent
 
     def _read(self, agent: RemoteAgent) -> None:
         """Record the messages of an agent until it is gone. It waits without a time limit, for messages only."""
