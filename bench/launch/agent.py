@@ -19,12 +19,13 @@ from bench.catalog.backends import BACKENDS
 from bench.catalog.variables import unsettable
 from bench.launch import compatibility
 from bench.launch.coordinator import JOIN_WAIT_S
-from bench.launch.job import JobRank, JobSecret
+from bench.launch.job import JobRank
 from bench.launch.launcher import Launcher, LocalRank
 from bench.launch.ranks import KILL_WAIT_S, RANK
+from bench.launch.secret import REMEDY, JobSecret
 from bench.machine import host, network
 from bench.machine.gpus import HealthMeter
-from bench.model.errors import INTERRUPTED, JobError, RankError
+from bench.model.errors import INTERRUPTED, ConfigError, JobError, RankError
 from bench.model.records import Json
 from bench.protocol import channel, messages
 from bench.protocol.channel import AuthenticatedConnection
@@ -244,22 +245,38 @@ def _checked(variables: Mapping[str, str], sides: Sides) -> Mapping[str, str]:
 def _reach(
     place: JobRank, secret: JobSecret, deadline: float
 ) -> tuple[AuthenticatedConnection, tuple[str, int], bytes]:
-    """A connection to rank 0, with the address and the port at which it was reached, and the key that it knew."""
-    strangers: dict[int, str] = {}
+    """A connection to rank 0, with the address and the port at which it was reached, and the key that it knew.
+
+    Nothing is sent to a port for which there is no key. Raises ConfigError if there was none for any port.
+    """
+    problems: dict[int, str] = {}
     addresses: list[str] = []
-    for key in secret.keys(deadline):
+    any_key = False
+    while time.monotonic() < deadline:
         addresses = addresses_of_rank_0(place, deadline)
-        for address in addresses:
-            for port in place.ports:
+        for port in place.ports:
+            try:
+                key = secret.key(port)
+            except ConfigError as error:
+                problems[port] = str(error)
+                continue
+            if key is None:
+                continue
+            any_key = True
+            for address in addresses:
                 try:
                     return channel.connect(address, port, key, CONNECT_S), (address, port), key
                 except AuthenticationError as error:
-                    strangers[port] = str(error)
+                    problems[port] = str(error)
                 except OSError:
                     continue
+        time.sleep(AGAIN_S)
+    reasons = "; ".join(f"{port}: {why}" for port, why in sorted(problems.items()))
+    if not any_key:
+        folder = secret.path(place.ports[0]).parent
+        raise ConfigError(f"rank 0 left no secret in {folder} ({reasons or 'no file'}): start them there, or {REMEDY}")
     where = f"{place.address} ({', '.join(addresses) or 'unknown'}), ports {place.ports[0]} to {place.ports[-1]}"
-    if strangers:
-        reasons = "; ".join(f"{port}: {why}" for port, why in sorted(strangers.items()))
+    if reasons:
         where += f" ({reasons}: COLLBENCH_SECRET must be the same in all processes)"
     raise JobError(f"rank {place.rank} did not reach rank 0 within {JOIN_WAIT_S:g} s at {where}")
 

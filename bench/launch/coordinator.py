@@ -21,9 +21,10 @@ from multiprocessing import AuthenticationError
 from pathlib import Path
 
 from bench.launch import compatibility
-from bench.launch.job import JobRank, JobSecret
+from bench.launch.job import JobRank
 from bench.launch.launcher import Launcher
 from bench.launch.ranks import KILL_WAIT_S, RankJob, Ranks
+from bench.launch.secret import JobSecret
 from bench.machine import network
 from bench.model.errors import INTERRUPTED, BenchError, JobError, LostRankError, RankError
 from bench.model.records import Demands, Json, Machine
@@ -86,13 +87,14 @@ def coordinating(
     address = own_address(place, time.monotonic() + JOIN_WAIT_S)
     interface = None if place.one_host else network.interface_of(address)
     with (
-        secret.made() as key,
         listen(place, address) as listener,
-        Agents(listener, key, place.world_size) as agents,
+        contextlib.ExitStack() as joining,
+        Agents(listener, joining.enter_context(secret.made(listener.getsockname()[1])), place.world_size) as agents,
         Launcher(interface) as launcher,
     ):
         try:
             handshakes = agents.gather(compatibility.handshake(place, asked), JOIN_WAIT_S)
+            joining.close()  # every process knows the secret by now
             compatibility.check(handshakes)
             devices = [compatibility.device_of(handshake) for handshake in handshakes]
             coordinator = Coordinator(place, JobLauncher(launcher, agents, address, devices, sides), handshakes)
