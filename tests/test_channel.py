@@ -137,6 +137,10 @@ def test_a_nonce_of_another_length_proves_nothing(listener, monkeypatch, length)
     thread.join()
 
 
+def test_a_key_for_one_purpose_is_no_key_for_another():
+    assert len({channel.derived(KEY, "launch 1"), channel.derived(KEY, "launch 2"), KEY}) == 3
+
+
 @pytest.mark.parametrize("garbage", [pickle.dumps({"kind": "go"}), b"[1]", b"{}", b'{"kind', b"GET / HTTP/1.1"])
 def test_what_is_no_json_object_is_no_message(listener, garbage):
     here, there = joined(listener)

@@ -155,6 +155,24 @@ def test_tasks_of_a_slurm_step(cli):
     assert_measured(cli, "srun", {1, 2})
 
 
+def test_a_job_on_one_host_listens_on_loopback_only(cli):
+    """Rank 0, torch's store and gloo of every rank."""
+    started = [task.start("run", cli.config(SLOW), "--no-plots") for task in slurm(cli, 2)]
+    listening = set()
+    while any(process.poll() is None for process in started):
+        for process in cli.processes():
+            with contextlib.suppress(psutil.Error):
+                listening |= {
+                    (process.pid, connection.laddr.ip)
+                    for connection in process.net_connections(kind="tcp")
+                    if connection.status == psutil.CONN_LISTEN
+                }
+        time.sleep(0.05)
+    done = [finished(process) for process in started]
+    assert [one.returncode for one in done] == [0, 0], done[0].stderr
+    assert {address for _, address in listening} == {"127.0.0.1"} and len(listening) >= 3
+
+
 # The time-out is long: ranks of a job load torch._dynamo by themselves, on a busy machine for more than a minute.
 TRAINING = """
 backends: [gloo]

@@ -162,6 +162,7 @@ class _Agent:
                 rank=self.rank,
                 world_size=message["world_size"],
                 rendezvous=message["rendezvous"],
+                key=channel.derived(self.key, f"launch {launch}"),
                 device=message["device"],
                 line=line,
                 variables=variables,

@@ -166,7 +166,8 @@ class JobLauncher:
                 {"world_size": world_size, "rendezvous": rendezvous, "device": self.devices[rank], **task}
                 for rank in range(1, world_size)
             ]
-            others = self.agents.start(next(self.launches), world_size, orders)
+            launch = next(self.launches)
+            others = self.agents.start(launch, world_size, orders)
             folder = self.launcher.folder()
 
             def clean() -> None:
@@ -186,6 +187,7 @@ class JobLauncher:
                     rank=0,
                     world_size=world_size,
                     rendezvous=rendezvous,
+                    key=self.agents.launch_key(launch),
                     device=self.devices[0],
                     listener=listener,
                     variables=variables,
@@ -399,6 +401,10 @@ class Agents:
             rank.agent.lose("does not answer")
             raise LostRankError(rank.rank, str(rank.lost))
         return self._lines.pop(place)
+
+    def launch_key(self, launch: int) -> bytes:
+        """The key by which the ranks of a launch know each other; no message tells it."""
+        return channel.derived(self._key, f"launch {launch}")
 
     # ── the threads ──────────────────────────────────────────────────────────────────────────────
     def _accept(self) -> None:

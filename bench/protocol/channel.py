@@ -100,6 +100,11 @@ def _tag(key: bytes, number: int, data: bytes) -> bytes:
     return hmac.digest(key, number.to_bytes(8, "big") + data, "sha256")
 
 
+def derived(key: bytes, purpose: str) -> bytes:
+    """A key for one purpose, such as one launch; it tells nothing of the key that it is derived from."""
+    return hmac.digest(key, b"derived|" + purpose.encode(), "sha256")
+
+
 # ── the end that listens ─────────────────────────────────────────────────────────────────────────
 def listen(host: str, ports: Iterable[int]) -> socket.socket | None:
     """A socket that listens on the first free port; None if all are taken.
