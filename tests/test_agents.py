@@ -1,5 +1,6 @@
 """What rank 0 and its agents make of strangers, of each other's nonsense, and of orders that must not be obeyed."""
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -8,10 +9,12 @@ import socket
 import threading
 import time
 from dataclasses import replace
+from multiprocessing import AuthenticationError
 
 import pytest
 
 from bench.catalog.strategies import text_of
+from bench.launch import coordinator
 from bench.launch.agent import _Agent
 from bench.launch.coordinator import Agents
 from bench.model.errors import JobError
@@ -28,8 +31,7 @@ FUZZED = 200
 
 @pytest.fixture
 def agents():
-    listener = channel.listen("127.0.0.1", [0])
-    with Agents(listener, KEY, 2) as found:
+    with channel.listen("127.0.0.1", [0]) as listener, Agents(listener, KEY, 2) as found:
         found.address = listener.getsockname()
         yield found
 
@@ -58,6 +60,88 @@ def test_bytes_of_strangers_do_not_stop_an_honest_agent(agents):
         assert len(agents.gather(OWN, 20)) == 2
         messages.send(line, {"kind": "interrupted"})
         assert until(lambda: agents._interrupted)
+
+
+@pytest.fixture
+def crowd(agents):
+    """Callers that have come and say nothing; the sockets are closed at the end."""
+    with contextlib.ExitStack() as sockets:
+
+        def come(count):
+            return [sockets.enter_context(socket.create_connection(agents.address)) for _ in range(count)]
+
+        yield come
+
+
+def test_hundreds_of_callers_that_say_nothing_keep_nobody_out(agents, crowd, monkeypatch):
+    """At most so many have a thread, and none waits for them to run into the time limit."""
+    monkeypatch.setattr(coordinator, "CROWDED_S", 0.1)
+    most, add = [0], agents._make_room
+
+    def watched():
+        add()
+        most.append(len(agents._unproven))
+
+    monkeypatch.setattr(agents, "_make_room", watched)
+    crowd(300)
+    with honest(agents):
+        assert len(agents.gather(OWN, 60)) == 2
+        assert max(most) < coordinator.MOST_UNPROVEN
+
+
+def test_callers_that_send_a_byte_now_and_then_keep_nobody_out(agents, crowd, monkeypatch):
+    monkeypatch.setattr(coordinator, "CROWDED_S", 0.1)
+    stop, slow = threading.Event(), crowd(coordinator.MOST_UNPROVEN)
+
+    def drip():
+        while not stop.wait(0.02):
+            for caller in slow:
+                with contextlib.suppress(OSError):
+                    caller.sendall(b"x")
+
+    dripping = threading.Thread(target=drip)
+    dripping.start()
+    with honest(agents):
+        assert len(agents.gather(OWN, 60)) == 2
+    stop.set()
+    dripping.join()
+
+
+def test_a_thread_that_cannot_be_started_does_not_end_accepting(agents, monkeypatch):
+    """As at the limit of processes: threads that greet fail three times, and the agent comes again."""
+    start, failures = threading.Thread.start, iter(range(3))
+
+    def failing(thread):
+        if getattr(thread, "_target", None) == agents._greet and next(failures, None) is not None:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", failing)
+    line = None
+    deadline = time.monotonic() + 60
+    while line is None and time.monotonic() < deadline:
+        with contextlib.suppress(AuthenticationError, OSError):
+            line = honest(agents)
+    assert next(failures, None) is None
+    with line:
+        assert len(agents.gather(OWN, 20)) == 2
+
+
+def test_an_agent_whose_rank_is_turned_away_at_the_door_comes_again(monkeypatch):
+    with channel.listen("127.0.0.1", [0]) as listener:
+        lines = []
+
+        def full_then_free():
+            listener.accept()[0].close()
+            lines.append(channel.answer(listener.accept()[0], KEY))
+
+        answering = threading.Thread(target=full_then_free)
+        answering.start()
+        with _Agent(1, None, listener.getsockname(), KEY, None, {}, lambda: b"")._rank_line() as line:
+            answering.join()
+            messages.send(line, {"kind": "rank_line"})
+            assert messages.receive(lines[0])[0] == {"kind": "rank_line"}
+            lines[0].close()
 
 
 def odd_messages():

@@ -14,6 +14,7 @@ import pytest
 
 from bench.cli.app import VERBS
 from bench.importers.traces.recordings import PlainData
+from bench.rank.process_group import PlainUnpickler
 from conftest import ROOT
 
 BENCH = ROOT / "bench"
@@ -169,11 +170,12 @@ def test_every_module_says_what_it_is_for():
 
 
 def test_nothing_is_unpickled_but_plain_data():
-    """torch's flight recorder writes pickles; that one reader refuses every class and function."""
+    """torch's flight recorder writes pickles, and its collectives send them; both readers refuse every class."""
     users = {module for module, tree in TREES.items() if imported(tree) & {"pickle", "marshal", "shelve", "dill"}}
-    assert users == {"bench.importers.traces.recordings"}
-    with pytest.raises(pickle.UnpicklingError):
-        PlainData(io.BytesIO(pickle.dumps(Path))).load()
+    assert users == {"bench.importers.traces.recordings", "bench.rank.process_group"}
+    for reader in (PlainData, PlainUnpickler):
+        with pytest.raises(pickle.UnpicklingError):
+            reader(io.BytesIO(pickle.dumps(Path))).load()
 
 
 def test_no_two_classes_share_a_name():

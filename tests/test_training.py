@@ -321,7 +321,7 @@ def grown_by(strategies):
         place = RankInfo(0, 1, torch.device("cpu"), ProcessGroupTransport(1))
         shared = SharedTensors()
         small = Scenario(replace(scenario.case, model="nano"))
-        runners.ready_order(small, place, lambda own: [own], 0)  # loads what torch loads when it first trains
+        runners.ready_order(small, place, lambda own, kind: [own], 0)  # loads what torch loads when it first trains
         before, runners_made = psutil.Process().memory_info().rss, []
         order = range(len(gradients(find("tiny"))))
         for strategy in strategies:

@@ -27,7 +27,7 @@ def run_task(
     that do not come.
     """
     from bench.launch import job
-    from bench.launch.job import JobSecret
+    from bench.launch.secret import JobSecret
     from bench.machine import environment, interrupts
 
     place = job.detect(environment.job_variables(), environment.starter())
@@ -37,7 +37,7 @@ def run_task(
         interrupts.answer(signal.SIGTERM, *(() if ignored else (signal.SIGINT,)))
         return task(None)
     interrupts.answer(signal.SIGTERM, signal.SIGINT, once=True)
-    secret = JobSecret(place, environment.secret(), RESULTS)
+    secret = JobSecret(place, environment.secret(), environment.runtime_folder(), RESULTS)
     if place.rank:
         from bench.launch.agent import run_agent
 

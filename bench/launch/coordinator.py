@@ -22,9 +22,10 @@ from multiprocessing import AuthenticationError
 from pathlib import Path
 
 from bench.launch import compatibility
-from bench.launch.job import JobRank, JobSecret
+from bench.launch.job import JobRank
 from bench.launch.launcher import Launcher
 from bench.launch.ranks import KILL_WAIT_S, RankJob, Ranks
+from bench.launch.secret import JobSecret
 from bench.machine import network
 from bench.model.errors import INTERRUPTED, BenchError, JobError, LostRankError, RankError, StoreError
 from bench.model.records import Demands, Json, Machine
@@ -39,6 +40,10 @@ LOOK_EVERY_S = 0.25
 # An agent opens the connection of a rank within milliseconds, before it forks the rank: beyond this time it is stuck.
 RANK_LINE_WAIT_S = 30.0
 RANK_LINE_SILENT_S = channel.SILENT_S + 15
+# Connections at a time on which the key is not yet proved. A full house lasts for CROWDED_S: then the one that has
+# waited longest makes room for the next, so that callers who send nothing keep nobody out.
+MOST_UNPROVEN = 64
+CROWDED_S = 1.0
 # What a message of another version, or of a process that should not be here, can cause.
 ODD = (AttributeError, KeyError, TypeError, ValueError)
 # The agents have this long to exit after the last message.
@@ -98,12 +103,14 @@ def coordinating(
     address = own_address(place, time.monotonic() + JOIN_WAIT_S)
     interface = None if place.one_host else network.interface_of(address)
     with (
-        secret.made() as key,
-        Agents(listen(place, address), key, place.world_size) as agents,
+        listen(place, address) as listener,
+        contextlib.ExitStack() as joining,
+        Agents(listener, joining.enter_context(secret.made(listener.getsockname()[1])), place.world_size) as agents,
         Launcher(interface) as launcher,
     ):
         try:
             handshakes = agents.gather(compatibility.handshake(place, asked), JOIN_WAIT_S, partial)
+            joining.close()  # every process that takes part knows the secret by now
             compatibility.check(handshakes)
             devices = {handshake["rank"]: compatibility.device_of(handshake) for handshake in handshakes}
             absent = tuple(rank for rank in range(place.world_size) if rank not in devices)
@@ -184,7 +191,8 @@ class JobLauncher:
                 }
                 for rank, member in enumerate(members, 1)
             ]
-            others = self.agents.start(next(self.launches), members, orders)
+            launch = next(self.launches)
+            others = self.agents.start(launch, members, orders)
             folder = self.launcher.folder()
 
             def clean() -> None:
@@ -206,6 +214,7 @@ class JobLauncher:
                     rank=0,
                     world_size=world_size,
                     rendezvous=rendezvous,
+                    key=self.agents.launch_key(launch),
                     device=self.devices[0],
                     listener=listener,
                     variables=self.variables,
@@ -228,10 +237,10 @@ class RemoteAgent:
     rank: int
     line: AuthenticatedConnection
     handshake: Json
+    reader: threading.Thread
     lost: str | None = None
     gone: bool = False
     ranks: "dict[int, RemoteRank]" = field(default_factory=dict)
-    reader: threading.Thread = field(default_factory=threading.Thread)
 
     @property
     def hostname(self) -> str:
@@ -313,9 +322,9 @@ class RemoteRank:
 class Agents:
     """Context that accepts the agents, and at its end tells them to exit with the status `code`.
 
-    One thread accepts connections, and one for each agent reads its messages, so that an agent that is stuck holds up
-    nobody. They record what arrives and turn away a second process with the same rank; everything else is decided in
-    the main thread.
+    One thread accepts connections, and each connection has one that lets the caller prove the key and, if it is an
+    agent, reads its messages; so a caller or an agent that is stuck holds up nobody. The threads record what arrives
+    and turn away a second process with the same rank; everything else is decided in the main thread.
     """
 
     def __init__(self, listener: socket.socket, key: bytes, world_size: int) -> None:
@@ -323,6 +332,8 @@ class Agents:
         self._changed = threading.Condition()
         self._members: dict[int, RemoteAgent] = {}
         self._lines: dict[tuple[int, int], AuthenticatedConnection] = {}
+        # Callers that have not proved the key yet, in order of arrival → when they were accepted.
+        self._unproven: dict[socket.socket, float] = {}
         self._problem: str | None = None
         self._interrupted = self._closing = False
         self.code = 1
@@ -341,7 +352,6 @@ class Agents:
         self.wait_until(lambda: all(agent.gone for agent in agents), LEAVE_WAIT_S)
         self._closing = True
         self._accepting.join()
-        self._listener.close()
         for agent in agents:
             with contextlib.suppress(OSError):  # its thread then reads the end
                 agent.line.hang_up()
@@ -423,6 +433,10 @@ class Agents:
             raise LostRankError(str(rank.lost), rank.rank)
         return self._lines.pop(place)
 
+    def launch_key(self, launch: int) -> bytes:
+        """The key by which the ranks of a launch know each other; no message tells it."""
+        return channel.derived(self._key, f"launch {launch}")
+
     # ── the threads ──────────────────────────────────────────────────────────────────────────────
     def _accept(self) -> None:
         while not self._closing:
@@ -433,14 +447,41 @@ class Agents:
             except OSError:  # above all too many open files: accept would fail again at once
                 time.sleep(LOOK_EVERY_S)
                 continue
-            threading.Thread(target=self._greet, args=(caller,), daemon=True).start()
+            self._make_room()
+            self._unproven[caller] = time.monotonic()
+            try:
+                threading.Thread(target=self._greet, args=(caller,), daemon=True).start()
+            except RuntimeError:  # the limit of threads is reached: the caller tries again, and so does this loop
+                self._forget(caller)
+                caller.close()
+                time.sleep(LOOK_EVERY_S)
+
+    def _make_room(self) -> None:
+        """Wait until fewer than MOST_UNPROVEN callers are unproven; hang up on the one that has waited longest."""
+        with self._changed:
+            while len(self._unproven) >= MOST_UNPROVEN and not self._closing:
+                oldest, accepted_at = next(iter(self._unproven.items()))
+                if (left_s := accepted_at + CROWDED_S - time.monotonic()) > 0:
+                    self._changed.wait(min(left_s, LOOK_EVERY_S))
+                    continue
+                del self._unproven[oldest]
+                with contextlib.suppress(OSError):  # its thread then reads the end
+                    oldest.shutdown(socket.SHUT_RDWR)
+
+    def _forget(self, caller: socket.socket) -> None:
+        with self._changed:
+            self._unproven.pop(caller, None)
+            self._changed.notify_all()
 
     def _greet(self, caller: socket.socket) -> None:
-        """Prove the key; the first message then says what the connection is for."""
+        """Let the caller prove the key; the first message then says what the connection is for."""
         try:
             line = channel.answer(caller, self._key)
         except (AuthenticationError, OSError):
             return
+        finally:
+            self._forget(caller)
+        agent = None
         try:
             message, _ = messages.receive(line)
             with self._changed:
@@ -449,12 +490,15 @@ class Agents:
                     channel.set_keepalive(line, RANK_LINE_SILENT_S)
                     self._lines[int(message["launch"]), int(message["rank"])] = line
                 elif message["kind"] == "handshake":
-                    self._register(message, line)
+                    agent = self._registered(message, line)
                 self._changed.notify_all()
         except (EOFError, OSError, *ODD):
             line.close()
+        if agent is not None:
+            self._read(agent)
 
-    def _register(self, handshake: Json, line: AuthenticatedConnection) -> None:
+    def _registered(self, handshake: Json, line: AuthenticatedConnection) -> RemoteAgent | None:
+        """The agent that says so; None where its rank cannot be, or is there already."""
         rank = int(handshake["rank"])
         other = self._members.get(rank)
         if other is not None or not 0 < rank < self._world_size:
@@ -465,10 +509,9 @@ class Agents:
             )
             with contextlib.suppress(OSError):
                 messages.send(line, {"kind": "leave", "code": JobError.exit_code})
-            return
-        agent = self._members[rank] = RemoteAgent(rank, line, handshake)
-        agent.reader = threading.Thread(target=self._read, args=(agent,), daemon=True)
-        agent.reader.start()
+            return None
+        agent = self._members[rank] = RemoteAgent(rank, line, handshake, threading.current_thread())
+        return agent
 
     def _read(self, agent: RemoteAgent) -> None:
         """Record the messages of an agent until it is gone. It waits without a time limit, for messages only."""

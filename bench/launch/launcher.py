@@ -13,6 +13,7 @@ import contextlib
 import ctypes
 import multiprocessing as mp
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -37,6 +38,7 @@ from bench.protocol.rank_context import RankContext, SemaphoreBarrier, barriers,
 from bench.store import locks
 
 PRELOAD = ["bench.rank.preload"]
+KEY_BYTES = 32
 
 
 @dataclass(slots=True)
@@ -140,6 +142,7 @@ class Launcher:
         counts = self._context.RawArray(ctypes.c_uint64, world_size + 1)
         # Kept by `ranks`: the barriers' semaphores vanish with the last reference in this process.
         barrier = barriers(self._context, world_size)
+        key = secrets.token_bytes(KEY_BYTES)
         members: list[LocalRank] = []
         ranks = Ranks(members, partial(shutil.rmtree, folder, ignore_errors=True), kept=barrier)
         try:
@@ -151,6 +154,7 @@ class Launcher:
                     rank=rank,
                     world_size=world_size,
                     rendezvous=f"file:{folder / 'store'}",
+                    key=key,
                     device=rank,
                     barrier=barrier[rank],
                     counts=counts,
@@ -175,6 +179,7 @@ class Launcher:
         rank: int,
         world_size: int,
         rendezvous: str,
+        key: bytes,
         device: int,
         line: Line | None = None,
         barrier: SemaphoreBarrier | None = None,
@@ -196,6 +201,7 @@ class Launcher:
                 barrier=barrier,
                 progress=counts or self._context.RawArray(ctypes.c_uint64, world_size + 1),
                 rendezvous=rendezvous,
+                key=key,
                 stack_file=folder / f"stack-{rank}",
                 shared_folder=self._rendezvous.folder,
                 device=device,

@@ -64,7 +64,8 @@ class RankContext:
     progress: shared array with a counter for each rank, and behind them one more than the index of the case that rank 0
         measures (0: none yet): the parent reads it when a rank dies; a message would wake the parent while ranks
         measure.
-    rendezvous: "file:PATH" or "tcp:HOST:PORT", through which the process group forms.
+    rendezvous: "file:PATH" or "tcp:HOST:PORT", through which the process group forms. key: of the launch; its ranks
+        know each other by it.
     stack_file: where the rank writes its Python stack on SIGUSR1.
     shared_folder: the folder that all launches of the run share on this host. device: number of its GPU, if it needs
         one. listener: on rank 0 of a "tcp:" rendezvous, the socket that listens there.
@@ -77,6 +78,7 @@ class RankContext:
     barrier: SemaphoreBarrier | None
     progress: Any
     rendezvous: str
+    key: bytes
     stack_file: Path
     shared_folder: Path
     device: int

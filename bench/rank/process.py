@@ -88,7 +88,7 @@ def wait_to_begin(
     waits_in: modules, besides those of torch, in which this rank waits for the others. A rank that hangs in any other
     module is taken for the one that holds up the others.
     """
-    group.gather(group.rank)  # a first collective: a rank that cannot communicate is not ready
+    group.gather(group.rank, int)  # a first collective: a rank that cannot communicate is not ready
     files = [str(module.__file__) for module in (rank_context, mpi, timing, *waits_in)]
     context.send({"kind": "ready", "facts": facts(), "waits_in": files})
     context.wait_for_go()

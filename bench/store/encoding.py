@@ -1,7 +1,7 @@
-"""Convert records to JSON and back: plan.json, lines of samples.jsonl, jobs.
+"""Convert records to JSON and back: plan.json, lines of samples.jsonl, jobs, and the values that ranks gather.
 
-In: a Plan, a Job or Samples. Out: JSON or bytes; and the other way round. Touches no file: `store` does. The format is
-described in docs/results-format.md.
+In: a Plan, a Job, Samples or a gathered value. Out: JSON or bytes; and the other way round. Touches no file: `store`
+does. The format is described in docs/results-format.md.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import orjson
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import to_json
 
 from bench.catalog.strategies import strategy_of
 from bench.model.records import (
@@ -40,7 +41,7 @@ OTHER_ARRAYS = ("host_ns", "wait_ns", "inner_start_ns", "inner_duration_ns")
 
 @functools.cache
 def _adapter(kind: Any) -> TypeAdapter[Any]:
-    """Made on first use: a rank writes lines and reads none, so it needs no adapter."""
+    """Made on first use: a rank needs those of the values that it gathers (`prepare_to_gather`), and no other."""
     return TypeAdapter(kind)
 
 
@@ -97,6 +98,27 @@ def side_from_json(data: Json) -> Side:
     if side.python is not None and not side.python.startswith("/"):
         raise ValueError(f"python: {side.python!a} is no absolute path of an interpreter")
     return side
+
+
+def prepare_to_gather(*kinds: Any) -> None:
+    """Make what reads values of these types: 20 ms for a large one, which a forked rank then saves."""
+    for kind in kinds:
+        _adapter(kind)
+
+
+def gathered_to_text(value: Any) -> str:
+    """A value that a rank sends to the others, as JSON; NaN and infinity are kept."""
+    return to_json(value, inf_nan_mode="constants").decode()
+
+
+def gathered_from_text(text: str, kind: Any) -> Any:
+    """The inverse of `gathered_to_text`; raises ValueError, in one line, if it is not of this type."""
+    try:
+        return _adapter(kind).validate_json(text, strict=True)
+    except ValidationError as error:
+        problem = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, problem["loc"]))
+        raise ValueError(f"{where} {problem['msg']}".strip()) from None
 
 
 def variables_of(job: Job | Plan) -> list[tuple[str, str]]:
