@@ -258,11 +258,12 @@ class TrainingStep(Workload):
 
         for _ in range(ATTEMPTS):
             noted = memory.peaks(stage.place.device, train)
-            ranks = stage.group.gather(noted and [noted[name] for name in ("initial", "before", "after", "end")])
+            own = [noted[name] for name in ("initial", "before", "after", "end")] if noted else None
+            ranks = stage.group.gather(own, list[int] | None)
             stage.transport.sent.clear()
             stage.tick()
             if all(ranks):
-                return tuple(RankMemory(*sizes) for sizes in ranks)
+                return tuple(RankMemory(*sizes) for sizes in ranks if sizes)
         return None
 
     def _alone_s(self, trained: Runner) -> tuple[float, ...]:
