@@ -135,7 +135,9 @@ def test_every_picture_has_its_units_and_both_formats(run, tmp_path):
     drawn = draw(run, analyze(run), tmp_path)
     names = [kind.name for kind in PICTURES]
     assert [name for _, name in drawn] == [
-        name for name in names if name not in {"matrix", "operations", "recorded", "replay", "splits"} and "training" not in name
+        name
+        for name in names
+        if name not in {"matrix", "operations", "recorded", "replay", "splits"} and "training" not in name
     ]
     words = {
         "time": ["message size", "4 KiB", "time of one operation", "2 ranks", "µs"],
