@@ -19,6 +19,7 @@ from bench.cli.app import RESULTS, Sets
 from bench.cli.job import run_task
 from bench.cli.measuring import measure
 from bench.cli.output import show
+from bench.cli.terminal import say
 from bench.config import documents, expected, models, names
 from bench.config.models import Config
 from bench.model.comparisons import GateVerdict, NodeCheck
@@ -94,7 +95,7 @@ def gate(
         tainted = [hosts[check.node] for check in verdict.nodes if check.verdict == analysis.FAIL]
         folders.write(fleet.folder / VERDICT, json.dumps(content, indent=2) + "\n")
         folders.write(fleet.folder / TAINTED, "".join(f"{name}\n" for name in tainted))
-        typer.echo(f"\n{fleet.folder / VERDICT}\n{fleet.folder / TAINTED}")
+        say(f"\n{fleet.folder / VERDICT}\n{fleet.folder / TAINTED}")
         return 0 if verdict.verdict == analysis.PASS else 1
 
     given = [*sets, allow, least or "", str(against or "")]

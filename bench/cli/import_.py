@@ -13,6 +13,7 @@ from bench.analyze.analysis import analyze
 from bench.catalog.operations import OPERATIONS
 from bench.cli.app import RESULTS
 from bench.cli.output import show, write_report
+from bench.cli.terminal import say
 from bench.importers import assembly, memory
 from bench.importers.assembly import READERS, Imported
 from bench.importers.readings import Options, open_source
@@ -101,10 +102,8 @@ def _shown(path: Path, imported: Imported) -> int:
         show(f"note: {note}")
     written = write_report(result, analysis, plots=False)
     show(f"\n{document.tables_of(result, analysis)}\n")
-    typer.echo("\n".join([str(path), *written]))
+    say("\n".join([str(path), *written]))
     failed = sum(1 for samples in imported.samples if samples.failure is not None)
     if failed:
-        typer.echo(
-            f"{failed} of {len(imported.samples)} results were wrong, as the tool says; no number for them", err=True
-        )
+        say(f"{failed} of {len(imported.samples)} results were wrong, as the tool says; no number for them", err=True)
     return 1 if failed else 0
