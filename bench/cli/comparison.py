@@ -67,9 +67,8 @@ def compare_sides(path: Path) -> Comparison:
     from bench.analyze import pairs  # here: loads numpy and scipy
     from bench.report.labels import label
 
-    manifest = folders.read_manifest(path)
-    asked, sides = manifest["ab"], manifest["sides"]
     a, b = (folders.read(path / side) for side in folders.SIDES)
+    asked, sides = a.manifest["ab"], a.manifest["sides"]
     names = f"A: {sides['a']['text']}", f"B: {sides['b']['text']}"
     ended = asked.get("ended") or "interrupted: run --resume goes on"
     fail_on = FailOn(asked["fail_on"]) if asked["fail_on"] else None
