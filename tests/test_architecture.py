@@ -158,6 +158,14 @@ def test_only_the_command_line_prints_and_exits():
     assert wrong == []
 
 
+def test_what_is_printed_goes_through_one_door():
+    """It writes out what a terminal would obey, so that no verb can forget to."""
+    doors = {module for module, tree in TREES.items() if "typer.echo" in ast.unparse(tree)}
+    assert doors == {"bench.cli.terminal"}
+    printing = {module for module, path in FILES.items() if re.search(r"console\.(print|log|out)\(", path.read_text())}
+    assert printing == {"bench.report.progress"}
+
+
 def test_the_environment_is_read_in_one_place():
     # mpirun_placeholder runs in a process of its own, which loads nothing else
     reads = {module for module, path in FILES.items() if re.search(r"os\.environ|getenv", path.read_text())}

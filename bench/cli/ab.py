@@ -16,6 +16,7 @@ from bench.cli.comparison import MIN_CHANGE, FailOn, conclude_sides, exit_code, 
 from bench.cli.job import run_task
 from bench.cli.measuring import planned, recording_of
 from bench.cli.sides import check_in_job, measure_sides
+from bench.cli.terminal import say
 from bench.cli.trust import LeaveLoopback, check_variables
 from bench.config import documents, models, names
 from bench.config.models import Config
@@ -143,7 +144,7 @@ def _create(
         )
     alternate = planning.reason_to_alternate(plans, machine)
     if alternate is not None:
-        typer.echo(f"note: launches of A and B alternate: {alternate}", err=True)
+        say(f"note: launches of A and B alternate: {alternate}", err=True)
     facts = {
         "argv": list(argv),
         "collbench": __version__,

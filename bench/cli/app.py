@@ -18,6 +18,7 @@ from typing import Annotated, Any
 import typer
 
 from bench import __version__
+from bench.cli.terminal import say
 from bench.machine import environment
 from bench.model.deferred import Deferred
 from bench.model.errors import INTERRUPTED, BenchError
@@ -149,7 +150,7 @@ def _app(named: str | None) -> typer.Typer:
 
 def _version(version: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False) -> None:
     if version:
-        typer.echo(f"{NAME} {__version__}")
+        say(f"{NAME} {__version__}")
         raise typer.Exit
 
 
@@ -165,7 +166,7 @@ def _guarded(function: Callable[..., int | None]) -> Callable[..., None]:
         try:
             code = function(*args, **kwargs) or 0
         except BenchError as error:
-            typer.echo(f"error: {error}", err=True)
+            say(f"error: {error}", err=True)
             code = error.exit_code
         except KeyboardInterrupt:
             code = INTERRUPTED

@@ -13,6 +13,7 @@ import typer
 
 from bench.cli.app import RESULTS, RunName
 from bench.cli.output import analyzed, show, show_hanging, write_report
+from bench.cli.terminal import say
 from bench.model.errors import BenchError, UnmeasurableError
 from bench.model.records import Json
 from bench.store import folders
@@ -74,7 +75,7 @@ def report(
             Format.NCCL_TESTS: nccl_tests.document,
             Format.CS336: cs336.document,
         }
-        typer.echo(writers[format](result, analysis).rstrip("\n"))
+        say(writers[format](result, analysis).rstrip("\n"))
 
 
 class DiagnosisFormat(StrEnum):
@@ -98,7 +99,7 @@ def diagnose(
     result = folders.read(path)
     diagnosis = analysis.diagnose(result)
     if format is DiagnosisFormat.JSON:
-        typer.echo(json.dumps(dataclasses.asdict(diagnosis), indent=1, ensure_ascii=False))
+        say(json.dumps(dataclasses.asdict(diagnosis), indent=1, ensure_ascii=False))
     else:
         show(f"{result.name}\n\n{findings.diagnosis(diagnosis)}")
 

@@ -14,6 +14,7 @@ from bench.cli.measuring import measured, start
 from bench.cli.nccl_tests_options import NO_FLAGS, ConfigSource, Given, fingerprint, source, with_flags
 from bench.cli.output import show
 from bench.cli.sides import check_in_job, measure_sides
+from bench.cli.terminal import say
 from bench.cli.trust import LeaveLoopback, Trust, check_resumed, check_variables
 from bench.model.conclusions import Analysis, Diagnosis
 from bench.model.errors import BenchError, ConfigError
@@ -150,7 +151,7 @@ def _look(paths: list[Path], save: Path | None, as_config: bool, plots: bool) ->
         folders.write(save, call_file.to_text(recorded))
     written = [str(save)] if save is not None else []
     if as_config:
-        typer.echo(listings.calls_config(recorded, paths[0].name))
+        say(listings.calls_config(recorded, paths[0].name))
     else:
         job = recorded_job(recorded)
         show("\n\n".join(findings.recorded_parts(job)))
@@ -158,7 +159,7 @@ def _look(paths: list[Path], save: Path | None, as_config: bool, plots: bool) ->
             analysis = Analysis((), (), Diagnosis((), ()), recorded=job)
             written.append(str(catalogue.draw_recorded(analysis, PLOTS / f"look-{_name_of(paths)}")))
     if written:
-        typer.echo("\n" + "\n".join(written), err=as_config)
+        say("\n" + "\n".join(written), err=as_config)
     return 0
 
 

@@ -15,6 +15,10 @@ A fault of a measured case (a killed rank, a wrong sum) is *not* an exception he
 result, `records.Failure`.
 """
 
+import re
+
+from bench.model.visible import visible
+
 # Exit code of a run that was interrupted by Ctrl-C or a signal.
 INTERRUPTED = 130
 
@@ -22,7 +26,7 @@ INTERRUPTED = 130
 class BenchError(Exception):
     """An error whose message is one line and tells the user what to change.
 
-    What it quotes of a file may hold anything: a character that cannot be printed becomes a blank.
+    What it quotes of a file may hold anything: line breaks become blanks, what cannot be seen is written out.
     """
 
     exit_code = 2
@@ -32,7 +36,7 @@ class BenchError(Exception):
 
 
 def _printable(text: str) -> str:
-    return "".join(character if character.isprintable() else " " for character in text)
+    return visible(re.sub(r"[\n\r\t]+", " ", text), kept="")
 
 
 class ConfigError(BenchError):

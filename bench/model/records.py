@@ -30,8 +30,6 @@ Json = dict[str, Any]
 T = TypeVar("T")
 # Recorded in place of a fact that could not be read; the fact is never left out.
 NOT_AVAILABLE = "not available"
-# More ranks than any cluster has; a larger number is a typing error.
-MOST_RANKS = 65536
 # Allowed names of a run: the name becomes a part of the names of folders.
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 

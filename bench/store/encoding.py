@@ -67,12 +67,19 @@ def plan_from_json(data: Json) -> Plan:
     """The inverse of `plan_to_json`; raises ValueError, KeyError or TypeError on anything else."""
     cases = [_case_from_json(case) for case in data["cases"]]
     order = [
-        {**launch, "number": launch["launch"], "cases": [cases[number] for number in launch["cases"]]}
+        {**launch, "number": launch["launch"], "cases": [cases[_place(number)] for number in launch["cases"]]}
         for launch in data["order"]
     ]
     skips = [{**skip, "case": _case_from_json(skip["case"])} for skip in data["skips"]]
     plan: Plan = _adapter(Plan).validate_python({**data, "order": order, "skips": skips})
     return plan
+
+
+def _place(number: int) -> int:
+    """A place in a list, counted from its beginning: Python would count a negative one from the end."""
+    if number < 0:
+        raise ValueError(f"case {number}: no such place")
+    return number
 
 
 def _case_to_json(case: Case) -> Json:
@@ -151,7 +158,7 @@ def samples_to_line(samples: Samples) -> bytes:
         data["checks"] = [dataclasses.asdict(check) for check in samples.checks]
     if samples.detail is not None:
         data["detail"] = dataclasses.asdict(samples.detail)
-    return json.dumps(data, separators=(",", ":"), ensure_ascii=False).encode()
+    return json.dumps(data, separators=(",", ":"), ensure_ascii=False).encode(errors="backslashreplace")
 
 
 def samples_from_line(line: bytes) -> Samples:

@@ -12,6 +12,7 @@ import contextlib
 import csv
 import dataclasses
 import errno
+import functools
 import gc
 import json
 import os
@@ -27,6 +28,7 @@ from typing import Any, BinaryIO, TypeVar
 from bench.model.errors import ForeignError, StoreError
 from bench.model.recorded_calls import CallList
 from bench.model.records import Json, Plan, Run, Samples, Side
+from bench.model.units import format_bytes
 from bench.store import locks
 
 # Increased when a reader of the previous schema would misread what is written. Runs of any other schema are refused.
@@ -40,6 +42,8 @@ RECORDING = "recording.calls.jsonl"
 # name the sides; their documents are in folders of that name.
 SIDES = ("a", "b")
 CONFIG_B, PLAN_B = "config-b.yaml", "plan-b.json"
+# Largest document, and largest line of samples: of thousands of ranks they have some megabytes.
+MOST_BYTES = 2**28
 # Damaged lines that are named one by one.
 MOST_DAMAGED = 5
 TORN = "the last line of samples.jsonl was torn by a crash; that case counts as not measured"
@@ -116,7 +120,7 @@ def write(path: Path, content: bytes | str) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with temporary.open("wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
+            file.write(content.encode(errors="backslashreplace") if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
@@ -225,14 +229,18 @@ def read(path: Path) -> Run:
 
     Raises StoreError with one line that says what is wrong.
     """
-    from bench.store import call_file, encoding  # as above
+    from bench.store import call_file, encoding, facts  # as above
 
     manifest = read_manifest(path)
     folder, side = _side_of(path)
+    with _naming_damage(f"{folder / MANIFEST}:"):
+        facts.check_manifest(manifest)
     if "sides" in manifest and not side:
         raise StoreError(f"{path}: a run of two sides; name one of them: {path.name}:a or {path.name}:b")
     plan_file = folder / (PLAN_B if side == SIDES[1] else PLAN)
     plan_json, environment = _read_json(plan_file, dict), _read_json(folder / ENVIRONMENT, list)
+    with _naming_damage(f"{folder / ENVIRONMENT}:"):
+        facts.check_environment(environment)
     lines, warnings = _read_lines(folder / SAMPLES, encoding.samples_from_line, _start_of(side) if side else None)
     # A launch of training steps that was interrupted while its lines were written has been measured again.
     samples = list({(entry.case, entry.launch): entry for entry in lines}.values())
@@ -378,7 +386,7 @@ def _read_lines(
     gc.disable()
     try:
         with open(open_plain(path, os.O_RDONLY), "rb") as file:
-            for number, line in enumerate(file, start=1):
+            for number, line in enumerate(iter(functools.partial(file.readline, MOST_BYTES), b""), start=1):
                 if not line.endswith(b"\n"):
                     damaged.append(TORN)
                     break
@@ -405,7 +413,7 @@ def _naming_damage(where: str) -> Iterator[None]:
     """Turn what reading a damaged value raises into a StoreError of one line."""
     try:
         yield
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         missing = "is missing" if isinstance(error, KeyError) else ""
         reason = " ".join(f"{error} {missing}".split())[:120]
         raise StoreError(f"{where} damaged: {reason}") from None
@@ -413,7 +421,11 @@ def _naming_damage(where: str) -> Iterator[None]:
 
 def _read_json(path: Path, kind: type[T]) -> T:
     try:
-        value = json.loads(path.read_bytes())
+        with path.open("rb") as file:
+            content = file.read(MOST_BYTES + 1)
+        if len(content) > MOST_BYTES:
+            raise StoreError(f"{path}: larger than {format_bytes(MOST_BYTES)}")
+        value = json.loads(content)
     except OSError as error:
         raise StoreError(f"{path}: {reason_of(error)}") from None
     except (ValueError, RecursionError) as error:
@@ -433,4 +445,9 @@ def reason_of(error: OSError) -> str:
 def _json_text(value: Any) -> bytes:
     text = json.dumps(value, indent=1, ensure_ascii=False)
     # Lists of plain numbers are put on one line, so that a plan's order stays readable.
-    return re.sub(r"\[\s+([-0-9.,\s]+?)\s+\]", lambda m: "[" + " ".join(m[1].split()) + "]", text).encode() + b"\n"
+    return (
+        re.sub(r"\[\s+([-0-9.,\s]+?)\s+\]", lambda m: "[" + " ".join(m[1].split()) + "]", text).encode(
+            errors="backslashreplace"
+        )
+        + b"\n"
+    )
