@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 
 from bench.launch.launcher import LOCK, PREFIX, RendezvousFolder, fork_servers, remove_abandoned
+from bench.machine import host
+from bench.model.errors import RankError
+from bench.store import locks
 from conftest import ROOT
 from test_measure import assert_nothing_left
 
@@ -83,7 +86,35 @@ def test_ctrl_c_while_the_fork_server_starts_is_not_lost(cli):
     assert_nothing_left(cli)
 
 
-def test_the_fork_server_and_so_every_rank_is_spared_ctrl_c(launcher):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_the_fork_server_and_so_every_rank_is_spared_what_ends_the_run(launcher, number):
     (server,) = fork_servers()
     status = Path(f"/proc/{server.pid}/status").read_text()
-    assert int(re.search(r"SigBlk:\s*(\w+)", status)[1], 16) >> (signal.SIGINT - 1) & 1
+    assert int(re.search(r"SigBlk:\s*(\w+)", status)[1], 16) >> (number - 1) & 1
+
+
+# ── folders ──────────────────────────────────────────────────────────────────────────────────────
+def test_folders_of_other_hosts_are_left_alone_in_a_place_that_hosts_share(temporary, monkeypatch):
+    with RendezvousFolder() as meeting, monkeypatch.context() as elsewhere:
+        elsewhere.setattr(host, "hostname", lambda: "elsewhere")
+        elsewhere.setattr(locks, "exclusive", lambda _: True)  # locks that reach no further than one host
+        remove_abandoned()
+        assert meeting.folder.is_dir()
+
+
+def test_a_folder_that_is_removed_again_and_again_is_an_error_after_three_tries(temporary, monkeypatch):
+    made = []
+
+    def removed(descriptor):
+        made.append(descriptor)
+        raise FileNotFoundError
+
+    monkeypatch.setattr(locks, "exclusive", removed)
+    with pytest.raises(RankError, match="TMPDIR"):
+        RendezvousFolder().__enter__()
+    assert len(made) == 3
+
+
+def test_a_place_where_no_folder_can_be_made_is_one_line(tmp_path):
+    with pytest.raises(RankError, match="TMPDIR"):
+        RendezvousFolder(tmp_path / "nothing").__enter__()

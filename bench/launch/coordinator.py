@@ -316,12 +316,12 @@ class Agents:
                 agent.tell({"kind": "leave", "code": self.code})
         self.wait_until(lambda: all(agent.gone for agent in agents), LEAVE_WAIT_S)
         self._closing = True
-        self._accepting.join()
+        self._accepting.join(LEAVE_WAIT_S)
         self._listener.close()
         for agent in agents:
             with contextlib.suppress(OSError):  # its thread then reads the end
                 agent.line.hang_up()
-            agent.reader.join()
+            agent.reader.join(LEAVE_WAIT_S)
         for line in (*self._lines.values(), *(agent.line for agent in agents)):
             line.close()
 

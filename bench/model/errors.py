@@ -8,15 +8,16 @@
     ├── JobError                  the processes of a job do not fit together, or do not find each other
     └── RankError                 the ranks' processes could not be started at all
         ├── MpirunError           mpirun did not start them; other backends are still measured
-        └── LostRankError         the process that should have started a rank is gone
+        └── LostRankError         the process that should have started a rank is gone; resume measures it again
 
 Any module may raise them. Only `cli` prints them and sets the exit code.
 A fault of a measured case (a killed rank, a wrong sum) is *not* an exception here: it is a
 result, `records.Failure`.
 """
 
-# Exit code of a run that was interrupted by Ctrl-C or a signal.
-INTERRUPTED = 130
+# Exit codes of a run that was interrupted by Ctrl-C or a signal, and of one that met an error which nobody expected
+# (EX_SOFTWARE of sysexits.h): a mistake in CollBench, and no verdict on what was measured.
+INTERRUPTED, UNEXPECTED = 130, 70
 
 
 class BenchError(Exception):
@@ -69,8 +70,8 @@ class JobError(BenchError):
 
 
 class LostRankError(RankError):
-    """The process of a job that should have started rank `rank` is gone."""
+    """The process that should have started rank `rank`, or all ranks (None), is gone."""
 
-    def __init__(self, rank: int, text: str) -> None:
+    def __init__(self, rank: int | None, text: str) -> None:
         super().__init__(text)
         self.rank = rank
