@@ -29,7 +29,7 @@ import psutil
 
 from bench.launch.ranks import KILL_WAIT_S, Ranks
 from bench.machine import environment, host, interrupts
-from bench.machine.processes import Handle
+from bench.machine.processes import ProcessHandle
 from bench.model.errors import LostRankError, RankError
 from bench.model.records import Json
 from bench.protocol.channel import Line
@@ -58,8 +58,8 @@ class LocalRank:
 
     rank: int
     process: BaseProcess
-    handle: Handle | None
-    server: Handle
+    handle: ProcessHandle | None
+    server: ProcessHandle
     connection: Line
     stack_file: Path
     board: Board
@@ -117,7 +117,7 @@ class Launcher:
         self._rendezvous = RendezvousFolder()
         self._interface = interface
         self._preload = [FIRST, *preload, LAST]
-        self._server: Handle | None = None
+        self._server: ProcessHandle | None = None
 
     def __enter__(self) -> "Launcher":
         environment.prepare_process(self._interface)
@@ -133,7 +133,7 @@ class Launcher:
         self._end_server()
         self._rendezvous.__exit__()
 
-    def _started_server(self) -> Handle:
+    def _started_server(self) -> ProcessHandle:
         """Start the fork server, with signals blocked that its ranks must not answer: they inherit that."""
         self._context.set_forkserver_preload(self._preload)
         resource_tracker.ensure_running()  # starts a process, too, and then unblocks SIGINT
@@ -143,7 +143,7 @@ class Launcher:
             with _sockets_in(self._rendezvous.folder):
                 forkserver.ensure_running()
             (server,) = set(psutil.Process().children()) - set(before)
-            return Handle(server.pid)
+            return ProcessHandle(server.pid)
         except OSError as error:
             raise RankError(f"the fork server could not be started in {self._rendezvous.folder}: {error}") from None
         finally:
@@ -237,7 +237,7 @@ class Launcher:
             process.start()
             theirs.close()
             assert process.pid is not None  # noqa: S101 - it has been started
-            handle = Handle(process.pid)
+            handle = ProcessHandle(process.pid)
         except psutil.NoSuchProcess:
             handle = None
         except (EOFError, OSError) as error:  # of the operating system, or of a broken fork server

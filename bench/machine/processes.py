@@ -1,6 +1,7 @@
 """Processes and their ends: bind this one to its parent, and end another one without hitting a stranger.
 
-In: process numbers. Out: a `Handle`, which means one process for good: its number may go to another once it has ended.
+In: process numbers. Out: a `ProcessHandle`, which means one process for good: its number may go to another once it
+has ended.
 """
 
 import ctypes
@@ -29,7 +30,7 @@ def end_with_parent(parent: int | None = None) -> bool:
     return True
 
 
-class Handle:
+class ProcessHandle:
     """A process and no other. On Linux it is a pidfd; elsewhere psutil compares the times at which processes began.
 
     Raises psutil.NoSuchProcess if there is no process of this number.

@@ -35,6 +35,7 @@ class Board:
 
     counts: a counter for each rank, and behind them one more than the index of the case that rank 0 measures (0: none
     yet). The parent reads them when a rank dies; a message would wake the parent while ranks measure.
+    semaphores: their addresses.
     """
 
     def __init__(self, world_size: int, descriptor: int | None = None) -> None:
@@ -45,11 +46,8 @@ class Board:
         weakref.finalize(self, os.close, self._descriptor)
         memory = mmap.mmap(self._descriptor, size)
         self.counts = (ctypes.c_uint64 * (world_size + 1)).from_buffer(memory, counts_at)
-        self._first = ctypes.c_char.from_buffer(memory)  # keeps the memory where it is
-
-    def semaphore(self, number: int) -> ctypes.c_void_p:
-        """The address of a semaphore."""
-        return ctypes.c_void_p(ctypes.addressof(self._first) + number * SEMAPHORE_BYTES)
+        first = ctypes.addressof(self.counts) - counts_at  # the array keeps the memory where it is
+        self.semaphores = [ctypes.c_void_p(first + number * SEMAPHORE_BYTES) for number in range(2 * world_size)]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _received, (self.world_size, DupFd(self._descriptor))
@@ -105,18 +103,18 @@ class SemaphoreBarrier:
             self._release(2 * ((master + step) % world_size) + 1)
 
     def _release(self, number: int) -> None:
-        if _libc.sem_post(self.board.semaphore(number)):
+        if _libc.sem_post(self.board.semaphores[number]):
             raise OSError(ctypes.get_errno(), "sem_post")
 
     def _acquire(self, number: int) -> None:
-        while _libc.sem_wait(self.board.semaphore(number)):
+        while _libc.sem_wait(self.board.semaphores[number]):
             if ctypes.get_errno() != errno.EINTR:
                 raise OSError(ctypes.get_errno(), "sem_wait")
 
 
 def barriers(board: Board) -> list[SemaphoreBarrier] | list[None]:
     """One object per rank; together they are one barrier. None where a semaphore must have a name (macOS)."""
-    if any(_libc.sem_init(board.semaphore(number), 1, 0) for number in range(2 * board.world_size)):
+    if any(_libc.sem_init(semaphore, 1, 0) for semaphore in board.semaphores):
         return [None] * board.world_size
     return [SemaphoreBarrier(rank, board) for rank in range(board.world_size)]
 
