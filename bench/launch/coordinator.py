@@ -25,7 +25,7 @@ from bench.launch.job import JobRank, JobSecret
 from bench.launch.launcher import Launcher
 from bench.launch.ranks import KILL_WAIT_S, RankJob, Ranks
 from bench.machine import network
-from bench.model.errors import INTERRUPTED, BenchError, JobError, LostRankError, RankError
+from bench.model.errors import INTERRUPTED, UNEXPECTED, BenchError, JobError, LostRankError, RankError
 from bench.model.records import Demands, Json, Machine
 from bench.protocol import channel, messages
 from bench.protocol.channel import AuthenticatedConnection
@@ -301,7 +301,7 @@ class Agents:
         self._lines: dict[tuple[int, int], AuthenticatedConnection] = {}
         self._problem: str | None = None
         self._interrupted = self._closing = False
-        self.code = 1
+        self.code = UNEXPECTED  # unless somebody says otherwise
 
     def __enter__(self) -> "Agents":
         self._listener.settimeout(LOOK_EVERY_S)
