@@ -163,7 +163,8 @@ def measuring(cli):
         def start(*arguments, **options):
             process = cli.start("run", cli.config(LONG), "--no-plots", *arguments, start_new_session=True, **options)
             wait_for_samples(cli, 2)
-            while len(ranks_of(process.pid)) < 2:  # between two launches there are none
+            ending = {*ranks_of(process.pid)}  # of the launch that gave these samples
+            while len({*ranks_of(process.pid)} - ending) < 2:
                 time.sleep(0.01)
             return process, Path(place)
 
@@ -187,7 +188,7 @@ def resumed_to_the_end(cli, kept: bytes) -> None:
     assert run.manifest["status"] == "complete"
 
 
-def test_a_fork_server_that_is_killed_costs_one_case_which_a_resume_measures(cli, measuring):
+def test_what_a_killed_fork_server_costs_is_measured_by_a_resume(cli, measuring):
     process, place = measuring()
     ranks = ranks_of(process.pid)
     ranks[0].suspend()  # a process that is stopped notices nothing by itself
@@ -199,8 +200,9 @@ def test_a_fork_server_that_is_killed_costs_one_case_which_a_resume_measures(cli
     _, err = process.communicate(timeout=180)
     assert process.returncode == 1 and "Traceback" not in err, err
     failures = [s.failure for s in cli.only_run().samples if s.failure]
-    assert [(failure.kind, failure.rank) for failure in failures] == [("lost", None)]
-    assert "fork server" in failures[0].text
+    assert {(failure.kind, failure.rank) for failure in failures} == {("lost", None)}
+    assert all("fork server" in failure.text for failure in failures)
+    assert len(failures) <= 2  # a launch has two cases: killed before its ranks had joined, both are lost
     assert_nothing_left(cli)
     assert not [*place.iterdir()]
     kept = (cli.only_run().path / "samples.jsonl").read_bytes()
