@@ -42,7 +42,7 @@ timeout: 20s
 seed: 1
 """
 RUN = ("run", "short.yaml", "--no-plots")
-# Side B has a variable of its own, and so a process of its own.
+# Sides that differ in their variables have a process each.
 AB = ("ab", "short.yaml", "--b-env", "OMP_NUM_THREADS=2", "--budget", "40s", "--fail-on", "slower")
 # A run that has not ended by then hangs.
 END_WAIT_S = 300.0
@@ -172,19 +172,16 @@ def wait_for_ranks(trial: Trial, process: "subprocess.Popen[str]", dice: random.
     time.sleep(dice.random())
 
 
-def is_server(process: psutil.Process) -> bool:
-    return "forkserver" in " ".join(process.cmdline())
-
-
 def parts(main: psutil.Process) -> Iterator[tuple[str, psutil.Process]]:
     """The processes of a run, each with its part in it."""
     yield "measuring process", main
     for child in main.children():
         line = " ".join(child.cmdline())
         if "bench.cli.side" in line:
-            yield "process of side B", child
+            side = f"side {'A' if '/a ' in line else 'B'}"
+            yield f"process of {side}", child
             for name, process in [*parts(child)][1:]:
-                yield f"{name} of side B", process
+                yield f"{name} of {side}", process
         elif "forkserver" in line:
             yield "fork server", child
             yield from ((f"rank {number}", rank) for number, rank in enumerate(sorted(child.children(), key=str)))
@@ -255,17 +252,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=3, help="of each process")
     parser.add_argument("--interrupts", type=int, default=3)
+    parser.add_argument("--only", choices=["run", "ab"], help="kill processes of this verb only")
     parser.add_argument("--seed", type=int, default=1)
     asked = parser.parse_args()
     in_own_shared_memory()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it for what runs in the background
     of_run = ["measuring process", "fork server", "resource tracker", *(f"rank {rank}" for rank in range(4))]
-    of_side = ["measuring process", "fork server", "resource tracker", "rank 0", "rank 1"]
-    of_ab = [*of_side, "process of side B", *(f"{part} of side B" for part in of_side[1:])]
+    of_side = ["process", "fork server", "resource tracker", "rank 0", "rank 1"]
+    of_ab = ["measuring process", *(f"{part} of side {side}" for side in "AB" for part in of_side)]
     kinds = [("run", RUN, 4, part) for part in of_run] + [("ab", AB, 2, part) for part in of_ab]
     trials = {
         f"{name}: {part}": [kill(words, ranks, part, f"{asked.seed} {name} {part} {n}") for n in range(asked.kills)]
         for name, words, ranks, part in kinds
+        if asked.only in {None, name}
     }
     seconds = undisturbed_s() if asked.interrupts else 0.0
     trials["run: Ctrl-C"] = [interrupt(seconds, f"{asked.seed} {number}") for number in range(asked.interrupts)]
