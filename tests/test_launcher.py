@@ -57,32 +57,42 @@ def test_a_stranger_of_the_same_name_stays(temporary):
 
 # ── Ctrl-C ───────────────────────────────────────────────────────────────────────────────────────
 INTERRUPTED = """
-import os, signal
+import os, signal, sys
 from multiprocessing import forkserver
+import psutil
 from bench.launch.launcher import Launcher
+from bench.machine import interrupts
 signal.signal(signal.SIGINT, signal.default_int_handler)
+if {ours}:
+    interrupts.answer(signal.SIGINT)
 start = forkserver.ensure_running
 def interrupted():
-    os.kill(os.getpid(), signal.SIGINT)
+    if {first}:
+        os.kill(os.getpid(), signal.SIGINT)
     start()
+    if not {first}:
+        os.kill(os.getpid(), signal.SIGINT)
 forkserver.ensure_running = interrupted
 try:
     with Launcher():
         print("lost")
 except KeyboardInterrupt:
-    print("interrupted")
+    left = [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
+    print("interrupted", len(left))
 """
 
 
-def test_ctrl_c_while_the_fork_server_starts_is_not_lost(cli):
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("ours", [True, False])
+def test_ctrl_c_while_the_fork_server_starts_is_not_lost_and_leaves_no_server(cli, first, ours):
     with tempfile.TemporaryDirectory(prefix="cb-") as place:  # short: a socket's path has a limit
         done = subprocess.run(
-            [sys.executable, "-c", INTERRUPTED], cwd=cli.folder,
+            [sys.executable, "-c", INTERRUPTED.format(first=first, ours=ours)], cwd=cli.folder,
             env=cli.environment | {"TMPDIR": place, "PYTHONPATH": str(ROOT)},
             capture_output=True, text=True, timeout=240,
         )  # fmt: skip
-        assert (done.stdout, done.stderr) == ("interrupted\n", "")
-        assert not list(Path(place).glob(f"{PREFIX}*"))
+        assert (done.stdout, done.stderr) == ("interrupted 1\n", "")  # multiprocessing's own resource tracker
+        assert not list(Path(place).iterdir())
     assert_nothing_left(cli)
 
 

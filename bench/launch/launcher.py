@@ -121,10 +121,11 @@ class Launcher:
 
     def __enter__(self) -> "Launcher":
         environment.prepare_process(self._interface)
-        with interrupts.deferred(), contextlib.ExitStack() as undo:
-            undo.enter_context(self._rendezvous)
-            undo.callback(self._end_server)
-            self._server = self._started_server()
+        with contextlib.ExitStack() as undo:
+            with interrupts.deferred():
+                undo.enter_context(self._rendezvous)
+                undo.callback(self._end_server)
+                self._running_server()
             interrupts.raise_if_noted()
             undo.pop_all()
         return self
@@ -133,8 +134,13 @@ class Launcher:
         self._end_server()
         self._rendezvous.__exit__()
 
-    def _started_server(self) -> ProcessHandle:
-        """Start the fork server, with signals blocked that its ranks must not answer: they inherit that."""
+    def _running_server(self) -> ProcessHandle:
+        """The fork server; if there is none any more, another one is started.
+
+        It is started with signals blocked that its ranks must not answer: they inherit that.
+        """
+        if self._server is not None and not self._server.ended():
+            return self._server
         self._context.set_forkserver_preload(self._preload)
         resource_tracker.ensure_running()  # starts a process, too, and then unblocks SIGINT
         before = psutil.Process().children()
@@ -142,12 +148,13 @@ class Launcher:
         try:
             with _sockets_in(self._rendezvous.folder):
                 forkserver.ensure_running()
-            (server,) = set(psutil.Process().children()) - set(before)
-            return ProcessHandle(server.pid)
+            (started,) = set(psutil.Process().children()) - set(before)
+            self._server = server = ProcessHandle(started.pid)  # kept before a signal that waits is raised
         except OSError as error:
             raise RankError(f"the fork server could not be started in {self._rendezvous.folder}: {error}") from None
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        return server
 
     def _end_server(self) -> None:
         # The server itself is not reaped here: multiprocessing checks for its exit before it starts another.
@@ -217,8 +224,7 @@ class Launcher:
         this process. board: that of its context, if it shares one. `RankContext` describes the others. Raises
         LostRankError if the fork server ends meanwhile; the next call starts another.
         """
-        if self._server is None or self._server.ended():
-            self._server = self._started_server()
+        server = self._running_server()
         try:
             ours, theirs = (line, line) if line else self._context.Pipe()
             context = RankContext(
@@ -241,10 +247,10 @@ class Launcher:
         except psutil.NoSuchProcess:
             handle = None
         except (EOFError, OSError) as error:  # of the operating system, or of a broken fork server
-            if self._server.ended(SERVER_END_S):
+            if server.ended(SERVER_END_S):
                 raise LostRankError(None, SERVER_LOST) from None
             raise RankError(f"the ranks' processes could not be started: {type(error).__name__} {error}") from None
-        return LocalRank(rank, process, handle, self._server, ours, context.stack_file, context.board)
+        return LocalRank(rank, process, handle, server, ours, context.stack_file, context.board)
 
 
 def fork_servers() -> list[psutil.Process]:

@@ -15,6 +15,7 @@ from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
+from bench.launch.launcher import remove_abandoned
 from bench.launch.turns import Measuring, Turn
 from bench.machine import environment
 from bench.model.errors import BenchError
@@ -57,6 +58,8 @@ class SideProcess:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        if self._process.returncode < 0:  # it could not remove its folder
+            remove_abandoned()
 
     def wait_until_ready(self) -> None:
         """Wait until it can start ranks; sets `facts`: about its host and its packages. Raises BenchError."""
