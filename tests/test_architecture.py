@@ -43,6 +43,7 @@ MAY_IMPORT = {
 # What a room may name by text only: the module is loaded in another process, or late.
 MAY_NAME = {
     ("launch", "bench.rank.preload"),
+    ("launch", "bench.rank.server"),
     ("launch", "bench.rank.main"),
     ("launch", "bench.rank.training.step"),  # loaded by the fork server where a run trains
     ("launch", "bench.rank.training.equivalence"),

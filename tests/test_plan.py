@@ -174,6 +174,16 @@ def test_remaining_is_the_plan_minus_what_is_done():
     assert planning.remaining(plan, [*done, *more]) == []
 
 
+def test_what_failed_is_done_and_what_was_lost_by_no_fault_of_its_own_is_not():
+    plan = expand()
+    *most, last = [Samples(case, launch.number, 0.0) for launch in plan.order for case in launch.cases]
+    failed, lost = (replace(last, failure=Failure(kind, None, "why")) for kind in ("hang", "lost"))
+    assert planning.remaining(plan, [*most, failed]) == [] and planning.done(plan, [*most, failed]) is None
+    (rest,) = planning.remaining(plan, [*most, lost])
+    assert (rest.cases, rest.number) == ((last.case,), last.launch)
+    assert planning.done(plan, [*most, lost]) == plan.total - 1
+
+
 def test_strategies_of_a_launch_are_measured_together_or_not_at_all():
     steps = [Case("training_step", "gloo", 2, "float32", 0, strategy=name) for name in ("none", "flat", "naive")]
     plan = replace(expand(), order=(Launch("gloo", 2, 1, tuple(steps)), Launch("gloo", 2, 2, tuple(steps))))

@@ -32,11 +32,10 @@ def run_task(
 
     place = job.detect(environment.job_variables(), environment.starter())
     if place is None:
-        # What a shell starts in the background ignores Ctrl-C, and goes on doing so.
-        ignored = signal.getsignal(signal.SIGINT) == signal.SIG_IGN
-        interrupts.answer(signal.SIGTERM, *(() if ignored else (signal.SIGINT,)))
+        interrupts.answer(*interrupts.asked_to_end())
         return task(None)
-    interrupts.answer(signal.SIGTERM, signal.SIGINT, once=True)
+    # A launcher sends SIGINT to processes that ignored it when they began, too.
+    interrupts.answer(*{*interrupts.asked_to_end(), signal.SIGINT}, once=True)
     secret = JobSecret(place, environment.secret(), environment.runtime_folder(), RESULTS)
     if place.rank:
         from bench.launch.agent import run_agent

@@ -53,6 +53,17 @@ class _TwoSides:
         cases, _, _ = pairs.matched(*(pairs.timed_cases(self.samples[s], self.plans[s], label) for s in SIDES))
         return cases
 
+    def add(self, side: str, samples: Samples) -> None:
+        """Add the samples of one case and launch, in place of those that were lost."""
+        others = [s for s in self.samples[side] if (s.case, s.launch) != (samples.case, samples.launch)]
+        self.samples[side] = [*others, samples]
+
+    def incomplete(self) -> dict[int, list[str]]:
+        """The launches begun that have not been measured in full, by number: the sides that lack something."""
+        begun = range(1, 1 + max((s.launch for side in SIDES for s in self.samples[side]), default=0))
+        lacking = {number: [side for side in SIDES if not self.complete(side, number)] for number in begun}
+        return {number: sides for number, sides in lacking.items() if sides}
+
     def complete(self, side: str, number: int) -> bool:
         """Whether all of a launch has been measured."""
         plan = one_launch(self.plans[side], number)
@@ -85,7 +96,7 @@ def measure_sides(path: Path, coordinator: "Coordinator | None" = None) -> None:
     asked, sides = manifest["ab"], folders.read_sides(path)
     with Journal(path) as journal, contextlib.ExitStack() as stack:
         measured = _read(path)
-        if asked.get("ended"):
+        if asked.get("ended") and not measured.incomplete():
             return
         measure, facts = stack.enter_context(_measuring(path, measured, sides, coordinator))
         sessions = [session for side in SIDES for session in measured.environments[side]]
@@ -96,7 +107,7 @@ def measure_sides(path: Path, coordinator: "Coordinator | None" = None) -> None:
             def keep(line: bytes) -> None:
                 journal.append(folders.of_side(line, side))
                 samples = encoding.samples_from_line(line)
-                measured.samples[side].append(samples)
+                measured.add(side, samples)
                 if samples.failure is not None:
                     progress.print_failure(f"side {side}: {samples.failure.text}")
 
@@ -110,7 +121,9 @@ def measure_sides(path: Path, coordinator: "Coordinator | None" = None) -> None:
 
         began = time.monotonic() - asked["spent_s"]
         try:
-            asked["ended"] = _until_decided(path, measured, asked, measure_pair, began, progress)
+            for number, missing in measured.incomplete().items() if asked.get("ended") else ():
+                measure_pair(missing, number)  # what was lost; that it has ended stands
+            asked["ended"] = asked.get("ended") or _until_decided(path, measured, asked, measure_pair, began, progress)
         finally:
             asked["spent_s"] = round(time.monotonic() - began, 2)
             folders.update_manifest(path, ab=asked)

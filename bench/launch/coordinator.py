@@ -27,7 +27,7 @@ from bench.launch.launcher import Launcher
 from bench.launch.ranks import KILL_WAIT_S, RankJob, Ranks
 from bench.launch.secret import JobSecret
 from bench.machine import network
-from bench.model.errors import INTERRUPTED, BenchError, JobError, LostRankError, RankError, StoreError
+from bench.model.errors import INTERRUPTED, UNEXPECTED, BenchError, JobError, LostRankError, RankError, StoreError
 from bench.model.records import Demands, Json, Machine
 from bench.protocol import channel, messages
 from bench.protocol.channel import AuthenticatedConnection
@@ -336,7 +336,7 @@ class Agents:
         self._unproven: dict[socket.socket, float] = {}
         self._problem: str | None = None
         self._interrupted = self._closing = False
-        self.code = 1
+        self.code = UNEXPECTED  # unless somebody says otherwise
 
     def __enter__(self) -> "Agents":
         self._listener.settimeout(LOOK_EVERY_S)
@@ -351,11 +351,12 @@ class Agents:
                 agent.tell({"kind": "leave", "code": self.code})
         self.wait_until(lambda: all(agent.gone for agent in agents), LEAVE_WAIT_S)
         self._closing = True
-        self._accepting.join()
+        self._accepting.join(LEAVE_WAIT_S)
+        self._listener.close()
         for agent in agents:
             with contextlib.suppress(OSError):  # its thread then reads the end
                 agent.line.hang_up()
-            agent.reader.join()
+            agent.reader.join(LEAVE_WAIT_S)
         for line in (*self._lines.values(), *(agent.line for agent in agents)):
             line.close()
 

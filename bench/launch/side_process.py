@@ -7,6 +7,7 @@ the messages of `protocol/messages.py`; nothing is pickled.
 
 import contextlib
 import os
+import signal
 import socket
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,11 +15,12 @@ from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
+from bench.launch.launcher import remove_abandoned
 from bench.launch.turns import Measuring, Turn
 from bench.machine import environment
 from bench.model.errors import BenchError
 from bench.model.records import Json
-from bench.protocol import messages
+from bench.protocol import channel, messages
 
 # Time to load torch and start a fork server, from a cold disk.
 READY_WAIT_S = 120.0
@@ -47,6 +49,7 @@ class SideProcess:
                 start_new_session=True,  # Ctrl-C in a terminal is answered by this process alone
             )
         self._line = Connection(ours.detach())
+        channel.limit(self._line, channel.MESSAGE_S)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -56,6 +59,8 @@ class SideProcess:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        if self._process.returncode < 0:  # it could not remove its folder
+            remove_abandoned()
 
     def wait_until_ready(self) -> None:
         """Wait until it can start ranks; sets `facts`: about its host and its packages. Raises BenchError."""
@@ -94,11 +99,19 @@ class SideProcess:
         except (EOFError, OSError):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(END_WAIT_S)
-            status = self._process.returncode
-            raise BenchError(f"{self._name}: {self._python} ended with status {status}; it printed why") from None
+            raise BenchError(f"{self._name}: {self._python} {self._end()}; go on with: run --resume") from None
         if message["kind"] == "error":
             raise BenchError(f"{self._name}: {message['text']}")
         return message, line
+
+    def _end(self) -> str:
+        """How it ended, in words."""
+        status = self._process.returncode
+        if status is None:
+            return f"says nothing for {END_WAIT_S:g} s"
+        if status < 0:
+            return f"was ended by {signal.Signals(-status).name} (out of memory, or killed from outside)"
+        return f"ended with status {status}, and printed why"
 
 
 def check_python(name: str, python: str) -> None:

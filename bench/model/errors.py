@@ -8,7 +8,7 @@
     ├── JobError                  the processes of a job do not fit together, or do not find each other
     └── RankError                 the ranks' processes could not be started at all
         ├── MpirunError           mpirun did not start them; other backends are still measured
-        └── LostRankError         the process that should have started a rank is gone
+        └── LostRankError         the process that should have started a rank is gone; resume measures it again
 
 Any module may raise them. Only `cli` prints them and sets the exit code.
 A fault of a measured case (a killed rank, a wrong sum) is *not* an exception here: it is a
@@ -19,8 +19,9 @@ import re
 
 from bench.model.visible import visible
 
-# Exit code of a run that was interrupted by Ctrl-C or a signal.
-INTERRUPTED = 130
+# Exit codes of a run that was interrupted by Ctrl-C or a signal, and of one that met an error which nobody expected
+# (EX_SOFTWARE of sysexits.h): a mistake in CollBench, and no verdict on what was measured.
+INTERRUPTED, UNEXPECTED = 130, 70
 
 
 class BenchError(Exception):
@@ -77,4 +78,4 @@ class JobError(BenchError):
 
 
 class LostRankError(RankError):
-    """The process of a job that should have started a rank is gone."""
+    """The process that should have started rank `rank`, or all ranks (None), is gone."""

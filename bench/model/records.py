@@ -445,7 +445,7 @@ FailureKind = Literal["killed", "exited", "raised", "hang", "wrong", "start", "l
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a case has no number. A failure is a result and is kept like one.
+    """Why a case has no number. A failure is a result and is kept like one; `lost` is no fault of the case.
 
     rank: the rank that the evidence points to; None if it points to none. suspects: where it points to several ranks
     alike, all of them.
@@ -571,6 +571,11 @@ class Samples:
     aggregate: Aggregate | None = None
     checks: tuple[InvariantCheck, ...] = ()
     detail: StepDetail | None = None
+
+    @property
+    def final(self) -> bool:
+        """Whether a resume leaves it as it is. What was lost by no fault of the case is measured again."""
+        return self.failure is None or self.failure.kind != "lost"
 
 
 @dataclass(frozen=True, slots=True)

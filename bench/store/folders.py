@@ -3,7 +3,8 @@
 In: a plan, samples as they are measured, finished documents. Out: a run, or a list of folders. `encoding` converts
 plans and samples to JSON and back. No other module writes these files, except log.txt, to which ranks and launchers
 append. `samples.jsonl` is appended and synced line by line and never rewritten; every other file is written whole or
-not at all (a temporary file, then a rename). Only one process at a time holds the `Journal` of a run.
+not at all (a temporary file of a new name, then a rename, then the folder is synced). Only one process at a time holds
+the `Journal` of a run.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import gc
 import json
 import os
 import re
+import secrets
 import shutil
 import stat
 from collections.abc import Callable, Iterator
@@ -30,12 +32,15 @@ from bench.model.recorded_calls import CallList
 from bench.model.records import Json, Plan, Run, Samples, Side
 from bench.model.units import format_bytes
 from bench.store import locks
+from bench.store.locks import Owner
 
 # Increased when a reader of the previous schema would misread what is written. Runs of any other schema are refused.
 SCHEMA = 5
 
 MANIFEST, CONFIG, PLAN, ENVIRONMENT = "manifest.json", "config.yaml", "plan.json", "environment.json"
 SAMPLES, LOG, SUMMARY, REPORT = "samples.jsonl", "log.txt", "summary.csv", "report.md"
+# Who measures into the run: there for as long as it does, or until the next one does.
+OWNER = "owner.json"
 # The recorded job, of a run that makes its calls again.
 RECORDING = "recording.calls.jsonl"
 # A run of two sides (verb `ab`) has these besides, and lines of samples.jsonl begin with their side. RUN:a and RUN:b
@@ -117,16 +122,27 @@ def make_folder(path: Path) -> None:
 
 def write(path: Path, content: bytes | str) -> None:
     """Write a file whole or not at all."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
-        with temporary.open("wb") as file:
+        with temporary.open("xb") as file:  # a file or link that is there already is not followed
             file.write(content.encode(errors="backslashreplace") if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
+        _sync_folder(path.parent)
     except OSError as error:
         temporary.unlink(missing_ok=True)
         raise StoreError(f"{path}: {reason_of(error)}") from None
+
+
+def _sync_folder(path: Path) -> None:
+    """Force to disk which files a folder has: a rename is lost in a power failure otherwise."""
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with contextlib.suppress(OSError):  # some network file systems refuse
+            os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def update_manifest(path: Path, **changes: Any) -> None:
@@ -145,13 +161,14 @@ def discard(path: Path) -> None:
 
 
 def is_being_written(path: Path) -> bool:
-    """Whether a living process holds the run's journal."""
+    """Whether a living process holds the run's journal, as far as can be told from here."""
     try:
         fd = open_plain(path / SAMPLES, os.O_RDONLY)
     except StoreError:
         return False
     try:
-        return locks.shared(fd) is False
+        taken = locks.shared(fd)
+        return taken is False or _other_owner(path, taken) is not None
     finally:
         os.close(fd)
 
@@ -177,38 +194,58 @@ def appending(path: Path) -> BinaryIO:
     return open(open_plain(path, os.O_WRONLY | os.O_APPEND), "ab")
 
 
+def _other_owner(path: Path, taken: bool | None) -> Owner | None:
+    """Who may be measuring into the run although its lock was taken, or although it has none; None if nobody."""
+    try:
+        owner = Owner(**json.loads((path / OWNER).read_bytes()))
+    except (OSError, ValueError, TypeError):
+        return None
+    if taken and (owner.host == locks.this_process().host or locks.reach_other_hosts(path)):
+        return None
+    return owner if owner.may_live() else None
+
+
 # ── samples, while they are measured ─────────────────────────────────────────────────────────────
 class Journal:
     """`samples.jsonl`, opened for appending and locked: a second writer gets a StoreError.
 
-    Opening it drops an incomplete last line, which only a crash while writing leaves behind. locked: False where the
-    file system has no locks, so that nothing keeps a second writer away. log.txt, into which ranks write meanwhile,
-    must be a plain file like it.
+    Opening it drops an incomplete last line, which only a crash while writing leaves behind. Where locks do not keep
+    processes on other hosts away, the run names its owner (OWNER). locked: False where the file system has no locks.
+    log.txt, into which ranks write meanwhile, must be a plain file, too.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path / SAMPLES
 
     def __enter__(self) -> Journal:
-        os.close(open_plain(self._path.with_name(LOG), os.O_RDWR))
-        self._fd = open_plain(self._path, os.O_RDWR)
-        taken = locks.exclusive(self._fd)
-        if taken is False:
+        run = self._path.parent
+        os.close(open_plain(run / LOG, os.O_RDWR))
+        self._fd = open_plain(self._path, os.O_RDWR | os.O_APPEND)
+        try:
+            taken = locks.exclusive(self._fd)
+            if taken is False:
+                raise StoreError(f"{run}: another process is measuring into this run")
+            if owner := _other_owner(run, taken):
+                raise StoreError(
+                    f"{run}: process {owner.pid} on host {owner.host} may be measuring into this run (the locks of "
+                    f"this file system do not tell); if it has ended, remove {run / OWNER}"
+                )
+            self.locked = bool(taken)
+            write(run / OWNER, _json_text(dataclasses.asdict(locks.this_process())))
+            content = self._path.read_bytes()
+            os.ftruncate(self._fd, content.rfind(b"\n") + 1)
+        except BaseException:
             os.close(self._fd)
-            raise StoreError(f"{self._path.parent}: another process is measuring into this run")
-        self.locked = bool(taken)
-        with open(self._fd, "rb", closefd=False) as file:
-            content = file.read()
-        os.ftruncate(self._fd, content.rfind(b"\n") + 1)
-        os.lseek(self._fd, 0, os.SEEK_END)
+            raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        (self._path.parent / OWNER).unlink(missing_ok=True)
         os.close(self._fd)
 
     def append(self, line: bytes) -> None:
         """Write one line (or several, joined by newlines) and force it to disk. After a failure none of it remains."""
-        end = os.lseek(self._fd, 0, os.SEEK_CUR)
+        end = os.fstat(self._fd).st_size
         rest = memoryview(line + b"\n")
         try:
             while rest:
@@ -216,7 +253,6 @@ class Journal:
             os.fsync(self._fd)
         except OSError as error:
             os.ftruncate(self._fd, end)
-            os.lseek(self._fd, end, os.SEEK_SET)
             why, run = reason_of(error), self._path.parent
             raise StoreError(
                 f"{self._path}: {why}; what was measured is kept; go on with: run --resume {run}"
