@@ -264,7 +264,7 @@ def main() -> int:
     trials = {
         f"{name}: {part}": [kill(words, ranks, part, f"{asked.seed} {name} {part} {n}") for n in range(asked.kills)]
         for name, words, ranks, part in kinds
-        if asked.only in {None, name}
+        if asked.kills and asked.only in {None, name}
     }
     seconds = undisturbed_s() if asked.interrupts else 0.0
     trials["run: Ctrl-C"] = [interrupt(seconds, f"{asked.seed} {number}") for number in range(asked.interrupts)]
