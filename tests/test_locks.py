@@ -45,6 +45,7 @@ def test_a_run_is_measured_with_a_note(warm, unlockable):
 
 def test_the_journal_says_that_nothing_keeps_others_away(tmp_path, unlockable):
     (tmp_path / folders.SAMPLES).write_text("")
+    (tmp_path / folders.LOG).write_text("")
     with Journal(tmp_path) as journal:
         journal.append(b"{}")
         assert not journal.locked
@@ -54,6 +55,7 @@ def test_the_journal_says_that_nothing_keeps_others_away(tmp_path, unlockable):
 @pytest.fixture
 def run(tmp_path):
     (tmp_path / folders.SAMPLES).write_text("")
+    (tmp_path / folders.LOG).write_text("")
     return tmp_path
 
 

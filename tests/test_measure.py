@@ -114,8 +114,8 @@ def test_a_fork_whose_run_was_interrupted_before_it_got_its_orders_says_nothing(
     code = (
         "import os, sys\n"
         "from multiprocessing import forkserver\n"
-        "from bench.launch.launcher import PRELOAD\n"
-        "forkserver.set_forkserver_preload(PRELOAD)\n"
+        "from bench.launch.launcher import FIRST, LAST\n"
+        "forkserver.set_forkserver_preload([FIRST, LAST])\n"
         "for sent in (b'', b'\\x80\\x05N.no pickle of a process'):\n"
         "    status, orders = forkserver.connect_to_new_process([])\n"
         "    forkserver.read_signed(status)\n"

@@ -106,7 +106,7 @@ VERBS = {
         "import_:import_",
         "Prepare",
         "Make a run from the output of another tool.",
-        "import nccl-tests all_reduce.txt",
+        "import nccl-tests docs/example/nccl-tests.txt",
     ),
     "advise": Verb(
         "advise:advise",
@@ -179,7 +179,7 @@ def _guarded(function: Callable[..., int | None]) -> Callable[..., None]:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             code = 0
         except Exception as error:
-            typer.echo(f"error: {_unexpected(error)}", err=True)
+            say(f"error: {_unexpected(error)}", err=True)
             code = UNEXPECTED
         raise typer.Exit(code)
 

@@ -75,7 +75,7 @@ class _Host(TypedDict, total=False):
 
 class _Rank(TypedDict, total=False):
     rank: Ranks
-    hostname: str
+    hostname: str | None
     device: Device
     device_name: Fact
     device_uuid: Fact
