@@ -12,8 +12,9 @@ from typing import IO, Any, TypeVar
 import orjson
 from pydantic import TypeAdapter, ValidationError
 
+from bench.catalog.dtypes import DTYPES
 from bench.model.errors import ForeignError
-from bench.model.recorded_calls import CallList, RankRecording, RecordedCall
+from bench.model.recorded_calls import CallList, RecordedCall
 from bench.model.records import Json
 
 SUFFIX = ".calls.jsonl"
@@ -77,7 +78,7 @@ def _read(path: Path, file: IO[bytes]) -> CallList:
     try:
         for rank in header.pop("ranks", [{"rank": 0, "source": str(path), "calls": len(calls)}]):
             of_rank = calls[taken : taken + max(0, rank["calls"])]
-            ranks.append(RankRecording(str(rank["source"]), rank["rank"], tuple(of_rank)))
+            ranks.append({"source": str(rank["source"]), "rank": rank["rank"], "calls": tuple(of_rank)})
             taken += max(0, rank["calls"])
     except (KeyError, TypeError, AttributeError) as error:
         raise ForeignError(f"{path}:1: ranks: {error} is missing or no number") from None
@@ -106,7 +107,10 @@ def _call(line: bytes, path: Path, number: int) -> RecordedCall:
     unknown = sorted(set(data) - {field.name for field in dataclasses.fields(RecordedCall)})
     if unknown:
         raise ForeignError(f"{path}:{number}: unknown field {unknown[0]!r}")
-    return _validated(RecordedCall, data, path, number)
+    call = _validated(RecordedCall, data, path, number)
+    if call.dtype is not None and call.dtype not in DTYPES:
+        raise ForeignError(f"{path}:{number}: dtype: {call.dtype!r:.60} is none of {', '.join(DTYPES)}, null")
+    return call
 
 
 def _validated(kind: type[T], data: Json, path: Path, number: int) -> T:

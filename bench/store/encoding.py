@@ -15,7 +15,12 @@ import orjson
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
 
+from bench.catalog.backends import BACKENDS
+from bench.catalog.dtypes import BYTES, DTYPES, REDUCE_OPS
+from bench.catalog.metrics import METRICS
+from bench.catalog.operations import OPERATIONS
 from bench.catalog.strategies import strategy_of
+<<<<<<< HEAD
 from bench.model.records import (
     OPTIONS,
     Aggregate,
@@ -30,11 +35,23 @@ from bench.model.records import (
     Usage,
     settings_of,
 )
+=======
+from bench.model.recorded_calls import MOST_ELEMENTS, MOST_RANKS
+from bench.model.records import OPTIONS, Aggregate, Case, Failure, Job, Json, Plan, Samples, Timings, Usage, settings_of
+>>>>>>> outside
 from bench.model.training import InvariantCheck, StepDetail
 
 if TYPE_CHECKING:
     from bench.model.records import Integers
 
+# Field of a case → the names that it may have.
+NAMED: dict[str, set[str]] = {
+    "op": {*OPERATIONS},
+    "backend": {*BACKENDS},
+    "dtype": {*DTYPES, BYTES.name},
+    "metric": {*METRICS},
+    "reduce_op": {*REDUCE_OPS},
+}
 # Of `Timings`: those that not every operation or device has.
 OTHER_ARRAYS = ("host_ns", "wait_ns", "inner_start_ns", "inner_duration_ns")
 
@@ -90,6 +107,15 @@ def _case_to_json(case: Case) -> Json:
 
 def _case_from_json(data: Json) -> Case:
     case: Case = _adapter(Case).validate_python(data)
+    for name, known in NAMED.items():
+        if getattr(case, name) not in known:
+            raise ValueError(f"{name} {getattr(case, name)!r:.60}: CollBench has no such")
+    if case.strategy:
+        strategy_of(case.strategy)
+    limits = {"world_size": (1, MOST_RANKS), "size_bytes": (0, MOST_ELEMENTS), "root": (0, case.world_size - 1)}
+    for name, (low, high) in limits.items():
+        if not low <= getattr(case, name) <= high:
+            raise ValueError(f"{name} {getattr(case, name)}: from {low} to {high}")
     return case
 
 
@@ -167,7 +193,10 @@ def samples_from_line(line: bytes) -> Samples:
     data: Json = orjson.loads(line)
     samples = Samples(
         case=_case_from_json(data["case"]),
-        **{name: data[name] for name in ("launch", "unix_s", "base_ns", "stopped_by")},
+        launch=_adapter(int).validate_python(data["launch"]),
+        unix_s=_adapter(float).validate_python(data["unix_s"]),
+        base_ns=_adapter(int).validate_python(data["base_ns"]),
+        stopped_by=_adapter(str | None).validate_python(data["stopped_by"]),
         warmup=_timings_from_json(data["warmup"]),
         timed=_timings_from_json(data["timed"]),
         usage=_adapter(Usage | None).validate_python(data["usage"]),
