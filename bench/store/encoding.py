@@ -20,7 +20,7 @@ from bench.catalog.dtypes import BYTES, DTYPES, REDUCE_OPS
 from bench.catalog.metrics import METRICS
 from bench.catalog.operations import OPERATIONS
 from bench.catalog.strategies import strategy_of
-<<<<<<< HEAD
+from bench.model.recorded_calls import MOST_ELEMENTS, MOST_RANKS
 from bench.model.records import (
     OPTIONS,
     Aggregate,
@@ -35,10 +35,6 @@ from bench.model.records import (
     Usage,
     settings_of,
 )
-=======
-from bench.model.recorded_calls import MOST_ELEMENTS, MOST_RANKS
-from bench.model.records import OPTIONS, Aggregate, Case, Failure, Job, Json, Plan, Samples, Timings, Usage, settings_of
->>>>>>> outside
 from bench.model.training import InvariantCheck, StepDetail
 
 if TYPE_CHECKING:
