@@ -11,9 +11,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Programs may call it, such as a Ray Train job: run_bench.main(["run", "configs/gloo.yaml"]). The command line is
     imported in this function, so that ranks, which import this file, do not import it.
     """
-    from bench.cli import call
+    try:
+        from bench.cli import call
 
-    return call(sys.argv[1:] if arguments is None else arguments)
+        return call(sys.argv[1:] if arguments is None else arguments)
+    except KeyboardInterrupt:  # while packages were loaded: nothing has begun
+        return 130
 
 
 if __name__ == "__main__":

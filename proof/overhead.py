@@ -112,7 +112,7 @@ def main(context: RankContext, task: tuple[str, int]) -> None:
                     if turn >= WARMUP:
                         mine[name].append(durations)
                     tensor.zero_()  # a bare loop does not refill, and sums grow
-            everyone = group.gather(mine)
+            everyone = group.gather(mine, dict[str, list[list[int]]])
             if group.rank == 0:
                 slowest = {name: np.max([one[name] for one in everyone], axis=0) for name in loops}
                 means = {name: times.reshape(trials, -1).mean(axis=1).tolist() for name, times in slowest.items()}

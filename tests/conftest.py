@@ -121,7 +121,7 @@ def ranks_left(seconds: float = 30.0) -> list[psutil.Process]:
 @contextlib.contextmanager
 def signals_kept():
     """What is done about signals is the same after it as before."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGALRM)}
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)}
     try:
         yield
     finally:

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from bench.cli import sides
 from bench.model.comparisons import Judgement, Unpaired
 from bench.model.conclusions import Interval
 from bench.model.errors import ConfigError
-from bench.model.records import Case, Failure
+from bench.model.records import Case, Failure, Side
 from bench.planning import plan as planning
 from bench.report.progress import PairProgress
 from bench.stats.verdicts import FASTER, INCONCLUSIVE, SAME, SLOWER, Levels
@@ -250,7 +251,7 @@ def kept(place, log_ratios, fail_on=None) -> str:
     plan = invented_run(measured["a"], launches=len(log_ratios)).plan
     asked = {"min_change": 0.05, "budget_s": 60.0, "spent_s": 60.0, "looks": [[len(log_ratios), 1.0]], "seed": 1,
              "fail_on": fail_on, "alternate": None, "ended": "the budget was spent"}  # fmt: skip
-    side = {"config": "c", "sets": [], "variables": {}, "python": [sys.executable], "text": "c", "own_process": False}
+    side = asdict(Side("c", (), {}, None, "c"))
     facts = {"sides": {"a": side, "b": side}, "ab": asked}
     path = folders.create_sides(place / "results", (plan, plan), (b"backends: [gloo]\n",) * 2, facts)
     with folders.Journal(path) as journal:
@@ -340,17 +341,17 @@ def test_ctrl_c_keeps_what_was_measured_and_resume_goes_on(cli, warm):
 
 
 def test_a_side_can_have_variables_and_an_interpreter_of_its_own(cli):
-    variables = ("--b-env", "GLOO_DUMMY=1", "--b-env", "OMP_NUM_THREADS=2")
+    variables = ("--b-env", "GLOO_LOG_LEVEL=WARN", "--b-env", "OMP_NUM_THREADS=2")
     options = ("--budget", "7s", "--a-python", sys.executable, "--no-plots")
     done = cli("ab", cli.config(IN_TURNS), *variables, *options)
     assert_ended(done)
     (path,) = cli.runs()
     assert_took_turns({side: [s for s in folders.read(path / side).samples if s.launch == 1] for side in "ab"})
     a, b = (folders.read(path / side).environment[0]["launches"][0]["ranks"] for side in "ab")
-    assert {rank["variables"].get("GLOO_DUMMY") for rank in a} == {None}
-    assert {rank["variables"].get("GLOO_DUMMY") for rank in b} == {"1"}
+    assert {rank["variables"].get("GLOO_LOG_LEVEL") for rank in a} == {None}
+    assert {rank["variables"].get("GLOO_LOG_LEVEL") for rank in b} == {"WARN"}
     assert {rank["variables"]["OMP_NUM_THREADS"] for rank in b} == {"2"}
-    assert "GLOO_DUMMY" in done.stdout
+    assert "GLOO_LOG_LEVEL" in done.stdout
     assert_nothing_left(cli)
 
 

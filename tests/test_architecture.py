@@ -14,6 +14,7 @@ import pytest
 
 from bench.cli.app import VERBS
 from bench.importers.traces.recordings import PlainData
+from bench.rank.process_group import PlainUnpickler
 from conftest import ROOT
 
 BENCH = ROOT / "bench"
@@ -42,6 +43,7 @@ MAY_IMPORT = {
 # What a room may name by text only: the module is loaded in another process, or late.
 MAY_NAME = {
     ("launch", "bench.rank.preload"),
+    ("launch", "bench.rank.server"),
     ("launch", "bench.rank.main"),
     ("launch", "bench.rank.training.step"),  # loaded by the fork server where a run trains
     ("launch", "bench.rank.training.equivalence"),
@@ -157,6 +159,14 @@ def test_only_the_command_line_prints_and_exits():
     assert wrong == []
 
 
+def test_what_is_printed_goes_through_one_door():
+    """It writes out what a terminal would obey, so that no verb can forget to."""
+    doors = {module for module, tree in TREES.items() if "typer.echo" in ast.unparse(tree)}
+    assert doors == {"bench.cli.terminal"}
+    printing = {module for module, path in FILES.items() if re.search(r"console\.(print|log|out)\(", path.read_text())}
+    assert printing == {"bench.report.progress"}
+
+
 def test_the_environment_is_read_in_one_place():
     # mpirun_placeholder runs in a process of its own, which loads nothing else
     reads = {module for module, path in FILES.items() if re.search(r"os\.environ|getenv", path.read_text())}
@@ -169,11 +179,12 @@ def test_every_module_says_what_it_is_for():
 
 
 def test_nothing_is_unpickled_but_plain_data():
-    """torch's flight recorder writes pickles; that one reader refuses every class and function."""
+    """torch's flight recorder writes pickles, and its collectives send them; both readers refuse every class."""
     users = {module for module, tree in TREES.items() if imported(tree) & {"pickle", "marshal", "shelve", "dill"}}
-    assert users == {"bench.importers.traces.recordings"}
-    with pytest.raises(pickle.UnpicklingError):
-        PlainData(io.BytesIO(pickle.dumps(Path))).load()
+    assert users == {"bench.importers.traces.recordings", "bench.rank.process_group"}
+    for reader in (PlainData, PlainUnpickler):
+        with pytest.raises(pickle.UnpicklingError):
+            reader(io.BytesIO(pickle.dumps(Path))).load()
 
 
 def test_no_two_classes_share_a_name():

@@ -1,19 +1,18 @@
 """The barrier holds every rank until all have come, and favours none of them."""
 
-import multiprocessing as mp
 import threading
 import time
 
 import pytest
 
-from bench.protocol.rank_context import barriers
+from bench.protocol.rank_context import Board, barriers
 
 
 def wait_all(world_size, rounds, arrive):
     """Threads as ranks: what each saw, in the order of leaving."""
     left, lock = [], threading.Lock()
     entered = [0] * world_size
-    contexts = barriers(mp.get_context("forkserver"), world_size)
+    contexts = barriers(Board(world_size))
 
     def rank(context):
         for number in range(rounds):

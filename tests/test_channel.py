@@ -69,6 +69,78 @@ def test_a_silent_stranger_is_not_waited_for(listener, monkeypatch):
     assert time.monotonic() - began < 10
 
 
+def drip(raw, data, stop):
+    """Send a byte now and then, until the other end has had enough."""
+    with contextlib.suppress(OSError):
+        for number in range(len(data)):
+            raw.sendall(data[number : number + 1])
+            if stop.wait(0.3):
+                return
+
+
+def test_a_stranger_who_sends_a_byte_now_and_then_is_not_waited_for(listener, monkeypatch):
+    """Each byte comes in time; all of them together would take an hour."""
+    monkeypatch.setattr(channel, "PROOF_S", 1)
+    stop, endless = threading.Event(), b"x" * 10_000
+    with socket.create_connection(listener.getsockname()) as stranger:
+        thread = threading.Thread(target=drip, args=(stranger, endless, stop))
+        thread.start()
+        with pytest.raises(AuthenticationError):
+            channel.answer(listener.accept()[0], KEY)
+        stop.set()
+        thread.join()
+    stop.clear()
+
+    def slow_listener():
+        caller, _ = listener.accept()
+        with caller:
+            drip(caller, channel.GREETING + endless, stop)
+
+    thread = threading.Thread(target=slow_listener)
+    thread.start()
+    with pytest.raises(AuthenticationError):
+        channel.connect("127.0.0.1", listener.getsockname()[1], KEY, 5)
+    stop.set()
+    thread.join()
+
+
+@pytest.mark.parametrize("length", [0, 1, channel.NONCE_BYTES - 1, channel.NONCE_BYTES + 1])
+def test_a_nonce_of_another_length_proves_nothing(listener, monkeypatch, length):
+    """Not even for an end that knows the key: with a nonce of no bytes, one proof would do for ever."""
+    monkeypatch.setattr(channel, "PROOF_S", 1)
+    nonce, own = b"n" * length, b"o" * channel.NONCE_BYTES
+    place = channel._text_of(listener.getsockname())
+
+    def short_listener():
+        caller, _ = listener.accept()
+        with caller, contextlib.suppress(OSError):
+            caller.sendall(channel.GREETING + nonce)
+            theirs = caller.recv(1000)[: channel.NONCE_BYTES]
+            caller.sendall(channel._proof(KEY, b"coordinator", nonce + theirs + place))
+
+    thread = threading.Thread(target=short_listener)
+    thread.start()
+    with pytest.raises(AuthenticationError):
+        channel.connect("127.0.0.1", listener.getsockname()[1], KEY, 5)
+    thread.join()
+
+    def short_caller():
+        with socket.create_connection(listener.getsockname()) as raw, contextlib.suppress(OSError):
+            greeting = raw.recv(1000)[len(channel.GREETING) :]
+            raw.sendall(nonce + channel._proof(KEY, b"agent", greeting + nonce + place) + own)
+            raw.recv(1)
+
+    thread = threading.Thread(target=short_caller)
+    thread.start()
+    with pytest.raises(AuthenticationError):
+        channel.answer(listener.accept()[0], KEY)
+    thread.join()
+
+
+def test_a_key_for_one_purpose_is_no_key_for_another():
+    assert len({channel.derived(KEY, "launch 1"), channel.derived(KEY, "launch 2"), KEY}) == 3
+
+
 @pytest.mark.parametrize("garbage", [pickle.dumps({"kind": "go"}), b"[1]", b"{}", b'{"kind', b"GET / HTTP/1.1"])
 def test_what_is_no_json_object_is_no_message(listener, garbage):
     here, there = joined(listener)

@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+import tempfile
 
 import pytest
 
@@ -52,6 +53,38 @@ def test_usage_errors_exit_with_2(warm):
     one_line(warm("run", warm.config(), "--set", "a=1"), 2, "--set a=1: a: unknown key")
     one_line(warm("run", warm.config(), "--set", "launches=0"), 2, "--set launches=0: launches")
     assert not (warm.folder / "results").exists()
+
+
+def test_an_error_that_nobody_expected_exits_with_70_and_keeps_its_traceback(warm, monkeypatch, tmp_path):
+    """Not with 1, which a pipeline reads as slower."""
+
+    def broken(*_):
+        raise EOFError("not\nforeseen")
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(folders, "runs", broken)
+    done = warm("list")
+    one_line(done, 70, "EOFError", "not foreseen")
+    (file,) = tmp_path.glob("collbench-error-*")
+    assert str(file) in done.stderr and "in broken" in file.read_text()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    one_line(warm("list"), 70, "EOFError")
+
+
+@pytest.mark.parametrize("module", ["bench.cli", "bench.cli.look"])
+def test_ctrl_c_while_packages_are_loaded_exits_with_130_and_says_nothing(cli, module):
+    """Raised by the module in place of what it holds."""
+    code = (
+        "import sys, importlib.abc\n"
+        "class Finder(importlib.abc.MetaPathFinder):\n"
+        "    def find_spec(self, name, *_):\n"
+        f"        if name == {module!r}: raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Finder())\n"
+        "import run_bench; sys.exit(run_bench.main(['list']))\n"
+    )
+    environment = {**cli.environment, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", code], cwd=cli.folder, env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "")
 
 
 def test_what_cannot_be_measured_exits_with_3_and_leaves_nothing(warm):

@@ -234,7 +234,7 @@ def test_a_replayed_step_makes_nothing_while_it_runs_and_waits_where_the_recordi
         device.call(RUNS_NS)()
         return Waited(device, device.free_at_ns)
 
-    planned = [ReplayedCall(0), ReplayedCall(0, after=(0,)), ReplayedCall(0)]
+    planned = [ReplayedCall(0, 0), ReplayedCall(0, 1, after=(0,)), ReplayedCall(0, 2)]
     marks = marks_on(device, [0, 0, 0])
     device.log.clear()
     make_step(planned, [enqueue] * 3, [True, False, True], marks)
@@ -254,7 +254,7 @@ def test_a_replayed_step_makes_nothing_while_it_runs_and_waits_where_the_recordi
 def test_an_asynchronous_call_is_over_when_it_is_and_not_when_it_is_waited_for():
     """It ends 100 µs after it began; another call of 900 µs runs before anything waits for it."""
     device = SimulatedDevice()
-    planned = [ReplayedCall(0), ReplayedCall(1)]
+    planned = [ReplayedCall(0, 0), ReplayedCall(1, 1)]
     marks = marks_on(device, [0, 1])
 
     def beside():

@@ -149,6 +149,91 @@ def killed_while_measuring(cli, warm, place: Path) -> None:
     assert_nothing_left(cli)
 
 
+# ── what survives whom ───────────────────────────────────────────────────────────────────────────
+# A launch takes a second: there must be time to look at its ranks.
+LONG = MANY.replace("iterations: 30", "iterations: 2000").replace("launches: 10", "launches: 5")
+
+
+@pytest.fixture
+def measuring(cli):
+    """A function that starts a run with a temporary folder of its own, and returns once its ranks measure."""
+    with tempfile.TemporaryDirectory(prefix="cb-") as place:  # short: a socket's path has a limit
+        cli.environment["TMPDIR"] = place
+
+        def start(*arguments, **options):
+            process = cli.start("run", cli.config(LONG), "--no-plots", *arguments, start_new_session=True, **options)
+            wait_for_samples(cli, 2)
+            ending = {*ranks_of(process.pid)}  # of the launch that gave these samples
+            while len({*ranks_of(process.pid)} - ending) < 2:
+                time.sleep(0.01)
+            return process, Path(place)
+
+        yield start
+
+
+def server_of(pid: int) -> psutil.Process:
+    return next(
+        child for child in psutil.Process(pid).children() if "multiprocessing.forkserver" in str(child.cmdline())
+    )
+
+
+def resumed_to_the_end(cli, kept: bytes) -> None:
+    """What was measured is still there, and a resume measures what is missing and nothing else."""
+    done = cli("run", "--resume", str(cli.runs()[0]), "--no-plots")
+    assert done.returncode == 0, done.stderr
+    run = cli.only_run()
+    assert (run.path / "samples.jsonl").read_bytes().startswith(kept)
+    assert len({(s.case, s.launch) for s in run.samples}) == len(run.samples) == run.plan.total
+    assert not [s.failure for s in run.samples if s.failure]
+    assert run.manifest["status"] == "complete"
+
+
+def test_what_a_killed_fork_server_costs_is_measured_by_a_resume(cli, measuring):
+    process, place = measuring()
+    ranks = ranks_of(process.pid)
+    ranks[0].suspend()  # a process that is stopped notices nothing by itself
+    server_of(process.pid).kill()
+    gone, alive = psutil.wait_procs(ranks, 60)
+    assert len(gone) == len(ranks) and not alive
+    time.sleep(0.1)
+    assert process.poll() is not None or [*place.glob("collbench-*")]  # the folder of a run that lives
+    _, err = process.communicate(timeout=180)
+    assert process.returncode == 1 and "Traceback" not in err, err
+    failures = [s.failure for s in cli.only_run().samples if s.failure]
+    assert {(failure.kind, failure.rank) for failure in failures} == {("lost", None)}
+    assert all("fork server" in failure.text for failure in failures)
+    assert len(failures) <= 2  # a launch has two cases: killed before its ranks had joined, both are lost
+    assert_nothing_left(cli)
+    assert not [*place.iterdir()]
+    kept = (cli.only_run().path / "samples.jsonl").read_bytes()
+    resumed_to_the_end(cli, kept)
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
+def test_the_end_of_a_terminal_or_of_a_job_is_answered_as_ctrl_c(cli, measuring, number):
+    """It comes to every process of the group; also where the shell made the run ignore Ctrl-C."""
+    process, place = measuring(preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN))
+    os.killpg(process.pid, number)
+    _, err = process.communicate(timeout=180)
+    assert process.returncode == 130 and "run --resume" in err and "Traceback" not in err, err
+    assert_nothing_left(cli)
+    assert not [*place.iterdir()]
+    run = cli.only_run()
+    assert run.manifest["status"] == "interrupted" and not [s for s in run.samples if s.failure]
+    resumed_to_the_end(cli, (run.path / "samples.jsonl").read_bytes())
+
+
+def test_a_killed_group_of_processes_leaves_no_shared_memory_and_the_next_run_removes_its_folder(cli, measuring):
+    process, place = measuring()
+    maps = [Path(f"/proc/{rank.pid}/maps").read_text() for rank in ranks_of(process.pid)]
+    assert maps and not any("/dev/shm" in text for text in maps)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert_nothing_left(cli)
+    resumed_to_the_end(cli, (cli.only_run().path / "samples.jsonl").read_bytes())
+    assert not [*place.iterdir()]
+
+
 def test_a_rank_ended_from_outside_is_named(cli):
     """In the first launch one is killed, in the second one is stopped."""
     text = TINY.replace("iterations: 8", "iterations: 9000").replace("sizes: [4KiB, 64KiB]", "sizes: [4KiB]")

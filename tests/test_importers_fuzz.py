@@ -12,6 +12,7 @@ from bench.catalog.operations import OPERATIONS
 from bench.importers import assembly
 from bench.importers.readings import Options, Source, decode
 from bench.model.errors import ForeignError
+from bench.model.visible import visible
 from bench.store import encoding
 
 FILES = {
@@ -45,7 +46,7 @@ def test_mutilated_files(format, data):  # noqa: A002
     try:
         run = imported(format, bytes(raw))
     except ForeignError as error:
-        assert str(error).isprintable()
+        assert visible(str(error), kept="") == str(error)
         return
     for samples in run.samples:
         case = samples.case

@@ -1,13 +1,16 @@
 """OSU Micro-Benchmarks: times arrive, sizes become totals, and the number of ranks is never guessed."""
 
+from pathlib import Path
+
 import pytest
 
 import foreign
 from bench.catalog import operations
 from bench.importers import assembly, osu
-from bench.importers.readings import Options, open_source
+from bench.importers.readings import LONGEST_LINE, Options, Source, open_source
 from bench.model.errors import ForeignError
 from bench.model.records import Case
+from conftest import ended_after
 
 
 @pytest.fixture
@@ -160,3 +163,11 @@ def test_a_title_with_a_tab_is_quoted_in_one_line(tmp_path):
     with pytest.raises(ForeignError) as caught:
         assembly.assemble("osu", "x", [(source, osu.read(source, Options()))])
     assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize("part", ["mpirun -n 1 ", "mpirun", " -n 1", "#OSU ", "# OSU a ", " ", "# OSU a Test "])
+def test_lines_that_almost_fit_a_pattern_do_not_take_hours(part):
+    """Five hundred lines of commands took minutes, a file of the largest size hours: the limit is for a hang."""
+    text = "\n".join([("# OSU a " + part * LONGEST_LINE)[:LONGEST_LINE]] * 500)
+    with ended_after(60), pytest.raises(ForeignError):
+        osu.read(Source(Path("x"), "0", text), Options())

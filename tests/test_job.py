@@ -1,11 +1,9 @@
 """A process knows its place in a job from what launchers say, and refuses to be one of many that know nothing."""
 
-import time
-
 import pytest
 
-from bench.launch.job import JobRank, JobSecret, detect, first_host
-from bench.model.errors import ConfigError, JobError
+from bench.launch.job import detect, first_host
+from bench.model.errors import JobError
 
 TORCHRUN = {
     "RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2",
@@ -130,34 +128,3 @@ def test_processes_of_a_job_agree_and_others_do_not():
     other_job = detect(SLURM_STEP | {"SLURM_JOB_ID": "78"})
     assert (own.identity, own.ports) == (other_rank.identity, other_rank.ports)
     assert own.identity != other_job.identity
-
-
-# ── the secret ───────────────────────────────────────────────────────────────────────────────────
-def place(rank=1, one_host=False):
-    return JobRank("srun", rank, 2, 0, "a", (1,), "77 0", one_host)
-
-
-def test_between_hosts_the_secret_lies_in_the_shared_folder_for_as_long_as_the_job_lasts(tmp_path):
-    coordinator, agent = JobSecret(place(0), "", tmp_path), JobSecret(place(1), "", tmp_path)
-    (tmp_path / coordinator._path.name).write_text("that of a job that was killed")
-    with coordinator.made() as key:
-        (file,) = tmp_path.iterdir()
-        assert file.stat().st_mode & 0o777 == 0o600
-        assert next(agent.keys(time.monotonic() + 5)) == key
-        assert next(JobSecret(place(1), "guess", tmp_path).keys(time.monotonic() + 5)) != key
-    assert not list(tmp_path.iterdir())
-
-
-def test_without_a_shared_folder_the_variable_is_named(tmp_path):
-    with pytest.raises(ConfigError, match="set COLLBENCH_SECRET"):
-        list(JobSecret(place(), "", tmp_path / "elsewhere").keys(time.monotonic() + 0.5))
-    (tmp_path / "results").write_text("a file where the folder should be")
-    with pytest.raises(ConfigError, match="set COLLBENCH_SECRET"), JobSecret(place(0), "", tmp_path / "results").made():
-        pass
-
-
-@pytest.mark.parametrize(("told", "one_host"), [("s", False), ("", True), ("s", True)])
-def test_what_is_told_and_what_stays_on_one_host_needs_no_file(tmp_path, told, one_host):
-    with JobSecret(place(0, one_host), told, tmp_path).made() as key:
-        assert next(JobSecret(place(1, one_host), told, tmp_path).keys(time.monotonic() + 5)) == key
-        assert not list(tmp_path.iterdir())

@@ -4,6 +4,7 @@ Real launchers where they are installed; Slurm is played by its variables, two h
 """
 
 import contextlib
+import hashlib
 import importlib.util
 import os
 import secrets
@@ -13,7 +14,9 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from multiprocessing import AuthenticationError
 from pathlib import Path
 
 import psutil
@@ -21,6 +24,7 @@ import pytest
 
 from bench.cli.plan import launch_file_for
 from bench.machine import host
+from bench.protocol import channel
 from bench.report.launch_files import LauncherName
 from bench.store import folders
 from conftest import ROOT, TINY, CommandLine
@@ -124,19 +128,19 @@ def test_two_sides_in_a_job_take_turns_and_differ_in_variables_also_when_resumed
         assert done.returncode in {0, 1, 3}, done.stdout + done.stderr
         assert_nothing_left(cli)
 
-    job("ab", cli.config(IN_TURNS), "--b-env", "GLOO_DUMMY=1", "--budget", "6s")
+    job("ab", cli.config(IN_TURNS), "--b-env", "GLOO_LOG_LEVEL=WARN", "--budget", "6s")
     (path,) = cli.runs()
     pairs = {sample.launch for sample in folders.read(path / "a").samples}
     asked = folders.read_manifest(path)["ab"]
     folders.update_manifest(path, ab={**asked, "budget_s": asked["spent_s"] + 2, "ended": None})
-    job("run", "--resume", path.name)
-    for side, wanted in (("a", None), ("b", "1")):
+    job("run", "--resume", path.name, "--trust")
+    for side, wanted in (("a", None), ("b", "WARN")):
         run = folders.read(path / side)
         assert {sample.launch for sample in run.samples} > pairs
         sessions = [[launch["ranks"] for launch in session["launches"]] for session in run.environment]
         assert len(sessions) == 2 and all(sessions)
         variables = [
-            rank["variables"].get("GLOO_DUMMY") for launches in sessions for ranks in launches for rank in ranks
+            rank["variables"].get("GLOO_LOG_LEVEL") for launches in sessions for ranks in launches for rank in ranks
         ]
         assert set(variables) == {wanted}
     assert_took_turns({side: [s for s in folders.read(path / side).samples if s.launch == 1] for side in "ab"})
@@ -148,6 +152,24 @@ def test_tasks_of_a_slurm_step(cli):
     assert "gloo, 2 ranks" in first.stderr
     assert (second.returncode, second.stdout, second.stderr) == (0, "", "")
     assert_measured(cli, "srun", {1, 2})
+
+
+def test_a_job_on_one_host_listens_on_loopback_only(cli):
+    """Rank 0, torch's store and gloo of every rank."""
+    started = [task.start("run", cli.config(SLOW), "--no-plots") for task in slurm(cli, 2)]
+    listening = set()
+    while any(process.poll() is None for process in started):
+        for process in cli.processes():
+            with contextlib.suppress(psutil.Error):
+                listening |= {
+                    (process.pid, connection.laddr.ip)
+                    for connection in process.net_connections(kind="tcp")
+                    if connection.status == psutil.CONN_LISTEN
+                }
+        time.sleep(0.05)
+    done = [finished(process) for process in started]
+    assert [one.returncode for one in done] == [0, 0], done[0].stderr
+    assert {address for _, address in listening} == {"127.0.0.1"} and len(listening) >= 3
 
 
 # The time-out is long: ranks of a job load torch._dynamo by themselves, on a busy machine for more than a minute.
@@ -264,6 +286,57 @@ def addresses_listened_on(namespace: str) -> set[str]:
         ["ip", "netns", "exec", namespace, "ss", "-Hltn"], capture_output=True, text=True, check=True
     )
     return {line.split()[3].rpartition(":")[0] for line in listed.stdout.splitlines()}
+
+
+# ── strangers ────────────────────────────────────────────────────────────────────────────────────
+def test_somebody_who_knows_all_that_launchers_tell_is_not_taken_for_rank_0(cli):
+    """Another user of the host listens first on the port on which the others look for rank 0."""
+    port, impostors = free_port(), []
+    public = hashlib.sha256(f"torchrun 2 none {port}\n".encode()).digest()
+    with channel.listen("127.0.0.1", [port + 1]) as taken:
+
+        def answer():
+            with contextlib.suppress(OSError):
+                while True:
+                    caller, _ = taken.accept()
+                    try:
+                        impostors.append(channel.answer(caller, public))
+                    except AuthenticationError:
+                        continue
+
+        threading.Thread(target=answer, daemon=True).start()
+        command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={port}"]
+        done = subprocess.run(
+            [*command, str(ROOT / "run_bench.py"), "run", cli.config(), "--no-plots"],
+            cwd=cli.folder, env=cli.environment, capture_output=True, text=True, timeout=PATIENCE_S,
+        )  # fmt: skip
+        taken.shutdown(socket.SHUT_RDWR)
+    assert done.returncode == 0, done.stderr
+    assert not impostors
+    assert_measured(cli, "torchrun", {2})
+
+
+@needs_links
+def test_two_jobs_of_one_size_in_one_shared_folder_do_not_disturb_each_other(cli):
+    """Both have the port that torchrun takes by default, on other hosts: nothing else that a launcher tells differs."""
+    config = cli.config()
+    with links.bridged(4, "1gbit") as network:
+        started = [
+            subprocess.Popen(
+                ["ip", "netns", "exec", name, sys.executable, str(ROOT / "run_bench.py"), "run", config, "--no-plots"],
+                cwd=cli.folder,
+                env=cli.environment
+                | {"RANK": str(number % 2), "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+                | {"MASTER_ADDR": network.addresses[number - number % 2], "MASTER_PORT": "29500"},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for number, name in enumerate(network.namespaces)
+        ]
+        done = [finished(process) for process in started]
+    assert [one.returncode for one in done] == [0, 0, 0, 0], "".join(one.stderr for one in done)
+    assert len(cli.runs()) == 2 and not list(cli.folder.glob("results/.secret-*"))
 
 
 # ── what goes wrong ──────────────────────────────────────────────────────────────────────────────

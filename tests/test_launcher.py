@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 
 from bench.launch.launcher import LOCK, PREFIX, RendezvousFolder, fork_servers, remove_abandoned
+from bench.machine import host
+from bench.model.errors import RankError
+from bench.store import locks
 from conftest import ROOT
 from test_measure import assert_nothing_left
 
@@ -54,36 +57,74 @@ def test_a_stranger_of_the_same_name_stays(temporary):
 
 # ── Ctrl-C ───────────────────────────────────────────────────────────────────────────────────────
 INTERRUPTED = """
-import os, signal
+import os, signal, sys
 from multiprocessing import forkserver
+import psutil
 from bench.launch.launcher import Launcher
+from bench.machine import interrupts
 signal.signal(signal.SIGINT, signal.default_int_handler)
+if {ours}:
+    interrupts.answer(signal.SIGINT)
 start = forkserver.ensure_running
 def interrupted():
-    os.kill(os.getpid(), signal.SIGINT)
+    if {first}:
+        os.kill(os.getpid(), signal.SIGINT)
     start()
+    if not {first}:
+        os.kill(os.getpid(), signal.SIGINT)
 forkserver.ensure_running = interrupted
 try:
     with Launcher():
         print("lost")
 except KeyboardInterrupt:
-    print("interrupted")
+    left = [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
+    print("interrupted", len(left))
 """
 
 
-def test_ctrl_c_while_the_fork_server_starts_is_not_lost(cli):
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("ours", [True, False])
+def test_ctrl_c_while_the_fork_server_starts_is_not_lost_and_leaves_no_server(cli, first, ours):
     with tempfile.TemporaryDirectory(prefix="cb-") as place:  # short: a socket's path has a limit
         done = subprocess.run(
-            [sys.executable, "-c", INTERRUPTED], cwd=cli.folder,
+            [sys.executable, "-c", INTERRUPTED.format(first=first, ours=ours)], cwd=cli.folder,
             env=cli.environment | {"TMPDIR": place, "PYTHONPATH": str(ROOT)},
             capture_output=True, text=True, timeout=240,
         )  # fmt: skip
-        assert (done.stdout, done.stderr) == ("interrupted\n", "")
-        assert not list(Path(place).glob(f"{PREFIX}*"))
+        assert (done.stdout, done.stderr) == ("interrupted 1\n", "")  # multiprocessing's own resource tracker
+        assert not list(Path(place).iterdir())
     assert_nothing_left(cli)
 
 
-def test_the_fork_server_and_so_every_rank_is_spared_ctrl_c(launcher):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_the_fork_server_and_so_every_rank_is_spared_what_ends_the_run(launcher, number):
     (server,) = fork_servers()
     status = Path(f"/proc/{server.pid}/status").read_text()
-    assert int(re.search(r"SigBlk:\s*(\w+)", status)[1], 16) >> (signal.SIGINT - 1) & 1
+    assert int(re.search(r"SigBlk:\s*(\w+)", status)[1], 16) >> (number - 1) & 1
+
+
+# ── folders ──────────────────────────────────────────────────────────────────────────────────────
+def test_folders_of_other_hosts_are_left_alone_in_a_place_that_hosts_share(temporary, monkeypatch):
+    with RendezvousFolder() as meeting, monkeypatch.context() as elsewhere:
+        elsewhere.setattr(host, "hostname", lambda: "elsewhere")
+        elsewhere.setattr(locks, "exclusive", lambda _: True)  # locks that reach no further than one host
+        remove_abandoned()
+        assert meeting.folder.is_dir()
+
+
+def test_a_folder_that_is_removed_again_and_again_is_an_error_after_three_tries(temporary, monkeypatch):
+    made = []
+
+    def removed(descriptor):
+        made.append(descriptor)
+        raise FileNotFoundError
+
+    monkeypatch.setattr(locks, "exclusive", removed)
+    with pytest.raises(RankError, match="TMPDIR"):
+        RendezvousFolder().__enter__()
+    assert len(made) == 3
+
+
+def test_a_place_where_no_folder_can_be_made_is_one_line(tmp_path):
+    with pytest.raises(RankError, match="TMPDIR"):
+        RendezvousFolder(tmp_path / "nothing").__enter__()

@@ -2,10 +2,15 @@
 
 import errno
 import fcntl
+import json
+import os
+from dataclasses import asdict, replace
+from types import SimpleNamespace
 
 import pytest
 
 from bench.launch.launcher import RendezvousFolder, remove_abandoned
+from bench.model.errors import StoreError
 from bench.store import folders, locks
 from bench.store.folders import Journal
 from conftest import TINY
@@ -40,9 +45,57 @@ def test_a_run_is_measured_with_a_note(warm, unlockable):
 
 def test_the_journal_says_that_nothing_keeps_others_away(tmp_path, unlockable):
     (tmp_path / folders.SAMPLES).write_text("")
+    (tmp_path / folders.LOG).write_text("")
     with Journal(tmp_path) as journal:
         journal.append(b"{}")
-        assert not journal.locked and not folders.is_being_written(tmp_path)
+        assert not journal.locked
+
+
+# ── the owner, where locks do not tell ───────────────────────────────────────────────────────────
+@pytest.fixture
+def run(tmp_path):
+    (tmp_path / folders.SAMPLES).write_text("")
+    (tmp_path / folders.LOG).write_text("")
+    return tmp_path
+
+
+def owned_by(run, **changes):
+    owner = replace(locks.this_process(), **changes)
+    (run / folders.OWNER).write_text(json.dumps(asdict(owner)))
+
+
+@pytest.mark.usefixtures("unlockable")
+def test_without_locks_the_owner_keeps_a_second_process_away(run):
+    with Journal(run):
+        assert folders.is_being_written(run)
+        with pytest.raises(StoreError, match=f"process {os.getpid()} on host"), Journal(run):
+            pass
+    assert not folders.is_being_written(run) and not (run / folders.OWNER).exists()
+    for ended in ({"boot": "before"}, {"began": 1.0}, {"pid": 2**22 + 1}):
+        owned_by(run, **ended)
+        assert not folders.is_being_written(run)
+        with Journal(run):
+            pass
+
+
+@pytest.mark.parametrize(("options", "refused"), [("rw,local_lock=all", True), ("rw,nolock", True), ("rw", False)])
+def test_a_free_lock_of_another_host_counts_if_locks_reach_that_far(run, monkeypatch, options, refused):
+    mounts = [SimpleNamespace(mountpoint=place, opts=opts) for place, opts in (("/", "rw"), (str(run), options))]
+    monkeypatch.setattr(locks.psutil, "disk_partitions", lambda **_: mounts)
+    owned_by(run, host="elsewhere", boot="there")
+    assert folders.is_being_written(run) is refused
+    if refused:
+        with pytest.raises(StoreError, match=f"elsewhere.*remove .*{folders.OWNER}"), Journal(run):
+            pass
+        (run / folders.OWNER).unlink()
+    with Journal(run):
+        pass
+
+
+def test_a_damaged_owner_is_none(run):
+    (run / folders.OWNER).write_text("{}")
+    with Journal(run):
+        pass
 
 
 def test_folders_of_others_are_not_taken_for_abandoned(tmp_path, unlockable):

@@ -98,15 +98,15 @@ def assert_nothing_left(cli, seconds: float = 30.0) -> None:
 
 
 def test_variables_reach_the_ranks_and_only_them(warm):
-    sets = ["env={GLOO_COLLBENCH: [one, two]}", "sizes=[4KiB]", "groups=[world, strided:1]", "calls=[sync, async]"]
+    sets = ["env={GLOO_LOG_LEVEL: [WARN, ERROR]}", "sizes=[4KiB]", "groups=[world, strided:1]", "calls=[sync, async]"]
     arguments = [part for text in sets for part in ("--set", text)]
     done = warm("run", warm.config(), "--no-plots", *arguments)
     assert done.returncode == 0, done.stderr
     run = warm.only_run()
     assert len(run.samples) == 2 * 2 * 2
     for launch in run.environment[0]["launches"]:
-        assert launch["ranks"][0]["variables"]["GLOO_COLLBENCH"] in {"one", "two"}
-    assert "GLOO_COLLBENCH" not in run.environment[0]["host"]["variables"]
+        assert launch["ranks"][0]["variables"]["GLOO_LOG_LEVEL"] in {"WARN", "ERROR"}
+    assert "GLOO_LOG_LEVEL" not in run.environment[0]["host"]["variables"]
 
 
 def test_a_fork_whose_run_was_interrupted_before_it_got_its_orders_says_nothing():
@@ -114,8 +114,8 @@ def test_a_fork_whose_run_was_interrupted_before_it_got_its_orders_says_nothing(
     code = (
         "import os, sys\n"
         "from multiprocessing import forkserver\n"
-        "from bench.launch.launcher import PRELOAD\n"
-        "forkserver.set_forkserver_preload(PRELOAD)\n"
+        "from bench.launch.launcher import FIRST, LAST\n"
+        "forkserver.set_forkserver_preload([FIRST, LAST])\n"
         "for sent in (b'', b'\\x80\\x05N.no pickle of a process'):\n"
         "    status, orders = forkserver.connect_to_new_process([])\n"
         "    forkserver.read_signed(status)\n"

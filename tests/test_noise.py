@@ -141,7 +141,7 @@ def test_planning_with_a_ledger_loads_no_large_package(tmp_path):
     """`plan` answers in half a second: numpy and scipy would double that."""
     (tmp_path / "results").mkdir()
     smoke = models.parse((ROOT / "configs" / "smoke.yaml").read_bytes(), "smoke.yaml", [], "smoke")
-    here = machine_of_sessions([{"host": host.facts()}], planned(smoke, host.machine(), 1).settings.sampling)
+    here = machine_of_sessions([{"host": host.facts()}], planned(smoke, host.machine(), 1, None).settings.sampling)
     ledger.append(tmp_path / "results", entry(1, machine=here))
     code = "import sys, run_bench; assert run_bench.main(['plan', 'smoke', '--set', 'launches=4']) == 0; "
     code += "heavy = {'numpy', 'scipy', 'pandas', 'torch'} & set(sys.modules); assert not heavy, heavy"

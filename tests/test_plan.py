@@ -174,6 +174,16 @@ def test_remaining_is_the_plan_minus_what_is_done():
     assert planning.remaining(plan, [*done, *more]) == []
 
 
+def test_what_failed_is_done_and_what_was_lost_by_no_fault_of_its_own_is_not():
+    plan = expand()
+    *most, last = [Samples(case, launch.number, 0.0) for launch in plan.order for case in launch.cases]
+    failed, lost = (replace(last, failure=Failure(kind, None, "why")) for kind in ("hang", "lost"))
+    assert planning.remaining(plan, [*most, failed]) == [] and planning.done(plan, [*most, failed]) is None
+    (rest,) = planning.remaining(plan, [*most, lost])
+    assert (rest.cases, rest.number) == ((last.case,), last.launch)
+    assert planning.done(plan, [*most, lost]) == plan.total - 1
+
+
 def test_strategies_of_a_launch_are_measured_together_or_not_at_all():
     steps = [Case("training_step", "gloo", 2, "float32", 0, strategy=name) for name in ("none", "flat", "naive")]
     plan = replace(expand(), order=(Launch("gloo", 2, 1, tuple(steps)), Launch("gloo", 2, 2, tuple(steps))))
@@ -200,8 +210,13 @@ def test_the_estimate_grows_with_the_work():
 
 
 def test_variables_are_an_axis_with_processes_of_their_own():
-    plan = expand(["env={GLOO_B: [x, y], GLOO_A: [1]}", "world_sizes=[2]", "launches=1"])
-    assert {case.settings for case in plan.cases} == {"GLOO_A=1 GLOO_B=x", "GLOO_A=1 GLOO_B=y"}
+    plan = expand(
+        ["env={GLOO_LOG_LEVEL: [WARN, ERROR], GLOO_DEVICE_TRANSPORT: [TCP]}", "world_sizes=[2]", "launches=1"]
+    )
+    assert {case.settings for case in plan.cases} == {
+        "GLOO_DEVICE_TRANSPORT=TCP GLOO_LOG_LEVEL=WARN",
+        "GLOO_DEVICE_TRANSPORT=TCP GLOO_LOG_LEVEL=ERROR",
+    }
     assert len(plan.order) == 2
     assert all(len({case.settings for case in block.cases}) == 1 for block in plan.order)
 

@@ -1,5 +1,12 @@
-"""What only NCCL has, by groups that note what is asked of them: registered memory, groups that are split off."""
+"""Who is in a process group, and what only NCCL has.
 
+Strangers are real processes on gloo, who know all that is public and more, but not the key of the launch. What only
+NCCL has is asked of groups that note it: registered memory, groups that are split off.
+"""
+
+import math
+import subprocess
+import sys
 from contextlib import contextmanager
 from types import SimpleNamespace
 
@@ -8,9 +15,123 @@ import torch
 import torch.distributed as dist
 
 from bench.model.records import Case
-from bench.rank import process_group, torch_names
+from bench.rank import group, process_group, torch_names
 from bench.rank.process_group import TorchGroup
+from conftest import ROOT
 from simulated_device import SimulatedDevice
+
+# Both ranks of a launch. The stranger plays rank 1, in torch's own words; his object writes a file where it is loaded.
+PLAY = """
+import os, pickle, sys
+from pathlib import Path
+from types import SimpleNamespace
+import torch, torch.distributed as dist
+from bench.protocol.channel import derived
+from bench.rank import process_group
+
+role, folder = sys.argv[1], Path(sys.argv[2])
+key, other_key = b"k" * 32, b"x" * 32
+store = folder / "store"
+
+class Hostile:
+    def __reduce__(self):
+        return (os.mknod, (str(folder / "loaded"),))
+
+def member(rank, key):
+    context = SimpleNamespace(rank=rank, world_size=2, key=key, barrier=None, rendezvous=f"file:{store}", tick=None)
+    return process_group.joined(context, "gloo", 60)
+
+def group_of_torch(prefix):
+    dist.init_process_group("gloo", store=dist.PrefixStore(prefix, dist.FileStore(str(store), 2)), rank=1, world_size=2)
+    return dist.new_group(backend="gloo")
+
+if role == "rank 0":
+    with member(0, key) as group:
+        print("gathered", group.gather(0, int))
+elif role == "rank 1":
+    with member(1, key) as group:
+        group.gather(1, int)
+elif role == "stranger":
+    control = group_of_torch(derived(key, "store").hex())
+    guess = torch.ones(32, dtype=torch.uint8)
+    for _ in range(2):  # the nonces, then what he takes for a proof
+        dist.all_gather([torch.zeros_like(guess) for _ in range(2)], guess, control)
+    dist.all_gather_object([None, None], Hostile(), group=control)
+elif role == "member who sends objects":
+    with process_group.plain_objects(), member(1, key) as group:  # what is his own, he would load, too
+        dist.all_gather_object([None, None], Hostile(), group=group._control)
+elif role == "objects, rank 0":
+    with process_group.plain_objects(), member(0, key) as group:
+        plain, hostile = [None, None], [None, None]
+        dist.all_gather_object(plain, b"plain")
+        print("gathered", plain)
+        dist.all_gather_object(hostile, b"plain")
+elif role == "objects, rank 1":
+    with process_group.plain_objects(), member(1, key) as group:
+        dist.all_gather_object([None, None], b"plain too")
+        dist.all_gather_object([None, None], Hostile())
+"""
+
+
+def played(folder, *roles):
+    """What rank 0 printed, and whether it loaded what a stranger sent it."""
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", PLAY, role, str(folder)],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for role in roles
+    ]
+    printed, _ = started[0].communicate(timeout=240)
+    for process in started[1:]:
+        process.kill()
+        process.communicate()
+    return printed, (folder / "loaded").exists()
+
+
+def test_ranks_who_know_the_key_gather(tmp_path):
+    printed, loaded = played(tmp_path, "rank 0", "rank 1")
+    assert "gathered [0, 1]" in printed and not loaded
+
+
+def test_a_stranger_who_takes_the_place_of_a_rank_has_nothing_loaded(tmp_path):
+    """He has reached the store and knows its prefix; he has joined; he is in the group that gathers."""
+    printed, loaded = played(tmp_path, "rank 0", "stranger")
+    assert "rank 1 does not know the key of this launch" in printed and "gathered [" not in printed
+    assert not loaded
+
+
+def test_a_member_who_sends_an_object_in_a_gather_has_nothing_loaded(tmp_path):
+    """As somebody between two hosts could, who lets the proofs pass and changes what comes behind them."""
+    printed, loaded = played(tmp_path, "rank 0", "member who sends objects")
+    assert "mknod" in printed and "plain data" in printed and "gathered [" not in printed
+    assert not loaded
+
+
+def test_an_object_that_names_a_function_is_not_loaded_on_any_group(tmp_path):
+    """The group that is measured proves nothing, and carries objects where those are measured."""
+    printed, loaded = played(tmp_path, "objects, rank 0", "objects, rank 1")
+    assert "gathered [b'plain', b'plain too']" in printed and "mknod" in printed and "plain data" in printed
+    assert not loaded
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [(b"1", int), ({"a": 1}, int), ("1.5", int), ('"1"', int), ("[1", int), ("[[1]]", list[int]), ("x" * 2000, str)],
+)
+def test_what_a_rank_sends_in_a_gather_is_checked_before_it_is_used(monkeypatch, text, kind):
+    monkeypatch.setattr(group, "MOST_GATHERED_CHARACTERS", 1000)
+    with pytest.raises(RuntimeError, match="rank 3 sent") as caught:
+        group._checked(3, text, kind)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_ranks_gather_arrives_as_what_it_was():
+    for value, kind in ((math.nan, float), ((1, None), tuple[int, None]), ([(1.5, "a")], list[tuple[float, str]])):
+        assert repr(group._checked(0, group.encoding.gathered_to_text(value), kind)) == repr(value)
 
 
 @pytest.fixture

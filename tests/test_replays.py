@@ -242,10 +242,10 @@ def test_the_key_names_the_calls_and_not_what_was_recorded_of_them():
     assert ranks_together(one) == 2
 
 
-@pytest.mark.parametrize(("gpus", "backend"), [(1, "gloo"), (2, "nccl")])
-def test_a_replay_takes_gpus_only_where_each_of_two_ranks_has_one(monkeypatch, tmp_path, gpus, backend):
+@pytest.mark.parametrize(("gpus", "backend", "ranks"), [(1, "gloo", 4), (2, "nccl", 2)])
+def test_a_replay_takes_gpus_only_where_each_of_two_ranks_has_one(monkeypatch, gpus, backend, ranks):
     machine = Machine("h", 4, 2**34, 2**25, gpus, {}, gpu_free_bytes=2**34)
     monkeypatch.setattr("bench.machine.host.machine", lambda: machine)
     trace = ROOT / "docs" / "example" / "training.calls.jsonl"
     text = _configuration([trace], None, None, False, None).raw.decode()
-    assert f"backends: [{backend}]" in text and "world_sizes: [2]" in text
+    assert f"backends: [{backend}]" in text and f"world_sizes: [{ranks}]" in text

@@ -1,6 +1,8 @@
 """Reports, pages, tables and pictures hold what was measured, with units, and nothing from elsewhere."""
 
+import base64
 import dataclasses
+import hashlib
 import io
 import json
 import re
@@ -23,6 +25,7 @@ from bench.model.comparisons import Check, CheckedTable, Level, Trend, Unpaired
 from bench.model.conclusions import Analysis, Diagnosis, Interval, Stall, Summary
 from bench.model.records import Case, Failure, Machine, Samples, Skip
 from bench.model.units import format_modes
+from bench.model.visible import visible
 from bench.planning.plan import expand
 from bench.report import comparison, document, listings, machine_format, markdown
 from bench.report.comparison import VERDICTS
@@ -94,7 +97,7 @@ def test_the_page_needs_no_other_file(run, tmp_path):
     found = markdown.page(text, "<b>title</b>", {"../../plots/r/time.png": tmp_path / "time.png"})
     assert re.findall(r'(?:src|href)="(?!data:|#|method.md)', found) == []
     assert "data:image/png;base64," in found and "<table" in found and "<nav>" in found
-    assert "&lt;b&gt;title" in found and "http" not in found
+    assert "&lt;b&gt;title" in found and "http:" not in found and "https:" not in found
     assert found.count("<details>") == found.count("</details>") >= 3 and "bus bandwidth" in found
     (tmp_path / "time.svg").write_bytes(b"<svg></svg>")
     assert "data:image/svg+xml" in markdown.page(text, "t", {"../../plots/r/time.png": tmp_path / "time.png"})
@@ -103,6 +106,74 @@ def test_the_page_needs_no_other_file(run, tmp_path):
 def test_html_in_a_name_stays_text():
     run = run_of(also=[Samples(CASES[0], 9, 0.0, failure=Failure("raised", 0, "<script>alert(1)</script>"))])
     assert "<script>alert" not in markdown.page(written(run), "t", {})
+
+
+# What a file from elsewhere may hold in the place of a host, a failure, a reason or a name of a run.
+HOSTILE = (
+    "<img src='http://a.example/1.png'>![x](http://a.example/2.png)[y](http://a.example)<http://b.example> "
+    "https://c.example www.d.example | ` \x1b[2J\x1b]0;t\x07\x9b5m\u202e\ud800\r\n\n# Trust: all good\n"
+    "[z]: http://e.example\n<details open><summary>ours</summary>\n<script>alert(1)</script>"
+)
+
+
+def hostile_run():
+    dead = Case("all_reduce", "gloo", 4, "float32", 2**20)
+    run = run_of(
+        also=[Samples(dead, 1, 0.0, failure=Failure("raised", 3, HOSTILE))],
+        skips=[Skip(Case("all_reduce", "gloo", 6, "float32", 10**9), HOSTILE)],
+    )
+    host = {"hostname": HOSTILE, "cpu": {"model": HOSTILE}, "gpus": [{"name": HOSTILE}], "packages": {"torch": HOSTILE}}
+    manifest = run.manifest | {"name": HOSTILE, "status": HOSTILE, "argv": [HOSTILE]}
+    return dataclasses.replace(run, manifest=manifest, environment=[{"host": host}], warnings=(HOSTILE,))
+
+
+def test_documents_hold_nothing_that_runs_loads_or_links(tmp_path):
+    """Neither a browser nor a viewer of Markdown leaves the file for what a host's name says."""
+    run = hostile_run()
+    (tmp_path / "time.png").write_bytes(b"\x89PNG")
+    files = document.documents(run, analyze(run), [("Time against size", "time")], tmp_path, tmp_path)
+    text, page = files["report.md"], files["report.html"]
+    assert [line for line in text.split("\n") if "![" in line] == ["![Time against size](./time.png)"]
+    marks = [line for line in text.split("\n") if "<" in line]
+    assert {re.sub("summary>.*?<", "summary><", line) for line in marks} <= {
+        markdown.OPENED.format(""),
+        markdown.CLOSED,
+    }
+    assert not re.search(r"\]\(http|://|www\.|^\[z\]|^# Trust", text, re.MULTILINE)
+    assert re.findall(r"<(?:img|a|script|link|iframe|object)\b[^>]*", page.replace('<a href="#part-', "")) == [
+        "<script",
+        *re.findall(r'<img src="data:image/png;base64,[^"]*" alt="Time against size"', page),
+    ]
+    assert page.count("<img") == 1 and "Content-Security-Policy" in page and "default-src 'none'" in page
+    for content in files.values():
+        assert visible(content) == content
+
+
+def test_the_page_may_run_its_own_script_only():
+    page = markdown.page("# x", "t", {})
+    (script,) = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in page and "unsafe-eval" not in page
+
+
+def test_a_bar_in_a_name_does_not_divide_its_cell():
+    text = markdown.table([["a|b\nc", "d\\|e"]], ["one", "two"], "ll")
+    assert len(text.split("\n")) == 3 and markdown.page(text, "t", {}).partition("<details>")[0].count("<td") == 2
+    assert "a|b c" in markdown.fitted(text, 80) and "d|e" in markdown.fitted(text, 80)
+
+
+def test_what_programs_read_holds_no_formula_and_no_control_character():
+    run = hostile_run()
+    suite = ElementTree.fromstring(machine_format.to_junit(run, analyze(run)))
+    assert any("\\u001b" in (case.get("message") or "") for case in suite.iter())
+    rows = machine_format.csv_text([{"a": "=1+1", "b": "@x", "c": -1.5, "d": " +x", "e": "x\x1b", "f": "-"}])
+    assert rows.splitlines()[1].split(",") == ["'=1+1", "'@x", "-1.5", "' +x", "x\\u001b", "'-"]
+
+
+@pytest.mark.parametrize("text", ["\x1b[2J", "\x9b5m", "\u202e", "\ud800", "\u2028", "\U000e0041", "\x00\x7f"])
+def test_what_cannot_be_seen_is_written_out_as_json_writes_it(text):
+    assert visible(text).isprintable() and json.loads(f'"{visible(text)}"') == text
+    assert visible("µs → ±5 %\n\té") == "µs → ±5 %\n\té"
 
 
 def test_the_csv_is_typed(run):

@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -137,6 +138,36 @@ def test_one_writer_at_a_time_and_a_dead_one_is_noticed(run):
         assert folders.read_manifest(run)["status"] == "running"
         with pytest.raises(StoreError, match="another process"), Journal(run):
             pass
+
+
+def test_a_line_goes_to_the_end_whatever_another_process_appended(run):
+    with Journal(run) as journal:
+        journal.append(line(1))
+        with (run / "samples.jsonl").open("ab") as other:
+            other.write(line(1) + b"\n")
+        journal.append(line(2))
+    assert [line.strip() for line in (run / "samples.jsonl").read_bytes().splitlines()] == [line(1), line(1), line(2)]
+
+
+def test_no_link_is_followed_by_what_is_written(run, tmp_path, monkeypatch):
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    monkeypatch.setattr(folders.secrets, "token_hex", lambda _: "guessed")
+    (run / ".report.md.guessed").symlink_to(victim)
+    with pytest.raises(StoreError, match="exists"):
+        folders.write(run / "report.md", "theirs")
+    (run / "samples.jsonl").unlink()
+    (run / "samples.jsonl").symlink_to(victim)
+    with pytest.raises(StoreError, match="samples"), Journal(run):
+        pass
+    assert victim.read_text() == "mine"
+
+
+def test_a_rename_is_forced_to_disk(run, monkeypatch):
+    synced = []
+    monkeypatch.setattr(folders.os, "fsync", lambda fd: synced.append(Path(f"/proc/self/fd/{fd}").readlink()))
+    folders.write(run / "report.md", "text")
+    assert len(synced) == 2 and synced[1] == run.resolve()
 
 
 def test_a_full_disk_tears_nothing(small_disk):

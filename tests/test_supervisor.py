@@ -87,9 +87,18 @@ def test_a_machine_that_stood_still_is_no_hang(monkeypatch, frozen_s):
 
 
 def test_a_rank_that_is_silent_while_it_is_looked_at_hangs(monkeypatch):
-    outcome, clock = watch(monkeypatch, SilentRank(), {3: lambda: 1000.0})
+    outcome, clock = watch(monkeypatch, SilentRank(), {3: lambda: 1.0})
     assert outcome.failure.kind == "hang"
     assert clock.looks == pytest.approx(2.0 / supervisor.LOOK_EVERY_S, abs=3)
+
+
+def test_what_fails_after_the_machine_stood_still_is_not_the_fault_of_the_case(monkeypatch):
+    rank = SilentRank()
+    error = {"kind": "error", "text": "RuntimeError: timed out"}
+    events = {3: lambda: 1000.0, 5: lambda: messages.send(rank.other, error)}
+    outcome, _ = watch(monkeypatch, rank, events)
+    assert (outcome.failure.kind, outcome.failure.rank) == ("lost", None)
+    assert "stood still" in outcome.failure.text and "timed out" in outcome.failure.text
 
 
 # ── which case is to blame, and ranks that cannot be ended ───────────────────────────────────────

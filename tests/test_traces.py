@@ -1,21 +1,28 @@
 """Recordings of jobs, in each format, become the same list of calls; what is not told is counted, never invented."""
 
+import bz2
 import copy
 import gzip
 import io
 import json
+import lzma
 import os
 import pickle
+import pickletools
+import struct
+import subprocess
+import sys
 import tarfile
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.importers import traces
+from bench.importers import memory, traces
 from bench.importers.traces import recordings
 from bench.model.errors import ForeignError
 from bench.store import call_file
+from conftest import ROOT
 
 
 def kineto(events, **device):
@@ -237,7 +244,7 @@ def test_a_pickle_of_plain_data_is_read_and_nothing_in_it_runs(tmp_path):
         def __reduce__(self):
             return os.system, (f"touch {tmp_path}/ran",)
 
-    with pytest.raises(ForeignError, match="needs no class"):
+    with pytest.raises(ForeignError, match="no class"):
         traces.read([written(tmp_path, "dump_6", pickle.dumps({"entries": Evil()}))])
     assert not (tmp_path / "ran").exists()
 
@@ -315,6 +322,8 @@ def test_a_rank_that_is_there_twice_is_refused(tmp_path):
         (b'{"traceEvents": []}', "no call of a collective"),
         (b'{"nodes": [' + b"[" * 100_000, "JSON"),
         (b'{"entries": 5, "pg_config": {}}', ""),
+        (b'{"nodes": [{"id": 1, "name": "record_param_comms", "inputs": ' + b"[" * 900 + b"]" * 900 + b"}]}", ""),
+        (b'{"coll_perf": {"coll": "AllReduce"}, "header": {"rank": 1' + b"0" * 30 + b"}}", "world"),
         (json.dumps(recorder(input_sizes="x", process_group=None)).encode()[:-1], "JSON"),
         (json.dumps(recorder(input_sizes=[[None]])).encode(), "not as flight recorder writes it"),
     ],
@@ -325,19 +334,197 @@ def test_torn_and_hostile_files_are_one_line(tmp_path, content, said):
     assert said in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_a_bomb_is_not_unpacked(tmp_path, monkeypatch):
-    monkeypatch.setattr(recordings, "MOST_BYTES", 10_000)
-    with pytest.raises(ForeignError, match="more than"):
-        traces.read([written(tmp_path, "b.json.gz", b" " * 100_000)])
+# Reads each file with 4 GiB at most; prints what is said of it, then the most memory that the process had, in MiB.
+READ_EACH = """
+import resource, sys
+from pathlib import Path
+from bench.importers import traces
+from bench.model.errors import ForeignError
+resource.setrlimit(resource.RLIMIT_AS, (2**32, 2**32))
+for name in sys.argv[1:]:
+    try:
+        print(traces.read([Path(name)]).kind)
+    except ForeignError as error:
+        print(error)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+"""
 
 
-def test_a_pickle_that_refers_to_itself_again_and_again_is_not_unfolded(tmp_path, monkeypatch):
-    monkeypatch.setattr(recordings, "MOST_BYTES", 100_000)
+def folded_pickle():
+    """A list that refers to itself again and again: its JSON would fill any memory."""
     folded = ["x"]
     for _ in range(30):
         folded = [folded, folded]
+    return pickletools.optimize(pickle.dumps({"entries": folded}, protocol=2))
+
+
+def param_call(**args):
+    return json.dumps({"traceEvents": [param_event(1, "allreduce", **args)]}).encode()
+
+
+def a_group_of(size):
+    groups = json.dumps([{"pg_name": "0", "group_size": size}])
+    return json.dumps({"nodes": [{"id": 1, "name": "## process_group:init ##", "inputs": {"values": [groups]}}]})
+
+
+def test_a_few_bytes_take_no_gigabytes(tmp_path):
+    """Each of these files is smaller than 2 KiB and took memory without end, or what the system had."""
+    far = {"Process Group Ranks": "", "Group size": 10**9, "Global rank start": 0, "Global rank stride": 1}
+    head = {"distributedInfo": {"pg_config": [{"pg_name": "0", "pg_size": 10**9}]}, "traceEvents": []}
+    hostile = {
+        "folded": folded_pickle(),
+        "memo": b"\x80\x02}r" + struct.pack("<I", 2**31 - 1) + b".",
+        "array": b"\x80\x05\x96" + struct.pack("<Q", 2**33) + b".",
+        "stride.json": param_call(**far),
+        "listed.json": json.dumps(head).encode(),
+        "nodes.json": a_group_of(10**9).encode(),
+        "lie.tar": a_header(size=2**40, type=tarfile.XHDTYPE) + bytes(512),
+        "sparse.tar": a_header(size=2**40, type=tarfile.GNUTYPE_SPARSE) + bytes(1024),
+    }
+    paths = [written(tmp_path, name, content) for name, content in hostile.items()]
+    assert max(path.stat().st_size for path in paths) < 2048
+    command = [sys.executable, "-c", READ_EACH, *map(str, paths)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    *answers, peak_mib = done.stdout.splitlines()
+    assert len(answers) == len(hostile) and int(peak_mib) < 512, done.stdout
+
+
+def test_calls_of_one_group_share_its_ranks(tmp_path):
+    args = {"Process Group Ranks": "", "Group size": 60_000, "Global rank start": 0, "Global rank stride": 1}
+    events = [param_event(number, "allreduce", **args) for number in range(3)]
+    (rank,) = traces.read([written(tmp_path, "a.json", {"traceEvents": events})]).ranks
+    assert len({id(call.group) for call in rank.calls}) == 1 and len(rank.calls[0].group) == 60_000
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress])
+def test_packed_files_have_limits_before_and_after(tmp_path, monkeypatch, pack):
+    path = written(tmp_path, "b", pack(b" " * 100_000))
+    monkeypatch.setattr(recordings, "MOST_BYTES", 10_000)
+    with pytest.raises(ForeignError, match="unpacked"):
+        traces.read([path])
+    monkeypatch.setattr(recordings, "MOST_PACKED", 20)
+    with pytest.raises(ForeignError, match="packed"):
+        traces.read([path])
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress])
+def test_a_packed_file_that_was_cut_or_damaged_is_one_line(tmp_path, pack):
+    whole = pack(json.dumps(recorder()).encode())
+    assert traces.read([written(tmp_path, "fr_1.json", whole)]).ranks[0].calls
+    for content in (whole[:-9], whole[:30], whole[:20] + b"\xff" * 9 + whole[29:]):
+        with pytest.raises(ForeignError) as caught:
+            traces.read([written(tmp_path, "fr_1.json", content)])
+        assert "\n" not in str(caught.value)
+
+
+def a_header(name="fr_1.json", **fields):
+    info = tarfile.TarInfo(name)
+    for field, value in fields.items():
+        setattr(info, field, value)
+    return info.tobuf(tarfile.GNU_FORMAT)
+
+
+def test_files_of_a_tar_are_counted_before_they_are_read(tmp_path, monkeypatch):
+    path = tar_of(tmp_path, {f"rank-{rank}.json": recorder() for rank in range(4)})
+    monkeypatch.setattr(recordings, "MOST_FILES", 3)
+    monkeypatch.setattr(tarfile.TarFile, "getmembers", None)
+    with pytest.raises(ForeignError, match="more than 3 files"):
+        traces.read([path])
+    monkeypatch.setattr(recordings, "MOST_FILES", 10)
+    monkeypatch.setattr(recordings, "MOST_BYTES", 2000)
+    with pytest.raises(ForeignError, match="unpacked"):
+        traces.read([path])
+
+
+def test_a_tar_that_was_cut_off_lacks_no_rank_silently(tmp_path):
+    path = tar_of(tmp_path, {f"rank-{rank}.json": recorder() for rank in range(2)})
+    whole = gzip.decompress(path.read_bytes())
+    assert len(traces.read([written(tmp_path, "whole.tar", whole)]).ranks) == 2
+    second = whole.index(b"rank-1.json")
+    damaged = whole[:second] + b"\xff" * 20 + whole[second + 20 :]
+    for content in (whole[:second], whole[: second + 100], whole[: second + 700], damaged):
+        with pytest.raises(ForeignError) as caught:
+            traces.read([written(tmp_path, "cut.tar", content)])
+        assert "cut.tar" in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_headers_of_a_tar_that_never_end_are_one_line(tmp_path):
+    header = a_header(size=512, type=tarfile.XHDTYPE) + b"11 path=abc\n".ljust(512, b"\0")
+    with pytest.raises(ForeignError):
+        traces.read([written(tmp_path, "x.tar", header * 2000)])
+
+
+def test_what_takes_too_much_memory_is_one_line_and_the_limit_goes(tmp_path, monkeypatch):
+    resource = pytest.importorskip("resource")
+    if not memory.STATE.exists():
+        pytest.skip("this system does not tell how much memory a process has")
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    monkeypatch.setattr(memory, "LEAST", 2**22)
+    path = written(tmp_path, "a.json.gz", json.dumps(kineto([param_event(1, "allreduce")] * 300_000)).encode())
+    with pytest.raises(ForeignError, match="of memory"):
+        traces.read([path])
+    assert resource.getrlimit(resource.RLIMIT_AS) == before
+
+
+def instructions_to_read(path):
+    """How many instructions of importers Python runs to read a file: the work, on any machine."""
+    count = 0
+
+    def counted(frame, event, _):
+        nonlocal count
+        frame.f_trace_opcodes = True
+        count += event == "opcode"
+        return counted
+
+    def entered(frame, event, argument):
+        return counted(frame, event, argument) if "importers" in frame.f_code.co_filename else None
+
+    before = sys.gettrace()
+    sys.settrace(entered)
+    try:
+        traces.read([path])
+    finally:
+        sys.settrace(before)
+    return count
+
+
+def gloo_calls(number):
+    """Calls of gloo whose operators are all of one size, on another thread, and none of which fits its neighbour."""
+    events = []
+    for call in range(number):
+        dims = {"Input Dims": [[[100]]]}
+        operator = {"name": "c10d::allreduce_", "cat": "cpu_op", "ts": 10 * call, "dur": 5, "tid": 1, "args": dims}
+        run = {"Input Dims": [[100]], "Input type": ["float"]}
+        events += [
+            operator,
+            {"name": "gloo:all_reduce", "ts": 10**6 + 10 * call, "dur": 5, "tid": 2, "args": run},
+            {"name": "nccl:all_reduce", "cat": "cpu_op", "ts": 10 * call + 1, "dur": 3, "tid": 1, "args": run},
+        ]
+    return {"traceEvents": events}
+
+
+def described_calls(number):
+    events = [param_event(10 * call, "allreduce") for call in range(number)]
+    return kineto(events + [kernel(10 * call + 2, 5, 10 * call) for call in range(number)])
+
+
+@pytest.mark.parametrize("recording", [gloo_calls, described_calls])
+def test_reading_kineto_is_linear_in_its_calls(tmp_path, recording):
+    """A search through all earlier calls for each call took 5 s for 4 000 of them."""
+    few, many = (instructions_to_read(written(tmp_path, f"{number}.json", recording(number))) for number in (100, 400))
+    assert many < 4.5 * few
+
+
+def test_a_pickle_that_refers_to_itself_again_and_again_is_not_unfolded(tmp_path):
     with pytest.raises(ForeignError, match="more than"):
-        traces.read([written(tmp_path, "bomb", pickle.dumps({"entries": folded}, protocol=2))])
+        traces.read([written(tmp_path, "bomb", folded_pickle())])
+
+
+def test_a_pickle_may_name_its_texts_once(tmp_path):
+    """torch writes each text once and refers to it afterwards."""
+    entries = [recorder(frames=["a/long/path/of/a/module.py"] * 20)["entries"][0] for _ in range(2000)]
+    path = written(tmp_path, "dump_5", pickle.dumps(recorder() | {"entries": entries}, protocol=2))
+    assert len(traces.read([path]).ranks[0].calls) == 2000
 
 
 ODD = st.one_of(
@@ -402,6 +589,9 @@ def test_a_list_of_calls_is_read_as_it_was_written(tmp_path):
         (lambda lines: [lines[0], lines[1].replace("22", '"many"', 1)], ":2: elements_in: "),
         (lambda lines: [*lines, lines[1]], "counts 1 calls, and 2 follow"),
         (lambda lines: [lines[0].replace('"version":2', '"version":9')], "version 9; this CollBench reads 2"),
+        (lambda lines: [lines[0].replace('"ranks":[', '"ranks":5,"x":['), lines[1]], ":1: ranks"),
+        (lambda lines: [lines[0].replace('"world_size":2', '"world_size":9999999999'), lines[1]], "at most 65536"),
+        (lambda lines: [lines[0], lines[1].replace('"group_size":2', '"group_size":1000000000')], "at most 65536"),
     ],
 )
 def test_mistakes_in_a_list_of_calls_are_named_with_their_line(tmp_path, edit, said):

@@ -205,7 +205,7 @@ def test_a_users_model_is_measured_like_a_preset_and_a_missing_launch_is_made_by
     assert {"I1", "I2", "I3", "I5"} <= {check.invariant for check in results["ddp"].checks if check.ok}
 
     (run.path / folders.SAMPLES).write_bytes(b"")
-    assert warm("run", "--resume", str(run.path), "--no-plots").returncode == 0
+    assert warm("run", "--resume", str(run.path), "--trust", "--no-plots").returncode == 0
     again = folders.read(run.path)
     assert {entry.case for entry in again.samples} == {entry.case for entry in run.samples}
 
@@ -321,7 +321,7 @@ def grown_by(strategies):
         place = RankInfo(0, 1, torch.device("cpu"), ProcessGroupTransport(1))
         shared = SharedTensors()
         small = Scenario(replace(scenario.case, model="nano"))
-        runners.ready_order(small, place, lambda own: [own], 0)  # loads what torch loads when it first trains
+        runners.ready_order(small, place, lambda own, kind: [own], 0)  # loads what torch loads when it first trains
         before, runners_made = psutil.Process().memory_info().rss, []
         order = range(len(gradients(find("tiny"))))
         for strategy in strategies:

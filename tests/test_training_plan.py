@@ -59,10 +59,10 @@ def test_a_trap_is_named_with_its_remedy_and_a_sound_setting_is_not():
 def test_variables_and_scheduling_hold_for_steps_and_for_the_ladder_and_other_options_are_refused():
     """Sides of `ab` that differ in nothing that is measured would be called the same."""
     ladder = "training: {models: [nano], strategies: [flat], call_sizes: {parameters: 600, calls: [1, 6]}}"
-    base = f"backends: [gloo]\nworld_sizes: [2]\nenv: {{GLOO_X: [1, 2]}}\n{ladder}\n"
+    base = f"backends: [gloo]\nworld_sizes: [2]\nenv: {{NCCL_MAX_CTAS: [1, 2]}}\n{ladder}\n"
     plan = expand(parse(base.encode(), "x.yaml", [], "x"), HOST, 1)
     assert {(case.op, case.settings) for case in plan.cases} == {
-        (op, f"GLOO_X={value}") for op in ("training_step", "all_reduce") for value in (1, 2)
+        (op, f"NCCL_MAX_CTAS={value}") for op in ("training_step", "all_reduce") for value in (1, 2)
     }
     assert all(len({case.settings for case in launch.cases}) == 1 for launch in plan.order)
     for wrong in ("metrics: [isolated]", "sizes: [1KiB]", "reduce_ops: [max]", "groups: [world]"):

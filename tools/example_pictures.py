@@ -21,7 +21,11 @@ ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES, IMAGES = ROOT / "docs" / "example", ROOT / "docs" / "images"
 MADE_FROM = IMAGES / "made-from.json"
 # Run in docs/example/ → the pictures of it that a page shows.
-SHOWN = {"before": ("time", "modes"), "training": ("training-timeline", "training-buckets")}
+SHOWN = {
+    "before": ("time", "modes"),
+    "training": ("training-timeline", "training-buckets"),
+    "replay": ("recorded",),
+}
 # The modules that lay out and label pictures.
 DRAWING = ("report/plots",)
 

@@ -113,7 +113,7 @@ def gathering(context: RankContext, job: Job) -> None:
             took = []
             for _ in range(GATHERS):
                 began = time.process_time()
-                group.gather([numbers] * CASES)
+                group.gather([numbers] * CASES, list[tuple[list[int], list[int], None, int]])
                 took.append(time.process_time() - began)
             if context.rank == 0:
                 context.send({"kind": "sampled", "failure": None}, json.dumps(statistics.median(took)).encode())

@@ -1,29 +1,34 @@
 """The verb `ab`: measure two sides in turns, now, until it is clear whether B is slower than A."""
 
 import secrets
+import shutil
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from bench import __version__
+from bench.catalog.variables import unsettable
 from bench.cli.app import RESULTS, Sets
 from bench.cli.comparison import MIN_CHANGE, FailOn, conclude_sides, exit_code, share
 from bench.cli.job import run_task
 from bench.cli.measuring import planned, recording_of
-from bench.cli.sides import measure_sides
+from bench.cli.sides import check_in_job, measure_sides
+from bench.cli.terminal import say
+from bench.cli.trust import LeaveLoopback, check_variables
 from bench.config import documents, models, names
 from bench.config.models import Config
 from bench.launch.side_process import check_python
 from bench.machine import host
 from bench.model import units
-from bench.model.errors import BenchError, ConfigError, UnmeasurableError
-from bench.model.records import Json
+from bench.model.errors import ConfigError, UnmeasurableError
+from bench.model.records import Json, Side
 from bench.model.units import format_seconds
 from bench.planning import plan as planning
 from bench.report.labels import label
-from bench.store import folders
+from bench.store import encoding, folders
 
 if TYPE_CHECKING:
     from bench.launch.coordinator import Coordinator
@@ -51,6 +56,7 @@ def ab(
     fail_on: Annotated[
         FailOn | None, typer.Option(help="What gives exit code 1 (default: slower; nothing decided gives 3).")
     ] = None,
+    leave_loopback: LeaveLoopback = False,
     plots: Annotated[bool, typer.Option(help="Draw the picture at the end.")] = True,
 ) -> int:
     """The ranks of A and B take turns, block by block, so that what the machine does meanwhile cancels out.
@@ -60,27 +66,25 @@ def ab(
     3 if nothing was decided.
     """
     smallest, budget_s = share("--min-change", min_change), _seconds(budget)
+    # If one side has an interpreter of its own, a resumed run must find the other's as well.
+    usual = sys.executable if a_python or b_python else None
     sides = {
-        "a": _side("a", names.path_of(a), [*sets, *a_sets], a_env, a_python),
-        "b": _side("b", names.path_of(b or a), [*sets, *b_sets], b_env, b_python),
+        "a": _side("a", names.path_of(a), [*sets, *a_sets], a_env, a_python, usual),
+        "b": _side("b", names.path_of(b or a), [*sets, *b_sets], b_env, b_python, usual),
     }
-    variables = {letter: side["variables"] for letter, side in sides.items()}
-    pythons = a_python or b_python
 
     def task(coordinator: "Coordinator | None") -> int:
-        if coordinator is not None and pythons:
-            raise BenchError("ab in a job: the sides cannot have interpreters of their own; variables they can")
-        for side in sides.values():
-            # If one side needs a process of its own, both get one: the sides must differ in nothing else.
-            side["own_process"] = coordinator is None and bool(pythons or any(variables.values()))
+        if coordinator is not None:
+            check_in_job(sides)
+        check_variables(
+            (pair for side in sides.values() for pair in side.variables.items()), coordinator, leave_loopback
+        )
         asked = {"min_change": smallest, "budget_s": budget_s, "spent_s": 0.0, "looks": [], "fail_on": fail_on}
-        path = _create(sides, asked, context.obj, coordinator)
+        path = _create(sides, asked, context.obj, coordinator, leave_loopback)
         measure_sides(path, coordinator)
         return exit_code(conclude_sides(path, plots))
 
-    return run_task(
-        task, lambda: _fingerprint(a, b, [sets, a_sets, b_sets, a_env, b_env, budget, min_change]), variables
-    )
+    return run_task(task, lambda: _fingerprint(a, b, [sets, a_sets, b_sets, a_env, b_env, budget, min_change]))
 
 
 def _fingerprint(a: Path, b: Path | None, more: list[Any]) -> bytes:
@@ -88,25 +92,28 @@ def _fingerprint(a: Path, b: Path | None, more: list[Any]) -> bytes:
     return b"\0".join([*(documents.read(names.path_of(config)) for config in (a, b or a)), repr(more).encode()])
 
 
-def _side(letter: str, config: Path, sets: list[str], variables: list[str], python: str | None) -> Json:
-    """What the manifest says of a side."""
+def _side(
+    letter: str, config: Path, sets: list[str], variables: list[str], python: str | None, usual: str | None
+) -> Side:
+    """What the command line asks of a side. usual: its interpreter where it names none."""
     pairs = [text.partition("=") for text in variables]
-    for name, equals, _ in pairs:
+    for name, equals, value in pairs:
         if not equals or not name.isidentifier():
             raise ConfigError(f"--{letter}-env {name}: write NAME=VALUE")
+        if reason := unsettable(name, value, fresh=True):
+            raise ConfigError(f"--{letter}-env {name}={value}: {reason}")
+    path = usual
     if python is not None:
-        check_python(f"--{letter}-python", python)
+        # Absolute, for a resume in another folder. Links stay: that of a virtual environment is what tells it.
+        path = str(Path.cwd() / (shutil.which(python) or python))
+        check_python(f"--{letter}-python", path)
     words = [str(config), *sets, *variables, *([python] if python else [])]
-    return {
-        "config": str(config),
-        "sets": sets,
-        "variables": {name: value for name, _, value in pairs},
-        "python": [python or sys.executable],
-        "text": " ".join(words),
-    }
+    return Side(str(config), tuple(sets), {name: value for name, _, value in pairs}, path, " ".join(words))
 
 
-def _create(sides: dict[str, Json], asked: Json, argv: list[str], coordinator: "Coordinator | None") -> Path:
+def _create(
+    sides: dict[str, Side], asked: Json, argv: list[str], coordinator: "Coordinator | None", leave_loopback: bool
+) -> Path:
     """Plan both sides, with one seed, and make the folder of the run."""
     unsupported = host.unsupported_platform()
     if unsupported:
@@ -116,15 +123,16 @@ def _create(sides: dict[str, Json], asked: Json, argv: list[str], coordinator: "
     seed = secrets.randbelow(2**32)
     raws, plans = [], []
     for side in sides.values():
-        source = Path(side["config"])
+        source = Path(side.config)
         raw = documents.read(source)
-        config = models.parse(raw, str(source), side["sets"], source.stem)
+        config = models.parse(raw, str(source), side.sets, source.stem)
         machine = host.machine() if coordinator is None else coordinator.machine(planning.demands(config))
         seeded = seed if config.seed is None else config.seed
         plan = planned(_with_launches(config, pairs.LOOKS[-1]), machine, seeded, recording_of(config))
         reason = planning.unmeasurable_reason(plan)
         if reason is not None:
             raise UnmeasurableError(f"{source}: nothing can be measured here: {reason}")
+        check_variables(encoding.variables_of(plan), coordinator, leave_loopback)
         raws.append(raw)
         plans.append(plan)
     pairs.matched(*(pairs.timed_cases([], plan, label) for plan in plans))  # raises ConfigError before any measuring
@@ -136,11 +144,11 @@ def _create(sides: dict[str, Json], asked: Json, argv: list[str], coordinator: "
         )
     alternate = planning.reason_to_alternate(plans, machine)
     if alternate is not None:
-        typer.echo(f"note: launches of A and B alternate: {alternate}", err=True)
+        say(f"note: launches of A and B alternate: {alternate}", err=True)
     facts = {
         "argv": list(argv),
         "collbench": __version__,
-        "sides": sides,
+        "sides": {letter: asdict(side) for letter, side in sides.items()},
         "ab": {**asked, "seed": seed, "alternate": alternate},
     }
     return folders.create_sides(RESULTS, (plans[0], plans[1]), (raws[0], raws[1]), facts)

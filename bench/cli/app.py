@@ -1,7 +1,7 @@
 """The command line: a table of verbs; an error becomes one line and an exit code.
 
     0 good    1 measured, but something failed, was wrong or got slower    2 usage, configuration or file error
-    3 nothing could be measured or compared here    130 interrupted
+    3 nothing could be measured or compared here    70 a mistake in CollBench: nothing was concluded    130 interrupted
 
 A verb's module is loaded only when that verb is called, so `--help` and the verbs that load little answer quickly.
 Verbs are short: they read, call one or two modules and print.
@@ -10,6 +10,8 @@ Verbs are short: they read, call one or two modules and print.
 import functools
 import os
 import sys
+import tempfile
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,16 +20,18 @@ from typing import Annotated, Any
 import typer
 
 from bench import __version__
+from bench.cli.terminal import say
 from bench.machine import environment
 from bench.model.deferred import Deferred
-from bench.model.errors import INTERRUPTED, BenchError
+from bench.model.errors import INTERRUPTED, UNEXPECTED, BenchError
 
 RESULTS, PLOTS = Path("results"), Path("plots")
 NAME = "collbench"
 HELP = {"help_option_names": ["--help", "-h"]}
 DESCRIPTION = "Benchmarks of collective communication (torch.distributed) whose numbers say how far to trust them."
 EXIT_CODES = (
-    "Exit codes: 0 good, 1 something failed, 2 usage or file error, 3 nothing measured or decided, 130 interrupted."
+    "Exit codes: 0 good, 1 something failed, 2 usage or file error, 3 nothing measured or decided, 70 a mistake in "
+    "CollBench, 130 interrupted."
 )
 
 Sets = Annotated[
@@ -95,7 +99,9 @@ VERBS = {
         "Print which rank, node or link is slow, or that none can be named.",
         "diagnose docs/example/before",
     ),
-    "list": Verb("look:list_", "Look", "List runs, operations, backends, configurations or models.", "list configs"),
+    "list": Verb(
+        "look:list_", "Look", "List runs, operations, backends, configurations, models or variables.", "list configs"
+    ),
     "doctor": Verb(
         "look:doctor", "Prepare", "Say what this machine can measure, and what prevents the rest.", "doctor"
     ),
@@ -127,6 +133,8 @@ def call(arguments: Sequence[str]) -> int:
     try:
         _app(named)(list(arguments), prog_name=NAME, obj=list(arguments))
     except SystemExit as end:
+        if isinstance(end.__context__, typer.Abort):  # Ctrl-C while the words were read
+            return INTERRUPTED
         return end.code if isinstance(end.code, int) else 1 if end.code else 0
     return 0
 
@@ -153,7 +161,7 @@ def _app(named: str | None) -> typer.Typer:
 
 def _version(version: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False) -> None:
     if version:
-        typer.echo(f"{NAME} {__version__}")
+        say(f"{NAME} {__version__}")
         raise typer.Exit
 
 
@@ -169,13 +177,29 @@ def _guarded(function: Callable[..., int | None]) -> Callable[..., None]:
         try:
             code = function(*args, **kwargs) or 0
         except BenchError as error:
-            typer.echo(f"error: {error}", err=True)
+            say(f"error: {error}", err=True)
             code = error.exit_code
         except KeyboardInterrupt:
             code = INTERRUPTED
         except BrokenPipeError:  # the reader has closed our stdout, as `head` does
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             code = 0
+        except Exception as error:
+            say(f"error: {_unexpected(error)}", err=True)
+            code = UNEXPECTED
         raise typer.Exit(code)
 
     return guarded
+
+
+def _unexpected(error: Exception) -> str:
+    """One line on an error that nobody expected; its traceback goes to a file, as far as there is room for one."""
+    text = f"a mistake in CollBench: {BenchError(type(error).__name__ + ': ' + str(error))}"
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", encoding="utf-8", prefix="collbench-error-", suffix=".txt", delete=False
+        ) as file:
+            file.write("".join(traceback.format_exception(error)))
+    except OSError as full:
+        return f"{text}; its traceback could not be written: {full}"
+    return f"{text}; the traceback is in {file.name}: please report it"

@@ -19,6 +19,7 @@ from bench.cli.comparison import (
     print_comparison,
     share,
 )
+from bench.cli.terminal import say
 from bench.model.errors import ConfigError, UnmeasurableError
 from bench.store import folders
 
@@ -151,7 +152,7 @@ def _trend(runs: list[str], format: ComparisonFormat | None, min_change: float) 
     if format is None:
         from bench.report.plots import comparison as pictures  # here: loads matplotlib
 
-        typer.echo(f"\n{pictures.draw_trend(trends, names, PLOTS / f'{names[0]}-to-{names[-1]}')}")
+        say(f"\n{pictures.draw_trend(trends, names, PLOTS / f'{names[0]}-to-{names[-1]}')}")
     return 0
 
 

@@ -5,10 +5,9 @@ from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 
-import typer
-
 from bench.cli import output
 from bench.cli.app import PLOTS, RESULTS
+from bench.cli.terminal import say
 from bench.model import units
 from bench.model.comparisons import Comparison
 from bench.model.errors import ConfigError
@@ -68,10 +67,9 @@ def compare_sides(path: Path) -> Comparison:
     from bench.analyze import pairs  # here: loads numpy and scipy
     from bench.report.labels import label
 
-    manifest = folders.read_manifest(path)
-    asked, sides = manifest["ab"], manifest["sides"]
     a, b = (folders.read(path / side) for side in folders.SIDES)
-    names = f"A: {sides['a']['text']}", f"B: {sides['b']['text']}"
+    asked, sides = a.manifest["ab"], folders.read_sides(path)
+    names = f"A: {sides['a'].text}", f"B: {sides['b'].text}"
     ended = asked.get("ended") or "interrupted: run --resume goes on"
     fail_on = FailOn(asked["fail_on"]) if asked["fail_on"] else None
     result = pairs.compare_sides(a, b, names, label, asked["min_change"], ended, asked["looks"])
@@ -80,16 +78,16 @@ def compare_sides(path: Path) -> Comparison:
 
 def conclude_sides(path: Path, plots: bool) -> Comparison:
     """Print the comparison of two sides, write it into the run's folder, and draw it."""
-    from bench.report import comparison, machine_format
+    from bench.report import comparison, machine_format, markdown
 
     result = compare_sides(path)
     text = comparison.document(result)
     output.show(text)
     if output.is_ours(path):
-        written = {folders.REPORT: text, folders.SUMMARY: machine_format.comparison_csv(result)}
+        written = {folders.REPORT: markdown.safe(text), folders.SUMMARY: machine_format.comparison_csv(result)}
         for name, content in written.items():
             folders.write(path / name, content)
-        typer.echo("\n" + "\n".join(str(path / name) for name in written))
+        say("\n" + "\n".join(str(path / name) for name in written))
     if plots:
         _draw(result, PLOTS / path.resolve().name, "")
     return result
@@ -125,7 +123,7 @@ def print_as(
     if format is None:
         output.show(text)
     else:
-        typer.echo(text)
+        say(text)
 
 
 def _draw(result: Comparison, folder: Path, above: str) -> None:
@@ -134,4 +132,4 @@ def _draw(result: Comparison, folder: Path, above: str) -> None:
 
     picture = pictures.draw_comparison(result, folder)
     if picture is not None:
-        typer.echo(f"{above}{picture}")
+        say(f"{above}{picture}")

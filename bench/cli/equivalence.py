@@ -8,6 +8,7 @@ from rich.console import Console
 from bench.catalog.equivalence import SAMPLER_TRIALS, TRIALS, Proof, Trial, verdict
 from bench.cli.app import PLOTS
 from bench.cli.output import show
+from bench.cli.terminal import say
 from bench.launch.equivalence import run_trials
 from bench.launch.launcher import Launcher
 from bench.machine import host
@@ -37,5 +38,5 @@ def equivalence(
         (FOLDER / report.DOCUMENT).write_text(report.document(proof), encoding="utf-8")
     except OSError as error:
         raise StoreError(f"{FOLDER}: {(error.strerror or str(error)).lower()}") from None
-    typer.echo(f"\n{FOLDER / report.DOCUMENT}\n{picture}")
+    say(f"\n{FOLDER / report.DOCUMENT}\n{picture}")
     return 0 if proof.holds else 1

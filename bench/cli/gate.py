@@ -21,6 +21,7 @@ from bench.cli.app import RESULTS, Sets
 from bench.cli.job import run_task
 from bench.cli.measuring import measure
 from bench.cli.output import show
+from bench.cli.terminal import say
 from bench.config import documents, expected, models, names
 from bench.config.models import Config
 from bench.model.errors import ConfigError, RankError, UnmeasurableError
@@ -100,7 +101,7 @@ def gate(
             gpus = (gpu for handshake in handshakes for gpu in handshake["host"].get("gpus") or [])
             least_rate = expect.least_of_two_nodes(table, fleet.pair, frozenset(str(gpu.get("name")) for gpu in gpus))
         usual_s, most_s = analysis.estimates_s(settings, fleet.machine, list(map(len, ranks_of_host.values())))
-        typer.echo(
+        say(
             f"{fleet.nodes} nodes: about {format_seconds(usual_s)}; up to {format_seconds(most_s)} if nodes are "
             f"suspected, and at most {format_seconds(settings.timeout + START_ALLOWANCE_S)} more for each that hangs"
         )
@@ -122,7 +123,7 @@ def gate(
         tainted = [hosts[check.node] for check in verdict.nodes if check.verdict == analysis.FAIL]
         folders.write(fleet.folder / VERDICT, json.dumps(content, indent=2) + "\n")
         folders.write(fleet.folder / TAINTED, "".join(f"{name}\n" for name in tainted))
-        typer.echo(f"\n{fleet.folder / VERDICT}\n{fleet.folder / TAINTED}")
+        say(f"\n{fleet.folder / VERDICT}\n{fleet.folder / TAINTED}")
         return EXIT_CODES[verdict.verdict]
 
     given = [*sets, allow, least or "", str(against or "")]
@@ -192,7 +193,7 @@ class _Fleet:
                 return taken
             self._repeats += 1
             self._dice.shuffle(order)  # other partners tell who of several is to blame
-            typer.echo(f"gate: {stage}: once more with {len(set(order) - self.dropped.keys())} nodes", err=True)
+            say(f"gate: {stage}: once more with {len(set(order) - self.dropped.keys())} nodes", err=True)
 
     def _attempt(self, stage: str, rounds: Sequence[Round]) -> tuple[list[Times], list[_Failed]]:
         """Measure once."""
@@ -271,4 +272,4 @@ class _Fleet:
     def _drop(self, node: int, why: str) -> None:
         if node not in self.dropped:
             self.dropped[node] = why
-            typer.echo(f"gate: {self._hosts[node]} is dropped: {why}", err=True)
+            say(f"gate: {self._hosts[node]} is dropped: {why}", err=True)

@@ -13,11 +13,13 @@ from bench.analyze.analysis import analyze
 from bench.catalog.operations import OPERATIONS
 from bench.cli.app import RESULTS
 from bench.cli.output import show, write_report
-from bench.importers import assembly
+from bench.cli.terminal import say
+from bench.importers import assembly, memory
 from bench.importers.assembly import READERS, Imported
 from bench.importers.readings import Options, open_source
 from bench.model.errors import ConfigError, StoreError
-from bench.model.records import MOST_RANKS, NAME_PATTERN
+from bench.model.recorded_calls import MOST_RANKS
+from bench.model.records import NAME_PATTERN
 from bench.report import document
 from bench.store import encoding, folders
 from bench.store.folders import Journal
@@ -61,10 +63,11 @@ def import_(
     options = Options(world_size, operation)
     title = name or re.sub(r"[^A-Za-z0-9._-]+", "-", files[0].stem).strip("-._")[:60] or "imported"
     readings = []
-    for file in files:
-        source = open_source(file)
-        readings.append((source, READERS[format.value](source, options)))
-    imported = assembly.assemble(format.value, title, readings)
+    with memory.limited(files):
+        for file in files:
+            source = open_source(file)
+            readings.append((source, READERS[format.value](source, options)))
+        imported = assembly.assemble(format.value, title, readings)
     path = _written(imported, assembly.explanation(imported), context.obj)
     return _shown(path, imported)
 
@@ -99,10 +102,8 @@ def _shown(path: Path, imported: Imported) -> int:
         show(f"note: {note}")
     written = write_report(result, analysis, plots=False)
     show(f"\n{document.tables_of(result, analysis)}\n")
-    typer.echo("\n".join([str(path), *written]))
+    say("\n".join([str(path), *written]))
     failed = sum(1 for samples in imported.samples if samples.failure is not None)
     if failed:
-        typer.echo(
-            f"{failed} of {len(imported.samples)} results were wrong, as the tool says; no number for them", err=True
-        )
+        say(f"{failed} of {len(imported.samples)} results were wrong, as the tool says; no number for them", err=True)
     return 1 if failed else 0

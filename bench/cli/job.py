@@ -5,8 +5,7 @@ other processes start ranks for it, print nothing and exit with rank 0's status,
 """
 
 import signal
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from bench.cli.app import RESULTS
@@ -18,37 +17,36 @@ if TYPE_CHECKING:
 def run_task(
     task: "Callable[[Coordinator | None], int]",
     asked: Callable[[], bytes],
-    sides: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
+    trusted: bool = False,
     partial: bool = False,
 ) -> int:
     """Run `task` and return its exit code. It gets the `Coordinator` of the job; None if this process is in no job.
 
-    asked: returns the configuration and whatever else must be the same in all processes, as bytes. sides: variables of
-    the ranks of each side, in a run that has sides; rank 0 tells the others, which check what they do not know.
-    partial: whether the task can do without processes that do not come.
+    asked: returns the configuration and whatever else must be the same in all processes, as bytes. trusted: ranks may
+    import what rank 0 names, even where `asked` does not name it. partial: whether the task can do without processes
+    that do not come.
     """
     from bench.launch import job
-    from bench.launch.job import JobSecret
+    from bench.launch.secret import JobSecret
     from bench.machine import environment, interrupts
 
     place = job.detect(environment.job_variables(), environment.starter())
     if place is None:
-        # What a shell starts in the background ignores Ctrl-C, and goes on doing so.
-        ignored = signal.getsignal(signal.SIGINT) == signal.SIG_IGN
-        interrupts.answer(signal.SIGTERM, *(() if ignored else (signal.SIGINT,)))
+        interrupts.answer(*interrupts.asked_to_end())
         return task(None)
-    interrupts.answer(signal.SIGTERM, signal.SIGINT, once=True)
-    secret = JobSecret(place, environment.secret(), RESULTS)
+    # A launcher sends SIGINT to processes that ignored it when they began, too.
+    interrupts.answer(*{*interrupts.asked_to_end(), signal.SIGINT}, once=True)
+    secret = JobSecret(place, environment.secret(), environment.runtime_folder(), RESULTS)
     if place.rank:
         from bench.launch.agent import run_agent
 
-        return run_agent(place, secret, asked, sides)
+        return run_agent(place, secret, asked, trusted)
     from bench.launch.coordinator import coordinating
 
     # Launchers end the rest of a job as soon as one process exits with an error: before that,
     # rank 0 starts to ignore SIGTERM, so that it still exits in order.
     with coordinating(
-        place, secret, asked, sides, before_leaving=lambda: interrupts.ignore(signal.SIGTERM), partial=partial
+        place, secret, asked, before_leaving=lambda: interrupts.ignore(signal.SIGTERM), partial=partial
     ) as coordinator:
         coordinator.code = task(coordinator)
     return coordinator.code

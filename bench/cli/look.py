@@ -13,6 +13,7 @@ import typer
 
 from bench.cli.app import RESULTS, RunName
 from bench.cli.output import analyzed, show, show_hanging, write_report
+from bench.cli.terminal import say
 from bench.model.errors import BenchError, UnmeasurableError
 from bench.model.records import Json
 from bench.store import folders
@@ -74,7 +75,7 @@ def report(
             Format.NCCL_TESTS: nccl_tests.document,
             Format.CS336: cs336.document,
         }
-        typer.echo(writers[format](result, analysis).rstrip("\n"))
+        say(writers[format](result, analysis).rstrip("\n"))
 
 
 class DiagnosisFormat(StrEnum):
@@ -98,7 +99,7 @@ def diagnose(
     result = folders.read(path)
     diagnosis = analysis.diagnose(result)
     if format is DiagnosisFormat.JSON:
-        typer.echo(json.dumps(dataclasses.asdict(diagnosis), indent=1, ensure_ascii=False))
+        say(json.dumps(dataclasses.asdict(diagnosis), indent=1, ensure_ascii=False))
     else:
         show(f"{result.name}\n\n{findings.diagnosis(diagnosis)}")
 
@@ -115,10 +116,11 @@ class Listing(StrEnum):
     BACKENDS = "backends"
     CONFIGS = "configs"
     MODELS = "models"
+    VARIABLES = "variables"
 
 
 def list_(what: Annotated[Listing, typer.Argument(help="What to list.")] = Listing.RUNS) -> None:
-    """Models are those that the section `training` of a configuration names."""
+    """Models are those that the section `training` of a configuration names; variables those that `env` may set."""
     from bench.config import names
     from bench.report import listings
 
@@ -147,6 +149,8 @@ def list_(what: Annotated[Listing, typer.Argument(help="What to list.")] = Listi
             show(listings.backends(host.machine().backends_missing))
         case Listing.MODELS:
             show(listings.models())
+        case Listing.VARIABLES:
+            show(listings.variables())
         case Listing.CONFIGS:
             show(listings.configs([*names.files()]))
 

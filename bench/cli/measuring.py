@@ -13,13 +13,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
 from rich.console import Console
 
 from bench import __version__
 from bench.cli.app import RESULTS
 from bench.cli.nccl_tests_options import ConfigSource
 from bench.cli.output import analyzed, show, write_report
+from bench.cli.terminal import say
+from bench.cli.trust import check_variables
 from bench.config import models
 from bench.config.models import Config
 from bench.machine import host, interrupts
@@ -27,7 +28,7 @@ from bench.model.errors import StoreError, UnmeasurableError
 from bench.model.recorded_calls import CallList
 from bench.model.records import Json, Machine, Plan
 from bench.planning import plan as planning
-from bench.store import folders, ledger
+from bench.store import encoding, folders, ledger
 from bench.store.folders import Journal
 
 if TYPE_CHECKING:
@@ -41,10 +42,15 @@ DRAWING = ("bench.report.plots.figures",)
 
 
 def start(
-    asked: ConfigSource, sets: list[str], plots: bool, coordinator: "Coordinator | None", argv: Sequence[str]
+    asked: ConfigSource,
+    sets: list[str],
+    plots: bool,
+    coordinator: "Coordinator | None",
+    argv: Sequence[str],
+    leave_loopback: bool,
 ) -> int:
     """Plan a new run, measure it and write its report; return the exit code."""
-    typer.echo(asked.shown, nl=bool(asked.shown))
+    say(asked.shown, nl=bool(asked.shown))
     config = models.parse(asked.raw, asked.name, sets, asked.default_name)
     unsupported = host.unsupported_platform()
     if unsupported:
@@ -53,11 +59,12 @@ def start(
     machine = host.machine() if coordinator is None else coordinator.machine(planning.demands(config))
     recorded = recording_of(config)
     plan = planned(config, machine, seed, recorded)
+    check_variables(encoding.variables_of(plan), coordinator, leave_loopback)
     reason = planning.unmeasurable_reason(plan)
     if reason is not None:
         raise UnmeasurableError(f"{asked.name}: nothing can be measured here: {reason}")
     if planning.demands(plan).gpus:
-        typer.echo(f"measuring {host.measured_with()}", err=True)
+        say(f"measuring {host.measured_with()}", err=True)
     facts = {"argv": list(argv), "overrides": sets, "collbench": __version__}
     path = folders.create(RESULTS, plan, asked.raw, facts, recorded)
     return measured(path, plots, coordinator)
@@ -89,7 +96,7 @@ def measured(path: Path, plots: bool, coordinator: "Coordinator | None") -> int:
     try:
         return _conclude(path, plots)
     except KeyboardInterrupt:
-        typer.echo(f"interrupted; all of it was measured and is kept: report {path.name} writes the report", err=True)
+        say(f"interrupted; all of it was measured and is kept: report {path.name} writes the report", err=True)
         raise
 
 
@@ -101,13 +108,13 @@ def _conclude(path: Path, plots: bool) -> int:
     run = folders.read(path)
     analysis = analyzed(run)
     show(document.terminal(run, analysis))
-    typer.echo("\n" + "\n".join(write_report(run, analysis, plots, path)))
+    say("\n" + "\n".join(write_report(run, analysis, plots, path)))
     entry = noise.entry_of(run, analysis)
     if entry is not None:
         ledger.append(RESULTS, entry)
     problems = document.problems(run, analysis)
     for problem in problems:
-        typer.echo(problem, err=True)
+        say(problem, err=True)
     return 1 if problems else 0
 
 
@@ -118,7 +125,7 @@ def measure(path: Path, plots: bool, coordinator: "Coordinator | None" = None, g
 
     with Journal(path) as journal:
         if not journal.locked:
-            typer.echo(f"note: {path}: its file system has no locks: let no other process measure into it", err=True)
+            say(f"note: {path}: its file system has no locks: let no other process measure into it", err=True)
         before = folders.read(path)
         done = planning.done(before.plan, before.samples)
         if done is None:
@@ -205,7 +212,7 @@ def _marked(path: Path) -> Iterator[None]:
     except KeyboardInterrupt:
         with contextlib.suppress(StoreError):
             mark("interrupted")
-        typer.echo(f"interrupted; what was measured is kept, go on with: run --resume {path}", err=True)
+        say(f"interrupted; what was measured is kept, go on with: run --resume {path}", err=True)
         raise
     except BaseException:
         with contextlib.suppress(StoreError):

@@ -8,9 +8,8 @@ import shutil
 import textwrap
 from pathlib import Path
 
-import typer
-
 from bench.cli.app import PLOTS, RESULTS
+from bench.cli.terminal import say
 from bench.model.conclusions import Analysis
 from bench.model.records import Run
 from bench.report import plots as catalogue
@@ -20,12 +19,12 @@ from bench.store import folders
 
 def show(text: str) -> None:
     """Print Markdown. What programs read is printed as it is, without this."""
-    typer.echo(fitted(text, _columns()))
+    say(fitted(text, _columns()))
 
 
 def show_hanging(first: str, text: str) -> None:
     """Print a word or two, and behind them a text whose further lines begin where its first line does."""
-    typer.echo(textwrap.fill(first + text, _columns(), subsequent_indent=" " * len(first), break_on_hyphens=False))
+    say(textwrap.fill(first + text, _columns(), subsequent_indent=" " * len(first), break_on_hyphens=False))
 
 
 def _columns() -> int:

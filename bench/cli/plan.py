@@ -14,6 +14,7 @@ from bench.cli.app import RESULTS, Sets
 from bench.cli.measuring import planned, recording_of
 from bench.cli.nccl_tests_options import NO_FLAGS, Given, source, with_flags
 from bench.cli.output import show
+from bench.cli.terminal import say
 from bench.config import models as configuration
 from bench.config import names
 from bench.config.models import Config
@@ -61,12 +62,12 @@ def plan(
     if launcher is not None:
         if config is None:
             raise BenchError("plan --launcher: the file names a configuration; keep the flags in one with --save first")
-        typer.echo(launch_file_for(config, sets, launcher, nodes, ranks_per_node, verb), nl=False)
+        say(launch_file_for(config, sets, launcher, nodes, ranks_per_node, verb), nl=False)
         return 0
     if verb != JobVerb.RUN:
         raise BenchError(f"plan --verb {verb}: it is for --launcher")
     asked = source("plan", config, given)
-    typer.echo(asked.shown, nl=bool(asked.shown))
+    say(asked.shown, nl=bool(asked.shown))
     settings = configuration.parse(asked.raw, asked.name, sets, asked.default_name)
     unsupported = host.unsupported_platform()
     if unsupported:

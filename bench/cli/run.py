@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bench.catalog.variables import unsettable
 from bench.cli.app import PLOTS, RESULTS, Sets
 from bench.cli.comparison import conclude_sides, exit_code
 from bench.cli.job import run_task
 from bench.cli.measuring import measured, start
 from bench.cli.nccl_tests_options import NO_FLAGS, ConfigSource, Given, fingerprint, source, with_flags
 from bench.cli.output import show
-from bench.cli.sides import measure_sides
+from bench.cli.sides import check_in_job, measure_sides
+from bench.cli.terminal import say
+from bench.cli.trust import LeaveLoopback, Trust, check_resumed, check_variables
 from bench.model.conclusions import Analysis, Diagnosis
-from bench.model.errors import BenchError, ConfigError, StoreError
+from bench.model.errors import BenchError, ConfigError
 from bench.planning import plan as planning
 from bench.report import plots as catalogue
 from bench.store import call_file, encoding, folders
@@ -33,6 +34,8 @@ def run(
     ] = None,
     sets: Sets = [],  # noqa: B006 - typer reads the default
     resume: Annotated[str | None, typer.Option(help="Measure what is missing in this run.", metavar="RUN")] = None,
+    trust: Trust = False,
+    leave_loopback: LeaveLoopback = False,
     plots: Annotated[bool, typer.Option(help="Draw the plots at the end.")] = True,
     given: Given = NO_FLAGS,
 ) -> int:
@@ -47,32 +50,30 @@ def run(
             raise BenchError("run --resume: goes on with the settings of the run, so --set is not possible")
         name = resume
         return run_task(
-            lambda coordinator: _resume(name, plots, coordinator),
-            lambda: f"resume {name}".encode(),
-            _variables_of_sides(name),
+            lambda coordinator: _resume(name, trust, leave_loopback, plots, coordinator),
+            lambda: f"resume {name} {trust}".encode(),
+            trust,
         )
-    return run_task(
-        lambda coordinator: start(source("run", config, given, coordinator), sets, plots, coordinator, context.obj),
-        lambda: b"\0".join([fingerprint(config, given), *map(str.encode, sets)]),
-    )
+    if trust:
+        raise BenchError("run --trust: it goes with --resume")
+
+    def task(coordinator: "Coordinator | None") -> int:
+        asked = source("run", config, given, coordinator)
+        return start(asked, sets, plots, coordinator, context.obj, leave_loopback)
+
+    return run_task(task, lambda: b"\0".join([fingerprint(config, given), *map(str.encode, sets)]))
 
 
-def _variables_of_sides(name: str) -> dict[str, dict[str, str]]:
-    """The variables of each side of a run that has sides; none where this process of a job does not see its folder."""
-    try:
-        sides = folders.read_manifest(folders.find(RESULTS, name)).get("sides", {})
-    except StoreError:  # rank 0 says so
-        return {}
-    return {side: facts["variables"] for side, facts in sides.items()}
-
-
-def _resume(name: str, plots: bool, coordinator: "Coordinator | None") -> int:
+def _resume(name: str, trust: bool, leave_loopback: bool, plots: bool, coordinator: "Coordinator | None") -> int:
     path = folders.find(RESULTS, name)
-    plans = folders.read_plans(path) if folders.has_sides(path) else [folders.read(path).plan]
-    for name, value in (pair for plan in plans for pair in encoding.variables_of(plan)):
-        if reason := unsettable(name, value):  # it may have come from somebody else
-            raise StoreError(f"{path}: its plan sets {name}={value}: {reason}")
-    if folders.has_sides(path):
+    sides = folders.read_sides(path) if folders.has_sides(path) else {}
+    plans = folders.read_plans(path) if sides else [folders.read(path).plan]
+    if coordinator is not None:
+        check_in_job(sides)
+    check_resumed(path, plans, sides, trust)
+    for variables in (*map(encoding.variables_of, plans), *(side.variables.items() for side in sides.values())):
+        check_variables(variables, coordinator, leave_loopback)
+    if sides:
         measure_sides(path, coordinator)
         return exit_code(conclude_sides(path, plots))
     if coordinator is not None:
@@ -115,6 +116,7 @@ def replay(
         bool, typer.Option("--as-config", help="With --look: print a sweep with the job's operations and sizes.")
     ] = False,
     sets: Sets = [],  # noqa: B006 - typer reads the default
+    leave_loopback: LeaveLoopback = False,
     plots: Annotated[bool, typer.Option(help="Draw the plots at the end.")] = True,
 ) -> int:
     """Reads Kineto, PyTorch execution traces, flight recorders, NCCL Inspector, and saved lists of calls.
@@ -128,7 +130,7 @@ def replay(
 
     def task(coordinator: "Coordinator | None") -> int:
         asked = _configuration(traces, backend, world_size, gaps, coordinator)
-        return start(asked, sets, plots, coordinator, context.obj)
+        return start(asked, sets, plots, coordinator, context.obj, leave_loopback)
 
     given = [*map(str, traces), *sets, f"{backend} {world_size} {gaps}"]
     return run_task(task, lambda: b"\0".join(map(str.encode, given)))
@@ -149,7 +151,7 @@ def _look(paths: list[Path], save: Path | None, as_config: bool, plots: bool) ->
         folders.write(save, call_file.to_text(recorded))
     written = [str(save)] if save is not None else []
     if as_config:
-        typer.echo(listings.calls_config(recorded, paths[0].name))
+        say(listings.calls_config(recorded, paths[0].name))
     else:
         job = recorded_job(recorded)
         show("\n\n".join(findings.recorded_parts(job)))
@@ -157,7 +159,7 @@ def _look(paths: list[Path], save: Path | None, as_config: bool, plots: bool) ->
             analysis = Analysis((), (), Diagnosis((), ()), recorded=job)
             written.append(str(catalogue.draw_recorded(analysis, PLOTS / f"look-{_name_of(paths)}")))
     if written:
-        typer.echo("\n" + "\n".join(written), err=as_config)
+        say("\n" + "\n".join(written), err=as_config)
     return 0
 
 

@@ -11,13 +11,14 @@ from pathlib import Path
 from bench.cli.sides import one_launch
 from bench.launch import mpirun, sweep, turns
 from bench.launch.side_process import SideLine
-from bench.machine import host
+from bench.machine import host, processes
 from bench.model.errors import BenchError
 from bench.store import folders
 
 
 def main(folder: str, descriptor: str) -> None:
     """Measure until the connection is closed. folder: of the side, in the run's. descriptor: of the connection."""
+    processes.end_with_parent()  # if it has ended already, so has the connection
     line = SideLine(descriptor)
     try:
         with contextlib.suppress(EOFError, OSError):  # nobody listens any more

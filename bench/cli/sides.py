@@ -6,6 +6,7 @@ be read from the folder again, so an interrupted run goes on where it was.
 
 import contextlib
 import random
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,13 +15,15 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from bench.catalog.variables import AT_START
 from bench.cli.measuring import recorded_sides
 from bench.launch import mpirun, sweep
 from bench.launch.ranks import Starter
 from bench.launch.side_process import SideProcess
 from bench.launch.turns import Measuring, Turn, Turns, drive
 from bench.machine import host
-from bench.model.records import Json, Plan, Samples
+from bench.model.errors import BenchError
+from bench.model.records import Json, Plan, Samples, Side
 from bench.planning import plan as planning
 from bench.report.labels import label
 from bench.report.progress import PairProgress
@@ -50,6 +53,17 @@ class _TwoSides:
         cases, _, _ = pairs.matched(*(pairs.timed_cases(self.samples[s], self.plans[s], label) for s in SIDES))
         return cases
 
+    def add(self, side: str, samples: Samples) -> None:
+        """Add the samples of one case and launch, in place of those that were lost."""
+        others = [s for s in self.samples[side] if (s.case, s.launch) != (samples.case, samples.launch)]
+        self.samples[side] = [*others, samples]
+
+    def incomplete(self) -> dict[int, list[str]]:
+        """The launches begun that have not been measured in full, by number: the sides that lack something."""
+        begun = range(1, 1 + max((s.launch for side in SIDES for s in self.samples[side]), default=0))
+        lacking = {number: [side for side in SIDES if not self.complete(side, number)] for number in begun}
+        return {number: sides for number, sides in lacking.items() if sides}
+
     def complete(self, side: str, number: int) -> bool:
         """Whether all of a launch has been measured."""
         plan = one_launch(self.plans[side], number)
@@ -65,13 +79,24 @@ def one_launch(plan: Plan, number: int) -> Plan:
     return replace(plan, order=tuple(launch for launch in plan.order if launch.number == number), launches=1)
 
 
+def check_in_job(sides: Mapping[str, Side]) -> None:
+    """Raise BenchError for what sides cannot have in a job, whose ranks come from processes that run already."""
+    for letter, side in sides.items():
+        if side.python not in {None, sys.executable}:
+            raise BenchError(
+                f"ab in a job: side {letter.upper()} cannot have an interpreter of its own ({side.python})"
+            )
+        if late := sorted(AT_START & {*side.variables}):
+            raise BenchError(f"ab in a job: {', '.join(late)}: it is read when a process starts, and these run already")
+
+
 def measure_sides(path: Path, coordinator: "Coordinator | None" = None) -> None:
     """Measure pairs until `analyze.pairs.why_end` says to end or the budget is spent; writes why into the manifest."""
     manifest = folders.read_manifest(path)
-    asked, sides = manifest["ab"], manifest["sides"]
+    asked, sides = manifest["ab"], folders.read_sides(path)
     with Journal(path) as journal, contextlib.ExitStack() as stack:
         measured = _read(path)
-        if asked.get("ended"):
+        if asked.get("ended") and not measured.incomplete():
             return
         measure, facts = stack.enter_context(_measuring(path, measured, sides, coordinator))
         sessions = [session for side in SIDES for session in measured.environments[side]]
@@ -82,7 +107,7 @@ def measure_sides(path: Path, coordinator: "Coordinator | None" = None) -> None:
             def keep(line: bytes) -> None:
                 journal.append(folders.of_side(line, side))
                 samples = encoding.samples_from_line(line)
-                measured.samples[side].append(samples)
+                measured.add(side, samples)
                 if samples.failure is not None:
                     progress.print_failure(f"side {side}: {samples.failure.text}")
 
@@ -96,7 +121,9 @@ def measure_sides(path: Path, coordinator: "Coordinator | None" = None) -> None:
 
         began = time.monotonic() - asked["spent_s"]
         try:
-            asked["ended"] = _until_decided(path, measured, asked, measure_pair, began, progress)
+            for number, missing in measured.incomplete().items() if asked.get("ended") else ():
+                measure_pair(missing, number)  # what was lost; that it has ended stands
+            asked["ended"] = asked.get("ended") or _until_decided(path, measured, asked, measure_pair, began, progress)
         finally:
             asked["spent_s"] = round(time.monotonic() - began, 2)
             folders.update_manifest(path, ab=asked)
@@ -154,26 +181,29 @@ def _read(path: Path) -> _TwoSides:
 # ── who starts the ranks of a side ───────────────────────────────────────────────────────────────
 @contextlib.contextmanager
 def _measuring(
-    path: Path, measured: _TwoSides, sides: Mapping[str, Json], coordinator: "Coordinator | None"
+    path: Path, measured: _TwoSides, sides: Mapping[str, Side], coordinator: "Coordinator | None"
 ) -> Iterator[tuple[Measure, dict[str, Json]]]:
     """The function that measures a launch of a side, and the facts of each side's host and packages.
 
-    A side with an interpreter or variables of its own has a process of its own; all others share one fork server.
+    If a side has an interpreter or variables of its own, both get a process of their own, because they must differ in
+    nothing else. Otherwise they share a fork server, and in a job its processes.
     """
     with contextlib.ExitStack() as stack:
+        own = any(side.variables or side.python not in {None, sys.executable} for side in sides.values())
         processes = {
-            side: stack.enter_context(
+            letter: stack.enter_context(
                 SideProcess(
-                    f"side {side.upper()}",
-                    [*sides[side]["python"], "-m", "bench.cli.side", str(path / side)],
-                    sides[side]["variables"],
+                    f"side {letter.upper()}",
+                    side.python or sys.executable,
+                    ["-m", "bench.cli.side", str(path / letter)],
+                    side.variables,
                 )
             )
-            for side in SIDES
-            if sides[side]["own_process"]
+            for letter, side in sides.items()
+            if own and coordinator is None
         }
         launcher: Starter | None = None
-        if len(processes) < len(SIDES) and coordinator is None:
+        if not processes and coordinator is None:
             modules = sweep.preload([measured.plans[side] for side in SIDES])
             launcher = stack.enter_context(mpirun.ByBackend(modules))
         for process in processes.values():
@@ -185,7 +215,7 @@ def _measuring(
             if side in processes:
                 return processes[side].measure(number, append, launched, turn)
             plan, done = one_launch(measured.plans[side], number), measured.of_launch(side, number)
-            starter = replace(coordinator.launcher, side=side) if coordinator else launcher
+            starter = replace(coordinator.launcher, variables=sides[side].variables) if coordinator else launcher
             assert starter is not None  # noqa: S101 - some side has no process of its own
             log, probe = path / folders.LOG, number == 1
             return sweep.sweep(plan, done, starter, append, log, launched, sweep.Silent(), turn=turn, probe=probe)

@@ -183,14 +183,16 @@ def _load(raw: bytes, source: str) -> Any:
 
 
 def _check_keys(node: Any, source: str) -> None:
-    """Raise ConfigError if a key is not text."""
+    """Raise ConfigError if a key is not text, or a text is none: "\\ud800" is half of a character."""
+    if isinstance(node, str) and re.search("[\ud800-\udfff]", node):
+        raise ConfigError(f"{source}: {short(node)}: half of a character, which no text can hold")
     if isinstance(node, CommentedMap):
         for key in node:
             if not isinstance(key, str):
                 line, column = node.lc.key(key)
                 text = f"a key must be a plain word; write {short(_plain(key))} in quotes if it is one"
                 raise ConfigError(f"{source}:{line + 1}:{column + 1}: {text}")
-    for inner in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
+    for inner in [*node.keys(), *node.values()] if isinstance(node, dict) else node if isinstance(node, list) else ():
         _check_keys(inner, source)
 
 

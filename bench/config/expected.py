@@ -36,7 +36,8 @@ from bench.config.fields import (
     validate,
 )
 from bench.config.models import Config
-from bench.model.records import MOST_RANKS, OPTIONS, Option
+from bench.model.recorded_calls import MOST_RANKS
+from bench.model.records import OPTIONS, Option
 
 # Expected values usually come from data sheets and other people's tables, which have round numbers.
 DEFAULT_TOLERANCE = 0.1

@@ -31,11 +31,12 @@ from bench.catalog.backends import BACKENDS
 from bench.catalog.dtypes import DTYPES, REDUCE_OPS
 from bench.catalog.metrics import METRICS
 from bench.catalog.operations import OPERATIONS
-from bench.catalog.variables import SETTABLE, unsettable
+from bench.catalog.variables import unfit, unknown
 from bench.config.documents import Document, in_flow, short
 from bench.config.names import allowed, near
 from bench.model.errors import ConfigError
-from bench.model.records import MOST_RANKS, NAME_PATTERN
+from bench.model.recorded_calls import MOST_RANKS
+from bench.model.records import NAME_PATTERN
 from bench.model.units import parse_bytes, parse_rate, parse_seconds, parse_share
 
 # Types of our problems: of a value, of a key that is unknown, of a key that is missing.
@@ -215,7 +216,7 @@ def _name(name: str) -> str:
 
 
 def _variable_name(name: str) -> str:
-    if reason := unsettable(name, ""):
+    if reason := unknown(name):
         raise ValueError(reason)
     return name
 
@@ -223,7 +224,7 @@ def _variable_name(name: str) -> str:
 def _variable_value(value: Any) -> Any:
     # YAML reads some values of variables as numbers.
     text = str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
-    if isinstance(text, str) and (reason := unsettable(SETTABLE[0], text)):
+    if isinstance(text, str) and (reason := unfit(text)):
         raise ValueError(reason)
     return text
 

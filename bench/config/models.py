@@ -322,7 +322,8 @@ class Config(Strict):
         "Seed of the order and the data. Without it, each run has a new one and records it.", 1, default=None
     )
     env: dict[VariableName, Several[VariableValue]] = key(
-        "Environment variables of the ranks. Each combination of values is measured in processes of its own.",
+        "Environment variables of the ranks; `list variables` shows those that may be set. Each combination of values "
+        "is measured in processes of its own.",
         {"NCCL_ALGO": ["Ring", "Tree"]},
         default={},
     )

@@ -79,10 +79,11 @@ _COLUMN = re.compile(
 _HEADER = re.compile(r"[#\s]*(?:Size\b|(?:Avg )?Latency|Overall|Bandwidth)")
 _BUFFERS = re.compile(r"Buffer on \w+.*|Memory on \w+.*")
 _DATATYPE = re.compile(r"#\s*Datatype:\s*(\w+)")
-_COMMAND = re.compile(
-    r"\b(?:mpirun|mpiexec|srun|orterun|prterun|mpirun_rsh|aprun|jsrun|flux run)\b.*?\s(?:-n|-np|--np|--ntasks)"
-    r"[\s=]*(\d+)\b.*?\bosu_\w+"
-)
+# The parts of a launcher's command line, each searched for behind the one before: as one pattern they would take half a
+# second for a hostile line.
+_LAUNCHER = re.compile(r"\b(?:mpirun|mpiexec|srun|orterun|prterun|mpirun_rsh|aprun|jsrun|flux run)\b")
+_RANKS = re.compile(r"\s(?:-n|-np|--np|--ntasks)[\s=]{0,3}(\d+)\b")
+_PROGRAM = re.compile(r"\bosu_\w+")
 _SIZED = re.compile(r"(\d+)\s+(\S.*)")
 _VALUE = re.compile(r"[-+]?[\d.]+(?:e[-+]?\d+)?|pass|fail|n/?a", re.IGNORECASE)
 
@@ -122,10 +123,11 @@ def _tables(lines: Sequence[str]) -> list[_Table]:
     using = 0  # ranks by their `#Using NCCL` lines
     for line in lines:
         table = tables[-1]
-        if (command := _COMMAND.search(line)) is not None:
-            commanded, using = whole(command[1]), 0
+        if (ranks_told := _commanded(line)) is not None:
+            commanded, using = whole(ranks_told), 0
         using += "#Using NCCL" in line or "#Using RCCL" in line
-        if (title := _TITLE.search(line)) is not None:
+        # The last of all marks begins it: a search from each of them could take long.
+        if (title := _TITLE.match(" ".join(line[line.rfind("#") :].split()))) is not None:
             # None if neither tells the number of ranks, or the two differ.
             ranks = commanded or (using if using > 1 else None)
             if commanded and using > 1 and commanded != using:
@@ -144,6 +146,14 @@ def _tables(lines: Sequence[str]) -> list[_Table]:
         elif (row := _row(line, table)) is not None:
             table.rows.append(row)
     return tables
+
+
+def _commanded(line: str) -> str | None:
+    """The number of ranks in a launcher's command line; None if it is none that starts a test."""
+    line = " ".join(line.split())
+    launcher = _LAUNCHER.search(line)
+    ranks = _RANKS.search(line, launcher.end()) if launcher else None
+    return ranks[1] if ranks and _PROGRAM.search(line, ranks.end()) else None
 
 
 def _row(line: str, table: _Table) -> tuple[int | None, list[str]] | None:

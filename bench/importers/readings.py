@@ -18,7 +18,8 @@ from pathlib import Path
 from bench.catalog import nccl_tests_names
 from bench.catalog.operations import OPERATIONS
 from bench.model.errors import ForeignError
-from bench.model.records import MOST_RANKS, Aggregate, Case, Failure, Json
+from bench.model.recorded_calls import MOST_RANKS
+from bench.model.records import Aggregate, Case, Failure, Json
 from bench.model.units import format_bytes
 
 # The longest sweep with an NCCL that logs at INFO is a few megabytes; a larger file is of another kind.

@@ -8,7 +8,7 @@ even while the rank hangs. `protocol/messages.py` lists the messages.
 import contextlib
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import wait
@@ -19,12 +19,13 @@ from bench.catalog.backends import BACKENDS
 from bench.catalog.variables import unsettable
 from bench.launch import compatibility
 from bench.launch.coordinator import JOIN_WAIT_S
-from bench.launch.job import JobRank, JobSecret
+from bench.launch.job import JobRank
 from bench.launch.launcher import Launcher, LocalRank
 from bench.launch.ranks import KILL_WAIT_S, RANK
+from bench.launch.secret import REMEDY, JobSecret
 from bench.machine import host, network
 from bench.machine.gpus import HealthMeter
-from bench.model.errors import INTERRUPTED, JobError, RankError
+from bench.model.errors import INTERRUPTED, ConfigError, JobError, RankError
 from bench.model.records import Json
 from bench.protocol import channel, messages
 from bench.protocol.channel import AuthenticatedConnection
@@ -36,19 +37,21 @@ LOOK_EVERY_S = 0.25
 MOST_REPORTS_A_SECOND = 1000
 # Time limit of one attempt to reach rank 0, in seconds; behind a firewall, attempts run into it.
 CONNECT_S = 3.0
+# Pause between two attempts to reach rank 0, in seconds.
+AGAIN_S = 0.3
+# The connection of a rank is tried again for so long, in seconds: strangers may crowd rank 0's door. It gives up before
+# rank 0 takes the agent for stuck.
+RANK_LINE_TRIES_S = 15.0
 # After an interrupt, rank 0 has this long to end the job in order.
 LEAVE_WAIT_S = 5.0
 # Only the end of a rank's output is sent, because it shows why the rank exited.
 LOG_BYTES = 64 * 1024
 
-# Side → environment variables of its ranks.
-Sides = Mapping[str, Mapping[str, str]]
 
-
-def run_agent(place: JobRank, secret: JobSecret, asked: Callable[[], bytes], sides: Sides) -> int:
+def run_agent(place: JobRank, secret: JobSecret, asked: Callable[[], bytes], trusted: bool) -> int:
     """Serve rank 0 until it sends `leave`. Raises JobError if rank 0 cannot be reached, or is lost.
 
-    sides: variables of each side, as this process knows them from its own command line, or from the run to resume.
+    trusted: its rank may import what `asked` does not name, as the user confirmed for the run to resume.
     """
     deadline = time.monotonic() + JOIN_WAIT_S
     interface = None
@@ -59,7 +62,7 @@ def run_agent(place: JobRank, secret: JobSecret, asked: Callable[[], bytes], sid
         line, reached, key = _reach(place, secret, deadline)
         with line:
             messages.send(line, handshake)
-            return _Agent(place.rank, line, reached, key, launcher, sides, asked).serve()
+            return _Agent(place.rank, line, reached, key, launcher, trusted, asked).serve()
 
 
 @dataclass(slots=True)
@@ -93,7 +96,7 @@ class _Agent:
     reached: tuple[str, int]
     key: bytes
     launcher: Launcher
-    sides: Sides
+    trusted: bool
     asked: Callable[[], bytes]
     children: dict[int, _Child] = field(default_factory=dict)
 
@@ -138,17 +141,17 @@ class _Agent:
     def _start(self, message: Json) -> None:
         launch, folder = message["launch"], self.launcher.folder()
         try:
-            line = channel.connect(*self.reached, self.key, CONNECT_S)
+            line = self._rank_line()
             messages.send(line, {"kind": "rank_line", "launch": launch, "rank": self.rank})
             channel.limit(line, 0)  # the rank waits for `go` without a time limit
             job = encoding.job_from_json(message["job"])
             for name in encoding.imports_of(job):
-                if name.encode() not in self.asked():
+                if not self.trusted and name.encode() not in self.asked():
                     raise RankError(f"{name} is not in the configuration of this process")
-            for name, value in encoding.variables_of(job):
+            variables = dict(message["variables"])
+            for name, value in [*encoding.variables_of(job), *variables.items()]:
                 if reason := unsettable(name, value):
                     raise RankError(f"{name}: {reason}")
-            variables = _checked(dict(message["variables"]), self.sides)
             process = self.launcher.fork(
                 RANK,
                 replace(job, log=str(folder / "log")),
@@ -156,6 +159,7 @@ class _Agent:
                 rank=message["rank"],
                 world_size=message["world_size"],
                 rendezvous=message["rendezvous"],
+                key=channel.derived(self.key, f"launch {launch}"),
                 device=message["device"],
                 line=line,
                 variables=variables,
@@ -167,6 +171,17 @@ class _Agent:
         except (AuthenticationError, OSError, RankError, KeyError, TypeError, ValueError) as error:
             shutil.rmtree(folder, ignore_errors=True)
             self._refuse(launch, str(error))
+
+    def _rank_line(self) -> AuthenticatedConnection:
+        """A connection for a rank; raises AuthenticationError or OSError where none can be had."""
+        deadline = time.monotonic() + RANK_LINE_TRIES_S
+        while True:
+            try:
+                return channel.connect(*self.reached, self.key, CONNECT_S)
+            except (AuthenticationError, OSError):
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(AGAIN_S)
 
     def _refuse(self, launch: int, why: str) -> None:
         text = f"rank {self.rank} could not be started: {why}"
@@ -216,34 +231,41 @@ def _kill(child: _Child) -> None:
     child.process.join(KILL_WAIT_S)
 
 
-def _checked(variables: Mapping[str, str], sides: Sides) -> Mapping[str, str]:
-    """The variables of a side, if this process knows them itself, or if a configuration might set them."""
-    if variables and variables not in sides.values():
-        for name, value in variables.items():
-            if reason := unsettable(name, value):
-                raise RankError(f"{name}: {reason}, or on the command line of all processes")
-    return variables
-
-
 def _reach(
     place: JobRank, secret: JobSecret, deadline: float
 ) -> tuple[AuthenticatedConnection, tuple[str, int], bytes]:
-    """A connection to rank 0, with the address and the port at which it was reached, and the key that it knew."""
-    strangers: dict[int, str] = {}
+    """A connection to rank 0, with the address and the port at which it was reached, and the key that it knew.
+
+    Nothing is sent to a port for which there is no key. Raises ConfigError if there was none for any port.
+    """
+    problems: dict[int, str] = {}
     addresses: list[str] = []
-    for key in secret.keys(deadline):
+    any_key = False
+    while time.monotonic() < deadline:
         addresses = addresses_of_rank_0(place, deadline)
-        for address in addresses:
-            for port in place.ports:
+        for port in place.ports:
+            try:
+                key = secret.key(port)
+            except ConfigError as error:
+                problems[port] = str(error)
+                continue
+            if key is None:
+                continue
+            any_key = True
+            for address in addresses:
                 try:
                     return channel.connect(address, port, key, CONNECT_S), (address, port), key
                 except AuthenticationError as error:
-                    strangers[port] = str(error)
+                    problems[port] = str(error)
                 except OSError:
                     continue
+        time.sleep(AGAIN_S)
+    reasons = "; ".join(f"{port}: {why}" for port, why in sorted(problems.items()))
+    if not any_key:
+        folder = secret.path(place.ports[0]).parent
+        raise ConfigError(f"rank 0 left no secret in {folder} ({reasons or 'no file'}): start them there, or {REMEDY}")
     where = f"{place.address} ({', '.join(addresses) or 'unknown'}), ports {place.ports[0]} to {place.ports[-1]}"
-    if strangers:
-        reasons = "; ".join(f"{port}: {why}" for port, why in sorted(strangers.items()))
+    if reasons:
         where += f" ({reasons}: COLLBENCH_SECRET must be the same in all processes)"
     raise JobError(f"rank {place.rank} did not reach rank 0 within {JOIN_WAIT_S:g} s at {where}")
 

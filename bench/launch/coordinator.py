@@ -22,14 +22,16 @@ from multiprocessing import AuthenticationError
 from pathlib import Path
 
 from bench.launch import compatibility
-from bench.launch.job import JobRank, JobSecret
+from bench.launch.job import JobRank
 from bench.launch.launcher import Launcher
 from bench.launch.ranks import KILL_WAIT_S, RankJob, Ranks
+from bench.launch.secret import JobSecret
 from bench.machine import network
-from bench.model.errors import INTERRUPTED, BenchError, JobError, LostRankError, RankError
+from bench.model.errors import INTERRUPTED, UNEXPECTED, BenchError, JobError, LostRankError, RankError, StoreError
 from bench.model.records import Demands, Json, Machine
 from bench.protocol import channel, messages
 from bench.protocol.channel import AuthenticatedConnection
+from bench.store import folders
 
 # Launchers start the processes of a job within seconds of each other, but a host may have to pull a container first.
 JOIN_WAIT_S = 120.0
@@ -38,6 +40,10 @@ LOOK_EVERY_S = 0.25
 # An agent opens the connection of a rank within milliseconds, before it forks the rank: beyond this time it is stuck.
 RANK_LINE_WAIT_S = 30.0
 RANK_LINE_SILENT_S = channel.SILENT_S + 15
+# Connections at a time on which the key is not yet proved. A full house lasts for CROWDED_S: then the one that has
+# waited longest makes room for the next, so that callers who send nothing keep nobody out.
+MOST_UNPROVEN = 64
+CROWDED_S = 1.0
 # What a message of another version, or of a process that should not be here, can cause.
 ODD = (AttributeError, KeyError, TypeError, ValueError)
 # The agents have this long to exit after the last message.
@@ -86,29 +92,29 @@ def coordinating(
     place: JobRank,
     secret: JobSecret,
     asked: Callable[[], bytes],
-    sides: Mapping[str, Mapping[str, str]],
     before_leaving: Callable[[], None],
     partial: bool = False,
 ) -> Iterator[Coordinator]:
     """Context in which all agents of the job are connected. Raises JobError if the processes do not fit together.
 
-    asked: see `compatibility.handshake`. sides: variables of each side of a run that has sides.
-    before_leaving: called before the agents are told to leave. partial: whether the job goes on without processes that
-    do not come in time.
+    asked: see `compatibility.handshake`. before_leaving: called before the agents are told to leave. partial: whether
+    the job goes on without processes that do not come in time.
     """
     address = own_address(place, time.monotonic() + JOIN_WAIT_S)
     interface = None if place.one_host else network.interface_of(address)
     with (
-        secret.made() as key,
-        Agents(listen(place, address), key, place.world_size) as agents,
+        listen(place, address) as listener,
+        contextlib.ExitStack() as joining,
+        Agents(listener, joining.enter_context(secret.made(listener.getsockname()[1])), place.world_size) as agents,
         Launcher(interface) as launcher,
     ):
         try:
             handshakes = agents.gather(compatibility.handshake(place, asked), JOIN_WAIT_S, partial)
+            joining.close()  # every process that takes part knows the secret by now
             compatibility.check(handshakes)
             devices = {handshake["rank"]: compatibility.device_of(handshake) for handshake in handshakes}
             absent = tuple(rank for rank in range(place.world_size) if rank not in devices)
-            starter = JobLauncher(launcher, agents, address, devices, sides, tuple(devices))
+            starter = JobLauncher(launcher, agents, address, devices, tuple(devices))
             coordinator = Coordinator(place, starter, handshakes, absent)
             yield coordinator
             agents.code = coordinator.code
@@ -153,18 +159,17 @@ def listen(place: JobRank, address: str) -> socket.socket:
 class JobLauncher:
     """Starts rank 0 of each launch here, and has the agents start the others.
 
-    address: of this host, where rank 0 listens. devices: GPU of each rank of the job. sides: variables of each side of
-    a run that has sides. members: ranks of the job that launches may use, rank 0 first: their places here are their
-    ranks in a launch. side: the one whose variables ranks get.
+    address: of this host, where rank 0 listens. devices: GPU of each rank of the job. members: ranks of the job that
+    launches may use, rank 0 first: their places here are their ranks in a launch. variables: which ranks get, of the
+    side of `ab` that is measured.
     """
 
     launcher: Launcher
     agents: "Agents"
     address: str
     devices: Mapping[int, int]
-    sides: Mapping[str, Mapping[str, str]]
     members: tuple[int, ...]
-    side: str = ""
+    variables: Mapping[str, str] = field(default_factory=dict)
     launches: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     def start(self, world_size: int, entry: str, job: RankJob) -> Ranks:
@@ -174,8 +179,7 @@ class JobLauncher:
         with listener:
             host, port = listener.getsockname()[:2]
             rendezvous = f"tcp:{host}:{port}"
-            variables = self.sides.get(self.side, {})
-            task = {"job": asdict(job), "variables": dict(variables)}
+            task = {"job": asdict(job), "variables": dict(self.variables)}
             members = self.members[1:world_size]
             orders = [
                 {
@@ -187,7 +191,8 @@ class JobLauncher:
                 }
                 for rank, member in enumerate(members, 1)
             ]
-            others = self.agents.start(next(self.launches), members, orders)
+            launch = next(self.launches)
+            others = self.agents.start(launch, members, orders)
             folder = self.launcher.folder()
 
             def clean() -> None:
@@ -195,8 +200,10 @@ class JobLauncher:
                 shutil.rmtree(folder, ignore_errors=True)
                 for rank in others:
                     if rank.log:
-                        with contextlib.suppress(OSError), Path(job.log).open("a", encoding="utf-8") as file:
-                            file.write(f"[rank {rank.rank} on host {rank.agent.hostname}]\n{rank.log.rstrip()}\n")
+                        with contextlib.suppress(OSError, StoreError), folders.appending(Path(job.log)) as file:
+                            file.write(
+                                f"[rank {rank.rank} on host {rank.agent.hostname}]\n{rank.log.rstrip()}\n".encode()
+                            )
 
             ranks = Ranks(others, clean)
             try:
@@ -207,9 +214,10 @@ class JobLauncher:
                     rank=0,
                     world_size=world_size,
                     rendezvous=rendezvous,
+                    key=self.agents.launch_key(launch),
                     device=self.devices[0],
                     listener=listener,
-                    variables=variables,
+                    variables=self.variables,
                 )
             except BaseException:
                 ranks.kill()
@@ -229,10 +237,10 @@ class RemoteAgent:
     rank: int
     line: AuthenticatedConnection
     handshake: Json
+    reader: threading.Thread
     lost: str | None = None
     gone: bool = False
     ranks: "dict[int, RemoteRank]" = field(default_factory=dict)
-    reader: threading.Thread = field(default_factory=threading.Thread)
 
     @property
     def hostname(self) -> str:
@@ -314,9 +322,9 @@ class RemoteRank:
 class Agents:
     """Context that accepts the agents, and at its end tells them to exit with the status `code`.
 
-    One thread accepts connections, and one for each agent reads its messages, so that an agent that is stuck holds up
-    nobody. They record what arrives and turn away a second process with the same rank; everything else is decided in
-    the main thread.
+    One thread accepts connections, and each connection has one that lets the caller prove the key and, if it is an
+    agent, reads its messages; so a caller or an agent that is stuck holds up nobody. The threads record what arrives
+    and turn away a second process with the same rank; everything else is decided in the main thread.
     """
 
     def __init__(self, listener: socket.socket, key: bytes, world_size: int) -> None:
@@ -324,9 +332,11 @@ class Agents:
         self._changed = threading.Condition()
         self._members: dict[int, RemoteAgent] = {}
         self._lines: dict[tuple[int, int], AuthenticatedConnection] = {}
+        # Callers that have not proved the key yet, in order of arrival → when they were accepted.
+        self._unproven: dict[socket.socket, float] = {}
         self._problem: str | None = None
         self._interrupted = self._closing = False
-        self.code = 1
+        self.code = UNEXPECTED  # unless somebody says otherwise
 
     def __enter__(self) -> "Agents":
         self._listener.settimeout(LOOK_EVERY_S)
@@ -341,12 +351,12 @@ class Agents:
                 agent.tell({"kind": "leave", "code": self.code})
         self.wait_until(lambda: all(agent.gone for agent in agents), LEAVE_WAIT_S)
         self._closing = True
-        self._accepting.join()
+        self._accepting.join(LEAVE_WAIT_S)
         self._listener.close()
         for agent in agents:
             with contextlib.suppress(OSError):  # its thread then reads the end
                 agent.line.hang_up()
-            agent.reader.join()
+            agent.reader.join(LEAVE_WAIT_S)
         for line in (*self._lines.values(), *(agent.line for agent in agents)):
             line.close()
 
@@ -424,6 +434,10 @@ class Agents:
             raise LostRankError(str(rank.lost), rank.rank)
         return self._lines.pop(place)
 
+    def launch_key(self, launch: int) -> bytes:
+        """The key by which the ranks of a launch know each other; no message tells it."""
+        return channel.derived(self._key, f"launch {launch}")
+
     # ── the threads ──────────────────────────────────────────────────────────────────────────────
     def _accept(self) -> None:
         while not self._closing:
@@ -434,14 +448,41 @@ class Agents:
             except OSError:  # above all too many open files: accept would fail again at once
                 time.sleep(LOOK_EVERY_S)
                 continue
-            threading.Thread(target=self._greet, args=(caller,), daemon=True).start()
+            self._make_room()
+            self._unproven[caller] = time.monotonic()
+            try:
+                threading.Thread(target=self._greet, args=(caller,), daemon=True).start()
+            except RuntimeError:  # the limit of threads is reached: the caller tries again, and so does this loop
+                self._forget(caller)
+                caller.close()
+                time.sleep(LOOK_EVERY_S)
+
+    def _make_room(self) -> None:
+        """Wait until fewer than MOST_UNPROVEN callers are unproven; hang up on the one that has waited longest."""
+        with self._changed:
+            while len(self._unproven) >= MOST_UNPROVEN and not self._closing:
+                oldest, accepted_at = next(iter(self._unproven.items()))
+                if (left_s := accepted_at + CROWDED_S - time.monotonic()) > 0:
+                    self._changed.wait(min(left_s, LOOK_EVERY_S))
+                    continue
+                del self._unproven[oldest]
+                with contextlib.suppress(OSError):  # its thread then reads the end
+                    oldest.shutdown(socket.SHUT_RDWR)
+
+    def _forget(self, caller: socket.socket) -> None:
+        with self._changed:
+            self._unproven.pop(caller, None)
+            self._changed.notify_all()
 
     def _greet(self, caller: socket.socket) -> None:
-        """Prove the key; the first message then says what the connection is for."""
+        """Let the caller prove the key; the first message then says what the connection is for."""
         try:
             line = channel.answer(caller, self._key)
         except (AuthenticationError, OSError):
             return
+        finally:
+            self._forget(caller)
+        agent = None
         try:
             message, _ = messages.receive(line)
             with self._changed:
@@ -450,12 +491,15 @@ class Agents:
                     channel.set_keepalive(line, RANK_LINE_SILENT_S)
                     self._lines[int(message["launch"]), int(message["rank"])] = line
                 elif message["kind"] == "handshake":
-                    self._register(message, line)
+                    agent = self._registered(message, line)
                 self._changed.notify_all()
         except (EOFError, OSError, *ODD):
             line.close()
+        if agent is not None:
+            self._read(agent)
 
-    def _register(self, handshake: Json, line: AuthenticatedConnection) -> None:
+    def _registered(self, handshake: Json, line: AuthenticatedConnection) -> RemoteAgent | None:
+        """The agent that says so; None where its rank cannot be, or is there already."""
         rank = int(handshake["rank"])
         other = self._members.get(rank)
         if other is not None or not 0 < rank < self._world_size:
@@ -466,10 +510,9 @@ class Agents:
             )
             with contextlib.suppress(OSError):
                 messages.send(line, {"kind": "leave", "code": JobError.exit_code})
-            return
-        agent = self._members[rank] = RemoteAgent(rank, line, handshake)
-        agent.reader = threading.Thread(target=self._read, args=(agent,), daemon=True)
-        agent.reader.start()
+            return None
+        agent = self._members[rank] = RemoteAgent(rank, line, handshake, threading.current_thread())
+        return agent
 
     def _read(self, agent: RemoteAgent) -> None:
         """Record the messages of an agent until it is gone. It waits without a time limit, for messages only."""

@@ -10,71 +10,86 @@ each rank is forked from it in about 10 ms. The rendezvous of ranks on one host 
 """
 
 import contextlib
-import ctypes
+import hashlib
 import multiprocessing as mp
 import os
+import secrets
 import shutil
 import signal
 import socket
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 import psutil
 
 from bench.launch.ranks import KILL_WAIT_S, Ranks
-from bench.machine import environment
-from bench.model.errors import RankError
+from bench.machine import environment, host, interrupts
+from bench.machine.processes import ProcessHandle
+from bench.model.errors import LostRankError, RankError
 from bench.model.records import Json
 from bench.protocol.channel import Line
-from bench.protocol.rank_context import RankContext, SemaphoreBarrier, barriers, enter
+from bench.protocol.rank_context import Board, RankContext, SemaphoreBarrier, barriers, enter
 from bench.store import locks
 
-PRELOAD = ["bench.rank.preload"]
+KEY_BYTES = 32
+FIRST, LAST = "bench.rank.server", "bench.rank.preload"
+# Signals that a terminal or a batch system sends to every process of the run: the measuring process answers them, and
+# ranks that ended by them would look like faults of their cases.
+ANSWERED_HERE = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+# When a pipe to the fork server breaks, the server is about to end.
+SERVER_END_S = 1.0
+SERVER_LOST = (
+    "the fork server, the parent of all ranks, was ended (out of memory, or killed from outside), and the ranks with "
+    "it; run --resume measures this case again"
+)
 
 
 @dataclass(slots=True)
 class LocalRank:
     """A rank that is a child of this process; implements `ranks.Rank`.
 
-    stack_file: where it writes its Python stack on SIGUSR1. counts: `RankContext.progress`.
+    handle: of its process; None if it had ended before there could be one. server: the fork server, its parent, which
+    tells its exit code. stack_file: where it writes its Python stack on SIGUSR1.
     """
 
     rank: int
     process: BaseProcess
+    handle: ProcessHandle | None
+    server: ProcessHandle
     connection: Line
     stack_file: Path
-    counts: Any
-    lost: str | None = None
+    board: Board
     log: str = ""
     health: Mapping[str, Json] = field(default_factory=dict)
 
     @property
+    def lost(self) -> str | None:
+        return SERVER_LOST if self.server.ended() else None
+
+    @property
     def exit_code(self) -> int | None:
-        return self.process.exitcode
+        if self.lost is None:
+            return self.process.exitcode
+        return -signal.SIGKILL if self.handle is None or self.handle.ended() else None
 
     def progress(self) -> int:
-        return int(self.counts[self.rank])
+        return int(self.board.counts[self.rank])
 
     def position(self) -> int:
-        return int(self.counts[-1]) - 1
+        return int(self.board.counts[-1]) - 1
 
     def state(self) -> str:
-        try:
-            return str(psutil.Process(self.process.pid).status())
-        except psutil.NoSuchProcess:
-            return "gone"
+        return self.handle.state() if self.handle else "gone"
 
     def ask_stack(self) -> None:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            if self.process.is_alive() and self.process.pid:
-                psutil.Process(self.process.pid).send_signal(signal.SIGUSR1)
+        if self.handle:
+            self.handle.send(signal.SIGUSR1)
 
     def stack(self) -> str:
         try:
@@ -83,16 +98,18 @@ class LocalRank:
             return ""
 
     def kill(self) -> None:
-        if self.process.is_alive():
-            self.process.kill()  # a rank in a collective reacts to no other signal
+        if self.handle:
+            self.handle.send(signal.SIGKILL)  # a rank in a collective reacts to no other signal
 
     def join(self, seconds: float) -> None:
-        self.process.join(seconds)
+        if self.handle is None or self.handle.ended(seconds):
+            self.process.join(seconds)
 
 
 class Launcher:
     """Context in which ranks can be started. Entering returns at once; torch loads meanwhile.
 
+    The thread that enters it must live as long as the context: when it ends, the kernel ends the fork server.
     interface: leads to ranks on other hosts; None if all ranks are on this one. preload: modules besides torch that
     every rank needs. The fork server loads them once; otherwise all ranks would load them at the same time.
     """
@@ -101,35 +118,57 @@ class Launcher:
         self._context = mp.get_context("forkserver")
         self._rendezvous = RendezvousFolder()
         self._interface = interface
-        self._preload = [*preload, *PRELOAD]
+        self._preload = [FIRST, *preload, LAST]
+        self._server: ProcessHandle | None = None
 
     def __enter__(self) -> "Launcher":
         environment.prepare_process(self._interface)
-        self._rendezvous.__enter__()
-        self._context.set_forkserver_preload(self._preload)
-        # Ctrl-C goes to every process of the terminal: this process handles it, the ranks must not. They inherit that
-        # SIGINT is blocked. Here it waits until the server has been started; were it ignored, it would be lost.
-        try:
-            resource_tracker.ensure_running()  # starts a process, too, and then unblocks SIGINT
-            mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-            try:
-                forkserver.ensure_running()
-            finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        except BaseException:
-            self.__exit__()
-            raise
+        with contextlib.ExitStack() as undo:
+            with interrupts.deferred():
+                undo.enter_context(self._rendezvous)
+                undo.callback(self._end_server)
+                self._running_server()
+            interrupts.raise_if_noted()
+            undo.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
-        # The server itself is not reaped here: multiprocessing checks for its exit before it starts another.
-        for server in fork_servers():
-            ranks = server.children(recursive=True)
-            for process in (server, *ranks):
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    process.kill()
-            psutil.wait_procs(ranks, timeout=KILL_WAIT_S)
+        self._end_server()
         self._rendezvous.__exit__()
+
+    def _running_server(self) -> ProcessHandle:
+        """The fork server; if there is none any more, another one is started.
+
+        It is started with signals blocked that its ranks must not answer: they inherit that.
+        """
+        if self._server is not None and not self._server.ended():
+            return self._server
+        self._context.set_forkserver_preload(self._preload)
+        resource_tracker.ensure_running()  # starts a process, too, and then unblocks SIGINT
+        before = psutil.Process().children()
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, ANSWERED_HERE)  # here they wait; ignored, they would be lost
+        try:
+            with _sockets_in(self._rendezvous.folder):
+                forkserver.ensure_running()
+            (started,) = set(psutil.Process().children()) - set(before)
+            self._server = server = ProcessHandle(started.pid)  # kept before a signal that waits is raised
+        except OSError as error:
+            raise RankError(f"the fork server could not be started in {self._rendezvous.folder}: {error}") from None
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        return server
+
+    def _end_server(self) -> None:
+        # The server itself is not reaped here: multiprocessing checks for its exit before it starts another.
+        if self._server is None or self._server.ended():
+            return
+        ranks = self._server.children()
+        self._server.send(signal.SIGKILL)
+        for process in ranks:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(ranks, timeout=KILL_WAIT_S)
+        self._server.ended(KILL_WAIT_S)
 
     def start(self, world_size: int, entry: str, job: object, variables: Sequence[Mapping[str, str]] = ()) -> Ranks:
         """Fork `world_size` ranks, each of which runs `entry(context, job)`.
@@ -137,11 +176,11 @@ class Launcher:
         variables: for each rank, environment variables besides those that all ranks inherit.
         """
         folder = self._rendezvous.place()
-        counts = self._context.RawArray(ctypes.c_uint64, world_size + 1)
-        # Kept by `ranks`: the barriers' semaphores vanish with the last reference in this process.
-        barrier = barriers(self._context, world_size)
+        board = Board(world_size)
+        barrier = barriers(board)
+        key = secrets.token_bytes(KEY_BYTES)
         members: list[LocalRank] = []
-        ranks = Ranks(members, partial(shutil.rmtree, folder, ignore_errors=True), kept=barrier)
+        ranks = Ranks(members, partial(shutil.rmtree, folder, ignore_errors=True))
         try:
             for rank in range(world_size):
                 member = self.fork(
@@ -151,9 +190,10 @@ class Launcher:
                     rank=rank,
                     world_size=world_size,
                     rendezvous=f"file:{folder / 'store'}",
+                    key=key,
                     device=rank,
                     barrier=barrier[rank],
-                    counts=counts,
+                    board=board,
                     variables=variables[rank] if variables else {},
                 )
                 members.append(member)
@@ -175,18 +215,21 @@ class Launcher:
         rank: int,
         world_size: int,
         rendezvous: str,
+        key: bytes,
         device: int,
         line: Line | None = None,
         barrier: SemaphoreBarrier | None = None,
-        counts: Any = None,
+        board: Board | None = None,
         listener: socket.socket | None = None,
         variables: Mapping[str, str] = MappingProxyType({}),
     ) -> LocalRank:
         """Fork one rank of a process group; its other ranks may be forked by other processes.
 
         folder: for its files. line: its connection to the supervisor, if that is in another process; None for a pipe to
-        this process. counts: the array `progress` of its context, if it shares one. `RankContext` describes the others.
+        this process. board: that of its context, if it shares one. `RankContext` describes the others. Raises
+        LostRankError if the fork server ends meanwhile; the next call starts another.
         """
+        server = self._running_server()
         try:
             ours, theirs = (line, line) if line else self._context.Pipe()
             context = RankContext(
@@ -194,10 +237,10 @@ class Launcher:
                 world_size=world_size,
                 connection=theirs,
                 barrier=barrier,
-                progress=counts or self._context.RawArray(ctypes.c_uint64, world_size + 1),
+                board=board or Board(world_size),
                 rendezvous=rendezvous,
+                key=key,
                 stack_file=folder / f"stack-{rank}",
-                shared_folder=self._rendezvous.folder,
                 device=device,
                 listener=listener,
                 variables=dict(variables),
@@ -205,9 +248,15 @@ class Launcher:
             process = self._context.Process(target=enter, args=(entry, context, job), name=f"rank {rank}")
             process.start()
             theirs.close()
+            assert process.pid is not None  # noqa: S101 - it has been started
+            handle = ProcessHandle(process.pid)
+        except psutil.NoSuchProcess:
+            handle = None
         except (EOFError, OSError) as error:  # of the operating system, or of a broken fork server
+            if server.ended(SERVER_END_S):
+                raise LostRankError(SERVER_LOST) from None
             raise RankError(f"the ranks' processes could not be started: {type(error).__name__} {error}") from None
-        return LocalRank(rank, process, ours, context.stack_file, context.progress)
+        return LocalRank(rank, process, handle, server, ours, context.stack_file, context.board)
 
 
 def fork_servers() -> list[psutil.Process]:
@@ -220,16 +269,30 @@ def fork_servers() -> list[psutil.Process]:
     return servers
 
 
+@contextlib.contextmanager
+def _sockets_in(folder: Path) -> Iterator[None]:
+    """Context in which multiprocessing makes its sockets in `folder`; a killed process leaves one of its own behind."""
+    settings = mp.current_process()._config  # type: ignore[attr-defined]
+    before = settings.get("tempdir")
+    settings["tempdir"] = str(folder)
+    try:
+        yield
+    finally:
+        settings["tempdir"] = before
+
+
 # ── the rendezvous of ranks on one host ──────────────────────────────────────────────────────────
 PREFIX, LOCK = "collbench-", "lock"
+# Times that a folder is made, if other runs take it for abandoned before it is locked.
+TRIES = 3
 
 
 class RendezvousFolder:
-    """Context with a private `folder` for rendezvous files and stacks; no other run removes it while the context lasts.
+    """Context with a private `folder` for rendezvous files, stacks and sockets; no other run removes it meanwhile.
 
-    The process that made it holds a lock in it and removes it at its end. If that process is killed, its ranks remove
-    the folder. If they could not either, the next run finds the lock free and removes it.
-    place: where to make it; None for the temporary folder.
+    The process that made it holds a lock in it and removes it at its end. If that process is killed, the next run on
+    this host finds the lock free and removes it. Names tell hosts apart: in a folder that several of them share, locks
+    may reach no further than one. place: where to make it; None for the temporary folder.
     """
 
     folder: Path
@@ -240,13 +303,17 @@ class RendezvousFolder:
     def __enter__(self) -> "RendezvousFolder":
         place = self._place or Path(tempfile.gettempdir())
         remove_abandoned(place)
-        while True:
-            self.folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=place))
+        for _ in range(TRIES):
+            try:
+                self.folder = Path(tempfile.mkdtemp(prefix=_prefix(), dir=place))
+            except OSError as error:
+                raise RankError(f"{place}: no folder can be made there (TMPDIR names another): {error}") from None
             with contextlib.suppress(OSError):  # another run took it for abandoned before it was locked
                 self._lock = os.open(self.folder / LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
                 if locks.exclusive(self._lock) is not False and (self.folder / LOCK).exists():
                     return self
                 os.close(self._lock)
+        raise RankError(f"{place}: {TRIES} folders made there were removed at once (TMPDIR names another place)")
 
     def __exit__(self, *_: object) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -257,9 +324,14 @@ class RendezvousFolder:
         return Path(tempfile.mkdtemp(dir=self.folder))
 
 
+def _prefix() -> str:
+    """How the folders of this host and boot begin. Short: the path of a socket has 107 characters at most."""
+    return PREFIX + hashlib.sha256(f"{host.hostname()} {host.boot()}".encode()).hexdigest()[:8] + "-"
+
+
 def remove_abandoned(place: Path | None = None) -> None:
-    """Remove the folders of runs that were killed before they could do so."""
-    for folder in (place or Path(tempfile.gettempdir())).glob(f"{PREFIX}*"):
+    """Remove the folders of runs on this host that were killed before they could do so."""
+    for folder in (place or Path(tempfile.gettempdir())).glob(f"{_prefix()}*"):
         with contextlib.suppress(OSError):  # it belongs to another user, or is just being removed
             lock = os.open(folder / LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
             if locks.exclusive(lock) is True:

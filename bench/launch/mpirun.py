@@ -28,8 +28,9 @@ from bench.launch import mpirun_placeholder
 from bench.launch.launcher import Launcher, RendezvousFolder
 from bench.launch.ranks import KILL_WAIT_S, RankJob, Ranks, Starter
 from bench.machine import environment, host, network
-from bench.model.errors import MpirunError
+from bench.model.errors import MpirunError, StoreError
 from bench.model.records import Job
+from bench.store import folders
 
 # More ranks than cores are allowed, and the report warns of them; binding would put several ranks on one core.
 OPTIONS = ("--oversubscribe", "--bind-to", "none")
@@ -139,10 +140,10 @@ def _end(process: subprocess.Popen[bytes], lock: int) -> None:
 
 def _keep_output(output: Path, log: Path) -> None:
     """Add what mpirun printed to the run's log."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, StoreError):
         text = output.read_bytes()
         if text:
-            with log.open("ab") as file:
+            with folders.appending(log) as file:
                 file.write(b"[mpirun]\n" + text)
 
 

@@ -5,7 +5,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from bench.catalog.equivalence import EquivalenceJob
 from bench.model.records import Job, Json
@@ -21,9 +21,10 @@ class Rank(Protocol):
     """One rank of one launch. No method blocks except `join`.
 
     connection: for messages in both directions (`protocol.messages`). exit_code: None while it runs, negative for a
-    signal. lost: why nothing more can be known of it, if its host no longer answers; None while it does. log: what it
-    printed on another host, once it has ended; on this host, ranks print into the run's log. health: of a rank of
-    another process, by host what passed on GPUs and network adapters meanwhile (`machine.gpus`), once it has ended.
+    signal. lost: why nothing more can be known of it, if its host no longer answers or its parent was killed; else
+    None. log: what it printed on another host, once it has ended; on this host, ranks print into the run's log. health:
+    of a rank of another process, by host what passed on GPUs and network adapters meanwhile (`machine.gpus`), once it
+    has ended.
     """
 
     @property
@@ -70,13 +71,11 @@ class Rank(Protocol):
 class Ranks:
     """The ranks of one process group, in order of rank. clean: removes the files that they leave.
 
-    kept: objects that the ranks need and that would vanish with the last reference in this process. remarks: what a
-    reader of the numbers must know about how the ranks were started.
+    remarks: what a reader of the numbers must know about how the ranks were started.
     """
 
     members: Sequence[Rank]
     clean: Callable[[], None]
-    kept: Any = None
     remarks: tuple[str, ...] = ()
 
     def progress(self) -> tuple[int, ...]:

@@ -1,12 +1,13 @@
 """A side of `ab` that needs an interpreter or environment variables of its own: a process that starts its ranks.
 
-In: the command of the process. Out: `SideProcess`, which has it measure one launch after the other and hands on the
-lines for samples.jsonl. The process uses the other end, `SideLine`. Both talk over a pair of sockets, in the messages
-of `protocol/messages.py`; nothing is pickled.
+In: its interpreter, and what that is to run. Out: `SideProcess`, which has it measure one launch after the other and
+hands on the lines for samples.jsonl. The process uses the other end, `SideLine`. Both talk over a pair of sockets, in
+the messages of `protocol/messages.py`; nothing is pickled.
 """
 
 import contextlib
 import os
+import signal
 import socket
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,11 +15,12 @@ from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
+from bench.launch.launcher import remove_abandoned
 from bench.launch.turns import Measuring, Turn
 from bench.machine import environment
 from bench.model.errors import BenchError
 from bench.model.records import Json
-from bench.protocol import messages
+from bench.protocol import channel, messages
 
 # Time to load torch and start a fork server, from a cold disk.
 READY_WAIT_S = 120.0
@@ -29,23 +31,25 @@ END_WAIT_S = 10.0
 class SideProcess:
     """Context in which the process of a side runs. name: for errors, such as "side B".
 
-    command: starts the process; the number of its socket is added. It hands this number to a `SideLine`.
+    python: path of its interpreter. arguments: of the interpreter; the number of its socket is added, which the process
+    hands to a `SideLine`.
     """
 
-    def __init__(self, name: str, command: Sequence[str], variables: Mapping[str, str]) -> None:
-        self._name, self._command, self._variables = name, command, variables
+    def __init__(self, name: str, python: str, arguments: Sequence[str], variables: Mapping[str, str]) -> None:
+        self._name, self._python, self._arguments, self._variables = name, python, arguments, variables
         self.facts: Json = {}
 
     def __enter__(self) -> "SideProcess":
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                [*self._command, str(theirs.fileno())],
+                [self._python, *self._arguments, str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 env=environment.of_side(self._variables),
                 start_new_session=True,  # Ctrl-C in a terminal is answered by this process alone
             )
         self._line = Connection(ours.detach())
+        channel.limit(self._line, channel.MESSAGE_S)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -55,11 +59,13 @@ class SideProcess:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        if self._process.returncode < 0:  # it could not remove its folder
+            remove_abandoned()
 
     def wait_until_ready(self) -> None:
         """Wait until it can start ranks; sets `facts`: about its host and its packages. Raises BenchError."""
         if not self._line.poll(READY_WAIT_S):
-            raise BenchError(f"{self._name}: {self._command[0]} is not ready after {READY_WAIT_S:g} s")
+            raise BenchError(f"{self._name}: {self._python} is not ready after {READY_WAIT_S:g} s")
         message, _ = self._received()
         self.facts = message["facts"]
 
@@ -93,11 +99,19 @@ class SideProcess:
         except (EOFError, OSError):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(END_WAIT_S)
-            status = self._process.returncode
-            raise BenchError(f"{self._name}: {self._command[0]} ended with status {status}; it printed why") from None
+            raise BenchError(f"{self._name}: {self._python} {self._end()}; go on with: run --resume") from None
         if message["kind"] == "error":
             raise BenchError(f"{self._name}: {message['text']}")
         return message, line
+
+    def _end(self) -> str:
+        """How it ended, in words."""
+        status = self._process.returncode
+        if status is None:
+            return f"says nothing for {END_WAIT_S:g} s"
+        if status < 0:
+            return f"was ended by {signal.Signals(-status).name} (out of memory, or killed from outside)"
+        return f"ended with status {status}, and printed why"
 
 
 def check_python(name: str, python: str) -> None:

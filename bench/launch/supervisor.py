@@ -6,7 +6,9 @@ a `Failure` if the launch did not reach its end. Every wait has a deadline.
 The failure is found from the evidence of all ranks: exit status, last error, Python stack, state of the process,
 progress. When one rank ends, all others soon fail too, with a closed connection: they are victims and are not named. So
 is a rank that NCCL's watchdog aborts because it waited too long: the one that did not come says nothing of a timeout,
-or had enqueued less. If the evidence points to no rank, none is named.
+or had enqueued less. If the evidence points to no rank, none is named. What fails after this host or process stood
+still (a suspended laptop, a virtual machine that was moved, Ctrl-Z) is no fault of its case: it is lost, and a resume
+measures it again.
 """
 
 import contextlib
@@ -27,6 +29,8 @@ from bench.protocol.channel import Line
 # Most that one poll adds to the silence, in seconds. If the machine sleeps, is migrated or starves this process, that
 # also stops the ranks: the time between two polls does not show that they hang.
 LONGEST_LOOK_S = 2 * LOOK_EVERY_S
+# Two polls so many seconds apart show that this host or process stood still: connections may have timed out.
+STOOD_STILL_S = 5.0
 # After a first rank ends, the others have this long to say why they fail: their messages are evidence.
 LAST_MESSAGES_S = 1.0
 # Loading torch from a cold disk can take a minute before the first sign of life.
@@ -86,9 +90,12 @@ def watch(
     printed_from = _size(log)
     outcome = LaunchOutcome()
     listener = _Listener(ranks, outcome, begun, sampled)
-    last_progress, silence_s, looked = ranks.progress(), 0.0, time.monotonic()
+    last_progress, silence_s, looked, stood_still_s = ranks.progress(), 0.0, _now_s(), 0.0
     while not all(report.finished for report in listener.reports):
         alive = listener.listen((yield listener.connections()))
+        now = _now_s()
+        away_s, looked = now - looked, now
+        stood_still_s += away_s if away_s > STOOD_STILL_S else 0.0
         if outcome.ready_s is None and all(report.ready for report in listener.reports):
             outcome.ready_s = time.monotonic() - requested
             before_go()
@@ -104,12 +111,11 @@ def watch(
             outcome.failure = explain_exit(_evidence(ranks, listener.reports, log, printed_from))
             break
         progress = ranks.progress()
-        now = time.monotonic()
         if alive or listener.waiting or progress != last_progress:
             silence_s = 0.0
         else:
-            silence_s += min(now - looked, LONGEST_LOOK_S)
-        last_progress, looked = progress, now
+            silence_s += min(away_s, LONGEST_LOOK_S)
+        last_progress = progress
         allowed = timeout_s if outcome.ready_s is not None else timeout_s + START_ALLOWANCE_S
         if silence_s > allowed:
             _ask_stacks(ranks.members)
@@ -117,6 +123,9 @@ def watch(
             break
     if turn is not None:
         turn.leave()
+    if outcome.failure is not None and stood_still_s:
+        text = f"this host or process stood still for {stood_still_s:.0f} s, and then {outcome.failure.text}"
+        outcome.failure = Failure("lost", None, f"{text}; run --resume measures this case again")
     outcome.position = ranks.position()
     return outcome
 
@@ -128,6 +137,11 @@ def _ask_stacks(members: Sequence[Rank]) -> None:
     deadline = time.monotonic() + STACK_WAIT_S
     while time.monotonic() < deadline and not all(member.stack() for member in members):
         time.sleep(0.02)
+
+
+def _now_s() -> float:
+    """Seconds of a clock that also goes on while the host is suspended, where there is one (Linux)."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
 @dataclass(slots=True)
@@ -245,10 +259,10 @@ class Evidence:
 
     error: the last one that it reported. finished: it reported that it was done. stack: innermost frame of its Python
     stack, None if it wrote none. state: of the process, from the operating system. progress: iterations. lost: why its
-    host no longer answers; None while it does. waits_in: source files in which this rank waits for the others, such as
-    that of the barrier: the functions called there leave no Python frame of their own. aborted: by NCCL's watchdog,
-    because it waited too long. enqueued: number of its last call that NCCL had been given; None if its log does not
-    tell.
+    host no longer answers, or by which other process it ended; else None. waits_in: source files in which this rank
+    waits for the others, such as that of the barrier: the functions called there leave no Python frame of their own.
+    aborted: by NCCL's watchdog, because it waited too long. enqueued: number of its last call that NCCL had been given;
+    None if its log does not tell.
     """
 
     rank: int
@@ -316,9 +330,9 @@ def innermost_frame(dump: str) -> str | None:
 # ── whom the evidence names ──────────────────────────────────────────────────────────────────────
 def explain_exit(ranks: Sequence[Evidence]) -> Failure:
     """The failure of the rank that ended first, if known. In order: lost, killed, raised, stopped, left early."""
-    for rank in ranks:
-        if rank.lost is not None:
-            return Failure("lost", rank.rank, rank.lost)
+    lost = [rank for rank in ranks if rank.lost is not None]
+    if lost:  # all of them with the fork server, some with another host
+        return Failure("lost", lost[0].rank if len(lost) < len(ranks) else None, str(lost[0].lost))
     for rank in ranks:
         if rank.exit_code is not None and rank.exit_code < 0 and not rank.aborted:
             try:

@@ -108,7 +108,7 @@ def sweep(
         try:
             ranks = launcher.start(launch.world_size, RANK, job)
         except LostRankError as error:  # in a job: only launches with this rank fail from here on
-            return LaunchOutcome(failure=Failure("start", error.rank, str(error)))
+            return LaunchOutcome(failure=Failure("lost", error.rank, str(error)))
         except MpirunError as error:  # only launches that need mpirun fail
             return LaunchOutcome(failure=Failure("start", None, str(error)))
         meter = host.health_meter(BACKENDS[launch.backend].device == "cuda")
@@ -183,8 +183,8 @@ def _after(launch: Launch, outcome: LaunchOutcome, keep: Keep) -> Launch:
     at = outcome.position
     guilty = max(rest, key=operations.buffer_bytes) if at < 0 else launch.cases[max(at, outcome.measured)]
     failed = rest if hopeless else (guilty,)
+    failure = replace(outcome.failure, kind="start") if hopeless and outcome.failure.kind != "lost" else outcome.failure
     for case in failed:
-        failure = replace(outcome.failure, kind="start") if hopeless else outcome.failure
         samples = Samples(case, launch.number, time.time(), failure=failure)
         keep(case, encoding.samples_to_line(samples), failure.text)
     return replace(launch, cases=tuple(case for case in rest if case not in failed))

@@ -6,6 +6,7 @@ of an allow-list (`bench/catalog/variables.py`) are recorded: the environment al
 
 import os
 import re
+import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -111,6 +112,12 @@ def starter() -> str:
 def secret() -> str:
     """The secret that the user has set for all processes of a job; empty if there is none."""
     return os.environ.get("COLLBENCH_SECRET", "")
+
+
+def runtime_folder() -> Path:
+    """The folder for what this user's programs leave while they run; the temporary folder where there is none."""
+    folder = os.environ.get("XDG_RUNTIME_DIR", "")
+    return Path(folder if folder and os.access(folder, os.W_OK | os.X_OK) else tempfile.gettempdir())
 
 
 def _starter() -> psutil.Process:

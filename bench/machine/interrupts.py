@@ -1,4 +1,4 @@
-"""Ctrl-C, and SIGTERM like it: noted at once, and while ranks are measured raised only where nothing breaks.
+"""Ctrl-C, and SIGTERM and SIGHUP like it: noted at once, and while ranks are measured raised only where nothing breaks.
 
 An exception between any two instructions is lost in code that cannot pass it on (callbacks of weak references, Rust),
 or leaves a module that is being imported locked for good. Of 220 interrupts in the first 60 ms of a run, one was lost
@@ -43,6 +43,15 @@ def answer(*signals: signal.Signals, once: bool = False) -> None:
     _handle(interrupt, signals)
 
 
+def asked_to_end() -> list[signal.Signals]:
+    """The signals that end a run in order: SIGTERM, and Ctrl-C and the end of the terminal where they are not ignored.
+
+    What a shell starts in the background ignores Ctrl-C, what `nohup` starts ignores SIGHUP, and both go on doing so.
+    """
+    others = [signal.SIGINT, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]  # Windows can make plans
+    return [signal.SIGTERM, *(number for number in others if signal.getsignal(number) != signal.SIG_IGN)]
+
+
 def ignore(*signals: signal.Signals) -> None:
     """From now on, these signals do nothing."""
     _handle(signal.SIG_IGN, signals)
@@ -57,13 +66,17 @@ def _handle(handler: "Callable[..., None] | signal.Handlers", signals: tuple[sig
 
 @contextmanager
 def deferred() -> Iterator[None]:
-    """Context in which only `raise_if_noted` raises, which must be called every fraction of a second."""
-    _state.deferred = True
+    """Context in which only `raise_if_noted` raises, which must be called every fraction of a second.
+
+    The outermost one raises at its end what is still noted.
+    """
+    outer, _state.deferred = _state.deferred, True
     try:
         yield
-        raise_if_noted()
+        if not outer:
+            raise_if_noted()
     finally:
-        _state.deferred = False
+        _state.deferred = outer
 
 
 def raise_if_noted() -> None:

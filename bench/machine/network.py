@@ -8,6 +8,7 @@ import ipaddress
 import os
 import socket
 import time
+from pathlib import Path
 
 import psutil
 
@@ -57,6 +58,14 @@ def interface_towards(address: str) -> str | None:
     """The interface that leads to `address`, which may be an address of this host; None without a route."""
     own = own_address_towards(address)
     return interface_of(own) if own else None
+
+
+def namespace() -> str:
+    """The network namespace of this process: the same text means the same loopback; empty where there is none."""
+    try:
+        return str(Path("/proc/self/ns/net").readlink())
+    except OSError:  # not Linux
+        return ""
 
 
 def is_loopback(address: str) -> bool:

@@ -8,21 +8,26 @@
     ├── JobError                  the processes of a job do not fit together, or do not find each other
     └── RankError                 the ranks' processes could not be started at all
         ├── MpirunError           mpirun did not start them; other backends are still measured
-        └── LostRankError         the process that should have started a rank is gone
+        └── LostRankError         the process that should have started a rank is gone; resume measures it again
 
 Any module may raise them. Only `cli` prints them and sets the exit code.
 A fault of a measured case (a killed rank, a wrong sum) is *not* an exception here: it is a
 result, `records.Failure`.
 """
 
-# Exit code of a run that was interrupted by Ctrl-C or a signal.
-INTERRUPTED = 130
+import re
+
+from bench.model.visible import visible
+
+# Exit codes of a run that was interrupted by Ctrl-C or a signal, and of one that met an error which nobody expected
+# (EX_SOFTWARE of sysexits.h): a mistake in CollBench, and no verdict on what was measured.
+INTERRUPTED, UNEXPECTED = 130, 70
 
 
 class BenchError(Exception):
     """An error whose message is one line and tells the user what to change.
 
-    What it quotes of a file may hold anything: a character that cannot be printed becomes a blank.
+    What it quotes of a file may hold anything: line breaks become blanks, what cannot be seen is written out.
     """
 
     exit_code = 2
@@ -32,7 +37,7 @@ class BenchError(Exception):
 
 
 def _printable(text: str) -> str:
-    return "".join(character if character.isprintable() else " " for character in text)
+    return visible(re.sub(r"[\n\r\t]+", " ", text), kept="")
 
 
 class ConfigError(BenchError):
@@ -73,4 +78,4 @@ class JobError(BenchError):
 
 
 class LostRankError(RankError):
-    """The process of a job that should have started a rank is gone."""
+    """The process that should have started rank `rank`, or all ranks (None), is gone."""

@@ -11,6 +11,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+# More ranks than any cluster has; a larger number is a typing error, or damage.
+MOST_RANKS = 65536
+# More than any memory holds; a larger number is damage.
+MOST_ELEMENTS = 2**63 - 1
+
 
 @dataclass(frozen=True, slots=True)
 class RecordedCall:
@@ -32,6 +37,8 @@ class RecordedCall:
     asynchronous: whether the caller went on at once. sequence: number of the call within its group, by which the calls
     of different ranks belong together; None if the format has none. step: of training, in which the call was made.
     chosen: NCCL's algorithm and protocol.
+
+    Raises ValueError for numbers that no job has: whoever reads a list may count ranks and elements by them.
     """
 
     operation: str
@@ -55,6 +62,14 @@ class RecordedCall:
     step: int | None = None
     chosen: str | None = None
 
+    def __post_init__(self) -> None:
+        for ranks in (self.group_size or 0, len(self.group or ())):
+            if not 0 <= ranks <= MOST_RANKS:
+                raise ValueError(f"a group of {ranks} ranks; at most {MOST_RANKS} are read")
+        for elements in (self.elements_in or 0, self.elements_out or 0):
+            if not 0 <= elements <= MOST_ELEMENTS:
+                raise ValueError(f"a call of {elements} elements")
+
 
 @dataclass(frozen=True, slots=True)
 class RankRecording:
@@ -70,7 +85,8 @@ class CallList:
     """What a job recorded. kind: of the format. world_size: None if it is not told.
 
     unknown: what was not told → of how many calls. left_out: events that are no calls that could be made again, such as
-    waits, with their number. notes: sentences on what a reader must know.
+    waits, with their number. notes: sentences on what a reader must know. Raises ValueError for a world that is too
+    large.
     """
 
     kind: str
@@ -80,6 +96,10 @@ class CallList:
     unknown: dict[str, int] = field(default_factory=dict)
     left_out: dict[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not 0 <= (self.world_size or 0) <= MOST_RANKS:
+            raise ValueError(f"a world of {self.world_size} ranks; at most {MOST_RANKS} are read")
 
     @property
     def steps(self) -> int:

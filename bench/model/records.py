@@ -30,8 +30,6 @@ Json = dict[str, Any]
 T = TypeVar("T")
 # Recorded in place of a fact that could not be read; the fact is never left out.
 NOT_AVAILABLE = "not available"
-# More ranks than any cluster has; a larger number is a typing error.
-MOST_RANKS = 65536
 # Allowed names of a run: the name becomes a part of the names of folders.
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 
@@ -406,6 +404,21 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
+class Side:
+    """What the user asked of one side of `ab`.
+
+    config: its file, as it was written. sets: its overrides. variables: environment variables of its ranks. python:
+    absolute path of its interpreter; None: the one that measures. text: all of that as on the command line.
+    """
+
+    config: str
+    sets: tuple[str, ...]
+    variables: dict[str, str]
+    python: str | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """What every rank of one launch is told. log: path of the file into which ranks print.
 
@@ -434,7 +447,7 @@ FailureKind = Literal["killed", "exited", "raised", "hang", "wrong", "start", "l
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a case has no number. A failure is a result and is kept like one.
+    """Why a case has no number. A failure is a result and is kept like one; `lost` is no fault of the case.
 
     rank: the rank that the evidence points to; None if it points to none. suspects: where it points to several ranks
     alike, all of them.
@@ -560,6 +573,11 @@ class Samples:
     aggregate: Aggregate | None = None
     checks: tuple[InvariantCheck, ...] = ()
     detail: StepDetail | None = None
+
+    @property
+    def final(self) -> bool:
+        """Whether a resume leaves it as it is. What was lost by no fault of the case is measured again."""
+        return self.failure is None or self.failure.kind != "lost"
 
 
 @dataclass(frozen=True, slots=True)

@@ -234,15 +234,16 @@ def demands(asked: Config | Plan) -> Demands:
 
 def done(plan: Plan, samples: Sequence[Samples]) -> int | None:
     """How many of `plan.total` measurements are made; None if nothing is left to do."""
-    return None if len(samples) >= plan.total and plan.budget_s is None else len(samples)
+    made = sum(entry.final for entry in samples)
+    return None if made >= plan.total and plan.budget_s is None else made
 
 
 def remaining(plan: Plan, samples: Sequence[Samples]) -> list[Launch]:
-    """The launches without the cases that have samples already; launches left empty are dropped.
+    """The launches without the cases that have final samples already; launches left empty are dropped.
 
     Strategies of a scenario are compared round by round: a launch that lacks one measures all again that can be.
     """
-    failed = {(done.case.key, done.launch): done.failure is not None for done in samples}
+    failed = {(done.case.key, done.launch): done.failure is not None for done in samples if done.final}
     rest = []
     for launch in plan.order:
         missing = [case for case in launch.cases if (case.key, launch.number) not in failed]

@@ -9,8 +9,13 @@ again, or relayed from another address. Every later message carries an HMAC by a
 over its number and content: whoever sits in between can drop messages, but not change, repeat or add one. Nothing is
 encrypted: whoever can read a cluster's network can read the numbers, too.
 
-Written by hand, in some thirty lines on the standard library's hmac: TLS needs certificates on every host, and pyzmq's
-CURVE a socket that a forked rank cannot inherit.
+Messages are framed by `multiprocessing.connection.Connection`; proving the key is written by hand, in some thirty lines
+on the standard library's hmac. The `authkey` of multiprocessing would not do: its `Listener.accept` proves one caller
+after the other, without a time limit, so a caller that sends nothing locks out all others; each end answers a challenge
+that the other end chose alone (MD5 until Python 3.11), bound to no address; and later messages are not protected at
+all. TLS needs certificates on every host, and pyzmq's CURVE a socket that a forked rank cannot inherit.
+
+Until a caller has proved the key, only as many bytes are read from it as CollBench sends, all within one deadline.
 """
 
 import contextlib
@@ -20,15 +25,17 @@ import os
 import secrets
 import socket
 import struct
+import time
 from collections.abc import Iterable
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection
 from typing import Self
 
 # Changes with the protocol, so that two versions tell each other instead of waiting.
-GREETING = b"collbench 2 "
+GREETING = b"collbench 3 "
 NONCE_BYTES = PROOF_BYTES = 32
-# Time limit for proving the key, in seconds. Both ends need milliseconds; a stranger may send nothing at all.
+# Time limit for proving the key, in seconds, for all of it together. Both ends need milliseconds; a stranger may send
+# nothing at all, or a byte now and then.
 PROOF_S = 10
 # Time limit for one message that has begun, in seconds; beyond it, its sender is stuck.
 MESSAGE_S = 30
@@ -93,6 +100,11 @@ def _tag(key: bytes, number: int, data: bytes) -> bytes:
     return hmac.digest(key, number.to_bytes(8, "big") + data, "sha256")
 
 
+def derived(key: bytes, purpose: str) -> bytes:
+    """A key for one purpose, such as one launch; it tells nothing of the key that it is derived from."""
+    return hmac.digest(key, b"derived|" + purpose.encode(), "sha256")
+
+
 # ── the end that listens ─────────────────────────────────────────────────────────────────────────
 def listen(host: str, ports: Iterable[int]) -> socket.socket | None:
     """A socket that listens on the first free port; None if all are taken.
@@ -118,64 +130,66 @@ def listen(host: str, ports: Iterable[int]) -> socket.socket | None:
 
 def answer(caller: socket.socket, key: bytes) -> AuthenticatedConnection:
     """The connection to an accepted caller; raises AuthenticationError if the caller does not know the key."""
-    place = _text_of(caller.getsockname())
-    line = _prepared(caller)
+    deadline = time.monotonic() + PROOF_S
     try:
-        nonce = secrets.token_bytes(NONCE_BYTES)
-        line.send_bytes(GREETING + nonce)
-        reply = line.recv_bytes(NONCE_BYTES + PROOF_BYTES)
-        caller_nonce, proof = reply[:NONCE_BYTES], reply[NONCE_BYTES:]
-        context = nonce + caller_nonce + place
-        _check(proof, key, b"agent", context)
-        line.send_bytes(_proof(key, b"coordinator", context))
+        place, nonce = _text_of(caller.getsockname()), secrets.token_bytes(NONCE_BYTES)
+        caller.sendall(GREETING + nonce)
+        context = nonce + _read_exactly(caller, NONCE_BYTES, deadline) + place
+        _check(_read_exactly(caller, PROOF_BYTES, deadline), key, b"agent", context)
+        caller.sendall(_proof(key, b"coordinator", context))
+        return _proven(caller, _proof(key, b"to the agent", context), _proof(key, b"to the coordinator", context))
     except (AuthenticationError, EOFError, OSError):
-        line.close()
+        caller.close()
         raise AuthenticationError("the other end does not know the key") from None
-    return _proven(line, _proof(key, b"to the agent", context), _proof(key, b"to the coordinator", context))
 
 
 # ── the end that connects ────────────────────────────────────────────────────────────────────────
 def connect(host: str, port: int, key: bytes, seconds: float) -> AuthenticatedConnection:
     """Connect within `seconds`. Raises OSError if nobody listens there, AuthenticationError if the keys differ."""
-    raw = socket.create_connection((host, port), timeout=seconds)
-    place = _text_of(raw.getpeername())
-    line = _prepared(raw)
+    answerer = socket.create_connection((host, port), timeout=seconds)
+    deadline = time.monotonic() + PROOF_S
     try:
-        greeting = _greeting(line)
-        nonce = secrets.token_bytes(NONCE_BYTES)
-        context = greeting[len(GREETING) :] + nonce + place
-        line.send_bytes(nonce + _proof(key, b"agent", context))
-        _check(line.recv_bytes(PROOF_BYTES), key, b"coordinator", context)
+        if not _greets(answerer, deadline):
+            raise AuthenticationError("something else listens there, or another version of CollBench")
+        place, nonce = _text_of(answerer.getpeername()), secrets.token_bytes(NONCE_BYTES)
+        context = _read_exactly(answerer, NONCE_BYTES, deadline) + nonce + place
+        answerer.sendall(nonce + _proof(key, b"agent", context))
+        _check(_read_exactly(answerer, PROOF_BYTES, deadline), key, b"coordinator", context)
+        return _proven(answerer, _proof(key, b"to the coordinator", context), _proof(key, b"to the agent", context))
     except (EOFError, OSError):
-        line.close()
+        answerer.close()
         raise AuthenticationError("the other end does not know the key") from None
     except AuthenticationError:
-        line.close()
+        answerer.close()
         raise
-    return _proven(line, _proof(key, b"to the coordinator", context), _proof(key, b"to the agent", context))
 
 
-def _greeting(line: Connection) -> bytes:
-    """What our other end says first. Whatever is longer, shorter or not said at all is of something else."""
+def _greets(answerer: socket.socket, deadline: float) -> bool:
+    """Whether it is CollBench that listens: something else greets otherwise, or says nothing first."""
     with contextlib.suppress(EOFError, OSError):
-        greeting = line.recv_bytes(len(GREETING) + NONCE_BYTES)
-        if greeting.startswith(GREETING):
-            return greeting
-    raise AuthenticationError("something else listens there, or another version of CollBench")
+        return _read_exactly(answerer, len(GREETING), deadline) == GREETING
+    return False
 
 
-def _prepared(raw: socket.socket) -> Connection:
+def _read_exactly(raw: socket.socket, count: int, deadline: float) -> bytes:
+    """The next `count` bytes, whatever comes behind them. Raises EOFError, and OSError at the deadline (monotonic)."""
+    data = b""
+    while len(data) < count:
+        raw.settimeout(max(0.0, deadline - time.monotonic()))
+        piece = raw.recv(count - len(data))
+        if not piece:
+            raise EOFError
+        data += piece
+    return data
+
+
+def _proven(raw: socket.socket, send_key: bytes, receive_key: bytes) -> AuthenticatedConnection:
     raw.settimeout(None)
     raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     line = Connection(raw.detach())
-    limit(line, PROOF_S)
-    set_keepalive(line, SILENT_S)
-    return line
-
-
-def _proven(line: Connection, send_key: bytes, receive_key: bytes) -> AuthenticatedConnection:
     limit(line, MESSAGE_S)
+    set_keepalive(line, SILENT_S)
     return AuthenticatedConnection(line, send_key, receive_key)
 
 

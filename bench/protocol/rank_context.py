@@ -1,11 +1,20 @@
-"""The context that a parent hands to a rank, with the barrier of ranks on one host, and a rank's first function."""
+"""The context that a parent hands to a rank: with the memory and the barrier of ranks on one host, and how it begins.
 
+In: what the launcher knows. Out: what a rank needs to join the others, to be watched, and to talk to its parent.
+"""
+
+import ctypes
+import errno
 import importlib
+import mmap
+import os
 import socket
+import sys
+import tempfile
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from multiprocessing.context import ForkServerContext
-from multiprocessing.synchronize import Semaphore
+from multiprocessing.reduction import DupFd
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +22,50 @@ from bench.machine import environment
 from bench.model.records import Json
 from bench.protocol import messages
 from bench.protocol.channel import Line
+
+# Bytes from one semaphore to the next. A `sem_t` has 32 at most; processors load lines of 64 bytes in pairs.
+SEMAPHORE_BYTES = 128
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Board:
+    """Memory that the ranks of one launch share with their parent: counters, and two semaphores for each rank.
+
+    It has no name: nothing is left of it, whoever is killed. It can be sent to a child process.
+
+    counts: a counter for each rank, and behind them one more than the index of the case that rank 0 measures (0: none
+    yet). The parent reads them when a rank dies; a message would wake the parent while ranks measure.
+    semaphores: their addresses.
+    """
+
+    def __init__(self, world_size: int, descriptor: int | None = None) -> None:
+        self.world_size = world_size
+        counts_at = 2 * world_size * SEMAPHORE_BYTES
+        size = counts_at + (world_size + 1) * ctypes.sizeof(ctypes.c_uint64)
+        self._descriptor = _nameless_file(size) if descriptor is None else descriptor
+        weakref.finalize(self, os.close, self._descriptor)
+        memory = mmap.mmap(self._descriptor, size)
+        self.counts = (ctypes.c_uint64 * (world_size + 1)).from_buffer(memory, counts_at)
+        first = ctypes.addressof(self.counts) - counts_at  # the array keeps the memory where it is
+        self.semaphores = [ctypes.c_void_p(first + number * SEMAPHORE_BYTES) for number in range(2 * world_size)]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _received, (self.world_size, DupFd(self._descriptor))
+
+
+def _received(world_size: int, descriptor: Any) -> Board:
+    return Board(world_size, descriptor.detach())
+
+
+def _nameless_file(size: int) -> int:
+    """The descriptor of a file of zeros that has no name; in memory on Linux."""
+    if sys.platform == "linux":
+        descriptor = os.memfd_create("collbench")
+    else:
+        with tempfile.TemporaryFile() as file:
+            descriptor = os.dup(file.fileno())
+    os.ftruncate(descriptor, size)
+    return descriptor
 
 
 @dataclass(slots=True)
@@ -27,33 +80,43 @@ class SemaphoreBarrier:
 
     Each barrier has another rank as its master, in turn. The master releases the others and therefore leaves first or
     last: a fixed master would look early or late (docs/method.md, "Naming a rank").
+
+    Of the semaphores of the board, rank r waits for the others at number 2r, as master, and to go on at number 2r + 1.
     """
 
     rank: int
-    arrived: list[Semaphore]
-    go: list[Semaphore]
+    board: Board
     rounds: int = 0
 
     def wait(self) -> None:
         """Return once every rank has called it. If a rank dies, the others wait until the supervisor ends them."""
         self.rounds += 1
-        world_size = len(self.go)
+        world_size = self.board.world_size
         master = self.rounds % world_size
         if self.rank != master:
-            self.arrived[master].release()
-            self.go[self.rank].acquire()
+            self._release(2 * master)
+            self._acquire(2 * self.rank + 1)
             return
         for _ in range(world_size - 1):
-            self.arrived[master].acquire()
+            self._acquire(2 * master)
         for step in range(1, world_size):
-            self.go[(master + step) % world_size].release()
+            self._release(2 * ((master + step) % world_size) + 1)
+
+    def _release(self, number: int) -> None:
+        if _libc.sem_post(self.board.semaphores[number]):
+            raise OSError(ctypes.get_errno(), "sem_post")
+
+    def _acquire(self, number: int) -> None:
+        while _libc.sem_wait(self.board.semaphores[number]):
+            if ctypes.get_errno() != errno.EINTR:
+                raise OSError(ctypes.get_errno(), "sem_wait")
 
 
-def barriers(context: ForkServerContext, world_size: int) -> list[SemaphoreBarrier]:
-    """One object per rank; together they are one barrier."""
-    arrived = [context.Semaphore(0) for _ in range(world_size)]
-    go = [context.Semaphore(0) for _ in range(world_size)]
-    return [SemaphoreBarrier(rank, arrived, go) for rank in range(world_size)]
+def barriers(board: Board) -> list[SemaphoreBarrier] | list[None]:
+    """One object per rank; together they are one barrier. None where a semaphore must have a name (macOS)."""
+    if any(_libc.sem_init(semaphore, 1, 0) for semaphore in board.semaphores):
+        return [None] * board.world_size
+    return [SemaphoreBarrier(rank, board) for rank in range(board.world_size)]
 
 
 @dataclass(slots=True)
@@ -61,13 +124,12 @@ class RankContext:
     """All that the launcher gives to a rank: its number, the connection to its parent, the rendezvous with other ranks.
 
     barrier: used before timed calls and blocks; None if the ranks have different parents and so cannot share one.
-    progress: shared array with a counter for each rank, and behind them one more than the index of the case that rank 0
-        measures (0: none yet): the parent reads it when a rank dies; a message would wake the parent while ranks
-        measure.
-    rendezvous: "file:PATH" or "tcp:HOST:PORT", through which the process group forms.
+    board: where the rank counts its iterations.
+    rendezvous: "file:PATH" or "tcp:HOST:PORT", through which the process group forms. key: of the launch; its ranks
+        know each other by it.
     stack_file: where the rank writes its Python stack on SIGUSR1.
-    shared_folder: the folder that all launches of the run share on this host. device: number of its GPU, if it needs
-        one. listener: on rank 0 of a "tcp:" rendezvous, the socket that listens there.
+    device: number of its GPU, if it needs one. listener: on rank 0 of a "tcp:" rendezvous, the socket that listens
+        there.
     variables: environment variables that the rank sets for itself.
     """
 
@@ -75,22 +137,22 @@ class RankContext:
     world_size: int
     connection: Line
     barrier: SemaphoreBarrier | None
-    progress: Any
+    board: Board
     rendezvous: str
+    key: bytes
     stack_file: Path
-    shared_folder: Path
     device: int
     listener: socket.socket | None = None
     variables: Mapping[str, str] = field(default_factory=dict)
 
     def tick(self) -> None:
         """Count an iteration of this rank."""
-        self.progress[self.rank] += 1
+        self.board.counts[self.rank] += 1
 
     def enters(self, position: int) -> None:
         """Note that this rank now measures the launch's case number `position`, from 0; only rank 0's note counts."""
         if self.rank == 0:
-            self.progress[self.world_size] = position + 1
+            self.board.counts[self.world_size] = position + 1
 
     def send(self, message: Json, payload: bytes = b"") -> None:
         """Send a message and its payload to the parent."""

@@ -14,6 +14,7 @@ messages:
 Writes no file but the log, which takes what torch and its libraries print.
 """
 
+import contextlib
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -60,7 +61,9 @@ def _work(context: RankContext, job: Job) -> Json:
     log = context.stack_file.with_name(f"nccl-{context.rank}.log")
     if job.probe:
         environment.apply(f"NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,TUNING NCCL_DEBUG_FILE={log}")
-    with joined(context, job.launch.backend, job.settings.timeout_s, kind.ctas, kind.scheduling) as group:
+    # A synchroniser of the user's own may send objects of its classes; what is measured otherwise are byte strings.
+    objects = contextlib.nullcontext() if OPERATIONS[kind.op].trains else process_group.plain_objects()
+    with objects, joined(context, job.launch.backend, job.settings.timeout_s, kind.ctas, kind.scheduling) as group:
         if job.probe:
             wait_to_begin(context, group, lambda: facts(group, job.launch.backend))
             _probe(context, job, group, log)

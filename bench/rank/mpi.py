@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from itertools import accumulate
 from typing import Any
 
+import numpy as np
 import torch
 
 from bench.catalog.dtypes import DTYPES
@@ -65,15 +66,21 @@ class MpiGroup(Group):
         self.barrier = control.Barrier
         self._control = control
 
-    def _gather_bytes(self, own: bytes) -> list[bytes]:
-        gathered: list[bytes] = self._control.allgather(own)
-        return gathered
+    def _gather_texts(self, own: str) -> list[str]:
+        data, sizes = own.encode(), np.empty(self.world_size, dtype=np.int64)
+        self._control.Allgather(np.array([len(data)]), sizes)
+        gathered = bytearray(int(sizes.sum()))
+        self._control.Allgatherv(data, [gathered, sizes.tolist()])
+        ends = sizes.cumsum().tolist()
+        return [gathered[end - size : end].decode() for size, end in zip(sizes.tolist(), ends, strict=True)]
 
     def send_number(self, rank: int, number: int) -> None:
-        self._control.send(number, rank)
+        self._control.Send(np.array([number]), rank)
 
     def receive_number(self, rank: int) -> int:
-        return int(self._control.recv(source=rank))
+        number = np.empty(1, dtype=np.int64)
+        self._control.Recv(number, rank)
+        return int(number[0])
 
     @property
     def world(self) -> Any:

@@ -10,7 +10,10 @@ from types import TracebackType
 
 gc.disable()  # what is loaded contains no garbage: collecting takes a tenth of the loading time
 
-import bench.rank.main  # noqa: E402, F401 - torch, numpy and all that a rank needs
+import bench.rank.main  # noqa: E402 - torch, numpy and all that a rank needs
+from bench.store import encoding  # noqa: E402
+
+encoding.prepare_to_gather(int, str, *bench.rank.rounds.GATHERED)
 
 gc.collect()
 gc.freeze()

@@ -11,7 +11,6 @@ import contextlib
 import faulthandler
 import multiprocessing as mp
 import os
-import shutil
 import signal
 import sys
 import threading
@@ -23,11 +22,11 @@ from types import ModuleType
 import torch
 
 from bench.catalog.backends import BACKENDS
-from bench.machine import environment, host
+from bench.machine import environment, host, processes
 from bench.model.records import Json
 from bench.protocol import rank_context
 from bench.protocol.rank_context import RankContext
-from bench.rank import mpi, process_group, timing
+from bench.rank import mpi, process_group, server, timing
 from bench.rank.group import Group
 
 # Any number but 0: leaving with status 0 before the work is done is a fault of its own.
@@ -41,7 +40,7 @@ def run_rank(context: RankContext, log_file: str, work: Callable[[], Json]) -> N
 
     work: all that the rank does; returns the content of the message `done`.
     """
-    _end_with_parent(context)
+    _end_with_parent()
     _write_to_log(context, log_file)
     status = 0
     try:
@@ -88,21 +87,25 @@ def wait_to_begin(
     waits_in: modules, besides those of torch, in which this rank waits for the others. A rank that hangs in any other
     module is taken for the one that holds up the others.
     """
-    group.gather(group.rank)  # a first collective: a rank that cannot communicate is not ready
+    group.gather(group.rank, int)  # a first collective: a rank that cannot communicate is not ready
     files = [str(module.__file__) for module in (rank_context, mpi, timing, *waits_in)]
     context.send({"kind": "ready", "facts": facts(), "waits_in": files})
     context.wait_for_go()
 
 
-def _end_with_parent(context: RankContext) -> None:
-    """Leave when the measuring parent dies, even by SIGKILL and even inside a collective."""
+def _end_with_parent() -> None:
+    """End when the fork server or the measuring process ends, even by SIGKILL, and even inside a collective.
+
+    On Linux the kernel sees to it: the fork server ends with the measuring process, and the ranks with the server.
+    """
+    if processes.end_with_parent(server.PID if os.getpid() != server.PID else None):
+        return
     parent = mp.parent_process()
     if parent is None:
         return
 
     def watch() -> None:
         wait([parent.sentinel])
-        shutil.rmtree(context.shared_folder, ignore_errors=True)  # the dead parent cannot remove it
         os._exit(STATUS_AFTER_ERROR)
 
     threading.Thread(target=watch, daemon=True, name="end with parent").start()
@@ -110,7 +113,8 @@ def _end_with_parent(context: RankContext) -> None:
 
 def _write_to_log(context: RankContext, log_file: str) -> None:
     """Send all that this process prints to the run's log, and its stack, on SIGUSR1, to the context's stack file."""
-    log = os.open(log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    # O_NOFOLLOW: the folder may be somebody else's, and its log a link to a file of the user.
+    log = os.open(log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     os.dup2(log, sys.stdout.fileno())
     os.dup2(log, sys.stderr.fileno())
     # Kept open for the life of the process: faulthandler writes to the descriptor.

@@ -1,11 +1,14 @@
 """Join a process group of torch: the measured one, and a gloo control group beside it; use what only NCCL has.
 
 In: a `RankContext` and the name of a backend. Out: a `TorchGroup`. The control group carries gathered results, so that
-they share no queue with what is timed.
+they share no queue with what is timed; before it does, each of its members proves that it knows the launch's key.
 """
 
 import contextlib
 import functools
+import hmac
+import pickle
+import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,11 +17,13 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
 
 from bench.catalog.backends import BACKENDS
 from bench.catalog.subgroups import Subgroups
 from bench.catalog.variables import SHARED_GPU
 from bench.machine import host
+from bench.protocol.channel import derived
 from bench.protocol.rank_context import RankContext
 from bench.rank import torch_names
 from bench.rank.collectives import COLLECTIVES, OBJECT_COLLECTIVES, LibraryCalls, Subgroup, barrier_of, rest
@@ -62,10 +67,10 @@ class TorchGroup(Group):
             self.align = functools.partial(dist.all_reduce, torch.zeros(1, device=device.handle))
             self.align()  # connects the ranks before anything is timed
 
-    def _gather_bytes(self, own: bytes) -> list[bytes]:
-        # Bytes only: torch pickles them, and what the others' bytes say is parsed, not executed.
+    def _gather_texts(self, own: str) -> list[Any]:
         gathered: list[Any] = [None] * self.world_size
-        dist.all_gather_object(gathered, own, group=self._control)
+        with plain_objects():  # `joined` has made sure who the members are; nobody has, who is on the way between them
+            dist.all_gather_object(gathered, own, group=self._control)
         return gathered
 
     def send_number(self, rank: int, number: int) -> None:
@@ -107,6 +112,8 @@ def joined(
 ) -> Iterator[Group]:
     """Join the other ranks; leave the group at the end of the context if nothing was raised in it.
 
+    Raises RuntimeError if a member of the control group does not know the key of the launch.
+
     ctas: CTAs of NCCL's communicators; 0: NCCL chooses. scheduling: as in a case; only batch is done here, because
     real time must begin before torch starts threads.
     """
@@ -121,7 +128,8 @@ def joined(
         began = time.perf_counter_ns()
         dist.init_process_group(
             backend,
-            store=_store(context, timeout_s),
+            # Others can read the keys of a TCPStore, so the prefix hides nothing; it keeps launches and jobs apart.
+            store=dist.PrefixStore(derived(context.key, "store").hex(), _store(context, timeout_s)),
             rank=context.rank,
             world_size=context.world_size,
             timeout=timedelta(seconds=GROUP_TIMEOUT_FACTOR * timeout_s),
@@ -130,6 +138,7 @@ def joined(
         )
         joined_ns = (began, time.perf_counter_ns() - began)
         control = dist.new_group(backend="gloo", timeout=timedelta(seconds=GROUP_TIMEOUT_FACTOR * timeout_s))
+    prove_membership(context, control)
     barrier = functools.partial(dist.barrier, group=control) if context.barrier is None else context.barrier.wait
     group = TorchGroup(
         context.rank,
@@ -176,6 +185,48 @@ def _store(context: RankContext, timeout_s: float) -> dist.Store:
     return dist.TCPStore(
         address, int(port), context.world_size, True, master_listen_fd=context.listener.detach(), **options
     )
+
+
+# ── who is in the group ──────────────────────────────────────────────────────────────────────────
+NONCE_BYTES = 32
+
+
+def prove_membership(context: RankContext, group: dist.ProcessGroup) -> None:
+    """Raise RuntimeError unless every member of a gloo group knows the key of the launch.
+
+    gloo and torch's store ask nobody for a key: whoever reaches their ports in time takes the place of a rank. So each
+    member draws a nonce and proves, for all nonces, that it knows the key. Both calls are gloo's all-gather of tensors,
+    which goes over the same connections as the all-gather that carries objects later, and unpickles nothing.
+    """
+
+    def gathered(own: bytes) -> list[bytes]:
+        tensors = [torch.zeros(len(own), dtype=torch.uint8) for _ in range(context.world_size)]
+        dist.all_gather(tensors, torch.frombuffer(bytearray(own), dtype=torch.uint8), group=group)
+        return [tensor.numpy().tobytes() for tensor in tensors]
+
+    nonces = b"".join(gathered(secrets.token_bytes(NONCE_BYTES)))
+    wanted = [derived(context.key, f"rank {rank} {nonces.hex()}") for rank in range(context.world_size)]
+    for rank, proof in enumerate(gathered(wanted[context.rank])):
+        if not hmac.compare_digest(proof, wanted[rank]):
+            raise RuntimeError(f"rank {rank} does not know the key of this launch: something else took its place")
+
+
+class PlainUnpickler(pickle.Unpickler):
+    """Loads numbers, text, bytes and containers of them; a pickle that names a function or a class is refused."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        raise pickle.UnpicklingError(f"an object of another rank names {module}.{name}, and plain data need no class")
+
+
+@contextmanager
+def plain_objects() -> Iterator[None]:
+    """Context in which torch's collectives on Python objects load plain data only, on whatever group."""
+    usual = torch_names.private(distributed_c10d, "_unpickler")
+    vars(distributed_c10d)["_unpickler"] = PlainUnpickler
+    try:
+        yield
+    finally:
+        vars(distributed_c10d)["_unpickler"] = usual
 
 
 # ── what only NCCL has ───────────────────────────────────────────────────────────────────────────

@@ -17,7 +17,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -49,6 +49,10 @@ UNSEEN_TICKS = 2
 # Fields of `Usage` with an entry a rank, and those that are sums over hosts.
 PER_RANK = ("cpu_s", "involuntary_switches", "peak_rss_bytes", "timer_cost_ns", "floor_ns", "dispatch_bound")
 PER_HOST = ("machine_busy_s", "steal_s", "throttled")
+# Types of what a launch gathers: of each case the result of a check and how long a call takes; times; costs.
+CHECKED, TIMED = list[tuple[str | None, float]], list[RankTimings]
+COSTS = list[tuple[dict[str, int | float | str | None], str | None]]
+GATHERED = (CHECKED, TIMED, COSTS)
 
 
 def workload_of(
@@ -110,7 +114,7 @@ class Batch:
 
     def measure(self) -> list[Samples]:
         """Measure every case, and check its results before and after."""
-        ranks = self._group.gather([(measured.work.verify(), measured.first_s) for measured in self._cases])
+        ranks = self._group.gather([(measured.work.verify(), measured.first_s) for measured in self._cases], CHECKED)
         for index, measured in enumerate(self._cases):
             measured.failure = measured.failed([rank[index][0] for rank in ranks], "before timing")
             measured.start(max(rank[index][1] for rank in ranks))
@@ -136,9 +140,9 @@ class Batch:
             self._context.enters(measured.position)
             own[measured.position] = measured.timed_block()
             measured.spent = self._meter.spent(measured.spent)
-        ranks = self._group.gather([astuple(own[measured.position]) for measured in unfinished])
+        ranks = self._group.gather([own[measured.position] for measured in unfinished], TIMED)
         for index, measured in enumerate(unfinished):
-            block = [RankTimings(*rank[index]) for rank in ranks]
+            block = [rank[index] for rank in ranks]
             measured.sampler.add(_timings(block, measured.case.depth), max(rank.elapsed_ns for rank in block) * NS)
         self._meter.reset()
 
@@ -151,7 +155,7 @@ class Batch:
             problem = measured.work.verify() if measured.failure is None else None
             measured.spent = self._meter.spent(measured.spent)
             own.append((measured.costs(), problem))
-        ranks = self._group.gather(own)
+        ranks = self._group.gather(own, COSTS)
         samples = []
         for index, measured in enumerate(self._cases):
             usage = _usage([rank[index][0] for rank in ranks], measured.spent["wall_s"], self._arena.nbytes)
@@ -282,7 +286,7 @@ def _timings(ranks: list[RankTimings], depth: int) -> Timings:
             return None
         return np.array([[iteration[which] for iteration in rank] for rank in stamps], dtype=np.int64).swapaxes(0, 1)
 
-    uses = [BlockUse(*rank.use) for rank in ranks if rank.use is not None]  # type: ignore[misc]
+    uses = [rank.use for rank in ranks if rank.use is not None]
     wall_s = max(max(rank.duration_ns) for rank in ranks) * NS
     return Timings(
         start_ns=columns([rank.start_ns for rank in ranks]),

@@ -36,13 +36,13 @@ def document(run: Run, analysis: Analysis) -> str:
 
 def _steps(analysis: Analysis) -> list[str]:
     results = [(scenario, result) for scenario in _ascending(analysis) for result in training.ordered(scenario)]
-    reasons = list(dict.fromkeys(training.cell(result.refused) for _, result in results if result.refused))
+    reasons = list(dict.fromkeys(markdown.cell(result.refused) for _, result in results if result.refused))
     rows = []
     for scenario, result in results:
         case = scenario.scenario.case
         cells = [NOTHING] * 3
         if result.refused:
-            cells[0] = f"[{reasons.index(training.cell(result.refused)) + 1}]"
+            cells[0] = f"[{reasons.index(markdown.cell(result.refused)) + 1}]"
         if result.step is not None:
             cells = [
                 training.spread(result.step.value, result.step_std, training.seconds),

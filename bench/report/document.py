@@ -48,8 +48,8 @@ IN_FULL = "Everything about each case is in summary.csv."
 def documents(run: Run, analysis: Analysis, pictures: Sequence[Picture], folder: Path, output: Path) -> dict[str, str]:
     """The files of a report, by name. folder: where its pictures are. output: where the files will be."""
     address = os.path.relpath(folder, output)
-    text = build(run, analysis, pictures, address)
     files = {f"{address}/{name}.png": folder / f"{name}.png" for _, name in pictures}
+    text = markdown.safe(build(run, analysis, pictures, address), files)
     written = {
         "summary.csv": machine_format.to_csv(run, analysis),
         "report.md": text,
@@ -85,7 +85,7 @@ def build(run: Run, analysis: Analysis, pictures: Sequence[Picture] = (), folder
         for title, members in groups:
             details += [*[f"**{title}**"] * (len(groups) > 1), case_details(members)]
     reasons = labels.by_reason(run.plan.skips)
-    skipped = [[str(len(cases)), training.span(cases), training.cell(reason)] for reason, cases in reasons]
+    skipped = [[str(len(cases)), training.span(cases), markdown.cell(reason)] for reason, cases in reasons]
     left_out = markdown.table(skipped, ["cases", "which", "why"], "rll")
     failed = {samples.case for samples in run.samples if samples.failure is not None}
     call_sizes, scaling = training.call_sizes(analysis.call_sizes), training.scaling(analysis.scaling)
@@ -93,7 +93,7 @@ def build(run: Run, analysis: Analysis, pictures: Sequence[Picture] = (), folder
     doubts = [*training.unexplained(scenarios), *analysis.warnings]
     explained = [training.DEFINITION, markdown.lines(training.COLUMNS)] if scenarios else []
     parts = [
-        f"# {run.manifest.get('name', run.name)}: {_subject(run)}",
+        markdown.in_line(f"# {run.manifest.get('name', run.name)}: {_subject(run)}"),
         markdown.lines(answer(run, analysis)) or NOTHING_MEASURED,
         *first,
         *_failed(run),
@@ -133,7 +133,7 @@ def _failed(run: Run) -> list[str]:
             ", ".join(numbers),
             failure.kind,
             NO_RANK if failure.rank is None else str(failure.rank),
-            training.cell(failure.text),
+            markdown.cell(failure.text),
         ]
         for (case, failure), numbers in launches.items()
     ]

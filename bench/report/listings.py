@@ -1,4 +1,4 @@
-"""Write plans, recorded calls, and lists of runs, operations, backends, models and configurations, for a terminal.
+"""Write plans, recorded calls, and all that `list` lists, for a terminal.
 
 In: a `Plan`, a `CallList`, manifests, the tables of operations, backends and presets. Out: text. Loads no pandas, so
 that `plan` and `list` answer quickly.
@@ -14,6 +14,7 @@ from bench.catalog.dtypes import DTYPES
 from bench.catalog.operations import OPERATIONS
 from bench.catalog.presets import EXAMPLE, PRESETS, gradients, parameters
 from bench.catalog.strategies import competes, kind, label, strategy_of
+from bench.catalog.variables import AT_START, NETWORKS, TUNING
 from bench.model.recorded_calls import CallList
 from bench.model.records import Case, Json, Machine, Plan
 from bench.model.units import format_bytes, format_rate, format_rounded_bytes, format_seconds
@@ -256,6 +257,21 @@ def models() -> str:
     return (
         f"{table}\n\nAny other by its sizes, such as {EXAMPLE}; either with -v50000 (vocabulary), -kv2 (heads of keys "
         "and values) and -tied behind it; or your own: {import: package.module:build}"
+    )
+
+
+def variables() -> str:
+    """The environment variables that may be set for ranks, by the library that they tune."""
+    of_library: dict[str, list[str]] = {}
+    for name, library in TUNING.items():
+        of_library.setdefault(library, []).append(name)
+    of_library["sides of ab only"] = sorted(AT_START)
+    return "\n\n".join(
+        [
+            *(f"{library}: {', '.join(names)}" for library, names in of_library.items()),
+            "Where all ranks are on one machine, only --leave-loopback allows values of these that may open ports to "
+            f"others: {', '.join(sorted(NETWORKS))}",
+        ]
     )
 
 

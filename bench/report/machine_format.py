@@ -18,6 +18,7 @@ from bench.model.comparisons import Change, Check, CheckedTable, Comparison, Jud
 from bench.model.conclusions import Analysis, Interval, Split, StrategyResult, Summary
 from bench.model.records import OPTIONS, Case, Json, Run, Scenario
 from bench.model.units import format_rate, format_seconds
+from bench.model.visible import visible
 from bench.report.comparison import LISTS, direction, headline, judgement_text
 from bench.report.labels import interval_text
 from bench.report.training import global_batch
@@ -102,6 +103,8 @@ TRAINING_FIELDS: dict[str, tuple[Any, str]] = {
     "link_latency_s": (NUMBER, "of the emulated link; null for a real one"),
     "link_bytes_per_s": (NUMBER, "its rate"),
 }
+# First characters of a formula in spreadsheets.
+FORMULAS = ("=", "+", "-", "@")
 # Our names of a summary's fields, where FIELDS says the unit. summary.csv has our names.
 RENAMED = {
     "algbw_bytes_per_s": "algbw",
@@ -175,7 +178,8 @@ def to_csv(run: Run, analysis: Analysis) -> str:
         measured = {RENAMED.get(name, name): value for name, value in _columns(summary).items()}
         case = {name: value for name, value in asdict(summary.case).items() if name not in unused}
         texts = {name: "; ".join(measured.pop(name)) for name in ("failures", "warnings")}
-        rows.append({"key": measured.pop("key"), **case, **measured, **training.get(summary.case, {}), **texts})
+        row = {"key": measured.pop("key"), **case, **measured, **training.get(summary.case, {}), **texts}
+        rows.append({name: _in_csv(value) for name, value in row.items()})
     table = pd.DataFrame(rows)
     return str((table.convert_dtypes() if rows else table).to_csv(index=False))
 
@@ -407,8 +411,15 @@ def csv_text(rows: Sequence[Json]) -> str:
     if rows:
         writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
         writer.writeheader()
-        writer.writerows(rows)
+        writer.writerows({name: _in_csv(value) for name, value in row.items()} for row in rows)
     return text.getvalue()
+
+
+def _in_csv(value: Any) -> Any:
+    """A value for a cell; of a text that spreadsheets would take for a formula, they are told that it is text."""
+    if not isinstance(value, str):
+        return value
+    return f"'{visible(value)}" if value.lstrip().startswith(FORMULAS) else visible(value)
 
 
 # ── JUnit XML ────────────────────────────────────────────────────────────────────────────────────
@@ -506,5 +517,8 @@ def _xml(suite: ET.Element) -> str:
         suite.set(plural, str(len(suite.findall(f"testcase/{kind}"))))
     suites = ET.Element("testsuites")
     suites.append(suite)
+    for element in suites.iter():
+        element.text = visible(element.text or "") or None
+        element.attrib.update({name: visible(value) for name, value in element.attrib.items()})
     ET.indent(suites)
     return '<?xml version="1.0" encoding="utf-8"?>\n' + ET.tostring(suites, encoding="unicode") + "\n"

@@ -2,11 +2,12 @@
 
 In: rows and items that are text already; a report and files of pictures. Out: Markdown; HTML that needs no other file
 and no network, in the colours that the reader's system has. What stands in a report is text: only the marks of folded
-parts become HTML. Loads no pandas and no renderer until a page is made, so that verbs which only list things answer
-quickly. `screen` fits the same Markdown to a terminal.
+parts and the run's own pictures become HTML. Loads no pandas and no renderer until a page is made, so that verbs which
+only list things answer quickly. `fitted` fits the same Markdown to a terminal.
 """
 
 import base64
+import hashlib
 import html
 import io
 import itertools
@@ -22,6 +23,8 @@ from rich.table import Table
 from rich.text import Text
 from tabulate import tabulate
 
+from bench.model.visible import visible
+
 # A part that a reader opens, as GitHub shows it; each mark is a line of its own.
 OPENED, CLOSED = "<details><summary>{}</summary>", "</details>"
 READING = Path(__file__).parent / "reading.md"
@@ -31,6 +34,12 @@ MOST_SVG_BYTES = 300_000
 WIDE = 8
 # What the contents list: headings, and the lines that open folded parts.
 _HEADING = re.compile(r"<(h2|summary)>(.*?)</\1>", re.DOTALL)
+# A bar that ends a cell of a table; a line that is a mark of a folded part, or a picture: its title and address.
+_BAR = re.compile(r"(?<!\\)\|")
+_FOLD = re.compile(rf"{re.escape(OPENED).replace(re.escape('{}'), '[^<]*')}|{re.escape(CLOSED)}")
+_IMAGE = re.compile(r"!\[([^\]]*)\]\(([^)]*)\)")
+# What begins HTML, an image, a link or its address, which some viewers load or open. As entities they are mere text.
+_ACTIVE = re.compile(r"<|(?<=!)\[|(?<=\])[(:\[]|(?<=:)/(?=/)|(?<=www)\.")
 _STYLE = """
 :root { color-scheme: light dark; --text: #1a1a1a; --back: #fff; --line: #ddd; --strong: #888; --soft: #f4f6f8; }
 @media (prefers-color-scheme: dark) {
@@ -77,12 +86,23 @@ def table(rows: Sequence[Sequence[str]], headers: Sequence[str], align: str = ""
     if not rows:
         return ""
     words = [{"l": "left", "r": "right"}[letter] for letter in align or "r" * len(headers)]
-    return tabulate(rows, headers, tablefmt="pipe", disable_numparse=True, colalign=words)
+    cells, heads = [list(map(cell, row)) for row in rows], list(map(cell, headers))
+    return tabulate(cells, heads, tablefmt="pipe", disable_numparse=True, colalign=words)
+
+
+def cell(text: str) -> str:
+    """A text on one line, without what ends a cell of a table."""
+    return _BAR.sub(r"\|", in_line(text))
+
+
+def in_line(text: str) -> str:
+    """A text on one line: in a list or a heading, nothing that it quotes begins a line of its own."""
+    return " ".join(text.split("\n"))
 
 
 def lines(items: Iterable[str]) -> str:
     """A list."""
-    return "\n".join(f"- {item}" for item in items)
+    return "\n".join(f"- {in_line(item)}" for item in items)
 
 
 def folded(summary: str, parts: Sequence[str]) -> list[str]:
@@ -90,33 +110,67 @@ def folded(summary: str, parts: Sequence[str]) -> list[str]:
     return [OPENED.format(summary), *parts, CLOSED] if parts else []
 
 
+def safe(text: str, pictures: Iterable[str] = ()) -> str:
+    """A document as text and pictures, to be written into a file that others open: nothing in it runs, loads or links.
+
+    Reports have no HTML, links and images but folded parts and these pictures, so what looks like one is quoted from
+    elsewhere, such as a host that is named `<img src=…>`. pictures: their addresses. Code is left as it is.
+    """
+    ours = dict.fromkeys(pictures, True)
+    written = []
+    for kind, line in _with_kinds(visible(text)):
+        image = _IMAGE.fullmatch(line)
+        kept = kind == CODE or _FOLD.fullmatch(line) or (image and image[2] in ours)
+        written.append(line if kept else _ACTIVE.sub(lambda match: f"&#{ord(match[0])};", line))
+    return "\n".join(written)
+
+
 # ── HTML ─────────────────────────────────────────────────────────────────────────────────────────
 def page(report: str, title: str, pictures: Mapping[str, Path]) -> str:
     """The report as HTML. pictures: address in the report → file (PNG); an SVG beside it is taken if it is small."""
     reading = READING.read_text(encoding="utf-8").split("\n", 1)[1].replace("[method.md](method.md)", "docs/method.md")
     reading = reading.replace("\n## ", "\n### ")
-    body = _rendered(f"{report}\n\n{OPENED.format('How to read this report')}\n\n{reading}\n\n{CLOSED}\n")
-    for address, file in pictures.items():
-        body = body.replace(f'src="{html.escape(address)}"', f'src="{_data(file)}"')
-    body, contents = _with_contents(body)
+    whole = f"{report}\n\n{OPENED.format('How to read this report')}\n\n{reading}\n\n{CLOSED}\n"
+    body, contents = _with_contents(_rendered(whole, pictures))
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{_policy()}">\n'
         '<meta name="viewport" content="width=device-width">\n'
         f"<title>{html.escape(title)}</title>\n<style>{_STYLE}</style>\n<script>{_SCRIPT}</script>\n</head>\n"
         f"<body>\n{body.replace('</h1>', f'</h1>{contents}', 1)}</body>\n</html>\n"
     )
 
 
-def _rendered(text: str) -> str:
-    """Markdown as HTML. The marks of folded parts stand in lines of their own; tables with many columns are marked."""
+def _policy() -> str:
+    """What a browser may do with the page: show it, with the pictures in it, and run its one script. No network."""
+    script = base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode()
+    return (
+        f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{script}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _rendered(text: str, pictures: Mapping[str, Path]) -> str:
+    """Markdown as HTML. The marks of folded parts and pictures stand in lines of their own; wide tables are marked.
+
+    Besides these pictures there are no images, and no links.
+    """
     from markdown_it import MarkdownIt  # here: only this page needs a renderer
 
     renderer = MarkdownIt("commonmark", {"html": False}).enable("table")
-    before, behind = (re.escape(part) for part in OPENED.split("{}"))
-    parts = []
-    for part in re.split(rf"^({before}[^<\n]*{behind}|{re.escape(CLOSED)})$", text, flags=re.MULTILINE):
-        is_mark = part == CLOSED or part.startswith(OPENED.partition("{}")[0])
-        parts.append(part if is_mark else str(renderer.render(part)))
+    renderer.disable(["image", "link", "autolink", "reference", "html_block", "html_inline"])
+    parts, between = [], list[str]()
+    for line in [*text.split("\n"), CLOSED]:
+        image = _IMAGE.fullmatch(line)
+        if not _FOLD.fullmatch(line) and not (image and image[2] in pictures):
+            between.append(line)
+            continue
+        parts.append(str(renderer.render("\n".join(between))))
+        between.clear()
+        if image:
+            line = f'<p><img src="{_data(pictures[image[2]])}" alt="{html.escape(image[1])}"></p>'
+        parts.append(line)
+    parts.pop()  # the mark that was added
 
     def marked(match: re.Match[str]) -> str:
         return match[0].replace("<table>", '<table class="wide">', 1) if match[1].count("<th") > WIDE else match[0]
@@ -204,7 +258,8 @@ def _table(lines: Sequence[str], width: int) -> list[str]:
 
 
 def _split(line: str) -> list[str]:
-    return line.strip().removeprefix("|").removesuffix("|").split("|")
+    cells = _BAR.split(line.strip().removeprefix("|").removesuffix("|"))
+    return [cell.replace("\\|", "|") for cell in cells]
 
 
 def _is_rule(line: str) -> bool:

@@ -22,6 +22,7 @@ from rich.progress import (
 from bench.model.comparisons import Judgement
 from bench.model.records import Case, Launch
 from bench.model.units import format_seconds
+from bench.model.visible import visible
 from bench.report.labels import label, ranks_text
 
 
@@ -51,7 +52,15 @@ class ProgressBar:
 
     def print_failure(self, text: str) -> None:
         """Print a red line that stays. It is no markup: gloo's messages have brackets."""
-        self._console.print(text, style="red", highlight=False, markup=False, soft_wrap=True)
+        self._line(text, "red")
+
+    def _line(self, text: str, style: str | None = None) -> None:
+        self._console.print(visible(text), style=style, highlight=False, markup=False, soft_wrap=True)
+
+    def _describe(self, text: str, **changes: float) -> None:
+        """Show what is done now."""
+        self._progress.update(self._task, description=visible(text), **changes)  # type: ignore[arg-type]
+        self._progress.refresh()
 
 
 class CaseProgress(ProgressBar):
@@ -65,14 +74,13 @@ class CaseProgress(ProgressBar):
     def launching(self, launch: Launch) -> None:
         """Ranks are being started: without a terminal, a line."""
         if self._console.is_terminal:
-            self._show(_words(launch))
+            self._describe(_words(launch))
         else:
-            text = f"{_words(launch)}: {len(launch.cases)} cases"
-            self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+            self._line(f"{_words(launch)}: {len(launch.cases)} cases")
 
     def round_begins(self, launch: Launch, number: int) -> None:
         """Every case is visited once more; number 0 is the warm-up."""
-        self._show(f"{_words(launch)}, {f'round {number}' if number else 'warm-up'}")
+        self._describe(f"{_words(launch)}, {f'round {number}' if number else 'warm-up'}")
 
     def ended(self, case: Case, failure: str | None) -> None:
         """A case is measured, or has failed for a reason."""
@@ -84,10 +92,6 @@ class CaseProgress(ProgressBar):
         """Add so many measurements to the total; subtract them if negative."""
         self._total += further
         self._progress.update(self._task, total=self._total)
-
-    def _show(self, text: str) -> None:
-        self._progress.update(self._task, description=text)
-        self._progress.refresh()
 
 
 def _words(launch: Launch) -> str:
@@ -106,8 +110,7 @@ class PairProgress(ProgressBar):
 
     def show_pairs(self, pairs: int, spent_s: float) -> None:
         """So many pairs are measured."""
-        self._progress.update(self._task, description=f"pair {pairs}: {self._judged}", completed=spent_s)
-        self._progress.refresh()
+        self._describe(f"pair {pairs}: {self._judged}", completed=spent_s)
 
     def show_look(self, whole: Judgement | None, verdicts: Sequence[str], pairs: int) -> None:
         """The judgements at a look; without a terminal, a line."""
@@ -118,4 +121,4 @@ class PairProgress(ProgressBar):
             index = f"B / A {ratio.value:.3f} [{ratio.low:.3f} – {ratio.high:.3f}], "
         self._judged = f"{index}{counts}"
         if not self._console.is_terminal:
-            self._console.print(f"{pairs} pairs: {self._judged}", highlight=False, markup=False, soft_wrap=True)
+            self._line(f"{pairs} pairs: {self._judged}")

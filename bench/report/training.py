@@ -210,18 +210,13 @@ def bounds(interval: Interval | None) -> str:
     return f"[{between(*map(seconds, limits))}]" if limits else NOTHING
 
 
-def cell(text: str) -> str:
-    """Text of a failure or of a user, made fit for one cell of a Markdown table."""
-    return " ".join(text.split()).replace("|", "\\|")
-
-
 def _value(interval: Interval | None) -> float | None:
     return None if interval is None else interval.value
 
 
 def _listed(items: Iterable[str], separator: str = "; ") -> str:
     """Each item once, the first MOST_NAMED of them, in one cell."""
-    distinct = list(dict.fromkeys(map(cell, items)))
+    distinct = list(dict.fromkeys(map(markdown.cell, items)))
     more = [f"and {len(distinct) - MOST_NAMED} more"] if len(distinct) > MOST_NAMED else []
     return separator.join(distinct[:MOST_NAMED] + more) or NOTHING
 
@@ -331,7 +326,7 @@ def refused(scenario: ScenarioAnalysis, elsewhere: Collection[Case] = ()) -> str
     """Strategies without times, with the reason, but for those whose failures stand elsewhere."""
     names = names_of(scenario)
     return markdown.lines(
-        f"**{names[result.label]}** got no times: {cell(result.refused)}"
+        f"**{names[result.label]}** got no times: {markdown.cell(result.refused)}"
         for result in ordered(scenario)
         if result.refused and result.case not in elsewhere
     )

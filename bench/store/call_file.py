@@ -5,14 +5,16 @@ one line with the number of the line, for what cannot be read.
 """
 
 import dataclasses
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 import orjson
 from pydantic import TypeAdapter, ValidationError
 
+from bench.catalog.dtypes import DTYPES
 from bench.model.errors import ForeignError
-from bench.model.recorded_calls import CallList, RankRecording, RecordedCall
+from bench.model.recorded_calls import CallList, RecordedCall
 from bench.model.records import Json
 
 SUFFIX = ".calls.jsonl"
@@ -21,6 +23,8 @@ VERSION = 2
 # A call must name these, even where they are unknown.
 REQUIRED = ("operation", "dtype", "elements_in", "elements_out")
 MOST_CALLS = 2_000_000
+# Longest line: a call of the most ranks, with its splits.
+MOST_LINE = 8 * 2**20
 T = TypeVar("T")
 
 
@@ -51,25 +55,33 @@ def to_text(recorded: CallList) -> str:
 def read(path: Path) -> CallList:
     """The list in a file."""
     try:
-        lines = path.read_bytes().splitlines()
+        with path.open("rb") as file:
+            return _read(path, file)
     except OSError as error:
         raise ForeignError(f"{path}: {(error.strerror or str(error)).lower()}") from None
-    if len(lines) > MOST_CALLS:
-        raise ForeignError(f"{path}: {len(lines)} lines; at most {MOST_CALLS} calls are read")
-    header = _json(lines[0] if lines else b"", path, 1)
+
+
+def _read(path: Path, file: IO[bytes]) -> CallList:
+    lines = enumerate(iter(partial(file.readline, MOST_LINE), b""), 1)
+    header = _json(next(lines, (1, b""))[1], path, 1)
     if header.get("format") != FORMAT:
         raise ForeignError(f'{path}:1: no list of calls: its first line must have "format": "{FORMAT}"')
     if header.get("version") != VERSION:
         raise ForeignError(f"{path}:1: version {header.get('version')}; this CollBench reads {VERSION}")
-    calls = [_call(line, path, number) for number, line in enumerate(lines[1:], 2) if line.strip()]
+    calls = []
+    for number, line in lines:
+        if number > MOST_CALLS + 1:
+            raise ForeignError(f"{path}: more than {MOST_CALLS} calls")
+        if line.strip():
+            calls.append(_call(line, path, number))
     ranks, taken = [], 0
-    for rank in header.pop("ranks", [{"rank": 0, "source": str(path), "calls": len(calls)}]):
-        try:
-            of_rank = tuple(calls[taken : taken + rank["calls"]])
-            ranks.append(RankRecording(str(rank["source"]), rank["rank"], of_rank))
-            taken += rank["calls"]
-        except (KeyError, TypeError) as error:
-            raise ForeignError(f"{path}:1: ranks: {error} is missing or no number") from None
+    try:
+        for rank in header.pop("ranks", [{"rank": 0, "source": str(path), "calls": len(calls)}]):
+            of_rank = calls[taken : taken + max(0, rank["calls"])]
+            ranks.append({"source": str(rank["source"]), "rank": rank["rank"], "calls": tuple(of_rank)})
+            taken += max(0, rank["calls"])
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ForeignError(f"{path}:1: ranks: {error} is missing or no number") from None
     if taken != len(calls):
         raise ForeignError(f"{path}: its header counts {taken} calls, and {len(calls)} follow")
     known = {field.name for field in dataclasses.fields(CallList)}
@@ -95,7 +107,10 @@ def _call(line: bytes, path: Path, number: int) -> RecordedCall:
     unknown = sorted(set(data) - {field.name for field in dataclasses.fields(RecordedCall)})
     if unknown:
         raise ForeignError(f"{path}:{number}: unknown field {unknown[0]!r}")
-    return _validated(RecordedCall, data, path, number)
+    call = _validated(RecordedCall, data, path, number)
+    if call.dtype is not None and call.dtype not in DTYPES:
+        raise ForeignError(f"{path}:{number}: dtype: {call.dtype!r:.60} is none of {', '.join(DTYPES)}, null")
+    return call
 
 
 def _validated(kind: type[T], data: Json, path: Path, number: int) -> T:

@@ -1,7 +1,7 @@
-"""Convert records to JSON and back: plan.json, lines of samples.jsonl, jobs.
+"""Convert records to JSON and back: plan.json, lines of samples.jsonl, jobs, and the values that ranks gather.
 
-In: a Plan, a Job or Samples. Out: JSON or bytes; and the other way round. Touches no file: `store` does. The format is
-described in docs/results-format.md.
+In: a Plan, a Job, Samples or a gathered value. Out: JSON or bytes; and the other way round. Touches no file: `store`
+does. The format is described in docs/results-format.md.
 """
 
 from __future__ import annotations
@@ -12,22 +12,49 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import orjson
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import to_json
 
+from bench.catalog.backends import BACKENDS
+from bench.catalog.dtypes import BYTES, DTYPES, REDUCE_OPS
+from bench.catalog.metrics import METRICS
+from bench.catalog.operations import OPERATIONS
 from bench.catalog.strategies import strategy_of
-from bench.model.records import OPTIONS, Aggregate, Case, Failure, Job, Json, Plan, Samples, Timings, Usage, settings_of
+from bench.model.recorded_calls import MOST_ELEMENTS, MOST_RANKS
+from bench.model.records import (
+    OPTIONS,
+    Aggregate,
+    Case,
+    Failure,
+    Job,
+    Json,
+    Plan,
+    Samples,
+    Side,
+    Timings,
+    Usage,
+    settings_of,
+)
 from bench.model.training import InvariantCheck, StepDetail
 
 if TYPE_CHECKING:
     from bench.model.records import Integers
 
+# Field of a case → the names that it may have.
+NAMED: dict[str, set[str]] = {
+    "op": {*OPERATIONS},
+    "backend": {*BACKENDS},
+    "dtype": {*DTYPES, BYTES.name},
+    "metric": {*METRICS},
+    "reduce_op": {*REDUCE_OPS},
+}
 # Of `Timings`: those that not every operation or device has.
 OTHER_ARRAYS = ("host_ns", "wait_ns", "inner_start_ns", "inner_duration_ns")
 
 
 @functools.cache
 def _adapter(kind: Any) -> TypeAdapter[Any]:
-    """Made on first use: a rank writes lines and reads none, so it needs no adapter."""
+    """Made on first use: a rank needs those of the values that it gathers (`prepare_to_gather`), and no other."""
     return TypeAdapter(kind)
 
 
@@ -53,12 +80,19 @@ def plan_from_json(data: Json) -> Plan:
     """The inverse of `plan_to_json`; raises ValueError, KeyError or TypeError on anything else."""
     cases = [_case_from_json(case) for case in data["cases"]]
     order = [
-        {**launch, "number": launch["launch"], "cases": [cases[number] for number in launch["cases"]]}
+        {**launch, "number": launch["launch"], "cases": [cases[_place(number)] for number in launch["cases"]]}
         for launch in data["order"]
     ]
     skips = [{**skip, "case": _case_from_json(skip["case"])} for skip in data["skips"]]
     plan: Plan = _adapter(Plan).validate_python({**data, "order": order, "skips": skips})
     return plan
+
+
+def _place(number: int) -> int:
+    """A place in a list, counted from its beginning: Python would count a negative one from the end."""
+    if number < 0:
+        raise ValueError(f"case {number}: no such place")
+    return number
 
 
 def _case_to_json(case: Case) -> Json:
@@ -69,6 +103,15 @@ def _case_to_json(case: Case) -> Json:
 
 def _case_from_json(data: Json) -> Case:
     case: Case = _adapter(Case).validate_python(data)
+    for name, known in NAMED.items():
+        if getattr(case, name) not in known:
+            raise ValueError(f"{name} {getattr(case, name)!r:.60}: CollBench has no such")
+    if case.strategy:
+        strategy_of(case.strategy)
+    limits = {"world_size": (1, MOST_RANKS), "size_bytes": (0, MOST_ELEMENTS), "root": (0, case.world_size - 1)}
+    for name, (low, high) in limits.items():
+        if not low <= getattr(case, name) <= high:
+            raise ValueError(f"{name} {getattr(case, name)}: from {low} to {high}")
     return case
 
 
@@ -76,6 +119,35 @@ def job_from_json(data: Json) -> Job:
     """The job that a message carries, as `dataclasses.asdict` wrote it; raises ValueError on anything else."""
     job: Job = _adapter(Job).validate_python(data)
     return job
+
+
+def side_from_json(data: Json) -> Side:
+    """What a manifest says of a side, as `dataclasses.asdict` wrote it; raises ValueError on anything else."""
+    side: Side = _adapter(Side).validate_python(data)
+    if side.python is not None and not side.python.startswith("/"):
+        raise ValueError(f"python: {side.python!a} is no absolute path of an interpreter")
+    return side
+
+
+def prepare_to_gather(*kinds: Any) -> None:
+    """Make what reads values of these types: 20 ms for a large one, which a forked rank then saves."""
+    for kind in kinds:
+        _adapter(kind)
+
+
+def gathered_to_text(value: Any) -> str:
+    """A value that a rank sends to the others, as JSON; NaN and infinity are kept."""
+    return to_json(value, inf_nan_mode="constants").decode()
+
+
+def gathered_from_text(text: str, kind: Any) -> Any:
+    """The inverse of `gathered_to_text`; raises ValueError, in one line, if it is not of this type."""
+    try:
+        return _adapter(kind).validate_json(text, strict=True)
+    except ValidationError as error:
+        problem = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, problem["loc"]))
+        raise ValueError(f"{where} {problem['msg']}".strip()) from None
 
 
 def variables_of(job: Job | Plan) -> list[tuple[str, str]]:
@@ -108,7 +180,7 @@ def samples_to_line(samples: Samples) -> bytes:
         data["checks"] = [dataclasses.asdict(check) for check in samples.checks]
     if samples.detail is not None:
         data["detail"] = dataclasses.asdict(samples.detail)
-    return json.dumps(data, separators=(",", ":"), ensure_ascii=False).encode()
+    return json.dumps(data, separators=(",", ":"), ensure_ascii=False).encode(errors="backslashreplace")
 
 
 def samples_from_line(line: bytes) -> Samples:
@@ -117,7 +189,10 @@ def samples_from_line(line: bytes) -> Samples:
     data: Json = orjson.loads(line)
     samples = Samples(
         case=_case_from_json(data["case"]),
-        **{name: data[name] for name in ("launch", "unix_s", "base_ns", "stopped_by")},
+        launch=_adapter(int).validate_python(data["launch"]),
+        unix_s=_adapter(float).validate_python(data["unix_s"]),
+        base_ns=_adapter(int).validate_python(data["base_ns"]),
+        stopped_by=_adapter(str | None).validate_python(data["stopped_by"]),
         warmup=_timings_from_json(data["warmup"]),
         timed=_timings_from_json(data["timed"]),
         usage=_adapter(Usage | None).validate_python(data["usage"]),

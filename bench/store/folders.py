@@ -3,7 +3,8 @@
 In: a plan, samples as they are measured, finished documents. Out: a run, or a list of folders. `encoding` converts
 plans and samples to JSON and back. No other module writes these files, except log.txt, to which ranks and launchers
 append. `samples.jsonl` is appended and synced line by line and never rewritten; every other file is written whole or
-not at all (a temporary file, then a rename). Only one process at a time holds the `Journal` of a run.
+not at all (a temporary file of a new name, then a rename, then the folder is synced). Only one process at a time holds
+the `Journal` of a run.
 """
 
 from __future__ import annotations
@@ -12,33 +13,42 @@ import contextlib
 import csv
 import dataclasses
 import errno
+import functools
 import gc
 import json
 import os
 import re
+import secrets
 import shutil
+import stat
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from bench.model.errors import ForeignError, StoreError
 from bench.model.recorded_calls import CallList
-from bench.model.records import Json, Plan, Run, Samples
+from bench.model.records import Json, Plan, Run, Samples, Side
+from bench.model.units import format_bytes
 from bench.store import locks
+from bench.store.locks import Owner
 
 # Increased when a reader of the previous schema would misread what is written. Runs of any other schema are refused.
 SCHEMA = 5
 
 MANIFEST, CONFIG, PLAN, ENVIRONMENT = "manifest.json", "config.yaml", "plan.json", "environment.json"
 SAMPLES, LOG, SUMMARY, REPORT = "samples.jsonl", "log.txt", "summary.csv", "report.md"
+# Who measures into the run: there for as long as it does, or until the next one does.
+OWNER = "owner.json"
 # The recorded job, of a run that makes its calls again.
 RECORDING = "recording.calls.jsonl"
 # A run of two sides (verb `ab`) has these besides, and lines of samples.jsonl begin with their side. RUN:a and RUN:b
 # name the sides; their documents are in folders of that name.
 SIDES = ("a", "b")
 CONFIG_B, PLAN_B = "config-b.yaml", "plan-b.json"
+# Largest document, and largest line of samples: of thousands of ranks they have some megabytes.
+MOST_BYTES = 2**28
 # Damaged lines that are named one by one.
 MOST_DAMAGED = 5
 TORN = "the last line of samples.jsonl was torn by a crash; that case counts as not measured"
@@ -112,16 +122,27 @@ def make_folder(path: Path) -> None:
 
 def write(path: Path, content: bytes | str) -> None:
     """Write a file whole or not at all."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
-        with temporary.open("wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
+        with temporary.open("xb") as file:  # a file or link that is there already is not followed
+            file.write(content.encode(errors="backslashreplace") if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
+        _sync_folder(path.parent)
     except OSError as error:
         temporary.unlink(missing_ok=True)
         raise StoreError(f"{path}: {reason_of(error)}") from None
+
+
+def _sync_folder(path: Path) -> None:
+    """Force to disk which files a folder has: a rename is lost in a power failure otherwise."""
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with contextlib.suppress(OSError):  # some network file systems refuse
+            os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def update_manifest(path: Path, **changes: Any) -> None:
@@ -140,49 +161,91 @@ def discard(path: Path) -> None:
 
 
 def is_being_written(path: Path) -> bool:
-    """Whether a living process holds the run's journal."""
+    """Whether a living process holds the run's journal, as far as can be told from here."""
     try:
-        fd = os.open(path / SAMPLES, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
+        fd = open_plain(path / SAMPLES, os.O_RDONLY)
+    except StoreError:
         return False
     try:
-        return locks.shared(fd) is False
+        taken = locks.shared(fd)
+        return taken is False or _other_owner(path, taken) is not None
     finally:
         os.close(fd)
+
+
+def open_plain(path: Path, flags: int) -> int:
+    """A descriptor of a file that is neither a link nor a pipe or device. Raises StoreError.
+
+    A run folder may have come from somebody else: what is added to a link would end up in a file of the user.
+    """
+    try:
+        # Without O_NONBLOCK, opening a pipe waits for its other end.
+        fd = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise StoreError(f"{path}: {'a link' if error.errno == errno.ELOOP else reason_of(error)}") from None
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise StoreError(f"{path}: no plain file")
+    return fd
+
+
+def appending(path: Path) -> BinaryIO:
+    """A plain file that is there, opened to add to it. Raises StoreError."""
+    return open(open_plain(path, os.O_WRONLY | os.O_APPEND), "ab")
+
+
+def _other_owner(path: Path, taken: bool | None) -> Owner | None:
+    """Who may be measuring into the run although its lock was taken, or although it has none; None if nobody."""
+    try:
+        owner = Owner(**json.loads((path / OWNER).read_bytes()))
+    except (OSError, ValueError, TypeError):
+        return None
+    if taken and (owner.host == locks.this_process().host or locks.reach_other_hosts(path)):
+        return None
+    return owner if owner.may_live() else None
 
 
 # ── samples, while they are measured ─────────────────────────────────────────────────────────────
 class Journal:
     """`samples.jsonl`, opened for appending and locked: a second writer gets a StoreError.
 
-    Opening it drops an incomplete last line, which only a crash while writing leaves behind. locked: False where the
-    file system has no locks, so that nothing keeps a second writer away.
+    Opening it drops an incomplete last line, which only a crash while writing leaves behind. Where locks do not keep
+    processes on other hosts away, the run names its owner (OWNER). locked: False where the file system has no locks.
+    log.txt, into which ranks write meanwhile, must be a plain file, too.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path / SAMPLES
 
     def __enter__(self) -> Journal:
+        run = self._path.parent
+        os.close(open_plain(run / LOG, os.O_RDWR))
+        self._fd = open_plain(self._path, os.O_RDWR | os.O_APPEND)
         try:
-            self._fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
-        except OSError as error:
-            raise StoreError(f"{self._path}: {reason_of(error)}") from None
-        taken = locks.exclusive(self._fd)
-        if taken is False:
+            taken = locks.exclusive(self._fd)
+            if taken is False:
+                raise StoreError(f"{run}: another process is measuring into this run")
+            if owner := _other_owner(run, taken):
+                raise StoreError(
+                    f"{run}: process {owner.pid} on host {owner.host} may be measuring into this run (the locks of "
+                    f"this file system do not tell); if it has ended, remove {run / OWNER}"
+                )
+            self.locked = bool(taken)
+            write(run / OWNER, _json_text(dataclasses.asdict(locks.this_process())))
+            content = self._path.read_bytes()
+            os.ftruncate(self._fd, content.rfind(b"\n") + 1)
+        except BaseException:
             os.close(self._fd)
-            raise StoreError(f"{self._path.parent}: another process is measuring into this run")
-        self.locked = bool(taken)
-        content = self._path.read_bytes()
-        os.ftruncate(self._fd, content.rfind(b"\n") + 1)
-        os.lseek(self._fd, 0, os.SEEK_END)
+            raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        (self._path.parent / OWNER).unlink(missing_ok=True)
         os.close(self._fd)
 
     def append(self, line: bytes) -> None:
         """Write one line (or several, joined by newlines) and force it to disk. After a failure none of it remains."""
-        end = os.lseek(self._fd, 0, os.SEEK_CUR)
+        end = os.fstat(self._fd).st_size
         rest = memoryview(line + b"\n")
         try:
             while rest:
@@ -190,7 +253,6 @@ class Journal:
             os.fsync(self._fd)
         except OSError as error:
             os.ftruncate(self._fd, end)
-            os.lseek(self._fd, end, os.SEEK_SET)
             why, run = reason_of(error), self._path.parent
             raise StoreError(
                 f"{self._path}: {why}; what was measured is kept; go on with: run --resume {run}"
@@ -203,14 +265,18 @@ def read(path: Path) -> Run:
 
     Raises StoreError with one line that says what is wrong.
     """
-    from bench.store import call_file, encoding  # as above
+    from bench.store import call_file, encoding, facts  # as above
 
     manifest = read_manifest(path)
     folder, side = _side_of(path)
+    with _naming_damage(f"{folder / MANIFEST}:"):
+        facts.check_manifest(manifest)
     if "sides" in manifest and not side:
         raise StoreError(f"{path}: a run of two sides; name one of them: {path.name}:a or {path.name}:b")
     plan_file = folder / (PLAN_B if side == SIDES[1] else PLAN)
     plan_json, environment = _read_json(plan_file, dict), _read_json(folder / ENVIRONMENT, list)
+    with _naming_damage(f"{folder / ENVIRONMENT}:"):
+        facts.check_environment(environment)
     lines, warnings = _read_lines(folder / SAMPLES, encoding.samples_from_line, _start_of(side) if side else None)
     # A launch of training steps that was interrupted while its lines were written has been measured again.
     samples = list({(entry.case, entry.launch): entry for entry in lines}.values())
@@ -248,6 +314,17 @@ def read_plans(path: Path) -> tuple[Plan, Plan]:
         with _naming_damage(f"{path / name}:"):
             plans.append(encoding.plan_from_json(_read_json(path / name, dict)))
     return plans[0], plans[1]
+
+
+def read_sides(path: Path) -> dict[str, Side]:
+    """What was asked of each side, as the manifest has it; empty for a run that has no sides."""
+    from bench.store import encoding  # as above
+
+    sides = read_manifest(path).get("sides")
+    if sides is None:
+        return {}
+    with _naming_damage(f"{path / MANIFEST}: sides:"):
+        return {side: encoding.side_from_json(sides[side]) for side in SIDES}
 
 
 def read_manifest(path: Path) -> Json:
@@ -344,8 +421,8 @@ def _read_lines(
     # Without garbage collection: to search the millions of short-lived integers for cycles takes a fifth of the time.
     gc.disable()
     try:
-        with path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
+        with open(open_plain(path, os.O_RDONLY), "rb") as file:
+            for number, line in enumerate(iter(functools.partial(file.readline, MOST_BYTES), b""), start=1):
                 if not line.endswith(b"\n"):
                     damaged.append(TORN)
                     break
@@ -372,7 +449,7 @@ def _naming_damage(where: str) -> Iterator[None]:
     """Turn what reading a damaged value raises into a StoreError of one line."""
     try:
         yield
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         missing = "is missing" if isinstance(error, KeyError) else ""
         reason = " ".join(f"{error} {missing}".split())[:120]
         raise StoreError(f"{where} damaged: {reason}") from None
@@ -380,7 +457,11 @@ def _naming_damage(where: str) -> Iterator[None]:
 
 def _read_json(path: Path, kind: type[T]) -> T:
     try:
-        value = json.loads(path.read_bytes())
+        with path.open("rb") as file:
+            content = file.read(MOST_BYTES + 1)
+        if len(content) > MOST_BYTES:
+            raise StoreError(f"{path}: larger than {format_bytes(MOST_BYTES)}")
+        value = json.loads(content)
     except OSError as error:
         raise StoreError(f"{path}: {reason_of(error)}") from None
     except (ValueError, RecursionError) as error:
@@ -400,4 +481,9 @@ def reason_of(error: OSError) -> str:
 def _json_text(value: Any) -> bytes:
     text = json.dumps(value, indent=1, ensure_ascii=False)
     # Lists of plain numbers are put on one line, so that a plan's order stays readable.
-    return re.sub(r"\[\s+([-0-9.,\s]+?)\s+\]", lambda m: "[" + " ".join(m[1].split()) + "]", text).encode() + b"\n"
+    return (
+        re.sub(r"\[\s+([-0-9.,\s]+?)\s+\]", lambda m: "[" + " ".join(m[1].split()) + "]", text).encode(
+            errors="backslashreplace"
+        )
+        + b"\n"
+    )

@@ -1,12 +1,20 @@
-"""Lock open files, as far as their file system can.
+"""Lock open files, as far as their file system can, and name who has opened one, as far as locks do not tell.
 
 In: a file descriptor. Out: whether the lock was taken. Some file systems of clusters have no locks (Lustre mounted
-without `flock`: ENOSYS); then nothing keeps two processes apart, and whoever asked says so.
+without `flock`: ENOSYS), others have locks that reach no other host; then the record of an `Owner` has to do.
 """
 
 import errno
 import fcntl
+import os
+import socket
+from dataclasses import dataclass
+from pathlib import Path
 
+import psutil
+
+# Mount options of NFS and Lustre with which a lock is kept on one host.
+LOCAL = frozenset({"nolock", "local_lock=all", "local_lock=flock", "localflock"})
 NO_LOCKS = frozenset({errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK})
 
 
@@ -35,3 +43,41 @@ def _taken(fd: int, how: int) -> bool | None:
             return None
         raise
     return True
+
+
+def reach_other_hosts(path: Path) -> bool:
+    """Whether a lock in this file system keeps processes on other hosts away, too, by its mount options."""
+    mounts = {mount.mountpoint: mount.opts for mount in psutil.disk_partitions(all=True)}
+    place = next((str(folder) for folder in (path.resolve(), *path.resolve().parents) if str(folder) in mounts), "/")
+    return not LOCAL & set(mounts.get(place, "").split(","))
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """A process, as another host can name it. boot: the boot id of its kernel. began: its start in Unix time."""
+
+    host: str
+    boot: str
+    pid: int
+    began: float
+
+    def may_live(self) -> bool:
+        """False if it has surely ended; of processes on other hosts nothing is known."""
+        if (self.host, self.boot) != (socket.gethostname(), _boot()):
+            return self.host != socket.gethostname()
+        try:
+            return abs(psutil.Process(self.pid).create_time() - self.began) < 1
+        except psutil.Error:
+            return False
+
+
+def this_process() -> Owner:
+    """The owner that this process is."""
+    return Owner(socket.gethostname(), _boot(), os.getpid(), psutil.Process().create_time())
+
+
+def _boot() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:  # not Linux
+        return ""

@@ -8,10 +8,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from bench.importers import memory
 from bench.importers.traces.execution_trace import read_execution_trace
 from bench.importers.traces.kineto import read_kineto
 from bench.importers.traces.nccl_records import read_flight_recorder, read_inspector
-from bench.importers.traces.recordings import texts
+from bench.importers.traces.recordings import texts, whole
 from bench.model.errors import ForeignError
 from bench.model.recorded_calls import CallList, RankRecording, RecordedCall
 from bench.model.records import Json
@@ -47,8 +48,13 @@ WITHOUT_DATA = {"barrier"}
 def read(paths: Sequence[Path]) -> CallList:
     """The calls of a job. Raises ForeignError for what cannot be read, or if files of different formats are mixed."""
     paths = files(paths)
-    if len(paths) == 1 and call_file.is_call_list(paths[0]):
-        return call_file.read(paths[0])
+    with memory.limited(paths):
+        if len(paths) == 1 and call_file.is_call_list(paths[0]):
+            return call_file.read(paths[0])
+        return _read(paths)
+
+
+def _read(paths: Sequence[Path]) -> CallList:
     kind = ""
     ranks: list[RankRecording] = []
     left_out: Counter[str] = Counter()
@@ -63,14 +69,17 @@ def read(paths: Sequence[Path]) -> CallList:
             try:
                 of_file, job = reader(name, text, left_out)
                 ranks += of_file
-            except (AttributeError, LookupError, TypeError, ValueError, ArithmeticError) as error:
-                # a value of another type than the format's
+            except (AttributeError, LookupError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
+                # a value of another type or size than the format's
                 reason = (str(error).splitlines() or [""])[0][:120]
                 raise ForeignError(f"{name}: not as {kind} writes it: {reason}") from None
     if not any(rank.calls for rank in ranks):
         names = ", ".join(path.name for path in paths)
         raise ForeignError(f"{names}: no call of a collective is recorded")
-    return _assembled(kind, ranks, left_out, job)
+    try:
+        return _assembled(kind, ranks, left_out, job)
+    except ValueError as error:
+        raise ForeignError(f"{paths[0]}: not as {kind} writes it: {error}") from None
 
 
 def _format(name: str, text: str) -> tuple[str, Reader]:
@@ -91,12 +100,15 @@ def files(paths: Sequence[Path]) -> list[Path]:
     """
     named = []
     for path in paths:
-        if path.is_dir():
-            inside = sorted(entry for entry in path.iterdir() if entry.is_file() and not entry.name.startswith("."))
-        elif not path.exists() and set(str(path)) & set("*?["):
-            inside = sorted(Path(path.anchor or ".").glob(str(path.relative_to(path.anchor))))
-        else:
-            inside = [path]
+        try:
+            if path.is_dir():
+                inside = sorted(entry for entry in path.iterdir() if entry.is_file() and not entry.name.startswith("."))
+            elif not path.exists() and set(str(path)) & set("*?["):
+                inside = sorted(Path(path.anchor or ".").glob(str(path.relative_to(path.anchor))))
+            else:
+                inside = [path]
+        except OSError as error:
+            raise ForeignError(f"{path!s:.200}: {(error.strerror or str(error)).lower()}") from None
         if not inside:
             raise ForeignError(f"{path}: no file of a recording is there")
         named += inside
@@ -107,9 +119,9 @@ def _assembled(kind: str, recorded: Sequence[RankRecording], left_out: Counter[s
     """One list of all ranks. job: what Kineto's last file tells."""
     ranks = sorted(recorded, key=lambda rank: (rank.rank is None, rank.rank or 0, rank.source))
     numbers = [rank.rank for rank in ranks if rank.rank is not None]
-    if len(set(numbers)) < len(numbers):
-        twice = next(number for number in numbers if numbers.count(number) > 1)
-        raise ForeignError(f"rank {twice} is there twice: give each rank's file once")
+    twice = [number for number, times in Counter(numbers).items() if times > 1]
+    if twice:
+        raise ForeignError(f"rank {twice[0]} is there twice: give each rank's file once")
     calls = [call for rank in ranks for call in rank.calls]
     unknown = {
         what: missing
@@ -117,7 +129,7 @@ def _assembled(kind: str, recorded: Sequence[RankRecording], left_out: Counter[s
         if (missing := sum(asked(call) is None for call in calls if call.operation not in WITHOUT_DATA))
     }
     sizes = [call.group_size for call in calls if call.group_size]
-    world = job.get("world_size") or max([*sizes, len(ranks), *(number + 1 for number in numbers)])
+    world = whole(job.get("world_size")) or max([*sizes, len(ranks), *(number + 1 for number in numbers)])
     backend = str(job.get("backend") or "")
     return CallList(
         kind=kind,

@@ -10,7 +10,16 @@ import re
 from collections import Counter
 from typing import Any
 
-from bench.importers.traces.recordings import ROOTED, LongObject, dtype_of, operation_of, rank_of, whole
+from bench.importers.traces.recordings import (
+    ROOTED,
+    LongObject,
+    dtype_of,
+    numbers,
+    operation_of,
+    rank_of,
+    ranks_from,
+    whole,
+)
 from bench.model.recorded_calls import RankRecording, RecordedCall
 from bench.model.records import Json
 
@@ -56,8 +65,8 @@ def _groups(node: Json) -> dict[str, tuple[int, ...]]:
             continue
         for group in groups if isinstance(groups, list) else []:
             if isinstance(group, dict) and "pg_name" in group:
-                ranks = group.get("ranks") or range(int(group.get("group_size", 0)))
-                ranks_of[str(group["pg_name"])] = tuple(int(rank) for rank in ranks)
+                ranks = numbers(group.get("ranks")) or ranks_from(whole(group.get("group_size")) or 0)
+                ranks_of[str(group["pg_name"])] = ranks
     return ranks_of
 
 

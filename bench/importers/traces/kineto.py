@@ -8,7 +8,6 @@ CPU events of NCCL calls are those of enqueueing; a call without a kernel has no
 """
 
 import bisect
-import math
 import re
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Sequence
@@ -21,10 +20,12 @@ from bench.importers.traces.recordings import (
     ROOTED,
     LongObject,
     dtype_of,
+    elements,
     member,
     numbers,
     operation_of,
     peer_of,
+    ranks_from,
     whole,
 )
 from bench.model.recorded_calls import RankRecording, RecordedCall
@@ -107,7 +108,7 @@ def read_kineto(name: str, text: str, left_out: Counter[str]) -> tuple[list[Rank
     job: Json = source.rest.get("distributedInfo") or {}
     # The groups that the head of the file describes: those of this rank.
     groups = {
-        str(group.get("pg_name")): tuple(group.get("ranks") or range(int(group.get("pg_size", 0))))
+        str(group.get("pg_name")): numbers(group.get("ranks")) or ranks_from(whole(group.get("pg_size")) or 0)
         for group in job.get("pg_config") or ()
         if isinstance(group, dict)
     }
@@ -227,7 +228,7 @@ def _group(args: Json, groups: dict[str, tuple[int, ...]]) -> tuple[int, ...] | 
         return listed
     start, stride = whole(args.get("Global rank start")), whole(args.get("Global rank stride"))
     if size and start is not None and stride is not None and stride > 0:
-        return tuple(range(start, start + stride * size, stride))
+        return ranks_from(size, start, stride)
     known = groups.get(str(args.get("Process Group Name")))
     return known if known and (not size or len(known) == size) else None
 
@@ -344,7 +345,7 @@ def _operators_around(events: _Events) -> dict[int, Json]:
 def _sizes(dims: object) -> list[int]:
     """Elements of each tensor in "Input Dims"; what is no list of numbers is no tensor."""
     return [
-        math.prod(dim)
+        elements(dim)
         for dim in (dims if isinstance(dims, list) else [])
         if isinstance(dim, list) and dim and all(isinstance(number, int) for number in dim)
     ]

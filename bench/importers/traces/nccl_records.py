@@ -7,19 +7,20 @@ of one process or of several: bytes, communicators and durations, and no dtypes,
 (NCCL 2.29) writes who wrote the lines once, ahead of them, and NCCL's choice of algorithm and protocol with each call.
 """
 
-import math
 from collections import Counter, defaultdict
 from typing import Any
 
 from bench.importers.traces.recordings import (
     LongObject,
     dtype_of,
+    elements,
     entries_of,
     member,
     numbers,
     operation_of,
     peer_of,
     rank_of,
+    whole,
 )
 from bench.model.recorded_calls import RankRecording, RecordedCall
 from bench.model.records import Json
@@ -63,7 +64,7 @@ def read_flight_recorder(name: str, text: str, left_out: Counter[str]) -> tuple[
             peer=member(group, peer_of(raw)),
             start_s=None if created_ns is None or first_ns is None else (created_ns - first_ns) / 1e9,
             duration_s=None if duration_ms is None else float(duration_ms) / 1e3,
-            sequence=entry.get("p2p_seq_id") if entry.get("is_p2p") else entry.get("collective_seq_id"),
+            sequence=whole(entry.get("p2p_seq_id" if entry.get("is_p2p") else "collective_seq_id")),
         )
         calls.append(call)
     return [RankRecording(name, rank_of(name), tuple(calls))], {}
@@ -73,7 +74,7 @@ def _elements(sizes: Any) -> int | None:
     """The elements of all tensors, by their dimensions."""
     if not isinstance(sizes, list):
         return None
-    return sum(math.prod(map(int, dims)) if isinstance(dims, list) else 1 for dims in sizes)
+    return sum(elements(list(map(int, dims))) if isinstance(dims, list) else 1 for dims in sizes)
 
 
 def read_inspector(name: str, text: str, left_out: Counter[str]) -> tuple[list[RankRecording], Json]:
@@ -89,20 +90,21 @@ def read_inspector(name: str, text: str, left_out: Counter[str]) -> tuple[list[R
         choice = [str(call[key]) for key in ("coll_algo", "coll_proto") if call.get(key) is not None]
         raw = operation_of(str(call.get("coll") or call.get("p2p") or ""))
         operation = _WITHOUT_LISTS.get(raw, raw)
-        nbytes, ranks = call.get("coll_msg_size_bytes", call.get("p2p_msg_size_bytes")), header.get("n_ranks")
+        nbytes = whole(call.get("coll_msg_size_bytes", call.get("p2p_msg_size_bytes")))
+        size = whole(header.get("n_ranks"))
         # Bytes of all-gather and reduce-scatter are one rank's part.
-        total = nbytes * ranks if isinstance(nbytes, int) and isinstance(ranks, int) else None
+        total = None if nbytes is None or size is None else nbytes * size
         time_us = call.get("coll_exec_time_us", call.get("p2p_exec_time_us"))
         recorded = RecordedCall(
             operation=operation,
             dtype=None,
             elements_in=total if operation == "reduce_scatter" else nbytes,
             elements_out=total if operation == "all_gather" else nbytes,
-            group_size=ranks if isinstance(ranks, int) else None,
+            group_size=size,
             communicator=str(header.get("id") or "") or None,
-            peer=call.get("p2p_peer"),
+            peer=whole(call.get("p2p_peer")),
             duration_s=None if time_us is None else float(time_us) * US,
-            sequence=call.get("coll_sn", call.get("p2p_sn")),
+            sequence=whole(call.get("coll_sn", call.get("p2p_sn"))),
             chosen="/".join(choice) or None,
         )
         by_rank[int(header.get("rank", -1))].append(recorded)

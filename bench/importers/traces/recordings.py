@@ -1,53 +1,140 @@
 """Open recordings, go through their long lists, and translate the names in them; shared by the readers of all formats.
 
-In: a path. Out: (name, text) of each file: plain, gzipped, or one a rank in a tar; and entries of a long JSON list, one
+In: a path. Out: (name, text) of each file: plain, packed, or one a rank in a tar; and entries of a long JSON list, one
 at a time: a file of 300 MB as one tree of Python objects would take some 3 GB, entry by entry it takes little more than
 its text. Raises ForeignError, in one line, for what cannot be read.
+
+Limits hold before the work that they limit: packed bytes before they are unpacked, unpacked bytes while they come, the
+instructions of a pickle before it is loaded, the size of a group before its ranks are listed.
 """
 
+import bz2
+import functools
 import gzip
 import io
 import json
+import lzma
+import os
 import pickle
+import pickletools
 import re
 import tarfile
 import zlib
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
-from typing import Any, Never
+from typing import IO, Any, Never
 
 from bench.catalog import dtypes
 from bench.model.errors import ForeignError
+from bench.model.recorded_calls import MOST_ELEMENTS, MOST_RANKS
 from bench.model.records import Json
+from bench.model.units import format_bytes
 
-# Largest recording, uncompressed: beyond it a file is more likely hostile than long.
+# Largest recording, unpacked, with all files of a tar: beyond it, it is more likely hostile than long.
 MOST_BYTES = 2 * 2**30
-MOST_FILES = 4096
+# Largest packed recording; traces pack to a tenth of their size or less.
+MOST_PACKED = 256 * 2**20
+# Entries of a tar, with folders and with what macOS writes beside each file.
+MOST_FILES = 16_384
+# Instructions of a pickle, of which a call in a flight recorder takes some hundreds.
+MOST_INSTRUCTIONS = 50_000_000
+# Characters of JSON that a byte of a pickle may become, for it names each text once and refers to it afterwards; and
+# characters that any pickle may become.
+UNFOLDED, LEAST_UNFOLDED = 100, 2**20
+# First bytes of a packed file → what unpacks it.
+PACKED: dict[bytes, Callable[[Any], Any]] = {
+    b"\x1f\x8b": gzip.open,
+    b"BZh": bz2.open,
+    b"\xfd7zXZ": lzma.open,
+}
+# Read at a time.
+CHUNK = 2**20
+# A tar consists of blocks of this size, and ends with blocks of zeros.
+BLOCK = tarfile.BLOCKSIZE
 # First byte of pickles since protocol 2.
 PICKLE = b"\x80"
+# The instructions of a pickle that make numbers, texts, lists and dictionaries.
+PLAIN = {
+    "PROTO", "FRAME", "STOP", "MARK", "POP", "POP_MARK", "NONE", "NEWTRUE", "NEWFALSE", "INT", "BININT", "BININT1",
+    "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT", "UNICODE", "SHORT_BINUNICODE", "BINUNICODE",
+    "BINUNICODE8", "EMPTY_LIST", "LIST", "APPEND", "APPENDS", "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3",
+    "EMPTY_DICT", "DICT", "SETITEM", "SETITEMS", "GET", "BINGET", "LONG_BINGET", "PUT", "BINPUT", "LONG_BINPUT",
+    "MEMOIZE",
+}  # fmt: skip
+KEEPING = {"PUT", "BINPUT", "LONG_BINPUT"}
 _DECODER = json.JSONDecoder()
 _SPACE = " \t\r\n,"
 
 
 # ── files ────────────────────────────────────────────────────────────────────────────────────────
+class _Unpacked(io.RawIOBase):
+    """The bytes of a file, unpacked if need be. Raises ForeignError when they are too many.
+
+    last: the last BLOCK bytes that were read.
+    """
+
+    def __init__(self, name: str, file: IO[bytes]) -> None:
+        self._name, self._left, self.last = name, MOST_BYTES, b""
+        start = file.read(6)
+        file.seek(0)
+        unpack = next((unpack for magic, unpack in PACKED.items() if start.startswith(magic)), None)
+        if unpack is not None and os.fstat(file.fileno()).st_size > MOST_PACKED:
+            raise ForeignError(f"{name}: larger than {format_bytes(MOST_PACKED)}, packed; cut it to a few steps")
+        self._file: Any = file if unpack is None else unpack(file)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._file.read(len(buffer))
+        self._left -= len(data)
+        if self._left < 0:
+            raise ForeignError(f"{self._name}: more than {format_bytes(MOST_BYTES)}, unpacked; cut it to a few steps")
+        self.last = (self.last + data)[-BLOCK:]
+        buffer[: len(data)] = data
+        return len(data)
+
+
 def texts(path: Path) -> Iterator[tuple[str, str]]:
-    """Each recording in a file, with its name; those of a tar sorted by name."""
+    """Each recording in a file, with its name; those of a tar in its order."""
     try:
-        if not tarfile.is_tarfile(path):
-            with path.open("rb") as file:
-                yield path.name, _text(path.name, file)
-            return
-        with tarfile.open(path) as archive:
-            members = [member for member in archive.getmembers() if member.isfile() and not _hidden(member.name)]
-            if len(members) > MOST_FILES:
-                raise ForeignError(f"{path}: {len(members)} files; at most {MOST_FILES} are read")
-            for member in sorted(members, key=lambda member: member.name):
-                content = archive.extractfile(member)
-                if content is not None:
-                    yield member.name, _text(f"{path.name}:{member.name}", content)
-    except (OSError, EOFError, zlib.error, tarfile.TarError) as error:
+        with path.open("rb") as file:
+            unpacked = _Unpacked(str(path), file)
+            buffered: Any = io.BufferedReader(unpacked, CHUNK)
+            if _begins_a_tar(buffered.peek(BLOCK)[:BLOCK]):
+                yield from _in_tar(path, unpacked, buffered)
+            else:
+                yield path.name, _text(path.name, buffered)
+    except (OSError, EOFError, zlib.error, lzma.LZMAError, tarfile.TarError) as error:
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         raise ForeignError(f"{path}: {reason.lower()}") from None
+    except (ValueError, LookupError, ArithmeticError, RecursionError) as error:  # a damaged header of a tar
+        raise ForeignError(f"{path}: damaged: {str(error)[:120]}") from None
+
+
+def _begins_a_tar(block: bytes) -> bool:
+    try:
+        return bool(tarfile.TarInfo.frombuf(block, "utf-8", "replace"))
+    except tarfile.HeaderError:
+        return False
+
+
+def _in_tar(path: Path, unpacked: _Unpacked, buffered: IO[bytes]) -> Iterator[tuple[str, str]]:
+    """The recordings in a tar, read from its begin to its end; one that was cut off would lack ranks without a word."""
+    with tarfile.open(fileobj=buffered, mode="r|") as archive:
+        for number, member in enumerate(archive):
+            if number == MOST_FILES:
+                raise ForeignError(f"{path}: more than {MOST_FILES} files")
+            # A sparse file names sizes that it does not have.
+            content = archive.extractfile(member) if member.isreg() and not member.issparse() else None
+            if content is not None and not _hidden(member.name):
+                yield member.name, _text(f"{path.name}:{member.name}", content)
+        rest: Any = archive.fileobj
+        while data := rest.read(CHUNK):
+            if data.strip(b"\0"):
+                raise ForeignError(f"{path}: damaged: behind its last file there is something else")
+    if unpacked.last.strip(b"\0"):
+        raise ForeignError(f"{path}: the file ends in the middle: it was cut off")
 
 
 def _hidden(name: str) -> bool:
@@ -55,14 +142,11 @@ def _hidden(name: str) -> bool:
     return name.rsplit("/", 1)[-1].startswith(".")
 
 
-def _text(name: str, file: Any) -> str:
-    """The text, uncompressed if need be; that of a pickle as JSON."""
-    start = file.read(2)
-    file.seek(0)
-    source: Any = gzip.GzipFile(fileobj=file) if start == b"\x1f\x8b" else file
-    data = source.read(MOST_BYTES + 1)
-    if len(data) > MOST_BYTES:
-        raise ForeignError(f"{name}: more than {MOST_BYTES // 2**30} GiB; cut it to a few steps")
+def _text(name: str, file: IO[bytes]) -> str:
+    """The text, unpacked if need be; that of a pickle as JSON."""
+    data = b"".join(iter(functools.partial(file.read, CHUNK), b""))
+    if data.startswith(tuple(PACKED)):
+        raise ForeignError(f"{name}: packed twice; unpack it first")
     if data[:1] == PICKLE:
         return _unpickled(name, data)
     try:
@@ -84,19 +168,28 @@ class PlainData(pickle.Unpickler):
 def _unpickled(name: str, data: bytes) -> str:
     """The data of a pickle as JSON. Raises ForeignError.
 
-    A pickle of a few hundred bytes can refer to its own lists so often that its JSON fills any memory.
+    Its instructions are read first. Nine bytes can ask for a memo of 16 GiB; a few hundred can refer to their own lists
+    so often that their JSON fills any memory.
     """
     try:
-        parts, length = [], 0
+        for number, (instruction, argument, _) in enumerate(pickletools.genops(data)):
+            if instruction.name not in PLAIN:
+                raise ValueError(f"it has {instruction.name}, and plain data needs no class and no call")
+            if instruction.name in KEEPING and int(argument or 0) > number:
+                raise ValueError(f"it keeps entry {argument}, and {number} instructions come before")
+            if number > MOST_INSTRUCTIONS:
+                raise ValueError(f"it has more than {MOST_INSTRUCTIONS} instructions")
+        text, most = io.StringIO(), min(MOST_BYTES, LEAST_UNFOLDED + UNFOLDED * len(data))
         for part in json.JSONEncoder().iterencode(PlainData(io.BytesIO(data)).load()):
-            length += len(part)
-            if length > MOST_BYTES:
-                raise ValueError(f"it holds more than {MOST_BYTES} characters")
-            parts.append(part)
-        return "".join(parts)
+            text.write(part)
+            if text.tell() > most:
+                raise ValueError(f"it unfolds to more than {format_bytes(most)}")
+        return text.getvalue()
+    except MemoryError:
+        raise
     except Exception as error:  # a damaged pickle can raise anything
-        text = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ForeignError(f"{name}: a pickle that cannot be read: {text[:120]}") from None
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ForeignError(f"{name}: a pickle that cannot be read: {reason[:120]}") from None
 
 
 class LongObject:
@@ -234,6 +327,24 @@ def numbers(value: object) -> tuple[int, ...] | None:
         return tuple(int(number) for number in listed)
     except (TypeError, ValueError):
         return None
+
+
+@functools.lru_cache(maxsize=8)  # most calls of a recording are of few groups
+def ranks_from(size: int, start: int = 0, stride: int = 1) -> tuple[int, ...]:
+    """The ranks of a group that a recording does not list. Raises ValueError if no cluster has so many."""
+    if size > MOST_RANKS or not 0 <= start + stride * max(0, size - 1) < MOST_RANKS:
+        raise ValueError(f"a group of {size} ranks from {start} on, {stride} apart; at most {MOST_RANKS} are read")
+    return tuple(range(start, start + stride * size, stride))
+
+
+def elements(dims: list[int]) -> int:
+    """Elements of a tensor with these dimensions. Raises ValueError if no memory holds so many."""
+    product = 1
+    for dim in dims:
+        product *= dim
+        if abs(product) > MOST_ELEMENTS:
+            raise ValueError(f"a tensor of more than {MOST_ELEMENTS} elements")
+    return product
 
 
 def member(group: tuple[int, ...] | None, within: int | None) -> int | None:

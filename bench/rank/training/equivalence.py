@@ -109,7 +109,7 @@ def _compare(trial: PairTrial, group: Group, steps: int) -> Json:
         role = ProcessRole(0, 1, group.world_size, int(trial.gpu or trial.data_parallel))
         steps *= group.world_size**trial.ranks.growth
         alone, losses_alone, batch_alone = train(replace(trial.alone, accumulate=1), role, trial.dtype, steps)
-    gathered = group.gather((difference(parameters, alone), losses))
+    gathered = group.gather((difference(parameters, alone), losses), tuple[float, list[float]])
     return {
         # Python's max() can lose a NaN, which is a difference too.
         "difference": float(torch.tensor([own for own, _ in gathered], dtype=torch.float64).max()),

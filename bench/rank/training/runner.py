@@ -25,8 +25,8 @@ OPTIMIZERS: dict[str, tuple[type[torch.optim.Optimizer], dict[str, Any]]] = {
     "adamw": (torch.optim.AdamW, {"lr": 1e-3}),
 }
 Batch = tuple[torch.Tensor, ...]
-# Every rank's value, on every rank.
-Gather = Callable[[Any], list[Any]]
+# Every rank's value of a type, on every rank (`Group.gather`).
+Gather = Callable[[Any, Any], list[Any]]
 SYNCHRONISERS = synchronisers.SYNCHRONISERS | torch_synchronisers.SYNCHRONISERS
 
 
@@ -177,5 +177,5 @@ def ready_order(scenario: Scenario, place: RankInfo, gather: Gather, seed: int) 
     traced = build(Strategy(REFERENCE), scenario, place, place.real, range(count), seed, traced=True)
     traced.step(traced.draw(torch.Generator().manual_seed(seed), scenario.case.batch))
     # The order of marking, not of marks: on a GPU marks cannot be compared yet, but were made in the stream's order.
-    agreed: list[int] = gather(list(traced.ready))[0]
+    agreed: list[int] = gather(list(traced.ready), list[int])[0]
     return agreed + [number for number in range(count) if number not in agreed]

@@ -13,7 +13,7 @@ import resource
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +136,7 @@ class TrainingStep(Workload):
             self._runner = self._warm()
         except REFUSALS as error:
             problem = one_line(error)
-        if problems := [text for text in stage.group.gather(problem) if text]:
+        if problems := [text for text in stage.group.gather(problem, str | None) if text]:
             self._checks.append(InvariantCheck("runs", False, problems[0]))
         if self._refusal is not None:  # I3 must not compare others with a strategy that is wrong
             self._runner = None
@@ -258,11 +258,12 @@ class TrainingStep(Workload):
 
         for _ in range(ATTEMPTS):
             noted = memory.peaks(stage.place.device, train)
-            ranks = stage.group.gather(noted and [noted[name] for name in ("initial", "before", "after", "end")])
+            own = [noted[name] for name in ("initial", "before", "after", "end")] if noted else None
+            ranks = stage.group.gather(own, list[int] | None)
             stage.transport.sent.clear()
             stage.tick()
             if all(ranks):
-                return tuple(RankMemory(*sizes) for sizes in ranks)
+                return tuple(RankMemory(*sizes) for sizes in ranks if sizes)
         return None
 
     def _alone_s(self, trained: Runner) -> tuple[float, ...]:
@@ -289,7 +290,7 @@ class TrainingStep(Workload):
             stage.group.device.synchronize()
             times_ns.append(time.perf_counter_ns() - began)
             stage.tick()
-        return tuple(max(ranks) / 1e9 for ranks in zip(*stage.group.gather(times_ns[1:]), strict=True))
+        return tuple(max(ranks) / 1e9 for ranks in zip(*stage.group.gather(times_ns[1:], list[int]), strict=True))
 
     def _timeline(self, traced: Runner) -> Timeline:
         """One step in detail: when each gradient was ready, when each call was launched and done.
@@ -309,16 +310,13 @@ class TrainingStep(Workload):
         traced.sync.close()
         group.device.synchronize()
         group.barrier()
-        ranks = []
-        for data in group.gather(asdict(_traced_step(traced, group.rank, began))):
-            calls = tuple(CallRecord(**call | {"parameters": tuple(call["parameters"])}) for call in data["calls"])
-            ranks.append(RankTimeline(**data | {"calls": calls, "ready_s": tuple(data["ready_s"])}))
+        ranks = group.gather(_traced_step(traced, group.rank, began), RankTimeline)
         names = [(name.removeprefix("module."), p) for name, p in traced.sync.module.named_parameters()]
         gradients = tuple(
             Gradient(name, p.numel(), p.numel() * p.element_size()) for name, p in names if p.requires_grad
         )
         # Clocks of different hosts cannot be compared; the ranks have left one barrier.
-        one_host = len(set(group.gather(host.hostname()))) == 1
+        one_host = len(set(group.gather(host.hostname(), str))) == 1
         first = min(rank.begin_s for rank in ranks)
         return Timeline(
             gradients if scenario.shape is None else scenario.shape.gradients,

@@ -45,6 +45,7 @@ STYLE: Any = {
     "figure.dpi": 110,
     "svg.fonttype": "none",  # text stays text: small files that can be searched
     "legend.frameon": False,
+    "text.parse_math": False,  # a name with dollars is a name
 }
 # Ratio of largest to smallest value on an axis below which labels at 1, 2 and 5 are too few.
 NARROW = 5

@@ -1,0 +1,285 @@
+"""Mutated files from outside, read by the verbs that read such files: how do they end, and what do they cost?
+
+    .venv/bin/python tests/mutations.py 500 [KIND...]     500 inputs of each kind, each kind in a process of its own
+
+Input 0 of a kind is the good file; input k is the same in every run. Prints a table: how many commands ended with which
+exit code; how many were bad: ended in a traceback, took more than LONGEST_S seconds or printed a character that
+a terminal obeys; the longest seconds and the peak of memory. Exit code 1 if one was bad, or with more than MOST_MIB.
+"""
+
+# ruff: noqa: E402
+import contextlib
+import copy
+import io
+import json
+import os
+import pickle
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+import foreign
+from bench.cli.app import call
+from bench.model.visible import visible
+from bench.store import call_file, folders
+
+# A mutated input is small: what takes longer on a busy machine hangs.
+LONGEST_S, MOST_MIB = 60, 1024
+REFUSED = 2
+EXAMPLE = ROOT / "docs" / "example" / "before"
+REPLAY = "backends: [gloo]\nworld_sizes: [2]\noperations: [replay]\nrecording: [{}]\n"
+LOOK = ("replay", "--look", "--no-plots")
+ODD = (
+    None, True, 0, -1, 3, 10**9, 2**31, 2**63, -(2**70), 10**400, 1e-9, 1e308, float("nan"), float("inf"), "", "x",
+    "nan", "-1", "\x1b[2J\u202e\ud800", "<img src=http://a.example>|`", "=1+1", "a/b", "x" * 5000, [], {}, [[]], [0],
+    {"x": 1}, ["x", 1, None], [[1, 2], [3]],
+)  # fmt: skip
+PIECES = (
+    b"\n", b"\r", b"\0", b"\x1b[31m", b"9" * 60, b"-1", b"1e999", b"nan", b" 0 ", b"\xff\xfe", b'"', b"{", b"}", b"[",
+    b"]", b":", b"- ", b"*a", b"&a", b"!!python/object:os.system", b"1000000000", b"null", b"[" * 2000, b"{x: " * 200,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of file. content: a good one. name: as which it is written. commands: the verbs that read it."""
+
+    content: bytes
+    name: str
+    commands: tuple[tuple[str, ...], ...]
+
+
+def recordings() -> dict[str, Kind]:
+    import test_traces as samples
+
+    events = [samples.param_event(100 * number, "allreduce") for number in range(4)]
+    events += [samples.kernel(100 * number + 50, 40, 100 * number) for number in range(4)]
+    kineto = samples.kineto(events, pg_config=[{"pg_name": "7", "ranks": [1, 3]}])
+    node = {
+        "id": 9,
+        "name": "record_param_comms",
+        "attrs": [{"name": "collective_name", "value": "allreduce"}, {"name": "pg_size", "value": 2}],
+        "inputs": {"values": [[[4, 4, 0, 80, 4, "cpu"]], 12, ["3", "group"], 0, "allreduce", [], [], 0, 1, 2]},
+        "outputs": {"values": [[[5, 5, 0, 80, 4, "cpu"]]]},
+    }
+    groups = json.dumps([{"pg_name": "3", "ranks": [0, 1], "group_size": 2}])
+    first = {"id": 1, "name": "## process_group:init ##", "inputs": {"values": [groups]}}
+    inspector = {
+        "header": {"id": "0xe6", "rank": 0, "n_ranks": 2},
+        "coll_perf": {"coll": "AllReduce", "coll_sn": 9, "coll_msg_size_bytes": 1000, "coll_exec_time_us": 41},
+    }
+    fields = {
+        "dtype": "float32",
+        "elements_in": 80,
+        "elements_out": 80,
+        "group": [0, 1],
+        "group_size": 2,
+        "duration_s": 1,
+    }
+    calls = [
+        {"operation": operation, **fields} for operation in ("all_reduce", "all_gather", "broadcast", "all_reduce")
+    ]
+    ranks = [{"rank": rank, "source": f"{rank}.json", "calls": 2} for rank in (0, 1)]
+    header = {"format": call_file.FORMAT, "version": call_file.VERSION, "kind": "Kineto", "backend": "gloo"}
+    call_list = [header | {"world_size": 2, "ranks": ranks}, *calls]
+    contents = {
+        "kineto": (json.dumps(kineto).encode(), "rank1.json"),
+        "gloo kineto": (json.dumps(samples.gloo_calls(4)).encode(), "rank0.json"),
+        "execution trace": (json.dumps({"schema": "1.1.0", "nodes": [first, node]}).encode(), "et_rank0.json"),
+        "flight recorder": (json.dumps(samples.recorder(duration_ms=1.5)).encode(), "fr_0.json"),
+        "flight pickle": (pickle.dumps(samples.recorder(), protocol=2), "dump_0"),
+        "inspector": ((json.dumps(inspector) + "\n").encode() * 3, "i.json"),
+        "call list": ("\n".join(map(json.dumps, call_list)).encode() + b"\n", "job.calls.jsonl"),
+    }
+    return {
+        kind: Kind(content, name, ((*LOOK, name), ("plan", "replay.yaml")))
+        for kind, (content, name) in contents.items()
+    }
+
+
+def kinds() -> dict[str, Kind]:
+    imported = {
+        "nccl-tests text": ("nccl-tests", foreign.nccl(), "all_reduce.txt"),
+        "nccl-tests json": ("nccl-tests", foreign.nccl_json(), "all_reduce.json"),
+        "osu": ("osu", "# mpirun -n 4 osu_allreduce\n" + foreign.osu(full=True), "osu_allreduce.txt"),
+    }
+    table = b"expect:\n  - {operation: all_reduce, backend: gloo, world_size: 2, busbw: 0.1 GB/s, source: x}\n"
+    in_run = ("report", "run", "--output", "out"), ("diagnose", "run"), ("compare", "run", "good"), ("list", "runs")
+    return {
+        **recordings(),
+        **{kind: Kind(text.encode(), name, (("import", tool, name),)) for kind, (tool, text, name) in imported.items()},
+        "configuration": Kind((ROOT / "configs" / "everything.yaml").read_bytes(), "x.yaml", (("plan", "x.yaml"),)),
+        "training config": Kind((ROOT / "configs" / "ddp.yaml").read_bytes(), "x.yaml", (("plan", "x.yaml"),)),
+        "expected table": Kind(table, "table.yaml", (("compare", "good", "--against", "table.yaml"),)),
+        **{
+            file: Kind(good_run(file), f"run/{file}", in_run)
+            for file in (folders.MANIFEST, folders.PLAN, folders.SAMPLES, folders.ENVIRONMENT)
+        },
+    }
+
+
+def good_run(file: str) -> bytes:
+    """A file of the example run, with few samples: reports of many take long."""
+    content = (EXAMPLE / file).read_bytes()
+    return b"".join(content.splitlines(keepends=True)[::12]) if file == folders.SAMPLES else content
+
+
+# ── mutations ────────────────────────────────────────────────────────────────────────────────────
+def mutated(content: bytes, name: str, chance: random.Random) -> bytes:
+    """The file with a few values, words or bytes replaced, or cut off."""
+    if name.endswith((".json", ".jsonl")) and chance.random() < 0.7:
+        return in_values(content, chance)
+    if name.endswith(".yaml") and chance.random() < 0.6:
+        return in_lines(content, chance)
+    data = bytearray(content)
+    for _ in range(chance.randint(1, 4)):
+        at = chance.randrange(len(data) + 1)
+        data[at : at + chance.choice((0, 1, 3, 30))] = chance.choice(PIECES)
+    return bytes(data[: chance.randrange(len(data))] if chance.random() < 0.15 else data)
+
+
+def in_values(content: bytes, chance: random.Random) -> bytes:
+    """A JSON document, or the lines of one, with values replaced, taken away or repeated."""
+    lines = content.splitlines() if content.count(b"\n{") else [content]
+    at = chance.randrange(len(lines))
+    document = json.loads(lines[at])
+    for _ in range(chance.randint(1, 3)):
+        inner, key = chance.choice(list(places(document)) or [(None, None)])
+        action = chance.random()
+        if inner is None:
+            document = copy.deepcopy(chance.choice(ODD))
+        elif action < 0.15:
+            del inner[key]
+        elif action < 0.25 and isinstance(inner, list):
+            inner[:] = inner * chance.choice((2, 50))
+        else:
+            inner[key] = copy.deepcopy(chance.choice(ODD))
+    lines[at] = json.dumps(document).encode()
+    return b"\n".join(lines) + b"\n"
+
+
+def in_lines(content: bytes, chance: random.Random) -> bytes:
+    """A YAML file with the values of keys replaced."""
+    lines = content.split(b"\n")
+    keys = [number for number, line in enumerate(lines) if b": " in line and not line.lstrip().startswith(b"#")]
+    for number in chance.sample(keys, min(len(keys), chance.randint(1, 2))):
+        lines[number] = lines[number].partition(b": ")[0] + b": " + json.dumps(chance.choice(ODD)).encode()
+    return b"\n".join(lines)
+
+
+def places(value: object):
+    """The container and key of everything in a tree."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, part in list(inner):
+        yield value, key
+        yield from places(part)
+
+
+# ── one kind ─────────────────────────────────────────────────────────────────────────────────────
+class HangError(BaseException):
+    """Nothing below catches it."""
+
+
+def examine(kind: Kind, title: str, number: int) -> dict:
+    """What became of the inputs. failures: number of the input, command, and the last lines of what it said."""
+    codes: Counter[str] = Counter()
+    failures, longest_s = [], 0.0
+    signal.signal(signal.SIGALRM, hang)
+    os.environ["COLUMNS"] = "100"
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        prepare(kind)
+        for place in range(number):
+            chance = random.Random(f"{title} {place}")
+            Path(kind.name).write_bytes(mutated(kind.content, kind.name, chance) if place else kind.content)
+            for command in kind.commands:
+                code, problem, seconds = ended(command)
+                if not place and code == REFUSED:
+                    problem = "the good file is refused"
+                codes[str(code)] += 1
+                longest_s = max(longest_s, seconds)
+                if problem:
+                    failures.append([place, " ".join(command), problem])
+            shutil.rmtree("results", ignore_errors=True)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    return {"codes": dict(codes), "failures": failures, "longest_s": longest_s, "peak_mib": peak}
+
+
+def prepare(kind: Kind) -> None:
+    """What the commands need besides the file."""
+    for name in ("good", "run"):
+        Path(name).mkdir()
+        for file in EXAMPLE.iterdir():
+            (Path(name) / file.name).write_bytes(good_run(file.name))
+    Path("replay.yaml").write_text(REPLAY.format(kind.name))
+
+
+def ended(command: tuple[str, ...]) -> tuple[int | None, str, float]:
+    """Exit code, what is wrong, and the seconds that it took."""
+    out, began = io.StringIO(), time.monotonic()
+    signal.alarm(LONGEST_S)
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+            code: int | None = call(command)
+        problem = ""
+    except HangError:
+        code, problem = None, "hangs: " + "".join(traceback.format_exc().splitlines(True)[-12:])
+    except BaseException:
+        code, problem = None, "".join(traceback.format_exc().splitlines(True)[-7:])
+    finally:
+        signal.alarm(0)
+    text = out.getvalue()
+    if not problem and visible(text) != text:
+        problem = "printed what a terminal obeys"
+    return code, problem, time.monotonic() - began
+
+
+def hang(*_: object) -> None:
+    raise HangError
+
+
+# ── all kinds ────────────────────────────────────────────────────────────────────────────────────
+def examined(title: str, number: int) -> dict:
+    """What became of the inputs of one kind, in a process of its own."""
+    command = [sys.executable, __file__, "--one", title, str(number)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        return {"codes": {}, "failures": [[-1, title, done.stderr[-2000:]]], "longest_s": 0.0, "peak_mib": 0}
+    return json.loads(done.stdout)
+
+
+def main(arguments: list[str], say: Callable[[str], object] = print) -> int:
+    if arguments[:1] == ["--one"]:
+        say(json.dumps(examine(kinds()[arguments[1]], arguments[1], int(arguments[2]))))
+        return 0
+    number, titles = int(arguments[0]), arguments[1:] or list(kinds())
+    bad = False
+    say(f"{'kind':<18} {'inputs':>6} {'bad':>4} {'longest':>9} {'peak':>9}  exit codes")
+    with ThreadPoolExecutor(2) as pool:
+        for title, result in zip(titles, pool.map(lambda title: examined(title, number), titles), strict=True):
+            failures = result["failures"]
+            bad |= bool(failures) or result["peak_mib"] > MOST_MIB
+            codes = ", ".join(f"{code}: {count}" for code, count in sorted(result["codes"].items()))
+            cost = f"{result['longest_s']:>7.1f} s {result['peak_mib']:>5} MiB"
+            say(f"{title:<18} {number:>6} {len(failures):>4} {cost}  {codes}")
+            distinct = {text.splitlines()[-1]: (place, command, text) for place, command, text in failures}
+            for place, command, text in distinct.values():
+                say(f"  input {place}, {command}:\n    " + "\n    ".join(text.splitlines()))
+    return int(bad)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

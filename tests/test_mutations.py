@@ -1,0 +1,35 @@
+"""Files that somebody else wrote, or that are damaged: read, or refused in a line; no traceback, no hang, no gigabytes.
+
+`tests/mutations.py` reads as many inputs as one wants; here are a few of each kind.
+"""
+
+import pytest
+
+import mutations
+from bench.machine import host
+from bench.store import facts
+
+FEW = 12
+
+
+@pytest.mark.parametrize("title", mutations.kinds())
+def test_a_few_mutated_files_of_each_kind(title):
+    result = mutations.examined(title, FEW)
+    assert result["failures"] == [] and sum(result["codes"].values()) >= FEW
+    assert result["peak_mib"] < mutations.MOST_MIB
+
+
+def test_what_a_machine_records_of_itself_has_the_shape_that_is_asked_for():
+    gpu = {"name": "x", "uuid": "GPU-1", "driver": "580", "memory_bytes": 1, "ecc": "not available", "nvlinks": [4, 4]}
+    health = {"h": {"gpus": {"0": {"throttle_reasons": 4, "sm_clock_mhz": 900}}, "infiniband": {"mlx5_0/1": {"x": 1}}}}
+    clocks = [[[0, -1, 1], [0, 5, 9]]] * 2
+    ranks = [
+        {"rank": rank, "hostname": "h", "device": f"cuda:{rank}", "nccl": "2.29.7", "mpi": None} for rank in (0, 1)
+    ]
+    launch = {"backend": "nccl", "world_size": 2, "launch": 1, "clocks": clocks, "health": health, "ranks": ranks}
+    hosts = [{**host.facts(), "gpus": [gpu], "ranks": [0, 1], "cores": [0, 1], "fewest_cores": 1}]
+    session = {"host": host.facts(), "before": host.state(), "launches": [launch], "hosts": hosts}
+    facts.check_environment([session | {"job": {"launcher": "torchrun", "ranks": 2}}])
+    launch["clocks"] = [clocks[0][:1], clocks[1]]
+    with pytest.raises(ValueError, match="clocks"):
+        facts.check_environment([session])

@@ -1,0 +1,58 @@
+"""A process ends with its parent, even if both are killed or it is stopped; a handle means one process for good."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+from bench.machine.processes import ProcessHandle, end_with_parent
+from conftest import ROOT
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="the kernel of Linux does it")
+CHILD = "from bench.machine.processes import end_with_parent; import os, time; assert end_with_parent({parent})\n"
+WAITS = CHILD.format(parent="os.getppid()") + "print(os.getpid(), flush=True); time.sleep(600)"
+PARENT = f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {WAITS!r}]); time.sleep(600)"
+
+
+def python(code: str) -> subprocess.Popen:
+    return subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+
+
+@linux
+def test_a_stopped_child_of_a_killed_parent_ends():
+    parent = python(PARENT)
+    child = psutil.Process(int(parent.stdout.readline()))
+    child.suspend()
+    handle = ProcessHandle(child.pid)
+    assert not handle.ended()
+    parent.kill()
+    parent.communicate()
+    assert handle.ended(60)
+
+
+@linux
+def test_a_parent_that_ended_before_anybody_looked_is_noticed():
+    done = python(CHILD.format(parent=2**22 + 1) + "print('went on')")
+    assert done.communicate(timeout=60)[0] == "" and done.returncode == -signal.SIGKILL
+
+
+def test_elsewhere_nothing_is_promised(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert end_with_parent(os.getppid()) is False
+
+
+@pytest.mark.parametrize("platform", [sys.platform, "darwin"])
+def test_a_handle_ends_its_process_and_no_other(monkeypatch, platform):
+    monkeypatch.setattr(sys, "platform", platform)
+    with python("import time; time.sleep(600)") as process:
+        handle = ProcessHandle(process.pid)
+        assert not handle.ended() and handle.state() != "gone" and handle.children() == []
+        handle.send(signal.SIGKILL)
+        assert process.wait(60) == -signal.SIGKILL and handle.ended(60)
+        handle.send(signal.SIGKILL)  # whoever has its number now is spared
+        assert handle.state() == "gone" and handle.children() == []
+        with pytest.raises(psutil.NoSuchProcess):
+            ProcessHandle(process.pid)

@@ -1,0 +1,146 @@
+"""The key of a job is made of a secret that no other user can read, write or guess, and jobs have one each."""
+
+import os
+import secrets
+from dataclasses import replace
+
+import pytest
+
+from bench.launch.job import JobRank
+from bench.launch.secret import JobSecret
+from bench.model.errors import ConfigError
+
+PORT = 29501
+CHOSEN = secrets.token_hex(16)
+
+
+def place(rank=1, one_host=False):
+    return JobRank("torchrun", rank, 2, 0, "127.0.0.1" if one_host else "a", (PORT,), "torchrun 2 none 29500", one_host)
+
+
+def of(folder, rank=1, one_host=False, chosen=""):
+    """The secret as a process sees it that has two folders, one of its own and the shared one."""
+    runtime, shared = folder / "runtime", folder / "shared"
+    runtime.mkdir(exist_ok=True)
+    return JobSecret(place(rank, one_host), chosen, runtime, shared)
+
+
+def files(folder):
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize("one_host", [False, True])
+def test_the_secret_lies_in_a_private_file_for_as_long_as_processes_join(tmp_path, one_host):
+    first, second = of(tmp_path, 0, one_host), of(tmp_path, 1, one_host)
+    assert second.key(PORT) is None
+    for _ in range(2):
+        with first.made(PORT) as key:
+            (file,) = files(tmp_path)
+            assert file == first.path(PORT) == second.path(PORT)
+            assert file.stat().st_mode & 0o777 == 0o600
+            assert file.parent.stat().st_mode & 0o077 == 0 or not one_host
+            assert second.key(PORT) == key and second.key(PORT + 1) is None
+        assert not files(tmp_path)
+
+
+@pytest.mark.parametrize("one_host", [False, True])
+def test_launcher_and_port_tell_nothing_of_the_key(tmp_path, one_host):
+    """Somebody who knows both, and cannot read the file, has no key; the next job of the same name has another one."""
+    keys = set()
+    for _ in range(2):
+        with of(tmp_path, 0, one_host).made(PORT) as key:
+            keys.add(key)
+            (tmp_path / "stranger").mkdir(exist_ok=True)
+            assert of(tmp_path / "stranger", 1, one_host).key(PORT) is None
+    assert len(keys) == 2
+
+
+def test_what_a_killed_job_left_is_replaced(tmp_path):
+    with of(tmp_path, 0).made(PORT):
+        path, left = of(tmp_path).path(PORT), of(tmp_path).path(PORT).read_text()
+    path.write_text(left)
+    path.chmod(0o600)
+    with of(tmp_path, 0).made(PORT) as key:
+        assert path.read_text() != left and of(tmp_path).key(PORT) == key
+    assert not files(tmp_path)
+
+
+def test_two_jobs_of_one_size_in_one_folder_do_not_touch_each_others_secret(tmp_path):
+    """torchrun tells both the same job and the same port; they are on other hosts."""
+    jobs = [replace(of(tmp_path, 0), place=replace(place(0), address=address)) for address in "ab"]
+    with jobs[0].made(PORT) as key:
+        with jobs[1].made(PORT) as other:
+            assert key != other and len(files(tmp_path)) == 2
+            assert [job.key(PORT) for job in jobs] == [key, other]
+        assert jobs[0].key(PORT) == key
+    assert not files(tmp_path)
+
+
+def test_a_secret_is_removed_by_nobody_but_who_wrote_it(tmp_path):
+    with of(tmp_path, 0).made(PORT):
+        path = of(tmp_path).path(PORT)
+        path.write_text("that of another job")
+    assert path.read_text() == "that of another job"
+
+
+def readable(path):
+    path.chmod(0o644)
+
+
+def linked(path):
+    path.rename(path.with_name("elsewhere"))
+    path.symlink_to("elsewhere")
+
+
+def pipe(path):
+    path.unlink()
+    os.mkfifo(path, 0o600)
+
+
+def of_another_user(path):
+    if os.geteuid():
+        pytest.skip("only root can give a file away")
+    os.chown(path, 12345, -1)
+
+
+def in_an_open_folder(path):
+    path.parent.chmod(0o755)
+
+
+@pytest.mark.parametrize("change", [readable, linked, pipe, of_another_user, in_an_open_folder])
+def test_a_secret_that_another_user_could_have_written_is_refused(tmp_path, change):
+    with of(tmp_path, 0, True).made(PORT):
+        path = of(tmp_path, 1, True).path(PORT)
+        change(path)
+        with pytest.raises(ConfigError, match="COLLBENCH_SECRET") as caught:
+            of(tmp_path, 1, True).key(PORT)
+        assert str(path.parent) in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_rank_0_leaves_no_secret_in_a_folder_that_another_user_could_change(tmp_path):
+    secret = of(tmp_path, 0, True)
+    secret.path(PORT).parent.mkdir(mode=0o777)
+    secret.path(PORT).parent.chmod(0o777)
+    with pytest.raises(ConfigError, match="no private folder"), secret.made(PORT):
+        pass
+    assert not files(tmp_path)
+
+
+def test_without_a_shared_folder_the_variable_is_named(tmp_path):
+    (tmp_path / "shared").write_text("a file where the folder should be")
+    with pytest.raises(ConfigError, match="set COLLBENCH_SECRET"), of(tmp_path, 0).made(PORT):
+        pass
+
+
+@pytest.mark.parametrize("one_host", [False, True])
+def test_a_secret_that_the_user_has_chosen_needs_no_file(tmp_path, one_host):
+    with of(tmp_path, 0, one_host, CHOSEN).made(PORT) as key:
+        assert of(tmp_path, 1, one_host, CHOSEN).key(PORT) == key
+        assert of(tmp_path, 1, one_host, CHOSEN + "x").key(PORT) != key
+        assert not files(tmp_path)
+
+
+def test_a_secret_that_could_be_guessed_is_refused(tmp_path):
+    assert of(tmp_path, chosen=CHOSEN[:16]).key(PORT)
+    with pytest.raises(ConfigError, match="15 characters"):
+        of(tmp_path, chosen=CHOSEN[:15])

@@ -1,0 +1,211 @@
+"""A run folder of somebody else runs nothing unasked, and ranks get variables that tune communication only."""
+
+import json
+import os
+import sys
+
+import pytest
+
+from bench.catalog import variables
+from bench.config.models import parse
+from bench.machine import host
+from bench.model.errors import ConfigError, StoreError
+from bench.planning import plan as planning
+from bench.store import folders
+from test_ab import assert_ended, kept
+
+OWN_MODEL = """
+backends: [gloo]
+world_sizes: [2]
+launches: 1
+training: {models: [{import: "planted:build"}], strategies: [flat], rounds: 2, steps: 1}
+"""
+PLANTED = (
+    "import pathlib\npathlib.Path({marker!r}).write_text('imported')\ndef build(): raise RuntimeError('no model')\n"
+)
+
+
+def one_line(done, *words) -> None:
+    """It ended with exit code 2 and one line that has these words."""
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stdout + done.stderr
+    assert all(word in done.stderr for word in words), done.stderr
+
+
+def unfinished(place, **of_side_b) -> str:
+    """A run of two sides that has to go on, whose manifest says this of side B. Returns its name."""
+    name = kept(place.folder, [0.3, -0.3])
+    path = place.folder / "results" / name
+    manifest = folders.read_manifest(path)
+    sides = {**manifest["sides"], "b": {**manifest["sides"]["b"], **of_side_b}}
+    folders.update_manifest(path, sides=sides, ab={**manifest["ab"], "ended": None, "spent_s": 0.0})
+    return name
+
+
+# ── what a folder would run ──────────────────────────────────────────────────────────────────────
+@pytest.mark.parametrize("trust", [[], ["--trust"]])
+def test_a_command_in_place_of_an_interpreter_never_runs(warm, trust):
+    marker = warm.folder / "marker"
+    for python in (["/bin/sh", "-c", f"touch {marker}"], "bin/python", 7):
+        name = unfinished(warm, python=python, own_process=True)
+        one_line(warm("run", "--resume", name, *trust), "manifest.json", "python")
+    assert not marker.exists()
+
+
+def test_an_interpreter_of_a_folder_runs_only_when_it_is_confirmed(warm):
+    marker, python = warm.folder / "marker", warm.folder / "python"
+    python.write_text(f"#!/bin/sh\ntouch {marker}\nexit 1\n")
+    python.chmod(0o755)
+    name = unfinished(warm, python=str(python), own_process=True)
+    one_line(warm("run", "--resume", name), str(python), "--trust")
+    assert not marker.exists()
+    one_line(warm("run", "--resume", name, "--trust"), str(python), "lacks")  # it is no Python
+    assert marker.exists()
+
+
+@pytest.mark.parametrize("trust", [[], ["--trust"]])
+@pytest.mark.parametrize("name", ["LD_PRELOAD", "PYTHONPATH", "OMPI_MCA_mca_base_env_list"])
+def test_variables_of_a_folders_side_are_held_to_the_table(warm, name, trust):
+    run = unfinished(warm, variables={name: "x"}, own_process=True)
+    one_line(warm("run", "--resume", run, *trust), f"{name}=x")
+
+
+def test_variables_of_a_folders_side_are_confirmed_and_then_set(cli):
+    name = unfinished(cli, variables={"OMP_NUM_THREADS": "2"})
+    one_line(cli("run", "--resume", name), "OMP_NUM_THREADS=2", "--trust")
+    path = cli.folder / "results" / name
+    (path / folders.SAMPLES).write_bytes(b"")  # all is to be measured, as far as the budget goes
+    folders.update_manifest(path, ab={**folders.read_manifest(path)["ab"], "budget_s": 1.0})
+    assert_ended(cli("run", "--resume", name, "--trust", "--no-plots"))
+    (session,) = folders.read(path / "b").environment
+    assert {rank["variables"]["OMP_NUM_THREADS"] for launch in session["launches"] for rank in launch["ranks"]} == {"2"}
+
+
+def test_a_model_of_a_folders_plan_is_imported_only_when_it_is_confirmed(cli):
+    marker = cli.folder / "marker"
+    (cli.folder / "planted.py").write_text(PLANTED.format(marker=str(marker)))
+    cli.environment["PYTHONPATH"] = str(cli.folder)
+    plan = planning.expand(parse(OWN_MODEL.encode(), "x.yaml", [], "x"), host.machine(), 1)
+    path = folders.create(cli.folder / "results", plan, OWN_MODEL.encode(), {"argv": [], "collbench": "x"})
+    one_line(cli("run", "--resume", path.name), "planted:build", "--trust")
+    assert not marker.exists()
+    assert cli("run", "--resume", path.name, "--trust", "--no-plots").returncode == 1
+    assert marker.exists()
+
+
+@pytest.mark.parametrize("file", [folders.SAMPLES, folders.LOG])
+def test_a_file_that_is_a_link_is_not_written(warm, file):
+    victim = warm.folder / "victim"
+    victim.write_bytes(b"precious\nwithout an end")
+    assert warm("run", warm.config(), "--no-plots").returncode == 0
+    (path,) = warm.runs()
+    (path / folders.SAMPLES).write_bytes(b"")  # all is to be measured again
+    (path / file).unlink()
+    (path / file).symlink_to(victim)
+    one_line(warm("run", "--resume", str(path), "--no-plots"), file, "link")
+    assert victim.read_bytes() == b"precious\nwithout an end"
+
+
+def test_a_file_that_is_a_pipe_blocks_nobody(warm):
+    path = warm.folder / "results" / kept(warm.folder, [0.3, -0.3])
+    (path / folders.SAMPLES).unlink()
+    os.mkfifo(path / folders.SAMPLES)
+    assert not folders.is_being_written(path)
+    with pytest.raises(StoreError, match=folders.SAMPLES):
+        folders.read(path / "a")
+
+
+# ── what may be set ──────────────────────────────────────────────────────────────────────────────
+REFUSED = (
+    "LD_PRELOAD=x PYTHONPATH=x OMPI_MCA_mca_base_env_list=LD_PRELOAD=libevil OMPI_MCA_mca_base_component_path=x "
+    "OMPI_MCA_plm_rsh_agent=x OMPI_MCA_coll_tuned_dynamic_rules_filename=x OMPI_MCA_btl_sm_backing_directory=x "
+    "OMPI_MCA_pml_monitoring_filename=x UCX_GDB_COMMAND=x UCX_ERROR_MAIL_TO=x UCX_LOG_FILE=x UCX_STATS_DEST=x "
+    "UCX_TUNING_PATH=x UCX_PROTO_INFO_DIR=x UCX_MODULE_DIR=x FI_PROVIDER_PATH=x NCCL_RAS_ADDR=0.0.0.0:28028 "
+    "NCCL_COMM_ID=10.0.0.1:5 NCCL_NET_PLUGIN=x NCCL_ENV_PLUGIN=x NCCL_CONF_FILE=x NCCL_TOPO_DUMP_FILE=x "
+    "NCCL_DEBUG_FILE=x TORCH_NCCL_DEBUG_INFO_TEMP_FILE=x GLOO_DEVICE_TRANSPORT_TCP_TLS_PKEY=x NCCL_ALG=Ring"
+)
+SETTABLE = (
+    "NCCL_ALGO=Ring NCCL_SOCKET_IFNAME=^lo,docker0 NCCL_IB_HCA==mlx5_0:1 UCX_NET_DEVICES=mlx5_0:1 UCX_RNDV_THRESH=inf "
+    "OMPI_MCA_coll_tuned_allreduce_algorithm=4 OMPI_MCA_btl=self,sm TORCH_NCCL_HIGH_PRIORITY=1 GLOO_LOG_LEVEL=WARN"
+)
+UNFIT = ["/tmp/x", "a b", "a;b", "a\nb", "a\n", "\x1b[2J", "a\x00", "$HOME", "`id`", "ä", "..\\x"]
+
+
+def test_only_variables_that_tune_communication_may_be_set():
+    for name, _, value in (setting.partition("=") for setting in REFUSED.split()):
+        assert variables.unsettable(name, value), name
+    for value in UNFIT:
+        assert variables.unsettable("NCCL_ALGO", value), repr(value)
+    for name, _, value in (setting.partition("=") for setting in SETTABLE.split()):
+        assert variables.unsettable(name, value) is None, name
+
+
+def test_what_may_be_set_is_recorded():
+    every = [*variables.TUNING, *variables.AT_START]
+    assert variables.allowed((name, "x") for name in every) == dict.fromkeys(sorted(every), "x")
+
+
+@pytest.mark.parametrize("option", ["--set", "--b-env"])
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("OMPI_MCA_mca_base_env_list", "LD_PRELOAD=libevil", []),
+        ("NCCL_RAS_ADDR", "0.0.0.0:28028", []),
+        ("UCX_GDB_COMMAND", "sh", []),
+        ("NCCL_ALG", "Ring", ["NCCL_ALGO"]),
+        ("NCCL_ALGO", "a\x1b[2Jb", ["letters"]),
+    ],
+)
+def test_the_command_line_and_yaml_have_the_same_rules(warm, option, name, value, words):
+    config = warm.config()
+    if option == "--set":
+        done = warm("run", config, "--set", f"env={json.dumps({name: [value]})}")
+    else:
+        done = warm("ab", config, "--b-env", f"{name}={value}")
+    one_line(done, name, *words)
+    assert not warm.runs() and "\x1b" not in done.stderr
+
+
+def test_what_is_read_when_a_process_starts_is_for_sides_only():
+    """Ranks come from a process that has read it already: it would change nothing."""
+    with pytest.raises(ConfigError, match="OMP_NUM_THREADS"):
+        parse(b"backends: [gloo]\noperations: [all_reduce]\nsizes: [4KiB]\nenv: {OMP_NUM_THREADS: [2]}", "x")
+    assert variables.unsettable("OMP_NUM_THREADS", "2", fresh=True) is None
+
+
+# ── loopback ─────────────────────────────────────────────────────────────────────────────────────
+@pytest.mark.parametrize(
+    ("name", "value", "leaves"),
+    [
+        ("NCCL_SOCKET_IFNAME", "lo", False),
+        ("NCCL_SOCKET_IFNAME", "^lo", True),
+        ("GLOO_SOCKET_IFNAME", "", True),  # unset, gloo takes the address of the host's name
+        ("GLOO_SOCKET_IFNAME", "lo,eth0", True),
+        ("OMPI_MCA_btl", "self,tcp", False),  # on btl_tcp_if_include
+        ("OMPI_MCA_pml", "ucx", True),
+        ("UCX_TLS", "self,sm", False),
+        ("NCCL_ALGO", "Ring", False),
+    ],
+)
+def test_which_settings_leave_loopback(name, value, leaves):
+    assert variables.unsettable(name, value) is None
+    assert variables.leaves_loopback(name, value) is leaves
+
+
+def test_leaving_loopback_on_one_machine_is_confirmed(warm):
+    setting = ("--set", "env={NCCL_SOCKET_IFNAME: [eth9]}")  # read by NCCL, which is not measured
+    words = ("NCCL_SOCKET_IFNAME=eth9", "--leave-loopback")
+    one_line(warm("run", warm.config(), *setting, "--no-plots"), *words)
+    one_line(warm("ab", warm.config(), "--b-env", "NCCL_SOCKET_IFNAME=eth9"), *words)
+    assert not warm.runs()
+    assert warm("run", warm.config(), *setting, "--leave-loopback", "--no-plots").returncode == 0
+    (path,) = warm.runs()
+    one_line(warm("run", "--resume", path.name, "--no-plots"), *words)
+    assert warm("run", "--resume", path.name, "--leave-loopback", "--no-plots").returncode == 0
+
+
+def test_a_side_without_an_interpreter_of_its_own_has_the_one_that_runs(warm):
+    """A folder that only names this interpreter needs no confirmation."""
+    name = unfinished(warm, python=sys.executable)
+    path = warm.folder / "results" / name
+    folders.update_manifest(path, ab={**folders.read_manifest(path)["ab"], "ended": "the budget was spent"})
+    assert "--trust" not in warm("run", "--resume", name, "--no-plots").stderr

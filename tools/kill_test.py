@@ -1,0 +1,291 @@
+"""Kill every process of a run and of an `ab`, and interrupt runs at random instants: what is left, what resume does.
+
+    python -m tools.kill_test --kills 10 --interrupts 50
+
+In: how often each. Out: a table with a row for each process that was killed (SIGKILL) and one for Ctrl-C: exit codes,
+what was left of processes, shared memory and temporary files, and whether a resume measured exactly the rest. Exit code
+1 if anything was left or a resume did otherwise. Where it may (root), it works in a /dev/shm of its own; elsewhere the
+files that other programs make there meanwhile count as left, too.
+"""
+
+import argparse
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+from tabulate import tabulate
+
+from bench.model.records import Samples
+from bench.store import folders
+
+ROOT = Path(__file__).resolve().parents[1]
+SHARED = Path("/dev/shm")
+OWN_SHARED = "COLLBENCH_KILL_TEST"
+CONFIG = """
+backends: [gloo]
+world_sizes: [{ranks}]
+launches: 4
+operations: [all_reduce]
+sizes: [4KiB, 64KiB]
+sampling: {{warmup: 1, warmup_seconds: 0, iterations: {iterations}}}
+timeout: 20s
+seed: 1
+"""
+RUN = ("run", "short.yaml", "--no-plots")
+# Sides that differ in their variables have a process each.
+AB = ("ab", "short.yaml", "--b-env", "OMP_NUM_THREADS=2", "--budget", "40s", "--fail-on", "slower")
+# A run that has not ended by then hangs.
+END_WAIT_S = 300.0
+# Processes that were killed need a moment to end, with gigabytes to free.
+GONE_WAIT_S = 20.0
+
+
+@dataclass
+class Outcomes:
+    """Of all trials of one kind. left, kept: what was left before, and after a resume. wrong: what a resume did."""
+
+    codes: Counter[int] = field(default_factory=Counter)
+    processes: list[str] = field(default_factory=list)
+    shared: list[str] = field(default_factory=list)
+    left: Counter[str] = field(default_factory=Counter)
+    kept: list[str] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+    exact: int = 0
+
+
+class Trial:
+    """A folder in which one command runs, with a place for temporary files."""
+
+    def __init__(self, ranks: int, iterations: int) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="ck-"))
+        self.temporary = self.folder / "t"
+        self.temporary.mkdir()
+        (self.folder / "short.yaml").write_text(CONFIG.format(ranks=ranks, iterations=iterations))
+        self.shared = {path.name for path in SHARED.iterdir()}
+
+    def start(self, *words: str) -> "subprocess.Popen[str]":
+        return subprocess.Popen(
+            [sys.executable, str(ROOT / "run_bench.py"), *words], cwd=self.folder,
+            env={**os.environ, "TMPDIR": str(self.temporary)}, start_new_session=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def run(self) -> Path | None:
+        return next(folders.runs(self.folder / "results"), None)
+
+    def lines(self) -> bytes:
+        """The whole lines of samples.jsonl."""
+        run = self.run()
+        content = (run / folders.SAMPLES).read_bytes() if run else b""
+        return content[: content.rfind(b"\n") + 1]
+
+    def processes(self) -> list[psutil.Process]:
+        """Those that work in the folder."""
+        here = []
+        for process in psutil.process_iter():
+            try:
+                if Path(process.cwd()) == self.folder and process.status() != psutil.STATUS_ZOMBIE:
+                    here.append(process)
+            except psutil.Error:
+                continue
+        return here
+
+
+def ended(trial: Trial, process: "subprocess.Popen[str]", outcomes: Outcomes) -> None:
+    """Wait for the end of the command, note what it left, resume it and note what that did."""
+    try:
+        _, err = process.communicate(timeout=END_WAIT_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        _, err = process.communicate()
+        outcomes.wrong.append("it hung")
+    outcomes.codes[process.returncode] += 1
+    if "Traceback" in err:
+        outcomes.wrong.append("a traceback: " + err.strip().splitlines()[-1])
+    deadline = time.monotonic() + GONE_WAIT_S
+    while (processes := trial.processes()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    for left in processes:
+        outcomes.processes.append(" ".join(left.cmdline()[:3])[:60])
+        left.kill()
+    outcomes.left.update(path.name.split("-")[0] for path in trial.temporary.iterdir())
+    run = trial.run()
+    if run is None:
+        outcomes.exact += 1  # it ended before it began
+    else:
+        before, kept = samples_of(run), trial.lines()
+        again = trial.start("run", "--resume", str(run), "--no-plots")
+        _, err = again.communicate(timeout=END_WAIT_S)
+        problem = differs(before, kept, samples_of(run), trial.lines(), run)
+        outcomes.exact += problem is None
+        if problem:
+            outcomes.wrong.append(f"{problem} (exit code {again.returncode}: {err.strip()[-200:]})")
+        outcomes.kept += [path.name for path in trial.temporary.iterdir()]
+    outcomes.shared += sorted({path.name for path in SHARED.iterdir()} - trial.shared)
+    if outcomes.wrong:
+        print(f"kept for a look: {trial.folder}", file=sys.stderr)
+    else:
+        shutil.rmtree(trial.folder)
+
+
+def samples_of(run: Path) -> dict[tuple[str, object, int], Samples]:
+    """By side, case and launch: what counts in the run."""
+    places = [run / side for side in folders.SIDES] if folders.has_sides(run) else [run]
+    return {(place.name, s.case, s.launch): s for place in places for s in folders.read(place).samples}
+
+
+def differs(
+    before: dict[tuple[str, object, int], Samples], first: bytes,
+    after: dict[tuple[str, object, int], Samples], lines: bytes, run: Path,
+) -> str | None:  # fmt: skip
+    """What a resume did otherwise than to keep what there was and to measure the rest, each once; None if nothing."""
+    if not lines.startswith(first):
+        return "it changed what was measured"
+    missing = {key for key in after if key not in before or not before[key].final}
+    measured = lines[len(first) :].count(b"\n")
+    if measured != len(missing):
+        return f"it measured {measured} cases, and {len(missing)} were missing"
+    if not all(samples.final for samples in after.values()):
+        return "something is still missing"
+    manifest = folders.read_manifest(run)
+    if manifest["status"] != "complete":
+        return f"the run is {manifest['status']}"
+    if "sides" not in manifest and len(after) != folders.read(run).plan.total:
+        return f"{len(after)} of {folders.read(run).plan.total} were measured"
+    return None
+
+
+def wait_for_ranks(trial: Trial, process: "subprocess.Popen[str]", dice: random.Random) -> None:
+    """Until something has been measured, and then for a random while."""
+    while process.poll() is None and not trial.lines():
+        time.sleep(0.01)
+    time.sleep(dice.random())
+
+
+def parts(main: psutil.Process) -> Iterator[tuple[str, psutil.Process]]:
+    """The processes of a run, each with its part in it."""
+    yield "measuring process", main
+    for child in main.children():
+        line = " ".join(child.cmdline())
+        if "bench.cli.side" in line:
+            side = f"side {'A' if '/a ' in line else 'B'}"
+            yield f"process of {side}", child
+            for name, process in [*parts(child)][1:]:
+                yield f"{name} of {side}", process
+        elif "forkserver" in line:
+            yield "fork server", child
+            yield from ((f"rank {number}", rank) for number, rank in enumerate(sorted(child.children(), key=str)))
+        elif "resource_tracker" in line:
+            yield "resource tracker", child
+
+
+def kill(words: tuple[str, ...], ranks: int, part: str, seed: str) -> Callable[[Outcomes], None]:
+    """A trial: the command, of which one process is killed."""
+
+    def trial(outcomes: Outcomes) -> None:
+        dice, place = random.Random(seed), Trial(ranks, iterations=200)
+        process = place.start(*words)
+        wait_for_ranks(place, process, dice)
+        deadline = time.monotonic() + END_WAIT_S
+        while process.poll() is None and time.monotonic() < deadline:  # between two launches there are no ranks
+            try:
+                victim = dict(parts(psutil.Process(process.pid))).get(part)
+                if victim is not None:
+                    victim.kill()
+                    break
+            except psutil.Error:
+                continue
+        else:
+            outcomes.wrong.append(f"there was no {part}")
+        ended(place, process, outcomes)
+
+    return trial
+
+
+def interrupt(seconds: float, seed: str) -> Callable[[Outcomes], None]:
+    """A trial: Ctrl-C after a random part of the time that a run takes."""
+
+    def trial(outcomes: Outcomes) -> None:
+        place = Trial(ranks=4, iterations=60)
+        process = place.start(*RUN)
+        time.sleep(random.Random(seed).random() * seconds)
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGINT)
+        ended(place, process, outcomes)
+        unexpected = set(outcomes.codes) - {0, 130, -signal.SIGINT}
+        outcomes.wrong += [f"exit code {code}" for code in unexpected]
+
+    return trial
+
+
+def undisturbed_s() -> float:
+    """How long a run of the trials with Ctrl-C takes."""
+    began, place = time.monotonic(), Trial(ranks=4, iterations=60)
+    place.start(*RUN).communicate()
+    shutil.rmtree(place.folder)
+    return time.monotonic() - began
+
+
+def in_own_shared_memory() -> None:
+    """Begin again with a /dev/shm that nobody else uses, where that is allowed."""
+    again = [sys.executable, "-m", "tools.kill_test", *sys.argv[1:]]
+    script = f'mount -t tmpfs none {SHARED} || exit 99; exec "$@"'
+    command = ["unshare", "--mount", "sh", "-c", script, "sh", *again]
+    allowed = (
+        shutil.which("unshare") and subprocess.run([*command[:5], "sh", "true"], capture_output=True).returncode == 0
+    )
+    if OWN_SHARED not in os.environ and allowed:
+        os.execvpe(command[0], command, {**os.environ, OWN_SHARED: "1"})
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=3, help="of each process")
+    parser.add_argument("--interrupts", type=int, default=3)
+    parser.add_argument("--only", choices=["run", "ab"], help="kill processes of this verb only")
+    parser.add_argument("--seed", type=int, default=1)
+    asked = parser.parse_args()
+    in_own_shared_memory()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it for what runs in the background
+    of_run = ["measuring process", "fork server", "resource tracker", *(f"rank {rank}" for rank in range(4))]
+    of_side = ["process", "fork server", "resource tracker", "rank 0", "rank 1"]
+    of_ab = ["measuring process", *(f"{part} of side {side}" for side in "AB" for part in of_side)]
+    kinds = [("run", RUN, 4, part) for part in of_run] + [("ab", AB, 2, part) for part in of_ab]
+    trials = {
+        f"{name}: {part}": [kill(words, ranks, part, f"{asked.seed} {name} {part} {n}") for n in range(asked.kills)]
+        for name, words, ranks, part in kinds
+        if asked.kills and asked.only in {None, name}
+    }
+    seconds = undisturbed_s() if asked.interrupts else 0.0
+    trials["run: Ctrl-C"] = [interrupt(seconds, f"{asked.seed} {number}") for number in range(asked.interrupts)]
+    rows, good = [], True
+    for kind, of_kind in trials.items():
+        outcomes = Outcomes()
+        for trial in of_kind:
+            trial(outcomes)
+        codes = ", ".join(f"{code} ({count}×)" for code, count in sorted(outcomes.codes.items()))
+        left = ", ".join(f"{name} ({count}×)" for name, count in outcomes.left.items()) or "nothing"
+        rows.append(
+            [kind, len(of_kind), codes, outcomes.processes or "none", outcomes.shared or "nothing", left,
+             outcomes.kept or "nothing", f"{outcomes.exact} of {len(of_kind)}"]
+        )  # fmt: skip
+        print(*rows[-1], *outcomes.wrong, sep=" | ", file=sys.stderr, flush=True)
+        good = good and not (outcomes.processes or outcomes.shared or outcomes.kept or outcomes.wrong)
+    headers = ["killed", "trials", "exit codes", "processes left", "/dev/shm", "TMPDIR", "TMPDIR after resume",
+               "resumed exactly"]  # fmt: skip
+    print(tabulate(rows, headers, tablefmt="github"))
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
