@@ -14,8 +14,11 @@ import typer
 from rich.console import Console
 
 from bench.catalog.operations import OPERATIONS
+from bench.catalog.variables import unsettable
 from bench.cli.app import PLOTS, Sets
 from bench.cli.output import show
+from bench.cli.terminal import say
+from bench.cli.trust import LeaveLoopback, check_variables
 from bench.config import models, names
 from bench.launch import bits as launching
 from bench.launch import mpirun, sweep
@@ -51,6 +54,7 @@ def bits(
     b_env: Annotated[
         list[str], typer.Option("--b-env", help="Compare with ranks that have this variable.", metavar="NAME=VALUE")
     ] = [],  # noqa: B006
+    leave_loopback: LeaveLoopback = False,
     plots: Annotated[bool, typer.Option(help="Draw the picture at the end.")] = True,
 ) -> int:
     """Calls again, in fresh processes, as part of a larger message, otherwise aligned or placed, by other algorithms.
@@ -69,6 +73,7 @@ def bits(
     if b_python is not None:
         check_python("--b-python", b_python)
     variables = _variables(b_env)
+    check_variables([*encoding.variables_of(plan), *variables.items()], None, leave_loopback)
     with RendezvousFolder() as private, contextlib.ExitStack() as stack:
         status = stack.enter_context(Console(stderr=True).status("starting ranks"))
         made = [private.place()]
@@ -105,7 +110,7 @@ def _comparable(plan: Plan, path: Path) -> Plan:
         if cases:
             order.append(replace(launch, cases=tuple(cases)))
     for reason, operations in left_out.items():
-        typer.echo(f"note: {', '.join(sorted(operations))} left out: {reason}", err=True)
+        say(f"note: {', '.join(sorted(operations))} left out: {reason}", err=True)
     if not order:
         reason = plans.unmeasurable_reason(plan) or "no case has bits that could be compared"
         raise UnmeasurableError(f"{path}: {reason}")
@@ -124,6 +129,8 @@ def _variables(pairs: list[str]) -> dict[str, str]:
         name, equals, value = pair.partition("=")
         if not equals or not name.isidentifier():
             raise ConfigError(f"--b-env {name}: write NAME=VALUE")
+        if reason := unsettable(name, value, fresh=True):
+            raise ConfigError(f"--b-env {pair}: {reason}")
         variables[name] = value
     return variables
 
@@ -151,7 +158,7 @@ def _written(rows: list[BitsRow], name: str, plots: bool) -> None:
     folders.write(folder / DATA, json.dumps(report.as_json(rows), indent=1) + "\n")
     folders.write(folder / DOCUMENT, report.document(rows, name, pictures.name if pictures else None))
     show("\n\n".join([report.brief(rows), report.headline(rows)]))
-    typer.echo(f"\n{folder / DOCUMENT}\n{folder / DATA}" + (f"\n{pictures}" if pictures else ""))
+    say(f"\n{folder / DOCUMENT}\n{folder / DATA}" + (f"\n{pictures}" if pictures else ""))
 
 
 def _code(rows: list[BitsRow], require: list[str]) -> int:
@@ -166,7 +173,7 @@ def _code(rows: list[BitsRow], require: list[str]) -> int:
     broken = [row for row in demanded if row.wrong or not row.identical]
     for row in broken:
         where = f"{row.case.op} {row.case.dtype}, {row.case.world_size} ranks"
-        typer.echo(f"not identical: {where}, {row.variation}", err=True)
+        say(f"not identical: {where}, {row.variation}", err=True)
     return 1 if broken else 0
 
 

@@ -13,6 +13,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -37,7 +38,7 @@ def compare(context: RankContext, job: Job, group: Group, arena: Arena) -> None:
     for position, case in enumerate(job.launch.cases):
         context.enters(position)
         arena.clear()
-        results = group.gather(_results(case, position, job, group, arena))
+        results = group.gather(_results(case, position, job, group, arena), dict[str, Any])
         context.tick()
         if group.rank == 0:
             context.send(
