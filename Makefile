@@ -73,7 +73,7 @@ bench-ddp: .venv/.installed  ## What gradient synchronisation costs a training s
 	@$(BENCH) run configs/ddp.yaml $(SET)
 	@$(BENCH) advise --from ddp
 
-cs336: .venv/.installed  ## The tables of CS336, assignment 2: all-reduce, training, memory, scaling (about 4 min)
+cs336: .venv/.installed  ## The tables of CS336, assignment 2: all-reduce, training, memory, scaling (about 5 min)
 	@$(BENCH) run configs/cs336.yaml $(SET)
 	@$(BENCH) run configs/ddp-cs336-small.yaml
 	@$(BENCH) run configs/ddp-cs336-scaling.yaml
