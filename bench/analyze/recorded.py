@@ -12,24 +12,22 @@ was recorded, for the one that is missing may have come last. What is withheld i
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
-
-import numpy as np
+from itertools import pairwise
 
 from bench.model.conclusions import RecordedJob, RecordedKind, RecordedTime
-from bench.model.recorded_calls import CallList, RecordedCall
+from bench.model.recorded_calls import ALL_TO_ALL, ONE_WAY, CallList, RecordedCall
 from bench.stats.spans import attributed
 
 # Calls that end on no rank before all ranks of the group have begun them.
 TOGETHER = {
     "all_reduce", "all_reduce_coalesced", "all_gather", "all_gather_list", "reduce_scatter", "reduce_scatter_list",
-    "all_to_all", "all_to_all_list", "all_to_all_uneven", "barrier",
+    "barrier", *ALL_TO_ALL,
 }  # fmt: skip
-ONE_WAY = {"send", "recv"}
 # Of which ranks of a group contribute and receive as much as one another.
-ALIKE = TOGETHER - {"all_to_all", "all_to_all_list", "all_to_all_uneven"}
-# Other reasons than these are counted, not listed.
+ALIKE = TOGETHER - ALL_TO_ALL
+# Reasons that are listed; further ones are only counted.
 MOST_REASONS = 4
 # Position of the recorded rank, and of the call among its calls.
 Place = tuple[int, int]
@@ -70,16 +68,15 @@ def recorded_job(recorded: CallList) -> RecordedJob:
 def kind_of(call: RecordedCall) -> Kind:
     """Operation, dtype, elements of the larger side (of an all-to-all, those that are sent), ranks of the group."""
     sizes = [size for size in (call.elements_in, call.elements_out) if size is not None]
-    elements = sizes[0] if sizes and call.operation.startswith("all_to_all") else max(sizes, default=None)
+    elements = sizes[0] if sizes and call.operation in ALL_TO_ALL else max(sizes, default=None)
     return call.operation, call.dtype, elements, call.group_size
 
 
-def time_of_kinds(job: RecordedJob, kinds: Sequence[Kind]) -> RecordedTime | None:
+def time_of_kinds(job: RecordedJob, kinds: Set[Kind]) -> RecordedTime | None:
     """The time of several kinds of calls together; None where no durations were recorded."""
     if job.total is None:
         return None
-    wanted = set(kinds)
-    chosen = [k.time for k in job.kinds if (k.operation, k.dtype, k.elements, k.ranks) in wanted]
+    chosen = [row.time for row in job.kinds if (row.operation, row.dtype, row.elements, row.ranks) in kinds]
     waited_for: dict[int, float] = defaultdict(float)
     for time in chosen:
         for rank, waited_s in time.waited_for.items():
@@ -161,8 +158,9 @@ class _Times:
             self._divide()
 
     def withheld(self) -> tuple[str, ...]:
-        """Sentences, those of most calls first."""
-        texts = [f"{text} ({count} calls)" if count else text for text, count in self._reasons.most_common()]
+        """Sentences: those on the whole recording first, then those of most calls."""
+        reasons = sorted(self._reasons.items(), key=lambda reason: -(reason[1] or float("inf")))
+        texts = [f"{text} ({count} calls)" if count else text for text, count in reasons]
         more = len(texts) - MOST_REASONS
         return (*texts[:MOST_REASONS], *([f"and {more} further reasons"] if more > 0 else []))
 
@@ -268,7 +266,7 @@ class _Times:
         call = self._call(place)
         if call.operation in ONE_WAY:
             return ("one way", call.elements_in if call.elements_in is not None else call.elements_out)
-        operation = "all_to_all" if call.operation.startswith("all_to_all") else call.operation
+        operation = "all_to_all" if call.operation in ALL_TO_ALL else call.operation
         return (operation, *((call.dtype, call.elements_in, call.elements_out) if call.operation in ALIKE else ()))
 
 
@@ -292,7 +290,7 @@ def _name(group: GroupKey) -> str:
     """Such as `ranks 0–7`, `ranks 0, 4`."""
     if isinstance(group, str):
         return group or "unknown ranks"
-    steps = set(np.diff(group).tolist())
+    steps = {after - before for before, after in pairwise(group)}
     if len(group) > 2 and len(steps) == 1:
         by = f" by {steps.pop()}" if steps != {1} else ""
         return f"ranks {group[0]}–{group[-1]}{by}"

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.analyze.recorded import kind_of, time_of_kinds
+from bench.analyze.recorded import Kind, kind_of, time_of_kinds
 from bench.catalog.operations import ranks_together
-from bench.model.conclusions import Interval, RecordedJob, RecordedTime, ReplayedKind, ReplayedStep, StepBar
+from bench.model.conclusions import Interval, RecordedJob, ReplayedKind, ReplayedStep, StepBar
 from bench.model.recorded_calls import CallList
 from bench.model.records import Case, Replay, Run, Samples, Timings
 from bench.stats import intervals
@@ -48,16 +48,22 @@ class _Calls:
 
 
 def _step(launches: Sequence[Samples], replay: Replay, run: Run, job: RecordedJob | None) -> ReplayedStep:
-    calls = [found for launch in launches if launch.timed and (found := _calls(launch.timed, replay)) is not None]
+    stamped = (_calls(launch.timed, replay) for launch in launches if launch.timed)
+    calls = [of_launch for of_launch in stamped if of_launch is not None]
     ranks = calls[0].starts.shape[1]
     kinds = list(map(_kind, replay.cases))
     together = {kind: ranks_together(kind) for kind in kinds}
     # Seconds of each kind on each rank: shape (iterations, ranks).
     seconds = [{kind: np.zeros(launch.own.shape[:2]) for kind in together} for launch in calls]
     numbers = dict.fromkeys(together, 0)
+    # Of each kind, the kinds of recorded calls that it stands for.
+    origins: dict[Case, set[Kind]] = {kind: set() for kind in together}
     for rank in range(ranks):
-        for place, call in enumerate(replay.of(rank).calls):
+        made = replay.of(rank)
+        for place, call in enumerate(made.calls):
             numbers[kinds[call.case]] += 1
+            if run.recording is not None:
+                origins[kinds[call.case]].add(kind_of(run.recording.ranks[made.recorded].calls[call.recorded]))
             for launch, of_kind in zip(calls, seconds, strict=True):
                 of_kind[kinds[call.case]][:, rank] += launch.own[:, rank, place]
     rows = [
@@ -65,7 +71,7 @@ def _step(launches: Sequence[Samples], replay: Replay, run: Run, job: RecordedJo
             kind,
             numbers[kind] / ranks,
             together[kind],
-            _recorded(kind, kinds, replay, run.recording, job),
+            time_of_kinds(job, origins[kind]) if job is not None else None,
             _interval([of_kind[kind].mean(axis=1) for of_kind in seconds]),
         )
         for kind in together
@@ -105,21 +111,6 @@ def _calls(timed: Timings, replay: Replay) -> _Calls | None:
     return _Calls(starts, stops, own)
 
 
-def _recorded(
-    kind: Case, kinds: Sequence[Case], replay: Replay, recording: CallList | None, job: RecordedJob | None
-) -> RecordedTime | None:
-    """The time in the recorded calls that calls of a kind stand for; None where it was not recorded."""
-    if recording is None or job is None:
-        return None
-    calls = [
-        recording.ranks[made.recorded].calls[call.recorded]
-        for made in replay.lists
-        for call in made.calls
-        if kinds[call.case] == kind
-    ]
-    return time_of_kinds(job, [kind_of(call) for call in calls])
-
-
 def _interval(launches: Sequence[Floats]) -> Interval:
     """Over launches if there are several; one alone says nothing of how its steps scatter."""
     means = np.array([float(np.mean(times)) for times in launches])
@@ -135,9 +126,9 @@ def _bars(
     recorded = []
     if recording is not None:
         for call, kind in zip(made.calls, of_kind, strict=True):
-            told = recording.ranks[made.recorded].calls[call.recorded]
-            if told.ran_s is not None and told.duration_s is not None:
-                recorded.append(StepBar(kind, told.ran_s, told.duration_s))
+            origin = recording.ranks[made.recorded].calls[call.recorded]
+            if origin.ran_s is not None and origin.duration_s is not None:
+                recorded.append(StepBar(kind, origin.ran_s, origin.duration_s))
     first_s = min((bar.start_s for bar in recorded), default=0.0)
     totals = np.concatenate([launch.own[:, 0].sum(axis=1) for launch in calls])
     place = int(np.argsort(totals)[len(totals) // 2])

@@ -15,6 +15,9 @@ from dataclasses import dataclass, field
 MOST_RANKS = 65536
 # More than any memory holds; a larger number is damage.
 MOST_ELEMENTS = 2**63 - 1
+# Operations of recorded calls between two ranks, and those in which each rank sends something else to each.
+ONE_WAY = frozenset({"send", "recv"})
+ALL_TO_ALL = frozenset({"all_to_all", "all_to_all_list", "all_to_all_uneven"})
 
 
 @dataclass(frozen=True, slots=True)

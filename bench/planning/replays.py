@@ -28,7 +28,7 @@ from bench.catalog.backends import BACKENDS, unsupported_by_backend
 from bench.catalog.dtypes import DTYPES, unsupported_reduction
 from bench.catalog.operations import OPERATIONS, REPLAY, ranks_together
 from bench.model.errors import ForeignError
-from bench.model.recorded_calls import CallList, RecordedCall
+from bench.model.recorded_calls import ALL_TO_ALL, ONE_WAY, CallList, RecordedCall
 from bench.model.records import Case, Replay, ReplayedCall, ReplayedList
 from bench.planning.footprint import buffer_bytes
 
@@ -38,8 +38,6 @@ MOST_CALLS = 20_000
 DIGITS = 12
 # Of which each rank has all parts before or after the call: the size that stays.
 _WHOLE_OUT = {"all_gather", "all_gather_list", "gather"}
-_ONE_WAY = {"send", "recv"}
-_ALL_TO_ALL = {"all_to_all", "all_to_all_list", "all_to_all_uneven"}
 # dtype that takes the place of one that the backend lacks, by size in bytes.
 _SUBSTITUTES = {1: "uint8", 2: "bfloat16", 4: "float32", 8: "float64", 16: "complex128"}
 # Ranks whose stand-in is said one by one.
@@ -134,8 +132,8 @@ def _last_step(recorded: CallList) -> tuple[list[_Step], list[str]]:
             _Step(number, rank.rank, tuple(range(len(rank.calls))), rank.calls)
             for number, rank in enumerate(recorded.ranks)
         ]
-        said = f"all {recorded.steps} recorded steps as one: they did not make the same calls"
-        return whole, [said] if recorded.steps > 1 else []
+        change = f"all {recorded.steps} recorded steps as one: they did not make the same calls"
+        return whole, [change] if recorded.steps > 1 else []
     return steps, [f"of {recorded.steps} recorded steps the last one"] if recorded.steps > 1 else []
 
 
@@ -185,7 +183,7 @@ class _Builder:
         """Whose calls every rank makes, if ranks made different calls, or may have."""
         who = self._steps[0].rank
         lists = {tuple(_shape(call) for call in step.calls) for step in self._steps}
-        staged = any(call.operation in _ONE_WAY for step in self._steps for call in step.calls)
+        staged = any(call.operation in ONE_WAY for step in self._steps for call in step.calls)
         if len(lists) == 1 and not staged:
             return ""
         others = f"the recorded ranks made {len(lists)} different lists" if len(lists) > 1 else "stages send to stages"
@@ -204,7 +202,7 @@ class _Builder:
             return [], "", "the files do not tell their ranks"
         unknown = any(
             (call.group is None and call.group_size not in {None, self._world_size})
-            or (call.operation in _ONE_WAY and call.peer is None)
+            or (call.operation in ONE_WAY and call.peer is None)
             for step in self._steps
             for call in step.calls
         )
@@ -239,9 +237,9 @@ class _Builder:
         if self._own and call.peer is not None and step.rank is not None:
             pair = (min(step.rank, call.peer), max(step.rank, call.peer))
             sender = call.peer if call.operation == "recv" else step.rank
-            name = "send_recv" if call.operation in _ONE_WAY else call.operation
+            name = "send_recv" if call.operation in ONE_WAY else call.operation
             call = replace(call, operation=name, group=pair, group_size=2, root=sender, asynchronous=True)
-        elif call.operation in _ONE_WAY:
+        elif call.operation in ONE_WAY:
             if call.operation == "recv" and any(other.operation == "send" for other in step.calls):
                 self._changed["a receive is the other half of a neighbour's send"] += 1
                 return None
@@ -283,7 +281,7 @@ class _Builder:
         # Without a dtype, elements are bytes.
         nbytes = elements // itemsize * itemsize if call.dtype is None else elements * itemsize
         case = replace(case, size_bytes=nbytes)
-        if case.op in _ALL_TO_ALL:
+        if case.op in ALL_TO_ALL:
             case = replace(case, op="all_to_all", splits=self._splits(step, place, call, together))
         unit = OPERATIONS[case.op].pieces(together) * itemsize
         if case.size_bytes % unit:
@@ -364,7 +362,7 @@ class _Builder:
         ranks = {rank.rank: rank for rank in self._recorded.ranks}
 
         def of_group(calls: Sequence[RecordedCall]) -> list[RecordedCall]:
-            return [other for other in calls if other.operation in _ALL_TO_ALL and other.group == call.group]
+            return [other for other in calls if other.operation in ALL_TO_ALL and other.group == call.group]
 
         own = self._recorded.ranks[step.recorded].calls
         nth = len(of_group(own[:place]))
@@ -388,7 +386,7 @@ def _partner(rank: int, by_rank: Mapping[int | None, _Step]) -> int | None:
     """The recorded rank that makes most calls in groups with a rank that was not recorded, the lowest of equals."""
     shared = {
         recorded: sum(
-            call.operation not in _ONE_WAY and (call.group is None or rank in call.group) for call in step.calls
+            call.operation not in ONE_WAY and (call.group is None or rank in call.group) for call in step.calls
         )
         for recorded, step in by_rank.items()
         if recorded is not None
@@ -401,7 +399,7 @@ def _translated(step: _Step, shift: int, rank: int) -> _Step:
     """The calls of a rank as another one makes them: in the same groups where it is in them, else so many ranks on."""
 
     def moved(call: RecordedCall) -> RecordedCall:
-        if call.group is None or (rank in call.group and call.operation not in _ONE_WAY):
+        if call.group is None or (rank in call.group and call.operation not in ONE_WAY):
             return call
         return replace(
             call,
@@ -423,7 +421,7 @@ def _exchanges(step: _Step) -> _Step:
         before = calls[-1] if calls else None
         if (
             before is not None
-            and {before.operation, call.operation} == _ONE_WAY
+            and {before.operation, call.operation} == ONE_WAY
             and (before.peer, before.dtype, _sent(before)) == (call.peer, call.dtype, _sent(call))
         ):
             calls[-1] = replace(before, operation="sendrecv_pair")

@@ -264,14 +264,14 @@ def replay_table(step: ReplayedStep) -> str:
     rows = []
     for kind in step.kinds[:MOST_KINDS]:
         moved = kind.calls * kind.case.size_bytes
-        told = kind.recorded
+        recorded = kind.recorded
         rows.append(
             [
                 kind_name(kind),
                 f"{kind.calls:.3g}",
                 format_rounded_bytes(moved) if moved else NOTHING,
-                NOTHING if told is None else format_seconds(told.in_calls_s),
-                NOTHING if told is None or not told.moved_s else format_seconds(told.moved_s),
+                NOTHING if recorded is None else format_seconds(recorded.in_calls_s),
+                NOTHING if recorded is None or not recorded.moved_s else format_seconds(recorded.moved_s),
                 f"{format_seconds(kind.time.value)} {interval_text(kind.time, format_seconds)}",
                 f"{kind.time.value / total:.0%}" if total else NOTHING,
             ]

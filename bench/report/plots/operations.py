@@ -218,7 +218,7 @@ def _replay_figure(step: ReplayedStep) -> Figure:
         axes.set_title(heading, fontsize=9.5)
     panels[-1].set_xlabel("time since the first call of the step")
     time_axis(panels[-1].xaxis)
-    told = f"{format_seconds(step.recorded.in_calls_s)} recorded, " if step.recorded is not None else ""
-    text = f"Calls of one step on rank 0, along time; {told}{format_seconds(step.time.value)} here, mean over ranks"
+    before = f"{format_seconds(step.recorded.in_calls_s)} recorded, " if step.recorded is not None else ""
+    text = f"Calls of one step on rank 0, along time; {before}{format_seconds(step.time.value)} here, mean over ranks"
     figure.suptitle(wrapped(text, REPLAY_WIDE), x=0.01, ha="left", fontsize=10.5)
     return figure
