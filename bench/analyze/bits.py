@@ -27,7 +27,7 @@ from bench.catalog.dtypes import DTYPES
 from bench.catalog.operations import OPERATIONS
 from bench.model.comparisons import BitsRow, Differing
 from bench.model.records import OPTIONS, Case, Json, Plan
-from bench.planning.bits import BLOCK, VARIED, family, reference
+from bench.planning.bits import BLOCK, CALLS, VARIED, family, place, reference
 
 AGAIN, LAUNCH, RANKS, LARGER, SIDE = "call again", "fresh launch", "ranks", "larger message", "side B"
 # The variations that need no option of the configuration.
@@ -42,14 +42,11 @@ Bits = NDArray[np.unsignedinteger[Any]]
 class Result:
     """What one rank received in one call. parts: elements of each part, one behind the other. path: of the raw bytes.
 
-    hashes: of blocks. side, launch, rank, call: whose it is, for words.
+    hashes: of blocks.
     """
 
     case: Case
-    side: str
-    launch: int
     rank: int
-    call: int
     hashes: tuple[str, ...]
     parts: tuple[int, ...]
     path: Path
@@ -71,16 +68,17 @@ def compared(plan: Plan, sides: Sequence[tuple[Path, Sequence[Sequence[Json]]]])
     for side, (folder, facts) in enumerate(sides):
         for position, (launch, lines) in enumerate(zip(plan.order, facts, strict=True)):
             for number, (case, line) in enumerate(zip(launch.cases, lines, strict=True)):
-                for call in range(2):
+                for call in range(CALLS):
                     results[side, case, launch.number, call] = list(
-                        _results(case, line, folder / f"launch-{position}", number, "AB"[side], launch.number, call)
+                        _results(case, line, place(folder, position), number, call)
                     )
                 wrong[_row_of(case)] += sum(rank["wrong"] for rank in line["ranks"])
     rows: dict[tuple[Case, str], list[Differing]] = defaultdict(list)
     for case, variation, pairs, where in _comparisons(plan, results):
         rows[_row_of(case), variation].append(_differing(pairs, plan.settings.seed, where))
     made = [
-        BitsRow(case, variation, tuple(found), _moves(case), wrong[case]) for (case, variation), found in rows.items()
+        BitsRow(case, variation, tuple(comparisons), _moves(case), wrong[case])
+        for (case, variation), comparisons in rows.items()
     ]
     return sorted(made, key=_in_order)
 
@@ -92,11 +90,11 @@ def _in_order(row: BitsRow) -> tuple[object, ...]:
     return row.moves, case.op, case.dtype, case.backend, case.world_size, place, row.variation
 
 
-def _results(case: Case, line: Json, folder: Path, number: int, side: str, launch: int, call: int) -> Iterator[Result]:
-    for rank, told in enumerate(line["ranks"]):
-        same = told["hashes"][0] == told["hashes"][1]
-        path = folder / f"{number}-{rank}{'-1' if call and not same else ''}"
-        yield Result(case, side, launch, rank, call, tuple(told["hashes"][call]), tuple(told["parts"]), path)
+def _results(case: Case, line: Json, folder: Path, number: int, call: int) -> Iterator[Result]:
+    for rank, facts in enumerate(line["ranks"]):
+        same = facts["hashes"][0] == facts["hashes"][call]
+        path = folder / f"{number}-{rank}{'' if same else f'-{call}'}"
+        yield Result(case, rank, tuple(facts["hashes"][call]), tuple(facts["parts"]), path)
 
 
 def _moves(case: Case) -> bool:
@@ -140,7 +138,7 @@ def _comparisons(
         base = bases[family(case)]
         if case != base:
             pairs = list(zip(results[0, base, 1, 0], received, strict=True))
-            yield case, variation(case, base), pairs, f"with {_name(base, case)}"
+            yield case, variation(case, base), pairs, f"with {variation(base, case)}"
     for same in sizes.values():
         *smaller, largest = sorted(same, key=lambda case: case.size_bytes)
         for case in smaller:
@@ -159,11 +157,7 @@ def _base(cases: Sequence[Case]) -> Case:
 
 def variation(case: Case, base: Case) -> str:
     """What a case does otherwise than the one that it is compared with, in words."""
-    return _name(case, base)
-
-
-def _name(case: Case, other: Case) -> str:
-    return ", ".join(f"{name} {getattr(case, name) or 'default'}" for name in _changed(case, other))
+    return ", ".join(f"{name} {getattr(case, name) or 'default'}" for name in _changed(case, base))
 
 
 def _changed(case: Case, other: Case) -> list[str]:
@@ -176,63 +170,63 @@ def _differing(pairs: Iterable[tuple[Result, Result]], seed: int, where: str) ->
     elements = differing = furthest = size_bytes = 0
     nearer = [0, 0]
     first = None
-    for one, other in pairs:
-        size_bytes = min(one.case.size_bytes, other.case.size_bytes)
-        places_one, places_other = _places(one, other)
-        elements += len(places_one)
-        blocks = _blocks_that_differ(one, other)
+    for base, varied in pairs:
+        size_bytes = min(base.case.size_bytes, varied.case.size_bytes)
+        in_base, in_varied = _places(base, varied)
+        elements += len(in_base)
+        blocks = _blocks_that_differ(base, varied)
         if blocks is not None:
-            keep = np.isin(places_one // BLOCK, blocks)
-            places_one, places_other = places_one[keep], places_other[keep]
-        if not len(places_one):
+            keep = np.isin(in_base // BLOCK, blocks)
+            in_base, in_varied = in_base[keep], in_varied[keep]
+        if not len(in_base):
             continue
-        bits = one.bits[places_one], other.bits[places_other]
+        bits = base.bits[in_base], varied.bits[in_varied]
         differ = np.flatnonzero(bits[0] != bits[1])
         if not len(differ):
             continue
         differing += len(differ)
-        first = first or (other.rank, int(places_one[differ[0]]))
+        first = first or (varied.rank, int(in_base[differ[0]]))
         chosen = bits[0][differ], bits[1][differ]
         furthest = max(furthest, int(distance_ulp(*chosen).max()))
-        for side, count in enumerate(_nearer(one, chosen, places_one[differ], seed)):
+        for side, count in enumerate(_nearer(base, chosen, in_base[differ], seed)):
             nearer[side] += count
     return Differing(size_bytes, elements, differing, furthest, first, (nearer[0], nearer[1]), where)
 
 
-def _places(one: Result, other: Result) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _places(base: Result, varied: Result) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Positions of the same elements in both: all, or of a smaller message the beginning of each part of the larger."""
-    if one.parts == other.parts:
-        places = np.arange(one.count)
+    if base.parts == varied.parts:
+        places = np.arange(base.count)
         return places, places
-    begins = np.cumsum([0, *other.parts[:-1]])
-    inside = [begin + np.arange(length) for begin, length in zip(begins, one.parts, strict=True)]
-    return np.arange(one.count), np.concatenate(inside)
+    begins = np.cumsum([0, *varied.parts[:-1]])
+    inside = [begin + np.arange(length) for begin, length in zip(begins, base.parts, strict=True)]
+    return np.arange(base.count), np.concatenate(inside)
 
 
-def _blocks_that_differ(one: Result, other: Result) -> NDArray[np.int64] | None:
+def _blocks_that_differ(base: Result, varied: Result) -> NDArray[np.int64] | None:
     """Blocks whose hashes differ; None where blocks are of different elements, so that all must be read."""
-    if one.parts != other.parts:
+    if base.parts != varied.parts:
         return None
-    return np.flatnonzero(np.array(one.hashes) != np.array(other.hashes))
+    return np.flatnonzero(np.array(base.hashes) != np.array(varied.hashes))
 
 
-def distance_ulp(one: Bits, other: Bits) -> Bits:
+def distance_ulp(base: Bits, varied: Bits) -> Bits:
     """How many representable numbers two floats are apart, from their bits as unsigned integers."""
-    width = one.dtype.itemsize * 8
+    width = base.dtype.itemsize * 8
     sign = np.uint64(1) << np.uint64(width - 1)
-    a, b = one.astype(np.uint64), other.astype(np.uint64)
+    a, b = base.astype(np.uint64), varied.astype(np.uint64)
     sizes = a & (sign - np.uint64(1)), b & (sign - np.uint64(1))
     apart = np.where(sizes[0] > sizes[1], sizes[0] - sizes[1], sizes[1] - sizes[0])
     return np.asarray(np.where((a ^ b) & sign, sizes[0] + sizes[1], apart), dtype=np.uint64)
 
 
-def _nearer(one: Result, chosen: tuple[Bits, Bits], places: NDArray[np.int64], seed: int) -> tuple[int, int]:
-    """How many of these elements are nearer to a float64 sum in the first, and in the second result."""
-    exact = reference(one.case, seed, one.rank, one.count)
+def _nearer(base: Result, chosen: tuple[Bits, Bits], places: NDArray[np.int64], seed: int) -> tuple[int, int]:
+    """How many of these elements are nearer to the sum in more precision in the first, and in the second result."""
+    exact = reference(base.case, seed, base.rank, base.count)
     if exact is None:
         return 0, 0
     with np.errstate(invalid="ignore"):  # what differs may be no number, which is nearer to nothing
-        errors = [np.abs(_as_floats(bits, one.case.dtype) - exact[places]) for bits in chosen]
+        errors = [np.abs(_as_floats(bits, base.case.dtype) - exact[places]) for bits in chosen]
     return int((errors[0] < errors[1]).sum()), int((errors[1] < errors[0]).sum())
 
 

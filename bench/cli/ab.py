@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bench import __version__
-from bench.catalog.variables import unsettable
 from bench.cli.app import RESULTS, Sets
 from bench.cli.comparison import MIN_CHANGE, FailOn, conclude_sides, exit_code, share
 from bench.cli.job import run_task
 from bench.cli.measuring import planned, recording_of
 from bench.cli.sides import check_in_job, measure_sides
 from bench.cli.terminal import say
-from bench.cli.trust import LeaveLoopback, check_variables
+from bench.cli.trust import LeaveLoopback, check_variables, side_variables
 from bench.config import documents, models, names
 from bench.config.models import Config
 from bench.launch.side_process import check_python
@@ -92,23 +91,16 @@ def _fingerprint(a: Path, b: Path | None, more: list[Any]) -> bytes:
     return b"\0".join([*(documents.read(names.path_of(config)) for config in (a, b or a)), repr(more).encode()])
 
 
-def _side(
-    letter: str, config: Path, sets: list[str], variables: list[str], python: str | None, usual: str | None
-) -> Side:
+def _side(letter: str, config: Path, sets: list[str], pairs: list[str], python: str | None, usual: str | None) -> Side:
     """What the command line asks of a side. usual: its interpreter where it names none."""
-    pairs = [text.partition("=") for text in variables]
-    for name, equals, value in pairs:
-        if not equals or not name.isidentifier():
-            raise ConfigError(f"--{letter}-env {name}: write NAME=VALUE")
-        if reason := unsettable(name, value, fresh=True):
-            raise ConfigError(f"--{letter}-env {name}={value}: {reason}")
+    variables = side_variables(f"--{letter}-env", pairs)
     path = usual
     if python is not None:
         # Absolute, for a resume in another folder. Links stay: that of a virtual environment is what tells it.
         path = str(Path.cwd() / (shutil.which(python) or python))
         check_python(f"--{letter}-python", path)
-    words = [str(config), *sets, *variables, *([python] if python else [])]
-    return Side(str(config), tuple(sets), {name: value for name, _, value in pairs}, path, " ".join(words))
+    words = [str(config), *sets, *pairs, *([python] if python else [])]
+    return Side(str(config), tuple(sets), variables, path, " ".join(words))
 
 
 def _create(

@@ -2,29 +2,30 @@
 
 import contextlib
 import json
+import os
 import secrets
 import subprocess
 import sys
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
 from bench.catalog.operations import OPERATIONS
-from bench.catalog.variables import unsettable
 from bench.cli.app import PLOTS, Sets
+from bench.cli.job import run_task
 from bench.cli.output import show
 from bench.cli.terminal import say
-from bench.cli.trust import LeaveLoopback, check_variables
+from bench.cli.trust import LeaveLoopback, check_variables, side_variables
 from bench.config import models, names
 from bench.launch import bits as launching
 from bench.launch import mpirun, sweep
 from bench.launch.launcher import RendezvousFolder
 from bench.launch.side_process import check_python
-from bench.machine import environment, host
+from bench.machine import environment, host, processes
 from bench.model.comparisons import BitsRow
 from bench.model.errors import ConfigError, UnmeasurableError
 from bench.model.records import Plan
@@ -35,9 +36,12 @@ from bench.report import bits as report
 from bench.report import plots as catalogue
 from bench.store import encoding, folders
 
+if TYPE_CHECKING:
+    from bench.launch.coordinator import Coordinator
+
 # Raw results of all launches on disk: more is a configuration for timing, not for this.
 MOST_BYTES = 8 * 2**30
-PLAN, DOCUMENT, DATA, PICTURE = "plan.json", "bits.md", "bits.json", "bits"
+PLAN, DOCUMENT, DATA = "plan.json", "bits.md", "bits.json"
 EVERYTHING = "all"
 
 
@@ -61,18 +65,32 @@ def bits(
 
     Exit code 1 if what --require names is not identical, or data that are only moved are not as they were sent.
     """
+
+    def task(coordinator: "Coordinator | None") -> int:
+        if coordinator is not None:
+            raise UnmeasurableError("bits compares on one machine: start it once, outside the job")
+        path = names.path_of(config)
+        rows, name = _compared(path, sets, b_python, side_variables("--b-env", b_env), leave_loopback)
+        _written(rows, name, plots)
+        return _code(rows, require)
+
+    return run_task(task, lambda: b"")
+
+
+def _compared(
+    path: Path, sets: list[str], python: str | None, variables: dict[str, str], leave_loopback: bool
+) -> tuple[list[BitsRow], str]:
+    """Have ranks make the results, and compare them. Returns the rows, and the name of the configuration."""
     from bench.analyze import bits as analysis  # here: loads numpy
 
-    path = names.path_of(config)
     settings, _ = models.load(path, sets)
     unsupported = host.unsupported_platform()
     if unsupported:
         raise UnmeasurableError(unsupported)
     seed = settings.seed if settings.seed is not None else secrets.randbelow(2**32)
     plan = _comparable(plans.expand(settings, host.machine(), seed), path)
-    if b_python is not None:
-        check_python("--b-python", b_python)
-    variables = _variables(b_env)
+    if python is not None:
+        check_python("--b-python", python)
     check_variables([*encoding.variables_of(plan), *variables.items()], None, leave_loopback)
     with RendezvousFolder() as private, contextlib.ExitStack() as stack:
         status = stack.enter_context(Console(stderr=True).status("starting ranks"))
@@ -86,17 +104,16 @@ def bits(
                     f"{launch.backend}, {launch.world_size} ranks, launch {launch.number}: {len(launch.cases)} cases"
                 ),
             )
-        if b_python or variables:
+        if python or variables:
             status.update("side B")
             made.append(private.place())
-            _other_side(plan, made[1], b_python or sys.executable, variables)
+            _other_side(plan, made[1], python or sys.executable, variables)
         rows = analysis.compared(plan, [(folder, launching.facts_of(folder)) for folder in made])
-    _written(rows, plan.name, plots)
-    return _code(rows, require)
+    return rows, plan.name
 
 
 def _comparable(plan: Plan, path: Path) -> Plan:
-    """The plan with the cases whose bits can be compared, one launch less for none; says what is left out."""
+    """The plan with the cases whose bits can be compared, without launches that lose all; says what is left out."""
     left_out: dict[str, set[str]] = {}
     order = []
     for launch in plan.order:
@@ -123,23 +140,11 @@ def _comparable(plan: Plan, path: Path) -> Plan:
     return replace(plan, order=tuple(order))
 
 
-def _variables(pairs: list[str]) -> dict[str, str]:
-    variables = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals or not name.isidentifier():
-            raise ConfigError(f"--b-env {name}: write NAME=VALUE")
-        if reason := unsettable(name, value, fresh=True):
-            raise ConfigError(f"--b-env {pair}: {reason}")
-        variables[name] = value
-    return variables
-
-
 def _other_side(plan: Plan, folder: Path, python: str, variables: dict[str, str]) -> None:
     """Have another process, with its own interpreter and variables, fill a folder with its results."""
     (folder / PLAN).write_text(json.dumps(encoding.plan_to_json(plan)), encoding="utf-8")
     done = subprocess.run(
-        [python, "-m", "bench.cli.bits", str(folder)],
+        [python, "-m", "bench.cli.bits", str(folder), str(os.getpid())],
         env=environment.of_side(variables),
         capture_output=True,
         text=True,
@@ -185,6 +190,7 @@ def serve(folder: Path) -> None:
 
 
 if __name__ == "__main__":
+    processes.end_with_parent(int(sys.argv[2]))
     try:
         serve(Path(sys.argv[1]))
     except UnmeasurableError as error:

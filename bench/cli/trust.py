@@ -13,7 +13,7 @@ import typer
 
 from bench.catalog.variables import leaves_loopback, unsettable
 from bench.launch.side_process import check_python
-from bench.model.errors import BenchError, StoreError
+from bench.model.errors import BenchError, ConfigError, StoreError
 from bench.model.records import Plan, Side
 from bench.store import encoding
 
@@ -32,6 +32,19 @@ LeaveLoopback = Annotated[
     bool,
     typer.Option("--leave-loopback", help="Let variables open ports beyond loopback, with all ranks on one machine."),
 ]
+
+
+def side_variables(option: str, pairs: Sequence[str]) -> dict[str, str]:
+    """The variables that the command line gives one side. option: such as `--b-env`; raises ConfigError with it."""
+    variables = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name.isidentifier():
+            raise ConfigError(f"{option} {name}: write NAME=VALUE")
+        if reason := unsettable(name, value, fresh=True):
+            raise ConfigError(f"{option} {pair}: {reason}")
+        variables[name] = value
+    return variables
 
 
 def check_variables(

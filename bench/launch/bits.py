@@ -15,6 +15,7 @@ from bench.launch.supervisor import watch
 from bench.launch.turns import drive
 from bench.model.errors import MpirunError, RankError, UnmeasurableError
 from bench.model.records import Job, Json, Launch, Plan
+from bench.planning.bits import place
 
 # One line for each launch: its position in the plan, and for each case what its ranks said.
 FACTS = "facts.jsonl"
@@ -29,11 +30,6 @@ def collect(plan: Plan, launcher: Starter, folder: Path, begun: Callable[[Launch
         for position, launch in enumerate(plan.order):
             begun(launch)
             facts.write(json.dumps(_results(plan, launch, launcher, place(folder, position))) + "\n")
-
-
-def place(folder: Path, position: int) -> Path:
-    """The folder of the raw results of a launch."""
-    return folder / f"launch-{position}"
 
 
 def facts_of(folder: Path) -> list[list[Json]]:

@@ -6,6 +6,7 @@ each share of a larger one, so that their results differ only in how the library
 """
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +28,11 @@ VARIED = {
 }  # fmt: skip
 # Operations that send another share to each rank: a share of a smaller message is the beginning of one of a larger.
 _SHARES = {"reduce_scatter", "reduce_scatter_list", "scatter", "all_to_all", "all_to_all_list"}
+
+
+def place(folder: Path, position: int) -> Path:
+    """The folder of the raw results of a launch, in that of all. position: of the launch in the plan."""
+    return folder / f"launch-{position}"
 
 
 def uncomparable(case: Case) -> str | None:

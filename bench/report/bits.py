@@ -62,8 +62,8 @@ def table(rows: Sequence[BitsRow]) -> str:
     for row in rows:
         cells.setdefault((_name(row), ranks_text(row.case.world_size)), {})[row.variation] = cell(row)
     lines = [
-        [name, ranks, *(found.get(variation, NOTHING) for variation in variations)]
-        for (name, ranks), found in cells.items()
+        [name, ranks, *(of_row.get(variation, NOTHING) for variation in variations)]
+        for (name, ranks), of_row in cells.items()
     ]
     return markdown.table(lines, ["operation", "", *variations], "ll" + "l" * len(variations))
 
@@ -86,21 +86,21 @@ def sentences(rows: Sequence[BitsRow]) -> list[str]:
     """For each row that is not identical: from which size on, the first element, and how often it is nearer."""
     texts = []
     for row in rows:
-        found = sorted((c for c in row.comparisons if c.differing), key=lambda c: c.size_bytes)
-        if found:
-            texts.append(f"{_name(row)}, {ranks_text(row.case.world_size)}, {row.variation}: {_sentence(found)}")
+        differing = sorted((c for c in row.comparisons if c.differing), key=lambda c: c.size_bytes)
+        if differing:
+            texts.append(f"{_name(row)}, {ranks_text(row.case.world_size)}, {row.variation}: {_sentence(differing)}")
         elif row.wrong:
             texts.append(f"{_name(row)}: {row.wrong} elements arrived otherwise than they were sent")
     more = len(texts) - MOST_SENTENCES
     return [*texts[:MOST_SENTENCES], *([f"and {more} more: bits.json"] if more > 0 else [])]
 
 
-def _sentence(found: Sequence[Differing]) -> str:
-    first, most = found[0], max(found, key=lambda comparison: comparison.share)
+def _sentence(differing: Sequence[Differing]) -> str:
+    first, most = differing[0], max(differing, key=lambda comparison: comparison.share)
     rank, element = first.first or (0, 0)
     text = f"from {format_bytes(first.size_bytes)} on ({first.where}); first element {element} of rank {rank}"
     text += f"; most at {format_bytes(most.size_bytes)}, {most.share:.1%}"
-    before, after = (sum(comparison.nearer[side] for comparison in found) for side in (0, 1))
+    before, after = (sum(comparison.nearer[side] for comparison in differing) for side in (0, 1))
     if before + after:
         text += f"; in {after / (before + after):.0%} of them this one is nearer to the exact sum"
     return text

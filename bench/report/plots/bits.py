@@ -26,13 +26,13 @@ def shares_of(rows: Sequence[BitsRow], _: None) -> list[Figure]:
     shown = dict(list(panels.items())[:MOST])
     if not shown:
         return []
-    lines = list(dict.fromkeys((row.variation, row.case.world_size) for found in shown.values() for row in found))
+    lines = list(dict.fromkeys((row.variation, row.case.world_size) for rows in shown.values() for row in rows))
     across = min(ACROSS, len(shown))
     down = -(-len(shown) // across)
     figure = Figure(figsize=(0.6 + 3.2 * across, 1.6 + 2.4 * down), layout="constrained")
     places = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False).flatten()
-    for axes, (title, found) in zip(places, shown.items(), strict=False):
-        for row in found:
+    for axes, (title, of_panel) in zip(places, shown.items(), strict=False):
+        for row in of_panel:
             number = lines.index((row.variation, row.case.world_size))
             worst: dict[int, float] = {}
             for comparison in row.comparisons:
@@ -45,9 +45,9 @@ def shares_of(rows: Sequence[BitsRow], _: None) -> list[Figure]:
                 label=f"{row.variation}, {ranks_text(row.case.world_size)}",
             )
         axes.set_title(title, fontsize=9.5)
-        size_axis(axes, sorted({comparison.size_bytes for row in found for comparison in row.comparisons}), 5)
+        size_axis(axes, sorted({comparison.size_bytes for row in of_panel for comparison in row.comparisons}), 5)
         axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-    most = max(comparison.share for found in shown.values() for row in found for comparison in row.comparisons)
+    most = max(comparison.share for rows in shown.values() for row in rows for comparison in row.comparisons)
     places[0].set_ylim(0, 1.1 * most)
     for axes in places[len(shown) :]:
         axes.set_visible(False)
