@@ -139,12 +139,12 @@ docs: .venv/.installed-dev  ## Make the generated pages again, and mark what was
 pictures: .venv/.installed-dev  ## Draw the pictures of README and docs/ again, from the runs in docs/example/
 	@$(PY) -m tools.example_pictures
 
-coverage: .venv/.installed  ## What runs at all? Every operation, dtype and reduce op once; writes docs/coverage.md
+coverage: .venv/.installed  ## What runs at all? Every operation, dtype and reduce op once; writes docs/develop/coverage.md
 	@$(BENCH) run configs/everything.yaml --no-plots $(SET) >/dev/null || test $$? -eq 1
-	@$(PY) -m tools.coverage_page everything > docs/coverage.md
+	@$(PY) -m tools.coverage_page everything > docs/develop/coverage.md
 
 ##@ Prove (nothing else may run meanwhile)
-prove: .venv/.installed-dev  ## Are the numbers right? All claims, or CLAIMS="rates overhead" (45 min); docs/accuracy.md
+prove: .venv/.installed-dev  ## Are the numbers right? All claims, or CLAIMS="rates overhead" (45 min); proof/accuracy.md
 	@$(PY) -m proof $(if $(CLAIMS),--only $(CLAIMS))
 
 prove-quick: .venv/.installed-dev  ## The same with fewer trials, to see that it works (5 min); keeps nothing

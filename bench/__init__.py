@@ -15,7 +15,7 @@ __version__ = "0.1.0"
 
 
 def load_run(run: "Path | str | None" = None) -> "LoadedRun":
-    """A run as pandas tables, for notebooks: its folder, its name below results/, or the newest (docs/python.md)."""
+    """A run as pandas tables, for notebooks: its folder, its name below results/, or the newest (docs/reading.md)."""
     from bench.cli.notebook import load_run as load  # here: loads pandas, which no rank needs
 
     return load(run)

@@ -1,4 +1,4 @@
-"""`make prove`: run every claim, keep what was found in docs/accuracy.json, write docs/accuracy.md; exit 1 on a miss.
+"""`make prove`: run every claim, keep what was found in proof/accuracy.json, write proof/accuracy.md; exit 1 on a miss.
 
     python -m proof [--quick] [--only NAME ...] [--trials N] [--list] [--pages]
 

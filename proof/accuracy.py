@@ -1,4 +1,4 @@
-"""What all proofs found: docs/accuracy.json keeps every run of every claim, docs/accuracy.md shows them all."""
+"""What all proofs found: accuracy.json keeps every run of every claim, accuracy.md shows the newest run of each."""
 
 import json
 import subprocess
@@ -13,7 +13,7 @@ from proof.claims import CLAIMS
 from proof.code import fingerprint
 
 ROOT = Path(__file__).resolve().parents[1]
-FILE, PAGE = ROOT / "docs/accuracy.json", ROOT / "docs/accuracy.md"
+FILE, PAGE = ROOT / "proof/accuracy.json", ROOT / "proof/accuracy.md"
 # One run of a claim, as JSON.
 Record = dict[str, Any]
 ABOUT = (
@@ -22,8 +22,8 @@ ABOUT = (
     "all of its 95 % interval (Clopper and Pearson) is within what is demanded, is MISSED if none of it is, and is "
     "else undecided; a ratio likewise by its interval. A demanded count is a count; its interval shows what so few "
     "trials can say. What each claim does is in `proof/`, and was fixed before it ran; a changed protocol is a new "
-    "version, and what the old one found stays. Every run is here, newest first, those that missed too; only quick "
-    "proofs are not kept."
+    "version, and what the old one found stays. The newest run of each claim stands here, and how often earlier runs "
+    "held; `accuracy.json` keeps every line of all runs. Only quick proofs are not kept."
 )
 
 
@@ -82,36 +82,31 @@ def page(claims: Mapping[str, Claim], kept: Mapping[str, Sequence[Record]]) -> s
         f"**Not current**: {', '.join(others)}." if others else "All claims are current: what they rest on has not "
         "changed since they ran.",
     ]  # fmt: skip
-    rows = [(*_cells(line), states[name]) for name, found in newest.items() for line in found["lines"]]
     sections = [
         "# How accurate CollBench is",
         ABOUT,
         "\n".join(f"- {fact}" for fact in facts),
-        "## The newest run of each claim",
-        _table(rows, "line", "demanded", "measured", "outcome", "is of"),
         *(part for name in shown for part in _of_claim(name, claims[name], kept.get(name, []))),
     ]
     return "\n\n".join(sections) + "\n"
 
 
-def _of_claim(name: str, claim: Claim, found: Sequence[Record]) -> list[str]:
-    """Its protocol, and all of its runs."""
+def _of_claim(name: str, claim: Claim, runs: Sequence[Record]) -> list[str]:
+    """Its protocol, its newest run, and the outcomes of the earlier ones."""
     facts = [f"- protocol {claim.version}: {claim.protocol} ({claim.trials} trials, about {claim.minutes:g} min)"]
     facts += [f"- protocol {version} was replaced because {why}" for version, why in claim.replaced.items()]
-    rows = [
-        (
-            run["date"],
-            run["commit"],
-            run["machine"].split(",")[0],
-            standing(claim, run),
-            str(run.get("trials", "-")),
-            *_cells(line),
-        )
-        for run in found
-        for line in run["lines"]
-    ]
-    headers = ("date (UTC)", "commit", "machine", "is of", "trials", "line", "demanded", "measured", "outcome")
-    return [f"## {name}", "\n".join(facts), _table(rows, *headers) if rows else "Never run."]
+    if not runs:
+        return [f"## {name}", "\n".join(facts), "Never run."]
+    newest, *earlier = runs
+    facts.append(
+        f"- newest run: {newest['date']} UTC, commit {newest['commit']}, {newest['machine'].split(',')[0]}, "
+        f"{newest.get('trials', '-')} trials, {standing(claim, newest)}"
+    )
+    if earlier:
+        outcomes = [line["outcome"] for run in earlier for line in run["lines"]]
+        facts.append(f"- {len(earlier)} earlier run{'' if len(earlier) == 1 else 's'}: {summed(outcomes)}")
+    table = _table([_cells(line) for line in newest["lines"]], "line", "demanded", "measured", "outcome")
+    return [f"## {name}", "\n".join(facts), table]
 
 
 def _cells(line: Record) -> tuple[str, ...]:
@@ -121,11 +116,6 @@ def _cells(line: Record) -> tuple[str, ...]:
 def _table(rows: Sequence[Sequence[str]], *headers: str) -> str:
     lines = [headers, ["-"] * len(headers), *rows]  # without padding: cells are long
     return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
-
-
-def _short(machine: str) -> str:
-    """Cores and model of the CPU."""
-    return machine.split(",")[0]
 
 
 def _machine() -> str:

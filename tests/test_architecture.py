@@ -203,7 +203,7 @@ def test_no_verb_imports_another_verb():
 
 def test_modules_that_text_speaks_of_exist():
     folders = [ROOT, *{path.parent for path in FILES.values()}, ROOT / "tests", ROOT / "tools", ROOT / "proof"]
-    pages = [*FILES.values(), *(ROOT / "docs").glob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+    pages = [*FILES.values(), *(ROOT / "docs").rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
     missing = [
         f"{page.relative_to(ROOT)}: {name}"
         for page in pages

@@ -6,6 +6,7 @@ The first command of each verb runs in a process of its own, which finds what an
 import functools
 import re
 import subprocess
+from pathlib import Path
 
 import pytest
 import typer
@@ -16,7 +17,7 @@ from bench.cli.app import _app
 from conftest import ROOT, CommandLine, called_here
 
 README = (ROOT / "README.md").read_text()
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PROGRAM = "collbench "
 
 
@@ -96,19 +97,27 @@ def options(verb: str) -> set[str]:
 def test_the_notebook_s_code_works(monkeypatch):
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("MPLBACKEND", "Agg")
-    code_of = "\n".join(re.findall(r"```python\n(.*?)```", (ROOT / "docs/python.md").read_text(), re.DOTALL))
+    code_of = "\n".join(re.findall(r"```python\n(.*?)```", (ROOT / "docs/reading.md").read_text(), re.DOTALL))
     names: dict = {}
-    exec(compile(code_of, "docs/python.md", "exec"), names)
+    exec(compile(code_of, "docs/reading.md", "exec"), names)
     assert len(names["run"].summary) == 18 and len(names["run"].samples) > 1000
     training = bench.load_run("docs/example/training")
     assert len(training.summary) == 10 and list(training.samples.columns) == list(names["run"].samples.columns)
     names["plt"].close("all")
 
 
-def test_pages_link_to_what_exists():
+def test_pages_link_to_pages_and_headings_that_exist():
     for path in PAGES:
-        for address in re.findall(r"\]\(([^)#\s]+)", path.read_text()):
-            assert address.startswith("http") or (path.parent / address).exists(), f"{path.name}: {address}"
+        for address, anchor in re.findall(r"\]\((?!http)([^)#\s]*)#?([^)\s]*)\)", path.read_text()):
+            page = path.parent / address if address else path
+            assert page.exists(), f"{path.name}: {address}"
+            assert not anchor or anchor in anchors(page), f"{path.name}: {address}#{anchor}"
+
+
+def anchors(page: Path) -> set[str]:
+    """The addresses of a page's headings, as GitHub and GitLab make them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.parametrize("line", TARGETS)

@@ -1,4 +1,4 @@
-"""Writes docs/architecture.md: the flow of data, and every module with the first sentence of its docstring.
+"""Writes docs/develop/architecture.md: the flow of data, and every module with the first sentence of its docstring.
 
 `make docs` runs it.
 """
@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "architecture.md"
+PAGE = ROOT / "docs" / "develop" / "architecture.md"
 BENCH = ROOT / "bench"
 
 FLOW = """# Architecture
@@ -61,7 +61,7 @@ step are the inner times of an iteration, as the calls of a replayed job are. So
 steps of training.
 
 Tables take the place of `if` chains: operations, options, metrics, backends, pictures, importers, strategies, verbs. To
-add one is a line in its table and a function; [CONTRIBUTING.md](../CONTRIBUTING.md) says which files.
+add one is a line in its table and a function; [CONTRIBUTING.md](../../CONTRIBUTING.md) says which files.
 `tests/test_architecture.py` keeps all this.
 
 To read the code in the order of the flow: `model/records.py`, `config/models.py`, `planning/plan.py`,

@@ -1,6 +1,6 @@
-"""Print docs/coverage.md: which operations ran with which dtypes and reduce ops on which backends.
+"""Print docs/develop/coverage.md: which operations ran with which dtypes and reduce ops on which backends.
 
-usage: python -m tools.coverage_page RUN > docs/coverage.md     (`make coverage` calls it)
+usage: python -m tools.coverage_page RUN > docs/develop/coverage.md     (`make coverage` calls it)
 
 In: a run of configs/everything.yaml. Out: Markdown with a table for each backend. A cell lists the reduce ops that
 were measured and verified; the reasons why others were skipped or failed are numbered below the table. No times.

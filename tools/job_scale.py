@@ -1,6 +1,6 @@
 """What a job of many processes costs its rank 0: start-up, messages, files, memory, and one gather of timings.
 
-    python -m tools.job_scale      prints the table of docs/launching.md (about 6 minutes on 4 cores)
+    python -m tools.job_scale      prints the table of docs/develop/scale.md (about 6 minutes on 4 cores)
 
 All processes run on this machine, which has far fewer cores than processes. So the cost of rank 0 is CPU time and
 memory of its own processes, which do not depend on how many share the cores; only the time to start does. The last rows

@@ -20,7 +20,7 @@ NS = 1e-9
 class LoadedRun:
     """A run. manifest, environment: as in its folder. warnings: what the report says of how far to trust it.
 
-    summary: what summary.csv has, one row a case (docs/results-format.md has its columns; seconds, bytes, bytes/s).
+    summary: what summary.csv has, one row a case (docs/reading.md has its columns; seconds, bytes, bytes/s).
     samples: the facts, one row for each iteration of each rank: key, launch, iteration, rank, start_s (monotonic clock
     of the host), duration_s, calls. An iteration of training steps is a round, and its calls are steps.
     """

@@ -85,7 +85,7 @@ _MPI_STARTERS = frozenset(
     {"mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "orted", "prted", "hydra_pmi_proxy"}
 )
 _SLURM_STARTER = "slurmstepd"
-_HOW = "start it with torchrun, srun or mpirun (docs/launching.md), or as one process for ranks on this machine only"
+_HOW = "start it with torchrun, srun or mpirun (docs/operators.md), or as one process for ranks on this machine only"
 
 
 def detect(variables: Variables, starter: str = "") -> JobRank | None:

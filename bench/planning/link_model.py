@@ -22,7 +22,7 @@ from bench.model.units import format_bytes, format_rate, format_seconds, parse_l
 from bench.stats.intervals import Floats
 
 # Isolated calls on gloo over a link of 1 Gbit/s had a plan of 1 MiB buckets take 54 % longer than it did; pipelined
-# ones had all of 7 plans within 7 % (docs/accuracy.md).
+# ones had all of 7 plans within 7 % (proof/accuracy.md).
 ISOLATED = (
     "The link was measured by isolated calls, but buckets follow each other, which takes less time: measure it with "
     "`metrics: [pipelined]`."

@@ -128,7 +128,9 @@ def safe(text: str, pictures: Iterable[str] = ()) -> str:
 # ── HTML ─────────────────────────────────────────────────────────────────────────────────────────
 def page(report: str, title: str, pictures: Mapping[str, Path]) -> str:
     """The report as HTML. pictures: address in the report → file (PNG); an SVG beside it is taken if it is small."""
-    reading = READING.read_text(encoding="utf-8").split("\n", 1)[1].replace("[method.md](method.md)", "docs/method.md")
+    # What is behind that heading is for programs, not for who reads a report.
+    reading = READING.read_text(encoding="utf-8").split("\n", 1)[1].partition("\n## In a program\n")[0]
+    reading = reading.replace("[method.md](method.md)", "docs/method.md")
     reading = reading.replace("\n## ", "\n### ")
     whole = f"{report}\n\n{OPENED.format('How to read this report')}\n\n{reading}\n\n{CLOSED}\n"
     body, contents = _with_contents(_rendered(whole, pictures))

@@ -1,7 +1,7 @@
 """Convert records to JSON and back: plan.json, lines of samples.jsonl, jobs, and the values that ranks gather.
 
 In: a Plan, a Job, Samples or a gathered value. Out: JSON or bytes; and the other way round. Touches no file: `store`
-does. The format is described in docs/results-format.md.
+does. The format is described in docs/develop/results-format.md.
 """
 
 from __future__ import annotations

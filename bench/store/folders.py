@@ -1,4 +1,4 @@
-"""Read and write results folders (their format: docs/results-format.md).
+"""Read and write results folders (their format: docs/develop/results-format.md).
 
 In: a plan, samples as they are measured, finished documents. Out: a run, or a list of folders. `encoding` converts
 plans and samples to JSON and back. No other module writes these files, except log.txt, to which ranks and launchers

@@ -2,7 +2,7 @@
 
 In: a `LedgerEntry`. Out: all entries. Lines are only appended, each in one write under a lock, so that several runs can
 end at the same time. Launches of one run have an occasion in common (the boot of the machine, its neighbours), so that
-only a history shows by how much occasions differ. The format: docs/results-format.md.
+only a history shows by how much occasions differ. The format: docs/develop/results-format.md.
 """
 
 import json
