@@ -22,7 +22,7 @@ from multiprocessing import AuthenticationError
 from pathlib import Path
 
 from bench.launch import compatibility
-from bench.launch.job import JobRank
+from bench.launch.job import OPEN_MPI, JobRank
 from bench.launch.launcher import Launcher
 from bench.launch.ranks import KILL_WAIT_S, RankJob, Ranks
 from bench.launch.secret import JobSecret
@@ -69,7 +69,10 @@ class Coordinator:
         if demands is not None and demands.gpus and not shared:
             compatibility.check_gpus(self.handshakes)
         self.launcher.devices = {h["rank"]: compatibility.device_of(h, shared) for h in self.handshakes}
-        return compatibility.merged(self.handshakes)
+        machine = compatibility.merged(self.handshakes)
+        if self.place.launcher != OPEN_MPI:
+            machine.backends_missing.setdefault("mpi", f"the job was started by {self.place.launcher}, not Open MPI's")
+        return machine
 
     def choose(self, members: Sequence[int]) -> None:
         """Let later launches use these processes of the job only, numbered anew in this order; rank 0 is the first."""
