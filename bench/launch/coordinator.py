@@ -21,14 +21,24 @@ from dataclasses import asdict, dataclass, field
 from multiprocessing import AuthenticationError
 from pathlib import Path
 
+from bench.catalog.backends import BACKENDS
 from bench.launch import compatibility
 from bench.launch.job import OPEN_MPI, JobRank
 from bench.launch.launcher import Launcher
 from bench.launch.ranks import KILL_WAIT_S, RankJob, Ranks
 from bench.launch.secret import JobSecret
 from bench.machine import network
-from bench.model.errors import INTERRUPTED, UNEXPECTED, BenchError, JobError, LostRankError, RankError, StoreError
-from bench.model.records import Demands, Json, Machine
+from bench.model.errors import (
+    INTERRUPTED,
+    UNEXPECTED,
+    BenchError,
+    JobError,
+    LostRankError,
+    MpirunError,
+    RankError,
+    StoreError,
+)
+from bench.model.records import Demands, Job, Json, Machine
 from bench.protocol import channel, messages
 from bench.protocol.channel import AuthenticatedConnection
 from bench.store import folders
@@ -164,7 +174,7 @@ class JobLauncher:
 
     address: of this host, where rank 0 listens. devices: GPU of each rank of the job. members: ranks of the job that
     launches may use, rank 0 first: their places here are their ranks in a launch. variables: which ranks get, of the
-    side of `ab` that is measured.
+    side of `ab` that is measured. mpi: the last ranks of MPI.
     """
 
     launcher: Launcher
@@ -174,9 +184,16 @@ class JobLauncher:
     members: tuple[int, ...]
     variables: Mapping[str, str] = field(default_factory=dict)
     launches: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    mpi: Ranks | None = None
 
     def start(self, world_size: int, entry: str, job: RankJob) -> Ranks:
-        """Start `world_size` ranks; raises LostRankError at once if an agent that should start one is lost."""
+        """Start `world_size` ranks; raises LostRankError at once if an agent that should start one is lost.
+
+        Raises MpirunError for ranks of MPI after one of them ended before its time: the others would wait for it.
+        """
+        by_mpi = isinstance(job, Job) and BACKENDS[job.launch.backend].library == "mpi4py"
+        if by_mpi and self.mpi is not None and any(member.exit_code for member in self.mpi.members):
+            raise MpirunError("a rank of MPI was lost, and mpirun replaces none: start the job again with run --resume")
         listener = channel.listen(self.address, [0])
         assert listener is not None  # noqa: S101 - port 0 is any free one
         with listener:
@@ -226,6 +243,8 @@ class JobLauncher:
                 ranks.kill()
                 raise
         ranks.members = [own, *others]
+        if by_mpi:
+            self.mpi = ranks
         return ranks
 
 
