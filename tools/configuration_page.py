@@ -101,8 +101,8 @@ Steps of training:
 OPTIONS_OF_A_CASE = (
     "## Options of a case\n",
     "What a case has besides operation, backend, world size, dtype and size. Its key, in every file of results, names "
-    "those that are not at their default: `all_reduce/gloo/n4/float32/1048576/reduce_op=max`. A configuration lists "
-    "values under the key; what has none follows from other keys, or from the machine.\n",
+    "those that are not at their default: `all_reduce/gloo/n4/float32/1048576/reduce_op=max`. Options without a key "
+    "follow from other keys, or from the machine; those of no operations alone belong to most.\n",
 )
 # More names than this are listed by a verb.
 MOST_NAMES = 15
@@ -181,8 +181,8 @@ def meaning(field: FieldInfo) -> str:
 
 
 def table(model: type[BaseModel]) -> list[str]:
-    """A row for each key."""
-    rows = ["| key | meaning | default | example |", "|---|---|---|---|"]
+    """A row for each key, which its example shows."""
+    rows = ["| key, such as | meaning | default |", "|---|---|---|"]
     for key, field in fields_of(model).items():
         if (model.__name__, str(key)) in INTERNAL:
             continue
@@ -192,7 +192,7 @@ def table(model: type[BaseModel]) -> list[str]:
         if key in {"operations", "sizes"} and model is Config:
             default = "**required** without `training`"
         examples = " or ".join(f"`{key}: {in_flow(example)}`" for example in field.examples or ())
-        rows.append(f"| `{key}` | {meaning(field)} | {default} | {examples} |")
+        rows.append(f"| {examples} | {meaning(field)} | {default} |")
     return rows
 
 
@@ -208,15 +208,13 @@ def strategies() -> list[str]:
 
 
 def options() -> list[str]:
-    """A row for each option of a case."""
-    rows = ["| option | what it is | default | key | operations that have it |", "|---|---|---|---|---|"]
+    """A row for each option of a case; what has a key in configurations is explained there."""
+    rows = ["| option | key, or what it is | default | only of |", "|---|---|---|---|"]
     for option in OPTIONS:
         having = [f"`{name}`" for name, operation in OPERATIONS.items() if operation.has(option)]
-        lacking = [f"`{name}`" for name, operation in OPERATIONS.items() if not operation.has(option)]
-        operations = f"all but {', '.join(lacking)}" if len(lacking) < len(having) else ", ".join(having)
+        few = ", ".join(having) if 2 * len(having) < len(OPERATIONS) else ""
         default = f"`{in_flow(option.default)}`" if option.default != "" else "empty"
-        key = f"`{option.key}`" if option.key else ""
-        rows.append(f"| `{option.name}` | {option.about} | {default} | {key} | {operations if lacking else 'all'} |")
+        rows.append(f"| `{option.name}` | {f'`{option.key}`' if option.key else option.about} | {default} | {few} |")
     return rows
 
 
