@@ -18,6 +18,7 @@ from conftest import ROOT, CommandLine, called_here
 
 README = (ROOT / "README.md").read_text()
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+JOBS = sorted((ROOT / "examples/ci").glob("*.yaml"))
 PROGRAM = "collbench "
 
 
@@ -71,11 +72,11 @@ def test_command(line, checkout, launcher):
     assert done.returncode == EXIT_CODES.get(verb, 0), done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [*PAGES, *JOBS], ids=lambda path: path.name)
 def test_every_command_that_a_page_names_exists(path):
     """Verbs, their options, and make's targets; README's own commands are run."""
     text = path.read_text()
-    for words in re.findall(r"(?:^|`|\s)collbench ([a-z].*?)(?:`|\n|  #|$)", text):
+    for words in re.findall(r"(?:^|`|\s|bin/)collbench ([a-z].*?)(?:`|\n|  #|$)", text):
         verb = words.split()[0]
         if verb not in VERBS_OF_HELP:
             continue  # a sentence about the command
