@@ -10,7 +10,6 @@ from typing import get_args
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from bench.catalog.operations import OPERATIONS
 from bench.catalog.strategies import STRATEGIES
 from bench.config.documents import in_flow
 from bench.config.expected import Expectation, Expectations
@@ -101,8 +100,7 @@ Steps of training:
 OPTIONS_OF_A_CASE = (
     "## Options of a case\n",
     "What a case has besides operation, backend, world size, dtype and size. Its key, in every file of results, names "
-    "those that are not at their default: `all_reduce/gloo/n4/float32/1048576/reduce_op=max`. Options without a key "
-    "follow from other keys, or from the machine; those of no operations alone belong to most.\n",
+    "those that are not at their default: `all_reduce/gloo/n4/float32/1048576/reduce_op=max`.\n",
 )
 # More names than this are listed by a verb.
 MOST_NAMES = 15
@@ -208,14 +206,14 @@ def strategies() -> list[str]:
 
 
 def options() -> list[str]:
-    """A row for each option of a case; what has a key in configurations is explained there."""
-    rows = ["| option | key, or what it is | default | only of |", "|---|---|---|---|"]
-    for option in OPTIONS:
-        having = [f"`{name}`" for name, operation in OPERATIONS.items() if operation.has(option)]
-        few = ", ".join(having) if 2 * len(having) < len(OPERATIONS) else ""
+    """The options that have a key, and a row for each of the others."""
+    keys = [f"`{option.name}`" + f" (`{option.key}`)" * (option.key != option.name) for option in OPTIONS if option.key]
+    rows = ["| option | what it is | default |", "|---|---|---|"]
+    for option in (option for option in OPTIONS if not option.key):
         default = f"`{in_flow(option.default)}`" if option.default != "" else "empty"
-        rows.append(f"| `{option.name}` | {f'`{option.key}`' if option.key else option.about} | {default} | {few} |")
-    return rows
+        rows.append(f"| `{option.name}` | {option.about} | {default} |")
+    others = "The others follow from `metrics`, `recording` and `training`, or from the machine:"
+    return [f"Set by a [key](#keys): {', '.join(keys)}. {others}\n", *rows]
 
 
 def page() -> str:
