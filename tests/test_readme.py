@@ -42,6 +42,7 @@ RUN_ELSEWHERE = {"equivalence": "test_equivalence.py", "ab smoke --b-env": "test
 # What makes commands that measure short, by verb. Those but `run` take the ranks of the fork server that tests share.
 SHORT = {
     "run": ("--set", "launches=1", "--set", "sampling.seconds_per_case=0.05", "--set", "sizes=[1KiB]", "--no-plots"),
+    "perf": ("-e", "16K", "--no-plots"),
     "ab": ("--no-plots",),
     "bits": ("--set", "backends=[gloo]", "--set", "world_sizes=[2]", "--set", "launches=1", "--no-plots"),
     "replay": ("--set", "launches=2", "--no-plots"),
