@@ -118,7 +118,7 @@ VERBS = {
         "import_:import_",
         "Prepare",
         "Make a run from the output of another tool.",
-        "import nccl-tests docs/example/nccl-tests.txt",
+        "import nccl-tests all_reduce_perf.log",
     ),
     "advise": Verb(
         "advise:advise",
