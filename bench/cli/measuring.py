@@ -9,6 +9,7 @@ import importlib
 import secrets
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,16 +18,16 @@ from rich.console import Console
 
 from bench import __version__
 from bench.cli.app import RESULTS
-from bench.cli.nccl_tests_options import ConfigSource
+from bench.cli.live_tables import LiveTables
 from bench.cli.output import analyzed, show, write_report
 from bench.cli.terminal import say
 from bench.cli.trust import check_variables
-from bench.config import models
+from bench.config import documents, models, names
 from bench.config.models import Config
 from bench.machine import host, interrupts
 from bench.model.errors import StoreError, UnmeasurableError
 from bench.model.recorded_calls import CallList
-from bench.model.records import Json, Machine, Plan
+from bench.model.records import Json, Launch, Machine, Plan
 from bench.planning import plan as planning
 from bench.store import encoding, folders, ledger
 from bench.store.folders import Journal
@@ -41,6 +42,21 @@ CONCLUDING = ("bench.analyze.analysis", "bench.report.document", "pandas")
 DRAWING = ("bench.report.plots.figures",)
 
 
+@dataclass(frozen=True, slots=True)
+class ConfigSource:
+    """A configuration, not yet parsed. name: its name in messages."""
+
+    raw: bytes
+    name: str
+    default_name: str
+
+
+def source(config: Path) -> ConfigSource:
+    """The configuration in a file; raises ConfigError if there is none of this name."""
+    path = names.path_of(config)
+    return ConfigSource(documents.read(path), str(path), path.stem)
+
+
 def start(
     asked: ConfigSource,
     sets: list[str],
@@ -48,9 +64,12 @@ def start(
     coordinator: "Coordinator | None",
     argv: Sequence[str],
     leave_loopback: bool,
+    live: bool = False,
 ) -> int:
-    """Plan a new run, measure it and write its report; return the exit code."""
-    say(asked.shown, nl=bool(asked.shown))
+    """Plan a new run, measure it and write its report; return the exit code.
+
+    live: measure row by row, and print each row of nccl-tests' tables when it is known.
+    """
     config = models.parse(asked.raw, asked.name, sets, asked.default_name)
     unsupported = host.unsupported_platform()
     if unsupported:
@@ -59,6 +78,8 @@ def start(
     machine = host.machine() if coordinator is None else coordinator.machine(planning.demands(config))
     recorded = recording_of(config)
     plan = planned(config, machine, seed, recorded)
+    if live:
+        plan = planning.row_by_row(plan)
     check_variables(encoding.variables_of(plan), coordinator, leave_loopback)
     reason = planning.unmeasurable_reason(plan)
     if reason is not None:
@@ -67,7 +88,7 @@ def start(
         say(f"measuring {host.measured_with()}", err=True)
     facts = {"argv": list(argv), "overrides": sets, "collbench": __version__}
     path = folders.create(RESULTS, plan, asked.raw, facts, recorded)
-    return measured(path, plots, coordinator)
+    return measured(path, plots, coordinator, LiveTables(folders.read(path)) if live else None)
 
 
 def recording_of(config: Config) -> CallList | None:
@@ -90,24 +111,29 @@ def _advised(ready_times: "ReadyTimes", cost: "AllReduceCost") -> tuple[int, ...
     return advisor.buckets_for(ready_times, cost)
 
 
-def measured(path: Path, plots: bool, coordinator: "Coordinator | None") -> int:
-    """Measure what the run's plan contains and its folder does not; then print and write the report."""
-    measure(path, plots, coordinator)
+def measured(path: Path, plots: bool, coordinator: "Coordinator | None", tables: LiveTables | None = None) -> int:
+    """Measure what the run's plan contains and its folder does not; then print and write the report.
+
+    tables: are printed meanwhile, in place of a progress bar and of the tables at the end.
+    """
+    measure(path, plots, coordinator, tables=tables)
     try:
-        return _conclude(path, plots)
+        return _conclude(path, plots, tables)
     except KeyboardInterrupt:
         say(f"interrupted; all of it was measured and is kept: report {path.name} writes the report", err=True)
         raise
 
 
-def _conclude(path: Path, plots: bool) -> int:
+def _conclude(path: Path, plots: bool, tables: LiveTables | None) -> int:
     """Print the tables and notes of a run that has ended, write report and plots; return the exit code."""
     from bench.analyze import noise
     from bench.report import document
 
     run = folders.read(path)
     analysis = analyzed(run)
-    show(document.terminal(run, analysis))
+    if tables is not None:
+        tables.concluded(analysis)
+    show(document.terminal(run, analysis, tables=tables is None))
     say("\n" + "\n".join(write_report(run, analysis, plots, path)))
     entry = noise.entry_of(run, analysis)
     if entry is not None:
@@ -118,8 +144,17 @@ def _conclude(path: Path, plots: bool) -> int:
     return 1 if problems else 0
 
 
-def measure(path: Path, plots: bool, coordinator: "Coordinator | None" = None, goes_on: bool = True) -> None:
-    """Measure what is missing in a run, with a progress bar. goes_on: also after a launch that failed."""
+def measure(
+    path: Path,
+    plots: bool,
+    coordinator: "Coordinator | None" = None,
+    goes_on: bool = True,
+    tables: LiveTables | None = None,
+) -> None:
+    """Measure what is missing in a run, with a progress bar. goes_on: also after a launch that failed.
+
+    tables: learn what is measured; as they are printed meanwhile, there is a line a launch in place of the bar.
+    """
     from bench.launch import mpirun, sweep, turns
     from bench.report.progress import CaseProgress
 
@@ -131,7 +166,8 @@ def measure(path: Path, plots: bool, coordinator: "Coordinator | None" = None, g
         if done is None:
             return
         session = recorded_session(path, before.environment, coordinator.facts() if coordinator else {})
-        observer = CaseProgress(Console(stderr=True), before.plan.total, done)
+        console = Console(stderr=True, force_terminal=None if tables is None else False)
+        observer = CaseProgress(console, before.plan.total, done)
         with contextlib.ExitStack() as stack:
             launches = stack.enter_context(session)
             launcher = (
@@ -143,15 +179,26 @@ def measure(path: Path, plots: bool, coordinator: "Coordinator | None" = None, g
             modules = (*CONCLUDING, *(DRAWING if plots else ()))
             loading = threading.Thread(target=_load, args=(modules,), daemon=True)
             loading.start()
+
+            def append(line: bytes) -> None:
+                journal.append(line)
+                if tables is not None:
+                    tables.sampled(line)
+
+            def before_go(launch: Launch, ranks: Sequence[Json]) -> None:
+                loading.join()
+                if tables is not None:
+                    tables.joined(launch, ranks)
+
             measuring = sweep.sweep(
                 before.plan,
                 before.samples,
                 launcher,
-                journal.append,
+                append,
                 path / folders.LOG,
                 launches.append,
                 observing,
-                loading.join,
+                before_go,
                 goes_on=goes_on,
             )
             turns.drive(measuring)

@@ -147,8 +147,11 @@ def tables_of(run: Run, analysis: Analysis) -> str:
     return "\n\n".join(filter(None, ["\n".join(answer(run, analysis)), _terminal_tables(run, analysis), caveats]))
 
 
-def terminal(run: Run, analysis: Analysis) -> str:
-    """The text that `run` prints at its end: the tables, how they were measured, warnings and findings, the answer."""
+def terminal(run: Run, analysis: Analysis, tables: bool = True) -> str:
+    """The text that `run` prints at its end: the tables, how they were measured, warnings and findings, the answer.
+
+    tables: False leaves them out, where they were printed already.
+    """
     _, calls = training.without_steps(run, analysis)
     stated = (*analysis.diagnosis.findings, *analysis.inconsistencies)
     notes = [f"note: {text}" for text in (*analysis.warnings, *(finding.text for finding in stated))]
@@ -159,7 +162,8 @@ def terminal(run: Run, analysis: Analysis) -> str:
         for text in (findings.replay_table(step), "", findings.replay_sentence(step), "")
     ]
     method = method_line(run, calls.summaries)
-    lines = [*steps, _terminal_tables(run, analysis), "", method, *notes, "", *answer(run, analysis)]
+    shown = [_terminal_tables(run, analysis), ""] if tables else [""]
+    lines = [*steps, *shown, method, *notes, "", *answer(run, analysis)]
     return "\n".join(lines).rstrip()
 
 
@@ -512,9 +516,11 @@ def method_line(run: Run, summaries: Sequence[Summary]) -> str:
     buffers = next((f"{c.buffers} buffers · " for c in cases if OPERATIONS[c.op].pooled), "")
     kinds = list(dict.fromkeys(c.scheduling for c in cases))
     scheduling = "" if kinds == ["normal"] else f"{' and '.join(SCHEDULING[kind] for kind in kinds)} · "
+    settings = run.plan.settings
+    order = "one size after the other" if settings.row_by_row else f"order shuffled, seed {settings.seed}"
     return (
         f"How measured: {metrics} · {barrier} before each call · {clock} · maximum over ranks, "
         f"mean over {iterations} iterations, geometric mean over {launches} launch{'' if max(each) == 1 else 'es'} · "
-        f"{scheduling}{buffers}order shuffled, seed {run.plan.settings.seed} · "
+        f"{scheduling}{buffers}{order} · "
         "what size counts stands with each table, GB = 10⁹ bytes" + (f"\n\n{steps}" if steps else "")
     )
