@@ -18,7 +18,7 @@ from rich.console import Console
 from bench import __version__
 from bench.cli.app import RESULTS
 from bench.cli.nccl_tests_options import ConfigSource
-from bench.cli.output import analyzed, show, write_report
+from bench.cli.output import analyzed, conclude
 from bench.cli.terminal import say
 from bench.cli.trust import check_variables
 from bench.config import models
@@ -48,9 +48,15 @@ def start(
     coordinator: "Coordinator | None",
     argv: Sequence[str],
     leave_loopback: bool,
+    output: Path | None = None,
+    quiet: bool = False,
 ) -> int:
-    """Plan a new run, measure it and write its report; return the exit code."""
-    say(asked.shown, nl=bool(asked.shown))
+    """Plan a new run, measure it and write its report; return the exit code.
+
+    output: the folder of the run; a new one in results/ if None. quiet: print one line.
+    """
+    if not quiet:
+        say(asked.shown, nl=bool(asked.shown))
     config = models.parse(asked.raw, asked.name, sets, asked.default_name)
     unsupported = host.unsupported_platform()
     if unsupported:
@@ -66,8 +72,8 @@ def start(
     if planning.demands(plan).gpus:
         say(f"measuring {host.measured_with()}", err=True)
     facts = {"argv": list(argv), "overrides": sets, "collbench": __version__}
-    path = folders.create(RESULTS, plan, asked.raw, facts, recorded)
-    return measured(path, plots, coordinator)
+    path = folders.create(RESULTS, plan, asked.raw, facts, recorded, output)
+    return measured(path, plots, coordinator, quiet)
 
 
 def recording_of(config: Config) -> CallList | None:
@@ -90,27 +96,26 @@ def _advised(ready_times: "ReadyTimes", cost: "AllReduceCost") -> tuple[int, ...
     return advisor.buckets_for(ready_times, cost)
 
 
-def measured(path: Path, plots: bool, coordinator: "Coordinator | None") -> int:
+def measured(path: Path, plots: bool, coordinator: "Coordinator | None", quiet: bool = False) -> int:
     """Measure what the run's plan contains and its folder does not; then print and write the report."""
-    measure(path, plots, coordinator)
+    measure(path, plots, coordinator, quiet=quiet)
     try:
-        return _conclude(path, plots)
+        return _conclude(path, plots, quiet)
     except KeyboardInterrupt:
         say(f"interrupted; all of it was measured and is kept: report {path.name} writes the report", err=True)
         raise
 
 
-def _conclude(path: Path, plots: bool) -> int:
-    """Print the tables and notes of a run that has ended, write report and plots; return the exit code."""
+def _conclude(path: Path, plots: bool, quiet: bool) -> int:
+    """Print the tables and the answer of a run that has ended, write report and plots; return the exit code."""
     from bench.analyze import noise
     from bench.report import document
 
     run = folders.read(path)
     analysis = analyzed(run)
-    show(document.terminal(run, analysis))
-    say("\n" + "\n".join(write_report(run, analysis, plots, path)))
+    conclude(run, analysis, plots, path, quiet)
     entry = noise.entry_of(run, analysis)
-    if entry is not None:
+    if entry is not None and RESULTS.is_dir():  # not so where the only runs here are in folders of --output
         ledger.append(RESULTS, entry)
     problems = document.problems(run, analysis)
     for problem in problems:
@@ -118,8 +123,10 @@ def _conclude(path: Path, plots: bool) -> int:
     return 1 if problems else 0
 
 
-def measure(path: Path, plots: bool, coordinator: "Coordinator | None" = None, goes_on: bool = True) -> None:
-    """Measure what is missing in a run, with a progress bar. goes_on: also after a launch that failed."""
+def measure(
+    path: Path, plots: bool, coordinator: "Coordinator | None" = None, goes_on: bool = True, quiet: bool = False
+) -> None:
+    """Measure what is missing in a run, with a progress bar if not `quiet`. goes_on: even if a launch failed."""
     from bench.launch import mpirun, sweep, turns
     from bench.report.progress import CaseProgress
 
@@ -131,7 +138,7 @@ def measure(path: Path, plots: bool, coordinator: "Coordinator | None" = None, g
         if done is None:
             return
         session = recorded_session(path, before.environment, coordinator.facts() if coordinator else {})
-        observer = CaseProgress(Console(stderr=True), before.plan.total, done)
+        observer = CaseProgress(Console(stderr=True, quiet=quiet), before.plan.total, done)
         with contextlib.ExitStack() as stack:
             launches = stack.enter_context(session)
             launcher = (
