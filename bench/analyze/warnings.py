@@ -157,7 +157,8 @@ def _of_a_host(run: Run, host: Json) -> Iterable[str]:
     ranks_here = {n: sum(rank < n for rank in host["ranks"]) if "ranks" in host else n for n in worlds}
     crowded = sorted({number for number in ranks_here.values() if cores and number > cores})
     if crowded:
-        yield f"{', '.join(map(str, crowded))} ranks share {_cores(cores)}: they wait for a core as well as for data; take fewer ranks"
+        ranks = ", ".join(map(str, crowded))
+        yield f"{ranks} ranks share {_cores(cores)}: they wait for a core as well as for data; take fewer ranks"
     cache = host.get("cpu", {}).get("last_level_cache_bytes")
     rotating = (c for c in run.plan.cases if c.buffers == "rotate" and OPERATIONS[c.op].pooled)
     small = [c for c in rotating if c.world_size in worlds]
@@ -262,8 +263,8 @@ def _of_polling(run: Run, session: Json) -> Iterable[str]:
         crowded = sorted(size for name, size in polling if name == backend and cores and size > cores)
         if crowded:
             yield (
-                f"ranks of {backend} wait by polling: {', '.join(map(str, crowded))} ranks take the {_cores(cores)} from "
-                "those that they wait for; take fewer ranks"
+                f"ranks of {backend} wait by polling: {', '.join(map(str, crowded))} ranks take the {_cores(cores)} "
+                "from those that they wait for; take fewer ranks"
             )
 
 
