@@ -1,5 +1,7 @@
 """Whether gloo stalls here follows from cases under both schedulings, and is said only where intervals show it."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -54,6 +56,19 @@ def test_the_factor_is_that_of_small_calls_and_the_wait_is_what_slow_ones_take_l
     assert stalls.share == pytest.approx(0.4, abs=0.1) and stalls.wait_s == pytest.approx(5e-3, rel=0.2)
     assert stalls.factor.low < stalls.factor.value < stalls.factor.high
     assert stalls.factor.value == pytest.approx(1 + 5 * stalls.share, rel=0.2)
+
+
+def test_at_most_three_caveats_stand_above_the_answer_and_what_is_missing_is_said_first():
+    run = run_of()
+    run = replace(run, samples=run.samples[:-2], warnings=tuple("abcde"))
+    analysis = analyze(run)
+    notes, reply = document.terminal(run, analysis)[1].split("\n\n")
+    assert len(notes.splitlines()) == document.MOST_CAVEATS + 1 and notes.endswith("report.md")
+    assert f"and {len(document.caveats(analysis)) - document.MOST_CAVEATS} more" in notes
+    assert reply.startswith("**INCOMPLETE: 2 of 48") and "INCOMPLETE" not in notes
+    text = document.build(run, analysis)
+    assert text.partition("\n\n- ")[2].startswith("**INCOMPLETE") and text.count("INCOMPLETE") == 1
+    assert all(caveat in text for caveat in document.caveats(analysis))
 
 
 def test_without_stalls_and_without_batch_nothing_is_said():

@@ -29,9 +29,10 @@ def analyze(run: Run) -> Analysis:
     diagnosis = diagnose(run)
     recorded = recorded_job(run.recording) if run.recording is not None else None
     of_steps = scenarios(run, summaries)
+    missing = incomplete(run)
     return Analysis(
         summaries=tuple(summaries),
-        warnings=tuple(warnings_of(run, summaries)),
+        warnings=(*([missing] if missing else []), *warnings_of(run, summaries)),
         diagnosis=diagnosis,
         inconsistencies=tuple(inconsistencies(summaries)),
         fits=tuple(fits(summaries)),
@@ -44,7 +45,7 @@ def analyze(run: Run) -> Analysis:
         scaling=scaling(of_steps),
         call_sizes=call_sizes(summaries),
         stalls=gloo_stalls(summaries),
-        incomplete=incomplete(run),
+        incomplete=missing,
     )
 
 

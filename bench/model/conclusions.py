@@ -610,8 +610,8 @@ class ExplainedAdvice:
 # ── all of one run ───────────────────────────────────────────────────────────────────────────────
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """All conclusions from one run. warnings: on the run as a whole, the gravest first. incomplete: says what is
-    missing; empty if nothing is.
+    """All conclusions from one run. warnings: on the run as a whole, the gravest first. incomplete: the one of
+    them that says what is missing; empty if nothing is.
 
     choices: where NCCL's choice changes with the size, in words. recorded: the job whose calls are made again.
     replayed: its steps, made again.

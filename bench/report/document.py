@@ -162,8 +162,9 @@ def terminal(run: Run, analysis: Analysis) -> tuple[str, str]:
 
 
 def caveats(analysis: Analysis) -> list[str]:
-    """What speaks against the numbers, the weightiest first."""
-    return [*training.unexplained(analysis.scenarios), *analysis.warnings]
+    """What speaks against the numbers, the weightiest first, but for what is missing: the answer begins with that."""
+    warnings = (text for text in analysis.warnings if text != analysis.incomplete)
+    return [*training.unexplained(analysis.scenarios), *warnings]
 
 
 def _terminal_tables(run: Run, analysis: Analysis) -> str:
