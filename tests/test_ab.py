@@ -281,8 +281,11 @@ def kept(place, log_ratios, fail_on=None) -> str:
     ],
 )
 def test_the_exit_code_says_whether_anything_was_decided(warm, log_ratios, fail_on, code, verdict):
-    done = warm("run", "--resume", kept(warm.folder, log_ratios, fail_on), "--no-plots")
+    name = kept(warm.folder, log_ratios, fail_on)
+    done = warm("run", "--resume", name, "--no-plots")
     assert (done.returncode, verdict_of(done)) == (code, verdict), done.stdout + done.stderr
+    quiet = warm("run", "--resume", name, "--no-plots", "--quiet")
+    assert (quiet.returncode, quiet.stdout) == (code, done.stdout.partition("\n")[0] + "\n")
 
 
 # What a real `ab` may end with.

@@ -336,7 +336,10 @@ def gate_document(verdict: GateVerdict, names: Sequence[str]) -> str:
     rows = [[names[check.node], check.verdict, _share(check.rate), check.note] for check in shown]
     counts = Counter(check.verdict for check in verdict.nodes)
     counted = ", ".join(f"{count} {word}" for word, count in counts.items())
-    lines = [f"{verdict.verdict}: of {len(verdict.nodes)} nodes {counted}", ""]
+    failed = [names[check.node] for check in verdict.nodes if check.verdict == "FAIL"]
+    more = f" and {len(failed) - SHOWN_NODES} more" if len(failed) > SHOWN_NODES else ""
+    named = f"{', '.join(failed[:SHOWN_NODES])}{more}; " if failed else ""
+    lines = [f"{verdict.verdict}: {named}of {len(verdict.nodes)} nodes {counted}", ""]
     if rows:
         headers = ["node", "verdict", "of the usual rate", "note"]
         lines += [markdown.table(rows, headers, "llrl"), ""]
