@@ -66,7 +66,7 @@ def diagnose(run: Run) -> Diagnosis:
             "split of a step has the time that ranks wait for the last one"
         )
     if not any(OPERATIONS[case.op].paired for case in measured):
-        silent.append("links were not tested: collbench run pairs")
+        silent.append("links were not tested: `collbench run pairs`")
     elif not slow and not silent:
         silent.append("no rank and no link is slow")
     return Diagnosis((*late, *slow), tuple(silent))

@@ -148,7 +148,11 @@ def _tables(changes: Sequence[Change]) -> list[str]:
     parts.append(markdown.table(rows, headers, "llrrrrrr"))
     if any(change.verdict == "INCONCLUSIVE" for change in changes):
         parts.append(TO_DECIDE)
-    lines = [text if len(names) == len(changes) else f"{text}: {', '.join(names)}" for text, names in remarks.items()]
+    undecided = [name for name, change in zip(short, changes, strict=True) if change.verdict == "INCONCLUSIVE"]
+    lines = []
+    for text, names in remarks.items():
+        which = f"{text}: {', '.join(names)}"
+        lines.append(text if len(names) == len(changes) else f"undecided: {text}" if names == undecided else which)
     parts += [markdown.lines(lines)] if lines else []
     parts += [f"Where it changed:\n\n{markdown.lines(where)}"] if where else []
     if exposed:

@@ -75,7 +75,7 @@ def standing_out(analysis: Analysis) -> list[str]:
     if analysis.recorded is not None:
         parts += ["## The recorded job", *recorded_parts(analysis.recorded)]
     for step in analysis.replayed:
-        parts += [f"## The recorded job, made again on {ranks_text(step.case.world_size)}", replay_sentence(step)]
+        parts += [f"## The recorded job, made again on {ranks_text(step.case.world_size)}"]
         parts += [replay_table(step), REPLAY_EXPLAINED]
         if step.changes:
             parts += ["Not as recorded:", markdown.lines(step.changes)]
@@ -286,7 +286,7 @@ def replay_sentence(step: ReplayedStep) -> str:
     largest, total = step.kinds[0], sum(kind.time.value for kind in step.kinds)
     share = largest.time.value / total if total else 0.0
     times = f"{largest.calls:.3g} × " if largest.calls > 1 else ""
-    text = f"communication of one step: {recorded}{here}; {share:.0%} of it is {times}{kind_name(largest)}"
+    text = f"communication of one step: {recorded}{here}; {format_share(share)} of it is {times}{kind_name(largest)}"
     return f"{step.stand_in}. {text}" if step.stand_in else text
 
 
