@@ -51,13 +51,23 @@ def analyzed(run: Run) -> Analysis:
     return with_advice(run, analysis)
 
 
-def conclude(run: Run, analysis: Analysis, plots: bool, output: Path | None = None, quiet: bool = False) -> None:
-    """Print the tables of a run, write its report, then print caveats and answer. quiet: print one line."""
+def conclude(
+    run: Run,
+    analysis: Analysis,
+    plots: bool,
+    output: Path | None = None,
+    quiet: bool = False,
+    tables: bool = True,
+) -> None:
+    """Print the tables of a run, write its report, then print caveats and answer. quiet: print one line.
+
+    tables: False leaves them out, where they were printed already.
+    """
     from bench.report import document  # here: it loads what writes tables
 
-    tables, ending = document.terminal(run, analysis)
-    if not quiet:
-        show(f"{tables}\n")
+    head, ending = document.terminal(run, analysis)
+    if tables and not quiet:
+        show(f"{head}\n")
     written = write_report(run, analysis, plots, output)
     show(document.brief(run, analysis) if quiet else "\n".join([*written, "", ending]).rstrip(), quiet)
 

@@ -10,8 +10,7 @@ import typer
 from bench.cli.app import PLOTS, RESULTS, Quiet, Sets
 from bench.cli.comparison import conclude_sides, exit_code
 from bench.cli.job import run_task
-from bench.cli.measuring import measured, start
-from bench.cli.nccl_tests_options import NO_FLAGS, ConfigSource, Given, fingerprint, source, with_flags
+from bench.cli.measuring import ConfigSource, measured, source, start
 from bench.cli.output import show
 from bench.cli.sides import check_in_job, measure_sides
 from bench.cli.terminal import say
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from bench.launch.coordinator import Coordinator
 
 
-@with_flags
 def run(
     context: typer.Context,
     config: Annotated[
@@ -41,15 +39,11 @@ def run(
     leave_loopback: LeaveLoopback = False,
     plots: Annotated[bool, typer.Option(help="Draw the plots at the end.")] = True,
     quiet: Quiet = False,
-    given: Given = NO_FLAGS,
 ) -> int:
-    """Under torchrun, srun or mpirun all ranks measure together. Flags of nccl-tests can stand in place of a CONFIG."""
-    if (config is None and not given) == (resume is None):
-        raise BenchError(
-            "run: give a configuration (run gloo), or nccl-tests' flags (run -b 8 -e 128M -f 2 -g 2), "
-            "or --resume RUN, not both"
-        )
+    """Under torchrun, srun or mpirun all ranks measure together."""
     if resume is not None:
+        if config is not None:
+            raise BenchError("run: give a configuration or --resume RUN, not both")
         if sets:
             raise BenchError("run --resume: goes on with the settings of the run, so --set is not possible")
         if output is not None:
@@ -60,14 +54,15 @@ def run(
             lambda: f"resume {name} {trust}".encode(),
             trust,
         )
+    if config is None:
+        raise BenchError("run: give a configuration (run gloo) or --resume RUN")
     if trust:
         raise BenchError("run --trust: it goes with --resume")
 
     def task(coordinator: "Coordinator | None") -> int:
-        asked = source("run", config, given, coordinator)
-        return start(asked, sets, plots, coordinator, context.obj, leave_loopback, output, quiet)
+        return start(source(config), sets, plots, coordinator, context.obj, leave_loopback, output=output, quiet=quiet)
 
-    return run_task(task, lambda: b"\0".join([fingerprint(config, given), *map(str.encode, sets)]))
+    return run_task(task, lambda: b"\0".join([source(config).raw, *map(str.encode, sets)]))
 
 
 def _resume(
@@ -89,7 +84,7 @@ def _resume(
         largest = max(case.world_size for case in plans[0].cases)
         if largest > (machine.ranks or 0):
             raise BenchError(f"{path}: has world sizes up to {largest}, and this job has {machine.ranks} ranks only")
-    return measured(path, plots, coordinator, quiet)
+    return measured(path, plots, coordinator, quiet=quiet)
 
 
 # Ranks on a machine whose number of ranks nobody chose: as many as have a core or GPU of their own.

@@ -552,9 +552,11 @@ def method_line(run: Run, summaries: Sequence[Summary]) -> str:
     buffers = next((f"{c.buffers} buffers · " for c in cases if OPERATIONS[c.op].pooled), "")
     kinds = list(dict.fromkeys(c.scheduling for c in cases))
     scheduling = "" if kinds == ["normal"] else f"{' and '.join(SCHEDULING[kind] for kind in kinds)} · "
+    settings = run.plan.settings
+    order = "one size after the other" if settings.row_by_row else f"order shuffled, seed {settings.seed}"
     return (
         f"How measured: {metrics} · {barrier} before each call · {clock} · maximum over ranks, "
         f"mean over {iterations} iterations, geometric mean over {launches} launch{'' if max(each) == 1 else 'es'} · "
-        f"{scheduling}{buffers}order shuffled, seed {run.plan.settings.seed} · "
+        f"{scheduling}{buffers}{order} · "
         "what size counts stands with each table, GB = 10⁹ bytes" + (f"\n\n{steps}" if steps else "")
     )
