@@ -140,7 +140,7 @@ def test_one_launch_decides_nothing_and_it_is_said():
     change = of(result)["flat"]
     assert (change.verdict, change.note, change.ratio.kind) == (INCONCLUSIVE, ONE_LAUNCH, "within-run")
     assert change.exposed.difference.kind == "within-run" and not change.exposed.resolved
-    assert any("set launches: 5" in text for text in result.warnings)
+    assert any("launches=5" in text for text in result.warnings)
     stated = of(compare(old, new, noise_floor=0.1))
     assert stated["flat"].verdict == SLOWER and stated["naive"].verdict == INCONCLUSIVE
 
