@@ -106,7 +106,7 @@ def test_the_notebook_s_code_works(monkeypatch):
     code_of = "\n".join(re.findall(r"```python\n(.*?)```", (ROOT / "docs/reading.md").read_text(), re.DOTALL))
     names: dict = {}
     exec(compile(code_of, "docs/reading.md", "exec"), names)
-    assert len(names["run"].summary) == 18 and len(names["run"].samples) > 1000
+    assert len(names["run"].summary) >= 18 and len(names["run"].samples) > 1000
     training = bench.load_run("docs/example/training")
     assert len(training.summary) == 10 and list(training.samples.columns) == list(names["run"].samples.columns)
     names["plt"].close("all")

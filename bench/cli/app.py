@@ -37,6 +37,7 @@ EXIT_CODES = (
 Sets = Annotated[
     list[str], typer.Option("--set", help="Override one setting, such as sampling.iterations=20.", metavar="KEY=VALUE")
 ]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print one line only: the answer or the verdict.")]
 RunName = Annotated[
     str | None, typer.Argument(help="A run: its folder or name; the newest if left out.", metavar="RUN")
 ]

@@ -19,7 +19,7 @@ from rich.console import Console
 from bench import __version__
 from bench.cli.app import RESULTS
 from bench.cli.live_tables import LiveTables
-from bench.cli.output import analyzed, show, write_report
+from bench.cli.output import analyzed, conclude
 from bench.cli.terminal import say
 from bench.cli.trust import check_variables
 from bench.config import documents, models, names
@@ -65,10 +65,13 @@ def start(
     argv: Sequence[str],
     leave_loopback: bool,
     live: bool = False,
+    output: Path | None = None,
+    quiet: bool = False,
 ) -> int:
     """Plan a new run, measure it and write its report; return the exit code.
 
-    live: measure row by row, and print each row of nccl-tests' tables when it is known.
+    live: measure row by row, and print each row of nccl-tests' tables when it is known. output: the folder of the run;
+    a new one in results/ if None. quiet: print one line.
     """
     config = models.parse(asked.raw, asked.name, sets, asked.default_name)
     unsupported = host.unsupported_platform()
@@ -87,8 +90,8 @@ def start(
     if planning.demands(plan).gpus:
         say(f"measuring {host.measured_with()}", err=True)
     facts = {"argv": list(argv), "overrides": sets, "collbench": __version__}
-    path = folders.create(RESULTS, plan, asked.raw, facts, recorded)
-    return measured(path, plots, coordinator, LiveTables(folders.read(path)) if live else None)
+    path = folders.create(RESULTS, plan, asked.raw, facts, recorded, output)
+    return measured(path, plots, coordinator, LiveTables(folders.read(path)) if live else None, quiet)
 
 
 def recording_of(config: Config) -> CallList | None:
@@ -111,21 +114,27 @@ def _advised(ready_times: "ReadyTimes", cost: "AllReduceCost") -> tuple[int, ...
     return advisor.buckets_for(ready_times, cost)
 
 
-def measured(path: Path, plots: bool, coordinator: "Coordinator | None", tables: LiveTables | None = None) -> int:
+def measured(
+    path: Path,
+    plots: bool,
+    coordinator: "Coordinator | None",
+    tables: LiveTables | None = None,
+    quiet: bool = False,
+) -> int:
     """Measure what the run's plan contains and its folder does not; then print and write the report.
 
     tables: are printed meanwhile, in place of a progress bar and of the tables at the end.
     """
-    measure(path, plots, coordinator, tables=tables)
+    measure(path, plots, coordinator, tables=tables, quiet=quiet)
     try:
-        return _conclude(path, plots, tables)
+        return _conclude(path, plots, tables, quiet)
     except KeyboardInterrupt:
         say(f"interrupted; all of it was measured and is kept: report {path.name} writes the report", err=True)
         raise
 
 
-def _conclude(path: Path, plots: bool, tables: LiveTables | None) -> int:
-    """Print the tables and notes of a run that has ended, write report and plots; return the exit code."""
+def _conclude(path: Path, plots: bool, tables: LiveTables | None, quiet: bool) -> int:
+    """Print the tables and the answer of a run that has ended, write report and plots; return the exit code."""
     from bench.analyze import noise
     from bench.report import document
 
@@ -133,10 +142,10 @@ def _conclude(path: Path, plots: bool, tables: LiveTables | None) -> int:
     analysis = analyzed(run)
     if tables is not None:
         tables.concluded(analysis)
-    show(document.terminal(run, analysis, tables=tables is None))
-    say("\n" + "\n".join(write_report(run, analysis, plots, path)))
+        say()
+    conclude(run, analysis, plots, path, quiet, tables is None)
     entry = noise.entry_of(run, analysis)
-    if entry is not None:
+    if entry is not None and RESULTS.is_dir():  # not so where the only runs here are in folders of --output
         ledger.append(RESULTS, entry)
     problems = document.problems(run, analysis)
     for problem in problems:
@@ -150,8 +159,9 @@ def measure(
     coordinator: "Coordinator | None" = None,
     goes_on: bool = True,
     tables: LiveTables | None = None,
+    quiet: bool = False,
 ) -> None:
-    """Measure what is missing in a run, with a progress bar. goes_on: also after a launch that failed.
+    """Measure what is missing in a run, with a progress bar if not `quiet`. goes_on: even if a launch failed.
 
     tables: learn what is measured; as they are printed meanwhile, there is a line a launch in place of the bar.
     """
@@ -166,7 +176,7 @@ def measure(
         if done is None:
             return
         session = recorded_session(path, before.environment, coordinator.facts() if coordinator else {})
-        console = Console(stderr=True, force_terminal=None if tables is None else False)
+        console = Console(stderr=True, quiet=quiet, force_terminal=None if tables is None else False)
         observer = CaseProgress(console, before.plan.total, done)
         with contextlib.ExitStack() as stack:
             launches = stack.enter_context(session)
