@@ -77,17 +77,18 @@ def compare_sides(path: Path) -> Comparison:
 
 
 def conclude_sides(path: Path, plots: bool) -> Comparison:
-    """Print the comparison of two sides, write it into the run's folder, and draw it."""
+    """Print the comparison of two sides, write it into its folder of documents, and draw it."""
     from bench.report import comparison, machine_format, markdown
 
     result = compare_sides(path)
     text = comparison.document(result)
     output.show(text)
-    if output.is_ours(path):
-        written = {folders.REPORT: markdown.safe(text), folders.SUMMARY: machine_format.comparison_csv(result)}
-        for name, content in written.items():
-            folders.write(path / name, content)
-        say("\n" + "\n".join(str(path / name) for name in written))
+    written = {folders.REPORT: markdown.safe(text), folders.SUMMARY: machine_format.comparison_csv(result)}
+    folder = output.documents_at(path)
+    folders.make_folder(folder)
+    for name, content in written.items():
+        folders.write(folder / name, content)
+    say("\n" + "\n".join(str(folder / name) for name in written))
     if plots:
         _draw(result, PLOTS / path.resolve().name, "")
     return result

@@ -36,11 +36,13 @@ def report(
     output: Annotated[
         Path | None, typer.Option(help="Folder for the report, in place of the run's own.", metavar="FOLDER")
     ] = None,
-    plots: Annotated[bool, typer.Option("--plots", help="Draw the pictures, too, below plots/.")] = False,
+    plots: Annotated[
+        bool | None, typer.Option("--plots/--no-plots", help="Draw the pictures (default), below plots/.")
+    ] = None,
 ) -> None:
     """Without --format it also writes summary.csv, report.md and report.html.
 
-    They are written into the run's folder if that lies in results/ here, or into the folder of --output.
+    They are written into the run's folder if that lies in results/ here, else beside its pictures in plots/.
     """
     if format is not None and output is not None:
         raise BenchError("report: --format prints, --output writes files: give one of them")
@@ -51,7 +53,7 @@ def report(
         from bench.cli.comparison import ComparisonFormat, compare_sides, conclude_sides, print_comparison
 
         if format is None:
-            conclude_sides(path, plots)
+            conclude_sides(path, plots is not False)
         elif format.value in {*ComparisonFormat}:
             print_comparison(compare_sides(path), path, ComparisonFormat(format.value))
         else:
@@ -63,9 +65,7 @@ def report(
     analysis = analyzed(result)
     if format is None:
         show(document.tables_of(result, analysis))
-        if output is not None:
-            folders.make_folder(output)
-        show("\n" + "\n".join(write_report(result, analysis, plots, output)))
+        show("\n" + "\n".join(write_report(result, analysis, plots is not False, output)))
     else:
         writers = {
             Format.MARKDOWN: document.build,

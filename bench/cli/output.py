@@ -1,6 +1,7 @@
 """Print text for people as wide as the terminal is, and write the report of a run.
 
 Documents go into the folder of the run, pictures below plots/.
+Documents of a run outside results/ go with its pictures.
 """
 
 import os
@@ -31,14 +32,6 @@ def _columns() -> int:
     return shutil.get_terminal_size((80, 24)).columns
 
 
-def is_ours(path: Path) -> bool:
-    """Whether a run's folder may be written to unasked: it lies in results/ here, and its owner allows it.
-
-    Others may be kept in version control, or belong to somebody else.
-    """
-    return RESULTS.resolve() in path.resolve().parents and os.access(path, os.W_OK)
-
-
 def analyzed(run: Run) -> Analysis:
     """All conclusions from a run, with what is advised on buckets where it trained."""
     from bench.analyze.analysis import analyze  # here: loads numpy and scipy
@@ -51,21 +44,27 @@ def analyzed(run: Run) -> Analysis:
     return with_advice(run, analysis)
 
 
-def write_report(run: Run, analysis: Analysis, plots: bool, output: Path | None = None) -> list[str]:
-    """Write the documents, with pictures if `plots` or if some exist.
+def documents_at(path: Path) -> Path:
+    """The folder for documents of the run in `path`: its own if it lies in results/ here and may be written to.
 
-    output: the folder of the documents; that of the run if None. Returns lines to print: what was written, and why the
-    rest was not.
+    Other runs may be kept in version control, or belong to somebody else: their documents stand beside their pictures.
+    """
+    ours = RESULTS.resolve() in path.resolve().parents and os.access(path, os.W_OK)
+    return path if ours else PLOTS / path.resolve().name
+
+
+def write_report(run: Run, analysis: Analysis, plots: bool, output: Path | None = None) -> list[str]:
+    """Write the documents, with pictures if `plots` or if some exist. Returns the paths of what was written.
+
+    output: the folder of the documents; that of `documents_at` if None.
     """
     from bench.report import document  # here: it loads what writes tables
 
     # A side of a run has a name with a colon, which is no name for a folder everywhere.
     pictures_at = PLOTS / (run.name.replace(":", "-") if "side" in run.manifest else run.path.resolve().name)
     pictures = catalogue.draw(run, analysis, pictures_at) if plots else catalogue.drawn(pictures_at)
-    if output is None and not is_ours(run.path):
-        note = f"The report was not written: {run.path} is not a folder of {RESULTS}/ here (report --output FOLDER)."
-        return [*([str(pictures_at)] if plots and pictures else []), note]
-    folder = output or run.path
+    folder = output or documents_at(run.path)
+    folders.make_folder(folder)
     written = document.documents(run, analysis, pictures, pictures_at, folder)
     for name, content in written.items():
         folders.write(folder / name, content)
