@@ -170,6 +170,26 @@ def test_what_panels_have_in_common_stands_once():
     assert "without two sizes: barrier" in text
 
 
+def test_a_default_is_named_beside_what_differs_from_it():
+    modes = [
+        Case("all_reduce", "gloo", n, "float32", size, scheduling=mode)
+        for mode in ("normal", "batch") for n in (2, 4) for size in SIZES
+    ]  # fmt: skip
+    (figure,) = sizes.time_against_size(RUN, analysis(modes))
+    for line in ("normal scheduling, 2 ranks", "batch scheduling, 4 ranks"):
+        assert line in words(figure)
+    assert "normal scheduling" in words(sizes.scaling(RUN, analysis(modes))[0])
+
+
+def test_near_bandwidths_have_a_linear_axis_besides():
+    near = [Case("all_reduce", "gloo", 2, "float32", size) for size in SIZES]
+    (figure,) = sizes.bandwidth_on_a_linear_axis(RUN, analysis(near))
+    assert figure.axes[0].get_yscale() == "linear" and figure.axes[0].get_ylim()[0] == 0
+    far = [*near, Case("all_reduce", "gloo", 2, "float32", 64)]
+    assert not sizes.bandwidth_on_a_linear_axis(RUN, analysis(far))
+    assert sizes.bandwidth_against_size(RUN, analysis(far))[0].axes[0].get_yscale() == "log"
+
+
 def test_a_panel_holds_what_can_be_told_apart():
     dtypes = ("float32", "int8", "float16", "int32")
     found = everything(metrics=("isolated",), dtypes=dtypes).summaries

@@ -29,7 +29,16 @@ from bench.catalog import metrics
 from bench.model.conclusions import Summary
 from bench.model.records import Run
 from bench.model.units import format_bytes, format_seconds
-from bench.report.labels import Words, attributes, common_words, counted, in_words, without_usual, words_to_show
+from bench.report.labels import (
+    Words,
+    attributes,
+    common_words,
+    counted,
+    in_words,
+    with_defaults,
+    without_usual,
+    words_to_show,
+)
 from bench.report.plots import MOST_PAGES
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -99,11 +108,11 @@ def draw_pages(
             path.with_suffix(suffix).unlink(missing_ok=True)
 
 
-def framed(question: str, what: str) -> tuple[Figure, Axes]:
-    """A figure with one set of axes. Its title has two lines: a question, and what is shown."""
+def framed(drawn: str, what: str) -> tuple[Figure, Axes]:
+    """A figure with one set of axes. Its title has two lines: what is drawn, and of what."""
     figure = Figure(figsize=(8.5, 4.8), layout="constrained")
     axes = figure.subplots()
-    axes.set_title(f"{question}\n{what}", fontsize=10.5)
+    axes.set_title(f"{drawn}\n{what}", fontsize=10.5)
     return figure, axes
 
 
@@ -261,7 +270,8 @@ def panels(summaries: Sequence[Summary], split: Callable[[list[Summary]], list[L
         together.setdefault(base, {}).setdefault(tuple(words.values()), []).append(summary)
     made = []
     for families in together.values():
-        for chunk in _chunks([(attributes(members[0].case), split(members)) for members in families.values()]):
+        every = with_defaults([members[0].case for members in families.values()])
+        for chunk in _chunks(zip(every, map(split, families.values()), strict=True)):
             common = common_words([words for words, _ in chunk])
             lines = []
             for words, line in chunk:
@@ -282,7 +292,7 @@ def _chunks(families: Iterable[tuple[Words, list[Line]]]) -> list[list[tuple[Wor
     return chunks
 
 
-def pages(question: str, run: Run, shown: Sequence[Panel], marks: str, left_out: Sequence[str] = ()) -> list[Page]:
+def pages(drawn: str, run: Run, shown: Sequence[Panel], marks: str, left_out: Sequence[str] = ()) -> list[Page]:
     """Figures with titles for all panels. The last one says what is left out, and how many panels did not fit."""
     must = words_to_show(s.case for panel in shown for s in panel.members)
     named = [replace(panel, words=without_usual(panel.words, panel.words["op"], must)) for panel in shown]
@@ -296,16 +306,16 @@ def pages(question: str, run: Run, shown: Sequence[Panel], marks: str, left_out:
     made = []
     for number, part in enumerate(parts[:MOST_PAGES], start=1):
         place = f" ({number} of {min(len(parts), MOST_PAGES)})" if len(parts) > 1 else ""
-        made.append(_page(f"{question}{place}", f"{launches}; {marks}", part))
+        made.append(_page(f"{drawn}{place}", f"{launches}; {marks}", part))
     missing = sum(map(len, parts[MOST_PAGES:]))
     if made:
         made[-1].extra += [*left_out, *([f"and {missing} more panels: see the tables"] if missing else [])]
     return made
 
 
-def _page(question: str, what: str, part: Sequence[Panel]) -> Page:
+def _page(drawn: str, what: str, part: Sequence[Panel]) -> Page:
     common = common_words([panel.words for panel in part])
-    head = f"{question}\n{wrapped(', '.join([*in_words(common), what]), WIDE)}"
+    head = f"{drawn}\n{wrapped(', '.join([*in_words(common), what]), WIDE)}"
     styles = _styles(part)
     if len(part) == 1:
         figure = Figure(figsize=SINGLE, layout="constrained")

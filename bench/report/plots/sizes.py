@@ -3,6 +3,7 @@
 In: a run and its analysis. Out: figures, one per page; none if there is nothing to draw.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -20,6 +21,8 @@ from bench.report.plots.figures import COLOURS, Line, Page, Panel, log_time_axis
 
 # A bound above so many times the best bandwidth is named in the legend and not drawn.
 FAR_BOUND = 4
+# Ratio of the largest to the smallest bandwidth up to which a linear axis shows all of them.
+NEAR = 50
 # Lines in the picture of scaling: sizes from the smallest to the largest, fewer than there are colours.
 MOST_SIZES = 4
 # Operations that a legend has room for.
@@ -37,7 +40,7 @@ BOUND_DASHES = ((6, 2), (2, 2), (8, 2, 2, 2))
 def time_against_size(run: Run, analysis: Analysis) -> list[Figure]:
     """Mean time with its interval, one line per world size, and the fitted model behind it."""
     shown, left_out = _over_sizes([s for s in analysis.summaries if s.time_s])
-    made = figures.pages("How long does it take?", run, shown, marks(analysis.summaries), left_out)
+    made = figures.pages("Time over message size", run, shown, marks(analysis.summaries), left_out)
     for page in made:
         for axes, style, line, x in _placed(page, _size):
             times = _draw_times(axes, line, x, style)
@@ -50,31 +53,49 @@ def time_against_size(run: Run, analysis: Analysis) -> list[Figure]:
 
 
 def bandwidth_against_size(run: Run, analysis: Analysis) -> list[Figure]:
-    """Bus bandwidth with its interval, and its bounds."""
+    """Bus bandwidth with its interval, and its bounds, on a logarithmic axis.
+
+    Bandwidth spans three decades from the smallest message to the largest: on a linear axis the smaller half of the
+    sizes would lie on zero.
+    """
+    return [page.figure for page in _bandwidth(run, analysis, "Bus bandwidth over message size", "log", math.inf)]
+
+
+def bandwidth_on_a_linear_axis(run: Run, analysis: Analysis) -> list[Figure]:
+    """The same from 0 on, of pages whose values differ by less than a factor of NEAR: there differences are seen."""
+    heading = "Bus bandwidth over message size, on a linear axis"
+    return [page.figure for page in _bandwidth(run, analysis, heading, "linear", NEAR)]
+
+
+def _bandwidth(run: Run, analysis: Analysis, heading: str, scale: str, most: float) -> list[Page]:
+    """Pages whose largest value is at most `most` times the smallest. scale: of the y axis."""
     shown, left_out = _over_sizes([s for s in analysis.summaries if s.time_s and s.busbw])
-    made = figures.pages("How much of the bus does it use?", run, shown, marks(analysis.summaries), left_out)
-    for page in made:
+    made = []
+    for page in figures.pages(heading, run, shown, marks(analysis.summaries), left_out):
+        rates = [s.busbw / 1e9 for _, panel in page.places for s in panel.members if s.busbw]
+        if max(rates) > most * min(rates):
+            continue
         for axes, style, line, x in _placed(page, _size):
             _draw_rates(axes, line, x, style)
-        best = max(s.busbw or 0.0 for _, panel in page.places for s in panel.members) / 1e9
         for axes, panel in page.places:
-            _draw_bounds(axes, analysis, panel, best)
-        # Logarithmic: bandwidth spans three decades from the smallest message to the largest, and on a linear axis
-        # the smaller half of the sizes lies on zero. An inset of that half was dropped: it needs axes of its own, and
-        # a page of many panels has no room for it.
+            _draw_bounds(axes, analysis, panel, max(rates))
         axes = page.places[0][0]
-        axes.set_yscale("log")
-        figures.log_ticks(axes.yaxis)
+        axes.set_yscale(scale)
+        if scale == "log":
+            figures.log_ticks(axes.yaxis)
+        else:
+            axes.set_ylim(bottom=0)
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axes.yaxis.set_minor_formatter(NullFormatter())
         _finish(page, _size, "bus bandwidth, GB/s")
-    return [page.figure for page in made]
+        made.append(page)
+    return made
 
 
 def scaling(run: Run, analysis: Analysis) -> list[Figure]:
     """Time against world size, at a few sizes."""
     shown = [panel for panel in figures.panels([s for s in analysis.summaries if s.time_s], _by_size) if panel.lines]
-    made = figures.pages("What do more ranks cost?", run, shown, marks(analysis.summaries))
+    made = figures.pages("Time over the number of ranks", run, shown, marks(analysis.summaries))
     for page in made:
         for axes, style, line, x in _placed(page, _world):
             _draw_times(axes, line, x, style)
@@ -85,9 +106,13 @@ def scaling(run: Run, analysis: Analysis) -> list[Figure]:
 
 # ── lines and axes ───────────────────────────────────────────────────────────────────────────────
 def _over_sizes(summaries: Sequence[Summary]) -> tuple[list[Panel], list[str]]:
-    """Panels with a line per world size, and a text on what is left out: of several panels, those with one size."""
+    """Panels with a line per world size, and a text on what is left out: of several panels, those with one size.
+
+    A point alone is no picture.
+    """
     every = figures.panels([s for s in summaries if s.case.size_bytes], by_ranks)
-    kept = every if len(every) == 1 else [p for p in every if any(len(line.members) > 1 for line in p.lines)]
+    alone = len(every) == 1 and len(every[0].members) > 1
+    kept = every if alone else [p for p in every if any(len(line.members) > 1 for line in p.lines)]
     drawn = {s.case.op for panel in kept for s in panel.members}
     missing = list(dict.fromkeys(s.case.op for s in summaries if s.case.op not in drawn))
     more = f" and {len(missing) - MOST_NAMED} more" if len(missing) > MOST_NAMED else ""
@@ -133,7 +158,7 @@ def _placed(page: Page, x_of: Callable[[Summary], int]) -> Iterator[tuple[Axes, 
 
 
 def _finish(page: Page, x_of: Callable[[Summary], int], y: str) -> None:
-    """Label the axes and the lines. x_of: `_size` or `_world`; y: the label of the logarithmic y axis."""
+    """Label the axes and the lines. x_of: `_size` or `_world`; y: the label of the y axis."""
     axes = page.places[0][0]
     every = sorted({x_of(s) for _, panel in page.places for s in panel.members})
     if x_of is _world:
@@ -144,11 +169,12 @@ def _finish(page: Page, x_of: Callable[[Summary], int], y: str) -> None:
     series = [drawn[0] for axes, _ in page.places for drawn in axes.containers]
     values = [float(value) for line in series for value in line.get_ydata()]
     low, high = axes.get_ylim()
-    lowest, highest = min(values) / FAR_INTERVAL, max(values) * FAR_INTERVAL
+    lowest = min(values) / FAR_INTERVAL if axes.get_yscale() == "log" else low
+    highest = max(values) * FAR_INTERVAL
     if low < lowest or high > highest:
         axes.set_ylim(max(low, lowest), min(high, highest))
         page.extra.append("a bar without a cap goes on beyond the picture")
-    x = "world size (ranks)" if x_of is _world else "message size (what it counts: see the tables)"
+    x = "number of ranks" if x_of is _world else "message size per rank"
     figures.label_axes(page, x, y)
     figures.legend(page)
 
@@ -183,7 +209,15 @@ def _draw_choices(axes: Axes, line: Line, x: Sequence[float], values: Sequence[f
         # Below and to the right of a curve that rises there is room.
         look: Any = {"xytext": (4, -6), "textcoords": "offset points", "rotation": -35, "va": "top"}
         axes.annotate(choice.split(",")[0], (at, value), fontsize=7, color=colour, **look)
-    axes.plot([], [], "o", markersize=9, markerfacecolor="none", markeredgecolor="#888888", label="NCCL chooses anew")
+    axes.plot(
+        [],
+        [],
+        "o",
+        markersize=9,
+        markerfacecolor="none",
+        markeredgecolor="#888888",
+        label="NCCL chooses otherwise",
+    )
 
 
 def _draw_modes(axes: Axes, line: Line, x: Sequence[float], style: int) -> None:
@@ -195,7 +229,7 @@ def _draw_modes(axes: Axes, line: Line, x: Sequence[float], style: int) -> None:
             axes.plot([at], [time_s], color=COLOURS[style % len(COLOURS)], alpha=0.55, **look)
     if stalls:
         look = {"color": "#888888", "markersize": 12, "markeredgewidth": 1.8}
-        axes.plot([], [], "_", label="fast and slow mode (longer: more iterations)", **look)
+        axes.plot([], [], "_", label="two typical times (longer: of more calls)", **look)
 
 
 def _draw_models(axes: Axes, fits: Sequence[Fit], line: Line, style: int) -> None:
@@ -207,7 +241,7 @@ def _draw_models(axes: Axes, fits: Sequence[Fit], line: Line, style: int) -> Non
             colour = COLOURS[style % len(COLOURS)]
             axes.plot(sizes, times, color=colour, linewidth=4, alpha=0.25, solid_capstyle="butt", zorder=1)
         if fit.segments:
-            axes.plot([], [], color="#888888", linewidth=4, alpha=0.4, label="model: α + size·β, piecewise")
+            axes.plot([], [], color="#888888", linewidth=4, alpha=0.4, label="fitted: start-up time + size / rate")
 
 
 def _draw_bounds(axes: Axes, analysis: Analysis, panel: Panel, best: float) -> None:
@@ -221,7 +255,7 @@ def _draw_bounds(axes: Axes, analysis: Analysis, panel: Panel, best: float) -> N
         ranks = "" if name == "link as given" else f", {' and '.join(map(str, worlds))} ranks"
         text = f"{name}{ranks}: {format_rate(busbw)} GB/s"
         if rate > FAR_BOUND * best:  # drawing it would flatten everything else
-            axes.plot([], [], " ", label=f"far above: {text}")
+            axes.plot([], [], " ", label=f"far above the picture: {text}")
             continue
         dashes = BOUND_DASHES[number % len(BOUND_DASHES)]
         axes.axhline(rate, color="black", linewidth=1.2, linestyle=(0, dashes), label=text)
