@@ -53,16 +53,18 @@ def documents_at(path: Path) -> Path:
     return path if ours else PLOTS / path.resolve().name
 
 
-def write_report(run: Run, analysis: Analysis, plots: bool, output: Path | None = None) -> list[str]:
+def write_report(
+    run: Run, analysis: Analysis, plots: bool, output: Path | None = None, paper: bool = False
+) -> list[str]:
     """Write the documents, with pictures if `plots` or if some exist. Returns the paths of what was written.
 
-    output: the folder of the documents; that of `documents_at` if None.
+    paper: pictures are drawn as PDF, too. output: the folder of the documents; that of `documents_at` if None.
     """
     from bench.report import document  # here: it loads what writes tables
 
     # A side of a run has a name with a colon, which is no name for a folder everywhere.
     pictures_at = PLOTS / (run.name.replace(":", "-") if "side" in run.manifest else run.path.resolve().name)
-    pictures = catalogue.draw(run, analysis, pictures_at) if plots else catalogue.drawn(pictures_at)
+    pictures = catalogue.draw(run, analysis, pictures_at, paper) if plots else catalogue.drawn(pictures_at)
     folder = output or documents_at(run.path)
     folders.make_folder(folder)
     written = document.documents(run, analysis, pictures, pictures_at, folder)

@@ -187,7 +187,7 @@ def _buckets(scenario: ScenarioAnalysis) -> Figure | None:
     axes.set_ylabel("exposed communication of a step")
     axes.axhline(0, color="black", linewidth=0.8)
     entries = figures.legend_entries(axes)
-    columns = figures.fitting_columns(figure, entries)
+    columns = figures.fitting_columns(figure.get_figwidth(), entries)
     figure.legend(list(entries.values()), list(entries), loc="outside lower center", ncols=columns, fontsize=8.5)
     return figure
 
