@@ -183,7 +183,8 @@ def recorded(run: Run | None, analysis: Analysis) -> list[Figure]:
         axes.tick_params(axis="y", labelsize=8, length=0)
         axes.set_xlim(left=0)
         time_axis(axes.xaxis)
-    figure.suptitle(wrapped(recorded_sentence(job), REPLAY_WIDE), x=0.01, ha="left", fontsize=10.5)
+    text = wrapped(recorded_sentence(job), REPLAY_WIDE)
+    figure.suptitle(f"Time in calls of a recorded step, by kind\n{text}", x=0.01, ha="left", fontsize=10.5)
     return [figure]
 
 

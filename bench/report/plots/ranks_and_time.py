@@ -265,7 +265,7 @@ def matrix(run: Run, analysis: Analysis) -> list[Figure]:
     axes.set_ylabel("rank")
     slow = [f.subject for f in analysis.diagnosis.findings if f.kind in {"slow rank", "slow node", "slow link"}]
     findings = f"found: {', '.join(dict.fromkeys(slow))}" if slow else "nothing stands out"
-    heading = wrapped(f"Rate between each two ranks: {findings}", WIDE // 2)
+    heading = wrapped(f"Rate between each two ranks; {findings}", WIDE // 2)
     what = wrapped(f"{label(chosen.case)}, both directions at once", WIDE // 2)
     axes.set_title(f"{heading}\n{what}", fontsize=10.5)
     return [figure]
