@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import os
+import re
 import signal
 import sys
 import time
@@ -159,12 +160,18 @@ def test_it_ends_when_there_is_an_answer(found, made, why):
     assert said is None if why is None else why in said
 
 
+def test_it_can_go_on_until_each_case_is_decided():
+    assert pairs.why_end(look_of(INCONCLUSIVE, FASTER), 8, each=True) is None
+    assert pairs.why_end(look_of(), 8, each=True) is None
+    assert "decided" in pairs.why_end(look_of(SAME, FASTER, whole=INCONCLUSIVE), 8, each=True)
+
+
 class FakePairs:
     """Two sides of which a pair takes 10 s by a clock that stands still otherwise; all that they measure is `case`."""
 
     def __init__(self, monkeypatch, path, log_ratios, complete=0):
         self.made, self.now_s, self.path, self.log_ratios = complete, 0.0, path, log_ratios
-        self.asked = {"budget_s": 0.0, "min_change": 0.05, "seed": 1, "looks": [], "ab": None}
+        self.asked = {"budget_s": 0.0, "min_change": 0.05, "seed": 1, "looks": [], "each": False}
         monkeypatch.setattr(sides.time, "monotonic", lambda: self.now_s)
 
     def complete(self, side, number):
@@ -274,17 +281,25 @@ def kept(place, log_ratios, fail_on=None) -> str:
     ],
 )
 def test_the_exit_code_says_whether_anything_was_decided(warm, log_ratios, fail_on, code, verdict):
-    done = warm("run", "--resume", kept(warm.folder, log_ratios, fail_on), "--no-plots")
-    assert (done.returncode, done.stdout.split(":")[0]) == (code, verdict), done.stdout + done.stderr
+    name = kept(warm.folder, log_ratios, fail_on)
+    done = warm("run", "--resume", name, "--no-plots")
+    assert (done.returncode, verdict_of(done)) == (code, verdict), done.stdout + done.stderr
+    quiet = warm("run", "--resume", name, "--no-plots", "--quiet")
+    assert (quiet.returncode, quiet.stdout) == (code, done.stdout.partition("\n")[0] + "\n")
 
 
 # What a real `ab` may end with.
 CODES = {SLOWER: 1, FASTER: 0, SAME: 0, INCONCLUSIVE: 3}
 
 
+def verdict_of(done) -> str:
+    """The first word that was printed."""
+    return re.match(r"[A-Z]*", done.stdout)[0]
+
+
 def assert_ended(done) -> None:
     """With a verdict, and the exit code that belongs to it."""
-    assert done.returncode == CODES.get(done.stdout.split(":")[0]), done.stdout + done.stderr
+    assert done.returncode == CODES.get(verdict_of(done)), done.stdout + done.stderr
 
 
 # ── for real ─────────────────────────────────────────────────────────────────────────────────────
@@ -308,7 +323,7 @@ def test_two_sizes_are_told_apart_and_the_sides_are_runs(warm):
 
 
 def test_a_budget_ends_it_and_resume_adds_nothing(warm):
-    done = warm("ab", warm.config(), "--budget", "6s", "--min-change", "0.1%", "--no-plots")
+    done = warm("ab", warm.config(), "--budget", "12s", "--min-change", "0.1%", "--no-plots")
     assert_ended(done)
     (path,) = warm.runs()
     lines = (path / "samples.jsonl").read_bytes()

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from bench.cli.app import PLOTS, RESULTS, RunName
-from bench.cli.output import analyzed, show, show_hanging, write_report
+from bench.cli.output import analyzed, conclude, show, show_hanging
 from bench.cli.terminal import say
 from bench.model.errors import BenchError, UnmeasurableError
 from bench.model.records import Json
@@ -89,8 +89,7 @@ def report(
     result = folders.read(path)
     analysis = analyzed(result)
     if format is None:
-        show(document.tables_of(result, analysis))
-        show("\n" + "\n".join(write_report(result, analysis, plots is not False, output, style is Style.PAPER)))
+        conclude(result, analysis, plots is not False, output, paper=style is Style.PAPER)
     else:
         writers = {
             Format.MARKDOWN: document.build,

@@ -14,13 +14,13 @@ from bench.cli.terminal import say
 from bench.model.conclusions import Analysis
 from bench.model.records import Run
 from bench.report import plots as catalogue
-from bench.report.markdown import fitted
+from bench.report.markdown import fitted, plain
 from bench.store import folders
 
 
-def show(text: str) -> None:
-    """Print Markdown. What programs read is printed as it is, without this."""
-    say(fitted(text, _columns()))
+def show(text: str, quiet: bool = False) -> None:
+    """Print Markdown. quiet: its first line only. What programs read is printed as it is, without this."""
+    say(plain(text.partition("\n")[0]) if quiet else fitted(text, _columns()))
 
 
 def show_hanging(first: str, text: str) -> None:
@@ -53,21 +53,46 @@ def documents_at(path: Path) -> Path:
     return path if ours else PLOTS / path.resolve().name
 
 
+def conclude(
+    run: Run,
+    analysis: Analysis,
+    plots: bool,
+    output: Path | None = None,
+    quiet: bool = False,
+    tables: bool = True,
+    paper: bool = False,
+) -> None:
+    """Print the tables of a run, write its report, then print caveats and answer. quiet: print one line.
+
+    tables: False leaves them out, where they were printed already. For the others see `write_report`.
+    """
+    from bench.report import document  # here: it loads what writes tables
+
+    head, ending = document.terminal(run, analysis)
+    if tables and not quiet:
+        show(f"{head}\n")
+    written = write_report(run, analysis, plots, output, paper)
+    show(document.brief(run, analysis) if quiet else "\n".join([*written, "", ending]).rstrip(), quiet)
+
+
 def write_report(
     run: Run, analysis: Analysis, plots: bool, output: Path | None = None, paper: bool = False
 ) -> list[str]:
     """Write the documents, with pictures if `plots` or if some exist. Returns the paths of what was written.
 
-    paper: pictures are drawn as PDF, too. output: the folder of the documents; that of `documents_at` if None.
+    A run in a folder that `run --output` named has its documents and pictures there. output: the folder of the
+    documents; that of `documents_at` if None. paper: pictures are drawn as PDF, too.
     """
     from bench.report import document  # here: it loads what writes tables
 
+    chosen = run.manifest.get("output") == str(run.path.resolve()) and os.access(run.path, os.W_OK)
     # A side of a run has a name with a colon, which is no name for a folder everywhere.
-    pictures_at = PLOTS / (run.name.replace(":", "-") if "side" in run.manifest else run.path.resolve().name)
+    name = run.name.replace(":", "-") if "side" in run.manifest else run.path.resolve().name
+    pictures_at = run.path / "plots" if chosen else PLOTS / name
     pictures = catalogue.draw(run, analysis, pictures_at, paper) if plots else catalogue.drawn(pictures_at)
-    folder = output or documents_at(run.path)
+    folder = output or (run.path if chosen else documents_at(run.path))
     folders.make_folder(folder)
     written = document.documents(run, analysis, pictures, pictures_at, folder)
-    for name, content in written.items():
-        folders.write(folder / name, content)
-    return [str(folder / name) for name in written] + [str(pictures_at)] * bool(pictures)
+    for file_name, content in written.items():
+        folders.write(folder / file_name, content)
+    return [str(folder / file_name) for file_name in written] + [str(pictures_at)] * bool(pictures)
