@@ -91,7 +91,7 @@ VERBS = {
     "report": Verb(
         "look:report",
         "Look",
-        "Print a run's tables, and write its report again from its samples; --plots draws it.",
+        "Print a run's tables; write its report and draw its pictures from its samples.",
         "report docs/example/before",
     ),
     "compare": Verb(

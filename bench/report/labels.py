@@ -156,6 +156,16 @@ def attributes(case: Case) -> Words:
     return {name: word for name, word in (words | unusual).items() if word}
 
 
+def with_defaults(cases: Sequence[Case]) -> list[Words]:
+    """The attributes of each case. Where one has an option that another has at its default, the default is named."""
+    every = [attributes(case) for case in cases]
+    names = dict.fromkeys(name for words in every for name in words)
+    return [
+        {name: word for name in names if (word := words.get(name) or _default_in_words(case, name))}
+        for case, words in zip(cases, every, strict=True)
+    ]
+
+
 # ── several cases ────────────────────────────────────────────────────────────────────────────────
 def common_parts(names: Sequence[str]) -> tuple[str, list[str]]:
     """The parts that all labels have in common, and each label without them. A label is never left empty.
