@@ -120,7 +120,7 @@ def _of_completeness(run: Run) -> Iterable[str]:
     if missing and run.plan.budget_s is not None and run.manifest.get("status") == "complete":
         yield f"the budget of {run.plan.budget_s:g} s left no time for {missing} of {run.plan.total} measurements"
     elif missing:
-        yield f"{missing} of {run.plan.total} measurements are missing; go on with: run --resume {run.name}"
+        yield f"{missing} of {run.plan.total} measurements are missing; go on with: collbench run --resume {run.name}"
     if len(run.environment) > 1:
         yield f"measured in {len(run.environment)} sessions (resumed)"
 

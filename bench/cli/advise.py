@@ -31,6 +31,7 @@ from bench.model import units
 from bench.model.errors import ConfigError, UnmeasurableError
 from bench.model.records import Case, Scenario
 from bench.model.training import Shape
+from bench.model.units import counted
 from bench.planning import link_model
 from bench.planning.buckets import LIST_HEADER, ReadyTimes, read_gradients
 from bench.planning.link_model import LinkModel, costs_cpu
@@ -235,6 +236,6 @@ def _of_run(name: str, wanted: str | None) -> Chosen:
     if scenario.link is not None:
         link = LinkModel(cost, f"the run's own link, {case.link}, as emulated", case.link)
     else:
-        words = f"the run's own {case.backend}, {case.world_size} ranks, as its calls took"
+        words = f"the run's own {case.backend}, {counted(case.world_size, 'rank')}, as its calls took"
         link = LinkModel(cost, words, case.link, costs_cpu(case.backend), ranks=case.world_size)
     return Chosen(shapes[scenario], scenario, link)

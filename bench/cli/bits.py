@@ -29,6 +29,7 @@ from bench.machine import environment, host, processes
 from bench.model.comparisons import BitsRow
 from bench.model.errors import ConfigError, UnmeasurableError
 from bench.model.records import Plan
+from bench.model.units import counted
 from bench.planning import bits as planning
 from bench.planning import plan as plans
 from bench.planning.footprint import arena_bytes
@@ -101,7 +102,7 @@ def _compared(
                 launcher,
                 made[0],
                 begun=lambda launch: status.update(
-                    f"{launch.backend}, {launch.world_size} ranks, launch {launch.number}: {len(launch.cases)} cases"
+                    f"{launch.backend}, {counted(launch.world_size, 'rank')}, launch {launch.number}"
                 ),
             )
         if python or variables:
@@ -177,7 +178,7 @@ def _code(rows: list[BitsRow], require: list[str]) -> int:
     ]
     broken = [row for row in demanded if row.wrong or not row.identical]
     for row in broken:
-        where = f"{row.case.op} {row.case.dtype}, {row.case.world_size} ranks"
+        where = f"{row.case.op} {row.case.dtype}, {counted(row.case.world_size, 'rank')}"
         say(f"not identical: {where}, {row.variation}", err=True)
     return 1 if broken else 0
 

@@ -63,7 +63,7 @@ def write_report(run: Run, analysis: Analysis, plots: bool, output: Path | None 
     pictures_at = PLOTS / (run.name.replace(":", "-") if "side" in run.manifest else run.path.resolve().name)
     pictures = catalogue.draw(run, analysis, pictures_at) if plots else catalogue.drawn(pictures_at)
     if output is None and not is_ours(run.path):
-        note = f"The report was not written: {run.path} is not a folder of {RESULTS}/ here (report --output FOLDER)."
+        note = f"The report was not written: {run.path} is not a folder of {RESULTS}/ here (--output FOLDER writes it)."
         return [*([str(pictures_at)] if plots and pictures else []), note]
     folder = output or run.path
     written = document.documents(run, analysis, pictures, pictures_at, folder)

@@ -166,7 +166,7 @@ def _look(paths: list[Path], save: Path | None, as_config: bool, plots: bool) ->
 def _name_of(paths: list[Path]) -> str:
     """A name for what is made of these files."""
     name = paths[0].resolve().name.split(".")[0]
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:50].strip("-._") or "job"
+    return re.sub(r"[^\w.-]+", "-", name)[:50].strip("-._") or "job"
 
 
 def _configuration(

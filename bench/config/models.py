@@ -26,6 +26,7 @@ from bench.config.fields import (
     Division,
     DtypeName,
     FaultKind,
+    LongSeconds,
     Memory,
     MetricName,
     Name,
@@ -100,7 +101,7 @@ class SamplingConfig(Strict):
     iterations: Annotated[int, Field(ge=1)] | None = key(
         "A fixed number of iterations. Without it, each case gets the same time.", 20, default=None
     )
-    relative_error: Annotated[float, Field(gt=0, lt=1)] | None = key(
+    relative_error: Annotated[Share, Field(gt=0)] | None = key(
         "A case ends early when the 95 % interval of its mean is within this share of the mean. The report says where "
         "this was not reached. Without it, no precision is asked for.",
         0.02,
@@ -304,7 +305,7 @@ class Config(Strict):
         ["normal", "batch"],
         default="normal",
     )
-    budget: Seconds | None = key(
+    budget: LongSeconds | None = key(
         "Time for the whole run. More launches are spent on the cases with the widest intervals.", "60s", default=None
     )
     training: TrainingSection | None = key(
@@ -317,7 +318,7 @@ class Config(Strict):
         {"relative_error": 0.02, "seconds_per_case": "250ms"},
         default=SamplingConfig(),
     )
-    timeout: Seconds = key("A rank without progress for this time counts as hung.", "5min", default=60.0)
+    timeout: LongSeconds = key("A rank without progress for this time counts as hung.", "5min", default=60.0)
     seed: Annotated[int, Field(ge=0, lt=2**63)] | None = key(
         "Seed of the order and the data. Without it, each run has a new one and records it.", 1, default=None
     )

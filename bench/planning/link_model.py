@@ -18,7 +18,7 @@ from bench.model.conclusions import Summary
 from bench.model.errors import BenchError, ConfigError
 from bench.model.records import Case, case_order
 from bench.model.training import Link
-from bench.model.units import format_bytes, format_rate, format_seconds, parse_link
+from bench.model.units import counted, format_bytes, format_rate, format_seconds, parse_link
 from bench.stats.intervals import Floats
 
 # Isolated calls on gloo over a link of 1 Gbit/s had a plan of 1 MiB buckets take 54 % longer than it did; pipelined
@@ -145,7 +145,7 @@ def stated_by_bus(text: str, world_size: int) -> LinkModel:
     bytes_per_s = bus_bytes_per_s / (2 * (world_size - 1) / world_size)
     words = (
         f"a link of {format_seconds(latency_s)} and {format_rate(bus_bytes_per_s)} GB/s of bus bandwidth, which is "
-        f"{format_rate(bytes_per_s)} GB/s of the buffer at {world_size} ranks"
+        f"{format_rate(bytes_per_s)} GB/s of the buffer at {counted(world_size, 'rank')}"
     )
     name = f"{text.partition('+')[0].strip()}+{format_rate(bytes_per_s)}GB/s"
     return LinkModel(AllReduceCost.of_link(latency_s, bytes_per_s), words, name, ranks=world_size)
@@ -187,7 +187,7 @@ def measured(
     times = [s.time_s.value for s in series if s.time_s is not None]
     sizes = [s.case.size_bytes for s in series]
     words = (
-        f"{run}: {case.backend}, {case.world_size} ranks, {len(sizes)} sizes "
+        f"{run}: {case.backend}, {counted(case.world_size, 'rank')}, {len(sizes)} sizes "
         f"from {format_bytes(sizes[0])} to {format_bytes(sizes[-1])}"
     )
     widths = [s.time_s.relative_half_width for s in series if s.time_s is not None and s.time_s.known]

@@ -22,7 +22,7 @@ from bench.planning.footprint import bounded, buffer_bytes
 from bench.planning.plan import estimate_s
 from bench.planning.training import notes, rank_bytes, scenarios_of
 from bench.report import labels, markdown, training
-from bench.report.labels import NOTHING, PLACES, dtype_words, extras, variety
+from bench.report.labels import NOTHING, PLACES, counted, dtype_words, extras, ranks_text, variety
 
 # Bus factor at 4 ranks → its formula.
 FACTORS = {1.0: "1", 0.75: "(n-1)/n", 1.5: "2(n-1)/n"}
@@ -52,8 +52,11 @@ def plan(plan: Plan, machine: Machine) -> str:
     headers = ["operation", "backend", "data", "ranks", "sizes", "from – to", "cases", "buffers a rank"]
     align = "lllrrlrr"
     lines = [markdown.table(rows, headers, align), ""] if rows else []
-    lines += scenarios if rows or scenarios else ["nothing can be measured here", ""]
-    total = f"{len(plan.cases)} cases × {plan.launches} launches = {plan.total} measurements"
+    lines += scenarios if rows or scenarios else ["nothing can be measured here"]
+    if not plan.cases:
+        return "\n".join([*lines, *_skipped(plan)])
+    total = f"{counted(len(plan.cases), 'case')} × {counted(plan.launches, 'launch')} = "
+    total += counted(plan.total, "measurement")
     how = [total, *([count] if calls or not scenarios else [])]
     if scenarios:
         steps = "–".join(map(str, sorted({case.depth for case in plan.cases if OPERATIONS[case.op].trains})))
@@ -65,16 +68,23 @@ def plan(plan: Plan, machine: Machine) -> str:
     lines += [f"note: {note}" for note in [*labels.rounding(calls), *notes(plan, machine.cores)]]
     if plan.budget_s is not None:
         lines.append("the rest of the budget goes to further launches of the cases with the widest intervals")
-    if plan.skips:
-        reasons = labels.by_reason(plan.skips)
-        lines += ["", f"{len(plan.skips)} cases are skipped:"]
-        for reason, cases in reasons[:MOST_REASONS]:
-            lines.append(f"  {reason}: {f'{len(cases)} × ' if len(cases) > 1 else ''}{training.span(cases)}")
-        if len(reasons) > MOST_REASONS:
-            lines.append(f"  and for {len(reasons) - MOST_REASONS} further reasons, which the run's report lists")
+    lines += _skipped(plan)
     if plan.settings.faults:
         lines += ["", *(f"planted fault: {fault.do} on rank {fault.rank}" for fault in plan.settings.faults)]
     return "\n".join(lines)
+
+
+def _skipped(plan: Plan) -> list[str]:
+    """The cases that are left out, by reason."""
+    if not plan.skips:
+        return []
+    reasons = labels.by_reason(plan.skips)
+    lines = ["", f"{counted(len(plan.skips), 'case')} skipped:"]
+    for reason, cases in reasons[:MOST_REASONS]:
+        lines.append(f"  {reason}: {f'{len(cases)} × ' if len(cases) > 1 else ''}{training.span(cases)}")
+    if len(reasons) > MOST_REASONS:
+        lines.append(f"  and for {len(reasons) - MOST_REASONS} further reasons, which the run's report lists")
+    return lines
 
 
 def _scenarios(plan: Plan) -> list[str]:
@@ -156,13 +166,15 @@ def headline(rows: Sequence[Mapping[str, str]]) -> tuple[str, str]:
     if steps:
         row = min(steps, key=lambda row: float(row["time_s"]))
         step = f"{format_seconds(float(row['time_s']))} a step: {row['label']}"
-        return str(len(measured)), f"{step}, {row['model']}, {row['backend']}, {row['world_size']} ranks"
+        return str(len(measured)), f"{step}, {row['model']}, {row['backend']}, {ranks_text(int(row['world_size']))}"
     best = max(measured, key=lambda row: float(row.get("busbw") or 0), default={})
     if not float(best.get("busbw") or 0):
         return str(len(measured)), NOTHING
     size = format_bytes(int(best["size_bytes"]))
     rate = format_rate(float(best["busbw"]))
-    return str(len(measured)), f"{rate} GB/s: {best['op']}, {best['backend']}, {best['world_size']} ranks, {size}"
+    return str(
+        len(measured)
+    ), f"{rate} GB/s: {best['op']}, {best['backend']}, {ranks_text(int(best['world_size']))}, {size}"
 
 
 def calls_config(recording: CallList, source: str) -> str:

@@ -16,7 +16,7 @@ from bench.catalog.operations import OPERATIONS, placement, ranks_together
 from bench.model.conclusions import Analysis, Summary
 from bench.model.records import Case, Json, Run
 from bench.report.document import method_line
-from bench.report.labels import label, metric_name
+from bench.report.labels import counted, label, metric_name
 from bench.report.training import without_steps
 
 NONE = "N/A"
@@ -105,7 +105,7 @@ def _how(run: Run, members: Sequence[Summary]) -> Iterable[str]:
         "nccl-tests would print the mean over calls and ranks"
     )
     yield ours if run.imported is None else f"# {method_line(run, members)}"
-    yield f"# Backend: {case.backend}, {case.world_size} ranks; size: {OPERATIONS[case.op].size_means}"
+    yield f"# Backend: {case.backend}, {counted(case.world_size, 'rank')}; size: {OPERATIONS[case.op].size_means}"
     if different := _others(case):
         yield f"# Not at the default: {', '.join(different)}"
 
