@@ -9,7 +9,7 @@ TORCH_INDEX ?=
 SYSTEM ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-mpi bench-gloo bench-nccl bench-mpi bench-ddp cs336 ab replay gate report plots compare \
+.PHONY: help install install-mpi bench-gloo bench-nccl bench-mpi gloo-stalls bench-ddp cs336 ab replay gate report plots compare \
   diagnose list doctor equivalence check lint test test-gpu gpu-check docs pictures coverage prove prove-quick \
   bench-self clean
 
@@ -67,6 +67,9 @@ install-mpi: .venv/.installed-mpi  ## Add mpi4py and Open MPI, which need no sys
 bench-mpi: .venv/.installed-mpi  ## gloo against MPI, and which of them is faster at which size
 	@$(BENCH) run configs/mpi.yaml $(SET)
 	@$(BENCH) compare --across backend=gloo,mpi
+
+gloo-stalls: .venv/.installed  ## Does gloo stall here, and what does SCHED_BATCH change? (about 50 s; docs/studies/gloo-stalls.md)
+	@$(BENCH) ab configs/gloo-stalls.yaml --b-set scheduling=[batch] --each --budget 50s || test $$? -eq 3
 
 bench-ddp: .venv/.installed  ## What gradient synchronisation costs a training step, and the best buckets (4 to 5 min)
 	@$(BENCH) run configs/ddp-buckets.yaml $(SET)

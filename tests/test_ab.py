@@ -159,12 +159,18 @@ def test_it_ends_when_there_is_an_answer(found, made, why):
     assert said is None if why is None else why in said
 
 
+def test_it_can_go_on_until_each_case_is_decided():
+    assert pairs.why_end(look_of(INCONCLUSIVE, FASTER), 8, each=True) is None
+    assert pairs.why_end(look_of(), 8, each=True) is None
+    assert "decided" in pairs.why_end(look_of(SAME, FASTER, whole=INCONCLUSIVE), 8, each=True)
+
+
 class FakePairs:
     """Two sides of which a pair takes 10 s by a clock that stands still otherwise; all that they measure is `case`."""
 
     def __init__(self, monkeypatch, path, log_ratios, complete=0):
         self.made, self.now_s, self.path, self.log_ratios = complete, 0.0, path, log_ratios
-        self.asked = {"budget_s": 0.0, "min_change": 0.05, "seed": 1, "looks": [], "ab": None}
+        self.asked = {"budget_s": 0.0, "min_change": 0.05, "seed": 1, "looks": [], "each": False}
         monkeypatch.setattr(sides.time, "monotonic", lambda: self.now_s)
 
     def complete(self, side, number):
@@ -308,7 +314,7 @@ def test_two_sizes_are_told_apart_and_the_sides_are_runs(warm):
 
 
 def test_a_budget_ends_it_and_resume_adds_nothing(warm):
-    done = warm("ab", warm.config(), "--budget", "6s", "--min-change", "0.1%", "--no-plots")
+    done = warm("ab", warm.config(), "--budget", "12s", "--min-change", "0.1%", "--no-plots")
     assert_ended(done)
     (path,) = warm.runs()
     lines = (path / "samples.jsonl").read_bytes()

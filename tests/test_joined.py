@@ -219,6 +219,40 @@ def test_mpirun(cli):
     assert_measured(cli, "mpirun (Open MPI)", {2})
 
 
+def by_mpirun(cli, ranks, text):
+    """A run of this configuration in a job that Open MPI's mpirun started."""
+    command = [host.mpirun(), "--oversubscribe", "--bind-to", "none", "-n", str(ranks), sys.executable]
+    return subprocess.run(
+        [*command, str(ROOT / "run_bench.py"), "run", cli.config(text), "--no-plots"],
+        cwd=cli.folder,
+        env=cli.environment | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+
+
+@pytest.mark.skipif(host.unsupported_mpi() is not None, reason=str(host.unsupported_mpi()))
+def test_mpi_is_measured_in_a_job_of_mpirun(cli):
+    """The ranks of every launch take the place of the processes that mpirun started, beside those of gloo."""
+    text = TINY.replace("backends: [gloo]", "backends: [gloo, mpi]").replace("[2]", "[2, 3]")
+    text = text.replace("launches: 1", "launches: 2")
+    done = by_mpirun(cli, 3, text)
+    assert done.returncode == 0, done.stderr
+    measured = {(s.case.backend, s.case.world_size, s.launch) for s in cli.only_run().samples if s.failure is None}
+    assert measured >= {("mpi", 3, 1), ("mpi", 3, 2), ("gloo", 2, 1), ("gloo", 3, 2)}
+    assert {skip.reason for skip in cli.only_run().plan.skips} == {"in a job, mpi measures all of its ranks: 3"}
+
+
+@pytest.mark.skipif(host.unsupported_mpi() is not None, reason=str(host.unsupported_mpi()))
+def test_a_job_says_at_once_that_a_lost_rank_of_mpi_is_not_replaced(cli):
+    text = TINY.replace("backends: [gloo]", "backends: [mpi]").replace("launches: 1", "launches: 2")
+    done = by_mpirun(cli, 2, text + "faults: [{do: kill, rank: 1, iteration: 3, launch: 1}]\n")
+    assert done.returncode == 1, done.stderr
+    lost, *later = [s.failure.text for s in cli.only_run().samples]
+    assert "rank 1" in lost and later and all("mpirun replaces none" in text for text in later)
+
+
 @pytest.mark.skipif(shutil.which("mpiexec.hydra") is None, reason="mpiexec.hydra is not installed")
 def test_hydra(cli):
     command = [

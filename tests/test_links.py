@@ -12,6 +12,7 @@ import time
 import psutil
 import pytest
 
+from bench.machine import host
 from conftest import ROOT
 from proof import links
 from proof.rig import Rig
@@ -110,6 +111,14 @@ def test_the_relay_holds_a_packet_for_the_delay(delay):
     assert min(times) - 2 * delay < 0.001  # the median on a busy machine is of the machine, not of the relay
 
 
+@needs_tun
+def test_the_relay_keeps_to_a_rate(seconds):
+    """Never faster, even where other work on the machine makes single calls late."""
+    with links.delayed_pair(0.0005, 10e6) as network:
+        fastest_s = seconds(network, MIB, 7, 1, middle=min)
+    assert MIB / 10e6 * 0.99 < fastest_s < MIB / 10e6 * 1.5
+
+
 def round_trips(network: links.Network, count: int) -> list[float]:
     """Seconds of an exchange of one small UDP packet each."""
     ends = []
@@ -172,3 +181,12 @@ def test_what_a_killed_process_left_is_removed_by_the_next():
     with links.shaped_pair("1gbit"):
         listed = _output("ip", "netns", "list")
     assert names and not any(name in listed for name in names)
+
+
+@needs_tun
+@pytest.mark.skipif(host.unsupported_mpi() is not None, reason=str(host.unsupported_mpi()))
+def test_a_command_runs_on_two_hosts_with_a_link_between_them():
+    tool = [sys.executable, "-m", "tools.two_hosts", "--delay", "20ms", "--"]
+    done = subprocess.run([*tool, "hostname"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (sorted(done.stdout.split()), done.returncode) == (["host0", "host1"], 0), done.stderr
+    assert subprocess.run([*tool, "false"], cwd=ROOT, capture_output=True, check=False).returncode == 1

@@ -52,6 +52,7 @@ def ab(
     min_change: Annotated[
         str, typer.Option(help="Smallest change of time that matters.", metavar="SHARE")
     ] = f"{MIN_CHANGE:.0%}",
+    each: Annotated[bool, typer.Option("--each", help="Go on until each case is decided.")] = False,
     fail_on: Annotated[
         FailOn | None, typer.Option(help="What gives exit code 1 (default: slower; nothing decided gives 3).")
     ] = None,
@@ -60,9 +61,9 @@ def ab(
 ) -> int:
     """The ranks of A and B take turns, block by block, so that what the machine does meanwhile cancels out.
 
-    It ends as soon as B is SLOWER or FASTER, or all is shown to be the SAME, or the budget is spent. `run --resume RUN`
-    goes on. RUN:a and RUN:b name its sides for other verbs. Exit code 1 if B is slower, or a case fails on B only;
-    3 if nothing was decided.
+    It ends as soon as B is SLOWER or FASTER, or all is shown to be the SAME, or the budget is spent; with --each as
+    soon as this is known of each case. `run --resume RUN` goes on. RUN:a and RUN:b name its sides for other verbs. Exit
+    code 1 if B is slower, or a case fails on B only; 3 if nothing was decided.
     """
     smallest, budget_s = share("--min-change", min_change), _seconds(budget)
     # If one side has an interpreter of its own, a resumed run must find the other's as well.
@@ -78,12 +79,13 @@ def ab(
         check_variables(
             (pair for side in sides.values() for pair in side.variables.items()), coordinator, leave_loopback
         )
-        asked = {"min_change": smallest, "budget_s": budget_s, "spent_s": 0.0, "looks": [], "fail_on": fail_on}
+        asked: Json = {"min_change": smallest, "budget_s": budget_s, "each": each, "fail_on": fail_on}
+        asked |= {"spent_s": 0.0, "looks": []}
         path = _create(sides, asked, context.obj, coordinator, leave_loopback)
         measure_sides(path, coordinator)
         return exit_code(conclude_sides(path, plots))
 
-    return run_task(task, lambda: _fingerprint(a, b, [sets, a_sets, b_sets, a_env, b_env, budget, min_change]))
+    return run_task(task, lambda: _fingerprint(a, b, [sets, a_sets, b_sets, a_env, b_env, budget, min_change, each]))
 
 
 def _fingerprint(a: Path, b: Path | None, more: list[Any]) -> bytes:

@@ -149,7 +149,7 @@ def _until_decided(
         folders.update_manifest(path, ab=asked)
         judged = pairs.look(measured.cases(), asked["looks"], asked["min_change"])
         progress.show_look(judged.whole, [judgement.verdict for judgement in judged.judgements.values()], made)
-        return pairs.why_end(judged, made)
+        return pairs.why_end(judged, made, asked["each"])
 
     made, latest_s, budget_s = 0, 0.0, asked["budget_s"]
     looked = max((count for count, _ in asked["looks"]), default=0)

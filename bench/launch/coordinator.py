@@ -21,14 +21,24 @@ from dataclasses import asdict, dataclass, field
 from multiprocessing import AuthenticationError
 from pathlib import Path
 
+from bench.catalog.backends import BACKENDS
 from bench.launch import compatibility
-from bench.launch.job import JobRank
+from bench.launch.job import OPEN_MPI, JobRank
 from bench.launch.launcher import Launcher
 from bench.launch.ranks import KILL_WAIT_S, RankJob, Ranks
 from bench.launch.secret import JobSecret
 from bench.machine import network
-from bench.model.errors import INTERRUPTED, UNEXPECTED, BenchError, JobError, LostRankError, RankError, StoreError
-from bench.model.records import Demands, Json, Machine
+from bench.model.errors import (
+    INTERRUPTED,
+    UNEXPECTED,
+    BenchError,
+    JobError,
+    LostRankError,
+    MpirunError,
+    RankError,
+    StoreError,
+)
+from bench.model.records import Demands, Job, Json, Machine
 from bench.protocol import channel, messages
 from bench.protocol.channel import AuthenticatedConnection
 from bench.store import folders
@@ -69,7 +79,10 @@ class Coordinator:
         if demands is not None and demands.gpus and not shared:
             compatibility.check_gpus(self.handshakes)
         self.launcher.devices = {h["rank"]: compatibility.device_of(h, shared) for h in self.handshakes}
-        return compatibility.merged(self.handshakes)
+        machine = compatibility.merged(self.handshakes)
+        if self.place.launcher != OPEN_MPI:
+            machine.backends_missing.setdefault("mpi", f"the job was started by {self.place.launcher}, not Open MPI's")
+        return machine
 
     def choose(self, members: Sequence[int]) -> None:
         """Let later launches use these processes of the job only, numbered anew in this order; rank 0 is the first."""
@@ -161,7 +174,7 @@ class JobLauncher:
 
     address: of this host, where rank 0 listens. devices: GPU of each rank of the job. members: ranks of the job that
     launches may use, rank 0 first: their places here are their ranks in a launch. variables: which ranks get, of the
-    side of `ab` that is measured.
+    side of `ab` that is measured. mpi: the last ranks of MPI.
     """
 
     launcher: Launcher
@@ -171,9 +184,16 @@ class JobLauncher:
     members: tuple[int, ...]
     variables: Mapping[str, str] = field(default_factory=dict)
     launches: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    mpi: Ranks | None = None
 
     def start(self, world_size: int, entry: str, job: RankJob) -> Ranks:
-        """Start `world_size` ranks; raises LostRankError at once if an agent that should start one is lost."""
+        """Start `world_size` ranks; raises LostRankError at once if an agent that should start one is lost.
+
+        Raises MpirunError for ranks of MPI after one of them ended before its time: the others would wait for it.
+        """
+        by_mpi = isinstance(job, Job) and BACKENDS[job.launch.backend].library == "mpi4py"
+        if by_mpi and self.mpi is not None and any(member.exit_code for member in self.mpi.members):
+            raise MpirunError("a rank of MPI was lost, and mpirun replaces none: start the job again with run --resume")
         listener = channel.listen(self.address, [0])
         assert listener is not None  # noqa: S101 - port 0 is any free one
         with listener:
@@ -223,6 +243,8 @@ class JobLauncher:
                 ranks.kill()
                 raise
         ranks.members = [own, *others]
+        if by_mpi:
+            self.mpi = ranks
         return ranks
 
 

@@ -59,8 +59,9 @@ class _Variables:
 
 
 _TORCH = _Variables("torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", ("TORCHELASTIC_RUN_ID",))
+OPEN_MPI = "mpirun (Open MPI)"
 _OPEN_MPI = _Variables(
-    "mpirun (Open MPI)",
+    OPEN_MPI,
     "OMPI_COMM_WORLD_RANK",
     "OMPI_COMM_WORLD_SIZE",
     "OMPI_COMM_WORLD_LOCAL_RANK",

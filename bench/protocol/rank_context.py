@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.machine import environment
+from bench.machine.network import is_loopback
 from bench.model.records import Json
 from bench.protocol import messages
 from bench.protocol.channel import Line
@@ -144,6 +145,12 @@ class RankContext:
     device: int
     listener: socket.socket | None = None
     variables: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def on_one_host(self) -> bool:
+        """Whether all ranks are on this host."""
+        kind, _, place = self.rendezvous.partition(":")
+        return kind == "file" or is_loopback(place.rpartition(":")[0])
 
     def tick(self) -> None:
         """Count an iteration of this rank."""

@@ -109,8 +109,8 @@ def joined(
             f"MPI takes this for rank {world.Get_rank()} of {world.Get_size()}: mpirun is of another MPI than the one "
             f"that mpi4py has loaded ({version()})"
         )
-    # A rank listens only with a transport other than shared memory, such as OMPI_MCA_btl=self,tcp.
-    network.confine(os.getpid(), network.interface_of(network.LOOPBACK) or "")
+    if context.on_one_host:  # a rank listens only with a transport other than shared memory: OMPI_MCA_btl=self,tcp
+        network.confine(os.getpid(), network.interface_of(network.LOOPBACK) or "")
     control = world.Dup()
     yield MpiGroup(context, world, control)
     # Not in a `finally`: it waits for the other ranks.
