@@ -138,7 +138,7 @@ def test_the_verb_prints_a_table_and_writes_what_it_found(warm):
 
 def test_another_environment_is_another_side(warm):
     text = CONFIG.replace("[4KiB, 64KiB]", "[4KiB]").replace("alignments: [aligned, unaligned]\n", "")
-    done = warm("bits", warm.config(text), "--no-plots", "--b-env", "OMP_NUM_THREADS=2", "--require", "side B")
+    done = warm("bits", warm.config(text), "--no-plots", "--b", "OMP_NUM_THREADS=2", "--require", "side B")
     assert done.returncode == 0 and "side B" in done.stdout, done.stderr
 
 
@@ -146,7 +146,8 @@ def test_another_environment_is_another_side(warm):
     ("arguments", "said"),
     [
         (["x.yaml", "--require", "nothing"], "no variation of this run; allowed: call again"),
-        (["x.yaml", "--b-env", "1"], "write NAME=VALUE"),
+        (["x.yaml", "--b", "1"], "=VALUE"),
+        (["x.yaml", "--b", "sizes=[4KiB]"], "the same settings"),
         (["x.yaml", "--set", "operations=[barrier]", "--set", "sizes=[4KiB]"], "no case has bits"),
         (["x.yaml", "--set", "sizes=[4GiB]"], "of disk"),
     ],

@@ -38,7 +38,7 @@ COMMANDS_AND_EXAMPLES = {
 VERBS = list(COMMANDS_AND_EXAMPLES.values())
 FIRST_OF_VERB = {list(COMMANDS_AND_EXAMPLES)[VERBS.index(verb)] for verb in VERBS}
 # Beginnings of commands that measure long whatever is set; they are parsed here, and run by the test that is named.
-RUN_ELSEWHERE = {"equivalence": "test_equivalence.py", "ab smoke --b-env": "test_ab.py"}
+RUN_ELSEWHERE = {"equivalence": "test_equivalence.py", "ab smoke --b OMP": "test_ab.py"}
 # What makes commands that measure short, by verb. Those but `run` take the ranks of the fork server that tests share.
 SHORT = {
     "run": ("--set", "launches=1", "--set", "sampling.seconds_per_case=0.05", "--set", "sizes=[1KiB]", "--no-plots"),

@@ -66,7 +66,7 @@ VERBS = {
         "ab:ab",
         "Measure",
         "Is B slower than A? Two configurations, environments or Pythons, in turn.",
-        "ab smoke --b-env OMP_NUM_THREADS=2 --budget 30s",
+        "ab smoke --b OMP_NUM_THREADS=2 --budget 30s",
     ),
     "replay": Verb(
         "run:replay",
