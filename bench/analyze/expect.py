@@ -181,7 +181,8 @@ def least_of_two_nodes(expected: Expectations, pair: Case, gpus: frozenset[str])
         raise ConfigError(f"--against: for {_hardware(expected.expect)}; this is {_here(pair, place)}")
     if len({line.busbw for line in fitting}) > 1:
         raise UnmeasurableError(
-            f"the table has lines for {_fabrics(fitting)}, which nobody can tell apart here: use --least"
+            f"the table has lines for {_fabrics(fitting)}, which nobody can tell apart here: give the rate itself, "
+            "such as --against '250 GB/s'"
         )
     return fitting[0].busbw * (1 - _tolerance(fitting[0], expected))
 

@@ -60,7 +60,6 @@ def bits(
         ),
     ] = [],  # noqa: B006
     leave_loopback: LeaveLoopback = False,
-    plots: Annotated[bool, typer.Option(help="Draw the picture at the end.")] = True,
 ) -> int:
     """Calls again, in fresh processes, as part of a larger message, otherwise aligned or placed, by other algorithms.
 
@@ -72,7 +71,7 @@ def bits(
             raise UnmeasurableError("bits compares on one machine: start it once, outside the job")
         path = names.path_of(config)
         rows, name = _compared(path, sets, difference("--b", of_b), leave_loopback)
-        _written(rows, name, plots)
+        _written(rows, name)
         return _code(rows, require)
 
     return run_task(task, lambda: b"")
@@ -156,15 +155,15 @@ def _other_side(plan: Plan, folder: Path, python: str, variables: dict[str, str]
         raise UnmeasurableError(f"side B: {why}")
 
 
-def _written(rows: list[BitsRow], name: str, plots: bool) -> None:
+def _written(rows: list[BitsRow], name: str) -> None:
     """Print the table and what differs; write the documents and the picture below plots/."""
     folder = PLOTS / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-bits-{name}"
     folders.make_folder(folder)
-    pictures = catalogue.draw_bits(rows, folder) if plots else None
+    picture = catalogue.draw_bits(rows, folder)
     folders.write(folder / DATA, json.dumps(report.as_json(rows), indent=1) + "\n")
-    folders.write(folder / DOCUMENT, report.document(rows, name, pictures.name if pictures else None))
+    folders.write(folder / DOCUMENT, report.document(rows, name, picture.name if picture else None))
     show("\n\n".join([report.brief(rows), report.headline(rows)]))
-    say(f"\n{folder / DOCUMENT}\n{folder / DATA}" + (f"\n{pictures}" if pictures else ""))
+    say(f"\n{folder / DOCUMENT}\n{folder / DATA}" + (f"\n{picture}" if picture else ""))
 
 
 def _code(rows: list[BitsRow], require: list[str]) -> int:
