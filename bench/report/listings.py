@@ -5,6 +5,7 @@ that `plan` and `list` answer quickly.
 """
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -202,28 +203,17 @@ def calls_config(recording: CallList, source: str) -> str:
 
 # ── the catalog ──────────────────────────────────────────────────────────────────────────────────
 def operations() -> str:
-    """The table of operations, and what single operations do not support on a backend."""
+    """The table of operations, as far as possible a line each: what their size counts, and their bus factor."""
     rows = []
     for op in OPERATIONS.values():
         # busbw / algbw as a formula; its value at 4 ranks if FACTORS has no formula for it.
         value = op.bus_factor(4) if op.bus_factor is not None else None
         factor = NOTHING if value is None else FACTORS.get(value, f"{value:g} at n = 4")
-        # The keys of a configuration that make further cases of an operation.
-        takes = {"reduce op": op.reduces, "root": op.rooted, "async": "async" in op.calls}
-        rows.append(
-            [
-                op.name,
-                op.size_means if op.sized else NOTHING,
-                factor,
-                ", ".join(op.placements) if op.typed else NOTHING,
-                ", ".join(name for name, has in takes.items() if has) or NOTHING,
-            ]
-        )
-    table = markdown.table(rows, ["operation", "size is", "bus factor", "placements", "takes"], "lllll")
-    lacks = [[op, *(_lacks(op, name) for name in BACKENDS)] for op in OPERATIONS]
-    lacks = [row for row in lacks if any(row[1:])]
-    lacking = markdown.table(lacks, ["operation", *BACKENDS], "l" * (1 + len(BACKENDS)))
-    return f"{table}\n\nUnsupported for single operations (for all: list backends):\n\n{lacking}"
+        # The rest of the sentence stands beside the tables of a run.
+        size = re.split("[,;:(]", op.size_means.removeprefix("bytes "))[0].strip() if op.sized else NOTHING
+        rows.append([op.name, size, factor])
+    table = markdown.table(rows, ["operation", "size: the bytes …", "bus factor"], "lll")
+    return f"{table}\n\nWhat a backend lacks: list backends. The options of each: docs/configuration.md."
 
 
 def _lacks(op: str, backend: str) -> str:
@@ -246,11 +236,16 @@ def backends(missing: dict[str, str]) -> str:
     lacks = []
     for b in BACKENDS.values():
         without = [op for op in OPERATIONS if unsupported_operation(op, b) is not None]
-        unsupported = (b.unsupported_dtypes, b.unsupported_reduce_dtypes, b.unsupported_reduce_ops, without)
-        lacks.append([b.name, *(", ".join(sorted(names)) or NOTHING for names in unsupported)])
+        lacking = (b.unsupported_dtypes, b.unsupported_reduce_dtypes, b.unsupported_reduce_ops, without)
+        lacks.append([b.name, *(", ".join(sorted(names)) or NOTHING for names in lacking)])
     headers = ["backend", "unsupported dtypes", "moved but not reduced", "unsupported reduce ops",
                "unsupported operations"]  # fmt: skip
-    return f"{table}\n\n{markdown.table(lacks, headers, 'lllll')}"
+    of_operations = [[op, *(_lacks(op, name) for name in BACKENDS)] for op in OPERATIONS]
+    single = markdown.table(
+        [row for row in of_operations if any(row[1:])], ["operation", *BACKENDS], "l" * (1 + len(BACKENDS))
+    )
+    unsupported = markdown.table(lacks, headers, "lllll")
+    return f"{table}\n\n{unsupported}\n\nUnsupported for single operations:\n\n{single}"
 
 
 def models() -> str:
