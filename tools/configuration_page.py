@@ -181,8 +181,9 @@ def meaning(field: FieldInfo) -> str:
 
 
 def table(model: type[BaseModel]) -> list[str]:
-    """A row for each key."""
-    rows = ["| key | meaning | default | example |", "|---|---|---|---|"]
+    """A row for each key; those that few need come in a table of their own."""
+    head = ["| key | meaning | default | example |", "|---|---|---|---|"]
+    usual, advanced = [*head], ["", "Few need these:", "", *head]
     for key, field in fields_of(model).items():
         if (model.__name__, str(key)) in INTERNAL:
             continue
@@ -192,8 +193,9 @@ def table(model: type[BaseModel]) -> list[str]:
         if key in {"operations", "sizes"} and model is Config:
             default = "**required** without `training`"
         examples = " or ".join(f"`{key}: {in_flow(example)}`" for example in field.examples or ())
+        rows = advanced if field.json_schema_extra else usual
         rows.append(f"| `{key}` | {meaning(field)} | {default} | {examples} |")
-    return rows
+    return [*usual, *(advanced if len(advanced) > len(head) + 3 else [])]
 
 
 def strategies() -> list[str]:

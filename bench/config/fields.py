@@ -19,6 +19,7 @@ from pydantic import (
     Field,
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
+    JsonValue,
     ModelWrapValidatorHandler,
     ValidationError,
     WithJsonSchema,
@@ -110,9 +111,13 @@ class Strict(BaseModel):
         return section
 
 
-def key(about: str, *examples: object, default: Any = ..., alias: str | None = None) -> Any:
-    """A key of a section: what it is, examples of its value, and the value without it; none where it is required."""
-    return Field(default, alias=alias, description=about, examples=[*examples])
+def key(about: str, *examples: object, default: Any = ..., alias: str | None = None, advanced: bool = False) -> Any:
+    """A key of a section: what it is, examples of its value, and the value without it; none where it is required.
+
+    advanced: few need it, so the page lists it apart; the JSON Schema has it as `x-advanced`.
+    """
+    extra: dict[str, JsonValue] = {"x-advanced": True} if advanced else {}
+    return Field(default, alias=alias, description=about, examples=[*examples], json_schema_extra=extra or None)
 
 
 def fields_of(section: type[BaseModel]) -> dict[str, FieldInfo]:
