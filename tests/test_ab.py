@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import os
+import re
 import signal
 import sys
 import time
@@ -280,17 +281,25 @@ def kept(place, log_ratios, fail_on=None) -> str:
     ],
 )
 def test_the_exit_code_says_whether_anything_was_decided(warm, log_ratios, fail_on, code, verdict):
-    done = warm("run", "--resume", kept(warm.folder, log_ratios, fail_on), "--no-plots")
-    assert (done.returncode, done.stdout.split(":")[0]) == (code, verdict), done.stdout + done.stderr
+    name = kept(warm.folder, log_ratios, fail_on)
+    done = warm("run", "--resume", name, "--no-plots")
+    assert (done.returncode, verdict_of(done)) == (code, verdict), done.stdout + done.stderr
+    quiet = warm("run", "--resume", name, "--no-plots", "--quiet")
+    assert (quiet.returncode, quiet.stdout) == (code, done.stdout.partition("\n")[0] + "\n")
 
 
 # What a real `ab` may end with.
 CODES = {SLOWER: 1, FASTER: 0, SAME: 0, INCONCLUSIVE: 3}
 
 
+def verdict_of(done) -> str:
+    """The first word that was printed."""
+    return re.match(r"[A-Z]*", done.stdout)[0]
+
+
 def assert_ended(done) -> None:
     """With a verdict, and the exit code that belongs to it."""
-    assert done.returncode == CODES.get(done.stdout.split(":")[0]), done.stdout + done.stderr
+    assert done.returncode == CODES.get(verdict_of(done)), done.stdout + done.stderr
 
 
 # ── for real ─────────────────────────────────────────────────────────────────────────────────────

@@ -189,7 +189,7 @@ def test_the_verdict_speaks_of_its_occasions():
     one = [summary(CASE, [1, 1.01, 1.02, 1])]
     other = dataclasses.replace(runs()[1], path=ELSEWHERE)
     said = compare(runs()[0], other, one, one).warnings
-    assert any("assume that occasions" in text for text in said)
+    assert any("two occasions" in text for text in said)
     said = compare(runs()[0], other, one, one, by_occasion={CASE.key: (0.1, 7.0)}).warnings
     assert any("noise ledger shows" in text for text in said)
 

@@ -97,10 +97,10 @@ def test_hosts_that_differ_are_kept_and_named(handshakes):
     run.environment.append(job)
     found = "\n".join(warnings.warnings_of(run, []))
     assert "host b has torch 2.11.0, rank 0 has 2.13.0" in found
-    assert "more ranks than" not in found  # two of the four on each host of two cores
+    assert "ranks share" not in found  # two of the four on each host of two cores
     hosts[1] |= {"cores": [0], "before": {"load": [4.0]}}
     found = "\n".join(warnings.warnings_of(run, []))
-    assert "host b: more ranks than the 1 cores" in found and "host b: the machine was not idle" in found
+    assert "host b: 2 ranks share 1 core" in found and "host b: the machine was busy" in found
     assert ("launcher", "not available", "srun") in differences(facts_of(invented_run([])), facts_of(run))
 
 

@@ -6,13 +6,17 @@ What a file does not say is asked for or said, never guessed silently; wrong res
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import foreign
+from bench.analyze.analysis import analyze
 from bench.importers import assembly, nccl_tests
 from bench.importers.readings import Options, Source, open_source
 from bench.model.errors import ForeignError
 from bench.model.records import Case
+from bench.report.nccl_tests import document
+from conftest import invented_run, samples
 
 NODE_INFO = "node-1:123:456 [0] NCCL INFO Channel 00/02 : 0 1 2 3"
 ROW = re.compile(r"(\s+\d+\s+\d+\s+float\s+sum\s+-1)((?:\s+\S+){4})((?:\s+\S+){4})")
@@ -89,6 +93,13 @@ def test_the_case_is_ours(read):
     assert case == Case("all_reduce", "nccl", 4, "float32", 1024, metric="pipelined", depth=20)
     # the same key as that of our own pipelined measurement, so that `compare` lays them side by side
     assert case.key == "all_reduce/nccl/n4/float32/1024/metric=pipelined/depth=20"
+
+
+def test_our_own_numbers_are_not_taken_for_those_of_nccl_tests(read):
+    """They are of the slowest rank, and perhaps of gloo; the run that they come from is there."""
+    run = invented_run([samples(Case("all_reduce", "gloo", 2, "float32", 4096), 1, np.full((4, 2), 10**6))])
+    with pytest.raises(ForeignError, match="CollBench wrote it"):
+        read(document(run, analyze(run)))
 
 
 def test_version_1_is_refused_with_the_versions_that_are_read(read):

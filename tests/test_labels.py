@@ -19,7 +19,17 @@ def test_titles_and_labels_name_whatever_differs():
         assert labels.title(other) != labels.title(CASE)
         if option.name != "depth":
             assert {*labels.label(other).split(" · ")} > {*labels.label(CASE).split(" · ")}
-        assert [len(members) for _, members in labels.groups([Summary(c, 1, 9, None) for c in (CASE, other)])] == [1, 1]
+        tables = [len(members) for _, members in labels.groups([Summary(c, 1, 9, None) for c in (CASE, other)])]
+        assert tables == ([2] if option.name == "scheduling" else [1, 1])
+
+
+def test_two_schedulings_are_columns_of_one_table():
+    both = [replace(CASE, world_size=n, scheduling=name) for name in ("batch", "normal") for n in (4, 2)]
+    assert [*labels.columns(both).values()] == ["2 ranks normal", "2 ranks batch", "4 ranks normal", "4 ranks batch"]
+    assert [*labels.columns(both[:2]).values()] == ["2 ranks", "4 ranks"]
+    assert labels.size_rows(both) == [sorted(both, key=lambda case: case.world_size)]
+    ((title, _),) = labels.groups([Summary(case, 1, 9, None) for case in both])
+    assert title == labels.title(CASE)
 
 
 def test_a_training_step():

@@ -82,7 +82,7 @@ def test_it_is_the_same_number_everywhere(run):
 def test_it_is_the_same_text_everywhere(run):
     analysis = analyze(run)
     texts = {
-        "terminal": document.terminal(run, analysis),
+        "terminal": "\n".join(document.terminal(run, analysis)),
         "report": document.build(run, analysis),
         "full table": document.case_details(analysis.summaries),
         "answer": "\n".join(document.answer(run, analysis)),

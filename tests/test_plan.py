@@ -67,6 +67,21 @@ def test_the_seed_fixes_the_order_and_each_launch_has_its_own():
     assert first.cases != second.cases
 
 
+def test_row_by_row_every_launch_goes_from_size_to_size_and_both_placements_share_rounds():
+    """Whatever the seed; and what is measured is the same."""
+    sets = ["operations=[all_gather]", "placements=[in, out]", "sizes=[4KiB, 1KiB, 64KiB]", "launches=3"]
+    shuffled = expand(sets)
+    plan = planning.row_by_row(shuffled)
+    assert plan.cases == shuffled.cases and [launch.number for launch in plan.order] == sorted(
+        launch.number for launch in shuffled.order
+    )
+    for launch in plan.order:
+        rows = footprint.batches(launch.cases, plan.settings)
+        assert [{case.size_bytes for case in batch} for batch in rows] == [{1024}, {4096}, {65536}]
+        assert all(len(batch) == 2 for batch in rows)
+        assert len(footprint.batches(launch.cases, shuffled.settings)) == 1
+
+
 def test_keys_leave_out_defaults():
     case = Case("all_reduce", "gloo", 4, "float32", 1048576)
     assert case.key == "all_reduce/gloo/n4/float32/1048576"

@@ -6,10 +6,9 @@ from bench.catalog import nccl_tests_names
 from bench.catalog.dtypes import DTYPES, REDUCE_OPS
 from bench.catalog.operations import OPERATIONS
 from bench.config.models import parse
-from bench.config.nccl_tests_flags import FLAGS, NcclTestsFlags, translate
+from bench.config.nccl_tests_flags import FLAGS, translate
 from bench.model.errors import ConfigError
 
-NO_NCCL = {"nccl": "no GPU"}
 # A value for each flag that asks for something else than nothing.
 VALUES = {
     "b": "1M",
@@ -26,25 +25,20 @@ VALUES = {
 }
 
 
-def yaml(flags=None, missing=NO_NCCL, **more) -> str:
-    return translate(NcclTestsFlags(flags or {}, **more), missing)
+def config(flags=None, operation="all_reduce", backend="gloo"):
+    return parse(translate(operation, flags or {}, backend).encode(), "the flags")
 
 
-def config(flags=None, missing=NO_NCCL, **more):
-    return parse(yaml(flags, missing, **more).encode(), "the flags")
-
-
-def remarks(flags, **more) -> list[str]:
-    return [line for line in yaml(flags, **more).splitlines()[1:] if line.startswith("#")]
+def remarks(flags, operation) -> list[str]:
+    return [line for line in translate(operation, flags, "gloo").splitlines()[1:] if line.startswith("#")]
 
 
 def test_a_usual_command_line():
     flags = {"b": "8", "e": "128M", "f": "2", "g": "2", "n": "50", "w": "5", "c": "1", "o": "sum", "d": "float"}
     assert (
-        yaml(flags)
+        translate("all_reduce", flags, "gloo")
         == """\
 # From the flags of nccl-tests: -b 8 -e 128M -f 2 -g 2 -n 50 -w 5 -c 1 -o sum -d float
-# gloo, because nccl cannot be used here: no GPU
 # not out of place: torch's all_reduce works in place
 # -n 50: iterations of 50 calls, repeated until the interval of their time is narrow
 # -c 1: every result is verified, before the first and after the last timed call
@@ -65,9 +59,9 @@ sampling: {warmup: 1}
 
 
 def test_no_flag_means_what_nccl_tests_does_without_any():
-    found = config(missing={}, operation="all_gather")
-    assert (found.backends, found.world_sizes, found.size_list) == (["nccl"], [1], [32 * 2**20])
-    assert (found.metrics, found.pipeline_depth, found.placements) == (["pipelined"], 20, ["in", "out"])
+    settings = parse(translate("all_gather", {}).encode(), "the flags")
+    assert (settings.backends, settings.world_sizes, settings.size_list) == (["nccl"], [1], [32 * 2**20])
+    assert (settings.metrics, settings.pipeline_depth, settings.placements) == (["pipelined"], 20, ["in", "out"])
 
 
 @pytest.mark.parametrize("flag", FLAGS, ids=lambda flag: flag.letter)
@@ -75,11 +69,11 @@ def test_each_flag_changes_the_settings_or_is_answered(flag):
     base = {"b": "2M", "e": "128M", "f": "2"} | ({"f": "1"} if flag.letter == "i" else {})
     value = VALUES.get(flag.letter, "7")
     with_it, without = ({**base, **more} for more in ({flag.letter: value}, {}))
-    changed = config(with_it, operation="reduce") != config(without, operation="reduce")
-    answered = any(line.startswith(f"# -{flag.letter} {value}:") for line in remarks(with_it, operation="reduce"))
+    changed = config(with_it, "reduce") != config(without, "reduce")
+    answered = any(line.startswith(f"# -{flag.letter} {value}:") for line in remarks(with_it, "reduce"))
     assert answered if flag.instead else changed
     if flag.off:
-        assert not any(f"-{flag.letter} " in line for line in remarks({flag.letter: flag.off}))
+        assert not any(f"-{flag.letter} " in line for line in remarks({flag.letter: flag.off}, "reduce"))
 
 
 def test_no_letter_and_no_name_is_taken_twice():
@@ -92,7 +86,7 @@ def test_no_letter_and_no_name_is_taken_twice():
 
 def test_letters_are_powers_of_1024_as_in_nccl_tests():
     assert config({"b": "1.5k", "e": "1G", "f": "1024"}).size_list == [1536, 1536 * 1024]
-    assert "from: 4KiB, to: 16KiB, step: 4KiB" in yaml({"b": "4096", "e": "16K", "i": "4K"})
+    assert "from: 4KiB, to: 16KiB, step: 4KiB" in translate("reduce", {"b": "4096", "e": "16K", "i": "4K"})
     assert config({"b": "1M", "e": "3M"}).size_list == [2**20, 2 * 2**20, 3 * 2**20]
 
 
@@ -114,13 +108,18 @@ def test_letters_are_powers_of_1024_as_in_nccl_tests():
     ],
 )
 def test_meanings(flags, settings):
-    found = config(flags, operation="reduce")
-    assert {name: getattr(found, name) for name in settings} == settings
+    asked = config(flags, "reduce")
+    assert {name: getattr(asked, name) for name in settings} == settings
 
 
 def test_ranks_are_those_of_all_processes_of_a_job():
-    text = translate(NcclTestsFlags({"g": "2"}), NO_NCCL, processes=8)
+    text = translate("reduce", {"g": "2"}, processes=8)
     assert parse(text.encode(), "the flags").world_sizes == [16]
+
+
+def test_one_rank_is_said_to_communicate_nothing():
+    assert any("one rank" in line for line in remarks({}, "reduce"))
+    assert not any("one rank" in line for line in remarks({"g": "2"}, "reduce"))
 
 
 def test_warm_up_counts_calls_and_not_stretches():
@@ -130,20 +129,22 @@ def test_warm_up_counts_calls_and_not_stretches():
 
 
 def test_operations_by_either_name():
-    assert config(perf="./build/alltoall_perf_mpi").operations == ["all_to_all"]
+    assert config({}, "./build/alltoall_perf_mpi").operations == ["all_to_all"]
+    assert config({}, "sendrecv_pair").operations == ["sendrecv_pair"]
     for test, operation in nccl_tests_names.OPERATIONS.items():
         assert operation in OPERATIONS and nccl_tests_names.test_named(operation) == f"{test}_perf"
+        assert config({"g": "2"}, f"{test}_perf").operations == [operation]
     assert set(nccl_tests_names.DTYPES.values()) <= set(DTYPES) and set(nccl_tests_names.REDUCE_OPS.values()) <= set(
         REDUCE_OPS
     )
 
 
 def test_uneven_shares_are_divided_as_alltoallv_perf_divides_them():
-    text = yaml({"b": "1M", "e": "1M", "g": "4"}, perf="alltoallv_perf")
-    found = parse(text.encode(), "the flags")
-    assert found.operations == ["all_to_all"] and found.split_texts == ["distance:1"]
-    assert "NCCL_TESTS_ALLTOALLV_SPREAD" in text
-    assert config({"g": "4"}, perf="alltoall_perf").split_texts == [""]
+    flags = {"b": "1M", "e": "1M", "g": "4"}
+    uneven = config(flags, "alltoallv_perf")
+    assert uneven.operations == ["all_to_all"] and uneven.split_texts == ["distance:1"]
+    assert any("NCCL_TESTS_ALLTOALLV_SPREAD" in line for line in remarks(flags, "alltoallv_perf"))
+    assert config({"g": "4"}, "alltoall_perf").split_texts == [""]
 
 
 @pytest.mark.parametrize(
@@ -157,39 +158,16 @@ def test_uneven_shares_are_divided_as_alltoallv_perf_divides_them():
         ({"i": "1M", "f": "2"}, {}, ["-i 1M and -f 2"]),
         ({"g": "two"}, {}, ["-g two: write a whole number from 1 on"]),
         ({"N": "0"}, {}, ["-N 0"]),
-        ({}, {"perf": "hypercube_perf"}, ["no such operation"]),
-        ({}, {"perf": "all_perf"}, ["unknown test", "alltoall_perf"]),
-        ({}, {"perf": "x", "operation": "barrier"}, ["--operation and --perf"]),
+        ({}, {"operation": "hypercube_perf"}, ["no such operation"]),
+        ({}, {"operation": "all_perf"}, ["unknown operation", "alltoall_perf"]),
+        ({}, {"operation": "training_step"}, ["training_step: unknown operation"]),
         ({}, {"operation": "allreduce"}, ["did you mean 'all_reduce'"]),
         ({}, {"backend": "NCCL"}, ["did you mean 'nccl'"]),
     ],
 )
 def test_each_mistake_is_one_line(flags, more, parts):
     with pytest.raises(ConfigError) as error:
-        yaml(flags, **more)
+        translate(**({"operation": "all_reduce", "flags": flags} | more))
     assert "\n" not in str(error.value)
     for part in parts:
         assert part in str(error.value)
-
-
-def test_the_commands_take_flags_and_keep_the_yaml(warm):
-    done = warm("plan", "-b", "8", "-e", "1K", "-f", "2", "-g", "2", "-p", "1", "--save", "kept.yaml")
-    assert done.returncode == 0, done.stderr
-    kept = (warm.folder / "kept.yaml").read_text()
-    assert done.stdout.startswith(kept) and "# -p 1: " in kept and "8 cases" in done.stdout
-    assert "8 cases" in warm("plan", "kept.yaml").stdout
-    assert "16 cases" in warm("plan", "-b", "8", "-e", "1K", "-f", "2", "--set", "dtypes=[float32, int8]").stdout
-    again = warm("plan", "-b", "8", "--save", "kept.yaml")
-    assert again.returncode == 2 and again.stderr.startswith("error: --save kept.yaml: file exists")
-    wrongs = (
-        ["kept.yaml", "-b", "8"],
-        ["--save", "x.yaml"],
-        ["-b", "8", "--set", "sizes=[1M]"],
-        ["-b", "8", "--launcher", "slurm"],
-    )
-    for arguments in wrongs:
-        wrong = warm("plan", *arguments)
-        assert wrong.returncode == 2 and wrong.stderr.count("\n") == 1, wrong.stderr
-    assert warm("plan", "--nonsense", "1").returncode == 2
-    text = warm("plan", "--help").stdout
-    assert "nccl-tests shorthand" in text and "--parallel_init" not in text

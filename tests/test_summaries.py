@@ -46,7 +46,7 @@ def test_stalls_are_a_part_of_the_number_and_the_percentiles_show_them():
     assert (summary.p10_s, summary.p50_s, summary.p90_s) == pytest.approx((1e-3, 1e-3, 9e-3))
     assert (summary.outliers, summary.far_outliers) == (5, 5)
     assert summary.stall.share == pytest.approx(5 / 36)
-    assert "two modes: 86% of the calls take 1.00 ms, 14% 9.00 ms" in summary.warnings
+    assert any("14 % of calls take 9.00 ms" in warning for warning in summary.warnings)
 
 
 def test_launches_are_a_factor():
@@ -96,7 +96,7 @@ def test_a_neighbour_is_noticed_and_an_idle_machine_is_not_accused():
     (idle,) = summarize(invented_run([samples(CASE, 1, steady(1.0), busy_s=2.0)]))
     assert busy.foreign_cpu == pytest.approx(0.5) and idle.foreign_cpu == 0
     found = warnings.warnings_of(invented_run([samples(CASE, 1, steady(1.0), busy_s=4.0)]), [busy])
-    assert any("50%" in warning for warning in found)
+    assert any("50 %" in warning for warning in found)
 
 
 def test_the_head_of_a_report_warns_of_what_matters():

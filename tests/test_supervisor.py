@@ -65,7 +65,7 @@ def watch(monkeypatch, rank, events, timeout_s=2.0):
     monkeypatch.setattr(turns, "wait", clock.wait)
     ranks = Ranks([rank], lambda: None)
     (outcome,) = turns.drive(
-        supervisor.watch(ranks, 100.0, timeout_s, lambda: None, lambda index: None, lambda line, failure: None)
+        supervisor.watch(ranks, 100.0, timeout_s, lambda facts: None, lambda index: None, lambda line, failure: None)
     )
     return outcome, clock
 

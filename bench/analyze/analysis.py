@@ -12,17 +12,15 @@ from bench.analyze.model import bounds, fits, hardware_bounds
 from bench.analyze.ranks import late_ranks
 from bench.analyze.recorded import recorded_job
 from bench.analyze.replay import replayed_steps
+from bench.analyze.stalls import gloo_stalls
 from bench.analyze.summaries import choice_changes, summarize
 from bench.analyze.training import call_sizes, scaling, scenarios, trains
-from bench.analyze.warnings import warnings_of
+from bench.analyze.warnings import incomplete, warnings_of
 from bench.catalog.operations import OPERATIONS, cycle
 from bench.model.conclusions import Analysis, Diagnosis
 from bench.model.records import Run
 
-NOBODY_LATE = (
-    "no rank is late: last arrivals are spread as chance would, or over more than a quarter of the ranks, or cost less "
-    "than a tenth of the time"
-)
+NOBODY_LATE = "no rank is late"
 
 
 def analyze(run: Run) -> Analysis:
@@ -31,9 +29,10 @@ def analyze(run: Run) -> Analysis:
     diagnosis = diagnose(run)
     recorded = recorded_job(run.recording) if run.recording is not None else None
     of_steps = scenarios(run, summaries)
+    missing = incomplete(run)
     return Analysis(
         summaries=tuple(summaries),
-        warnings=tuple(warnings_of(run, summaries)),
+        warnings=(*([missing] if missing else []), *warnings_of(run, summaries)),
         diagnosis=diagnosis,
         inconsistencies=tuple(inconsistencies(summaries)),
         fits=tuple(fits(summaries)),
@@ -45,6 +44,8 @@ def analyze(run: Run) -> Analysis:
         scenarios=of_steps,
         scaling=scaling(of_steps),
         call_sizes=call_sizes(summaries),
+        stalls=gloo_stalls(summaries),
+        incomplete=missing,
     )
 
 
@@ -65,7 +66,7 @@ def diagnose(run: Run) -> Diagnosis:
             "split of a step has the time that ranks wait for the last one"
         )
     if not any(OPERATIONS[case.op].paired for case in measured):
-        silent.append("links: not tested; operations: [pairwise] with 4 ranks or more tells slow ranks from slow links")
+        silent.append("links were not tested: `collbench run pairs`")
     elif not slow and not silent:
         silent.append("no rank and no link is slow")
     return Diagnosis((*late, *slow), tuple(silent))

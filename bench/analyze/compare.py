@@ -353,8 +353,8 @@ def _warnings(
     alone = sum(change.note.endswith(ONE_LAUNCH) for change in changes)
     if alone:
         yield (
-            f"{counted(alone, 'case')} with one launch on a side: set launches: 5 (import several outputs as one run), "
-            "or state with --noise-floor by how much two measurements of the same thing differ"
+            f"{counted(alone, 'case')} with one launch on a side, which decides nothing: set launches=5, or state by "
+            "--noise-floor how much two equal measurements differ"
         )
     of_cases = [change.verdict for change in changes]
     slower, faster, undecided = (of_cases.count(verdict) for verdict in (SLOWER, FASTER, INCONCLUSIVE))
@@ -362,8 +362,8 @@ def _warnings(
         yield f"{counted(slower, 'case')} slower and {faster} faster: the verdict is SLOWER, so look at each"
     if undecided > alone:
         yield (
-            f"{counted(undecided - alone, 'case')} without a decision at ±{min_change * 100:g} %: more launches (the "
-            "table says about how many), a calmer machine or a larger --min-change would bring one"
+            f"{counted(undecided - alone, 'case')} undecided at ±{min_change * 100:g} %: the table says about how many "
+            "more launches would decide"
         )
 
 
@@ -375,7 +375,6 @@ def _of_occasions(before: Run, after: Run, keys: Sequence[str], by_occasion: Occ
         yield "the intervals include by how much occasions differ on this machine, as its noise ledger shows"
     else:
         yield (
-            "the intervals assume that occasions (neighbours, boots) differ by as much as launches do: with "
-            f"{FEWEST_OCCASIONS} runs of these cases in the noise ledger it would be known; `ab` measures both sides "
-            "on one occasion"
+            "the runs are of two occasions (neighbours, boots), taken to differ by as much as launches do until "
+            f"the noise ledger has {FEWEST_OCCASIONS} runs of these cases: `ab` measures both sides on one occasion"
         )

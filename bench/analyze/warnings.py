@@ -6,8 +6,6 @@ done.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
-from statistics import geometric_mean
 from typing import Any
 
 from bench.analyze.model import impossible
@@ -18,7 +16,7 @@ from bench.catalog.backends import BACKENDS
 from bench.catalog.operations import OPERATIONS
 from bench.model.conclusions import Summary
 from bench.model.records import NOT_AVAILABLE, Json, Run
-from bench.model.units import format_bytes
+from bench.model.units import format_bytes, format_share
 
 # Load average per core before the start above which the machine was not idle.
 LOAD_LIMIT = 0.25
@@ -60,20 +58,37 @@ def warnings_of(run: Run, summaries: Sequence[Summary]) -> list[str]:
     session = run.environment[0] if run.environment else {}
     return [
         *impossible(run, summaries),
-        *_of_the_import(run),
         *_of_the_plan(run),
+        *_of_the_import(run),
         *run.warnings,
-        *_of_completeness(run),
-        *_of_the_hosts(run, session),
-        *_of_polling(run, session),
         *_of_health(run),
+        *disturbances(run),
+        *_of_the_samples(summaries),
+        *_of_the_launches(run),
+        *_of_polling(run, session),
+        *_of_the_hosts(run, session),
         *_of_the_order_of_gpus(session),
         *_of_unused_ranks(run, session),
         # How the ranks of a launch were started.
         *dict.fromkeys(remark for launch in launches_of(run.environment) for remark in launch.get("remarks", [])),
-        *disturbances(run),
-        *_of_the_samples(summaries),
     ]
+
+
+def incomplete(run: Run) -> str:
+    """Says what is missing, and how to go on; empty if the run has all that it was to have."""
+    missing = _missing(run)
+    if not missing or _budget_is_spent(run):
+        return ""
+    return f"INCOMPLETE: {missing} of {run.plan.total} measurements missing (collbench run --resume {run.path} goes on)"
+
+
+def _missing(run: Run) -> int:
+    measured = {(s.case.key, s.launch) for s in run.samples}
+    return sum((case.key, launch.number) not in measured for launch in run.plan.order for case in launch.cases)
+
+
+def _budget_is_spent(run: Run) -> bool:
+    return run.plan.budget_s is not None and run.manifest.get("status") == "complete"
 
 
 def _of_the_import(run: Run) -> Iterable[str]:
@@ -103,24 +118,19 @@ def _of_the_plan(run: Run) -> Iterable[str]:
         yield "ranks shared a GPU: this checks that the calls work; times mean nothing, and no bandwidth is given"
     for fault in run.plan.settings.faults:
         yield f"a fault was planted on purpose: {fault.do} on rank {fault.rank}; these numbers measure nothing else"
-    if run.plan.launches == 1 and run.imported is not None:
-        yield "one launch only: there are no intervals; import the output of several runs for them"
-    elif run.plan.launches == 1:
-        yield (
-            "one launch only: the intervals do not know how launches differ, which is often more than they say; "
-            f"set launches: {LAUNCHES_FOR_A_CLAIM} for a claim"
-        )
-    elif run.plan.launches < LAUNCHES_FOR_A_CLAIM:
-        yield f"{run.plan.launches} launches: enough to see how they differ; a claim wants {LAUNCHES_FOR_A_CLAIM}"
-
-
-def _of_completeness(run: Run) -> Iterable[str]:
-    measured = {(s.case.key, s.launch) for s in run.samples}
-    missing = sum((case.key, b.number) not in measured for b in run.plan.order for case in b.cases)
-    if missing and run.plan.budget_s is not None and run.manifest.get("status") == "complete":
+    missing = _missing(run)
+    if missing and _budget_is_spent(run):
         yield f"the budget of {run.plan.budget_s:g} s left no time for {missing} of {run.plan.total} measurements"
-    elif missing:
-        yield f"{missing} of {run.plan.total} measurements are missing; go on with: collbench run --resume {run.name}"
+
+
+def _of_the_launches(run: Run) -> Iterable[str]:
+    launches = run.plan.launches
+    if launches == 1 and run.imported is not None:
+        yield "one launch only, so there are no intervals: import the output of several runs"
+    elif launches == 1:
+        yield f"one launch only, so the intervals do not hold how launches differ: set launches={LAUNCHES_FOR_A_CLAIM}"
+    elif launches < LAUNCHES_FOR_A_CLAIM:
+        yield f"{launches} launches show how launches differ; a claim wants {LAUNCHES_FOR_A_CLAIM}"
     if len(run.environment) > 1:
         yield f"measured in {len(run.environment)} sessions (resumed)"
 
@@ -145,33 +155,37 @@ def _of_a_host(run: Run, host: Json) -> Iterable[str]:
     worlds = {case.world_size for case in run.plan.cases if BACKENDS[case.backend].device == "cpu"}
     # Without a job, all ranks of a world run on this host.
     ranks_here = {n: sum(rank < n for rank in host["ranks"]) if "ranks" in host else n for n in worlds}
-    crowded = sorted(n for n in worlds if cores and ranks_here[n] > cores)
+    crowded = sorted({number for number in ranks_here.values() if cores and number > cores})
     if crowded:
-        sizes = ", ".join(map(str, crowded))
-        yield f"more ranks than the {cores} cores at world size {sizes}: that measures scheduling as much as transport"
+        ranks = ", ".join(map(str, crowded))
+        yield f"{ranks} ranks share {_cores(cores)}: they wait for a core as well as for data; take fewer ranks"
     cache = host.get("cpu", {}).get("last_level_cache_bytes")
     rotating = (c for c in run.plan.cases if c.buffers == "rotate" and OPERATIONS[c.op].pooled)
     small = [c for c in rotating if c.world_size in worlds]
     pool_bytes = run.plan.settings.pool_bytes
     if isinstance(cache, int) and any(max(c.size_bytes, pool_bytes) < cache for c in small):
         yield (
-            f"buffers may be cached: the pool of {format_bytes(pool_bytes)} a case is smaller than the "
-            f"last-level cache ({format_bytes(cache)}); buffers: flush shows cold memory"
+            f"buffers may stay in the cache, which has {format_bytes(cache)} (they have {format_bytes(pool_bytes)}): "
+            "buffers=flush shows cold memory"
         )
     if worlds and host.get("fewest_cores", cores) == 1 and host.get("cpu", {}).get("logical_cores") != 1:
         yield (
-            "a rank may run on one core only, where its caller and gloo's thread fight for it: start the ranks without "
-            "binding (mpirun --bind-to none, srun --cpu-bind=none)"
+            "a rank may run on one core only, which its caller and gloo's thread share: start ranks unbound (mpirun "
+            "--bind-to none, srun --cpu-bind=none)"
         )
     load = host.get("before", {}).get("load")
     if load and cores and load[0] / cores > LOAD_LIMIT:
-        yield f"the machine was not idle at the start (load average {load[0]:.2f} on {cores} cores)"
+        yield f"the machine was busy at the start (load {load[0]:.2f} on {_cores(cores)}): repeat when it is idle"
     governor = host.get("cpu", {}).get("governor")
     if governor not in {None, NOT_AVAILABLE, "performance"}:
-        yield f"CPU frequency governor is {governor}: clocks follow the load; `cpupower frequency-set -g performance`"
+        yield f"the CPU's clock follows the load ({governor}): `cpupower frequency-set -g performance`"
     quota = host.get("cgroup_cpu_max", UNLIMITED)
     if quota != NOT_AVAILABLE and quota.split()[0] != UNLIMITED:
-        yield f"a cgroup limits the CPU ({quota}): ranks may be throttled"
+        yield f"a cgroup limits the CPU ({quota}), so ranks may be throttled: raise its cpu.max"
+
+
+def _cores(count: int) -> str:
+    return "1 core" if count == 1 else f"{count} cores"
 
 
 def _of_its_gpus_and_variables(host: Json) -> Iterable[str]:
@@ -249,21 +263,9 @@ def _of_polling(run: Run, session: Json) -> Iterable[str]:
         crowded = sorted(size for name, size in polling if name == backend and cores and size > cores)
         if crowded:
             yield (
-                f"ranks of {backend} wait by polling: at world size {', '.join(map(str, crowded))} they take the "
-                f"{cores} cores from the very ranks that they wait for"
+                f"ranks of {backend} wait by polling: {', '.join(map(str, crowded))} ranks take the {_cores(cores)} "
+                "from those that they wait for; take fewer ranks"
             )
-
-
-def _without_stalls(stalled: Sequence[Summary], good: Sequence[Summary]) -> str:
-    """How much faster the same calls are under SCHED_BATCH, where the run has both; else how to find out."""
-    times = {s.case: s.time_s.value for s in good if s.time_s is not None}
-    pairs = [(times[s.case], times.get(replace(s.case, scheduling="batch"))) for s in stalled]
-    factors = [normal_s / batch_s for normal_s, batch_s in pairs if batch_s]
-    if not factors:
-        return "scheduling: batch shows what the calls take without it"
-    typical = geometric_mean(factors)
-    each = f" ({min(factors):.1f} to {max(factors):.1f})" if len(factors) > 1 else ""
-    return f"under scheduling: batch the calls are {typical:.1f} times as fast here{each}: docs/studies/gloo-stalls.md"
 
 
 def _of_the_samples(summaries: Sequence[Summary]) -> Iterable[str]:
@@ -271,30 +273,16 @@ def _of_the_samples(summaries: Sequence[Summary]) -> Iterable[str]:
     disturbed = [s.foreign_cpu for s in good if s.foreign_cpu is not None and s.foreign_cpu > FOREIGN_CPU_LIMIT]
     if disturbed:
         yield (
-            f"other processes used up to {max(disturbed):.0%} of the busy CPU time during {len(disturbed)} of "
-            f"{len(good)} cases: repeat on an idle machine"
+            f"other processes used up to {format_share(max(disturbed))} of the CPU time during {len(disturbed)} of "
+            f"{len(good)} cases: repeat when the machine is idle"
         )
     short = [s for s in good if any(w.startswith("stopped by time") for w in s.warnings)]
     if short:
-        widest = max(s.reached or 0.0 for s in short)
-        yield (
-            f"{len(short)} of {len(good)} cases ran out of time before their interval was as narrow as asked "
-            f"(widest ±{widest:.0%}): raise sampling.seconds_per_case"
-        )
-    stalled = [s for s in good if s.stall is not None]
-    if stalled:
-        shares = [s.stall.share for s in stalled if s.stall]
-        slow = [s.stall.slow_s / s.stall.fast_s for s in stalled if s.stall]
-        text = (
-            f"stalls: in {len(stalled)} of {len(good)} cases {min(shares):.0%} to {max(shares):.0%} of the calls take "
-            f"{min(slow):.1f} to {max(slow):.1f} times as long as the others"
-        )
-        if all(s.case.backend == "gloo" and s.case.scheduling == "normal" for s in stalled):
-            text += (
-                ". Likely gloo's event loop: its thread preempts the thread that holds the lock it wants, and spins "
-                f"for a time slice; {_without_stalls(stalled, good)}"
-            )
-        yield text
+        asked = format_share(max(s.asked or 0.0 for s in short))
+        yield f"±{asked} was not reached in {len(short)} of {len(good)} cases: more launches would help"
     unsteady = sum(1 for s in good if not s.steady)
     if unsteady:
-        yield f"{unsteady} of {len(good)} cases were not steady: their time changed near an end of a launch"
+        yield (
+            f"{unsteady} of {len(good)} cases changed their time near an end of a launch: a longer "
+            "sampling.seconds_per_case shows which time stays"
+        )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bench import __version__
-from bench.cli.app import RESULTS, Sets
+from bench.cli.app import RESULTS, Quiet, Sets
 from bench.cli.comparison import MIN_CHANGE, FailOn, conclude_sides, exit_code, share
 from bench.cli.job import run_task
 from bench.cli.measuring import planned, recording_of
@@ -58,6 +58,7 @@ def ab(
     ] = None,
     leave_loopback: LeaveLoopback = False,
     plots: Annotated[bool, typer.Option(help="Draw the picture at the end.")] = True,
+    quiet: Quiet = False,
 ) -> int:
     """The ranks of A and B take turns, block by block, so that what the machine does meanwhile cancels out.
 
@@ -83,8 +84,8 @@ def ab(
         asked: Json = {"min_change": smallest, "budget_s": budget_s, "each": each, "fail_on": fail_on}
         asked |= {"spent_s": 0.0, "looks": []}
         path = _create(sides, asked, context.obj, coordinator, leave_loopback)
-        measure_sides(path, coordinator)
-        return exit_code(conclude_sides(path, plots))
+        measure_sides(path, coordinator, quiet)
+        return exit_code(conclude_sides(path, plots, quiet))
 
     return run_task(task, lambda: _fingerprint(a, b, [sets, of_a, of_b, budget, min_change, each]))
 

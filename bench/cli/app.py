@@ -39,6 +39,7 @@ EXIT_CODES = (
 Sets = Annotated[
     list[str], typer.Option("--set", help="Override one setting, such as sampling.iterations=20.", metavar="KEY=VALUE")
 ]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print one line only: the answer or the verdict.")]
 RunName = Annotated[
     str | None, typer.Argument(help="A run: its folder or name; the newest if left out.", metavar="RUN")
 ]
@@ -62,6 +63,12 @@ class Verb:
 # In the order of use.
 VERBS = {
     "run": Verb("run:run", "Measure", "Measure a configuration; ends with a table, a report and plots.", "run gloo"),
+    "perf": Verb(
+        "perf:perf",
+        "Measure",
+        "Measure as nccl-tests does: its flags, its columns line by line, then how far to trust them.",
+        "perf all_reduce -b 8 -e 128M -f 2 -g 2 --backend gloo",
+    ),
     "ab": Verb(
         "ab:ab",
         "Measure",
@@ -114,7 +121,7 @@ VERBS = {
         "import_:import_",
         "Prepare",
         "Make a run from the output of another tool.",
-        "import nccl-tests docs/example/nccl-tests.txt",
+        "import nccl-tests all_reduce_perf.log",
     ),
     "advise": Verb(
         "advise:advise",

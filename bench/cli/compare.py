@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from bench.cli.app import PLOTS, RESULTS
+from bench.cli.app import PLOTS, RESULTS, Quiet
 from bench.cli.comparison import (
     MIN_CHANGE,
     SLOWER_OR_FAILED,
@@ -64,6 +64,7 @@ def compare(
     format: Annotated[  # noqa: A002
         ComparisonFormat | None, typer.Option(help="Print only this format; draw no picture.")
     ] = None,
+    quiet: Quiet = False,
 ) -> int:
     """Two runs: a verdict on each case; of training steps also on exposed communication.
 
@@ -85,11 +86,11 @@ def compare(
         _refuse(pairwise, "compares two runs, not one with a table")
         if len(runs) != 1:
             raise ConfigError(f"--against takes one run, but {len(runs)} were named: {', '.join(runs)}")
-        return _check(runs[0], against, fabric, format, fail_on)
+        return _check(runs[0], against, fabric, format, fail_on, quiet)
     if fabric is not None:
         raise ConfigError("--fabric is for --against")
     if len(runs) < 2 and across is not None:
-        return _within(runs[0] if runs else None, format, smallest, floor, across)
+        return _within(runs[0] if runs else None, format, smallest, floor, across, quiet)
     if not runs:
         raise ConfigError("compare what? Name BEFORE and AFTER, or one run with --across backend=gloo,mpi")
     if len(runs) == 1:
@@ -98,9 +99,9 @@ def compare(
         before, after = (folders.find(RESULTS, name) for name in runs)
         result = compare_runs(before, after, smallest, floor, across)
         result = replace(result, fail_on=failing(fail_on))
-        return print_comparison(result, PLOTS / f"{result.before}-vs-{result.after}", format)
+        return print_comparison(result, PLOTS / f"{result.before}-vs-{result.after}", format, quiet)
     _refuse(pairwise, f"is for two runs, but {len(runs)} were named")
-    return _trend(runs, format, smallest)
+    return _trend(runs, format, smallest, quiet)
 
 
 def _refuse(options: list[str], why: str) -> None:
@@ -114,6 +115,7 @@ def _within(
     min_change: float,
     noise_floor: float | None,
     across: str,
+    quiet: bool,
 ) -> int:
     """Compare two sides of one run, such as two backends. Neither came first, so a slower one is no fault."""
     from bench.analyze.compare import axis_of
@@ -125,10 +127,15 @@ def _within(
     result = compare_runs(path, path, min_change, noise_floor, across)
     before, after = (f"{result.before}: {value}" for value in sides)
     folder = PLOTS / f"{result.before}-{'-vs-'.join(sides)}"
-    return print_comparison(replace(result, before=before, after=after, fail_on=()), folder, format)
+    return print_comparison(replace(result, before=before, after=after, fail_on=()), folder, format, quiet)
 
 
-def _trend(runs: list[str], format: ComparisonFormat | None, min_change: float) -> int:  # noqa: A002
+def _trend(
+    runs: list[str],
+    format: ComparisonFormat | None,  # noqa: A002
+    min_change: float,
+    quiet: bool,
+) -> int:
     from bench.analyze import trend
     from bench.analyze.summaries import headlines
     from bench.report import comparison, machine_format
@@ -148,8 +155,8 @@ def _trend(runs: list[str], format: ComparisonFormat | None, min_change: float) 
         ComparisonFormat.CSV: lambda: machine_format.trend_csv(trends),
         ComparisonFormat.JSON: lambda: machine_format.trend_json(trends, names),
     }
-    print_as(format, writers)
-    if format is None:
+    print_as(format, writers, quiet)
+    if format is None and not quiet:
         from bench.report.plots import comparison as pictures  # here: loads matplotlib
 
         say(f"\n{pictures.draw_trend(trends, names, PLOTS / f'{names[0]}-to-{names[-1]}')}")
@@ -162,6 +169,7 @@ def _check(
     fabric: str | None,
     format: ComparisonFormat | None,  # noqa: A002
     fail_on: FailOn | None,
+    quiet: bool,
 ) -> int:
     from bench.analyze import expect
     from bench.analyze.sessions import places_of
@@ -189,7 +197,7 @@ def _check(
         ComparisonFormat.JSON: lambda: machine_format.checks_json(result, run.name),
         ComparisonFormat.JUNIT: lambda: machine_format.checks_junit(result, run.name, fatal),
     }
-    print_as(format, writers)
+    print_as(format, writers, quiet)
     if result.verdict in fatal:
         return SLOWER_OR_FAILED
     return UNDECIDED if result.verdict == expect.INCONCLUSIVE and fail_on is None else 0

@@ -81,25 +81,36 @@ def compare_sides(path: Path) -> Comparison:
     return replace(result, fail_on=failing(fail_on), undecided_fails=fail_on is None, alternate=asked["alternate"])
 
 
-def conclude_sides(path: Path, plots: bool) -> Comparison:
-    """Print the comparison of two sides, write it into the run's folder, and draw it."""
+def conclude_sides(path: Path, plots: bool, quiet: bool = False) -> Comparison:
+    """Print the comparison of two sides, write it into the run's folder, and draw it. quiet: print the verdict only."""
     from bench.report import comparison, machine_format, markdown
 
     result = compare_sides(path)
     text = comparison.document(result)
-    output.show(text)
+    output.show(text, quiet)
     if output.is_ours(path):
         written = {folders.REPORT: markdown.safe(text), folders.SUMMARY: machine_format.comparison_csv(result)}
         for name, content in written.items():
             folders.write(path / name, content)
-        say("\n" + "\n".join(str(path / name) for name in written))
+        if not quiet:
+            say("\n" + "\n".join(str(path / name) for name in written))
     if plots:
-        _draw(result, PLOTS / path.resolve().name, "")
+        picture = _draw(result, PLOTS / path.resolve().name)
+        if picture is not None and not quiet:
+            say(picture)
     return result
 
 
-def print_comparison(result: Comparison, folder: Path, format: ComparisonFormat | None) -> int:  # noqa: A002
-    """Print a comparison; without a format also draw it. folder: of its picture. Returns the exit code."""
+def print_comparison(
+    result: Comparison,
+    folder: Path,
+    format: ComparisonFormat | None,  # noqa: A002
+    quiet: bool = False,
+) -> int:
+    """Print a comparison; without a format also draw it, unless `quiet`. folder: of its picture. Returns the exit code.
+
+    quiet: print the verdict only.
+    """
     from bench.report import comparison, machine_format
 
     writers = {
@@ -108,9 +119,10 @@ def print_comparison(result: Comparison, folder: Path, format: ComparisonFormat 
         ComparisonFormat.JSON: lambda: machine_format.comparison_json(result),
         ComparisonFormat.JUNIT: lambda: machine_format.comparison_junit(result),
     }
-    print_as(format, writers)
-    if format is None:
-        _draw(result, folder, "\n")
+    print_as(format, writers, quiet)
+    picture = _draw(result, folder) if format is None and not quiet else None
+    if picture is not None:
+        say(f"\n{picture}")
     return exit_code(result)
 
 
@@ -122,19 +134,23 @@ def exit_code(result: Comparison) -> int:
 def print_as(
     format: ComparisonFormat | None,  # noqa: A002
     writers: Mapping[ComparisonFormat, Callable[[], str]],
+    quiet: bool = False,
 ) -> None:
-    """Print a comparison in this format; None is Markdown, fitted to the terminal. writers: format → its text."""
+    """Print a comparison in this format; None is Markdown, fitted to the terminal. writers: format → its text.
+
+    quiet: print the first line only. Raises ConfigError with a format.
+    """
+    if quiet and format is not None:
+        raise ConfigError(f"--quiet prints one line, --format {format.value} all: give one of them")
     text = writers[format or ComparisonFormat.MARKDOWN]().rstrip("\n")
     if format is None:
-        output.show(text)
+        output.show(text, quiet)
     else:
         say(text)
 
 
-def _draw(result: Comparison, folder: Path, above: str) -> None:
-    """Draw a comparison, if it has a case, and print the picture's path. above: what stands above the path."""
+def _draw(result: Comparison, folder: Path) -> Path | None:
+    """Draw a comparison, if it has a case. Returns the path of the picture."""
     from bench.report.plots import comparison as pictures  # here: loads matplotlib
 
-    picture = pictures.draw_comparison(result, folder)
-    if picture is not None:
-        say(f"{above}{picture}")
+    return pictures.draw_comparison(result, folder)

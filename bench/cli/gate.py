@@ -17,7 +17,7 @@ from bench.analyze import expect
 from bench.analyze import gate as analysis
 from bench.analyze.gate import Group, Round, Times
 from bench.catalog import operations
-from bench.cli.app import RESULTS, Sets
+from bench.cli.app import RESULTS, Quiet, Sets
 from bench.cli.job import run_task
 from bench.cli.measuring import measure
 from bench.cli.output import show
@@ -68,6 +68,7 @@ def gate(
             metavar="RATE|FILE",
         ),
     ] = None,
+    quiet: Quiet = False,
 ) -> int:
     """Start it under a launcher, on several hosts. Exit code 0 PASS, 1 FAIL, 3 INCONCLUSIVE or nothing to compare.
 
@@ -97,16 +98,18 @@ def gate(
                 "gate compares nodes, and there is one: start it on several hosts "
                 "(plan CONFIG --verb gate --launcher NAME --nodes N makes the file)"
             )
-        fleet = _Fleet(settings, raw, ranks_of_host, coordinator, context.obj)
+        fleet = _Fleet(settings, raw, ranks_of_host, coordinator, context.obj, quiet)
         least = least_rate
         if table is not None:
             gpus = (gpu for handshake in handshakes for gpu in handshake["host"].get("gpus") or [])
             least = expect.least_of_two_nodes(table, fleet.pair, frozenset(str(gpu.get("name")) for gpu in gpus))
         usual_s, most_s = analysis.estimates_s(settings, fleet.machine, list(map(len, ranks_of_host.values())))
-        say(
-            f"{fleet.nodes} nodes: about {format_seconds(usual_s)}; up to {format_seconds(most_s)} if nodes are "
-            f"suspected, and at most {format_seconds(settings.timeout + START_ALLOWANCE_S)} more for each that hangs"
-        )
+        if not quiet:
+            hung_s = settings.timeout + START_ALLOWANCE_S
+            say(
+                f"{fleet.nodes} nodes: about {format_seconds(usual_s)}; up to {format_seconds(most_s)} if nodes are "
+                f"suspected, and at most {format_seconds(hung_s)} more for each that hangs"
+            )
         # Seconds of a pair of nodes at the bus bandwidth that it must reach.
         least_s = (operations.busbw(fleet.pair, 1.0) or 0.0) / least if least else None
         verdict = analysis.examine(fleet, allowed, least_s)
@@ -118,14 +121,15 @@ def gate(
         absent = [f"rank {rank} did not come: its host is unknown, and was not measured" for rank in coordinator.absent]
         if absent:
             verdict = replace(verdict, verdict=analysis.FAIL, broken=(*absent, *verdict.broken))
-        show(findings.gate_document(verdict, hosts))
+        show(findings.gate_document(verdict, hosts), quiet)
         content = asdict(verdict)
         for node in content["nodes"]:
             node["host"] = hosts[node["node"]]
         tainted = [hosts[check.node] for check in verdict.nodes if check.verdict == analysis.FAIL]
         folders.write(fleet.folder / VERDICT, json.dumps(content, indent=2) + "\n")
         folders.write(fleet.folder / TAINTED, "".join(f"{name}\n" for name in tainted))
-        say(f"\n{fleet.folder / VERDICT}\n{fleet.folder / TAINTED}")
+        if not quiet:
+            say(f"\n{fleet.folder / VERDICT}\n{fleet.folder / TAINTED}")
         return EXIT_CODES[verdict.verdict]
 
     given = [*sets, allow, against or ""]
@@ -149,7 +153,9 @@ class _Fleet:
         ranks_of_host: Mapping[str, Sequence[int]],
         coordinator: "Coordinator",
         argv: Sequence[str],
+        quiet: bool,
     ) -> None:
+        self._quiet = quiet
         self._settings, self._raw, self._argv = settings, raw, list(argv)
         self._coordinator, self._hosts, self._ranks = coordinator, list(ranks_of_host), list(ranks_of_host.values())
         self._node_of = {rank: node for node, ranks in enumerate(self._ranks) for rank in ranks}
@@ -217,7 +223,7 @@ class _Fleet:
         taken: list[Times] = []
         failures: list[_Failed] = []
         try:
-            measure(path, False, self._coordinator, goes_on=False)
+            measure(path, False, self._coordinator, goes_on=False, quiet=self._quiet)
         except RankError as error:
             self._ended = error.rank is None  # rank 0 cannot be ended: nothing else should be measured
             failures.append((Failure("start", error.rank or 0, str(error)), rounds[0], members))

@@ -12,7 +12,7 @@ from bench import __version__
 from bench.analyze.analysis import analyze
 from bench.catalog.operations import OPERATIONS
 from bench.cli.app import RESULTS
-from bench.cli.output import show, write_report
+from bench.cli.output import conclude, show
 from bench.cli.terminal import say
 from bench.importers import assembly, memory
 from bench.importers.assembly import READERS, Imported
@@ -98,11 +98,8 @@ def _shown(path: Path, imported: Imported) -> int:
     analysis = analyze(result)
     cases = len({samples.case for samples in imported.samples})
     show(document.import_line(imported.facts, imported.rows, cases, imported.plan.launches, len(imported.samples)))
-    for note in analysis.warnings:
-        show(f"note: {note}")
-    written = write_report(result, analysis, plots=False)
-    show(f"\n{document.tables_of(result, analysis)}\n")
-    say("\n".join([str(path), *written]))
+    show(f"{path}\n")
+    conclude(result, analysis, plots=False)
     failed = sum(1 for samples in imported.samples if samples.failure is not None)
     if failed:
         say(f"{failed} of {len(imported.samples)} results were wrong, as the tool says; no number for them", err=True)

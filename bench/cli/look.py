@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from bench.cli.app import RESULTS, RunName
-from bench.cli.output import analyzed, show, show_hanging, write_report
+from bench.cli.output import analyzed, conclude, show, show_hanging
 from bench.cli.terminal import say
 from bench.model.errors import BenchError, UnmeasurableError
 from bench.model.records import Json
@@ -62,10 +62,9 @@ def report(
     result = folders.read(path)
     analysis = analyzed(result)
     if format is None:
-        show(document.tables_of(result, analysis))
         if output is not None:
             folders.make_folder(output)
-        show("\n" + "\n".join(write_report(result, analysis, plots, output)))
+        conclude(result, analysis, plots, output)
     else:
         writers = {
             Format.MARKDOWN: document.build,

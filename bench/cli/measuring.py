@@ -9,6 +9,7 @@ import importlib
 import secrets
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,16 +18,16 @@ from rich.console import Console
 
 from bench import __version__
 from bench.cli.app import RESULTS
-from bench.cli.nccl_tests_options import ConfigSource
-from bench.cli.output import analyzed, show, write_report
+from bench.cli.live_tables import LiveTables
+from bench.cli.output import analyzed, conclude
 from bench.cli.terminal import say
 from bench.cli.trust import check_variables
-from bench.config import models
+from bench.config import documents, models, names
 from bench.config.models import Config
 from bench.machine import host, interrupts
 from bench.model.errors import StoreError, UnmeasurableError
 from bench.model.recorded_calls import CallList
-from bench.model.records import Json, Machine, Plan
+from bench.model.records import Json, Launch, Machine, Plan
 from bench.planning import plan as planning
 from bench.store import encoding, folders, ledger
 from bench.store.folders import Journal
@@ -41,6 +42,21 @@ CONCLUDING = ("bench.analyze.analysis", "bench.report.document", "pandas")
 DRAWING = ("bench.report.plots.figures",)
 
 
+@dataclass(frozen=True, slots=True)
+class ConfigSource:
+    """A configuration, not yet parsed. name: its name in messages."""
+
+    raw: bytes
+    name: str
+    default_name: str
+
+
+def source(config: Path) -> ConfigSource:
+    """The configuration in a file; raises ConfigError if there is none of this name."""
+    path = names.path_of(config)
+    return ConfigSource(documents.read(path), str(path), path.stem)
+
+
 def start(
     asked: ConfigSource,
     sets: list[str],
@@ -48,9 +64,15 @@ def start(
     coordinator: "Coordinator | None",
     argv: Sequence[str],
     leave_loopback: bool,
+    live: bool = False,
+    output: Path | None = None,
+    quiet: bool = False,
 ) -> int:
-    """Plan a new run, measure it and write its report; return the exit code."""
-    say(asked.shown, nl=bool(asked.shown))
+    """Plan a new run, measure it and write its report; return the exit code.
+
+    live: measure row by row, and print each row of nccl-tests' tables when it is known. output: the folder of the run;
+    a new one in results/ if None. quiet: print one line.
+    """
     config = models.parse(asked.raw, asked.name, sets, asked.default_name)
     unsupported = host.unsupported_platform()
     if unsupported:
@@ -59,6 +81,8 @@ def start(
     machine = host.machine() if coordinator is None else coordinator.machine(planning.demands(config))
     recorded = recording_of(config)
     plan = planned(config, machine, seed, recorded)
+    if live:
+        plan = planning.row_by_row(plan)
     check_variables(encoding.variables_of(plan), coordinator, leave_loopback)
     reason = planning.unmeasurable_reason(plan)
     if reason is not None:
@@ -66,8 +90,8 @@ def start(
     if planning.demands(plan).gpus:
         say(f"measuring {host.measured_with()}", err=True)
     facts = {"argv": list(argv), "overrides": sets, "collbench": __version__}
-    path = folders.create(RESULTS, plan, asked.raw, facts, recorded)
-    return measured(path, plots, coordinator)
+    path = folders.create(RESULTS, plan, asked.raw, facts, recorded, output)
+    return measured(path, plots, coordinator, LiveTables(folders.read(path)) if live else None, quiet)
 
 
 def recording_of(config: Config) -> CallList | None:
@@ -90,27 +114,38 @@ def _advised(ready_times: "ReadyTimes", cost: "AllReduceCost") -> tuple[int, ...
     return advisor.buckets_for(ready_times, cost)
 
 
-def measured(path: Path, plots: bool, coordinator: "Coordinator | None") -> int:
-    """Measure what the run's plan contains and its folder does not; then print and write the report."""
-    measure(path, plots, coordinator)
+def measured(
+    path: Path,
+    plots: bool,
+    coordinator: "Coordinator | None",
+    tables: LiveTables | None = None,
+    quiet: bool = False,
+) -> int:
+    """Measure what the run's plan contains and its folder does not; then print and write the report.
+
+    tables: are printed meanwhile, in place of a progress bar and of the tables at the end.
+    """
+    measure(path, plots, coordinator, tables=tables, quiet=quiet)
     try:
-        return _conclude(path, plots)
+        return _conclude(path, plots, tables, quiet)
     except KeyboardInterrupt:
         say(f"interrupted; everything was measured and is kept; collbench report {path.name} shows it", err=True)
         raise
 
 
-def _conclude(path: Path, plots: bool) -> int:
-    """Print the tables and notes of a run that has ended, write report and plots; return the exit code."""
+def _conclude(path: Path, plots: bool, tables: LiveTables | None, quiet: bool) -> int:
+    """Print the tables and the answer of a run that has ended, write report and plots; return the exit code."""
     from bench.analyze import noise
     from bench.report import document
 
     run = folders.read(path)
     analysis = analyzed(run)
-    show(document.terminal(run, analysis))
-    say("\n" + "\n".join(write_report(run, analysis, plots, path)))
+    if tables is not None:
+        tables.concluded(analysis)
+        say()
+    conclude(run, analysis, plots, path, quiet, tables is None)
     entry = noise.entry_of(run, analysis)
-    if entry is not None:
+    if entry is not None and RESULTS.is_dir():  # not so where the only runs here are in folders of --output
         ledger.append(RESULTS, entry)
     problems = document.problems(run, analysis)
     for problem in problems:
@@ -118,8 +153,18 @@ def _conclude(path: Path, plots: bool) -> int:
     return 1 if problems else 0
 
 
-def measure(path: Path, plots: bool, coordinator: "Coordinator | None" = None, goes_on: bool = True) -> None:
-    """Measure what is missing in a run, with a progress bar. goes_on: also after a launch that failed."""
+def measure(
+    path: Path,
+    plots: bool,
+    coordinator: "Coordinator | None" = None,
+    goes_on: bool = True,
+    tables: LiveTables | None = None,
+    quiet: bool = False,
+) -> None:
+    """Measure what is missing in a run, with a progress bar if not `quiet`. goes_on: even if a launch failed.
+
+    tables: learn what is measured; as they are printed meanwhile, there is a line a launch in place of the bar.
+    """
     from bench.launch import mpirun, sweep, turns
     from bench.report.progress import CaseProgress
 
@@ -131,7 +176,8 @@ def measure(path: Path, plots: bool, coordinator: "Coordinator | None" = None, g
         if done is None:
             return
         session = recorded_session(path, before.environment, coordinator.facts() if coordinator else {})
-        observer = CaseProgress(Console(stderr=True), before.plan.total, done)
+        console = Console(stderr=True, quiet=quiet, force_terminal=None if tables is None else False)
+        observer = CaseProgress(console, before.plan.total, done)
         with contextlib.ExitStack() as stack:
             launches = stack.enter_context(session)
             launcher = (
@@ -143,15 +189,26 @@ def measure(path: Path, plots: bool, coordinator: "Coordinator | None" = None, g
             modules = (*CONCLUDING, *(DRAWING if plots else ()))
             loading = threading.Thread(target=_load, args=(modules,), daemon=True)
             loading.start()
+
+            def append(line: bytes) -> None:
+                journal.append(line)
+                if tables is not None:
+                    tables.sampled(line)
+
+            def before_go(launch: Launch, ranks: Sequence[Json]) -> None:
+                loading.join()
+                if tables is not None:
+                    tables.joined(launch, ranks)
+
             measuring = sweep.sweep(
                 before.plan,
                 before.samples,
                 launcher,
-                journal.append,
+                append,
                 path / folders.LOG,
                 launches.append,
                 observing,
-                loading.join,
+                before_go,
                 goes_on=goes_on,
             )
             turns.drive(measuring)

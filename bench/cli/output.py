@@ -13,13 +13,13 @@ from bench.cli.terminal import say
 from bench.model.conclusions import Analysis
 from bench.model.records import Run
 from bench.report import plots as catalogue
-from bench.report.markdown import fitted
+from bench.report.markdown import fitted, plain
 from bench.store import folders
 
 
-def show(text: str) -> None:
-    """Print Markdown. What programs read is printed as it is, without this."""
-    say(fitted(text, _columns()))
+def show(text: str, quiet: bool = False) -> None:
+    """Print Markdown. quiet: its first line only. What programs read is printed as it is, without this."""
+    say(plain(text.partition("\n")[0]) if quiet else fitted(text, _columns()))
 
 
 def show_hanging(first: str, text: str) -> None:
@@ -51,18 +51,42 @@ def analyzed(run: Run) -> Analysis:
     return with_advice(run, analysis)
 
 
+def conclude(
+    run: Run,
+    analysis: Analysis,
+    plots: bool,
+    output: Path | None = None,
+    quiet: bool = False,
+    tables: bool = True,
+) -> None:
+    """Print the tables of a run, write its report, then print caveats and answer. quiet: print one line.
+
+    tables: False leaves them out, where they were printed already.
+    """
+    from bench.report import document  # here: it loads what writes tables
+
+    head, ending = document.terminal(run, analysis)
+    if tables and not quiet:
+        show(f"{head}\n")
+    written = write_report(run, analysis, plots, output)
+    show(document.brief(run, analysis) if quiet else "\n".join([*written, "", ending]).rstrip(), quiet)
+
+
 def write_report(run: Run, analysis: Analysis, plots: bool, output: Path | None = None) -> list[str]:
     """Write the documents, with pictures if `plots` or if some exist.
 
-    output: the folder of the documents; that of the run if None. Returns lines to print: what was written, and why the
+    A run in a folder that `run --output` named has its pictures there, too. output: the folder of the documents; that
+    of the run if None. Returns lines to print: what was written, and why the
     rest was not.
     """
     from bench.report import document  # here: it loads what writes tables
 
+    chosen = run.manifest.get("output") == str(run.path.resolve()) and os.access(run.path, os.W_OK)
     # A side of a run has a name with a colon, which is no name for a folder everywhere.
-    pictures_at = PLOTS / (run.name.replace(":", "-") if "side" in run.manifest else run.path.resolve().name)
+    name = run.name.replace(":", "-") if "side" in run.manifest else run.path.resolve().name
+    pictures_at = run.path / "plots" if chosen else PLOTS / name
     pictures = catalogue.draw(run, analysis, pictures_at) if plots else catalogue.drawn(pictures_at)
-    if output is None and not is_ours(run.path):
+    if output is None and not chosen and not is_ours(run.path):
         note = f"The report was not written: {run.path} is not a folder of {RESULTS}/ here (--output FOLDER writes it)."
         return [*([str(pictures_at)] if plots and pictures else []), note]
     folder = output or run.path

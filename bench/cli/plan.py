@@ -11,8 +11,7 @@ from bench.analyze.occasions import smallest_changes
 from bench.analyze.sessions import machine_of_sessions
 from bench.catalog.backends import BACKENDS
 from bench.cli.app import RESULTS, Sets
-from bench.cli.measuring import planned, recording_of
-from bench.cli.nccl_tests_options import NO_FLAGS, Given, source, with_flags
+from bench.cli.measuring import planned, recording_of, source
 from bench.cli.output import show
 from bench.cli.terminal import say
 from bench.config import models as configuration
@@ -28,7 +27,6 @@ from bench.report.launch_files import JobSpec, JobVerb, LauncherName, launch_fil
 from bench.store import folders, ledger
 
 
-@with_flags
 def plan(
     config: Annotated[
         Path | None, typer.Argument(help="A YAML file, or the name of one that comes along: gloo.", metavar="CONFIG")
@@ -51,19 +49,15 @@ def plan(
         typer.Option(help="With --launcher; left out: for the largest world size, or 8 with GPUs.", min=1),
     ] = None,
     verb: Annotated[JobVerb, typer.Option(help="With --launcher: what the job is to do.")] = JobVerb.RUN,
-    given: Given = NO_FLAGS,
 ) -> int:
     """With --from RUN: how many launches and iterations a run like that one needs."""
-    if (config is None and not given) == (pilot is None):
-        raise BenchError(
-            "plan: give a configuration (plan configs/gloo.yaml), or nccl-tests' flags (plan -b 8 -e 128M -f 2 -g 2), "
-            "or --from RUN, not both"
-        )
     if pilot is not None:
+        if config is not None:
+            raise BenchError("plan: give a configuration or --from RUN, not both")
         return _needs(pilot, precision)
+    if config is None:
+        raise BenchError("plan: give a configuration (plan gloo) or --from RUN")
     if launcher is not None:
-        if config is None:
-            raise BenchError("plan --launcher: the file names a configuration; keep the flags in one with --save first")
         say(launch_file_for(config, sets, launcher, nodes or USUAL_NODES, ranks_per_node, verb), nl=False)
         return 0
     if nodes is not None or ranks_per_node is not None or verb != JobVerb.RUN:
@@ -71,8 +65,7 @@ def plan(
             "plan: --nodes, --ranks-per-node and --verb are for the file of a launcher: add --launcher "
             f"({', '.join(LauncherName)})"
         )
-    asked = source("plan", config, given)
-    say(asked.shown, nl=bool(asked.shown))
+    asked = source(config)
     settings = configuration.parse(asked.raw, asked.name, sets, asked.default_name)
     unsupported = host.unsupported_platform()
     if unsupported:

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bench.cli.app import PLOTS, RESULTS, Sets
+from bench.cli.app import PLOTS, RESULTS, Quiet, Sets
 from bench.cli.comparison import conclude_sides, exit_code
 from bench.cli.job import run_task
-from bench.cli.measuring import measured, start
-from bench.cli.nccl_tests_options import NO_FLAGS, ConfigSource, Given, fingerprint, source, with_flags
+from bench.cli.measuring import ConfigSource, measured, source, start
 from bench.cli.output import show
 from bench.cli.sides import check_in_job, measure_sides
 from bench.cli.terminal import say
@@ -26,45 +25,49 @@ if TYPE_CHECKING:
     from bench.launch.coordinator import Coordinator
 
 
-@with_flags
 def run(
     context: typer.Context,
     config: Annotated[
         Path | None, typer.Argument(help="A YAML file, or the name of one that comes along: gloo.", metavar="CONFIG")
     ] = None,
     sets: Sets = [],  # noqa: B006 - typer reads the default
+    output: Annotated[
+        Path | None, typer.Option(help="A new folder for this run and its pictures.", metavar="DIR")
+    ] = None,
     resume: Annotated[str | None, typer.Option(help="Measure what is missing in this run.", metavar="RUN")] = None,
     trust: Trust = False,
     leave_loopback: LeaveLoopback = False,
     plots: Annotated[bool, typer.Option(help="Draw the plots at the end.")] = True,
-    given: Given = NO_FLAGS,
+    quiet: Quiet = False,
 ) -> int:
-    """Under torchrun, srun or mpirun all ranks measure together. Flags of nccl-tests can stand in place of a CONFIG."""
-    if (config is None and not given) == (resume is None):
-        raise BenchError(
-            "run: give a configuration (run gloo), or nccl-tests' flags (run -b 8 -e 128M -f 2 -g 2), "
-            "or --resume RUN, not both"
-        )
+    """Under torchrun, srun or mpirun all ranks measure together."""
     if resume is not None:
+        if config is not None:
+            raise BenchError("run: give a configuration or --resume RUN, not both")
         if sets:
             raise BenchError("run --resume: goes on with the settings of the run, so --set is not possible")
+        if output is not None:
+            raise BenchError("run --resume: goes on in the folder of the run, so --output is not possible")
         name = resume
         return run_task(
-            lambda coordinator: _resume(name, trust, leave_loopback, plots, coordinator),
+            lambda coordinator: _resume(name, trust, leave_loopback, plots, quiet, coordinator),
             lambda: f"resume {name} {trust}".encode(),
             trust,
         )
+    if config is None:
+        raise BenchError("run: give a configuration (run gloo) or --resume RUN")
     if trust:
         raise BenchError("run --trust: it goes with --resume")
 
     def task(coordinator: "Coordinator | None") -> int:
-        asked = source("run", config, given, coordinator)
-        return start(asked, sets, plots, coordinator, context.obj, leave_loopback)
+        return start(source(config), sets, plots, coordinator, context.obj, leave_loopback, output=output, quiet=quiet)
 
-    return run_task(task, lambda: b"\0".join([fingerprint(config, given), *map(str.encode, sets)]))
+    return run_task(task, lambda: b"\0".join([source(config).raw, *map(str.encode, sets)]))
 
 
-def _resume(name: str, trust: bool, leave_loopback: bool, plots: bool, coordinator: "Coordinator | None") -> int:
+def _resume(
+    name: str, trust: bool, leave_loopback: bool, plots: bool, quiet: bool, coordinator: "Coordinator | None"
+) -> int:
     path = folders.find(RESULTS, name)
     sides = folders.read_sides(path) if folders.has_sides(path) else {}
     plans = folders.read_plans(path) if sides else [folders.read(path).plan]
@@ -74,14 +77,14 @@ def _resume(name: str, trust: bool, leave_loopback: bool, plots: bool, coordinat
     for variables in (*map(encoding.variables_of, plans), *(side.variables.items() for side in sides.values())):
         check_variables(variables, coordinator, leave_loopback)
     if sides:
-        measure_sides(path, coordinator)
-        return exit_code(conclude_sides(path, plots))
+        measure_sides(path, coordinator, quiet)
+        return exit_code(conclude_sides(path, plots, quiet))
     if coordinator is not None:
         machine = coordinator.machine(planning.demands(plans[0]))
         largest = max(case.world_size for case in plans[0].cases)
         if largest > (machine.ranks or 0):
             raise BenchError(f"{path}: has world sizes up to {largest}, and this job has {machine.ranks} ranks only")
-    return measured(path, plots, coordinator)
+    return measured(path, plots, coordinator, quiet=quiet)
 
 
 # Ranks on a machine whose number of ranks nobody chose: as many as have a core or GPU of their own.

@@ -90,7 +90,7 @@ def check_in_job(sides: Mapping[str, Side]) -> None:
             raise BenchError(f"ab in a job: {', '.join(late)}: it is read when a process starts, and these run already")
 
 
-def measure_sides(path: Path, coordinator: "Coordinator | None" = None) -> None:
+def measure_sides(path: Path, coordinator: "Coordinator | None" = None, quiet: bool = False) -> None:
     """Measure pairs until `analyze.pairs.why_end` says to end or the budget is spent; writes why into the manifest."""
     manifest = folders.read_manifest(path)
     asked, sides = manifest["ab"], folders.read_sides(path)
@@ -101,7 +101,9 @@ def measure_sides(path: Path, coordinator: "Coordinator | None" = None) -> None:
         measure, facts = stack.enter_context(_measuring(path, measured, sides, coordinator))
         sessions = [session for side in SIDES for session in measured.environments[side]]
         records = stack.enter_context(recorded_sides(path, sessions, facts))
-        progress = stack.enter_context(PairProgress(Console(stderr=True), asked["budget_s"], asked["spent_s"]))
+        progress = stack.enter_context(
+            PairProgress(Console(stderr=True, quiet=quiet), asked["budget_s"], asked["spent_s"])
+        )
 
         def measure_launch(side: str, number: int, turns: Turns) -> Measuring[None]:
             def keep(line: bytes) -> None:

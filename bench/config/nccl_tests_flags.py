@@ -1,9 +1,9 @@
 """Translate flags of nccl-tests into a YAML configuration.
 
-In: flags as they were typed (letter → text), the operation, and which backends are missing here. Out: the text of a
-configuration, which `config` reads like any file, with a comment for each flag that is honoured in another way or not
-at all. Raises ConfigError, one line, for an invalid value. Prints nothing, does not look at the machine and does not
-parse the command line: it only has the table of flags.
+In: flags as they were typed (letter → text), the operation and the backend. Out: the text of a configuration, which
+`config` reads like any file, with a comment for each flag that is honoured in another way or not at all. Raises
+ConfigError, one line, for an invalid value. Prints nothing, does not look at the machine and does not parse the command
+line: it only has the table of flags.
 
 Flags and their meanings: nccl-tests 2.19 (README, `common.cu`), those that came after it (-I, -K and -z 3: `common.cu`
 of NVIDIA/nccl-tests at e1dc979, 2026), and those that rccl-tests added.
@@ -27,7 +27,7 @@ from bench.catalog.nccl_tests_names import (
     SPREAD,
     UNEVEN_TEST,
 )
-from bench.catalog.operations import OPERATIONS
+from bench.catalog.operations import CALLS, OPERATIONS
 from bench.config import documents
 from bench.config.names import allowed
 from bench.model.errors import ConfigError
@@ -94,41 +94,31 @@ FLAGS = (
     Flag("M", ("memory_report",), "0|1", "", "the peak memory of each rank is kept anyway, in samples.jsonl", "0"),
     Flag("F", ("cache_flush",), "N", "", "--set buffers=flush for cold caches, report --format csv for a file", "0"),
     Flag("E", ("rotating_tensor",), "0|1", "", "buffers rotate anyway (buffers: rotate)"),
-    Flag("q", ("delay_inout_place",), "N", "", "in place and out of place are cases of their own, in shuffled order"),
+    Flag("q", ("delay_inout_place",), "N", "", "in place and out of place take turns, block by block"),
     Flag("Z", ("output_format",), "X", "", "write a file afterwards: report --format csv > FILE"),
     Flag("A", ("output_algo_proto_channels",), "0|1", "", "NCCL tells it with --set env.NCCL_DEBUG=[INFO]", "0"),
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class NcclTestsFlags:
-    """What the user typed: flags by letter; the operation by our name, or the test by nccl-tests' name (`perf`)."""
+def translate(operation: str, flags: Mapping[str, str], backend: str = "nccl", processes: int = 1) -> str:
+    """The YAML; the lines of comment at its beginning answer the flags.
 
-    flags: Mapping[str, str]
-    operation: str | None = None
-    perf: str | None = None
-    backend: str | None = None
-
-    def __bool__(self) -> bool:
-        return bool(self.flags or self.operation or self.perf or self.backend)
-
-
-def translate(asked: NcclTestsFlags, missing: Mapping[str, str], processes: int = 1) -> str:
-    """The YAML. missing: backend → why it cannot be used here. processes: how many a launcher has started."""
-    flags, remarks = asked.flags, []
+    operation: its name here, or that of a test, such as `alltoall_perf`. processes: how many a launcher has started.
+    """
+    remarks: list[str] = []
     if flags.get("N") == "0":
         raise ConfigError("-N 0: runs without an end are not possible; say how many launches")
-    test = re.sub(r"_perf(_mpi)?$", "", PurePath(asked.perf or "").name)
-    op = _operation(asked, test)
-    backend = asked.backend or ("gloo" if "nccl" in missing else "nccl")
+    test = re.sub(r"_perf(_mpi)?$", "", PurePath(operation).name)
+    op = _operation(operation, test)
     if backend not in BACKENDS:
         raise ConfigError(f"--backend {backend}: unknown backend{allowed(backend, list(BACKENDS))}")
-    if asked.backend is None and backend == "gloo":
-        remarks.append(f"gloo, because nccl cannot be used here: {missing['nccl']}")
+    ranks = processes * _number(flags, "t", 1) * _number(flags, "g", 1)
+    if ranks == 1:
+        remarks.append("one rank: nothing is communicated; -g N has N ranks, and so has a job of N processes")
     settings: dict[str, Any] = {
         "name": op,
         "backends": [backend],
-        "world_sizes": [processes * _number(flags, "t", 1) * _number(flags, "g", 1)],
+        "world_sizes": [ranks],
         "launches": _number(flags, "N", 1),
         "operations": [op],
         "dtypes": _dtypes(flags, remarks),
@@ -152,20 +142,14 @@ def translate(asked: NcclTestsFlags, missing: Mapping[str, str], processes: int 
 
 
 # ── one flag, or a few that belong together ──────────────────────────────────────────────────────
-def _operation(asked: NcclTestsFlags, test: str) -> str:
-    """Our operation. test: the one that `perf` names, such as `alltoall`."""
-    if asked.perf is None:
-        name = asked.operation or "all_reduce"
-        if name not in OPERATIONS:
-            raise ConfigError(f"--operation {name}: unknown operation{allowed(name, list(OPERATIONS))}")
-        return name
-    if asked.operation is not None:
-        raise ConfigError("--operation and --perf name the same thing: give one of them")
+def _operation(name: str, test: str) -> str:
+    """Our operation of this name, or that of a test. test: the name without `_perf`."""
     if test in OPERATIONS_LACKING:
-        raise ConfigError(f"--perf {asked.perf}: there is no such operation here ({OPERATIONS_LACKING[test]})")
-    if (operation := nccl_tests_names.operation_of(test)) is None:
-        tests = ", ".join(f"{name}_perf" for name in (*nccl_tests_names.OPERATIONS, UNEVEN_TEST))
-        raise ConfigError(f"--perf {asked.perf}: unknown test; allowed: {tests}")
+        raise ConfigError(f"{name}: there is no such operation here ({OPERATIONS_LACKING[test]})")
+    operation = test if test in CALLS else nccl_tests_names.operation_of(test)
+    if operation is None:
+        others = "and nccl-tests' names, such as alltoall_perf"
+        raise ConfigError(f"{name}: unknown operation{allowed(test, CALLS, others)}")
     return operation
 
 

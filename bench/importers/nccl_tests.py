@@ -34,6 +34,8 @@ from bench.model.errors import ForeignError
 from bench.model.records import Aggregate, Case, Failure, Json
 
 BACKEND = "nccl"
+# How the layout of nccl-tests begins where CollBench wrote it; the times are others, and the run has more.
+OURS = "# CollBench"
 DEFAULT_REDUCE_OP = "sum"
 US = 1e-6
 AVERAGES = {
@@ -62,6 +64,8 @@ def read(source: Source, options: Options) -> Reading:
     """All executions in one file. Raises ForeignError if there is none, or if it does not say what is needed."""
     reading = Reading()
     where = str(source.path)
+    if source.text.startswith(OURS):
+        raise ForeignError(f"{where}: CollBench wrote it, from a run of its own: use that run ({OURS}…; run NAME)")
     if _JSON.match(source.text):
         sections, dropped = nccl_json.sections(source.text, where)
         if dropped:

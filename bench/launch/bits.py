@@ -53,7 +53,7 @@ def _results(plan: Plan, launch: Launch, launcher: Starter, folder: Path) -> lis
             ranks,
             requested,
             settings.timeout_s,
-            before_go=lambda: None,
+            before_go=lambda _: None,
             begun=lambda _: None,
             sampled=lambda line, _: lines.append(json.loads(line)),
         )

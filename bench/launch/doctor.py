@@ -90,7 +90,7 @@ def examine(machine: Machine) -> Iterator[DoctorFinding]:
     governor = facts["cpu"]["governor"]
     if governor == NOT_AVAILABLE:
         text = "the kernel does not tell (usual in virtual machines)"
-        yield DoctorFinding("note", "governor", text, "none needed")
+        yield DoctorFinding("note", "governor", text)
     else:
         text, remedy = f"{governor}: clocks follow the load", "cpupower frequency-set -g performance"
         yield _either(governor == "performance", "governor", governor, text, remedy)
@@ -98,7 +98,7 @@ def examine(machine: Machine) -> Iterator[DoctorFinding]:
         (
             "gloo's threads",
             "batch",
-            "scheduling: batch shows small messages without the stalls that these cause",
+            "can run under SCHED_BATCH: `run gloo` shows whether they make calls stall",
         ),
         ("real time", "rr", "permitted: scheduling: rr shows what the scheduler does to small messages"),
     ):

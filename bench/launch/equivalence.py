@@ -34,7 +34,7 @@ def run_trials(
     requested = time.monotonic()
     ranks = launcher.start(world_size, "bench.rank.training.equivalence:main", job)
     try:
-        watching = watch(ranks, requested, TIMEOUT_S, before_go=lambda: None, begun=begun, sampled=sampled)
+        watching = watch(ranks, requested, TIMEOUT_S, before_go=lambda _: None, begun=begun, sampled=sampled)
         (outcome,) = drive(watching)
     finally:
         ranks.kill()

@@ -74,7 +74,7 @@ def watch(
     ranks: Ranks,
     requested: float,
     timeout_s: float,
-    before_go: Callable[[], None],
+    before_go: Callable[[Sequence[Json]], None],
     begun: Begun,
     sampled: Sampled,
     log: Path | None = None,
@@ -82,10 +82,11 @@ def watch(
 ) -> Measuring[LaunchOutcome]:
     """Watch until every rank is done or one of them fails. requested: monotonic time at which the start began.
 
-    timeout_s: longest silence; START_ALLOWANCE_S is added to it until all ranks have joined. before_go: called when all
-    ranks have joined, before they are told to measure. begun: takes the number in each message `begin`. sampled: takes
-    each line for the journal, and why it holds no number, or None. log: the file into which ranks of this host print.
-    turn: of ranks that take turns with others; while they wait for it, their silence does not count.
+    timeout_s: longest silence; START_ALLOWANCE_S is added to it until all ranks have joined. before_go: takes the
+    facts of the ranks when all have joined, before they are told to measure. begun: takes the number in each message
+    `begin`. sampled: takes each line for the journal, and why it holds no number, or None. log: the file into which
+    ranks of this host print. turn: of ranks that take turns with others; while they wait for it, their silence does not
+    count.
     """
     printed_from = _size(log)
     outcome = LaunchOutcome()
@@ -98,7 +99,7 @@ def watch(
         stood_still_s += away_s if away_s > STOOD_STILL_S else 0.0
         if outcome.ready_s is None and all(report.ready for report in listener.reports):
             outcome.ready_s = time.monotonic() - requested
-            before_go()
+            before_go(outcome.facts)
             listener.tell_go()
             alive = True
         if turn is not None and not listener.waiting and all(report.asks for report in listener.reports):

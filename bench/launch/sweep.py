@@ -76,7 +76,7 @@ def sweep(
     log: Path,
     launched: Callable[[Json], None],
     observer: Observer,
-    before_go: Callable[[], None] = lambda: None,
+    before_go: Callable[[Launch, Sequence[Json]], None] = lambda *_: None,
     turn: Turn | None = None,
     probe: bool = True,
     goes_on: bool = True,
@@ -84,7 +84,8 @@ def sweep(
     """Measure what is in the plan and not among the samples that are `done`.
 
     append: takes each line of samples.jsonl. launched: takes a record of each launch, with the facts of its ranks.
-    before_go: called when ranks are ready to measure. turn: of a side that takes turns with another one.
+    before_go: takes a launch and the facts of its ranks when they are ready to measure. turn: of a side that takes
+    turns with another one.
     probe: ask NCCL what it chooses, in launches at the end. goes_on: whether all else is measured after a launch that
     failed.
     """
@@ -118,7 +119,7 @@ def sweep(
                     ranks,
                     requested,
                     plan.settings.timeout_s,
-                    before_go=before_go,
+                    before_go=lambda facts: before_go(launch, facts),
                     begun=lambda number: observer.round_begins(launch, number),
                     sampled=lambda line, failure: keep(next(in_order), line, failure),
                     log=log,

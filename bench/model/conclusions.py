@@ -66,6 +66,24 @@ class Stall:
 
 
 @dataclass(frozen=True, slots=True)
+class GlooStalls:
+    """Whether gloo's small calls stall here, and how much faster they are where its loop threads run under SCHED_BATCH.
+
+    verdict: "stalls"; "none"; "undecided"; "other", where calls stall and SCHED_BATCH is no remedy; or "untested",
+    where calls stall that were not measured under it. largest_bytes: of the small calls. cases: those with two modes
+    under normal scheduling. share: of their calls that wait; wait_s: how much longer these take. factor: time under
+    normal scheduling / under SCHED_BATCH, over all small cases that have both; None if untested.
+    """
+
+    verdict: str
+    largest_bytes: int
+    cases: tuple[Case, ...]
+    share: float
+    wait_s: float
+    factor: Interval | None
+
+
+@dataclass(frozen=True, slots=True)
 class Summary:
     """One case over all its launches. Times are the per-iteration maximum over ranks, for one call.
 
@@ -592,11 +610,12 @@ class ExplainedAdvice:
 # ── all of one run ───────────────────────────────────────────────────────────────────────────────
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """All conclusions from one run. warnings: on the run as a whole, the gravest first.
+    """All conclusions from one run. warnings: on the run as a whole, the gravest first. incomplete: the one of
+    them that says what is missing; empty if nothing is.
 
     choices: where NCCL's choice changes with the size, in words. recorded: the job whose calls are made again.
     replayed: its steps, made again.
-    scenarios: of training steps, whose cases are among the summaries, too.
+    scenarios: of training steps, whose cases are among the summaries, too. stalls: None where nothing can be said.
     """
 
     summaries: tuple[Summary, ...]
@@ -612,3 +631,5 @@ class Analysis:
     scenarios: tuple[ScenarioAnalysis, ...] = ()
     scaling: tuple[ScalingPoint, ...] = ()
     call_sizes: tuple[CallSize, ...] = ()
+    stalls: GlooStalls | None = None
+    incomplete: str = ""

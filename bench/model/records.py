@@ -332,6 +332,7 @@ class Settings:
     pool_bytes: memory of the buffers that a case uses in turn, on each rank. flush_bytes: memory that `buffers: flush`
         overwrites before each call. batch_bytes: memory that the buffers of cases measured in the same rounds may take,
         on all ranks of a host together. gpu_batch_bytes: likewise on all ranks of a GPU.
+    row_by_row: whether only the placements of a case share rounds, and one size follows the other, as in nccl-tests.
     rounds, warmup_steps: of training steps: iterations of a case in a launch, one in each round, and steps before them.
     step_memory: whether the first launch also measures the memory of each strategy alone.
     replays: `Case.recording` → the calls of a replay. shapes: `Case.model` → its gradients, of a model that is not
@@ -345,6 +346,7 @@ class Settings:
     flush_bytes: int = 0
     batch_bytes: int = 2**32
     gpu_batch_bytes: int = 2**30
+    row_by_row: bool = False
     rounds: int = 10
     warmup_steps: int = 3
     step_memory: bool = False

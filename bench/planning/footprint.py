@@ -83,7 +83,7 @@ def aligned(nbytes: int) -> int:
 
 
 def batches(cases: Sequence[Case], settings: Settings) -> list[tuple[Case, ...]]:
-    """Cases of one launch that are measured in the same rounds, in order: as many as memory allows.
+    """Cases of one launch that are measured in the same rounds, in order: as many as memory allows, or one row.
 
     A rank holds the pools of a whole batch. Training steps are always one batch, because they are compared round by
     round; they have no pools.
@@ -99,7 +99,8 @@ def batches(cases: Sequence[Case], settings: Settings) -> list[tuple[Case, ...]]
     used = 0
     for case in cases:
         nbytes = aligned(buffer_bytes(case, pool_bytes))
-        if batches[-1] and (used + nbytes > most or len(batches[-1]) == MOST_TOGETHER):
+        full = used + nbytes > most or len(batches[-1]) == MOST_TOGETHER
+        if batches[-1] and (full or (settings.row_by_row and operations.row(case) != operations.row(batches[-1][-1]))):
             batches.append([])
             used = 0
         batches[-1].append(case)

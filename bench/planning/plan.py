@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from bench.catalog.backends import BACKENDS
 from bench.catalog.metrics import makes_groups
-from bench.catalog.operations import OPERATIONS
+from bench.catalog.operations import OPERATIONS, row
 from bench.catalog.strategies import strategy_of
 from bench.config.models import Config
 from bench.config.training import TrainingSection
@@ -31,6 +31,7 @@ from bench.model.records import (
     Sampling,
     Settings,
     Skip,
+    case_order,
 )
 from bench.model.units import format_rounded_bytes
 from bench.planning import replays
@@ -97,6 +98,20 @@ def expand(
         sampling = _within_budget(settings.sampling, config.budget, config.launches, cases)
         settings, plan = replace(settings, sampling=sampling), replace(plan, budget_s=config.budget)
     return replace(plan, skips=(*skips, *training.skips), settings=settings)
+
+
+def row_by_row(plan: Plan) -> Plan:
+    """The plan with each row of its tables measured to its end before the next one, as nccl-tests measures.
+
+    A row is then known as soon as it is measured. Its blocks are not spread over the launch, as those of rounds are.
+    """
+
+    def place(case: Case) -> tuple[object, ...]:
+        return case_order(row(case))
+
+    order = [replace(launch, cases=tuple(sorted(launch.cases, key=place))) for launch in plan.order]
+    order.sort(key=lambda launch: (launch.number, place(launch.cases[0])))
+    return replace(plan, order=tuple(order), settings=replace(plan.settings, row_by_row=True))
 
 
 def of_cases(config: Config, machine: Machine, seed: int, name: str, cases: Sequence[Case]) -> Plan:

@@ -67,6 +67,7 @@ def facts(group: Group, backend: str) -> Json:
     facts = {
         "rank": group.rank,
         "hostname": host.hostname(),
+        "pid": os.getpid(),
         "device": str(handle),
         "device_name": torch.cuda.get_device_name(handle) if handle.type == "cuda" else "CPU",
         "device_uuid": process_group.gpu_uuid(handle) if handle.type == "cuda" else None,

@@ -18,11 +18,13 @@ from bench.model.comparisons import (
     Unpaired,
 )
 from bench.model.records import NOT_AVAILABLE, case_order
-from bench.model.units import format_rate, format_seconds
+from bench.model.units import format_rate, format_seconds, format_share
 from bench.report import markdown
-from bench.report.labels import NOTHING, common_parts, counted, interval_text, label
+from bench.report.labels import NOTHING, between, common_parts, counted, interval_text, label
 
-VERDICTS = ("SLOWER", "FASTER", "SAME", "INCONCLUSIVE")
+# Verdict of a case → a word for it, the gravest first.
+WORDS = {"SLOWER": "slower", "FASTER": "faster", "SAME": "same", "INCONCLUSIVE": "undecided"}
+VERDICTS = (*WORDS,)
 CHECK_VERDICTS = ("FAIL", "MISSING", "INCONCLUSIVE", "PASS")
 TO_DECIDE = (
     "To decide: further launches on each side that bring a verdict with a probability of 80 %, if ratio and scatter "
@@ -45,7 +47,7 @@ def document(result: Comparison) -> str:
     if result.whole is not None:
         whole = result.whole
         text = f"The run as a whole: {whole.verdict}, index after / before {_ratio_and_p(whole)}: {whole.reason}."
-        parts.append(text)
+        parts.append(f"{text} The smallest change that matters is {result.min_change * 100:g} %.")
     if changes:
         parts += _tables(changes)
     if result.differences:
@@ -76,20 +78,28 @@ def in_order(changes: Sequence[Change]) -> list[Change]:
 
 
 def headline(result: Comparison) -> str:
-    """Such as `SLOWER: 2 of 18 cases slower; 16 same; the whole slower; smallest change that matters 5 %`."""
+    """Such as `SLOWER by 13 % overall [3 – 25 %]; 11 cases slower, 5 faster, 2 undecided`."""
     counts = Counter(change.verdict for change in result.changes)
-    first, *others = sorted(VERDICTS, key=lambda verdict: verdict != result.verdict)
-    parts = [
-        f"{counts[first]} of {counted(len(result.changes), 'case')} {first.lower()}",
-        ", ".join(f"{counts[verdict]} {verdict.lower()}" for verdict in others if counts[verdict]),
-        f"the whole {result.whole.verdict.lower()}" if result.whole else "",
-        f"smallest change that matters {result.min_change * 100:g} %",
-    ]
+    named = [(counts[verdict], WORDS[verdict]) for verdict in VERDICTS if counts[verdict]]
+    cases = ", ".join(f"{count} {word}" for count, word in named)
+    if named:  # `11 cases slower, 5 faster`
+        cases = f"{counted(named[0][0], 'case')} {cases.partition(' ')[2]}"
+    index = result.whole or next((change for change in result.changes if len(result.changes) == 1), None)
+    if index is None:
+        parts = [f"{result.verdict}: {cases or 'no case has times on both sides'}"]
+    elif index.verdict == result.verdict and result.verdict in {"SLOWER", "FASTER"}:
+        shares = sorted(abs(ratio - 1) for ratio in (index.ratio.low, index.ratio.high))
+        by = f" [{between(*map(format_share, shares))}]" if index.ratio.known else ""
+        parts = [f"{result.verdict} by {format_share(abs(index.ratio.value - 1))} overall{by}", cases]
+    else:
+        ends = between(*map(percent, (index.ratio.low, index.ratio.high)))
+        time = f"time {percent(index.ratio.value)}" + (f" [{ends}]" if index.ratio.known else "")
+        parts = [f"{result.verdict}: {cases}", f"overall {WORDS[index.verdict]}, {time}"]
     # Another CPU or GPU explains a change before anything else does.
     for fact, before, after in result.differences:
         if fact in HARDWARE and UNKNOWN.isdisjoint((before, after)):
             parts.append(f"another {HARDWARE[fact]}: {before} → {after}")
-    return f"{result.verdict}: {'; '.join(filter(None, parts))}"
+    return "; ".join(filter(None, parts))
 
 
 def judgement_text(judged: Change | Judgement) -> str:
@@ -138,7 +148,11 @@ def _tables(changes: Sequence[Change]) -> list[str]:
     parts.append(markdown.table(rows, headers, "llrrrrrr"))
     if any(change.verdict == "INCONCLUSIVE" for change in changes):
         parts.append(TO_DECIDE)
-    lines = [text if len(names) == len(changes) else f"{text}: {', '.join(names)}" for text, names in remarks.items()]
+    undecided = [name for name, change in zip(short, changes, strict=True) if change.verdict == "INCONCLUSIVE"]
+    lines = []
+    for text, names in remarks.items():
+        which = f"{text}: {', '.join(names)}"
+        lines.append(text if len(names) == len(changes) else f"undecided: {text}" if names == undecided else which)
     parts += [markdown.lines(lines)] if lines else []
     parts += [f"Where it changed:\n\n{markdown.lines(where)}"] if where else []
     if exposed:

@@ -16,19 +16,22 @@ from statistics import median
 from bench.catalog.operations import OPERATIONS
 from bench.model.conclusions import Analysis, Summary
 from bench.model.records import Case, Failure, Json, Run
-from bench.model.units import format_bytes, format_rate, format_rounded_bytes, format_seconds
+from bench.model.units import format_bytes, format_rate, format_rounded_bytes, format_seconds, format_share
 from bench.report import findings, labels, machine_format, markdown, trace, training
-from bench.report.labels import NOTHING, counted, interval_text, label, ranks_text, size_text
+from bench.report.labels import NOTHING, counted, interval_text, label, size_text
 from bench.report.plots import Picture
 
 # Host names that the report lists; environment.json has them all.
 SHOWN_HOSTS = 8
 # Tables that fill a few screens, and sections that a reader can still browse; if there are more, one table holds all.
 MOST_TABLES, MOST_SECTIONS = 6, 60
-# Groups of cases that the answer speaks of; the tables have all.
-MOST_GROUPS = 3
+# Groups of cases that the answer speaks of, and caveats above it on a terminal; tables and report have all.
+MOST_GROUPS = MOST_CAVEATS = 3
+REPORT = "report.md"
 # Operations that a title has room for, and notes that a reader will still read.
 MOST_NAMED, MOST_NOTES = 4, 200
+# Columns of times with both ends of their intervals that fit into 80 characters.
+MOST_INTERVALS = 2
 COMPACT = "Time, half the width of its 95 % interval, and in brackets the bus bandwidth in GB/s:"
 NO_RANK = "none"
 # Scheduling of a case → words for it.
@@ -52,7 +55,7 @@ def documents(run: Run, analysis: Analysis, pictures: Sequence[Picture], folder:
     text = markdown.safe(build(run, analysis, pictures, address), files)
     written = {
         "summary.csv": machine_format.to_csv(run, analysis),
-        "report.md": text,
+        REPORT: text,
         "report.html": markdown.page(text, run.name, files),
     }
     if any(result.timeline for scenario in analysis.scenarios for result in scenario.results):
@@ -90,7 +93,7 @@ def build(run: Run, analysis: Analysis, pictures: Sequence[Picture] = (), folder
     failed = {samples.case for samples in run.samples if samples.failure is not None}
     call_sizes, scaling = training.call_sizes(analysis.call_sizes), training.scaling(analysis.scaling)
     found = calls.diagnosis.findings or calls.inconsistencies or calls.replayed
-    doubts = [*training.unexplained(scenarios), *analysis.warnings]
+    doubts = caveats(analysis)
     explained = [training.DEFINITION, markdown.lines(training.COLUMNS)] if scenarios else []
     parts = [
         markdown.in_line(f"# {run.manifest.get('name', run.name)}: {_subject(run)}"),
@@ -141,26 +144,27 @@ def _failed(run: Run) -> list[str]:
     return ["## Failed", markdown.table(rows, headers, "lllll")] if rows else []
 
 
-def tables_of(run: Run, analysis: Analysis) -> str:
-    """The answer, the tables and the caveats that the verb `report` prints."""
-    caveats = "\n".join(f"note: {text}" for text in analysis.warnings)
-    return "\n\n".join(filter(None, ["\n".join(answer(run, analysis)), _terminal_tables(run, analysis), caveats]))
+def terminal(run: Run, analysis: Analysis) -> tuple[str, str]:
+    """What `run` and `report` print: first the tables, then caveats and the answer.
+
+    A run that trains begins with its answer: its tables say why, and are longer than a screen.
+    """
+    reply = "\n".join(answer(run, analysis))
+    recorded = [findings.recorded_sentence(analysis.recorded)] if analysis.recorded is not None else []
+    tables = [*recorded, *map(findings.replay_table, analysis.replayed), _terminal_tables(run, analysis)]
+    weighty = caveats(analysis)
+    more = len(weighty) - MOST_CAVEATS
+    notes = "\n".join(
+        [f"note: {text}" for text in weighty[:MOST_CAVEATS]] + [f"and {more} more in {REPORT}"] * (more > 0)
+    )
+    above, below = ([reply], [notes]) if analysis.scenarios else ([], [notes, reply])
+    return "\n\n".join(filter(None, [*above, *tables])), "\n\n".join(filter(None, below))
 
 
-def terminal(run: Run, analysis: Analysis) -> str:
-    """The text that `run` prints at its end: the tables, how they were measured, warnings and findings, the answer."""
-    _, calls = training.without_steps(run, analysis)
-    stated = (*analysis.diagnosis.findings, *analysis.inconsistencies)
-    notes = [f"note: {text}" for text in (*analysis.warnings, *(finding.text for finding in stated))]
-    steps = [findings.recorded_sentence(analysis.recorded), ""] if analysis.recorded is not None else []
-    steps += [
-        text
-        for step in analysis.replayed
-        for text in (findings.replay_table(step), "", findings.replay_sentence(step), "")
-    ]
-    method = method_line(run, calls.summaries)
-    lines = [*steps, _terminal_tables(run, analysis), "", method, *notes, "", *answer(run, analysis)]
-    return "\n".join(lines).rstrip()
+def caveats(analysis: Analysis) -> list[str]:
+    """What speaks against the numbers, the weightiest first, but for what is missing: the answer begins with that."""
+    warnings = (text for text in analysis.warnings if text != analysis.incomplete)
+    return [*training.unexplained(analysis.scenarios), *warnings]
 
 
 def _terminal_tables(run: Run, analysis: Analysis) -> str:
@@ -188,9 +192,34 @@ def import_line(facts: Json, rows: int, cases: int, launches: int, results: int)
 
 
 # ── the answer ───────────────────────────────────────────────────────────────────────────────────
+def brief(run: Run, analysis: Analysis) -> str:
+    """The answer in one line: what is missing, and what was found first."""
+    lines = answer(run, analysis) or [NOTHING_MEASURED]
+    return " ".join(lines[: 2 if analysis.incomplete else 1])
+
+
 def answer(run: Run, analysis: Analysis) -> list[str]:
-    """The numbers that answer most questions, in a line for each of the first groups; then a line on trust."""
+    """What is missing; the numbers that answer most questions; what stands out; and how far to trust it.
+
+    Empty if nothing is missing and nothing was measured.
+    """
     summaries = training.without_steps(run, analysis)[1].summaries
+    lines = [
+        *_of_calls([s for s in summaries if not (analysis.replayed and s.case.op == "replay")]),
+        *(f"{findings.replay_sentence(step)}." for step in analysis.replayed),
+        *([findings.stalls_sentence(analysis.stalls)] if analysis.stalls is not None else []),
+        *training.answers(analysis.scenarios),
+    ]
+    stated = [finding.text for finding in (*analysis.diagnosis.findings, *analysis.inconsistencies)]
+    if stated:
+        more = f"; {len(stated) - 1} more in {REPORT}" if len(stated) > 1 else ""
+        lines.append(f"**Stands out**: {stated[0]}{more}.")
+    missing = [f"**{analysis.incomplete}**."] if analysis.incomplete else []
+    return [*missing, *lines, _trust(run, analysis, summaries)] if lines else missing
+
+
+def _of_calls(summaries: Sequence[Summary]) -> list[str]:
+    """A line for each of the first groups of collectives."""
     groups = [(title, [s for s in members if s.time_s is not None]) for title, members in labels.groups(summaries)]
     groups = [(title, members) for title, members in groups if members]
     # `all_reduce on gloo`; with the words in brackets where several groups share that.
@@ -199,40 +228,44 @@ def answer(run: Run, analysis: Analysis) -> list[str]:
     for name, (title, members) in list(zip(short, groups, strict=True))[:MOST_GROUPS]:
         lines.append(f"**{name if short.count(name) == 1 else title}**: {_group_answer(members)}")
     more = len(groups) - MOST_GROUPS
-    if more > 0:
-        lines.append(f"{counted(more, 'further kind')} of cases: see the tables below.")
-    lines += training.answers(analysis.scenarios)
-    if not lines:
-        return []
-    doubts = []
+    return [*lines, f"{counted(more, 'further kind')} of cases: see the tables."] if more > 0 else lines
+
+
+def _trust(run: Run, analysis: Analysis, summaries: Sequence[Summary]) -> str:
+    """Typical and worst precision, what was verified, and how many caveats there are."""
+    parts = []
     widths = {s.case: s.time_s.relative_half_width for s in summaries if s.time_s is not None and s.time_s.known}
     if len(widths) > 1:
         worst = max(widths, key=lambda case: widths[case])
-        where = ", ".join([ranks_text(worst.world_size), *([size_text(worst.size_bytes)] if worst.size_bytes else [])])
-        doubts.append(f"typical precision ±{median(widths.values()):.0%}, worst ±{widths[worst]:.0%} ({where})")
+        header = labels.columns(widths)[labels.column(worst)]
+        where = ", ".join([header, *([size_text(worst.size_bytes)] if worst.size_bytes else [])])
+        typical = format_share(median(widths.values()))
+        parts.append(f"typical precision within this run ±{typical}, worst ±{format_share(widths[worst])} ({where})")
     elif widths:
-        doubts.append(f"precision ±{next(iter(widths.values())):.0%}")
-    elif groups:
-        doubts.append("no interval is known, as there is one launch only")
+        parts.append(f"precision within this run ±{format_share(next(iter(widths.values())))}")
+    elif any(s.time_s is not None for s in summaries):
+        parts.append("no interval is known, as there is one launch only")
     noise = [scenario.noise_s for scenario in analysis.scenarios if scenario.aa_pairs]
     if noise:
-        doubts.append(f"two copies of one strategy differ by up to {training.seconds(max(noise))} a step")
-    doubts += [_verified(run), counted(len(analysis.warnings), "caveat") if analysis.warnings else "no caveats"]
-    return [*lines, f"**Trust**: {'; '.join(doubts)}."]
+        parts.append(f"two copies of one strategy differ by up to {training.seconds(max(noise))} a step")
+    count = len(caveats(analysis))
+    return f"**Trust**: {'; '.join([*parts, _verified(run), counted(count, 'caveat') if count else 'no caveats'])}."
 
 
 def _group_answer(members: Sequence[Summary]) -> str:
     """The time of the smallest size at each world size, and the best bus bandwidth."""
-    smallest = min(s.case.size_bytes for s in members)
-    times = []
-    for summary in sorted((s for s in members if s.case.size_bytes == smallest), key=lambda s: s.case.world_size):
-        assert summary.time_s is not None  # noqa: S101 - the caller selects such
-        times.append(f"{_time_and_interval(summary)} among {ranks_text(summary.case.world_size)}")
+    smallest, columns = min(s.case.size_bytes for s in members), labels.columns(s.case for s in members)
+    at_smallest = {labels.column(s.case): s for s in members if s.case.size_bytes == smallest}
+    times = [
+        f"{_time_and_interval(at_smallest[column])} among {header}"
+        for column, header in columns.items()
+        if column in at_smallest
+    ]
     answer = (f"{size_text(smallest)} takes " if smallest else "") + ", ".join(times)
     best = max(members, key=lambda s: s.busbw or 0.0)
     if best.busbw:
         answer += f". Bus bandwidth reaches {format_rate(best.busbw)} GB/s ({size_text(best.case.size_bytes)}, "
-        answer += f"{ranks_text(best.case.world_size)})"
+        answer += f"{columns[labels.column(best.case)]})"
     return f"{answer}."
 
 
@@ -242,11 +275,11 @@ def _verified(run: Run) -> str:
     if run.imported is not None and wrong:
         return f"{counted(wrong, 'result')} WRONG by the tool's own check; no number is printed for them"
     if run.imported is not None:
-        return "not verified by CollBench; what the tool checked itself is said below"
+        return "not verified by CollBench"
     if wrong:
         return f"{counted(wrong, 'measurement')} gave WRONG results; no number is printed for them"
     trains = {OPERATIONS[samples.case.op].trains for samples in run.samples}
-    calls = ["every result was verified, before the first and after the last timed call"] if trains != {True} else []
+    calls = ["every result was verified"] if trains != {True} else []
     steps = ["the invariants of every strategy were checked before its first timed step"] if True in trains else []
     return "; ".join(calls + steps)
 
@@ -262,7 +295,10 @@ def summary_tables(summaries: Sequence[Summary]) -> str:
     parts = []
     for title, members in groups:
         parts += [f"### {title}", markdown.lines(labels.notes_of(members))]
-        parts += ["time [95 % interval]", _pivot(members, lambda s: [_time_and_interval(s)])]
+        if len(labels.columns(s.case for s in members)) > MOST_INTERVALS:
+            parts += ["time ± half of its 95 % interval", _pivot(members, lambda s: [_time_and_width(s)])]
+        else:
+            parts += ["time [95 % interval]", _pivot(members, lambda s: [_time_and_interval(s)])]
         if any(s.busbw for s in members):
             rates = _pivot(members, lambda s: [_rate(s.busbw) if s.time_s else "failed"])
             parts += ["bus bandwidth, GB/s", rates]
@@ -299,32 +335,31 @@ def _all_notes(groups: Sequence[tuple[str, list[Summary]]]) -> str:
 
 
 def _pivot(members: Sequence[Summary], cells_of: Callable[[Summary], list[str]], further: Sequence[str] = ()) -> str:
-    """One row per size; for each world size the cells of its summary. further: headers of the second cell and on."""
-    worlds = sorted({s.case.world_size for s in members})
+    """One row per size; in each column the cells of a summary. further: headers of the second cell and on."""
+    columns = labels.columns(s.case for s in members)
     summaries = {s.case: s for s in members}
+    missing = [NOTHING] * (1 + len(further))
     rows = []
     for row in labels.size_rows(list(summaries)):
-        cells = {case.world_size: cells_of(summaries[case]) for case in row}
-        rows.append(
-            [labels.row_name(row), *(cell for n in worlds for cell in cells.get(n, [NOTHING] * (1 + len(further))))]
-        )
-    return markdown.table(rows, ["size", *(header for n in worlds for header in (ranks_text(n), *further))])
+        cells = {labels.column(case): cells_of(summaries[case]) for case in row}
+        rows.append([labels.row_name(row), *(cell for column in columns for cell in cells.get(column, missing))])
+    return markdown.table(rows, ["size", *(text for header in columns.values() for text in (header, *further))])
 
 
 def _compact(tables: Sequence[tuple[str, Sequence[Summary]]]) -> str:
     """Many groups in one table, a row for each size of each group; above it what all have in common."""
     words = [labels.attributes(members[0].case) for _, members in tables]
     shared = labels.common_words(words)
-    worlds = sorted({s.case.world_size for _, members in tables for s in members})
+    columns = labels.columns(s.case for _, members in tables for s in members)
     rows = []
     for (_, members), own in zip(tables, words, strict=True):
         how = ", ".join(word for name, word in own.items() if name != "op" and name not in shared)
         summaries = {s.case: s for s in members}
         for row in labels.size_rows(list(summaries)):
-            cells = {case.world_size: _time_and_width(summaries[case]) for case in row}
-            rows.append([own["op"], how, labels.row_name(row), *(cells.get(n, NOTHING) for n in worlds)])
-    headers = ["operation", "how", "size", *map(ranks_text, worlds)]
-    table = markdown.table(rows, headers, "ll" + "r" * (1 + len(worlds)))
+            cells = {labels.column(case): _time_width_and_rate(summaries[case]) for case in row}
+            rows.append([own["op"], how, labels.row_name(row), *(cells.get(column, NOTHING) for column in columns)])
+    headers = ["operation", "how", "size", *columns.values()]
+    table = markdown.table(rows, headers, "ll" + "r" * (1 + len(columns)))
     return f"All: {', '.join(labels.in_words(shared))}\n\n{table}"
 
 
@@ -339,9 +374,10 @@ def case_details(members: Sequence[Summary]) -> str:
         headers.insert(5, "host time")
     chosen = any(s.chosen for s in members)
     headers += ["NCCL chose"] if chosen else []
+    several = len({s.case.scheduling for s in members}) > 1
     rows = []
     for s in members:
-        name = [str(s.case.world_size), size_text(s.case.size_bytes)]
+        name = [f"{s.case.world_size}" + f" {s.case.scheduling}" * several, size_text(s.case.size_bytes)]
         if s.time_s is None:
             rows.append([*name, "failed", *[NOTHING] * (len(headers) - 3)])
             continue
@@ -384,13 +420,17 @@ def _time_and_interval(summary: Summary) -> str:
     return format_seconds(time_s.value) + (f" {interval_text(time_s, format_seconds)}" if time_s.known else "")
 
 
-def _time_and_width(summary: Summary) -> str:
+def _time_width_and_rate(summary: Summary) -> str:
     """Such as `1.86 ms ±97% (0.281)`."""
+    return _time_and_width(summary) + (f" ({format_rate(summary.busbw)})" if summary.time_s and summary.busbw else "")
+
+
+def _time_and_width(summary: Summary) -> str:
+    """Such as `1.86 ms ±97%`."""
     if summary.time_s is None:
         return "failed"
-    rate = f" ({format_rate(summary.busbw)})" if summary.busbw else ""
     width = f" ±{summary.time_s.relative_half_width:.0%}" if summary.time_s.known else ""
-    return f"{format_seconds(summary.time_s.value)}{width}{rate}"
+    return f"{format_seconds(summary.time_s.value)}{width}"
 
 
 # ── what was measured, on what, and how ──────────────────────────────────────────────────────────
@@ -512,9 +552,11 @@ def method_line(run: Run, summaries: Sequence[Summary]) -> str:
     buffers = next((f"{c.buffers} buffers · " for c in cases if OPERATIONS[c.op].pooled), "")
     kinds = list(dict.fromkeys(c.scheduling for c in cases))
     scheduling = "" if kinds == ["normal"] else f"{' and '.join(SCHEDULING[kind] for kind in kinds)} · "
+    settings = run.plan.settings
+    order = "one size after the other" if settings.row_by_row else f"order shuffled, seed {settings.seed}"
     return (
         f"How measured: {metrics} · {barrier} before each call · {clock} · maximum over ranks, "
         f"mean over {iterations} iterations, geometric mean over {launches} launch{'' if max(each) == 1 else 'es'} · "
-        f"{scheduling}{buffers}order shuffled, seed {run.plan.settings.seed} · "
+        f"{scheduling}{buffers}{order} · "
         "what size counts stands with each table, GB = 10⁹ bytes" + (f"\n\n{steps}" if steps else "")
     )

@@ -11,6 +11,7 @@ from bench.model.conclusions import (
     Analysis,
     Diagnosis,
     Fit,
+    GlooStalls,
     Interval,
     Need,
     NeedsInAll,
@@ -20,12 +21,24 @@ from bench.model.conclusions import (
     ReplayedKind,
     ReplayedStep,
 )
-from bench.model.units import format_bytes, format_rate, format_rounded_bytes, format_seconds
+from bench.model.units import format_bytes, format_rate, format_rounded_bytes, format_seconds, format_share
 from bench.report import markdown
-from bench.report.labels import NOTHING, common_parts, counted, dtype_words, family, interval_text, label, ranks_text
+from bench.report.labels import (
+    NOTHING,
+    between,
+    common_parts,
+    counted,
+    dtype_words,
+    family,
+    interval_text,
+    label,
+    ranks_text,
+)
 
 # Kinds of calls in the table of a replay; the rest are one row.
 MOST_KINDS = 12
+# Cause and remedy of gloo's stalls.
+STUDY = "docs/studies/gloo-stalls.md"
 PASS = "PASS"  # noqa: S105 - a verdict
 # Nodes that passed and were never suspected are only counted beyond so many.
 SHOWN_NODES = 16
@@ -62,7 +75,7 @@ def standing_out(analysis: Analysis) -> list[str]:
     if analysis.recorded is not None:
         parts += ["## The recorded job", *recorded_parts(analysis.recorded)]
     for step in analysis.replayed:
-        parts += [f"## The recorded job, made again on {ranks_text(step.case.world_size)}", replay_sentence(step)]
+        parts += [f"## The recorded job, made again on {ranks_text(step.case.world_size)}"]
         parts += [replay_table(step), REPLAY_EXPLAINED]
         if step.changes:
             parts += ["Not as recorded:", markdown.lines(step.changes)]
@@ -160,6 +173,32 @@ def needs(needed: Sequence[Need], together: NeedsInAll | None, precision: float)
     )
 
 
+def stalls_sentence(stalls: GlooStalls) -> str:
+    """What gloo's small calls wait for, and how much faster they are without; or that neither is so."""
+    waiting, small = "", f"calls of up to {format_bytes(stalls.largest_bytes)}"
+    if stalls.cases:
+        ranks = " or ".join(map(str, sorted({case.world_size for case in stalls.cases})))
+        sizes = {case.size_bytes for case in stalls.cases}
+        ends = between(*map(format_bytes, (min(sizes), max(sizes)))) if len(sizes) > 1 else format_bytes(*sizes)
+        share = f"{format_share(stalls.share)} of calls ({ends}, {ranks} ranks)"
+        waiting = f"{share} wait {format_seconds(stalls.wait_s)}"
+    if stalls.factor is None:
+        remedy = "`--set scheduling=[normal,batch]` shows it"
+        return f"**gloo may stall here**: {waiting}, most likely for a lock that gloo spins on ({STUDY}): {remedy}."
+    ratio = stalls.factor
+    factor = f"{ratio.value:.1f} times as fast [{ratio.low:.1f} – {ratio.high:.1f}]"
+    match stalls.verdict:
+        case "stalls":
+            waits = f"{waiting or 'small calls wait'} for a lock that gloo spins on"
+            return f"**gloo stalls here**: {waits}; four lines ({STUDY}) make {small} {factor}."
+        case "other":
+            return f"**Not gloo's lock**: {waiting}, but without the lock (scheduling=batch) {small} are {factor}."
+        case "none":
+            return f"**gloo does not stall here**: without the lock that it may spin on, {small} are {factor}."
+    doubt = f"{waiting}; without the lock that gloo may spin on, {small} are {factor}".removeprefix("; ")
+    return f"**Undecided whether gloo stalls here**: {doubt}; more launches would tell."
+
+
 # ── a recorded job ───────────────────────────────────────────────────────────────────────────────
 def recorded_parts(job: RecordedJob) -> list[str]:
     """Where the time in calls went: the sentence, tables by kind and by group, and what is withheld."""
@@ -247,7 +286,7 @@ def replay_sentence(step: ReplayedStep) -> str:
     largest, total = step.kinds[0], sum(kind.time.value for kind in step.kinds)
     share = largest.time.value / total if total else 0.0
     times = f"{largest.calls:.3g} × " if largest.calls > 1 else ""
-    text = f"communication of one step: {recorded}{here}; {share:.0%} of it is {times}{kind_name(largest)}"
+    text = f"communication of one step: {recorded}{here}; {format_share(share)} of it is {times}{kind_name(largest)}"
     return f"{step.stand_in}. {text}" if step.stand_in else text
 
 
@@ -297,7 +336,10 @@ def gate_document(verdict: GateVerdict, names: Sequence[str]) -> str:
     rows = [[names[check.node], check.verdict, _share(check.rate), check.note] for check in shown]
     counts = Counter(check.verdict for check in verdict.nodes)
     counted = ", ".join(f"{count} {word}" for word, count in counts.items())
-    lines = [f"{verdict.verdict}: of {len(verdict.nodes)} nodes {counted}", ""]
+    failed = [names[check.node] for check in verdict.nodes if check.verdict == "FAIL"]
+    more = f" and {len(failed) - SHOWN_NODES} more" if len(failed) > SHOWN_NODES else ""
+    named = f"{', '.join(failed[:SHOWN_NODES])}{more}; " if failed else ""
+    lines = [f"{verdict.verdict}: {named}of {len(verdict.nodes)} nodes {counted}", ""]
     if rows:
         headers = ["node", "verdict", "of the usual rate", "note"]
         lines += [markdown.table(rows, headers, "llrl"), ""]

@@ -6,7 +6,7 @@ layout, and loads no large package.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import groupby
+from dataclasses import replace
 
 from bench.catalog import strategies
 from bench.catalog.backends import BACKENDS
@@ -239,25 +239,44 @@ def _listed(words: Iterable[str]) -> str:
     return ", ".join(distinct[:MOST_LISTED] if more else distinct) + more
 
 
-# ── the groups and rows of tables ────────────────────────────────────────────────────────────────
+# ── the groups, columns and rows of tables ───────────────────────────────────────────────────────
 def groups(summaries: Sequence[Summary]) -> list[tuple[str, list[Summary]]]:
-    """(title, summaries) of each table. Summaries in a table differ in size and ranks only."""
-    return [(name, list(members)) for name, members in groupby(summaries, key=lambda summary: title(summary.case))]
+    """(title, summaries) of each table. Summaries in a table differ in size, ranks and scheduling only."""
+    tables: dict[str, list[Summary]] = {}
+    for summary in summaries:
+        tables.setdefault(title(replace(summary.case, scheduling="normal")), []).append(summary)
+    schedulings = ({summary.case.scheduling for summary in members} for members in tables.values())
+    return [
+        (name if len(several) > 1 else title(members[0].case), members)
+        for (name, members), several in zip(tables.items(), schedulings, strict=True)
+    ]
+
+
+def column(case: Case) -> tuple[int, str]:
+    """What tells a case's column in a table: its number of ranks and its scheduling."""
+    return case.world_size, case.scheduling
+
+
+def columns(cases: Iterable[Case]) -> dict[tuple[int, str], str]:
+    """The columns of a table and their headers, in order: `2 ranks`; `2 ranks normal` where scheduling differs."""
+    keys = sorted({column(case) for case in cases}, key=lambda key: (key[0], key[1] != "normal", key[1]))
+    several = len({scheduling for _, scheduling in keys}) > 1
+    return {(n, scheduling): ranks_text(n) + f" {scheduling}" * several for n, scheduling in keys}
 
 
 def size_rows(cases: Sequence[Case]) -> list[list[Case]]:
-    """The rows of a table, by ascending size. cases: differ in size and ranks only.
+    """The rows of a table, by ascending size. cases: differ in size, ranks and scheduling only.
 
     One size that was asked for is one row, also if it was rounded down differently for different numbers of ranks.
     """
     rows: list[list[Case]] = []
     for case in sorted(cases, key=lambda case: (case.size_bytes, case.world_size)):
         row = [*rows[-1], case] if rows else [case]
-        # The sizes of a row are equal; or they were one size, rounded down: each world size occurs once, and each size
-        # is less than its unit below the largest.
+        # The sizes of a row are equal; or they were one size, rounded down: each column occurs once, and each size is
+        # less than its unit below the largest.
         largest = max(case.size_bytes for case in row)
         equal = all(case.size_bytes == largest for case in row)
-        distinct = len({case.world_size for case in row}) == len(row)
+        distinct = len({column(case) for case in row}) == len(row)
         if rows and (equal or (distinct and all(largest - case.size_bytes < size_unit(case) for case in row))):
             rows[-1] = row
         else:
@@ -333,8 +352,9 @@ def _two_modes(members: Sequence[Summary]) -> list[str]:
     modes = [(summary.case, summary.stall) for summary in members if summary.stall is not None]
     modes.sort(key=lambda mode: -mode[1].slow_s / mode[1].fast_s)
     named = []
+    headers = columns(summary.case for summary in members)
     for case, stall in modes[:MOST_MODES]:
         text = format_modes(stall.share, stall.fast_s, stall.slow_s)
-        named.append(f"{ranks_text(case.world_size)}, {size_text(case.size_bytes)}: {text}")
+        named.append(f"{headers[column(case)]}, {size_text(case.size_bytes)}: {text}")
     more = f"; and {len(modes) - MOST_MODES} more" if len(modes) > MOST_MODES else ""
     return [f"two modes: {'; '.join(named)}{more}"] if modes else []

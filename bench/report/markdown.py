@@ -221,9 +221,14 @@ def _with_kinds(text: str) -> Iterator[tuple[str, str]]:
         in_code ^= fence
 
 
+def plain(text: str) -> str:
+    """The text without marks of emphasis."""
+    return text.replace("**", "")
+
+
 def _sentence(line: str, width: int) -> list[str]:
     """A line, wrapped; what follows an item of a list is indented with it."""
-    line = line.replace("**", "")
+    line = plain(line)
     if len(line) <= width:
         return [line]
     mark = _MARK.match(line)

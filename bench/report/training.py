@@ -14,7 +14,7 @@ from dataclasses import astuple, fields, replace
 from bench.catalog.backends import BACKENDS
 from bench.catalog.operations import OPERATIONS
 from bench.catalog.strategies import competes, kind, label, strategy_of
-from bench.model.conclusions import Analysis, CallSize, Interval, ScalingPoint, ScenarioAnalysis, StrategyResult
+from bench.model.conclusions import Advice, Analysis, CallSize, Interval, ScalingPoint, ScenarioAnalysis, StrategyResult
 from bench.model.records import Case, Run, Scenario
 from bench.model.training import REFERENCE, RankMemory, Strategy
 from bench.model.units import format_bytes, format_rate, format_rounded_bytes, format_seconds
@@ -261,7 +261,7 @@ def brief_section(scenario: ScenarioAnalysis) -> str:
 
 
 def answers(scenarios: Sequence[ScenarioAnalysis]) -> list[str]:
-    """Of each of the first scenarios the best strategy, its step, and what of it is exposed."""
+    """Of each of the first scenarios the fastest strategy, its step, what communication costs of it, which buckets."""
     lines = []
     for title, scenario in zip(_titles(scenarios)[:MOST_SCENARIOS], scenarios, strict=False):
         names = names_of(scenario)
@@ -270,14 +270,28 @@ def answers(scenarios: Sequence[ScenarioAnalysis]) -> list[str]:
         if best is None:
             continue
         others = [names[result.label] for result, _ in timed if result.place == best.place and result is not best]
-        equal = f" (not told apart from {_listed(others, ', ')})" if others and best.place else ""
-        text = f"**{title}**: best: {names[best.label]}{equal}, {seconds(step_s)} a step"
+        level = f" (level with {_listed(others, ', ')})" if others and best.place else ""
+        where = f"{title}: " if len(scenarios) > 1 else ""
+        text = f"{where}**{names[best.label]}** is fastest{level}: {seconds(step_s)} a step"
         if best.exposed is not None:
-            exposed = seconds(best.exposed.value) + (f" {bounds(best.exposed)}" if ends(best.exposed) else "")
-            text += f", {exposed} of it exposed" if best.resolved else f"; what it exposes is {UNRESOLVED}: {exposed}"
+            cost = seconds(best.exposed.value) + (f" {bounds(best.exposed)}" if ends(best.exposed) else "")
+            text += f"; communication costs {cost} of it" + ("" if best.resolved else ", which may be nothing")
+        if scenario.advice is not None:
+            text += f". Buckets: {_advised(scenario.advice)}"
         lines.append(f"{text}.")
     more = len(scenarios) - MOST_SCENARIOS
     return [*lines, *([f"{counted(more, 'further scenario')}: see below."] if more > 0 else [])]
+
+
+def _advised(advice: Advice) -> str:
+    """What to set, and what that is predicted to leave after backward."""
+    left, default = seconds(advice.chosen.exposed_s), seconds(advice.default.exposed_s)
+    if advice.advised == "default":
+        return f"leave torch's default, which is predicted to leave {default} after backward"
+    what = f"set a cap of {format_bytes(advice.cap.cap or 0)}"
+    if advice.advised == "plan":
+        what = f"set a plan of {counted(len(advice.plan.buckets), 'bucket')}"
+    return f"{what}, predicted to leave {left} after backward (torch's default: {default})"
 
 
 def _titles(scenarios: Sequence[ScenarioAnalysis]) -> list[str]:

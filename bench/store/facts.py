@@ -76,6 +76,7 @@ class _Host(TypedDict, total=False):
 class _Rank(TypedDict, total=False):
     rank: Ranks
     hostname: str | None
+    pid: Whole
     device: Device
     device_name: Fact
     device_uuid: Fact

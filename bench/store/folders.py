@@ -57,27 +57,25 @@ T = TypeVar("T")
 
 
 # ── writing ──────────────────────────────────────────────────────────────────────────────────────
-def create(root: Path, plan: Plan, config: bytes, facts: Json, recording: CallList | None = None) -> Path:
-    """Make `root/<utc>-<name>/` with all files of a run and no samples. Never touches an existing folder.
+def create(
+    root: Path, plan: Plan, config: bytes, facts: Json, recording: CallList | None = None, output: Path | None = None
+) -> Path:
+    """Make `root/<utc>-<name>/`, or `output`, with all files of a run and no samples. Never touches an existing run.
 
-    facts: what the manifest holds besides schema, name, times and status (command line, version, commit). recording:
-    the job whose calls the plan makes again.
+    output: must not exist, or be an empty folder; the manifest then names it, too. facts: what the manifest holds
+    besides schema, name, times and status (command line, version, commit). recording: the job whose calls the plan
+    makes again.
     """
     from bench.store import call_file, encoding  # here: they load pydantic, which `list` does not need
 
     now = datetime.now(UTC)
-    name = f"{now:%Y%m%dT%H%M%SZ}-{plan.name}"
-    for suffix in ["", *(f"-{count}" for count in range(2, 100))]:
-        path = root / (name + suffix)
-        try:
-            path.mkdir(parents=True)
-        except FileExistsError:
-            continue  # another run began in the same second
-        except OSError as error:
-            raise StoreError(f"{path}: {reason_of(error)}") from None
-        break
+    if output is None:
+        path = _new_folder(root / f"{now:%Y%m%dT%H%M%SZ}-{plan.name}")
     else:
-        raise StoreError(f"{root / name}: a hundred runs of this name in one second")
+        path, facts = output, {**facts, "output": str(output.resolve())}
+        make_folder(path)
+        if any(path.iterdir()):
+            raise StoreError(f"--output {path}: it is not empty; name a new folder")
     (path / LOG).touch()
     write(path / CONFIG, config)
     write(path / PLAN, _json_text(encoding.plan_to_json(plan)))
@@ -89,6 +87,20 @@ def create(root: Path, plan: Plan, config: bytes, facts: Json, recording: CallLi
     started = now.isoformat(timespec="seconds")
     write(path / MANIFEST, _json_text({**manifest, "started": started, "finished": None, "status": "running"}))
     return path
+
+
+def _new_folder(path: Path) -> Path:
+    """A folder of this name, or with a number behind it where another run began in the same second."""
+    for suffix in ["", *(f"-{count}" for count in range(2, 100))]:
+        numbered = path.with_name(path.name + suffix)
+        try:
+            numbered.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise StoreError(f"{numbered}: {reason_of(error)}") from None
+        return numbered
+    raise StoreError(f"{path}: a hundred runs of this name in one second")
 
 
 def create_sides(root: Path, plans: tuple[Plan, Plan], configs: tuple[bytes, bytes], facts: Json) -> Path:

@@ -1,0 +1,71 @@
+"""Find out whether gloo's small calls stall on a lock of its own, from cases under normal scheduling and SCHED_BATCH.
+
+In: the summaries of a run. Out: a `GlooStalls`; None where the run has no such cases, or one launch and no second mode.
+The cause and its remedy are in docs/studies/gloo-stalls.md; here is only measured whether the remedy helps.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from bench.catalog.operations import OPERATIONS, cycle
+from bench.model.conclusions import GlooStalls, Interval, Summary
+from bench.model.records import Case
+from bench.stats.intervals import launch_interval
+
+# Gloo sends larger messages in several segments: moving their bytes takes so long that a wait of some ms is a small
+# part of it.
+SMALL_BYTES = 2**20
+# A factor that is certainly below this is no stall: those that were seen multiply the mean of small calls by 1.5 to 4.
+NEGLIGIBLE = 1.1
+
+
+def gloo_stalls(summaries: Sequence[Summary]) -> GlooStalls | None:
+    """What small calls of gloo wait for."""
+    small = [
+        summary
+        for summary in summaries
+        if summary.case.backend == "gloo"
+        and summary.time_s is not None
+        and OPERATIONS[summary.case.op].sized
+        and summary.case.size_bytes <= SMALL_BYTES
+        and summary.case.metric == "isolated"
+        and cycle(summary.case) == 1
+    ]
+    normal = [summary for summary in small if summary.case.scheduling == "normal"]
+    factor = _factor(normal, {summary.case: summary for summary in small})
+    waits = [(summary.stall, summary.iterations) for summary in normal if summary.stall is not None]
+    if factor is None and not waits:
+        return None
+    calls = sum(iterations for _, iterations in waits)
+    waiting = sum(stall.share * iterations for stall, iterations in waits)
+    waited_s = sum(stall.share * iterations * (stall.slow_s - stall.fast_s) for stall, iterations in waits)
+    if factor is None:
+        verdict = "untested"
+    elif factor.low > NEGLIGIBLE:
+        verdict = "stalls"
+    elif factor.high < NEGLIGIBLE:
+        verdict = "other" if waits else "none"
+    else:
+        verdict = "undecided"
+    return GlooStalls(
+        verdict=verdict,
+        largest_bytes=SMALL_BYTES,
+        cases=tuple(summary.case for summary in normal if summary.stall is not None),
+        share=waiting / calls if calls else 0.0,
+        wait_s=waited_s / waiting if waiting else 0.0,
+        factor=factor,
+    )
+
+
+def _factor(normal: Sequence[Summary], by_case: dict[Case, Summary]) -> Interval | None:
+    """Normal / batch: geometric mean of the cases in each launch, then over launches; None without both or intervals.
+
+    Only cases that every launch measured count, so that a launch always stands for the same ones.
+    """
+    partners = [(summary, by_case.get(replace(summary.case, scheduling="batch"))) for summary in normal]
+    pairs = [(np.log(s.means_s), np.log(batch.means_s)) for s, batch in partners if batch is not None]
+    launches = max((len(side) for pair in pairs for side in pair), default=0)
+    ratios = [before - after for before, after in pairs if len(before) == len(after) == launches]
+    return launch_interval(np.exp(np.mean(ratios, axis=0))) if launches > 1 and ratios else None

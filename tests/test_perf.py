@@ -1,0 +1,131 @@
+"""The verb `perf`: nccl-tests' columns while it measures, and a run that is kept like any other."""
+
+import json
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+
+from bench.analyze.analysis import analyze
+from bench.cli import live_tables
+from bench.planning.footprint import batches
+from bench.report import nccl_tests
+from bench.store import encoding, folders
+from bench.store.folders import Journal
+from conftest import ROOT
+
+SHORT = ("-b", "1K", "-e", "16K", "-f", "4", "-g", "2", "--backend", "gloo", "--no-plots")
+SHORTER = (*SHORT, "--set", "sampling.seconds_per_case=0.02")
+
+
+def table(text: str) -> list[str]:
+    """The rows of nccl-tests' tables in what was printed."""
+    return [line for line in text.splitlines() if line[:1] == " " and line.split()[0].isdecimal()]
+
+
+def test_it_prints_the_rows_that_the_report_of_the_kept_run_has(warm):
+    done = warm("perf", "reduce_scatter", *SHORTER, "-d", "half", "-N", "2")
+    assert done.returncode == 0, done.stderr
+    (folder,) = warm.runs()
+    run = folders.read(folder)
+    document = nccl_tests.document(run, analyze(run))
+    assert [row.split()[:5] for row in table(done.stdout)] == [
+        [str(size), str(size // 4), "half", "sum", "-1"] for size in (1024, 4096, 16384)
+    ]
+    comments = [line for line in document.splitlines() if line.startswith("# ") and "iters:" not in line]
+    assert table(done.stdout) == table(document) and set(comments) <= set(done.stdout.splitlines())
+    assert (folder / "report.html").exists() and run.manifest["status"] == "complete"
+    after = done.stdout.partition("Avg bus bandwidth")[2]
+    assert "Trust" in after and "note: " in after and "│" not in done.stdout
+
+
+def test_a_row_is_printed_as_soon_as_it_is_measured(warm, monkeypatch):
+    """What is printed is noted between what is kept: a row comes right behind its second half."""
+    events: list[str] = []
+    append, say = Journal.append, live_tables.say
+
+    def appended(journal, line):
+        append(journal, line)
+        samples = encoding.samples_from_line(line)
+        events.append(f"kept {samples.case.size_bytes}")
+
+    def said(text):
+        say(text)
+        events.extend(f"printed {row.split()[0]}" for row in table(text))
+
+    monkeypatch.setattr(Journal, "append", appended)
+    monkeypatch.setattr(live_tables, "say", said)
+    done = warm("perf", "all_gather_perf", *SHORTER)
+    assert done.returncode == 0, done.stderr
+    sizes = (1024, 4096, 16384)
+    assert events == [event for n in sizes for event in (f"kept {n}", f"kept {n}", f"printed {n}")]
+    plan = warm.only_run().plan
+    placements = [{case.placement for case in batch} for batch in batches(plan.order[0].cases, plan.settings)]
+    assert list(map(len, placements)) == [2, 2, 2]
+
+
+def test_a_wrong_result_has_no_number_and_the_table_goes_on(warm):
+    fault = "faults=[{do: corrupt, rank: 1, size: 4KiB}]"
+    done = warm("perf", "all_reduce", *SHORTER, "--set", fault)
+    assert done.returncode == 1
+    rows = [row.split() for row in table(done.stdout)]
+    assert [row[9] == "N/A" for row in rows] == [False, True, False]
+    assert "# Out of bounds values : 1 FAILED" in done.stdout and "# failed: all_reduce" in done.stdout
+
+
+def test_with_a_budget_no_row_is_printed_before_the_last_launch(warm):
+    done = warm("perf", "all_reduce", *SHORTER, "--set", "budget=4s")
+    assert done.returncode == 0, done.stderr
+    run = warm.only_run()
+    assert max(Counter(samples.case for samples in run.samples).values()) > 1
+    assert table(done.stdout) == table(nccl_tests.document(run, analyze(run)))
+
+
+def test_without_the_backend_nothing_is_measured(warm):
+    done = warm("perf", "all_reduce", "-b", "8", "-g", "2")
+    if "nccl" in done.stdout:
+        pytest.skip("there are GPUs here")
+    assert done.returncode == 3 and "--backend gloo" in done.stderr and done.stderr.count("\n") == 1
+    assert not warm.runs() and not done.stdout
+
+
+def test_one_rank_is_told_that_it_communicates_nothing(warm):
+    done = warm("perf", "all_reduce", "-b", "8", "-e", "8", "--backend", "gloo", "--no-plots")
+    assert done.returncode == 0, done.stderr
+    (row,) = table(done.stdout)
+    assert row.split()[-2] == "N/A" and "# one rank:" in done.stdout.partition("# Collective test starting")[0]
+
+
+def test_flags_are_kept_as_yaml_and_nothing_is_measured(warm):
+    """Without NCCL, too: the file may be for another machine."""
+    done = warm("perf", "all_gather", "-b", "8", "-e", "1K", "-f", "2", "-g", "2", "-p", "1", "--save", "kept.yaml")
+    assert done.returncode == 0, done.stderr
+    kept = (warm.folder / "kept.yaml").read_text()
+    assert done.stdout.startswith(kept) and "# -p 1: " in kept and not warm.runs()
+    assert "16 cases" in warm("plan", "kept.yaml", "--set", "backends=[gloo]").stdout
+    again = warm("perf", "all_gather", "--save", "kept.yaml")
+    assert again.returncode == 2 and again.stderr.startswith("error: --save kept.yaml: file exists")
+    both = warm("perf", "all_gather", "--save", "new.yaml", "--set", "launches=2")
+    assert both.returncode == 2 and not (warm.folder / "new.yaml").exists()
+
+
+def test_help_lists_the_flags_that_are_honoured(warm):
+    text = warm("perf", "--help").stdout
+    assert "--minbytes" in text and "--parallel_init" not in text
+    assert all(warm(verb, "-b", "8").returncode == 2 for verb in ("run", "plan"))
+
+
+def test_under_torchrun_rank_0_prints_the_table(cli):
+    """Without -g there are as many ranks as processes, and the header names each."""
+    command = ["-m", "torch.distributed.run", "--nproc_per_node=2", str(ROOT / "run_bench.py"), "perf", "broadcast"]
+    flags = ["-b", "1K", "-e", "4K", "-f", "4", "--backend", "gloo", "--no-plots"]
+    process = subprocess.run(
+        [sys.executable, *command, *flags], cwd=cli.folder, env=cli.environment, capture_output=True, text=True
+    )
+    assert process.returncode == 0, process.stderr
+    assert [row.split()[0] for row in table(process.stdout)] == ["1024", "4096"]
+    (session,) = json.loads((cli.runs()[0] / "environment.json").read_text())
+    pids = [str(rank["pid"]) for rank in session["launches"][0]["ranks"]]
+    devices = [line.split() for line in process.stdout.splitlines() if line.startswith("#  Rank")]
+    assert [words[2] for words in devices] == ["0", "1"] and [words[6] for words in devices] == pids

@@ -1,0 +1,82 @@
+"""Whether gloo stalls here follows from cases under both schedulings, and is said only where intervals show it."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from bench.analyze.analysis import analyze
+from bench.model.records import Case
+from bench.report import document, findings
+from conftest import invented_run, samples
+
+SIZES = (1024, 2**14, 2**24)
+LAUNCHES = 8
+
+
+def run_of(slow_share=0.0, slow=1.0, factor=1.0, scatter=0.03, schedulings=("normal", "batch")):
+    """Normal calls take `slow` times as long in a share of the calls, and `factor` times the others' time besides."""
+    dice = np.random.default_rng(5)
+    made = []
+    for launch in range(1, LAUNCHES + 1):
+        for scheduling in schedulings:
+            level = np.exp(scatter * dice.standard_normal()) * (factor if scheduling == "normal" else 1.0)
+            for size in SIZES:
+                share = slow_share if scheduling == "normal" and size < 2**20 else 0.0
+                times = 1e6 * level * dice.lognormal(0, 0.03, (80, 1)) * np.where(dice.random((80, 1)) < share, slow, 1)
+                case = Case("all_reduce", "gloo", 2, "float32", size, scheduling=scheduling)
+                made.append(samples(case, launch, np.repeat(times, 2, axis=1)))
+    return invented_run(made, launches=LAUNCHES)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "made"),
+    [
+        ("stalls", {"slow_share": 0.4, "slow": 6.0}),
+        ("stalls", {"factor": 2.0}),  # as where more ranks than cores stall in every call
+        ("none", {}),
+        ("other", {"slow_share": 0.4, "slow": 6.0, "factor": 1 / 3}),
+        ("undecided", {"factor": 1.1, "scatter": 0.5}),
+        ("untested", {"slow_share": 0.4, "slow": 6.0, "schedulings": ("normal",)}),
+    ],
+)
+def test_the_verdict_follows_from_intervals(verdict, made):
+    run = run_of(**made)
+    analysis = analyze(run)
+    assert analysis.stalls.verdict == verdict, analysis.stalls
+    sentence = findings.stalls_sentence(analysis.stalls)
+    # It stands once, in the answer.
+    assert document.terminal(run, analysis)[1].count(sentence) == document.build(run, analysis).count(sentence) == 1
+    assert not any("stall" in warning for warning in analysis.warnings)
+
+
+def test_the_factor_is_that_of_small_calls_and_the_wait_is_what_slow_ones_take_longer():
+    stalls = analyze(run_of(slow_share=0.4, slow=6.0)).stalls
+    assert {case.size_bytes for case in stalls.cases} == {1024, 2**14}
+    assert stalls.share == pytest.approx(0.4, abs=0.1) and stalls.wait_s == pytest.approx(5e-3, rel=0.2)
+    assert stalls.factor.low < stalls.factor.value < stalls.factor.high
+    assert stalls.factor.value == pytest.approx(1 + 5 * stalls.share, rel=0.2)
+
+
+def test_at_most_three_caveats_stand_above_the_answer_and_what_is_missing_is_said_first():
+    run = run_of()
+    run = replace(run, samples=run.samples[:-2], warnings=tuple("abcde"))
+    analysis = analyze(run)
+    notes, reply = document.terminal(run, analysis)[1].split("\n\n")
+    assert len(notes.splitlines()) == document.MOST_CAVEATS + 1 and notes.endswith("report.md")
+    assert f"and {len(document.caveats(analysis)) - document.MOST_CAVEATS} more" in notes
+    assert reply.startswith("**INCOMPLETE: 2 of 48") and "INCOMPLETE" not in notes
+    text = document.build(run, analysis)
+    assert text.partition("\n\n- ")[2].startswith("**INCOMPLETE") and text.count("INCOMPLETE") == 1
+    assert all(caveat in text for caveat in document.caveats(analysis))
+
+
+def test_without_stalls_and_without_batch_nothing_is_said():
+    analysis = analyze(run_of(schedulings=("normal",)))
+    assert analysis.stalls is None and analyze(run_of(schedulings=("batch",))).stalls is None
+
+
+def test_both_schedulings_stand_side_by_side():
+    run = run_of()
+    text = document.summary_tables(analyze(run).summaries)
+    assert text.count("2 ranks normal") == text.count("2 ranks batch") == 2  # times and bandwidth
