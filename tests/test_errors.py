@@ -22,7 +22,7 @@ def kept(warm):
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["nonsense"], ["no such verb", "allowed: run, ab"]),
+        (["nonsense"], ["no such verb", "allowed: run,"]),
         (["comapre"], ["did you mean 'compare'?"]),
         (["run", "--bogus"], ["no such option: --bogus", "collbench run --help"]),
         (["run", "--set"], ["'--set' requires an argument"]),
