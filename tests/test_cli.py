@@ -283,7 +283,7 @@ def test_runs_are_listed_and_reported_beside_damaged_ones(example):
     (example.folder / "results/20260104T000000Z-nothing").mkdir()
     done = example("list")
     assert done.returncode == 0 and "20260101T000000Z-good" in done.stdout
-    assert done.stdout.count("damaged: results/") == 2 and "Z-bad/manifest.json: damaged" in done.stdout
+    assert done.stdout.count("damaged: results/") == 2 and "Z-bad/manifest.json:1:2: damaged" in done.stdout
     assert "Z-nothing: not a run folder" in done.stdout
     done = example("report", "empty")
     assert done.returncode == 0 and "Nothing was measured" in done.stdout

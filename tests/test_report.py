@@ -434,10 +434,10 @@ def plain(table):
 
 def test_listings_name_what_exists(run):
     text = plain(listings.operations())
-    assert "all_reduce bytes that each rank contributes and receives 2(n-1)/n in, out reduce op, async" in text
-    assert "\nbarrier - - - async" in text
-    assert "\nreduce not out of place not out of place" in text and "no complex128, complex64" in text
+    assert "all_reduce that each rank contributes and receives 2(n-1)/n" in text
+    assert "\nbarrier - -" in text
     text = plain(listings.backends({"nccl": "no GPU here"}))
+    assert "\nreduce not out of place not out of place" in text and "no complex128, complex64" in text
     assert "no GPU here" in text
     assert "\nnccl int16 - band, bor, bxor -" in text
     text = listings.plan(run.plan, MACHINE)

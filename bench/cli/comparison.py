@@ -10,7 +10,7 @@ from bench.cli.app import PLOTS, RESULTS
 from bench.cli.terminal import say
 from bench.model import units
 from bench.model.comparisons import Comparison
-from bench.model.errors import ConfigError
+from bench.model.errors import ConfigError, UnmeasurableError
 from bench.store import folders, ledger
 
 MIN_CHANGE = 0.05
@@ -59,6 +59,11 @@ def compare_runs(
 
     old = folders.read(before)
     new = old if after == before else folders.read(after)
+    for run in (old, new):
+        if not run.samples:
+            raise UnmeasurableError(
+                f"{run.name}: interrupted before its first sample: collbench run --resume {run.path} measures it"
+            )
     return compare.compare_runs(old, new, min_change, noise_floor, across, ledger.read(RESULTS), label)
 
 

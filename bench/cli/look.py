@@ -147,7 +147,7 @@ def diagnose(
 
 
 NO_REPORT = ("-", "no report yet")
-NO_RUNS = f"no runs in {RESULTS} yet; make one: run gloo"
+NO_RUNS = f"no runs in {RESULTS} yet; make one: collbench run gloo"
 
 
 class Listing(StrEnum):
@@ -169,7 +169,7 @@ def list_(what: Annotated[Listing, typer.Argument(help="What to list.")] = Listi
     match what:
         case Listing.RUNS:
             rows: list[tuple[str, Json, tuple[str, str]]] = []
-            notes = [f"{path}: not a run folder (it has no {folders.MANIFEST})" for path in folders.strays(RESULTS)]
+            notes = [f"{path}: {folders.incomplete(path)}" for path in folders.strays(RESULTS)]
             for path in folders.runs(RESULTS):
                 try:
                     manifest, summary = folders.read_manifest(path), folders.read_summary(path)
@@ -181,7 +181,7 @@ def list_(what: Annotated[Listing, typer.Argument(help="What to list.")] = Listi
                     rows.append((path.name, manifest, headline))
                 except BenchError as error:
                     notes.append(str(error))
-            notes = [f"damaged: {text}; the other runs are not touched by it" for text in notes]
+            notes = [f"damaged: {text}" for text in notes]
             show("\n\n".join([listings.runs(rows), *notes]) if rows else "\n".join([*notes, NO_RUNS]))
         case Listing.OPERATIONS:
             show(listings.operations())
