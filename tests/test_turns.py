@@ -211,7 +211,7 @@ def test_ranks_that_wait_for_their_turn_use_no_cpu(launcher, tmp_path, backend):
     try:
         took = []
         watching = watch(
-            ranks, time.monotonic(), 60.0, lambda: None, lambda _: None, lambda *line: took.append(line), turn=turn
+            ranks, time.monotonic(), 60.0, lambda _: None, lambda _: None, lambda *line: took.append(line), turn=turn
         )
         outcome, used_s = drive(watching, turn.other_side(ranks))
     finally:

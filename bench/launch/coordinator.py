@@ -192,7 +192,7 @@ class JobLauncher:
         Raises MpirunError for ranks of MPI after one of them ended before its time: the others would wait for it.
         """
         by_mpi = isinstance(job, Job) and BACKENDS[job.launch.backend].library == "mpi4py"
-        if by_mpi and self.mpi is not None and any(member.exit_code for member in self.mpi.members):
+        if by_mpi and self.mpi is not None and self.mpi.failed:
             raise MpirunError("a rank of MPI was lost, and mpirun replaces none: start the job again with run --resume")
         listener = channel.listen(self.address, [0])
         assert listener is not None  # noqa: S101 - port 0 is any free one

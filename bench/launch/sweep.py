@@ -125,6 +125,7 @@ def sweep(
                     log=log,
                     turn=turn,
                 )
+            ranks.failed = outcome.failure is not None
         finally:
             stuck = ranks.kill()
         health = gpus.merged([{host.hostname(): meter.record}, *(member.health for member in ranks.members)])
