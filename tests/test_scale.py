@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bench.analyze import sessions
-from bench.analyze.analysis import analyze, diagnose
+from bench.analyze.analysis import NOBODY_LATE, analyze, diagnose
 from bench.analyze.ranks import LARGEST_SHARE
 from bench.report.plots import ranks_and_time
 from bench.store import folders
