@@ -119,7 +119,7 @@ def _ab(rig: Rig, sizes: tuple[str, ...], scheduling: str, faults: str, budget_s
     folder.mkdir(parents=True)
     (folder / "a.yaml").write_text(SWEEP.format(scheduling=scheduling, sizes=", ".join(sizes)))
     command = [sys.executable, str(ROOT / "run_bench.py"), "ab", "a.yaml", "--no-plots"]
-    command += ["--b-set", f"faults=[{faults}]", "--budget", f"{budget_s}s", "--min-change", min_change]
+    command += ["--b", f"faults=[{faults}]", "--budget", f"{budget_s}s", "--min-change", min_change]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     (path,) = (folder / "results").glob("*/")
     assert done.returncode in {0, 1, 3}, done.stdout + done.stderr

@@ -304,7 +304,7 @@ def assert_ended(done) -> None:
 
 # ── for real ─────────────────────────────────────────────────────────────────────────────────────
 def test_two_sizes_are_told_apart_and_the_sides_are_runs(warm):
-    done = warm("ab", warm.config(), "--b-set", "sizes=[256KiB, 4MiB]", "--budget", "250s", timeout=300)
+    done = warm("ab", warm.config(), "--b", "sizes=[256KiB, 4MiB]", "--budget", "250s", timeout=300)
     assert done.returncode == 1, done.stdout + done.stderr
     assert done.stdout.startswith("SLOWER") and "64 KiB → 4 MiB" in done.stdout
     (path,) = warm.runs()
@@ -356,8 +356,8 @@ def test_ctrl_c_keeps_what_was_measured_and_resume_goes_on(cli, warm):
 
 
 def test_a_side_can_have_variables_and_an_interpreter_of_its_own(cli):
-    variables = ("--b-env", "GLOO_LOG_LEVEL=WARN", "--b-env", "OMP_NUM_THREADS=2")
-    options = ("--budget", "7s", "--a-python", sys.executable, "--no-plots")
+    variables = ("--b", "GLOO_LOG_LEVEL=WARN", "--b", "OMP_NUM_THREADS=2")
+    options = ("--budget", "7s", "--a", f"python={sys.executable}", "--no-plots")
     done = cli("ab", cli.config(IN_TURNS), *variables, *options)
     assert_ended(done)
     (path,) = cli.runs()
@@ -387,15 +387,15 @@ def test_sides_whose_ranks_cannot_be_alive_at_once_alternate_and_it_is_said(warm
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--b-env", "nonsense"], "write NAME=VALUE"),
-        (["--b-python", "/nowhere/python"], "cannot be started"),
+        (["--b", "nonsense"], "=VALUE"),
+        (["--b", "python=/nowhere/python"], "cannot be started"),
         (["--budget", "soon"], "--budget"),
         (["--budget", "0s"], "a verdict needs 6 pairs"),
         (["--budget", "10s", "--set", "sampling.seconds_per_case=10", "--set", "sampling.iterations=null"], "6 pairs"),
         (["--min-change", "5"], "--min-change"),
-        (["--b-set", "benchmark=training"], "unknown key"),
-        (["--b-set", "budget=5s"], "a budget of its own"),
-        (["--b-set", "sizes=[1KiB]"], "not clear"),
+        (["--b", "benchmark=training"], "unknown key"),
+        (["--b", "budget=5s"], "a budget of its own"),
+        (["--b", "sizes=[1KiB]"], "not clear"),
     ],
 )
 def test_what_makes_no_sense_is_one_line_before_anything_is_measured(warm, options, words):
@@ -415,6 +415,6 @@ def test_training_has_sides_too(warm, monkeypatch):
     text = "\n".join(
         ["backends: [gloo]", "world_sizes: [2]", "training: {models: [nano], strategies: [flat], rounds: 3, steps: 2}"]
     )
-    done = warm("ab", warm.config(text), "--b-set", "training.batch=2", "--budget", "250s", "--no-plots", timeout=300)
+    done = warm("ab", warm.config(text), "--b", "training.batch=2", "--budget", "250s", "--no-plots", timeout=300)
     assert_ended(done)
     assert "flat" in done.stdout and "nano" in done.stdout and "batch 4 → batch 2" in done.stdout

@@ -66,12 +66,15 @@ def test_a_measured_link_is_its_all_reduces():
     known = link_model.measured(found, "run", "float32", world_size=2)
     assert times(known, 1000, 2000, 3000) == pytest.approx([1e-3, 1.5e-3, 2e-3])
     assert known.largest == 3000 and known.cpu is True and known.notes == (link_model.ISOLATED,)
-    with pytest.raises(ConfigError, match="--backend gloo --world-size 2; --backend gloo --world-size 4"):
+    with pytest.raises(ConfigError, match="--world-size 2 or 4"):
         link_model.measured(found, "run", "float32")
     with pytest.raises(ConfigError, match="one size"):
         link_model.measured(found, "run", "float32", world_size=4)
-    with pytest.raises(ConfigError, match="no such"):
-        link_model.measured(found, "run", "float32", backend="nccl")
+    with pytest.raises(ConfigError, match="--world-size 2 or 4"):
+        link_model.measured(found, "run", "float32", world_size=8)
+    with pytest.raises(ConfigError, match="on gloo and mpi"):
+        mpi = replace(found[0], case=replace(found[0].case, backend="mpi"))
+        link_model.measured([*found, mpi], "run", "float32")
     with pytest.raises(ConfigError, match="no all_reduce"):
         link_model.measured(found[2:3], "run", "float32")
 
@@ -187,7 +190,7 @@ def test_a_list_that_is_none_is_one_line(warm, text, arguments, said):
 
 def test_a_measured_run_is_a_link(warm):
     done = warm(
-        "advise", "--model", "nano", "--backward", "60ms", "--curve", BEFORE, "--world-size", "2", "--dtype", "bfloat16"
+        "advise", "--model", "nano", "--backward", "60ms", "--link", BEFORE, "--world-size", "2", "--dtype", "bfloat16"
     )
     assert done.returncode == 0, done.stderr
     assert "before: gloo, 2 ranks, " in done.stdout and "sizes from 1 KiB to " in done.stdout
@@ -294,19 +297,17 @@ LINK = ("--link", "2ms+1GB/s")
         (("--model", "tiny", *LINK), "say how long backward takes"),
         ((*TINY, "--from", "x", *LINK), "name a model"),
         ((*TINY, "--gradients", "x.csv", *LINK), "name a model"),
-        ((*TINY, *LINK, "--curve", "x"), "give the link once"),
         ((*TINY, *LINK, "--busbw", "50us+35GB/s"), "give the link once"),
         ((*TINY, "--busbw", "50us+35GB/s"), "--busbw needs --world-size"),
         ((*TINY, "--busbw", "35GB/s", "--world-size", "8"), "--busbw 35GB/s: write latency and rate"),
-        ((*TINY, *LINK, "--backend", "gloo"), "--backend and --world-size choose"),
-        ((*TINY, *LINK, "--world-size", "4"), "--backend and --world-size choose"),
+        ((*TINY, *LINK, "--world-size", "4"), "--world-size is for"),
         (("--model", "tny", "--backward", "60ms", *LINK), "did you mean tiny?"),
         (("--model", "tiny", *LINK, "--backward", "60 lightyears"), "--backward: unknown unit"),
         (("--model", "tiny", *LINK, "--backward", "0ms"), "not more than 0"),
         ((*TINY, *LINK, "--uncertainty", "2"), "--uncertainty"),
         ((*TINY, "--link", "fast"), "write latency and rate"),
-        ((*TINY, "--curve", "nowhere"), "no such run"),
-        ((*TINY, "--curve", BEFORE), "choose with --backend"),
+        ((*TINY, "--link", "nowhere"), "no such run"),
+        ((*TINY, "--link", BEFORE), "--world-size 2 or 4"),
         ((*TINY, "--scenario", "x", *LINK), "--scenario chooses"),
         (("--from", "nowhere"), "no such run"),
         (("--from", "x", "--backward", "60ms", *LINK), "--backward is for --model"),

@@ -120,7 +120,7 @@ def test_messages_that_are_cut_otherwise_have_other_sums(launcher, tmp_path):
 
 def test_a_planted_bit_on_a_real_rank_is_found(warm):
     text = CONFIG + "faults: [{do: corrupt, rank: 1, iteration: 77, launch: 2, size: 64KiB}]\n"
-    done = warm("bits", warm.config(text), "--no-plots", "--require", "fresh launch")
+    done = warm("bits", warm.config(text), "--require", "fresh launch")
     assert done.returncode == 1 and "not identical: all_reduce float32, 2 ranks, fresh launch" in done.stderr, (
         done.stderr
     )
@@ -133,12 +133,12 @@ def test_the_verb_prints_a_table_and_writes_what_it_found(warm):
     (folder,) = (warm.folder / "plots").iterdir()
     assert {path.name for path in folder.iterdir()} == {"bits.md", "bits.json", "bits.png", "bits.svg"}
     assert json.loads((folder / "bits.json").read_text())["rows"]
-    assert warm("bits", warm.config(text), "--require", "all", "--no-plots").returncode == 1
+    assert warm("bits", warm.config(text), "--require", "all").returncode == 1
 
 
 def test_another_environment_is_another_side(warm):
     text = CONFIG.replace("[4KiB, 64KiB]", "[4KiB]").replace("alignments: [aligned, unaligned]\n", "")
-    done = warm("bits", warm.config(text), "--no-plots", "--b-env", "OMP_NUM_THREADS=2", "--require", "side B")
+    done = warm("bits", warm.config(text), "--b", "OMP_NUM_THREADS=2", "--require", "side B")
     assert done.returncode == 0 and "side B" in done.stdout, done.stderr
 
 
@@ -146,14 +146,15 @@ def test_another_environment_is_another_side(warm):
     ("arguments", "said"),
     [
         (["x.yaml", "--require", "nothing"], "no variation of this run; allowed: call again"),
-        (["x.yaml", "--b-env", "1"], "write NAME=VALUE"),
+        (["x.yaml", "--b", "1"], "=VALUE"),
+        (["x.yaml", "--b", "sizes=[4KiB]"], "the same settings"),
         (["x.yaml", "--set", "operations=[barrier]", "--set", "sizes=[4KiB]"], "no case has bits"),
         (["x.yaml", "--set", "sizes=[4GiB]"], "of disk"),
     ],
 )
 def test_mistakes_are_one_line(warm, arguments, said):
     warm.config(CONFIG.replace("[4KiB, 64KiB]", "[4KiB]"), "x.yaml")
-    done = warm("bits", *arguments, "--no-plots")
+    done = warm("bits", *arguments)
     assert done.returncode in {2, 3} and said in done.stderr, done.stderr
 
 

@@ -231,7 +231,7 @@ def test_what_two_nodes_must_reach_is_found_by_their_hardware():
     pair = replace(GPU_CASE, world_size=16)
     assert least_of_two_nodes(expected, pair, frozenset({"NVIDIA B200"})) == 250e9
     assert least_of_two_nodes(expected, replace(pair, world_size=8), frozenset({"NVIDIA GB200"})) == 160e9
-    with pytest.raises(UnmeasurableError, match="use --least"):
+    with pytest.raises(UnmeasurableError, match="give the rate itself"):
         least_of_two_nodes(expected, pair, frozenset({"NVIDIA H100 80GB HBM3"}))
     with pytest.raises(
         ConfigError, match="8×B200 or 2 nodes of 4×GB200 on nccl; this is 2 nodes of 8×NVIDIA L4 on nccl"

@@ -128,7 +128,7 @@ def test_two_sides_in_a_job_take_turns_and_differ_in_variables_also_when_resumed
         assert done.returncode in {0, 1, 3}, done.stdout + done.stderr
         assert_nothing_left(cli)
 
-    job("ab", cli.config(IN_TURNS), "--b-env", "GLOO_LOG_LEVEL=WARN", "--budget", "6s")
+    job("ab", cli.config(IN_TURNS), "--b", "GLOO_LOG_LEVEL=WARN", "--budget", "6s")
     (path,) = cli.runs()
     pairs = {sample.launch for sample in folders.read(path / "a").samples}
     asked = folders.read_manifest(path)["ab"]

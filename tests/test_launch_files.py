@@ -11,7 +11,6 @@ from ruamel.yaml import YAML
 
 from bench.cli.plan import launch_file_for, wanted
 from bench.config import models as configuration
-from bench.model.errors import BenchError
 from bench.report.launch_files import JobSpec, JobVerb, LauncherName, launch_file
 from conftest import ROOT, TINY
 
@@ -129,8 +128,3 @@ def test_ranks_that_do_not_meet_the_world_sizes_are_told():
         for launcher in LauncherName:
             text = launch_file(launcher, replace(WANTED, largest=largest))
             assert [note for note in NOTES if note in text] == words
-
-
-def test_a_job_of_nobody_is_refused():
-    with pytest.raises(BenchError):
-        launch_file_for(ROOT / "configs/nccl.yaml", [], LauncherName.SLURM, 2, 0)

@@ -53,7 +53,12 @@ def test_a_step_is_made_again_and_compared_with_the_recording(warm):
 
 
 def test_pauses_are_made_where_they_are_asked_for(warm):
-    assert warm("replay", saved(warm.folder), "--world-size", "2", "--gaps", "--no-plots", *QUICK).returncode == 0
+    assert (
+        warm(
+            "replay", saved(warm.folder), "--world-size", "2", "--set", "gaps=recorded", "--no-plots", *QUICK
+        ).returncode
+        == 0
+    )
     timed = warm.only_run().samples[0].timed
     # 0.6 + 1 + 2.8 + 1 ms, whatever the calls take
     assert np.min(timed.duration_ns) > 5_000_000
@@ -124,7 +129,7 @@ def test_a_configuration_can_replay_beside_other_operations(warm):
         (["replay", "none.json"], "no such file"),
         (["run", "x.yaml"], "needs the files of a recorded job"),
         (["replay", "job.calls.jsonl", "--look", "--save", "x.txt"], "ends in .calls.jsonl"),
-        (["replay", "job.calls.jsonl", "--as-config"], "go with --look"),
+        (["replay", "job.calls.jsonl", "--save", "x.yaml"], "goes with --look"),
     ],
 )
 def test_mistakes_are_one_line(warm, arguments, said):
@@ -142,10 +147,13 @@ def test_a_trace_is_shown_saved_and_made_a_sweep(warm):
     assert call_file.read(warm.folder / "copy.calls.jsonl") == call_file.read(warm.folder / name)
     again = warm("replay", name, "--look", "--save", "copy.calls.jsonl")
     assert again.returncode == 2 and "exists already" in again.stderr
-    sweep = warm("replay", name, "--look", "--as-config")
-    warm.config(sweep.stdout, "sweep.yaml")
+    assert warm("replay", name, "--look", "--save", "sweep.yaml").returncode == 0
     planned = warm("plan", "sweep.yaml", "--set", "backends=[gloo]")
-    assert planned.returncode == 0 and "all_reduce" in planned.stdout and "2 × all_reduce float32" in sweep.stdout
+    assert (
+        planned.returncode == 0
+        and "all_reduce" in planned.stdout
+        and "2 × all_reduce float32" in (warm.folder / "sweep.yaml").read_text()
+    )
 
 
 def test_time_under_way_is_the_union_of_calls():

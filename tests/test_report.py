@@ -208,14 +208,15 @@ def test_every_picture_has_its_units_and_both_formats(run, tmp_path):
     assert [name for _, name in drawn] == [
         name
         for name in names
-        if name not in {"matrix", "operations", "recorded", "replay", "splits"} and "training" not in name
+        if name not in {"bandwidth-linear", "matrix", "operations", "recorded", "replay", "splits"}
+        and "training" not in name
     ]
     words = {
-        "time": ["message size", "4 KiB", "time of one operation", "2 ranks", "µs"],
+        "time": ["message size per rank", "4 KiB", "time of one operation", "2 ranks", "µs"],
         "bandwidth": ["bus bandwidth, GB/s", "message size"],
-        "scaling": ["world size (ranks)", "4 KiB", "time of one operation"],
-        "ranks": ["Who waits for whom", "rank", "µs"],
-        "modes": ["Is there one usual time, or two?", "time of one iteration", "µs", "%"],
+        "scaling": ["number of ranks", "4 KiB", "time of one operation"],
+        "ranks": ["Arrival of each rank", "rank", "µs"],
+        "modes": ["Distribution of the times", "time of one iteration", "µs", "%"],
         "over-time": ["seconds since", "4 ranks", "×"],
     }
     for _, name in drawn:
@@ -251,7 +252,7 @@ def test_what_stands_out_is_in_the_report_and_in_the_pictures():
     ):
         assert part in text, part
     assert "link as given: 5.00" in picture("bandwidth", run, analysis)
-    assert "model: α + size·β" in picture("time", run, analysis)
+    assert "fitted: start-up time" in picture("time", run, analysis)
     heat = picture("matrix", run, analysis)
     assert "found: rank 3" in heat and "GB/s" in heat
     assert case.size_bytes == sizes[-1]
@@ -260,6 +261,21 @@ def test_what_stands_out_is_in_the_report_and_in_the_pictures():
 def times(rng, size):
     """20 µs and 1 GB/s."""
     return np.repeat((2e4 + size) * rng.lognormal(0, 0.05, (40, 1)), 4, axis=1)
+
+
+def test_boxes_are_of_all_launches_and_few_iterations_are_dots():
+    case = Case("all_reduce", "gloo", 2, "float32", 4096)
+
+    def drawn(launches):
+        made = [samples(case, launch, np.full((7, 2), 1e5 * launch)) for launch in range(1, launches + 1)]
+        run = invented_run(made, launches=launches)
+        with rc_context(figures.STYLE):
+            return ranks_and_time.ranks(run, analyze(run))[0]
+
+    few, many = drawn(1), drawn(3)
+    assert "7 iterations of 1 launch. Dot: one iteration" in few.get_suptitle()
+    assert len(few.axes[1].lines[0].get_xdata()) == 14
+    assert "21 iterations of 3 launches. Box" in many.get_suptitle()
 
 
 def test_a_second_mode_is_drawn_with_its_share():
@@ -418,10 +434,10 @@ def plain(table):
 
 def test_listings_name_what_exists(run):
     text = plain(listings.operations())
-    assert "all_reduce bytes that each rank contributes and receives 2(n-1)/n in, out reduce op, async" in text
-    assert "\nbarrier - - - async" in text
-    assert "\nreduce not out of place not out of place" in text and "no complex128, complex64" in text
+    assert "all_reduce that each rank contributes and receives 2(n-1)/n" in text
+    assert "\nbarrier - -" in text
     text = plain(listings.backends({"nccl": "no GPU here"}))
+    assert "\nreduce not out of place not out of place" in text and "no complex128, complex64" in text
     assert "no GPU here" in text
     assert "\nnccl int16 - band, bor, bxor -" in text
     text = listings.plan(run.plan, MACHINE)

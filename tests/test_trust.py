@@ -144,7 +144,7 @@ def test_what_may_be_set_is_recorded():
     assert variables.allowed((name, "x") for name in every) == dict.fromkeys(sorted(every), "x")
 
 
-@pytest.mark.parametrize("option", ["--set", "--b-env"])
+@pytest.mark.parametrize("option", ["--set", "--b"])
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
@@ -160,7 +160,7 @@ def test_the_command_line_and_yaml_have_the_same_rules(warm, option, name, value
     if option == "--set":
         done = warm("run", config, "--set", f"env={json.dumps({name: [value]})}")
     else:
-        done = warm("ab", config, "--b-env", f"{name}={value}")
+        done = warm("ab", config, "--b", f"{name}={value}")
     one_line(done, name, *words)
     assert not warm.runs() and "\x1b" not in done.stderr
 
@@ -195,7 +195,7 @@ def test_leaving_loopback_on_one_machine_is_confirmed(warm):
     setting = ("--set", "env={NCCL_SOCKET_IFNAME: [eth9]}")  # read by NCCL, which is not measured
     words = ("NCCL_SOCKET_IFNAME=eth9", "--leave-loopback")
     one_line(warm("run", warm.config(), *setting, "--no-plots"), *words)
-    one_line(warm("ab", warm.config(), "--b-env", "NCCL_SOCKET_IFNAME=eth9"), *words)
+    one_line(warm("ab", warm.config(), "--b", "NCCL_SOCKET_IFNAME=eth9"), *words)
     assert not warm.runs()
     assert warm("run", warm.config(), *setting, "--leave-loopback", "--no-plots").returncode == 0
     (path,) = warm.runs()

@@ -179,8 +179,9 @@ def meaning(field: FieldInfo) -> str:
 
 
 def table(model: type[BaseModel]) -> list[str]:
-    """A row for each key, which its example shows."""
-    rows = ["| key, such as | meaning | default |", "|---|---|---|"]
+    """A row for each key; those that few need come in a table of their own."""
+    head = ["| key, such as | meaning | default |", "|---|---|---|"]
+    usual, advanced = [*head], ["", "Few need these:", "", *head]
     for key, field in fields_of(model).items():
         if (model.__name__, str(key)) in INTERNAL:
             continue
@@ -190,8 +191,9 @@ def table(model: type[BaseModel]) -> list[str]:
         if key in {"operations", "sizes"} and model is Config:
             default = "**required** without `training`"
         examples = " or ".join(f"`{key}: {in_flow(example)}`" for example in field.examples or ())
+        rows = advanced if field.json_schema_extra else usual
         rows.append(f"| {examples} | {meaning(field)} | {default} |")
-    return rows
+    return [*usual, *(advanced if len(advanced) > len(head) + 3 else [])]
 
 
 def strategies() -> list[str]:

@@ -21,7 +21,7 @@ from bench.model.comparisons import Change, Comparison, ExposedChange, Judgement
 from bench.model.conclusions import Summary
 from bench.model.errors import ConfigError, UnmeasurableError
 from bench.model.records import OPTIONS, Case, Json, Run
-from bench.model.units import format_seconds
+from bench.model.units import counted, format_seconds
 from bench.stats import intervals, verdicts
 from bench.stats.intervals import Floats, launch_interval
 from bench.stats.verdicts import FASTER, INCONCLUSIVE, SLOWER
@@ -378,8 +378,3 @@ def _of_occasions(before: Run, after: Run, keys: Sequence[str], by_occasion: Occ
             "the runs are of two occasions (neighbours, boots), taken to differ by as much as launches do until "
             f"the noise ledger has {FEWEST_OCCASIONS} runs of these cases: `ab` measures both sides on one occasion"
         )
-
-
-def counted(number: int, noun: str) -> str:
-    """Such as `1 case`, `2 cases`."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"

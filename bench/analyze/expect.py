@@ -19,6 +19,7 @@ from bench.model.comparisons import Check, CheckedTable
 from bench.model.conclusions import Interval, Summary
 from bench.model.errors import ConfigError, UnmeasurableError
 from bench.model.records import OPTIONS, Case
+from bench.model.units import counted
 from bench.stats import verdicts
 from bench.stats.intervals import CONFIDENCE, Floats
 
@@ -122,7 +123,7 @@ def _hardware(lines: Sequence[Expectation]) -> str:
 def _here(case: Case, place: Place | None) -> str:
     """The hardware of a run, in the words of `_hardware`."""
     if place is None:
-        return f"{case.world_size} ranks on {case.backend}, on hardware that the run does not tell"
+        return f"{counted(case.world_size, 'rank')} on {case.backend}, on hardware that the run does not tell"
     nodes = f"{place.hosts} nodes of " if place.hosts > 1 else ""
     devices = " and ".join(sorted(place.gpus)) or "unknown devices"
     return f"{nodes}{case.world_size // place.hosts}×{devices} on {case.backend}"
@@ -180,7 +181,8 @@ def least_of_two_nodes(expected: Expectations, pair: Case, gpus: frozenset[str])
         raise ConfigError(f"--against: for {_hardware(expected.expect)}; this is {_here(pair, place)}")
     if len({line.busbw for line in fitting}) > 1:
         raise UnmeasurableError(
-            f"the table has lines for {_fabrics(fitting)}, which nobody can tell apart here: use --least"
+            f"the table has lines for {_fabrics(fitting)}, which nobody can tell apart here: give the rate itself, "
+            "such as --against '250 GB/s'"
         )
     return fitting[0].busbw * (1 - _tolerance(fitting[0], expected))
 

@@ -279,7 +279,7 @@ def _examined(stage: _Stage, fleet: Fleet, nodes: Sequence[int], limit: float) -
     elif -fast > limit + slow:
         why = "so many nodes differ that nobody can say what is usual"
     if why is not None:
-        note = f"{why}: give --least or --against"
+        note = f"{why}: give the rate by --against"
         checks |= {node: NodeCheck(node, INCONCLUSIVE, None, note) for node in tested}
         return _Examined(checks, taken, comparable=False)
     scores, suspected = suspects(residuals, tested, limit)

@@ -28,7 +28,7 @@ from bench.catalog.operations import OPERATIONS, cycle
 from bench.catalog.subgroups import rounds
 from bench.model.conclusions import Finding, Matrix
 from bench.model.records import Case, Run, Samples
-from bench.model.units import format_bytes
+from bench.model.units import counted, format_bytes
 from bench.stats.intervals import Floats
 
 FEWEST_RANKS = 4
@@ -56,7 +56,7 @@ def slow_ranks_and_links(run: Run) -> tuple[list[Finding], list[str]]:
     silent: list[str] = []
     places = hosts(run)
     for case, launches in _by_case(run).items():
-        where = f"pairwise on {case.backend}, {case.world_size} ranks, {format_bytes(case.size_bytes)}"
+        where = f"pairwise on {case.backend}, {counted(case.world_size, 'rank')}, {format_bytes(case.size_bytes)}"
         if case.world_size < FEWEST_RANKS:
             silent.append(f"{where}: with fewer than {FEWEST_RANKS} ranks a slow rank and a slow link look the same")
             continue

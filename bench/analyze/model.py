@@ -26,7 +26,7 @@ from bench.catalog.backends import BACKENDS
 from bench.catalog.operations import OPERATIONS, ranks_together
 from bench.model.conclusions import Bound, Fit, Interval, Segment, Summary
 from bench.model.records import Case, Json, Run, case_order
-from bench.model.units import format_bytes, format_rate
+from bench.model.units import counted, format_bytes, format_rate
 from bench.stats import intervals
 from bench.stats.intervals import Floats
 
@@ -304,7 +304,7 @@ def impossible(run: Run, summaries: Sequence[Summary]) -> Iterable[str]:
         needed = least_bytes / summary.time_s.value
         if needed > TOLERANCE * way[1]:
             yield (
-                f"{case.op} of {format_bytes(case.size_bytes)} on {case.world_size} ranks would need "
+                f"{case.op} of {format_bytes(case.size_bytes)} on {counted(case.world_size, 'rank')} would need "
                 f"{format_rate(needed)} GB/s into one GPU, but {way[0]} carries {format_rate(way[1])}: "
                 "do not believe this number"
             )

@@ -19,7 +19,7 @@ from bench.analyze.training import samples_that_count, trains
 from bench.catalog import operations
 from bench.model.conclusions import Interval, Summary
 from bench.model.records import Case, Failure, Json, Run, Samples, Timings, case_order
-from bench.model.units import format_bytes, format_modes
+from bench.model.units import counted, format_bytes, format_modes
 from bench.stats import intervals
 from bench.stats.intervals import Floats
 from bench.stats.series import common_mode, outliers, over_launches, steady
@@ -309,7 +309,7 @@ def _of_aggregates(case: Case, launches: Sequence[Samples], failures: tuple[Fail
         stall=common_mode(series),
         stopped_by="imported",
         failures=failures,
-        warnings=(f"{len(failures)} of {len(launches)} launches failed",) if failures else (),
+        warnings=(f"{len(failures)} of {counted(len(launches), 'launch')} failed",) if failures else (),
         imported=" / ".join(dict.fromkeys(launch.statistic for launch in good)),
     )
 
@@ -334,6 +334,6 @@ def choice_changes(summaries: Sequence[Summary]) -> list[str]:
         begins = [ordered[0], *(after for before, after in pairwise(ordered) if before.chosen != after.chosen)]
         if len(begins) > 1:
             parts = [f"{summary.chosen} from {format_bytes(summary.case.size_bytes)} on" for summary in begins]
-            what = " ".join([case.op, case.dtype, f"{case.world_size} ranks", *case.extras])
+            what = " ".join([case.op, case.dtype, f"{counted(case.world_size, 'rank')}", *case.extras])
             sentences.append(f"{what}: {'; '.join(parts)}")
     return sentences

@@ -32,6 +32,7 @@ from bench.model.conclusions import (
 )
 from bench.model.records import Case, Run, Samples, Scenario, Timings
 from bench.model.training import PARTS, REFERENCE, InvariantCheck, RankMemory
+from bench.model.units import counted
 from bench.planning.footprint import alone_bytes
 from bench.stats import intervals
 from bench.stats.intervals import Floats
@@ -172,7 +173,7 @@ def disturbances(run: Run) -> list[str]:
             parts.append(f"too much of {whose} disturbed to leave it out, so all of those kept")
         if parts:
             case = scenario.case
-            where = " · ".join(filter(None, [case.model, case.backend, f"{case.world_size} ranks", case.link]))
+            where = " · ".join(filter(None, [case.model, case.backend, counted(case.world_size, "rank"), case.link]))
             warnings.append(f"{where}: {'; '.join(parts)}: other processes used the CPU")
     return warnings
 

@@ -79,7 +79,7 @@ def incomplete(run: Run) -> str:
     missing = _missing(run)
     if not missing or _budget_is_spent(run):
         return ""
-    return f"INCOMPLETE: {missing} of {run.plan.total} measurements missing (run --resume {run.path} goes on)"
+    return f"INCOMPLETE: {missing} of {run.plan.total} measurements missing (collbench run --resume {run.path} goes on)"
 
 
 def _missing(run: Run) -> int:

@@ -16,7 +16,7 @@ from bench.cli.job import run_task
 from bench.cli.measuring import planned, recording_of
 from bench.cli.sides import check_in_job, measure_sides
 from bench.cli.terminal import say
-from bench.cli.trust import LeaveLoopback, check_variables, side_variables
+from bench.cli.trust import Difference, LeaveLoopback, check_variables, difference
 from bench.config import documents, models, names
 from bench.config.models import Config
 from bench.launch.side_process import check_python
@@ -33,21 +33,21 @@ if TYPE_CHECKING:
     from bench.launch.coordinator import Coordinator
 
 
-def _option(flag: str, text: str, metavar: str) -> Any:
-    return typer.Option(flag, help=text, metavar=metavar)
-
-
 def ab(
     context: typer.Context,
     a: Annotated[Path, typer.Argument(help="The configuration of side A.", metavar="A")],
     b: Annotated[Path | None, typer.Argument(help="That of side B; the same if left out.", metavar="B")] = None,
     sets: Sets = [],  # noqa: B006 - typer reads the default
-    a_sets: Annotated[list[str], _option("--a-set", "Override one setting on side A only.", "KEY=VALUE")] = [],  # noqa: B006
-    b_sets: Annotated[list[str], _option("--b-set", "Override one setting on side B only.", "KEY=VALUE")] = [],  # noqa: B006
-    a_env: Annotated[list[str], _option("--a-env", "An environment variable of side A.", "NAME=VALUE")] = [],  # noqa: B006
-    b_env: Annotated[list[str], _option("--b-env", "An environment variable of side B.", "NAME=VALUE")] = [],  # noqa: B006
-    a_python: Annotated[str | None, _option("--a-python", "The interpreter of side A: another torch.", "FILE")] = None,
-    b_python: Annotated[str | None, _option("--b-python", "The interpreter of side B.", "FILE")] = None,
+    of_a: Annotated[
+        list[str],
+        typer.Option(
+            "--a",
+            help="Of side A only: a setting; a VARIABLE, whose name begins with a capital; or python=FILE, its "
+            "interpreter.",
+            metavar="KEY=VALUE",
+        ),
+    ] = [],  # noqa: B006
+    of_b: Annotated[list[str], typer.Option("--b", help="The same of side B only.", metavar="KEY=VALUE")] = [],  # noqa: B006
     budget: Annotated[str, typer.Option(help="Longest time to measure.", metavar="TIME")] = "5min",
     min_change: Annotated[
         str, typer.Option(help="Smallest change of time that matters.", metavar="SHARE")
@@ -67,11 +67,12 @@ def ab(
     code 1 if B is slower, or a case fails on B only; 3 if nothing was decided.
     """
     smallest, budget_s = share("--min-change", min_change), _seconds(budget)
+    differences = {"a": difference("--a", of_a), "b": difference("--b", of_b)}
     # If one side has an interpreter of its own, a resumed run must find the other's as well.
-    usual = sys.executable if a_python or b_python else None
+    usual = sys.executable if any(own.python for own in differences.values()) else None
     sides = {
-        "a": _side("a", names.path_of(a), [*sets, *a_sets], a_env, a_python, usual),
-        "b": _side("b", names.path_of(b or a), [*sets, *b_sets], b_env, b_python, usual),
+        letter: _side(f"--{letter}", names.path_of(config), sets, differences[letter], usual)
+        for letter, config in {"a": a, "b": b or a}.items()
     }
 
     def task(coordinator: "Coordinator | None") -> int:
@@ -86,7 +87,7 @@ def ab(
         measure_sides(path, coordinator, quiet)
         return exit_code(conclude_sides(path, plots, quiet))
 
-    return run_task(task, lambda: _fingerprint(a, b, [sets, a_sets, b_sets, a_env, b_env, budget, min_change, each]))
+    return run_task(task, lambda: _fingerprint(a, b, [sets, of_a, of_b, budget, min_change, each]))
 
 
 def _fingerprint(a: Path, b: Path | None, more: list[Any]) -> bytes:
@@ -94,16 +95,17 @@ def _fingerprint(a: Path, b: Path | None, more: list[Any]) -> bytes:
     return b"\0".join([*(documents.read(names.path_of(config)) for config in (a, b or a)), repr(more).encode()])
 
 
-def _side(letter: str, config: Path, sets: list[str], pairs: list[str], python: str | None, usual: str | None) -> Side:
+def _side(option: str, config: Path, sets: list[str], own: Difference, usual: str | None) -> Side:
     """What the command line asks of a side. usual: its interpreter where it names none."""
-    variables = side_variables(f"--{letter}-env", pairs)
     path = usual
-    if python is not None:
+    if own.python is not None:
         # Absolute, for a resume in another folder. Links stay: that of a virtual environment is what tells it.
-        path = str(Path.cwd() / (shutil.which(python) or python))
-        check_python(f"--{letter}-python", path)
-    words = [str(config), *sets, *pairs, *([python] if python else [])]
-    return Side(str(config), tuple(sets), variables, path, " ".join(words))
+        path = str(Path.cwd() / (shutil.which(own.python) or own.python))
+        check_python(f"{option} python", path)
+    settings = (*sets, *own.sets)
+    variables = [f"{name}={value}" for name, value in own.variables.items()]
+    words = [str(config), *settings, *variables, *([own.python] if own.python else [])]
+    return Side(str(config), settings, own.variables, path, " ".join(words))
 
 
 def _create(

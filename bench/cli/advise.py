@@ -28,9 +28,10 @@ from bench.cli.output import analyzed, show, write_report
 from bench.config.documents import dump
 from bench.machine import host
 from bench.model import units
-from bench.model.errors import ConfigError, UnmeasurableError
+from bench.model.errors import ConfigError, StoreError, UnmeasurableError
 from bench.model.records import Case, Scenario
 from bench.model.training import Shape
+from bench.model.units import counted
 from bench.planning import link_model
 from bench.planning.buckets import LIST_HEADER, ReadyTimes, read_gradients
 from bench.planning.link_model import LinkModel, costs_cpu
@@ -78,7 +79,9 @@ def advise(
     link: Annotated[
         str | None,
         typer.Option(
-            help="Latency, and bytes of the buffer over the time of an all-reduce, such as 2ms+1GB/s.", metavar="LINK"
+            help="Latency, and bytes of the buffer over the time of an all-reduce, such as 2ms+1GB/s; or a RUN of "
+            "all_reduce over sizes, measured or imported.",
+            metavar="LINK|RUN",
         ),
     ] = None,
     busbw: Annotated[
@@ -88,13 +91,9 @@ def advise(
             metavar="LINK",
         ),
     ] = None,
-    curve: Annotated[
-        str | None, typer.Option(help="A run of all_reduce over sizes, measured or imported.", metavar="RUN")
-    ] = None,
-    backend: Annotated[str | None, typer.Option(help="With --curve: take the series of this backend.")] = None,
     world_size: Annotated[
         int | None,
-        typer.Option(help="With --curve: take the series of this world size; with --busbw: of that link.", min=2),
+        typer.Option(help="Number of ranks on the link: with --busbw, or with a RUN of several.", min=2, metavar="N"),
     ] = None,
     uncertainty: Annotated[
         str, typer.Option(help="How far latency, rate and backward may be off.", metavar="SHARE")
@@ -106,15 +105,16 @@ def advise(
 
     With it what each leaves exposed, what saves more, and code to paste for what saves 1 % of a step. --verify measures
     the plans: with --from the model of that run, else the gradients and a backward that waits instead of computing. The
-    link is that run's own if no other is given; gloo if --curve names a run of gloo that was not imported; otherwise an
+    link is that run's own if no other is given; gloo if --link names a run of gloo that was not imported; otherwise an
     emulated one with the same cost.
     """
     if sum(source is not None for source in (model, gradients, recorded)) != 1:
         raise ConfigError(WHOSE)
-    if sum(source is not None for source in (link, busbw, curve)) > 1:
-        raise ConfigError("advise: give the link once, by --link, --busbw or --curve")
-    if curve is None and (backend is not None or (world_size is not None and busbw is None)):
-        raise ConfigError("advise: --backend and --world-size choose from a run, which --curve names")
+    if link is not None and busbw is not None:
+        raise ConfigError("advise: give the link once, by --link or --busbw")
+    curve, link = (None, link) if link is None or "+" in link else (link, None)
+    if curve is None and busbw is None and world_size is not None:
+        raise ConfigError("advise: --world-size is for --busbw, or for a run that --link names")
     if recorded is None and scenario is not None:
         raise ConfigError("advise: --scenario chooses from a run, which --from names")
     if recorded is not None and backward is not None:
@@ -133,13 +133,16 @@ def advise(
             raise ConfigError("advise: --busbw needs --world-size: bus bandwidth is 2(n - 1)/n times bytes over time")
         chosen = chosen.on(link_model.stated_by_bus(busbw, world_size))
     if curve is not None:
-        run = folders.read(folders.find(RESULTS, curve))
-        measured = link_model.measured(headlines(run), run.name, dtype, backend, world_size)
+        try:
+            run = folders.read(folders.find(RESULTS, curve))
+        except StoreError as error:
+            raise ConfigError(f"--link {error}; or write latency and rate, such as 2ms+1GB/s") from None
+        measured = link_model.measured(headlines(run), run.name, dtype, world_size)
         chosen = chosen.on(measured if run.imported is None else replace(measured, here=False))
     if chosen.link is None:
         raise ConfigError(
             "advise: say what the link is, by --link 2ms+1GB/s, by --busbw 50us+300GB/s --world-size 8, or by a run of "
-            "all_reduce (--curve RUN)"
+            "all_reduce (--link RUN)"
         )
     ready_times, cost = ReadyTimes.of_shape(chosen.shape), chosen.link.cost
     best = advisor.advise(ready_times, cost, Box(share, share, share).at_least(chosen.link.error))
@@ -182,7 +185,7 @@ class Chosen:
     link: LinkModel | None = None
 
     def on(self, link: LinkModel) -> "Chosen":
-        """The same on another link: gloo if --curve measured gloo here, else an emulated link of equal cost."""
+        """The same on another link: gloo if a run measured gloo here, else an emulated link of equal cost."""
         if link.here and link.ranks is not None:
             case = replace(self.scenario.case, backend="gloo", world_size=link.ranks, link="")
             return Chosen(self.shape, replace(self.scenario, case=case, link=None), link)
@@ -235,6 +238,6 @@ def _of_run(name: str, wanted: str | None) -> Chosen:
     if scenario.link is not None:
         link = LinkModel(cost, f"the run's own link, {case.link}, as emulated", case.link)
     else:
-        words = f"the run's own {case.backend}, {case.world_size} ranks, as its calls took"
+        words = f"the run's own {case.backend}, {counted(case.world_size, 'rank')}, as its calls took"
         link = LinkModel(cost, words, case.link, costs_cpu(case.backend), ranks=case.world_size)
     return Chosen(shapes[scenario], scenario, link)

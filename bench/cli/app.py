@@ -9,6 +9,7 @@ Verbs are short: they read, call one or two modules and print.
 
 import functools
 import os
+import re
 import sys
 import tempfile
 import traceback
@@ -21,6 +22,7 @@ import typer
 
 from bench import __version__
 from bench.cli.terminal import say
+from bench.config import names
 from bench.machine import environment
 from bench.model.deferred import Deferred
 from bench.model.errors import INTERRUPTED, UNEXPECTED, BenchError
@@ -71,7 +73,7 @@ VERBS = {
         "ab:ab",
         "Measure",
         "Is B slower than A? Two configurations, environments or Pythons, in turn.",
-        "ab smoke --b-env OMP_NUM_THREADS=2 --budget 30s",
+        "ab smoke --b OMP_NUM_THREADS=2 --budget 30s",
     ),
     "replay": Verb(
         "run:replay",
@@ -91,7 +93,7 @@ VERBS = {
     "report": Verb(
         "look:report",
         "Look",
-        "Print a run's tables, and write its report again from its samples; --plots draws it.",
+        "Print a run's tables; write its report and draw its pictures from its samples.",
         "report docs/example/before",
     ),
     "compare": Verb(
@@ -138,12 +140,21 @@ def call(arguments: Sequence[str]) -> int:
     words = [*arguments, *environment.words_to_complete()]
     named = next((word for word in words if word in VERBS), None)
     try:
-        _app(named)(list(arguments), prog_name=NAME, obj=list(arguments))
-    except SystemExit as end:
-        if isinstance(end.__context__, typer.Abort):  # Ctrl-C while the words were read
-            return INTERRUPTED
-        return end.code if isinstance(end.code, int) else 1 if end.code else 0
-    return 0
+        # Exit codes of verbs come back as values, and so does that of Ctrl-C while the words are read.
+        app, given = _app(named), list(arguments)
+        return int(app(given or ["--help"], prog_name=NAME, obj=given, standalone_mode=False))
+    except typer.TyperException as error:
+        say(f"error: {_usage(error)}", err=True)
+        return BenchError.exit_code
+
+
+def _usage(error: Any) -> str:
+    """What is wrong with the words of a command line, on one line that says what is allowed."""
+    text = " ".join(error.format_message().split()).rstrip(".")
+    if unknown := re.match("No such command '(.*?)'", text):
+        return f"{unknown[1]}: no such verb{names.allowed(unknown[1], [*VERBS])}"
+    text = text.replace("Value error, ", "").replace("Input should", "it should")
+    return f"{text[0].lower()}{text[1:]} (see: {error.ctx.command_path if error.ctx else NAME} --help)"
 
 
 def _app(named: str | None) -> typer.Typer:
@@ -151,7 +162,6 @@ def _app(named: str | None) -> typer.Typer:
     app = typer.Typer(
         name=NAME,
         help=DESCRIPTION,
-        no_args_is_help=True,
         context_settings=HELP,
         pretty_exceptions_enable=False,
         epilog=EXIT_CODES,

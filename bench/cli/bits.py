@@ -19,7 +19,7 @@ from bench.cli.app import PLOTS, Sets
 from bench.cli.job import run_task
 from bench.cli.output import show
 from bench.cli.terminal import say
-from bench.cli.trust import LeaveLoopback, check_variables, side_variables
+from bench.cli.trust import Difference, LeaveLoopback, check_variables, difference
 from bench.config import models, names
 from bench.launch import bits as launching
 from bench.launch import mpirun, sweep
@@ -29,6 +29,7 @@ from bench.machine import environment, host, processes
 from bench.model.comparisons import BitsRow
 from bench.model.errors import ConfigError, UnmeasurableError
 from bench.model.records import Plan
+from bench.model.units import counted
 from bench.planning import bits as planning
 from bench.planning import plan as plans
 from bench.planning.footprint import arena_bytes
@@ -52,14 +53,13 @@ def bits(
         list[str],
         typer.Option(help="A variation that must be identical, or all; several times.", metavar="VARIATION"),
     ] = [],  # noqa: B006
-    b_python: Annotated[
-        str | None, typer.Option("--b-python", help="Compare with this interpreter: another torch.", metavar="FILE")
-    ] = None,
-    b_env: Annotated[
-        list[str], typer.Option("--b-env", help="Compare with ranks that have this variable.", metavar="NAME=VALUE")
+    of_b: Annotated[
+        list[str],
+        typer.Option(
+            "--b", help="Compare with a side B: python=FILE, another torch; or VARIABLE=VALUE.", metavar="KEY=VALUE"
+        ),
     ] = [],  # noqa: B006
     leave_loopback: LeaveLoopback = False,
-    plots: Annotated[bool, typer.Option(help="Draw the picture at the end.")] = True,
 ) -> int:
     """Calls again, in fresh processes, as part of a larger message, otherwise aligned or placed, by other algorithms.
 
@@ -70,28 +70,28 @@ def bits(
         if coordinator is not None:
             raise UnmeasurableError("bits compares on one machine: start it once, outside the job")
         path = names.path_of(config)
-        rows, name = _compared(path, sets, b_python, side_variables("--b-env", b_env), leave_loopback)
-        _written(rows, name, plots)
+        rows, name = _compared(path, sets, difference("--b", of_b), leave_loopback)
+        _written(rows, name)
         return _code(rows, require)
 
     return run_task(task, lambda: b"")
 
 
-def _compared(
-    path: Path, sets: list[str], python: str | None, variables: dict[str, str], leave_loopback: bool
-) -> tuple[list[BitsRow], str]:
+def _compared(path: Path, sets: list[str], side_b: Difference, leave_loopback: bool) -> tuple[list[BitsRow], str]:
     """Have ranks make the results, and compare them. Returns the rows, and the name of the configuration."""
     from bench.analyze import bits as analysis  # here: loads numpy
 
+    if side_b.sets:
+        raise ConfigError(f"--b {side_b.sets[0]}: side B has the same settings; write python=FILE or VARIABLE=VALUE")
     settings, _ = models.load(path, sets)
     unsupported = host.unsupported_platform()
     if unsupported:
         raise UnmeasurableError(unsupported)
     seed = settings.seed if settings.seed is not None else secrets.randbelow(2**32)
     plan = _comparable(plans.expand(settings, host.machine(), seed), path)
-    if python is not None:
-        check_python("--b-python", python)
-    check_variables([*encoding.variables_of(plan), *variables.items()], None, leave_loopback)
+    if side_b.python is not None:
+        check_python("--b python", side_b.python)
+    check_variables([*encoding.variables_of(plan), *side_b.variables.items()], None, leave_loopback)
     with RendezvousFolder() as private, contextlib.ExitStack() as stack:
         status = stack.enter_context(Console(stderr=True).status("starting ranks"))
         made = [private.place()]
@@ -101,13 +101,13 @@ def _compared(
                 launcher,
                 made[0],
                 begun=lambda launch: status.update(
-                    f"{launch.backend}, {launch.world_size} ranks, launch {launch.number}: {len(launch.cases)} cases"
+                    f"{launch.backend}, {counted(launch.world_size, 'rank')}, launch {launch.number}"
                 ),
             )
-        if python or variables:
+        if side_b.python or side_b.variables:
             status.update("side B")
             made.append(private.place())
-            _other_side(plan, made[1], python or sys.executable, variables)
+            _other_side(plan, made[1], side_b.python or sys.executable, side_b.variables)
         rows = analysis.compared(plan, [(folder, launching.facts_of(folder)) for folder in made])
     return rows, plan.name
 
@@ -155,15 +155,15 @@ def _other_side(plan: Plan, folder: Path, python: str, variables: dict[str, str]
         raise UnmeasurableError(f"side B: {why}")
 
 
-def _written(rows: list[BitsRow], name: str, plots: bool) -> None:
+def _written(rows: list[BitsRow], name: str) -> None:
     """Print the table and what differs; write the documents and the picture below plots/."""
     folder = PLOTS / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-bits-{name}"
     folders.make_folder(folder)
-    pictures = catalogue.draw_bits(rows, folder) if plots else None
+    picture = catalogue.draw_bits(rows, folder)
     folders.write(folder / DATA, json.dumps(report.as_json(rows), indent=1) + "\n")
-    folders.write(folder / DOCUMENT, report.document(rows, name, pictures.name if pictures else None))
+    folders.write(folder / DOCUMENT, report.document(rows, name, picture.name if picture else None))
     show("\n\n".join([report.brief(rows), report.headline(rows)]))
-    say(f"\n{folder / DOCUMENT}\n{folder / DATA}" + (f"\n{pictures}" if pictures else ""))
+    say(f"\n{folder / DOCUMENT}\n{folder / DATA}" + (f"\n{picture}" if picture else ""))
 
 
 def _code(rows: list[BitsRow], require: list[str]) -> int:
@@ -177,7 +177,7 @@ def _code(rows: list[BitsRow], require: list[str]) -> int:
     ]
     broken = [row for row in demanded if row.wrong or not row.identical]
     for row in broken:
-        where = f"{row.case.op} {row.case.dtype}, {row.case.world_size} ranks"
+        where = f"{row.case.op} {row.case.dtype}, {counted(row.case.world_size, 'rank')}"
         say(f"not identical: {where}, {row.variation}", err=True)
     return 1 if broken else 0
 

@@ -10,7 +10,7 @@ from bench.cli.app import PLOTS, RESULTS
 from bench.cli.terminal import say
 from bench.model import units
 from bench.model.comparisons import Comparison
-from bench.model.errors import ConfigError
+from bench.model.errors import ConfigError, UnmeasurableError
 from bench.store import folders, ledger
 
 MIN_CHANGE = 0.05
@@ -59,6 +59,11 @@ def compare_runs(
 
     old = folders.read(before)
     new = old if after == before else folders.read(after)
+    for run in (old, new):
+        if not run.samples:
+            raise UnmeasurableError(
+                f"{run.name}: interrupted before its first sample: collbench run --resume {run.path} measures it"
+            )
     return compare.compare_runs(old, new, min_change, noise_floor, across, ledger.read(RESULTS), label)
 
 
@@ -77,18 +82,19 @@ def compare_sides(path: Path) -> Comparison:
 
 
 def conclude_sides(path: Path, plots: bool, quiet: bool = False) -> Comparison:
-    """Print the comparison of two sides, write it into the run's folder, and draw it. quiet: print the verdict only."""
+    """Print the comparison of two sides, write it into a folder, and draw it. quiet: print the verdict only."""
     from bench.report import comparison, machine_format, markdown
 
     result = compare_sides(path)
     text = comparison.document(result)
     output.show(text, quiet)
-    if output.is_ours(path):
-        written = {folders.REPORT: markdown.safe(text), folders.SUMMARY: machine_format.comparison_csv(result)}
-        for name, content in written.items():
-            folders.write(path / name, content)
-        if not quiet:
-            say("\n" + "\n".join(str(path / name) for name in written))
+    written = {folders.REPORT: markdown.safe(text), folders.SUMMARY: machine_format.comparison_csv(result)}
+    folder = output.documents_at(path)
+    folders.make_folder(folder)
+    for name, content in written.items():
+        folders.write(folder / name, content)
+    if not quiet:
+        say("\n" + "\n".join(str(folder / name) for name in written))
     if plots:
         picture = _draw(result, PLOTS / path.resolve().name)
         if picture is not None and not quiet:

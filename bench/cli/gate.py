@@ -61,11 +61,12 @@ def gate(
     allow: Annotated[
         str, typer.Option(help="Share of the usual rate that a node must reach.", metavar="SHARE")
     ] = ALLOWED,
-    least: Annotated[
-        str | None, typer.Option(help="Bus bandwidth that two nodes must reach, such as '250 GB/s'.", metavar="RATE")
-    ] = None,
     against: Annotated[
-        Path | None, typer.Option(help="Or a table (configs/expected/…) that has it for two nodes.", metavar="FILE")
+        str | None,
+        typer.Option(
+            help="Bus bandwidth that two nodes must reach: '250 GB/s', or a table (configs/expected/…) that has it.",
+            metavar="RATE|FILE",
+        ),
     ] = None,
     quiet: Quiet = False,
 ) -> int:
@@ -74,19 +75,20 @@ def gate(
     Writes gate.json, and the names of nodes that fail into taint.txt.
     """
 
-    if least is not None and against is not None:
-        raise ConfigError("gate: --least or --against, not both")
     path = names.path_of(config_file)
+    try:
+        allowed = parse_share(allow)
+        # A rate begins with its number, which no name of a table does.
+        least_rate = parse_rate(against) if against and against[0].isdigit() else None
+    except ValueError as error:
+        raise ConfigError(f"gate --allow {allow} --against {against}: {error}") from None
+    table = expected.load(names.path_of(Path(against), names.EXPECTED)) if against and least_rate is None else None
 
     def task(coordinator: "Coordinator | None") -> int:
         from bench.launch.supervisor import START_ALLOWANCE_S  # here: it is for those who measure
 
         settings, raw = models.load(path, sets)
         analysis.check(settings, path)
-        try:
-            allowed, least_rate = parse_share(allow), None if least is None else parse_rate(least)
-        except ValueError as error:
-            raise ConfigError(f"gate --allow {allow} --least {least}: {error}") from None
         ranks_of_host: dict[str, list[int]] = {}
         handshakes = coordinator.handshakes if coordinator is not None else []
         for handshake in handshakes:
@@ -97,10 +99,10 @@ def gate(
                 "(plan CONFIG --verb gate --launcher NAME --nodes N makes the file)"
             )
         fleet = _Fleet(settings, raw, ranks_of_host, coordinator, context.obj, quiet)
-        if against is not None:
-            table = expected.load(names.path_of(against, names.EXPECTED))
+        least = least_rate
+        if table is not None:
             gpus = (gpu for handshake in handshakes for gpu in handshake["host"].get("gpus") or [])
-            least_rate = expect.least_of_two_nodes(table, fleet.pair, frozenset(str(gpu.get("name")) for gpu in gpus))
+            least = expect.least_of_two_nodes(table, fleet.pair, frozenset(str(gpu.get("name")) for gpu in gpus))
         usual_s, most_s = analysis.estimates_s(settings, fleet.machine, list(map(len, ranks_of_host.values())))
         if not quiet:
             hung_s = settings.timeout + START_ALLOWANCE_S
@@ -109,7 +111,7 @@ def gate(
                 f"suspected, and at most {format_seconds(hung_s)} more for each that hangs"
             )
         # Seconds of a pair of nodes at the bus bandwidth that it must reach.
-        least_s = (operations.busbw(fleet.pair, 1.0) or 0.0) / least_rate if least_rate else None
+        least_s = (operations.busbw(fleet.pair, 1.0) or 0.0) / least if least else None
         verdict = analysis.examine(fleet, allowed, least_s)
         hosts = list(ranks_of_host)
         fewest, most = min(map(len, ranks_of_host.values())), max(map(len, ranks_of_host.values()))
@@ -130,7 +132,7 @@ def gate(
             say(f"\n{fleet.folder / VERDICT}\n{fleet.folder / TAINTED}")
         return EXIT_CODES[verdict.verdict]
 
-    given = [*sets, allow, least or "", str(against or "")]
+    given = [*sets, allow, against or ""]
     return run_task(task, lambda: b"\0".join([documents.read(path), *map(str.encode, given)]), partial=True)
 
 

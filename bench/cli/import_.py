@@ -61,7 +61,7 @@ def import_(
     if name is not None and not re.fullmatch(NAME_PATTERN, name):
         raise ConfigError(f"--name {name!r}: letters, digits, dots, dashes and underscores, 64 at most")
     options = Options(world_size, operation)
-    title = name or re.sub(r"[^A-Za-z0-9._-]+", "-", files[0].stem).strip("-._")[:60] or "imported"
+    title = name or re.sub(r"[^\w.-]+", "-", files[0].stem).strip("-._")[:60] or "imported"
     readings = []
     with memory.limited(files):
         for file in files:

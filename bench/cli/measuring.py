@@ -129,7 +129,7 @@ def measured(
     try:
         return _conclude(path, plots, tables, quiet)
     except KeyboardInterrupt:
-        say(f"interrupted; all of it was measured and is kept: report {path.name} writes the report", err=True)
+        say(f"interrupted; everything was measured and is kept; collbench report {path.name} shows it", err=True)
         raise
 
 
@@ -269,7 +269,7 @@ def _marked(path: Path) -> Iterator[None]:
     except KeyboardInterrupt:
         with contextlib.suppress(StoreError):
             mark("interrupted")
-        say(f"interrupted; what was measured is kept, go on with: run --resume {path}", err=True)
+        say(f"interrupted; what was measured is kept, go on with: collbench run --resume {path}", err=True)
         raise
     except BaseException:
         with contextlib.suppress(StoreError):

@@ -1,6 +1,7 @@
 """Print text for people as wide as the terminal is, and write the report of a run.
 
 Documents go into the folder of the run, pictures below plots/.
+Documents of a run outside results/ go with its pictures.
 """
 
 import os
@@ -31,14 +32,6 @@ def _columns() -> int:
     return shutil.get_terminal_size((80, 24)).columns
 
 
-def is_ours(path: Path) -> bool:
-    """Whether a run's folder may be written to unasked: it lies in results/ here, and its owner allows it.
-
-    Others may be kept in version control, or belong to somebody else.
-    """
-    return RESULTS.resolve() in path.resolve().parents and os.access(path, os.W_OK)
-
-
 def analyzed(run: Run) -> Analysis:
     """All conclusions from a run, with what is advised on buckets where it trained."""
     from bench.analyze.analysis import analyze  # here: loads numpy and scipy
@@ -51,6 +44,15 @@ def analyzed(run: Run) -> Analysis:
     return with_advice(run, analysis)
 
 
+def documents_at(path: Path) -> Path:
+    """The folder for documents of the run in `path`: its own if it lies in results/ here and may be written to.
+
+    Other runs may be kept in version control, or belong to somebody else: their documents stand beside their pictures.
+    """
+    ours = RESULTS.resolve() in path.resolve().parents and os.access(path, os.W_OK)
+    return path if ours else PLOTS / path.resolve().name
+
+
 def conclude(
     run: Run,
     analysis: Analysis,
@@ -58,26 +60,28 @@ def conclude(
     output: Path | None = None,
     quiet: bool = False,
     tables: bool = True,
+    paper: bool = False,
 ) -> None:
     """Print the tables of a run, write its report, then print caveats and answer. quiet: print one line.
 
-    tables: False leaves them out, where they were printed already.
+    tables: False leaves them out, where they were printed already. For the others see `write_report`.
     """
     from bench.report import document  # here: it loads what writes tables
 
     head, ending = document.terminal(run, analysis)
     if tables and not quiet:
         show(f"{head}\n")
-    written = write_report(run, analysis, plots, output)
+    written = write_report(run, analysis, plots, output, paper)
     show(document.brief(run, analysis) if quiet else "\n".join([*written, "", ending]).rstrip(), quiet)
 
 
-def write_report(run: Run, analysis: Analysis, plots: bool, output: Path | None = None) -> list[str]:
-    """Write the documents, with pictures if `plots` or if some exist.
+def write_report(
+    run: Run, analysis: Analysis, plots: bool, output: Path | None = None, paper: bool = False
+) -> list[str]:
+    """Write the documents, with pictures if `plots` or if some exist. Returns the paths of what was written.
 
-    A run in a folder that `run --output` named has its pictures there, too. output: the folder of the documents; that
-    of the run if None. Returns lines to print: what was written, and why the
-    rest was not.
+    A run in a folder that `run --output` named has its documents and pictures there. output: the folder of the
+    documents; that of `documents_at` if None. paper: pictures are drawn as PDF, too.
     """
     from bench.report import document  # here: it loads what writes tables
 
@@ -85,12 +89,10 @@ def write_report(run: Run, analysis: Analysis, plots: bool, output: Path | None 
     # A side of a run has a name with a colon, which is no name for a folder everywhere.
     name = run.name.replace(":", "-") if "side" in run.manifest else run.path.resolve().name
     pictures_at = run.path / "plots" if chosen else PLOTS / name
-    pictures = catalogue.draw(run, analysis, pictures_at) if plots else catalogue.drawn(pictures_at)
-    if output is None and not chosen and not is_ours(run.path):
-        note = f"The report was not written: {run.path} is not a folder of {RESULTS}/ here (report --output FOLDER)."
-        return [*([str(pictures_at)] if plots and pictures else []), note]
-    folder = output or run.path
+    pictures = catalogue.draw(run, analysis, pictures_at, paper) if plots else catalogue.drawn(pictures_at)
+    folder = output or (run.path if chosen else documents_at(run.path))
+    folders.make_folder(folder)
     written = document.documents(run, analysis, pictures, pictures_at, folder)
-    for name, content in written.items():
-        folders.write(folder / name, content)
-    return [str(folder / name) for name in written] + [str(pictures_at)] * bool(pictures)
+    for file_name, content in written.items():
+        folders.write(folder / file_name, content)
+    return [str(folder / file_name) for file_name in written] + [str(pictures_at)] * bool(pictures)

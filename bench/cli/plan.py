@@ -41,10 +41,12 @@ def plan(
     launcher: Annotated[
         LauncherName | None, typer.Option(help="Print the file that starts the run on several hosts with this one.")
     ] = None,
-    nodes: Annotated[int, typer.Option(help="With --launcher: how many hosts.", metavar="N")] = 2,
+    nodes: Annotated[
+        int | None, typer.Option(help="With --launcher: how many hosts (default: 2).", metavar="N", min=1)
+    ] = None,
     ranks_per_node: Annotated[
         int | None,
-        typer.Option(help="With --launcher; left out: for the largest world size, or 8 with GPUs."),
+        typer.Option(help="With --launcher; left out: for the largest world size, or 8 with GPUs.", min=1),
     ] = None,
     verb: Annotated[JobVerb, typer.Option(help="With --launcher: what the job is to do.")] = JobVerb.RUN,
 ) -> int:
@@ -56,10 +58,13 @@ def plan(
     if config is None:
         raise BenchError("plan: give a configuration (plan gloo) or --from RUN")
     if launcher is not None:
-        say(launch_file_for(config, sets, launcher, nodes, ranks_per_node, verb), nl=False)
+        say(launch_file_for(config, sets, launcher, nodes or USUAL_NODES, ranks_per_node, verb), nl=False)
         return 0
-    if verb != JobVerb.RUN:
-        raise BenchError(f"plan --verb {verb}: it is for --launcher")
+    if nodes is not None or ranks_per_node is not None or verb != JobVerb.RUN:
+        raise BenchError(
+            "plan: --nodes, --ranks-per-node and --verb are for the file of a launcher: add --launcher "
+            f"({', '.join(LauncherName)})"
+        )
     asked = source(config)
     settings = configuration.parse(asked.raw, asked.name, sets, asked.default_name)
     unsupported = host.unsupported_platform()
@@ -90,6 +95,8 @@ def _needs(name: str, precision: str) -> int:
         wanted = parse_share(precision)
     except ValueError as error:
         raise BenchError(f"--precision: {error}") from None
+    if wanted == 0:
+        raise BenchError(f"--precision {precision}: no number of launches reaches it; write more than 0, such as 5%")
     path = folders.find(RESULTS, name)
     run = folders.read(path)
     show(findings.needs(*needs(run, summarize(run), wanted), wanted))
@@ -98,8 +105,8 @@ def _needs(name: str, precision: str) -> int:
 
 # The hosts are unknown: assume memory for everything, and the last-level cache of a usual server.
 PLENTY_BYTES, USUAL_CACHE_BYTES = 2**60, 32 * 2**20
-# GPUs of a usual server.
-USUAL_GPUS = 8
+# GPUs of a usual server; and a job without --nodes.
+USUAL_GPUS, USUAL_NODES = 8, 2
 
 
 def launch_file_for(
@@ -109,8 +116,6 @@ def launch_file_for(
 
     Without world sizes: one a GPU of a usual server, or one a host.
     """
-    if nodes < 1 or (each is not None and each < 1):
-        raise BenchError("plan --launcher: --nodes and --ranks-per-node are 1 or more")
     settings, _ = configuration.load(names.path_of(config), sets)
     return launch_file(launcher, wanted(settings, config, sets, nodes, each, verb))
 

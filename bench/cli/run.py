@@ -100,81 +100,75 @@ def replay(
             metavar="TRACE...",
         ),
     ],
-    backend: Annotated[
-        str | None, typer.Option(help="nccl where two ranks have a GPU each, else gloo.", metavar="NAME")
-    ] = None,
     world_size: Annotated[
         int | None, typer.Option(help="Ranks; as recorded if each has a core or a GPU.", metavar="N", min=1)
     ] = None,
-    gaps: Annotated[
-        bool, typer.Option("--gaps", help="Pause between calls as the job did; needs a timeline (Kineto).")
-    ] = False,
     look: Annotated[
         bool, typer.Option("--look", help="Measure nothing: say where the job's time in calls went.")
     ] = False,
     save: Annotated[
-        Path | None, typer.Option(help="With --look: write the calls to this new file (.calls.jsonl).")
+        Path | None,
+        typer.Option(
+            help="With --look: write this new file: the calls (.calls.jsonl), or a sweep of their sizes (.yaml).",
+            metavar="FILE",
+        ),
     ] = None,
-    as_config: Annotated[
-        bool, typer.Option("--as-config", help="With --look: print a sweep with the job's operations and sizes.")
-    ] = False,
     sets: Sets = [],  # noqa: B006 - typer reads the default
     leave_loopback: LeaveLoopback = False,
     plots: Annotated[bool, typer.Option(help="Draw the plots at the end.")] = True,
 ) -> int:
     """Reads Kineto, PyTorch execution traces, flight recorders, NCCL Inspector, and saved lists of calls.
 
-    With all ranks' files it tells moving data from waiting for late ranks, and each rank makes its own calls.
+    With all ranks' files it tells moving data from waiting for late ranks, and each rank makes its own calls. The
+    backend is nccl where two ranks have a GPU each, else gloo; --set backends=[gloo] chooses, and --set gaps=recorded
+    lets ranks pause between calls as the job did.
     """
     if look:
-        return _look(traces, save, as_config, plots)
-    if save is not None or as_config:
-        raise ConfigError("replay: --save and --as-config go with --look")
+        return _look(traces, save, plots)
+    if save is not None:
+        raise ConfigError("replay: --save goes with --look")
 
     def task(coordinator: "Coordinator | None") -> int:
-        asked = _configuration(traces, backend, world_size, gaps, coordinator)
+        asked = _configuration(traces, world_size, coordinator)
         return start(asked, sets, plots, coordinator, context.obj, leave_loopback)
 
-    given = [*map(str, traces), *sets, f"{backend} {world_size} {gaps}"]
+    given = [*map(str, traces), *sets, str(world_size)]
     return run_task(task, lambda: b"\0".join(map(str.encode, given)))
 
 
-def _look(paths: list[Path], save: Path | None, as_config: bool, plots: bool) -> int:
-    """Print where the time of a recorded job went, or a sweep of its calls; write the calls to `save`."""
+def _look(paths: list[Path], save: Path | None, plots: bool) -> int:
+    """Print where the time of a recorded job went; write its calls, or a sweep of them, to `save`."""
     from bench.analyze.recorded import recorded_job
     from bench.importers import traces
     from bench.report import findings, listings
 
-    if save is not None and not call_file.is_call_list(save):
-        raise ConfigError(f"--save {save}: the name of a list of calls ends in {call_file.SUFFIX}")
+    if save is not None and not (call_file.is_call_list(save) or save.suffix == ".yaml"):
+        raise ConfigError(f"--save {save}: a list of calls ends in {call_file.SUFFIX}, a sweep in .yaml")
+    if save is not None and save.exists():
+        raise ConfigError(f"--save {save}: it exists already")
     recorded = traces.read(paths)
-    if save is not None:
-        if save.exists():
-            raise ConfigError(f"--save {save}: it exists already")
+    if save is not None and save.suffix == ".yaml":
+        folders.write(save, listings.calls_config(recorded, paths[0].name) + "\n")
+    elif save is not None:
         folders.write(save, call_file.to_text(recorded))
     written = [str(save)] if save is not None else []
-    if as_config:
-        say(listings.calls_config(recorded, paths[0].name))
-    else:
-        job = recorded_job(recorded)
-        show("\n\n".join(findings.recorded_parts(job)))
-        if plots and job.total is not None:
-            analysis = Analysis((), (), Diagnosis((), ()), recorded=job)
-            written.append(str(catalogue.draw_recorded(analysis, PLOTS / f"look-{_name_of(paths)}")))
+    job = recorded_job(recorded)
+    show("\n\n".join(findings.recorded_parts(job)))
+    if plots and job.total is not None:
+        analysis = Analysis((), (), Diagnosis((), ()), recorded=job)
+        written.append(str(catalogue.draw_recorded(analysis, PLOTS / f"look-{_name_of(paths)}")))
     if written:
-        say("\n" + "\n".join(written), err=as_config)
+        say("\n" + "\n".join(written))
     return 0
 
 
 def _name_of(paths: list[Path]) -> str:
     """A name for what is made of these files."""
     name = paths[0].resolve().name.split(".")[0]
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:50].strip("-._") or "job"
+    return re.sub(r"[^\w.-]+", "-", name)[:50].strip("-._") or "job"
 
 
-def _configuration(
-    paths: list[Path], backend: str | None, world_size: int | None, gaps: bool, coordinator: "Coordinator | None"
-) -> ConfigSource:
+def _configuration(paths: list[Path], world_size: int | None, coordinator: "Coordinator | None") -> ConfigSource:
     """The configuration that `run` would take for the same."""
     from bench.importers import traces
     from bench.machine import host
@@ -183,7 +177,7 @@ def _configuration(
     machine = host.machine()
     # A replay needs several ranks, so it takes GPUs only where each rank has one.
     few = coordinator is None and machine.gpus < max(FEWEST_RANKS, world_size or 0)
-    chosen = backend or ("gloo" if "nccl" in machine.backends_missing or few else "nccl")
+    chosen = "gloo" if "nccl" in machine.backends_missing or few else "nccl"
     here = (
         (machine.gpus if chosen == "nccl" else machine.cores) if coordinator is None else coordinator.place.world_size
     )
@@ -195,7 +189,6 @@ def _configuration(
         f"world_sizes: [{ranks}]",
         "operations: [replay]",
         f"recording: {json.dumps([str(path) for path in paths])}",
-        f"gaps: {'recorded' if gaps else 'none'}",
         "launches: 5",
     ]
     return ConfigSource("\n".join([*lines, ""]).encode(), str(paths[0]), name)

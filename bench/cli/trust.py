@@ -6,6 +6,7 @@ that allows it. Starts and imports nothing but an interpreter that was confirmed
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -34,17 +35,34 @@ LeaveLoopback = Annotated[
 ]
 
 
-def side_variables(option: str, pairs: Sequence[str]) -> dict[str, str]:
-    """The variables that the command line gives one side. option: such as `--b-env`; raises ConfigError with it."""
-    variables = {}
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What only one of two sides has: settings, environment variables, and an interpreter; None: the usual one."""
+
+    sets: tuple[str, ...]
+    variables: dict[str, str]
+    python: str | None
+
+
+def difference(option: str, pairs: Sequence[str]) -> Difference:
+    """What the command line gives one side, as KEY=VALUE each. option: such as `--b`; raises ConfigError with it.
+
+    A key that begins with a capital letter is a variable, `python` is the interpreter, and all others are settings.
+    """
+    sets, variables, python = [], {}, None
     for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals or not name.isidentifier():
-            raise ConfigError(f"{option} {name}: write NAME=VALUE")
-        if reason := unsettable(name, value, fresh=True):
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise ConfigError(f"{option} {pair}: write a setting, a VARIABLE or python, each with =VALUE behind it")
+        if key == "python":
+            python = value
+        elif not key[0].isupper():
+            sets.append(pair)
+        elif reason := unsettable(key, value, fresh=True):
             raise ConfigError(f"{option} {pair}: {reason}")
-        variables[name] = value
-    return variables
+        else:
+            variables[key] = value
+    return Difference(tuple(sets), variables, python)
 
 
 def check_variables(

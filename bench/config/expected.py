@@ -117,8 +117,8 @@ def _option(option: Option) -> Any:
         example = example[-1] if isinstance(example, list) else example
     about = f"{option.about[0].upper()}{option.about[1:]}."
     if option.name in OPEN:
-        return written | None, key(f"{about} Without it, any.", example, default=None)
-    return written, key(about, example, default=option.default)
+        return written | None, key(f"{about} Without it, any.", example, default=None, advanced=True)
+    return written, key(about, example, default=option.default, advanced=option.name != "metric")
 
 
 if TYPE_CHECKING:

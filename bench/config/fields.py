@@ -6,6 +6,7 @@ the value and what is allowed, or `problem_at` for a value within its own; `vali
 """
 
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Self, TypeVar
@@ -18,6 +19,7 @@ from pydantic import (
     Field,
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
+    JsonValue,
     ModelWrapValidatorHandler,
     ValidationError,
     WithJsonSchema,
@@ -109,9 +111,13 @@ class Strict(BaseModel):
         return section
 
 
-def key(about: str, *examples: object, default: Any = ..., alias: str | None = None) -> Any:
-    """A key of a section: what it is, examples of its value, and the value without it; none where it is required."""
-    return Field(default, alias=alias, description=about, examples=[*examples])
+def key(about: str, *examples: object, default: Any = ..., alias: str | None = None, advanced: bool = False) -> Any:
+    """A key of a section: what it is, examples of its value, and the value without it; none where it is required.
+
+    advanced: few need it, so the page lists it apart; the JSON Schema has it as `x-advanced`.
+    """
+    extra: dict[str, JsonValue] = {"x-advanced": True} if advanced else {}
+    return Field(default, alias=alias, description=about, examples=[*examples], json_schema_extra=extra or None)
 
 
 def fields_of(section: type[BaseModel]) -> dict[str, FieldInfo]:
@@ -210,6 +216,7 @@ def _distinct(values: list[Any]) -> list[Any]:
 
 
 def _name(name: str) -> str:
+    name = unicodedata.normalize("NFC", name)  # some systems write ü as u and two dots
     if not re.fullmatch(NAME_PATTERN, name):
         raise ValueError(f"{name!r} is no name; letters, digits, dots, dashes and underscores are allowed, 64 at most")
     return name
@@ -229,6 +236,12 @@ def _variable_value(value: Any) -> Any:
     return text
 
 
+def _at_least_a_second(seconds: float) -> float:
+    if seconds < 1:
+        raise ValueError("at least 1s")
+    return seconds
+
+
 def _number_or_text(minimum: int, *examples: str) -> WithJsonSchema:
     number = {"type": "integer" if minimum else "number", "minimum": minimum}
     return WithJsonSchema({"anyOf": [number, {"type": "string", "examples": [*examples]}]})
@@ -237,13 +250,14 @@ def _number_or_text(minimum: int, *examples: str) -> WithJsonSchema:
 Several = Annotated[list[T], Field(min_length=1), AfterValidator(_distinct)]
 Bytes = Annotated[int, BeforeValidator(parse_bytes), _number_or_text(1, "64KiB", "1MB")]
 Seconds = Annotated[float, BeforeValidator(parse_seconds), _number_or_text(0, "50ms", "2s", "10min")]
+LongSeconds = Annotated[Seconds, AfterValidator(_at_least_a_second)]
 Share = Annotated[float, BeforeValidator(parse_share), _number_or_text(0, "10%", "0.1")]
 Rate = Annotated[
     float,
     BeforeValidator(parse_rate),
     WithJsonSchema({"type": "string", "examples": ["25 Gbit/s", "430 GB/s", "1 GiB/s"]}),
 ]
-Name = Annotated[str, AfterValidator(_name), WithJsonSchema({"type": "string", "pattern": NAME_PATTERN})]
+Name = Annotated[str, AfterValidator(_name), WithJsonSchema({"type": "string", "maxLength": 64})]
 WorldSize = Annotated[int, Field(ge=1, le=MOST_RANKS)]
 BackendName = Annotated[str, OneOf(tuple(BACKENDS), "backend")]
 OperationName = Annotated[str, OneOf(tuple(OPERATIONS), "operation")]

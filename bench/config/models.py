@@ -26,6 +26,7 @@ from bench.config.fields import (
     Division,
     DtypeName,
     FaultKind,
+    LongSeconds,
     Memory,
     MetricName,
     Name,
@@ -100,7 +101,7 @@ class SamplingConfig(Strict):
     iterations: Annotated[int, Field(ge=1)] | None = key(
         "A fixed number of iterations. Without it, each case gets the same time.", 20, default=None
     )
-    relative_error: Annotated[float, Field(gt=0, lt=1)] | None = key(
+    relative_error: Annotated[Share, Field(gt=0)] | None = key(
         "A case ends early when the 95 % interval of its mean is within this share of the mean. The report says where "
         "this was not reached. Without it, no precision is asked for.",
         0.02,
@@ -258,23 +259,34 @@ class Config(Strict):
         "For the operation replay: recorded lets ranks pause between calls as the job did.", "recorded", default="none"
     )
     placements: Several[Placement] = key(
-        "Where results go: in place, out of place, or as is usual for the operation.", ["in", "out"], default=["usual"]
+        "Where results go: in place, out of place, or as is usual for the operation.",
+        ["in", "out"],
+        default=["usual"],
+        advanced=True,
     )
     calls: Several[CallKind] = key(
         "With async, the call returns a handle, and the timed region ends when waiting for it ends.",
         ["sync", "async"],
         default=["sync"],
+        advanced=True,
     )
     roots: Annotated[
         Annotated[Several[Root], Tag("list")]
         | Annotated[Annotated[str, OneOf(("all",), "root", "or a list such as [0, 1]")], Tag("all")],
         Discriminator(lambda value: "all" if isinstance(value, str) else "list"),
-    ] = key("Roots of operations that have one. With all, each rank in turn is a case.", [0, 1], "all", default=[0])
+    ] = key(
+        "Roots of operations that have one. With all, each rank in turn is a case.",
+        [0, 1],
+        "all",
+        default=[0],
+        advanced=True,
+    )
     groups: Several[Division] = key(
         "Which ranks call together: world, or contiguous:K or strided:K for groups of K ranks. With "
         ":serial behind it, one group calls after the other.",
         ["world", "strided:2"],
         default=["world"],
+        advanced=True,
     )
     launches: Annotated[int, Field(ge=1, le=1000)] = key(
         "How many times all cases are measured, each time in new processes.", 8, default=3
@@ -284,14 +296,14 @@ class Config(Strict):
         "hot",
         default="rotate",
     )
-    buffer_pool: Bytes = key("Memory of the pool, for each case and rank.", "256MiB", default=POOL_BYTES)
+    buffer_pool: Bytes = key("Memory of the pool, for each case and rank.", "256MiB", default=POOL_BYTES, advanced=True)
     metrics: Several[MetricName] = key(
         "What an iteration times. " + "; ".join(f"{metric.name}: {metric.about}" for metric in METRICS.values()) + ".",
         ["isolated", "pipelined"],
         default=["isolated"],
     )
     pipeline_depth: Annotated[int, Field(ge=2, le=1000)] = key(
-        "Number of calls in an iteration of the metrics pipelined and graph.", 50, default=20
+        "Number of calls in an iteration of the metrics pipelined and graph.", 50, default=20, advanced=True
     )
     scheduling: Annotated[
         Annotated[Several[Scheduling], Tag("list")] | Annotated[Scheduling, Tag("one")],
@@ -304,7 +316,7 @@ class Config(Strict):
         ["normal", "batch"],
         default="normal",
     )
-    budget: Seconds | None = key(
+    budget: LongSeconds | None = key(
         "Time for the whole run. More launches are spent on the cases with the widest intervals.", "60s", default=None
     )
     training: TrainingSection | None = key(
@@ -317,7 +329,7 @@ class Config(Strict):
         {"relative_error": 0.02, "seconds_per_case": "250ms"},
         default=SamplingConfig(),
     )
-    timeout: Seconds = key("A rank without progress for this time counts as hung.", "5min", default=60.0)
+    timeout: LongSeconds = key("A rank without progress for this time counts as hung.", "5min", default=60.0)
     seed: Annotated[int, Field(ge=0, lt=2**63)] | None = key(
         "Seed of the order and the data. Without it, each run has a new one and records it.", 1, default=None
     )
@@ -328,17 +340,19 @@ class Config(Strict):
         default={},
     )
     ctas: Several[Annotated[int, Field(ge=0, le=64)]] = key(
-        "Blocks (CTAs) that NCCL may use for a communicator. With 0, NCCL chooses.", [0, 8], default=[0]
+        "Blocks (CTAs) that NCCL may use for a communicator. With 0, NCCL chooses.", [0, 8], default=[0], advanced=True
     )
     memory: Several[Memory] = key(
         "Where buffers come from: registered are allocated by NCCL and registered with it, symmetric are windows.",
         ["plain", "registered"],
         default=["plain"],
+        advanced=True,
     )
     alignments: Several[Alignment] = key(
         "With unaligned, buffers begin one element after a multiple of 512 bytes.",
         ["aligned", "unaligned"],
         default=["aligned"],
+        advanced=True,
     )
     splits: Annotated[
         list[
@@ -353,17 +367,24 @@ class Config(Strict):
         f"How an all-to-all divides what each rank sends: even, {EVEN_OTHERS}.",
         ["even", {"zipf": 1.2}],
         default=["even"],
+        advanced=True,
     )
     counts: Several[Counts] = key(
         "With exchanged, ranks first send each other the sizes of the uneven parts, as in MoE layers.",
         ["known", "exchanged"],
         default=["known"],
+        advanced=True,
     )
     oversubscribe_gpu: bool = key(
-        "Whether several ranks may share a GPU, to try that it works. No bandwidth is published.", True, default=False
+        "Whether several ranks may share a GPU, to try that it works. No bandwidth is published.",
+        True,
+        default=False,
+        advanced=True,
     )
     link: Rate | None = key("What the link can carry. Plots show it as a bound.", "25 Gbit/s", default=None)
-    faults: list[FaultConfig] = key("Faults to plant on purpose.", [{"do": "hang", "rank": 1}], default=[])
+    faults: list[FaultConfig] = key(
+        "Faults to plant on purpose.", [{"do": "hang", "rank": 1}], default=[], advanced=True
+    )
 
     @classmethod
     def required_besides(cls, values: Mapping[str, Any]) -> Mapping[str, str]:

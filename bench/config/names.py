@@ -94,14 +94,16 @@ def path_of(asked: Path, inside: str = "") -> Path:
 
     inside: a folder of FOLDERS, such as EXPECTED. Raises ConfigError for a name that there is not.
     """
-    if asked.suffix in SUFFIXES or len(asked.parts) > 1 or asked.is_file():
+    if asked.suffix in SUFFIXES or asked.is_file() or (len(asked.parts) > 1 and not asked.is_dir()):
         return asked
     known = {path.stem: path for path in files(inside)}
-    if asked.name in known:
+    if len(asked.parts) == 1 and asked.name in known:
         return known[asked.name]
+    if asked.is_dir():
+        raise ConfigError(f"{asked}: a folder, no configuration; of a run, collbench report {asked} shows the results")
     likely = near(asked.name, [*known])
     hint = f"; did you mean {likely[0]!r}?" if likely else ""
-    raise ConfigError(f"{asked}: no configuration has this name{hint} (list configs has all; a path ends in .yaml)")
+    raise ConfigError(f"{asked}: no configuration has this name{hint} (collbench list configs; a path ends in .yaml)")
 
 
 def files(inside: str = "") -> Iterator[Path]:

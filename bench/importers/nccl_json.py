@@ -18,7 +18,7 @@ from bench.catalog.nccl_tests_names import NO_REDUCE_OP
 from bench.catalog.variables import allowed
 from bench.importers.nccl_text import DeviceRow, Half, Row, Section, version_of
 from bench.importers.readings import Printed, whole
-from bench.model.errors import ForeignError
+from bench.model.errors import ForeignError, damaged_json
 from bench.model.records import Json
 
 # The tool writes six decimals, of microseconds and of GB/s.
@@ -33,7 +33,7 @@ def sections(text: str, where: str) -> tuple[list[Section], int]:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ForeignError(f"{where}: damaged JSON: {str(error)[:100]}") from None
+        raise ForeignError(damaged_json(where, error)) from None
     if isinstance(document, list):
         return _of_rccl([row for row in document if isinstance(row, dict)]), 0
     if not isinstance(document, dict) or not isinstance(document.get("results"), list):

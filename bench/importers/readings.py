@@ -199,7 +199,7 @@ def chosen_operation(stated: str | None, options: Options, where: str) -> str:
     if stated is None and options.operation is None:
         raise ForeignError(
             f"{where}: does not say which collective was measured; name it, such as --operation all_reduce "
-            "(see: list operations)"
+            "(see: collbench list operations)"
         )
     if stated is not None and options.operation not in {None, stated}:
         raise ForeignError(

@@ -15,6 +15,7 @@ from bench.launch.supervisor import watch
 from bench.launch.turns import drive
 from bench.model.errors import MpirunError, RankError, UnmeasurableError
 from bench.model.records import Job, Json, Launch, Plan
+from bench.model.units import counted
 from bench.planning.bits import place
 
 # One line for each launch: its position in the plan, and for each case what its ranks said.
@@ -46,7 +47,7 @@ def _results(plan: Plan, launch: Launch, launcher: Starter, folder: Path) -> lis
     try:
         ranks = launcher.start(launch.world_size, RANK, job)
     except (MpirunError, RankError) as error:
-        raise UnmeasurableError(f"{launch.backend}, {launch.world_size} ranks: {error}") from None
+        raise UnmeasurableError(f"{launch.backend}, {counted(launch.world_size, 'rank')}: {error}") from None
     try:
         watching = watch(
             ranks,
@@ -60,5 +61,5 @@ def _results(plan: Plan, launch: Launch, launcher: Starter, folder: Path) -> lis
     finally:
         ranks.kill()
     if outcome.failure is not None:
-        raise UnmeasurableError(f"{launch.backend}, {launch.world_size} ranks: {outcome.failure.text}")
+        raise UnmeasurableError(f"{launch.backend}, {counted(launch.world_size, 'rank')}: {outcome.failure.text}")
     return lines

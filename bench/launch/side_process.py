@@ -99,7 +99,9 @@ class SideProcess:
         except (EOFError, OSError):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(END_WAIT_S)
-            raise BenchError(f"{self._name}: {self._python} {self._end()}; go on with: run --resume") from None
+            raise BenchError(
+                f"{self._name}: {self._python} {self._end()}; go on with: collbench run --resume RUN"
+            ) from None
         if message["kind"] == "error":
             raise BenchError(f"{self._name}: {message['text']}")
         return message, line

@@ -15,6 +15,7 @@ A fault of a measured case (a killed rank, a wrong sum) is *not* an exception he
 result, `records.Failure`.
 """
 
+import json
 import re
 
 from bench.model.visible import visible
@@ -22,6 +23,17 @@ from bench.model.visible import visible
 # Exit codes of a run that was interrupted by Ctrl-C or a signal, and of one that met an error which nobody expected
 # (EX_SOFTWARE of sysexits.h): a mistake in CollBench, and no verdict on what was measured.
 INTERRUPTED, UNEXPECTED = 130, 70
+
+
+# What Python says of damaged JSON → what stands there.
+JSON_WORDS = {
+    "Expecting value": "a value is missing here",
+    "Expecting property name": "a key in double quotes is missing here",
+    "Expecting ',' delimiter": "a comma or a closing bracket is missing here",
+    "Expecting ':' delimiter": "a colon is missing here",
+    "Unterminated string": "the text that begins here has no end",
+    "Extra data": "the value ends before this",
+}
 
 
 class BenchError(Exception):
@@ -34,6 +46,18 @@ class BenchError(Exception):
 
     def __init__(self, text: str) -> None:
         super().__init__(_printable(text))
+
+
+def damaged_json(place: object, error: Exception) -> str:
+    """A sentence on a file that is no JSON: where it breaks, and what should stand there. place: the file."""
+    where = f":{error.lineno}:{error.colno}" if isinstance(error, json.JSONDecodeError) else ""
+    return f"{place}{where}: damaged JSON: {json_words(error)}"
+
+
+def json_words(error: Exception) -> str:
+    """What should stand where JSON breaks."""
+    text = str(error).partition(": line ")[0]
+    return next((words for theirs, words in JSON_WORDS.items() if text.startswith(theirs)), text[:100])
 
 
 def _printable(text: str) -> str:

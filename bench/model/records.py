@@ -30,8 +30,8 @@ Json = dict[str, Any]
 T = TypeVar("T")
 # Recorded in place of a fact that could not be read; the fact is never left out.
 NOT_AVAILABLE = "not available"
-# Allowed names of a run: the name becomes a part of the names of folders.
-NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+# Allowed names of a run, in letters of any alphabet: the name becomes a part of the names of folders.
+NAME_PATTERN = r"[^\W_][\w.-]{0,63}"
 
 
 # ── the machine ──────────────────────────────────────────────────────────────────────────────────

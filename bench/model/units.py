@@ -19,7 +19,7 @@ _RATES = {
     **{f"{unit}/s": factor / 8 for unit, factor in _BITS.items()},
 }
 _RATE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?|\.[0-9]+)\s*([A-Za-z/]*)\s*")
-_SHARE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?|\.[0-9]+)\s*(%?)\s*")
+_SHARE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?(?:e-[0-9]+)?|\.[0-9]+)\s*(%?)\s*")
 _QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?|\.[0-9]+)\s*([A-Za-zµ]*)\s*")
 
 
@@ -158,6 +158,11 @@ def _three_digits(number: float) -> str:
     if magnitude >= 0.9995 or magnitude == 0:
         return f"{number:.2f}"
     return f"{number:.3g}"
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 case`, `2 cases`, `3 launches`."""
+    return f"{number} {noun}{'' if number == 1 else 'es' if noun.endswith('ch') else 's'}"
 
 
 def format_modes(slow_share: float, fast_s: float, slow_s: float) -> str:

@@ -18,7 +18,7 @@ from bench.catalog.operations import OPERATIONS, ranks_together
 from bench.catalog.variables import SHARED_GPU
 from bench.config.models import Config
 from bench.model.records import OPTIONS, Case, Machine, Option, Replay, settings_of
-from bench.model.units import format_rounded_bytes
+from bench.model.units import counted, format_rounded_bytes
 from bench.planning import replays
 from bench.planning.footprint import buffer_bytes, scratch_bytes, temporary_bytes
 
@@ -112,7 +112,7 @@ def unsupported_here(case: Case, machine: Machine) -> str | None:
     """Why this machine cannot measure the case, whatever its size: ranks, backend, GPUs; None if it can."""
     if machine.ranks is not None:
         if case.world_size > machine.ranks:
-            return f"the job has {machine.ranks} ranks"
+            return f"the job has {counted(machine.ranks, 'rank')}"
         if BACKENDS[case.backend].library == "mpi4py" and case.world_size < machine.ranks:
             return f"in a job, {case.backend} measures all of its ranks: {machine.ranks}"
     if case.backend in machine.backends_missing:
@@ -125,7 +125,7 @@ def unsupported_here(case: Case, machine: Machine) -> str | None:
         return machine.scheduling_missing[case.scheduling]
     if BACKENDS[case.backend].device == "cuda" and case.world_size > machine.gpus and not case.oversubscribed:
         return (
-            f"{case.world_size} ranks need {case.world_size} GPUs, one each; this machine has {machine.gpus} "
+            f"{counted(case.world_size, 'rank')}, each with a GPU of its own: this machine has {machine.gpus} "
             "(oversubscribe_gpu: true only tries that it works)"
         )
     if case.memory != "plain" and machine.registered_missing is not None:
@@ -149,7 +149,7 @@ def unsupported_anywhere(case: Case) -> str | None:
         return "groups that call one after the other are timed call by call"
     together = ranks_together(case)
     if together < operation.fewest_ranks:
-        return f"{case.op} needs {operation.fewest_ranks} ranks or more"
+        return f"{case.op} needs {counted(operation.fewest_ranks, 'rank')} or more"
     if case.root >= together:
         return f"there is no rank {case.root} among {together}"
     if (reason := unsupported_by_backend(case)) is not None:

@@ -18,7 +18,7 @@ from bench.model.conclusions import Summary
 from bench.model.errors import BenchError, ConfigError
 from bench.model.records import Case, case_order
 from bench.model.training import Link
-from bench.model.units import format_bytes, format_rate, format_seconds, parse_link
+from bench.model.units import counted, format_bytes, format_rate, format_seconds, parse_link
 from bench.stats.intervals import Floats
 
 # Isolated calls on gloo over a link of 1 Gbit/s had a plan of 1 MiB buckets take 54 % longer than it did; pipelined
@@ -145,7 +145,7 @@ def stated_by_bus(text: str, world_size: int) -> LinkModel:
     bytes_per_s = bus_bytes_per_s / (2 * (world_size - 1) / world_size)
     words = (
         f"a link of {format_seconds(latency_s)} and {format_rate(bus_bytes_per_s)} GB/s of bus bandwidth, which is "
-        f"{format_rate(bytes_per_s)} GB/s of the buffer at {world_size} ranks"
+        f"{format_rate(bytes_per_s)} GB/s of the buffer at {counted(world_size, 'rank')}"
     )
     name = f"{text.partition('+')[0].strip()}+{format_rate(bytes_per_s)}GB/s"
     return LinkModel(AllReduceCost.of_link(latency_s, bytes_per_s), words, name, ranks=world_size)
@@ -158,9 +158,7 @@ def _parsed(option: str, text: str) -> tuple[float, float]:
         raise ConfigError(f"{option} {text}: {error}") from None
 
 
-def measured(
-    summaries: Iterable[Summary], run: str, dtype: str, backend: str | None = None, world_size: int | None = None
-) -> LinkModel:
+def measured(summaries: Iterable[Summary], run: str, dtype: str, world_size: int | None = None) -> LinkModel:
     """The link of a run's all-reduces. Raises ConfigError for fewer than two sizes, or several links to choose from.
 
     Of several variants, a pipelined one is taken if there is one, because buckets follow each other; then the one with
@@ -170,11 +168,13 @@ def measured(
     every = [s for s in summaries if s.case.op == "all_reduce" and s.time_s is not None and s.case.groups == "world"]
     if not every:
         raise ConfigError(f"{run}: no all_reduce was measured, so that it says nothing of the link")
-    matching = [s for s in every if backend in (None, s.case.backend) and world_size in (None, s.case.world_size)]
-    if not matching:
-        raise ConfigError(f"{run}: no such all_reduce was measured; there are {_choices(every)}")
-    if len({(s.case.backend, s.case.world_size) for s in matching}) > 1:
-        raise ConfigError(f"{run}: choose with --backend and --world-size; there are {_choices(matching)}")
+    backends = sorted({s.case.backend for s in every})
+    if len(backends) > 1:
+        raise ConfigError(f"{run}: it has all-reduces on {' and '.join(backends)}: name a run with one backend")
+    matching = [s for s in every if world_size in (None, s.case.world_size)]
+    worlds = sorted({s.case.world_size for s in matching or every})
+    if not matching or len(worlds) > 1:
+        raise ConfigError(f"{run}: choose by --world-size {' or '.join(map(str, worlds))}")
     series = _series([s for s in matching if s.case.dtype == dtype] or matching)
     if len(series) < 2:
         raise ConfigError(f"{run}: all_reduce was measured at one size only; a curve needs two")
@@ -187,7 +187,7 @@ def measured(
     times = [s.time_s.value for s in series if s.time_s is not None]
     sizes = [s.case.size_bytes for s in series]
     words = (
-        f"{run}: {case.backend}, {case.world_size} ranks, {len(sizes)} sizes "
+        f"{run}: {case.backend}, {counted(case.world_size, 'rank')}, {len(sizes)} sizes "
         f"from {format_bytes(sizes[0])} to {format_bytes(sizes[-1])}"
     )
     widths = [s.time_s.relative_half_width for s in series if s.time_s is not None and s.time_s.known]
@@ -219,8 +219,3 @@ def _series(summaries: Sequence[Summary]) -> list[Summary]:
     chosen = min({replace(s.case, size_bytes=0) for s in summaries}, key=usual)
     series = [s for s in summaries if replace(s.case, size_bytes=0) == chosen]
     return sorted(series, key=lambda summary: summary.case.size_bytes)
-
-
-def _choices(summaries: Sequence[Summary]) -> str:
-    pairs = sorted({(s.case.backend, s.case.world_size) for s in summaries})
-    return "; ".join(f"--backend {backend} --world-size {ranks}" for backend, ranks in pairs)

@@ -20,7 +20,7 @@ from bench.config.models import Config
 from bench.config.training import REAL_LINK, ShapeSection, TrainingSection
 from bench.model.records import OPTIONS, Case, Machine, Plan, Scenario, Skip
 from bench.model.training import REFERENCE, Link, Shape, Strategy
-from bench.model.units import format_rounded_bytes, parse_link
+from bench.model.units import counted, format_rounded_bytes, parse_link
 from bench.planning.cases import unsupported_here, values_of, worlds
 from bench.planning.footprint import STATES, alone_bytes, model_bytes
 
@@ -275,7 +275,7 @@ def notes(plan: Plan, cores: int) -> list[str]:
         on_cores = BACKENDS[case.backend].device == "cpu" and scenario.link is None
         if overlapping and on_cores and case.threads * case.world_size > cores:
             texts.append(
-                f"{case.world_size} ranks of {case.threads} computing threads on {cores} cores: no core is "
+                f"{counted(case.world_size, 'rank')} of {case.threads} computing threads on {cores} cores: no core is "
                 "left to overlap communication with, so the scheduler is measured; lower threads or world_sizes, or "
                 "use an emulated link, which needs no core"
             )

@@ -44,7 +44,7 @@ SCHEDULING = {
 UNFOLDED = ("matrix", "training-steps", "training-buckets")
 # Beginning of a note on a case that the tables have as a column.
 IN_COLUMNS = "stopped by"
-NOTHING_MEASURED = "Nothing was measured: the run has no samples (run --resume goes on where it ended)."
+NOTHING_MEASURED = "Nothing was measured: the run was interrupted before its first sample; run --resume measures it."
 IN_FULL = "Everything about each case is in summary.csv."
 
 

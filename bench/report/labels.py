@@ -14,6 +14,7 @@ from bench.catalog.dtypes import dtype_named
 from bench.catalog.operations import OPERATIONS, heaviest_bytes, placement, ranks_together, size_unit
 from bench.model.conclusions import Interval, Summary
 from bench.model.records import OPTIONS, Case, Option, Skip
+from bench.model.units import counted as counted
 from bench.model.units import format_bytes, format_modes
 
 # Attribute of a case → its value in words.
@@ -63,11 +64,6 @@ def _short(text: str) -> str:
 def size_text(size_bytes: int) -> str:
     """A size; a dash where there is none."""
     return format_bytes(size_bytes) if size_bytes else NOTHING
-
-
-def counted(number: int, noun: str) -> str:
-    """`1 case`, `2 cases`, `3 launches`."""
-    return f"{number} {noun}{'' if number == 1 else 'es' if noun.endswith('ch') else 's'}"
 
 
 def ranks_text(count: int) -> str:
@@ -154,6 +150,16 @@ def attributes(case: Case) -> Words:
         applies = len(operation.placements) > 1 if name == "placement" else operation.has(OPTION_NAMED[name])
         words[name] = _in_words(case, OPTION_NAMED[name]) if applies or name in unusual else ""
     return {name: word for name, word in (words | unusual).items() if word}
+
+
+def with_defaults(cases: Sequence[Case]) -> list[Words]:
+    """The attributes of each case. Where one has an option that another has at its default, the default is named."""
+    every = [attributes(case) for case in cases]
+    names = dict.fromkeys(name for words in every for name in words)
+    return [
+        {name: word for name in names if (word := words.get(name) or _default_in_words(case, name))}
+        for case, words in zip(cases, every, strict=True)
+    ]
 
 
 # ── several cases ────────────────────────────────────────────────────────────────────────────────

@@ -5,6 +5,7 @@ that `plan` and `list` answer quickly.
 """
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -22,7 +23,7 @@ from bench.planning.footprint import bounded, buffer_bytes
 from bench.planning.plan import estimate_s
 from bench.planning.training import notes, rank_bytes, scenarios_of
 from bench.report import labels, markdown, training
-from bench.report.labels import NOTHING, PLACES, dtype_words, extras, variety
+from bench.report.labels import NOTHING, PLACES, counted, dtype_words, extras, ranks_text, variety
 
 # Bus factor at 4 ranks → its formula.
 FACTORS = {1.0: "1", 0.75: "(n-1)/n", 1.5: "2(n-1)/n"}
@@ -52,8 +53,11 @@ def plan(plan: Plan, machine: Machine) -> str:
     headers = ["operation", "backend", "data", "ranks", "sizes", "from – to", "cases", "buffers a rank"]
     align = "lllrrlrr"
     lines = [markdown.table(rows, headers, align), ""] if rows else []
-    lines += scenarios if rows or scenarios else ["nothing can be measured here", ""]
-    total = f"{len(plan.cases)} cases × {plan.launches} launches = {plan.total} measurements"
+    lines += scenarios if rows or scenarios else ["nothing can be measured here"]
+    if not plan.cases:
+        return "\n".join([*lines, *_skipped(plan)])
+    total = f"{counted(len(plan.cases), 'case')} × {counted(plan.launches, 'launch')} = "
+    total += counted(plan.total, "measurement")
     how = [total, *([count] if calls or not scenarios else [])]
     if scenarios:
         steps = "–".join(map(str, sorted({case.depth for case in plan.cases if OPERATIONS[case.op].trains})))
@@ -65,16 +69,23 @@ def plan(plan: Plan, machine: Machine) -> str:
     lines += [f"note: {note}" for note in [*labels.rounding(calls), *notes(plan, machine.cores)]]
     if plan.budget_s is not None:
         lines.append("the rest of the budget goes to further launches of the cases with the widest intervals")
-    if plan.skips:
-        reasons = labels.by_reason(plan.skips)
-        lines += ["", f"{len(plan.skips)} cases are skipped:"]
-        for reason, cases in reasons[:MOST_REASONS]:
-            lines.append(f"  {reason}: {f'{len(cases)} × ' if len(cases) > 1 else ''}{training.span(cases)}")
-        if len(reasons) > MOST_REASONS:
-            lines.append(f"  and for {len(reasons) - MOST_REASONS} further reasons, which the run's report lists")
+    lines += _skipped(plan)
     if plan.settings.faults:
         lines += ["", *(f"planted fault: {fault.do} on rank {fault.rank}" for fault in plan.settings.faults)]
     return "\n".join(lines)
+
+
+def _skipped(plan: Plan) -> list[str]:
+    """The cases that are left out, by reason."""
+    if not plan.skips:
+        return []
+    reasons = labels.by_reason(plan.skips)
+    lines = ["", f"{counted(len(plan.skips), 'case')} skipped:"]
+    for reason, cases in reasons[:MOST_REASONS]:
+        lines.append(f"  {reason}: {f'{len(cases)} × ' if len(cases) > 1 else ''}{training.span(cases)}")
+    if len(reasons) > MOST_REASONS:
+        lines.append(f"  and for {len(reasons) - MOST_REASONS} further reasons, which the run's report lists")
+    return lines
 
 
 def _scenarios(plan: Plan) -> list[str]:
@@ -156,13 +167,15 @@ def headline(rows: Sequence[Mapping[str, str]]) -> tuple[str, str]:
     if steps:
         row = min(steps, key=lambda row: float(row["time_s"]))
         step = f"{format_seconds(float(row['time_s']))} a step: {row['label']}"
-        return str(len(measured)), f"{step}, {row['model']}, {row['backend']}, {row['world_size']} ranks"
+        return str(len(measured)), f"{step}, {row['model']}, {row['backend']}, {ranks_text(int(row['world_size']))}"
     best = max(measured, key=lambda row: float(row.get("busbw") or 0), default={})
     if not float(best.get("busbw") or 0):
         return str(len(measured)), NOTHING
     size = format_bytes(int(best["size_bytes"]))
     rate = format_rate(float(best["busbw"]))
-    return str(len(measured)), f"{rate} GB/s: {best['op']}, {best['backend']}, {best['world_size']} ranks, {size}"
+    return str(
+        len(measured)
+    ), f"{rate} GB/s: {best['op']}, {best['backend']}, {ranks_text(int(best['world_size']))}, {size}"
 
 
 def calls_config(recording: CallList, source: str) -> str:
@@ -190,28 +203,17 @@ def calls_config(recording: CallList, source: str) -> str:
 
 # ── the catalog ──────────────────────────────────────────────────────────────────────────────────
 def operations() -> str:
-    """The table of operations, and what single operations do not support on a backend."""
+    """The table of operations, as far as possible a line each: what their size counts, and their bus factor."""
     rows = []
     for op in OPERATIONS.values():
         # busbw / algbw as a formula; its value at 4 ranks if FACTORS has no formula for it.
         value = op.bus_factor(4) if op.bus_factor is not None else None
         factor = NOTHING if value is None else FACTORS.get(value, f"{value:g} at n = 4")
-        # The keys of a configuration that make further cases of an operation.
-        takes = {"reduce op": op.reduces, "root": op.rooted, "async": "async" in op.calls}
-        rows.append(
-            [
-                op.name,
-                op.size_means if op.sized else NOTHING,
-                factor,
-                ", ".join(op.placements) if op.typed else NOTHING,
-                ", ".join(name for name, has in takes.items() if has) or NOTHING,
-            ]
-        )
-    table = markdown.table(rows, ["operation", "size is", "bus factor", "placements", "takes"], "lllll")
-    lacks = [[op, *(_lacks(op, name) for name in BACKENDS)] for op in OPERATIONS]
-    lacks = [row for row in lacks if any(row[1:])]
-    lacking = markdown.table(lacks, ["operation", *BACKENDS], "l" * (1 + len(BACKENDS)))
-    return f"{table}\n\nUnsupported for single operations (for all: list backends):\n\n{lacking}"
+        # The rest of the sentence stands beside the tables of a run.
+        size = re.split("[,;:(]", op.size_means.removeprefix("bytes "))[0].strip() if op.sized else NOTHING
+        rows.append([op.name, size, factor])
+    table = markdown.table(rows, ["operation", "size: the bytes …", "bus factor"], "lll")
+    return f"{table}\n\nWhat a backend lacks: list backends. The options of each: docs/configuration.md."
 
 
 def _lacks(op: str, backend: str) -> str:
@@ -234,11 +236,16 @@ def backends(missing: dict[str, str]) -> str:
     lacks = []
     for b in BACKENDS.values():
         without = [op for op in OPERATIONS if unsupported_operation(op, b) is not None]
-        unsupported = (b.unsupported_dtypes, b.unsupported_reduce_dtypes, b.unsupported_reduce_ops, without)
-        lacks.append([b.name, *(", ".join(sorted(names)) or NOTHING for names in unsupported)])
+        lacking = (b.unsupported_dtypes, b.unsupported_reduce_dtypes, b.unsupported_reduce_ops, without)
+        lacks.append([b.name, *(", ".join(sorted(names)) or NOTHING for names in lacking)])
     headers = ["backend", "unsupported dtypes", "moved but not reduced", "unsupported reduce ops",
                "unsupported operations"]  # fmt: skip
-    return f"{table}\n\n{markdown.table(lacks, headers, 'lllll')}"
+    of_operations = [[op, *(_lacks(op, name) for name in BACKENDS)] for op in OPERATIONS]
+    single = markdown.table(
+        [row for row in of_operations if any(row[1:])], ["operation", *BACKENDS], "l" * (1 + len(BACKENDS))
+    )
+    unsupported = markdown.table(lacks, headers, "lllll")
+    return f"{table}\n\n{unsupported}\n\nUnsupported for single operations:\n\n{single}"
 
 
 def models() -> str:

@@ -32,6 +32,8 @@ READING = Path(__file__).parent / "reading.md"
 MOST_SVG_BYTES = 300_000
 # Tables with more columns are printed in smaller letters.
 WIDE = 8
+# A table or picture that is wider than the page scrolls in a box of its own.
+BOX = '<div class="box">{}</div>'
 # What the contents list: headings, and the lines that open folded parts.
 _HEADING = re.compile(r"<(h2|summary)>(.*?)</\1>", re.DOTALL)
 # A bar that ends a cell of a table; a line that is a mark of a folded part, or a picture: its title and address.
@@ -46,16 +48,18 @@ _STYLE = """
   :root { --text: #e4e4e4; --back: #16181b; --line: #3a3d42; --strong: #777; --soft: #22252a; }
 }
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 1160px; margin: 2em auto; padding: 0 20px;
-  color: var(--text); background: var(--back); }
-table { border-collapse: collapse; margin: 1em 0; font-variant-numeric: tabular-nums; }
+  color: var(--text); background: var(--back); overflow-wrap: anywhere; }
+.box { overflow-x: auto; margin: 1em 0; }
+table { border-collapse: collapse; font-size: 14px; font-variant-numeric: tabular-nums; overflow-wrap: normal; }
 th, td { padding: .25em .7em; border-bottom: 1px solid var(--line); vertical-align: top; }
-td { overflow-wrap: anywhere; }
 th { border-bottom: 2px solid var(--strong); vertical-align: bottom; }
+td[style*="right"] { white-space: nowrap; }
+td[style*="left"] { min-width: 8em; max-width: 40em; }
 table.wide { font-size: 11px; } table.wide th, table.wide td { padding: .25em .35em; }
 tr:hover td { background: var(--soft); }
-img { max-width: 100%; background: #fff; border: 1px solid var(--line); border-radius: 4px; margin: .5em 0; }
+img { max-width: 100%; min-width: 600px; background: #fff; border: 1px solid var(--line); border-radius: 4px; }
 h2 { margin-top: 1.6em; border-bottom: 1px solid var(--line); }
-nav { columns: 3; margin: 1em 0; padding: .6em 1em; background: var(--soft); border-radius: 4px; }
+nav { columns: 16em; margin: 1em 0; padding: .6em 1em; background: var(--soft); border-radius: 4px; }
 nav a { display: block; color: inherit; }
 details { margin: 1em 0; } summary { cursor: pointer; font-weight: 600; font-size: 1.1em; }
 details > *:not(summary) { margin-left: .4em; }
@@ -153,7 +157,7 @@ def _policy() -> str:
 
 
 def _rendered(text: str, pictures: Mapping[str, Path]) -> str:
-    """Markdown as HTML. The marks of folded parts and pictures stand in lines of their own; wide tables are marked.
+    """Markdown as HTML, with a box around each table and picture. Pictures and marks of folded parts are whole lines.
 
     Besides these pictures there are no images, and no links.
     """
@@ -170,14 +174,15 @@ def _rendered(text: str, pictures: Mapping[str, Path]) -> str:
         parts.append(str(renderer.render("\n".join(between))))
         between.clear()
         if image:
-            line = f'<p><img src="{_data(pictures[image[2]])}" alt="{html.escape(image[1])}"></p>'
+            line = BOX.format(f'<img src="{_data(pictures[image[2]])}" alt="{html.escape(image[1])}">')
         parts.append(line)
     parts.pop()  # the mark that was added
 
-    def marked(match: re.Match[str]) -> str:
-        return match[0].replace("<table>", '<table class="wide">', 1) if match[1].count("<th") > WIDE else match[0]
+    def boxed(match: re.Match[str]) -> str:
+        look = ' class="wide"' if match[1].count("<th") > WIDE else ""
+        return BOX.format(f"<table{look}>{match[1]}</table>")
 
-    return re.sub(r"<table>(.*?)</table>", marked, "\n".join(parts), flags=re.DOTALL)
+    return re.sub(r"<table>(.*?)</table>", boxed, "\n".join(parts), flags=re.DOTALL)
 
 
 def _with_contents(body: str) -> tuple[str, str]:

@@ -93,7 +93,7 @@ def _json(line: bytes, path: Path, number: int) -> Json:
     try:
         value = orjson.loads(line)
     except orjson.JSONDecodeError as error:
-        raise ForeignError(f"{path}:{number}: no JSON: {error}") from None
+        raise ForeignError(f"{path}:{number}: no JSON from character {error.colno} on: {error.msg}") from None
     if not isinstance(value, dict):
         raise ForeignError(f"{path}:{number}: a line must be an object")
     return value

@@ -27,7 +27,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, TypeVar
 
-from bench.model.errors import ForeignError, StoreError
+from bench.model.errors import ForeignError, StoreError, damaged_json
 from bench.model.recorded_calls import CallList
 from bench.model.records import Json, Plan, Run, Samples, Side
 from bench.model.units import format_bytes
@@ -232,7 +232,7 @@ class Journal:
     def __enter__(self) -> Journal:
         run = self._path.parent
         os.close(open_plain(run / LOG, os.O_RDWR))
-        self._fd = open_plain(self._path, os.O_RDWR | os.O_APPEND)
+        self._fd = open_plain(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
         try:
             taken = locks.exclusive(self._fd)
             if taken is False:
@@ -267,7 +267,7 @@ class Journal:
             os.ftruncate(self._fd, end)
             why, run = reason_of(error), self._path.parent
             raise StoreError(
-                f"{self._path}: {why}; what was measured is kept; go on with: run --resume {run}"
+                f"{self._path}: {why}; what was measured is kept; go on with: collbench run --resume {run}"
             ) from None
 
 
@@ -289,6 +289,10 @@ def read(path: Path) -> Run:
     plan_json, environment = _read_json(plan_file, dict), _read_json(folder / ENVIRONMENT, list)
     with _naming_damage(f"{folder / ENVIRONMENT}:"):
         facts.check_environment(environment)
+    if not (folder / SAMPLES).exists():
+        raise StoreError(
+            f"{folder}: it has no {SAMPLES}, so nothing that was measured: collbench run --resume {folder} measures it"
+        )
     lines, warnings = _read_lines(folder / SAMPLES, encoding.samples_from_line, _start_of(side) if side else None)
     # A launch of training steps that was interrupted while its lines were written has been measured again.
     samples = list({(entry.case, entry.launch): entry for entry in lines}.values())
@@ -344,7 +348,7 @@ def read_manifest(path: Path) -> Json:
     if not path.is_dir():
         raise StoreError(f"{path}: no such folder")
     if not (_side_of(path)[0] / MANIFEST).is_file():
-        raise StoreError(f"{path}: not a run folder (it has no {MANIFEST})")
+        raise StoreError(f"{path}: {incomplete(path)}")
     path, side = _side_of(path)
     manifest = _read_json(path / MANIFEST, dict)
     schema = manifest.get("schema")
@@ -355,6 +359,12 @@ def read_manifest(path: Path) -> Json:
     if manifest.get("status") == "running" and not is_being_written(path):
         manifest["status"] = "interrupted"
     return {**manifest, "side": side} if side else manifest
+
+
+def incomplete(path: Path) -> str:
+    """Why a folder is no run: what of the files of one it lacks."""
+    lacking = [name for name in (MANIFEST, PLAN, ENVIRONMENT, SAMPLES) if not (path / name).is_file()]
+    return f"not a run folder: it has no {', '.join(lacking)}"
 
 
 def has_sides(path: Path) -> bool:
@@ -383,7 +393,7 @@ def newest(root: Path) -> Path:
     """The run that was started last."""
     folders = list(runs(root))
     if not folders:
-        raise StoreError(f"{root}: no runs here yet; make one with: run gloo")
+        raise StoreError(f"{root}: no runs here yet; make one with: collbench run gloo")
     return folders[-1]
 
 
@@ -413,10 +423,12 @@ def find(root: Path, run: str | None) -> Path:
         return path / side
     if Path(run).is_dir():
         return Path(run)
+    if "/" not in run and (root / run).is_dir():
+        return root / run
     pattern = re.compile(rf"(.*-)?{re.escape(run)}(-\d+)?")
     matches = [path for path in runs(root) if pattern.fullmatch(path.name)]
     if not matches:
-        raise StoreError(f"{run}: no such run, neither as a folder nor below {root} (see: list)")
+        raise StoreError(f"{run}: no such run, neither as a folder nor below {root} (see: collbench list)")
     return matches[-1]
 
 
@@ -461,6 +473,8 @@ def _naming_damage(where: str) -> Iterator[None]:
     """Turn what reading a damaged value raises into a StoreError of one line."""
     try:
         yield
+    except json.JSONDecodeError as error:
+        raise StoreError(f"{where} damaged: no JSON at character {error.colno}") from None
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         missing = "is missing" if isinstance(error, KeyError) else ""
         reason = " ".join(f"{error} {missing}".split())[:120]
@@ -477,7 +491,7 @@ def _read_json(path: Path, kind: type[T]) -> T:
     except OSError as error:
         raise StoreError(f"{path}: {reason_of(error)}") from None
     except (ValueError, RecursionError) as error:
-        raise StoreError(f"{path}: damaged: {str(error)[:120]}") from None
+        raise StoreError(damaged_json(path, error)) from None
     if not isinstance(value, kind):
         raise StoreError(f"{path}: damaged: expected a JSON {'object' if kind is dict else 'list'}")
     return value

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import IO, Any, Never
 
 from bench.catalog import dtypes
-from bench.model.errors import ForeignError
+from bench.model.errors import ForeignError, json_words
 from bench.model.recorded_calls import MOST_ELEMENTS, MOST_RANKS
 from bench.model.records import Json
 from bench.model.units import format_bytes
@@ -243,8 +243,7 @@ def _decoded(name: str, text: str, position: int) -> Generator[Json, None, int]:
 
 
 def _incomplete(name: str, error: Exception) -> ForeignError:
-    reason = str(error).splitlines()[0][:120] if str(error) else type(error).__name__
-    return ForeignError(f"{name}: no complete JSON: {reason}")
+    return ForeignError(f"{name}: no complete JSON: {json_words(error) or type(error).__name__}")
 
 
 # ── names and values ─────────────────────────────────────────────────────────────────────────────

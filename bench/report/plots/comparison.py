@@ -92,18 +92,18 @@ def comparison_figure(result: Comparison) -> Figure:
     if result.whole is not None:
         axes.axhline(len(rows) - 1.5, color=GREY, linewidth=0.8)
     ratio_axis(axes)
-    question, before, after = "Did it change?", "before", "after"
+    drawn, before, after = "Time after / time before:", "before", "after"
     if paired:
-        question, before, after = "Is B slower?", "of A", "of B"
+        drawn, before, after = "Time of B / time of A:", "of A", "of B"
     elif result.across is not None:
         field = result.across.replace("_", " ")
-        question, before, after = f"Which {field} is faster?", f"in {result.before}", f"in {result.after}"
+        drawn, before, after = f"Times by {field}:", f"in {result.before}", f"in {result.after}"
         (run, _, value), (other_run, _, other) = result.before.rpartition(": "), result.after.rpartition(": ")
         if run and run == other_run:
             before, after = f"at {field} {value}", f"at {field} {other}"
     axes.set_xlabel(f"{wrapped(f'time {after} / time {before} (log scale)', AXIS_LETTERS)}\n{BARS}")
     letters = WIDE if not steps else WIDER
-    lines = [f"{question}  {result.before}  →  {result.after}", headline(result), common]
+    lines = [f"{drawn}  {result.before}  →  {result.after}", headline(result), common]
     lines[1] += f"; {result.pairs} pairs" if paired else ""
     title = "\n".join(wrapped(line, letters) for line in lines if line)
     figure.suptitle(title, x=0.01, ha="left", fontsize=10.5)
@@ -232,7 +232,7 @@ def draw_trend(trends: Sequence[Trend], runs: Sequence[str], folder: Path) -> Pa
         for axes in list(grid.flat)[len(shown) :]:
             axes.set_visible(False)
         changed = sum(bool(trend.changed) for trend in trends)
-        text = f"When did it change?  {changed} of {len(trends)} cases changed level over {len(runs)} runs"
+        text = f"Times over {len(runs)} runs: {changed} of {len(trends)} cases changed level"
         title = "\n".join(wrapped(line, TREND_WIDE[columns - 1]) for line in (text, common) if line)
         figure.suptitle(title, x=0.01, ha="left", fontsize=11)
         figure.supylabel("time of one operation (mean)", fontsize=9)

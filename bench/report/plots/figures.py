@@ -23,13 +23,23 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.container import Container
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.text import Text
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter
 
 from bench.catalog import metrics
 from bench.model.conclusions import Summary
 from bench.model.records import Run
 from bench.model.units import format_bytes, format_seconds
-from bench.report.labels import Words, attributes, common_words, counted, in_words, without_usual, words_to_show
+from bench.report.labels import (
+    Words,
+    attributes,
+    common_words,
+    in_words,
+    with_defaults,
+    without_usual,
+    words_to_show,
+)
 from bench.report.plots import MOST_PAGES
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -71,6 +81,10 @@ MOST_SHARED = 2 * len(COLOURS)
 WIDE, WIDER, LETTERS_AN_INCH = 112, 128, 13
 # Inches: an entry of a legend without its text, and a letter of it.
 ENTRY, LETTER = 0.6, 0.075
+# Inches: the width of a column of a paper and of its text, the height of a picture in a column, a label of an axis, and
+# a line of a legend. Points of letters in a paper, and of those in legends elsewhere. Ratio of the sizes of markers.
+COLUMN, TEXT_WIDTH, COLUMN_HEIGHT, PAPER_LABEL, PAPER_LINE = 3.4, 7.0, 2.1, 0.5, 0.17
+PAPER_POINTS, LEGEND_POINTS, PAPER_MARKERS = 7, 8.5, 0.6
 # Inches: width of a single panel's figure, and its height without the legend.
 SINGLE = (8.5, 4.5)
 NO_BREAK = "\N{NO-BREAK SPACE}"
@@ -79,31 +93,71 @@ NUMBER_AND_UNIT = re.compile(r"(?<=\d) (?=[A-Za-zµ%])")
 
 
 # ── one figure ───────────────────────────────────────────────────────────────────────────────────
-def save(figure: Figure, path: Path) -> None:
-    """Save a figure as PNG and as SVG."""
+def save(figure: Figure, path: Path, paper: bool = False) -> None:
+    """Save a figure as PNG and as SVG; for a paper also as PDF."""
     figure.savefig(path.with_suffix(".png"))
     figure.set_layout_engine("none")  # laid out already; doing it again would take as long as drawing
     figure.savefig(path.with_suffix(".svg"))
+    if paper:
+        fit_to_paper(figure)
+        figure.savefig(path.with_suffix(".pdf"))
 
 
 def draw_pages(
-    drawn_by: Callable[[Any, Any], Sequence[Figure]], run: Any, analysis: Any, paths: Sequence[Path]
+    drawn_by: Callable[[Any, Any], Sequence[Figure]], run: Any, analysis: Any, paths: Sequence[Path], paper: bool
 ) -> None:
-    """Draw the pages of a picture into the first of these paths (without suffix); remove files at the others."""
-    with rc_context(STYLE):
-        figures = drawn_by(run, analysis)[: len(paths)]
-        for figure, path in zip(figures, paths, strict=False):
-            save(figure, path)
-    for path in paths[len(figures) :]:
-        for suffix in (".png", ".svg"):
+    """Draw the pages of a picture into the first of these paths (without suffix); remove files of earlier ones."""
+    for path in paths:
+        for suffix in (".png", ".svg", ".pdf"):
             path.with_suffix(suffix).unlink(missing_ok=True)
+    with rc_context(STYLE):
+        for figure, path in zip(drawn_by(run, analysis), paths, strict=False):
+            save(figure, path, paper)
 
 
-def framed(question: str, what: str) -> tuple[Figure, Axes]:
-    """A figure with one set of axes. Its title has two lines: a question, and what is shown."""
+def fit_to_paper(figure: Figure) -> None:
+    """Make a figure as wide as a column of a paper, or as its text if it has several axes or rows; without its title.
+
+    The legend goes above the axes, where the title was.
+    """
+    shown = [axes for axes in figure.axes if axes.get_visible()]
+    narrow = len(shown) == 1 and not isinstance(shown[0].yaxis.get_major_locator(), FixedLocator)
+    width = COLUMN if narrow else TEXT_WIDTH
+    if len(shown) == 1:
+        shown[0].set_title("")  # of several axes, each is named by its title
+    figure.suptitle("")
+    handles = {name: handle for axes in shown for name, handle in legend_entries(axes).items()}
+    lines = 0
+    for legend in list(figure.legends):
+        names = [text.get_text() for text in legend.get_texts()]
+        parts: Any = [handles.get(name, part) for name, part in zip(names, legend.legend_handles, strict=True)]
+        legend.remove()
+        columns = fitting_columns(width * LEGEND_POINTS / PAPER_POINTS, names)
+        figure.legend(parts, names, loc="outside upper center", ncols=columns)
+        lines += math.ceil(len(names) / columns)
+    height = COLUMN_HEIGHT if narrow else width / figure.get_figwidth() * figure.get_figheight()
+    figure.set_size_inches(width, height + PAPER_LINE * lines)
+    figure.set_layout_engine("constrained")
+    for write, text in ((figure.supxlabel, figure.get_supxlabel()), (figure.supylabel, figure.get_supylabel())):
+        if text:
+            write(text)  # where the layout puts it
+    for line in figure.findobj(Line2D):
+        line.set_markersize(PAPER_MARKERS * line.get_markersize())
+    for axes in shown:
+        ticks, labels = axes.get_xticks(), [label.get_text() for label in axes.get_xticklabels()]
+        every = math.ceil(len(ticks) * PAPER_LABEL / (width * axes.get_position().width))
+        if isinstance(axes.xaxis.get_major_locator(), FixedLocator) and every > 1:
+            axes.set_xticks(ticks[::every], labels[::every])
+        axes.tick_params(labelsize=PAPER_POINTS)
+    for letters in figure.findobj(Text):
+        letters.set_fontsize(PAPER_POINTS)
+
+
+def framed(drawn: str, what: str) -> tuple[Figure, Axes]:
+    """A figure with one set of axes. Its title has two lines: what is drawn, and of what."""
     figure = Figure(figsize=(8.5, 4.8), layout="constrained")
     axes = figure.subplots()
-    axes.set_title(f"{question}\n{what}", fontsize=10.5)
+    axes.set_title(f"{drawn}\n{what}", fontsize=10.5)
     return figure, axes
 
 
@@ -261,7 +315,8 @@ def panels(summaries: Sequence[Summary], split: Callable[[list[Summary]], list[L
         together.setdefault(base, {}).setdefault(tuple(words.values()), []).append(summary)
     made = []
     for families in together.values():
-        for chunk in _chunks([(attributes(members[0].case), split(members)) for members in families.values()]):
+        every = with_defaults([members[0].case for members in families.values()])
+        for chunk in _chunks(zip(every, map(split, families.values()), strict=True)):
             common = common_words([words for words, _ in chunk])
             lines = []
             for words, line in chunk:
@@ -282,8 +337,11 @@ def _chunks(families: Iterable[tuple[Words, list[Line]]]) -> list[list[tuple[Wor
     return chunks
 
 
-def pages(question: str, run: Run, shown: Sequence[Panel], marks: str, left_out: Sequence[str] = ()) -> list[Page]:
-    """Figures with titles for all panels. The last one says what is left out, and how many panels did not fit."""
+def pages(drawn: str, what: str, shown: Sequence[Panel], left_out: Sequence[str] = ()) -> list[Page]:
+    """Figures with titles for all panels. The last one says what is left out, and how many panels did not fit.
+
+    drawn, what: what is drawn, and what holds for all panels besides their words.
+    """
     must = words_to_show(s.case for panel in shown for s in panel.members)
     named = [replace(panel, words=without_usual(panel.words, panel.words["op"], must)) for panel in shown]
     parts: list[list[Panel]] = []
@@ -292,20 +350,19 @@ def pages(question: str, run: Run, shown: Sequence[Panel], marks: str, left_out:
         count = math.ceil(len(of_metric) / PANELS_A_PAGE)
         a_page = math.ceil(len(of_metric) / count) if count <= MOST_PAGES else PANELS_A_PAGE
         parts += [of_metric[start : start + a_page] for start in range(0, len(of_metric), a_page)]
-    launches = counted(run.plan.launches, "launch")
     made = []
     for number, part in enumerate(parts[:MOST_PAGES], start=1):
         place = f" ({number} of {min(len(parts), MOST_PAGES)})" if len(parts) > 1 else ""
-        made.append(_page(f"{question}{place}", f"{launches}; {marks}", part))
+        made.append(_page(f"{drawn}{place}", what, part))
     missing = sum(map(len, parts[MOST_PAGES:]))
     if made:
         made[-1].extra += [*left_out, *([f"and {missing} more panels: see the tables"] if missing else [])]
     return made
 
 
-def _page(question: str, what: str, part: Sequence[Panel]) -> Page:
+def _page(drawn: str, what: str, part: Sequence[Panel]) -> Page:
     common = common_words([panel.words for panel in part])
-    head = f"{question}\n{wrapped(', '.join([*in_words(common), what]), WIDE)}"
+    head = f"{drawn}\n{wrapped(', '.join([*in_words(common), what]), WIDE)}"
     styles = _styles(part)
     if len(part) == 1:
         figure = Figure(figsize=SINGLE, layout="constrained")
@@ -373,7 +430,7 @@ def legend(page: Page) -> None:
         for (axes, _), of_panel in zip(page.places, of_each, strict=True):
             axes.legend(list(of_panel.values()), list(of_panel), loc="best", fontsize=6.5)
         return
-    columns = fitting_columns(figure, entries)
+    columns = fitting_columns(figure.get_figwidth(), entries)
     more = LEGEND_LINE * math.ceil(len(entries) / columns)
     look: Any = {"ncols": columns, "fontsize": 8.5}
     if len(page.places) == 1:
@@ -391,10 +448,10 @@ def legend(page: Page) -> None:
     figure.legend(list(entries.values()), list(entries), loc="lower center", borderaxespad=0.1, **look)
 
 
-def fitting_columns(figure: Figure, entries: Iterable[str]) -> int:
+def fitting_columns(inches: float, entries: Iterable[str]) -> int:
     """How many columns of a legend fit side by side. matplotlib fills the first column before the second."""
     widths = np.array([ENTRY + LETTER * len(name) for name in entries])
     for columns in range(len(widths), 1, -1):
-        if sum(part.max() for part in np.array_split(widths, columns)) <= figure.get_figwidth():
+        if sum(part.max() for part in np.array_split(widths, columns)) <= inches:
             return columns
     return 1

@@ -53,9 +53,9 @@ def operations(run: Run, analysis: Analysis) -> list[Figure]:
         return []
     left_out = len(rows) - MOST_ROWS
     shown = dict(list(rows.items())[:MOST_ROWS])
-    head = ", ".join([*in_words(shared), f"at {size} (what it counts: see the tables); {marks(analysis.summaries)}"])
+    head = ", ".join([*in_words(shared), f"at {size} per rank; {marks(analysis.summaries)}"])
     more = f"; {left_out} more rows: see the tables" if left_out > 0 else ""
-    return [_operations_figure(f"What does each operation cost?\n{wrapped(head + more, WIDE)}", shown, time_label(run))]
+    return [_operations_figure(f"Time of each operation\n{wrapped(head + more, WIDE)}", shown, time_label(run))]
 
 
 def _at_one_size(cases: Sequence[Case]) -> tuple[str, list[Case]]:
@@ -140,7 +140,7 @@ def split_matrices(run: Run, analysis: Analysis) -> list[Figure]:
         text = f"{labels.WORDS['splits'](case)}: the busiest rank moves {format_rounded_bytes(heaviest)}, "
         text += f"{heaviest / even:.1f} times as much as with equal parts"
         axes.set_title(wrapped(text, SPLIT_TITLE), fontsize=9)
-    text = "Who sends how much to whom?  all_to_all, one call; the busiest rank bounds the time"
+    text = "What each rank sends to each in one all_to_all; the busiest rank bounds the time"
     figure.suptitle(wrapped(text, SPLITS_WIDE), x=0.01, ha="left", fontsize=10.5)
     return [figure]
 
@@ -183,7 +183,8 @@ def recorded(run: Run | None, analysis: Analysis) -> list[Figure]:
         axes.tick_params(axis="y", labelsize=8, length=0)
         axes.set_xlim(left=0)
         time_axis(axes.xaxis)
-    figure.suptitle(wrapped(recorded_sentence(job), REPLAY_WIDE), x=0.01, ha="left", fontsize=10.5)
+    text = wrapped(recorded_sentence(job), REPLAY_WIDE)
+    figure.suptitle(f"Time in calls of a recorded step, by kind\n{text}", x=0.01, ha="left", fontsize=10.5)
     return [figure]
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, NullFormatter
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
 from bench.catalog.operations import cycle
 from bench.model.conclusions import Analysis, Finding
@@ -22,12 +22,15 @@ from bench.report.plots.figures import COLOURS, MARKERS, WIDE, framed, log_ticks
 
 # Rows of histograms (and names of late ranks), and ranks in a matrix with numbers: more are too small to read.
 MOST_ROWS, MOST_NUMBERS = 6, 16
+# Iterations below which a rank has a dot for each: quartiles and a 5th percentile of fewer say nothing.
+FEWEST_BOXED = 20
 # More boxes than this cannot be told apart, and take seconds to draw.
 MOST_BOXES = 32
 # Operations that a title has room for.
 MOST_NAMED = 4
 # What is drawn of each rank, for the picture of ranks.
 BOXES = "Box: quartiles, with the median; whiskers: 5th to 95th percentile."
+DOTS = "Dot: one iteration."
 BANDS = "Dot: median; bar: 5th to 95th percentile."
 # Quantile of the times above 0 from which down the axis is linear: few of them are below it.
 LINEAR_BELOW = 0.1
@@ -45,29 +48,31 @@ def ranks(run: Run, analysis: Analysis) -> list[Figure]:
     if not candidates:
         return []
     chosen = max(candidates, key=lambda s: (s.skew_s or 0.0) / (s.time_s.value if s.time_s else 1.0))
-    samples = next(s for s in run.samples if s.case.key == chosen.case.key and s.failure is None)
-    timings = samples.timed
-    if timings is None or (arrivals := timings.arrivals_ns) is None:
+    launches = [s.timed for s in run.samples if s.case.key == chosen.case.key and s.failure is None and s.timed]
+    known = [(timings.duration_ns, timings.arrivals_ns) for timings in launches if timings.arrivals_ns is not None]
+    if not known:
         return []
-    late = (arrivals - arrivals.min(axis=1, keepdims=True)) / 1e9
-    took = timings.duration_ns / 1e9
+    durations, arrivals = (np.concatenate(parts) for parts in zip(*known, strict=True))
+    took, late = durations / 1e9, (arrivals - arrivals.min(axis=1, keepdims=True)) / 1e9
     late_findings = [
         f for f in analysis.diagnosis.findings if f.kind in {"late rank", "late node"} and chosen.case in f.cases
     ]
     figure = Figure(figsize=(8.5, 4.8), layout="constrained")
     left, right = figure.subplots(1, 2)
-    many = late.shape[1] > MOST_BOXES
+    many, few = late.shape[1] > MOST_BOXES, len(late) < FEWEST_BOXED
     name = label(chosen.case)
     which = f"Of {len(candidates)} cases, arrivals matter most in {name}" if len(candidates) > 1 else f"This is {name}"
-    text = f"{which}: {len(took)} iterations of launch {samples.launch}."
-    figure.suptitle(
-        f"Who waits for whom?\n{wrapped(f'{text} {BANDS if many else BOXES}', WIDE)}", x=0.01, ha="left", fontsize=10.5
-    )
+    text = f"{which}: {counted(len(took), 'iteration')} of {counted(len(known), 'launch')}."
+    text = wrapped(f"{text} {DOTS if few else BANDS if many else BOXES}", WIDE)
+    figure.suptitle(f"Arrival of each rank, and its time in the call\n{text}", x=0.01, ha="left", fontsize=10.5)
     for axes, data, title in (
         (left, late, "arrives after the first rank by"),
         (right, took, "spends in the call (the last to arrive spends least)"),
     ):
-        if many:
+        if few:
+            axes.plot(np.tile(np.arange(data.shape[1]), len(data)), data.ravel(), "o", color=COLOURS[0], alpha=0.5)
+            axes.xaxis.set_major_locator(MaxNLocator(nbins=16, integer=True))
+        elif many:
             _bands(axes, data, late_findings)
         else:
             _boxes(axes, data)
@@ -146,7 +151,7 @@ def over_time(run: Run, analysis: Analysis) -> list[Figure]:
     cases, launches = len({s.case for s in good}), run.plan.launches
     count = f"{counted(cases, 'case')}, {counted(launches, 'launch')}"
     what = wrapped(f"{named} on {backends}, {count}", WIDE)
-    figure, axes = framed("Was it steady?", f"{what}; a dot: one iteration")
+    figure, axes = framed("Every iteration, in the order in which it was measured", f"{what}; a dot: one iteration")
     worlds = sorted({s.case.world_size for s in good})
     for style, n in enumerate(worlds):
         parts = [_in_time(s, began) for s in good if s.case.world_size == n]
@@ -198,7 +203,7 @@ def modes(run: Run, analysis: Analysis) -> list[Figure]:
     figure = Figure(figsize=(8.5, 1.8 + 0.95 * len(chosen)), layout="constrained")
     rows = figure.subplots(len(chosen), 1, sharex=True, squeeze=False)[:, 0]
     kind = "those that stall most" if len(stalled) > MOST_ROWS else "all that stall" if stalled else "none stalls"
-    text = f"Is there one usual time, or two?  {len(chosen)} of {counted(len(good), 'case')}, {kind}"
+    text = f"Distribution of the times: {len(chosen)} of {counted(len(good), 'case')}, {kind}"
     figure.suptitle(text, x=0.01, ha="left", fontsize=10.5)
     launches: dict[Case, list[Any]] = {s.case: [] for s in chosen}
     for samples in run.samples:
@@ -230,7 +235,7 @@ def modes(run: Run, analysis: Analysis) -> list[Figure]:
     figure.supylabel("share of the iterations, %", fontsize=9)
     handles = [Line2D([], [], color="black", label="mean")]
     if stalled:
-        handles.append(Line2D([], [], color=COLOURS[1], linestyle="--", linewidth=1.8, label="fast and slow mode"))
+        handles.append(Line2D([], [], color=COLOURS[1], linestyle="--", linewidth=1.8, label="two typical times"))
     figure.legend(handles=handles, loc="outside lower center", ncols=2, fontsize=9)
     return [figure]
 
@@ -260,7 +265,7 @@ def matrix(run: Run, analysis: Analysis) -> list[Figure]:
     axes.set_ylabel("rank")
     slow = [f.subject for f in analysis.diagnosis.findings if f.kind in {"slow rank", "slow node", "slow link"}]
     findings = f"found: {', '.join(dict.fromkeys(slow))}" if slow else "nothing stands out"
-    question = wrapped(f"Which rank or link is slow?  {findings}", WIDE // 2)
+    heading = wrapped(f"Rate between each two ranks; {findings}", WIDE // 2)
     what = wrapped(f"{label(chosen.case)}, both directions at once", WIDE // 2)
-    axes.set_title(f"{question}\n{what}", fontsize=10.5)
+    axes.set_title(f"{heading}\n{what}", fontsize=10.5)
     return [figure]

@@ -1,9 +1,10 @@
 """Draw time and bandwidth against size, with models and bounds, and time against world size.
 
-In: a run and its analysis. Out: figures, one per page; none if there is nothing to draw.
+In: a run and its analysis, or several of them for one picture. Out: figures, one per page; none if there is nothing
+to draw.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,15 +12,17 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from bench.model.conclusions import Analysis, Fit, Summary
+from bench.model.conclusions import Analysis, Bound, Fit, Summary
 from bench.model.records import Run
 from bench.model.units import format_rate
-from bench.report.labels import ranks_text, row_name, size_rows
+from bench.report.labels import counted, ranks_text, row_name, size_rows
 from bench.report.plots import figures
 from bench.report.plots.figures import COLOURS, Line, Page, Panel, log_time_axis, marks, spread, time_label
 
 # A bound above so many times the best bandwidth is named in the legend and not drawn.
 FAR_BOUND = 4
+# Ratio of the largest to the smallest bandwidth up to which a linear axis shows all of them.
+NEAR = 50
 # Lines in the picture of scaling: sizes from the smallest to the largest, fewer than there are colours.
 MOST_SIZES = 4
 # Operations that a legend has room for.
@@ -36,8 +39,8 @@ BOUND_DASHES = ((6, 2), (2, 2), (8, 2, 2, 2))
 
 def time_against_size(run: Run, analysis: Analysis) -> list[Figure]:
     """Mean time with its interval, one line per world size, and the fitted model behind it."""
-    shown, left_out = _over_sizes([s for s in analysis.summaries if s.time_s])
-    made = figures.pages("How long does it take?", run, shown, marks(analysis.summaries), left_out)
+    shown, left_out = _over_sizes([s for s in analysis.summaries if s.time_s], by_ranks)
+    made = figures.pages("Time over message size", _what(run, analysis), shown, left_out)
     for page in made:
         for axes, style, line, x in _placed(page, _size):
             times = _draw_times(axes, line, x, style)
@@ -50,31 +53,66 @@ def time_against_size(run: Run, analysis: Analysis) -> list[Figure]:
 
 
 def bandwidth_against_size(run: Run, analysis: Analysis) -> list[Figure]:
-    """Bus bandwidth with its interval, and its bounds."""
-    shown, left_out = _over_sizes([s for s in analysis.summaries if s.time_s and s.busbw])
-    made = figures.pages("How much of the bus does it use?", run, shown, marks(analysis.summaries), left_out)
+    """Bus bandwidth with its interval, and its bounds, on a logarithmic axis.
+
+    Bandwidth spans three decades from the smallest message to the largest: on a linear axis the smaller half of the
+    sizes would lie on zero.
+    """
+    return _bandwidths("Bus bandwidth over message size", _what(run, analysis), analysis.summaries, analysis.bounds)
+
+
+def bandwidth_on_a_linear_axis(run: Run, analysis: Analysis) -> list[Figure]:
+    """The same from 0 on, of pages whose values differ by less than a factor of NEAR: there differences are seen."""
+    heading = "Bus bandwidth over message size, on a linear axis"
+    return _bandwidths(heading, _what(run, analysis), analysis.summaries, analysis.bounds, linear=True)
+
+
+def curves_of_time(runs: Mapping[str, Analysis], _: None) -> list[Figure]:
+    """Times of several runs in one picture, with their intervals. runs: name → analysis."""
+    summaries, by_run = _of_runs(runs)
+    shown = figures.panels([s for s in summaries if s.time_s and s.case.size_bytes], by_run)
+    made = figures.pages("Time over message size", _runs_text(runs, summaries), shown)
     for page in made:
         for axes, style, line, x in _placed(page, _size):
-            _draw_rates(axes, line, x, style)
-        best = max(s.busbw or 0.0 for _, panel in page.places for s in panel.members) / 1e9
-        for axes, panel in page.places:
-            _draw_bounds(axes, analysis, panel, best)
-        # Logarithmic: bandwidth spans three decades from the smallest message to the largest, and on a linear axis
-        # the smaller half of the sizes lies on zero. An inset of that half was dropped: it needs axes of its own, and
-        # a page of many panels has no room for it.
-        axes = page.places[0][0]
-        axes.set_yscale("log")
-        figures.log_ticks(axes.yaxis)
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axes.yaxis.set_minor_formatter(NullFormatter())
-        _finish(page, _size, "bus bandwidth, GB/s")
+            _draw_times(axes, line, x, style)
+        log_time_axis(page.places[0][0])
+        _finish(page, _size, "time of one operation")
     return [page.figure for page in made]
+
+
+def curves_of_bandwidth(runs: Mapping[str, Analysis], _: None) -> list[Figure]:
+    """Bus bandwidths of several runs in one picture, with their intervals and bounds. runs: name → analysis."""
+    summaries, by_run = _of_runs(runs)
+    bounds = dict.fromkeys(bound for analysis in runs.values() for bound in analysis.bounds)
+    what = _runs_text(runs, summaries)
+    return _bandwidths("Bus bandwidth over message size", what, summaries, [*bounds], split=by_run)
+
+
+def _of_runs(runs: Mapping[str, Analysis]) -> tuple[list[Summary], Callable[[list[Summary]], list[Line]]]:
+    """The summaries of all runs, and what makes a line for each run and world size."""
+    run_of = {id(summary): name for name, analysis in runs.items() for summary in analysis.summaries}
+
+    def by_run(members: list[Summary]) -> list[Line]:
+        of_run: dict[str, list[Summary]] = {}
+        for summary in members:
+            of_run.setdefault(run_of[id(summary)], []).append(summary)
+        return [Line(f"{name}, {line.name}", line.members) for name, of in of_run.items() for line in by_ranks(of)]
+
+    return [summary for analysis in runs.values() for summary in analysis.summaries], by_run
+
+
+def _runs_text(runs: Mapping[str, Analysis], summaries: Sequence[Summary]) -> str:
+    return f"{counted(len(runs), 'run')}; {marks(summaries)}"
+
+
+def _what(run: Run, analysis: Analysis) -> str:
+    return f"{counted(run.plan.launches, 'launch')}; {marks(analysis.summaries)}"
 
 
 def scaling(run: Run, analysis: Analysis) -> list[Figure]:
     """Time against world size, at a few sizes."""
     shown = [panel for panel in figures.panels([s for s in analysis.summaries if s.time_s], _by_size) if panel.lines]
-    made = figures.pages("What do more ranks cost?", run, shown, marks(analysis.summaries))
+    made = figures.pages("Time over the number of ranks", _what(run, analysis), shown)
     for page in made:
         for axes, style, line, x in _placed(page, _world):
             _draw_times(axes, line, x, style)
@@ -83,11 +121,49 @@ def scaling(run: Run, analysis: Analysis) -> list[Figure]:
     return [page.figure for page in made]
 
 
+def _bandwidths(
+    heading: str,
+    what: str,
+    summaries: Sequence[Summary],
+    bounds: Sequence[Bound],
+    linear: bool = False,
+    split: Callable[[list[Summary]], list[Line]] | None = None,
+) -> list[Figure]:
+    """Pages of bandwidth. linear: only those whose values are within a factor of NEAR, on a linear axis from 0 on."""
+    shown, left_out = _over_sizes([s for s in summaries if s.time_s and s.busbw], split or by_ranks)
+    made = []
+    for page in figures.pages(heading, what, shown, left_out):
+        rates = [s.busbw / 1e9 for _, panel in page.places for s in panel.members if s.busbw]
+        if linear and max(rates) > NEAR * min(rates):
+            continue
+        for axes, style, line, x in _placed(page, _size):
+            _draw_rates(axes, line, x, style)
+        for axes, panel in page.places:
+            _draw_bounds(axes, bounds, panel, max(rates))
+        axes = page.places[0][0]
+        if linear:
+            axes.set_ylim(bottom=0)
+        else:
+            axes.set_yscale("log")
+            figures.log_ticks(axes.yaxis)
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.yaxis.set_minor_formatter(NullFormatter())
+        _finish(page, _size, "bus bandwidth, GB/s")
+        made.append(page.figure)
+    return made
+
+
 # ── lines and axes ───────────────────────────────────────────────────────────────────────────────
-def _over_sizes(summaries: Sequence[Summary]) -> tuple[list[Panel], list[str]]:
-    """Panels with a line per world size, and a text on what is left out: of several panels, those with one size."""
-    every = figures.panels([s for s in summaries if s.case.size_bytes], by_ranks)
-    kept = every if len(every) == 1 else [p for p in every if any(len(line.members) > 1 for line in p.lines)]
+def _over_sizes(
+    summaries: Sequence[Summary], split: Callable[[list[Summary]], list[Line]]
+) -> tuple[list[Panel], list[str]]:
+    """Panels with a line per world size, and a text on what is left out: of several panels, those with one size.
+
+    A point alone is no picture.
+    """
+    every = figures.panels([s for s in summaries if s.case.size_bytes], split)
+    alone = len(every) == 1 and len(every[0].members) > 1
+    kept = every if alone else [p for p in every if any(len(line.members) > 1 for line in p.lines)]
     drawn = {s.case.op for panel in kept for s in panel.members}
     missing = list(dict.fromkeys(s.case.op for s in summaries if s.case.op not in drawn))
     more = f" and {len(missing) - MOST_NAMED} more" if len(missing) > MOST_NAMED else ""
@@ -133,7 +209,7 @@ def _placed(page: Page, x_of: Callable[[Summary], int]) -> Iterator[tuple[Axes, 
 
 
 def _finish(page: Page, x_of: Callable[[Summary], int], y: str) -> None:
-    """Label the axes and the lines. x_of: `_size` or `_world`; y: the label of the logarithmic y axis."""
+    """Label the axes and the lines. x_of: `_size` or `_world`; y: the label of the y axis."""
     axes = page.places[0][0]
     every = sorted({x_of(s) for _, panel in page.places for s in panel.members})
     if x_of is _world:
@@ -144,11 +220,12 @@ def _finish(page: Page, x_of: Callable[[Summary], int], y: str) -> None:
     series = [drawn[0] for axes, _ in page.places for drawn in axes.containers]
     values = [float(value) for line in series for value in line.get_ydata()]
     low, high = axes.get_ylim()
-    lowest, highest = min(values) / FAR_INTERVAL, max(values) * FAR_INTERVAL
+    lowest = min(values) / FAR_INTERVAL if axes.get_yscale() == "log" else low
+    highest = max(values) * FAR_INTERVAL
     if low < lowest or high > highest:
         axes.set_ylim(max(low, lowest), min(high, highest))
         page.extra.append("a bar without a cap goes on beyond the picture")
-    x = "world size (ranks)" if x_of is _world else "message size (what it counts: see the tables)"
+    x = "number of ranks" if x_of is _world else "message size per rank"
     figures.label_axes(page, x, y)
     figures.legend(page)
 
@@ -183,7 +260,15 @@ def _draw_choices(axes: Axes, line: Line, x: Sequence[float], values: Sequence[f
         # Below and to the right of a curve that rises there is room.
         look: Any = {"xytext": (4, -6), "textcoords": "offset points", "rotation": -35, "va": "top"}
         axes.annotate(choice.split(",")[0], (at, value), fontsize=7, color=colour, **look)
-    axes.plot([], [], "o", markersize=9, markerfacecolor="none", markeredgecolor="#888888", label="NCCL chooses anew")
+    axes.plot(
+        [],
+        [],
+        "o",
+        markersize=9,
+        markerfacecolor="none",
+        markeredgecolor="#888888",
+        label="NCCL chooses otherwise",
+    )
 
 
 def _draw_modes(axes: Axes, line: Line, x: Sequence[float], style: int) -> None:
@@ -195,7 +280,7 @@ def _draw_modes(axes: Axes, line: Line, x: Sequence[float], style: int) -> None:
             axes.plot([at], [time_s], color=COLOURS[style % len(COLOURS)], alpha=0.55, **look)
     if stalls:
         look = {"color": "#888888", "markersize": 12, "markeredgewidth": 1.8}
-        axes.plot([], [], "_", label="fast and slow mode (longer: more iterations)", **look)
+        axes.plot([], [], "_", label="two typical times (longer: of more calls)", **look)
 
 
 def _draw_models(axes: Axes, fits: Sequence[Fit], line: Line, style: int) -> None:
@@ -207,13 +292,13 @@ def _draw_models(axes: Axes, fits: Sequence[Fit], line: Line, style: int) -> Non
             colour = COLOURS[style % len(COLOURS)]
             axes.plot(sizes, times, color=colour, linewidth=4, alpha=0.25, solid_capstyle="butt", zorder=1)
         if fit.segments:
-            axes.plot([], [], color="#888888", linewidth=4, alpha=0.4, label="model: α + size·β, piecewise")
+            axes.plot([], [], color="#888888", linewidth=4, alpha=0.4, label="fitted: start-up time + size / rate")
 
 
-def _draw_bounds(axes: Axes, analysis: Analysis, panel: Panel, best: float) -> None:
+def _draw_bounds(axes: Axes, bounds: Sequence[Bound], panel: Panel, best: float) -> None:
     """Draw the bounds of bandwidth. best: the highest bandwidth on the page, GB/s."""
     limits: dict[tuple[str, float], list[int]] = {}
-    for bound in analysis.bounds:
+    for bound in bounds:
         if bound.backend == panel.words.get("backend"):
             limits.setdefault((bound.name, round(bound.busbw, -3)), []).append(bound.world_size)
     for number, ((name, busbw), worlds) in enumerate(limits.items()):
@@ -221,7 +306,7 @@ def _draw_bounds(axes: Axes, analysis: Analysis, panel: Panel, best: float) -> N
         ranks = "" if name == "link as given" else f", {' and '.join(map(str, worlds))} ranks"
         text = f"{name}{ranks}: {format_rate(busbw)} GB/s"
         if rate > FAR_BOUND * best:  # drawing it would flatten everything else
-            axes.plot([], [], " ", label=f"far above: {text}")
+            axes.plot([], [], " ", label=f"far above the picture: {text}")
             continue
         dashes = BOUND_DASHES[number % len(BOUND_DASHES)]
         axes.axhline(rate, color="black", linewidth=1.2, linestyle=(0, dashes), label=text)

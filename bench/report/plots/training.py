@@ -26,12 +26,16 @@ from bench.report.training import ends, is_reference, names_of, ordered, scenari
 # More rows than this are too small to read; the tables have all.
 MOST_ROWS = 40
 COMPUTING, EXPOSED = COLOURS[5], COLOURS[1]
+# Letters in a line of the title of the picture of buckets.
+BUCKETS_WIDE = 118
 # Opacity of exposed communication that is not resolved.
 PALE = 0.4
 # Most sizes that are labelled on the x axis.
 MOST_SIZES = 10
 # The labels of two sizes that are closer than this factor would overlap.
 NEIGHBOURS = 1.9
+# Caps below it, of which nobody sets any, are drawn only as far as they were measured.
+SMALLEST_CAP = 256 * 2**10
 # Most lines of the call-size sweep that can be told apart.
 MOST_LINES = 6
 # Colours of calls. Calls without outlines alternate between the two, so that neighbours can be told apart.
@@ -45,14 +49,14 @@ PARTS: dict[str, dict[str, Any]] = {
 }
 # Strategies that the others are meant to improve on: they are drawn first.
 BASELINES = ("naive",)
-QUESTION = "When does communication overlap with computing?  One step of each strategy"
+TITLE = "One step of each strategy along time: computing, and calls below it"
 CAPTION = (
     "Of each rank, the upper bar is what it computes, and the boxes below it are its calls.\n"
     "A call is hidden where it lies below forward or backward, and exposed where the rank waits."
 )
 AXIS = "time since the first rank began the step (recorded in detail, which takes time: not one of the timed steps)"
-# Most ranks on one page, and of one strategy: a page with more does not fit on a screen.
-MOST_RANKS, SHOWN_RANKS = 24, 4
+# Most strategies, and ranks of each: a page with more does not fit on a screen. trace.json has all.
+MOST_TIMELINES, SHOWN_RANKS = 5, 4
 # Heights of a compute lane, of a communication lane, and of the gap between them; a rank takes 1 on the y axis.
 COMPUTE, COMMUNICATION, BETWEEN = 0.36, 0.46, 0.04
 # Most ticks of ready gradients, calls with outlines, and lanes with outlines: more would hide what they mark.
@@ -77,7 +81,7 @@ def _steps(scenario: ScenarioAnalysis) -> Figure:
     axes = figure.subplots()
     more = f" · the fastest {len(shown)} of {len(timed)}" if len(shown) < len(timed) else ""
     what = wrapped(scenario_text(scenario.scenario) + more, WIDER)
-    figure.suptitle(f"How much of a step is communication?\n{what}", x=0.01, ha="left", fontsize=10.5)
+    figure.suptitle(f"Time of a step: computing and exposed communication\n{what}", x=0.01, ha="left", fontsize=10.5)
     right = max(_right(step_s, result.exposed) for result, step_s in shown)
     rows = []
     for row, (result, step_s) in enumerate(shown):
@@ -153,14 +157,16 @@ def buckets(_: Run, analysis: Analysis) -> list[Figure]:
 def _buckets(scenario: ScenarioAnalysis) -> Figure | None:
     measured = [(result, result.exposed) for result in scenario.results if result.exposed and _size(result.strategy)]
     advice = scenario.advice
-    caps = advice.caps if advice else ()
+    least = min([SMALLEST_CAP, *(_size(result.strategy) for result, _ in measured)])
+    caps = [(cap, exposed_s) for cap, exposed_s in advice.caps if cap >= least] if advice else []
     if not measured and not caps:
         return None
-    figure, axes = figures.framed("Which bucket size is best?", wrapped(scenario_text(scenario.scenario), WIDER))
+    what = wrapped(scenario_text(scenario.scenario), BUCKETS_WIDE)
+    figure, axes = figures.framed("Exposed communication over bucket size", what)
     figure.set_size_inches(9.5, 5.4)
     noise = scenario.noise_s
     if scenario.aa_pairs and math.isfinite(noise):
-        label = f"two copies of one strategy: ± {seconds(noise)}"
+        label = f"two copies of one strategy differ by up to {seconds(noise)}"
         axes.axhspan(-noise, noise, color="#888888", alpha=0.15, linewidth=0, label=label)
     # A line for each kind of strategy over its caps; each plan is a point of its own.
     names = training.short_names(result.label for result, _ in measured)
@@ -170,16 +176,18 @@ def _buckets(scenario: ScenarioAnalysis) -> Figure | None:
         series.setdefault(name, []).append((_size(result.strategy), exposed))
     _lines(axes, series)
     if advice:
-        _predicted(axes, advice)
-    of_plans = [] if caps else [_size(result.strategy) for result, _ in measured]
+        _predicted(axes, advice, caps)
+    of_plans = [_size(result.strategy) for result, _ in measured]
+    # Predicted caps are of every size; round ones are labelled.
+    powers = range(math.ceil(math.log2(least)), math.ceil(math.log2(max([least, *(cap for cap, _ in caps)]) + 1)))
     of_caps = [result.strategy.cap_bytes or 0 for result, _ in measured]
-    figures.size_axis(axes, _labelled(of_caps, [*(cap for cap, _ in caps), *of_plans]), MOST_SIZES)
+    figures.size_axis(axes, _labelled(of_caps, [2**power for power in powers] if caps else of_plans), MOST_SIZES)
     time_axis(axes.yaxis)
     axes.set_xlabel("bucket size: cap, or the largest bucket of a plan")
     axes.set_ylabel("exposed communication of a step")
     axes.axhline(0, color="black", linewidth=0.8)
     entries = figures.legend_entries(axes)
-    columns = figures.fitting_columns(figure, entries)
+    columns = figures.fitting_columns(figure.get_figwidth(), entries)
     figure.legend(list(entries.values()), list(entries), loc="outside lower center", ncols=columns, fontsize=8.5)
     return figure
 
@@ -223,42 +231,50 @@ def _series(strategy: Strategy, name: str) -> str:
     return " ".join(["measured:", strategy.name, *boundary, *strategy.options, *over, *again])
 
 
-def _predicted(axes: Axes, advice: Advice) -> None:
+def _predicted(axes: Axes, advice: Advice, caps: Sequence[tuple[int, float]]) -> None:
+    """What uniform caps, torch's default and the bound would expose. caps: (bytes, seconds) of those that are shown."""
     grey, cap = "#555555", advice.cap.cap or 0
-    if advice.caps:
-        sizes, times = zip(*sorted(advice.caps), strict=True)
-        axes.plot(sizes, times, color=grey, linewidth=4, alpha=0.35, label="predicted: uniform caps", zorder=1)
-        label = f"cap with the least worst regret, {format_bytes(cap)}: {seconds(advice.cap.exposed_s)}"
-        axes.plot([cap], [advice.cap.exposed_s], "*", color=COLOURS[6], markersize=15, zorder=5, label=label)
+    if caps:
+        sizes, times = zip(*sorted(caps), strict=True)
+        text = f"predicted; star: {format_bytes(cap)}, the least regret, {seconds(advice.cap.exposed_s)}"
+        axes.plot(sizes, times, color=grey, linewidth=4, alpha=0.35, label=text, zorder=1)
+        if cap >= sizes[0]:
+            axes.plot([cap], [advice.cap.exposed_s], "*", color=COLOURS[6], markersize=15, zorder=5)
     for name, level, line in (
-        (f"predicted: plan {seconds(advice.plan.exposed_s)}", advice.plan.exposed_s, "-"),
-        (f"predicted: torch's default {seconds(advice.default.exposed_s)}", advice.default.exposed_s, "--"),
-        (f"bound, no plan beats it: {seconds(advice.bound_s)}", advice.bound_s, ":"),
+        (f"predicted of torch's default: {seconds(advice.default.exposed_s)}", advice.default.exposed_s, "--"),
+        (f"no plan exposes less than {seconds(advice.bound_s)}", advice.bound_s, ":"),
     ):
         axes.axhline(level, color=grey, linewidth=1.3, linestyle=line, label=name)
 
 
 # ── one step of each strategy ────────────────────────────────────────────────────────────────────
 def timelines(_: Run, analysis: Analysis) -> list[Figure]:
-    """Pages of strategies by place."""
-    return [page for scenario in analysis.scenarios for page in _pages(scenario)]
+    """A page for each scenario: the reference, those in BASELINES, then the best of each kind of strategy."""
+    return [page for scenario in analysis.scenarios if (page := _timelines(scenario)) is not None]
 
 
-def _pages(scenario: ScenarioAnalysis) -> list[Figure]:
-    # The reference, then those in BASELINES, then by place. The plainest strategy is usually the slowest one: by place
-    # alone it would begin the second page, and the first page would lack what all others are meant to improve on.
-    first = sorted(ordered(scenario), key=lambda r: (not is_reference(r), r.label not in BASELINES))
-    recorded = [(result, result.timeline) for result in first if result.timeline and result.timeline.ranks]
+def _timelines(scenario: ScenarioAnalysis) -> Figure | None:
+    # By place alone the plainest strategy, which is usually the slowest, would not be seen: all others are meant to
+    # improve on it. Of one kind, such as buckets of several sizes, the best comes before other kinds' second.
+    recorded = [result for result in ordered(scenario) if result.timeline and result.timeline.ranks]
+    kinds = [result.strategy.name for result in recorded]
+    better = [kinds[:number].count(kind) for number, kind in enumerate(kinds)]  # of the same kind
+    by_kind = [result for _, result in sorted(zip(better, recorded, strict=True), key=lambda pair: pair[0])]
+    first = sorted(by_kind, key=lambda r: (not is_reference(r), r.label not in BASELINES, r.strategy.again))
     names = names_of(scenario)
-    strategies = [
-        (f"{names[result.label]}: {_in_words(timeline, result.calls is None and not is_reference(result))}", timeline)
-        for result, timeline in recorded
+    shown = [
+        (
+            f"{names[result.label]}: {_in_words(timeline, result.calls is None and not is_reference(result))}",
+            timeline,
+        )
+        for result in first[:MOST_TIMELINES]
+        if (timeline := result.timeline)
     ]
-    ranks = max((min(len(timeline.ranks), SHOWN_RANKS) for _, timeline in recorded), default=1)
-    many = MOST_RANKS // max(1, ranks)
-    last = max((line.begin_s + line.end_s for _, timeline in recorded for line in timeline.ranks), default=0.0)
-    what = scenario_text(scenario.scenario)
-    return [_page(what, strategies[start : start + many], last) for start in range(0, len(strategies), many)]
+    if not shown:
+        return None
+    last = max(line.begin_s + line.end_s for _, timeline in shown for line in timeline.ranks)
+    more = f"; {len(shown)} of {len(recorded)} strategies" if len(shown) < len(recorded) else ""
+    return _page(f"{TITLE}{more}\n{wrapped(scenario_text(scenario.scenario), WIDER)}", shown, last)
 
 
 def _in_words(timeline: Timeline, silent: bool) -> str:
@@ -275,12 +291,12 @@ def _in_words(timeline: Timeline, silent: bool) -> str:
     return ", ".join(words)
 
 
-def _page(what: str, strategies: Sequence[tuple[str, Timeline]], last: float) -> Figure:
-    """strategies: title and timeline of each. last: when the longest step of all pages ends."""
+def _page(heading: str, strategies: Sequence[tuple[str, Timeline]], last: float) -> Figure:
+    """strategies: title and timeline of each. last: when the longest step ends."""
     heights = [0.24 + 0.42 * min(len(timeline.ranks), SHOWN_RANKS) for _, timeline in strategies]
     figure = Figure(figsize=(10, 2.1 + sum(heights)), layout="constrained")
     rows = figure.subplots(len(heights), 1, sharex=True, squeeze=False, gridspec_kw={"height_ratios": heights})[:, 0]
-    figure.suptitle(f"{QUESTION}\n{wrapped(what, WIDER)}\n{CAPTION}", x=0.01, ha="left", fontsize=10.5)
+    figure.suptitle(f"{heading}\n{CAPTION}", x=0.01, ha="left", fontsize=10.5)
     for axes, (title, timeline) in zip(rows, strategies, strict=True):
         # Rank under rank, each with its computing above its communication.
         ranks = [timeline.ranks[rank] for rank in figures.spread(list(range(len(timeline.ranks))), SHOWN_RANKS)]
@@ -342,8 +358,8 @@ def call_sizes(_: Run, analysis: Analysis) -> list[Figure]:
         return []
     more = f"; {len(lines) - len(shown)} more: see the table" if len(lines) > len(shown) else ""
     figure, axes = figures.framed(
-        "What do many small calls cost?",
-        f"The same bytes in more and more all-reduces, one after the other; bars: 95 % intervals{more}",
+        "Time of the same bytes in more and more calls",
+        f"all-reduces, one after the other; bars: 95 % intervals{more}",
     )
     every_size = _lines(axes, shown)
     figures.size_axis(axes, every_size, MOST_SIZES, format_rounded_bytes)

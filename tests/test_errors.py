@@ -1,0 +1,123 @@
+"""What a user does wrong is answered by one line that says what stands there, what is allowed, and what to type."""
+
+import shutil
+import unicodedata
+
+import pytest
+
+from bench.cli.app import VERBS
+from bench.config.models import parse
+from bench.store import folders
+from conftest import ROOT, TINY
+from test_cli import one_line
+
+
+@pytest.fixture
+def kept(warm):
+    """A command line with a run of the name `kept` in results/."""
+    shutil.copytree(ROOT / "docs/example/before", warm.folder / "results/20260101T000000Z-kept")
+    return warm
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["nonsense"], ["no such verb", "allowed: run,"]),
+        (["comapre"], ["did you mean 'compare'?"]),
+        (["run", "--bogus"], ["no such option: --bogus", "collbench run --help"]),
+        (["run", "--set"], ["'--set' requires an argument"]),
+        (["run", "a", "b"], ["(b) (see: collbench run --help)"]),
+        (["list", "everything"], ["'everything' is not one of", "'configs'"]),
+        (["equivalence", "--steps", "x"], ["'--steps'", "integer"]),
+    ],
+)
+def test_words_that_no_verb_takes_are_one_line(warm, words, expected):
+    one_line(warm(*words), 2, *expected)
+
+
+def test_without_words_the_help_is_shown(warm):
+    done = warm()
+    assert (done.returncode, done.stderr) == (0, "") and all(verb in done.stdout for verb in VERBS)
+
+
+def test_a_folder_that_is_no_run_is_found_and_says_what_it_lacks(kept):
+    (kept.folder / "results/half").mkdir()
+    (kept.folder / "results/half/plan.json").write_text("{}")
+    for name in ("half", "results/half"):
+        one_line(kept("report", name), 2, "results/half: not a run folder", "no manifest.json, environment.json")
+    assert "half: not a run folder: it has no manifest.json" in kept("list").stdout
+
+
+@pytest.mark.parametrize("broken", ["manifest.json", "plan.json", "environment.json"])
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ('{"a": 1,\n "b": ', "2:7: damaged JSON: a value is missing"),
+        ('{"a": 1', "a comma or a closing bracket is missing"),
+        ("{", "a key in double quotes is missing"),
+        ('{"a": "b', "the text that begins here has no end"),
+    ],
+)
+def test_damaged_json_is_named_by_line_and_by_what_is_missing(kept, broken, content, words):
+    (kept.only_run().path / broken).write_text(content)
+    one_line(kept("report", "kept"), 2, f"{broken}:", words)
+
+
+def test_a_run_without_a_sample_says_how_to_measure_it(kept):
+    path = kept.only_run().path
+    hint = "collbench run --resume results/20260101T000000Z-kept"
+    (path / "samples.jsonl").write_bytes(b"")
+    done = kept("report", "kept")
+    assert done.returncode == 0 and "before its first sample" in done.stdout
+    one_line(kept("compare", "kept", "kept"), 3, "before its first sample", hint)
+    (path / "samples.jsonl").unlink()
+    one_line(kept("report", "kept"), 2, "no samples.jsonl", hint)
+    with folders.Journal(path):
+        pass  # a resume makes it again
+    assert kept("report", "kept").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("sampling.relative_error=0%", "more than 0"),
+        ("timeout=0", "timeout: 0: at least 1s"),
+        ("budget=1ms", "budget: 1ms: at least 1s"),
+        ("name=a/b", "is no name"),
+    ],
+)
+def test_values_with_which_nothing_could_be_measured_are_refused(warm, setting, words):
+    one_line(warm("plan", warm.config(), "--set", setting), 2, f"--set {setting}", words)
+
+
+def test_a_relative_error_is_a_share():
+    assert parse(TINY.replace("iterations: 8", "relative_error: 5%").encode(), "c").sampling.relative_error == 0.05
+
+
+def test_options_that_do_nothing_alone_say_what_they_belong_to(kept):
+    for option in (["--nodes", "3"], ["--ranks-per-node", "2"], ["--verb", "gate"]):
+        one_line(kept("plan", kept.config(), *option), 2, "add --launcher", "slurm")
+    one_line(kept("plan", "--from", "kept", "--precision", "0"), 2, "more than 0, such as 5%")
+
+
+def test_a_run_in_place_of_a_configuration_leads_to_report(kept):
+    one_line(kept("run", "results/20260101T000000Z-kept"), 2, "collbench report results/20260101T000000Z-kept")
+    one_line(kept("run", "nosuch"), 2, "collbench list configs")
+
+
+def test_names_may_have_letters_of_any_alphabet(warm):
+    decomposed = unicodedata.normalize("NFD", "größe")
+    done = warm("run", warm.config(name=f"{decomposed}.yaml"), "--no-plots")
+    assert done.returncode == 0, done.stderr
+    assert warm.only_run().manifest["name"] == "größe" and warm("report", "größe").returncode == 0
+
+
+def test_where_nothing_can_be_measured_no_time_is_promised(warm):
+    done = warm("plan", warm.config(TINY.replace("[gloo]", "[nccl]").replace("[2]", "[4096]")))
+    assert done.returncode == 3
+    assert "takes" not in done.stdout and "launches" not in done.stdout and "cases skipped" in done.stdout
+
+
+def test_one_is_not_written_as_several(warm):
+    text = warm("plan", warm.config(TINY.replace("[2]", "[1]").replace("[4KiB, 64KiB]", "[4KiB]"))).stdout
+    assert "1 case × 1 launch = 1 measurement," in text
