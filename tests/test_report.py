@@ -334,6 +334,19 @@ def test_a_comparison_is_drawn_and_tabled(tmp_path):
     assert len(pd.read_csv(io.StringIO(machine_format.comparison_csv(result)))) == len(CASES)
 
 
+@pytest.mark.parametrize(("factor", "words"), [(5, "SLOWER: 5 times as long"), (0.02, "FASTER: 50 times as fast")])
+def test_a_large_change_is_told_in_times(factor, words):
+    old, new = run_of(launches=5), run_of(launches=5, factor=factor)
+    found = re.match(r"(\w+): ([\d.]+)( times as \w+) overall \[([\d.]+) – ([\d.]+)\]", headline_of(old, new))
+    assert f"{found[1]}: {max(factor, 1 / factor):g}{found[3]}" == words
+    assert float(found[4]) <= float(found[2]) <= float(found[5])
+    assert float(found[2]) == pytest.approx(max(factor, 1 / factor), rel=0.2)
+
+
+def headline_of(old, new):
+    return comparison.headline(compare(old, new, summarize(old), summarize(new), label=label))
+
+
 @pytest.mark.parametrize("sides", ["2,4", "4,2"])
 def test_a_comparison_across_a_field_names_it_on_the_axis_only_and_stays_inside(sides):
     run = run_of(launches=5)

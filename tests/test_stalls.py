@@ -35,6 +35,7 @@ def run_of(slow_share=0.0, slow=1.0, factor=1.0, scatter=0.03, schedulings=("nor
         ("stalls", {"slow_share": 0.4, "slow": 6.0}),
         ("stalls", {"factor": 2.0}),  # as where more ranks than cores stall in every call
         ("none", {}),
+        ("harms", {"factor": 1 / 3}),
         ("other", {"slow_share": 0.4, "slow": 6.0, "factor": 1 / 3}),
         ("undecided", {"factor": 1.1, "scatter": 0.5}),
         ("untested", {"slow_share": 0.4, "slow": 6.0, "schedulings": ("normal",)}),

@@ -42,6 +42,14 @@ def test_what_is_written_is_read_and_anything_else_is_refused(parse):
             parse(value)
 
 
+@pytest.mark.parametrize(
+    ("ratio", "text"),
+    [(1.21, "1.210"), (0.976, "0.976"), (0.1, "0.100"), (0.0451, "0.045"), (0.00131, "0.0013"), (58.8, "58.800")],
+)
+def test_a_small_ratio_keeps_its_digits(ratio, text):
+    assert units.format_ratio(ratio) == text
+
+
 @pytest.mark.parametrize("text", ["1M", "1m", "1k", "4G", "1mb", "1Mb", "1mib"])
 def test_an_ambiguous_prefix_is_refused_with_both_ways_out(text):
     letter = text[1].upper()

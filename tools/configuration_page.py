@@ -208,14 +208,11 @@ def strategies() -> list[str]:
 
 
 def options() -> list[str]:
-    """The options that have a key, and a row for each of the others."""
+    """The options that have a key, and the names of the others."""
     keys = [f"`{option.name}`" + f" (`{option.key}`)" * (option.key != option.name) for option in OPTIONS if option.key]
-    rows = ["| option | what it is | default |", "|---|---|---|"]
-    for option in (option for option in OPTIONS if not option.key):
-        default = f"`{in_flow(option.default)}`" if option.default != "" else "empty"
-        rows.append(f"| `{option.name}` | {option.about} | {default} |")
-    others = "The others follow from `metrics`, `recording` and `training`, or from the machine:"
-    return [f"Set by a [key](#keys): {', '.join(keys)}. {others}\n", *rows]
+    others = ", ".join(f"`{option.name}`" for option in OPTIONS if not option.key)
+    whence = "follow from `metrics`, `recording` and `training`, or from the machine"
+    return [f"Set by a [key](#keys): {', '.join(keys)}. The others {whence}: {others}."]
 
 
 def page() -> str:

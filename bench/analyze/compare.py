@@ -21,7 +21,7 @@ from bench.model.comparisons import Change, Comparison, ExposedChange, Judgement
 from bench.model.conclusions import Summary
 from bench.model.errors import ConfigError, UnmeasurableError
 from bench.model.records import OPTIONS, Case, Json, Run
-from bench.model.units import counted, format_seconds
+from bench.model.units import counted, format_ratio, format_seconds
 from bench.stats import intervals, verdicts
 from bench.stats.intervals import Floats, launch_interval
 from bench.stats.verdicts import FASTER, INCONCLUSIVE, SLOWER
@@ -279,7 +279,7 @@ def _where(pair: Pair) -> str:
 def moved_text(before: Iterable[float | None], after: Iterable[float | None]) -> str:
     """What happened to the 10th, 50th and 90th percentile of the iterations, as far as both sides know them."""
     ratios = zip(("p10", "p50", "p90"), before, after, strict=True)
-    return ", ".join(f"{name} × {b / a:.2f}" for name, a, b in ratios if a is not None and b is not None)
+    return ", ".join(f"{name} × {format_ratio(b / a)}" for name, a, b in ratios if a is not None and b is not None)
 
 
 def _single(old: Summary, new: Summary, min_change: float, noise_floor: float | None) -> Change:

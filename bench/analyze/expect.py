@@ -51,7 +51,7 @@ def check(expected: Expectations, summaries: Sequence[Summary], places: Places =
         if not placed and _names_hardware(line):
             elsewhere += 1
             continue
-        tolerance = _tolerance(line, expected)
+        tolerance = expected.tolerance if line.tolerance is None else line.tolerance
         fitting = [summary for summary in placed if _fits(line, summary.case)]
         if line.size is None:
             # A line without a size is for the largest size, at each world size.
@@ -64,9 +64,11 @@ def check(expected: Expectations, summaries: Sequence[Summary], places: Places =
             if not verdict:
                 rates = [busbw(summary.case, seconds) or 0.0 for seconds in summary.means_s]
                 margins[len(checks)] = np.log(np.array(rates) / (line.busbw * (1 - tolerance)))
-            checks.append(Check(summary.case, line.busbw, tolerance, rate, verdict, note, _source(line)))
+            checks.append(Check(summary.case, line.busbw, tolerance, rate, verdict, note, line.source or ""))
         if not fitting:
-            checks.append(Check(_case(line), line.busbw, tolerance, None, MISSING, "not in this run", _source(line)))
+            checks.append(
+                Check(_case(line), line.busbw, tolerance, None, MISSING, "not in this run", line.source or "")
+            )
     index = _tested(checks, margins)
     verdict, reason = _of_table(checks, index)
     if elsewhere:
@@ -133,11 +135,6 @@ def _fabrics(lines: Sequence[Expectation]) -> str:
     return " and ".join(dict.fromkeys(str(line.fabric) for line in lines))
 
 
-def _source(line: Expectation) -> str:
-    found = f", found there on {line.checked}" if line.checked else ""
-    return f"{line.source}{found}" if line.source else ""
-
-
 def _bandwidth(summary: Summary) -> tuple[Interval | None, str, str]:
     """Measured bus bandwidth, and why it cannot be tested, with the verdict that follows; "" where it can."""
     measured = None
@@ -154,12 +151,6 @@ def _bandwidth(summary: Summary) -> tuple[Interval | None, str, str]:
     if summary.launches < 2:
         return measured, "one launch: how launches differ is unknown, so it neither passes nor fails", INCONCLUSIVE
     return measured, "", ""
-
-
-def _tolerance(line: Expectation, expected: Expectations) -> float:
-    """The share by which a line may be missed: its own, or the table's; a threshold may not be missed."""
-    usual = 0.0 if line.kind == "threshold" else expected.tolerance
-    return usual if line.tolerance is None else line.tolerance
 
 
 def least_of_two_nodes(expected: Expectations, pair: Case, gpus: frozenset[str]) -> float:
@@ -184,7 +175,8 @@ def least_of_two_nodes(expected: Expectations, pair: Case, gpus: frozenset[str])
             f"the table has lines for {_fabrics(fitting)}, which nobody can tell apart here: give the rate itself, "
             "such as --against '250 GB/s'"
         )
-    return fitting[0].busbw * (1 - _tolerance(fitting[0], expected))
+    tolerance = expected.tolerance if fitting[0].tolerance is None else fitting[0].tolerance
+    return fitting[0].busbw * (1 - tolerance)
 
 
 def _tested(checks: list[Check], margins: Mapping[int, Floats]) -> Interval | None:
@@ -251,7 +243,7 @@ def _fits(line: Expectation, case: Case) -> bool:
         return False
     if line.world_size not in {None, case.world_size} or line.size not in {None, case.size_bytes}:
         return False
-    free = {name for name in OPEN if getattr(line, name) is None}
+    free = {name for name in OPEN if line.option(name) is None}
     # What the plan sets is not compared: depth follows from the metric; a case whose ranks share a GPU is MISSING.
     compared = (option.name for option in OPTIONS if option.key and option.name not in free)
     return all(getattr(case, name) == getattr(wanted, name) for name in compared)
@@ -259,7 +251,7 @@ def _fits(line: Expectation, case: Case) -> bool:
 
 def _case(line: Expectation) -> Case:
     """The case that a line describes; fields that it leaves out are at their defaults."""
-    named = ((option.name, getattr(line, option.name)) for option in OPTIONS if option.key)
+    named = ((option.name, line.option(option.name)) for option in OPTIONS if option.key)
     options = {name: value for name, value in named if value is not None}
     ranks = line.world_size or (line.nodes or 1) * (line.ranks_per_node or 1)
     return Case(line.operation, line.backend, ranks, line.dtype, line.size or 0, **options)

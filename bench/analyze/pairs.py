@@ -23,6 +23,7 @@ from bench.catalog.strategies import strategy_of
 from bench.model.comparisons import Change, Comparison, ExposedChange, Judgement, Unpaired
 from bench.model.errors import ConfigError
 from bench.model.records import OPTIONS, Case, Plan, Run, Samples
+from bench.model.units import counted
 from bench.stats import spending, verdicts
 from bench.stats.intervals import Floats, launch_interval
 from bench.stats.verdicts import ERROR_RATE, FASTER, INCONCLUSIVE, SAME, SAME_RATE, SLOWER, Levels
@@ -269,7 +270,7 @@ def compare_sides(
             *(Unpaired(case.name, case.case, not_a(case.case)) for case in only_b),
         ),
         broken=tuple(Unpaired(case.name, case.a.case, not_b(case.b.case)) for case in cases if _failed(case.b, case.a)),
-        warnings=tuple(_warnings(changes, shown)),
+        warnings=tuple(_warnings([case for pair in judged for case in (pair.a.case, pair.b.case)], shown)),
         whole=shown.whole,
         pairs=max((len(ratios) for ratios in shown.ratios.values()), default=0),
         ratios=() if shown.index is None else tuple(np.exp(shown.index).tolist()),
@@ -283,14 +284,15 @@ def compare_sides(
     )
 
 
-def _warnings(changes: Sequence[Change], shown: Look) -> Iterable[str]:
-    if not changes:
+def _warnings(cases: Sequence[Case], shown: Look) -> Iterable[str]:
+    """What speaks against the verdicts on these cases, of both sides."""
+    if not cases:
         yield "fewer than two pairs were measured: a larger --budget is needed"
-    cases = [change.case for change in changes]
-    if INCONCLUSIVE in shown.verdicts and all(case.backend == "gloo" and case.scheduling == "normal" for case in cases):
+    undecided = shown.verdicts.count(INCONCLUSIVE)
+    if undecided and all(case.backend == "gloo" and case.scheduling == "normal" for case in cases):
         yield (
-            "nothing was decided on gloo, whose event loop stalls on shared cores: unless that is the question, "
-            "--set scheduling=batch on both sides lets launches scatter less"
+            f"{counted(undecided, 'case')} undecided on gloo, whose event loop stalls on shared cores: unless that is "
+            "the question, --set scheduling=batch on both sides lets launches scatter less"
         )
 
 

@@ -27,6 +27,7 @@ def gloo_stalls(summaries: Sequence[Summary]) -> GlooStalls | None:
         summary
         for summary in summaries
         if summary.case.backend == "gloo"
+        and summary.case.world_size > 1
         and summary.time_s is not None
         and OPERATIONS[summary.case.op].sized
         and summary.case.size_bytes <= SMALL_BYTES
@@ -45,6 +46,8 @@ def gloo_stalls(summaries: Sequence[Summary]) -> GlooStalls | None:
         verdict = "untested"
     elif factor.low > NEGLIGIBLE:
         verdict = "stalls"
+    elif factor.high < 1 / NEGLIGIBLE:
+        verdict = "harms"
     elif factor.high < NEGLIGIBLE:
         verdict = "other" if waits else "none"
     else:

@@ -128,7 +128,8 @@ def _of_the_launches(run: Run) -> Iterable[str]:
     if launches == 1 and run.imported is not None:
         yield "one launch only, so there are no intervals: import the output of several runs"
     elif launches == 1:
-        yield f"one launch only, so the intervals do not hold how launches differ: set launches={LAUNCHES_FOR_A_CLAIM}"
+        several = f"-N {LAUNCHES_FOR_A_CLAIM}" if run.plan.settings.row_by_row else f"launches={LAUNCHES_FOR_A_CLAIM}"
+        yield f"one launch only, so the intervals do not hold how launches differ: set {several}"
     elif launches < LAUNCHES_FOR_A_CLAIM:
         yield f"{launches} launches show how launches differ; a claim wants {LAUNCHES_FOR_A_CLAIM}"
     if len(run.environment) > 1:

@@ -10,21 +10,20 @@ Out: `Expectations`, with rates in bytes per second. Does not look at any run: `
 Published tables (`configs/expected/`) name the hardware that they are of, and apply to nothing else:
 
       - {operation: all_reduce, backend: nccl, gpu: H100, nodes: 1, ranks_per_node: 8, metric: pipelined,
-         busbw: 460 GB/s, kind: threshold, source: …, checked: 2026-11-23}
+         busbw: 460 GB/s, tolerance: 0%, source: "…, 2026-11-23"}
 """
 
-from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
-from pydantic import AfterValidator, BeforeValidator, Field, create_model, model_validator
+from pydantic import AfterValidator, Field, create_model, model_validator
 
 from bench.config import documents
 from bench.config.fields import (
     BackendName,
     Bytes,
     DtypeName,
-    OneOf,
+    MetricName,
     OperationName,
     Rate,
     Root,
@@ -53,22 +52,37 @@ WRITTEN: dict[str, tuple[Any, object]] = {
 }
 
 
-def _day(value: object) -> date:
-    try:
-        return value if isinstance(value, date) else date.fromisoformat(str(value))
-    except ValueError:
-        raise ValueError(f"{value!r} is no date: write 2026-11-23") from None
+def _option(option: Option) -> Any:
+    """Type and description of an option, with the values that its key in a configuration takes."""
+    setting = Config.model_fields[option.key]
+    written, example = WRITTEN.get(option.name, (None, None))
+    if written is None:
+        several = get_args(setting.annotation)
+        written = several[0] if several else Annotated[setting.annotation, *setting.metadata]
+        (example, *_) = setting.examples or (None,)
+        example = example[-1] if isinstance(example, list) else example
+    about = f"{option.about[0].upper()}{option.about[1:]}."
+    if option.name in OPEN:
+        return written | None, key(f"{about} Without it, any.", example, default=None)
+    return written, key(about, example, default=option.default)
 
 
-Day = Annotated[date, BeforeValidator(_day)]
+if TYPE_CHECKING:
+    Options = Strict
+else:
+    # A key for each option that a configuration has a key for, but metric, which stands beside the others of a line.
+    Options = create_model(
+        "Options",
+        __base__=Strict,
+        **{option.name: _option(option) for option in OPTIONS if option.key and option.name != "metric"},
+    )
 
 
-class ExpectedBandwidth(Strict):
-    """What a line of the table has besides options.
+class Expectation(Strict):
+    """A line of the table: a case, perhaps on some hardware, and what it should reach.
 
-    gpu: a word in the name of the run's GPUs. A line without size is for the largest size that was measured. kind: what
-    somebody measured, or a threshold that somebody sets, which is no measurement. fabric: for people, who choose by it.
-    source, checked: where the number stands, and the day on which it was last found there.
+    gpu: a word in the name of the run's GPUs. A line without size is for the largest size that was measured. fabric,
+    source: for people, who choose by the one and find the number by the other.
     """
 
     operation: OperationName = key("The operation.", "all_reduce")
@@ -84,56 +98,37 @@ class ExpectedBandwidth(Strict):
     ranks_per_node: Annotated[int, Field(ge=1)] | None = key(
         "Number of ranks on each node that the line is for.", 8, default=None
     )
-    fabric: str | None = key("The network, for people.", "NVLink", default=None)
-    kind: Annotated[str, OneOf(("measured", "threshold"), "kind of value")] | None = key(
-        "measured is what somebody measured; threshold is what somebody demands, so any shortfall fails.",
-        "threshold",
-        default=None,
-    )
-    source: str | None = key("Where the number was published, for people.", "data sheet", default=None)
-    checked: Day | None = key("The day on which it was last found there.", "2026-11-23", default=None)
+    fabric: str | None = key("The network; `--fabric` chooses by a word of it.", "NVLink", default=None)
     dtype: DtypeName = key("Type of the elements.", "bfloat16", default="float32")
     size: Bytes | None = key("Message size. Without it, the largest that was measured.", "1GiB", default=None)
+    metric: MetricName = key("What an iteration times, as in `metrics`.", "pipelined", default="isolated")
     busbw: Rate = key("The bus bandwidth that is expected.", "430 GB/s")
     tolerance: Share | None = key(
         "Share by which the bandwidth may fall short. Without it, that of the file.", "5%", default=None
     )
+    source: str | None = key("Where the number was published, and when, for people.", "data sheet, 2026", default=None)
+    options: Options = key(
+        "Other [options of the case](#options-of-a-case), written as in its key. Without them, the defaults, and any "
+        "reduce op and buffers.",
+        {"reduce_op": "max"},
+        default=Options(),
+    )
 
     @model_validator(mode="after")
-    def _check(self) -> "ExpectedBandwidth":
+    def _check(self) -> "Expectation":
         if self.world_size is None and self.gpu is None and self.ranks_per_node is None:
             raise ValueError("'world_size' is missing; or name the hardware: gpu, nodes, ranks_per_node")
         return self
 
-
-def _option(option: Option) -> Any:
-    """Type and description of an option, with the values that its key in a configuration takes."""
-    setting = Config.model_fields[option.key]
-    written, example = WRITTEN.get(option.name, (None, None))
-    if written is None:
-        several = get_args(setting.annotation)
-        written = several[0] if several else Annotated[setting.annotation, *setting.metadata]
-        (example, *_) = setting.examples or (None,)
-        example = example[-1] if isinstance(example, list) else example
-    about = f"{option.about[0].upper()}{option.about[1:]}."
-    if option.name in OPEN:
-        return written | None, key(f"{about} Without it, any.", example, default=None, advanced=True)
-    return written, key(about, example, default=option.default, advanced=option.name != "metric")
-
-
-if TYPE_CHECKING:
-    Expectation = ExpectedBandwidth
-else:
-    # A line of the table: an option for each that a configuration has a key for.
-    Expectation = create_model(
-        "Expectation", __base__=ExpectedBandwidth, **{option.name: _option(option) for option in OPTIONS if option.key}
-    )
+    def option(self, name: str) -> Any:
+        """The value that a case must have of this option; None if it may have any."""
+        return self.metric if name == "metric" else getattr(self.options, name)
 
 
 def _check_repetitions(lines: list[Expectation]) -> list[Expectation]:
     first: list[dict[str, object]] = []
     for index, line in enumerate(lines):
-        case = line.model_dump(exclude={"busbw", "tolerance", "kind", "source", "checked"})
+        case = line.model_dump(exclude={"busbw", "tolerance", "source"})
         if case in first:
             text = f"line {index + 1} of 'expect' repeats line {first.index(case) + 1}: keep one of them"
             raise problem_at((index,), text)

@@ -69,10 +69,11 @@ class Stall:
 class GlooStalls:
     """Whether gloo's small calls stall here, and how much faster they are where its loop threads run under SCHED_BATCH.
 
-    verdict: "stalls"; "none"; "undecided"; "other", where calls stall and SCHED_BATCH is no remedy; or "untested",
-    where calls stall that were not measured under it. largest_bytes: of the small calls. cases: those with two modes
-    under normal scheduling. share: of their calls that wait; wait_s: how much longer these take. factor: time under
-    normal scheduling / under SCHED_BATCH, over all small cases that have both; None if untested.
+    verdict: "stalls"; "none"; "undecided"; "other", where calls stall and SCHED_BATCH is no remedy; "harms", where it
+    makes them slower; or "untested", where calls stall that were not measured under it. largest_bytes: of the small
+    calls. cases: those with two modes under normal scheduling. share: of their calls that wait; wait_s: how much
+    longer these take. factor: time under normal scheduling / under SCHED_BATCH, over all small cases that have both;
+    None if untested.
     """
 
     verdict: str

@@ -160,6 +160,11 @@ def _three_digits(number: float) -> str:
     return f"{number:.3g}"
 
 
+def format_ratio(ratio: float) -> str:
+    """Three decimals, of small ones two significant digits: `1.210`, `0.976`, `0.0013`."""
+    return f"{ratio:.3f}" if ratio >= 0.0995 else f"{ratio:.2g}"
+
+
 def counted(number: int, noun: str) -> str:
     """`1 case`, `2 cases`, `3 launches`."""
     return f"{number} {noun}{'' if number == 1 else 'es' if noun.endswith('ch') else 's'}"

@@ -17,8 +17,9 @@ from bench.model.comparisons import (
     Trend,
     Unpaired,
 )
+from bench.model.conclusions import Interval
 from bench.model.records import NOT_AVAILABLE, case_order
-from bench.model.units import format_rate, format_seconds, format_share
+from bench.model.units import format_rate, format_ratio, format_seconds, format_share
 from bench.report import markdown
 from bench.report.labels import NOTHING, between, common_parts, counted, interval_text, label
 
@@ -35,6 +36,8 @@ HARDWARE = {"cpu.model": "CPU", "gpus": "GPU"}
 UNKNOWN = frozenset({"-", "", "none", NOT_AVAILABLE})
 # Characters of a fact; longer values, such as a commit with its branch, would make the table too wide.
 LONGEST_FACT = 60
+# From this factor on, a change is told in times and not in percent.
+MANY_TIMES = 2
 # Lists of cases that have a time on one side only, and their titles.
 LISTS = {"broken": "Measured before, failed after", "only_before": "Only before", "only_after": "Only after"}
 
@@ -88,9 +91,7 @@ def headline(result: Comparison) -> str:
     if index is None:
         parts = [f"{result.verdict}: {cases or 'no case has times on both sides'}"]
     elif index.verdict == result.verdict and result.verdict in {"SLOWER", "FASTER"}:
-        shares = sorted(abs(ratio - 1) for ratio in (index.ratio.low, index.ratio.high))
-        by = f" [{between(*map(format_share, shares))}]" if index.ratio.known else ""
-        parts = [f"{result.verdict} by {format_share(abs(index.ratio.value - 1))} overall{by}", cases]
+        parts = [f"{result.verdict}{_by(index.ratio)}", cases]
     else:
         ends = between(*map(percent, (index.ratio.low, index.ratio.high)))
         time = f"time {percent(index.ratio.value)}" + (f" [{ends}]" if index.ratio.known else "")
@@ -102,6 +103,18 @@ def headline(result: Comparison) -> str:
     return "; ".join(filter(None, parts))
 
 
+def _by(ratio: Interval) -> str:
+    """Such as ` by 13 % overall [3 – 25 %]`; of large changes `: 59 times as fast overall [56 – 63]`."""
+    ends = sorted(abs(end - 1) for end in (ratio.low, ratio.high))
+    number, interval = f" by {format_share(abs(ratio.value - 1))} overall", between(*map(format_share, ends))
+    factor = max(ratio.value, 1 / ratio.value)
+    if factor >= MANY_TIMES:
+        ends = sorted((ratio.low, ratio.high) if ratio.value > 1 else (1 / ratio.high, 1 / ratio.low))
+        number = f": {factor:.2g} times as {'long' if ratio.value > 1 else 'fast'} overall"
+        interval = between(*(f"{end:.2g}" for end in ends))
+    return number + (f" [{interval}]" if ratio.known else "")
+
+
 def judgement_text(judged: Change | Judgement) -> str:
     """Such as `ratio 1.210 [1.100 – 1.330] (97.5 %), p 0.002: p ≤ 0.025`."""
     return f"ratio {_ratio_and_p(judged)}: {judged.reason}"
@@ -110,7 +123,7 @@ def judgement_text(judged: Change | Judgement) -> str:
 def _ratio_and_p(judged: Change | Judgement) -> str:
     p = "" if judged.p is None else f", p {judged.p:.2g}"
     level = f" ({_percent(judged.level)})" if judged.level is not None else ""
-    return f"{judged.ratio.value:.3f} {interval_text(judged.ratio, '{:.3f}'.format)}{level}{p}"
+    return f"{format_ratio(judged.ratio.value)} {interval_text(judged.ratio, format_ratio)}{level}{p}"
 
 
 def _percent(level: float | None) -> str:
@@ -128,7 +141,7 @@ def _tables(changes: Sequence[Change]) -> list[str]:
     rows, remarks, where, exposed = [], dict[str, list[str]](), [], []
     for name, change in zip(short, changes, strict=True):
         times = [format_seconds(change.before.value), format_seconds(change.after.value)]
-        ratio = f"{change.ratio.value:.3f} {interval_text(change.ratio, '{:.3f}'.format)}"
+        ratio = f"{format_ratio(change.ratio.value)} {interval_text(change.ratio, format_ratio)}"
         p = NOTHING if change.p is None else f"{change.p:.2g}"
         rows.append([name, change.verdict, *times, ratio, _percent(change.level), p, _to_decide(change)])
         if change.verdict in {"SLOWER", "FASTER"}:  # the interval shows the reason
@@ -192,7 +205,7 @@ def trend_document(trends: Sequence[Trend], runs: Sequence[str]) -> str:
                 label(trend.case),
                 str(len(trend.runs)),
                 *(format_seconds(time.value) for time in times),
-                f"{times[1].value / times[0].value:.3f}",
+                format_ratio(times[1].value / times[0].value),
                 "; ".join(changes) or "steady",
             ]
         )
@@ -230,8 +243,8 @@ def checks_document(result: CheckedTable, run: str) -> str:
     headers = ["case", "verdict", "expected GB/s", "tolerance", "busbw GB/s", "95 % interval", "note"]
     parts = [f"{result.verdict}: {run}, {len(checks)} expected: {counted}; {result.reason}"]
     if result.index is not None and len(checks) > 1:
-        ratio = interval_text(result.index, "{:.3f}".format)
-        parts.append(f"The table as a whole: measured / least allowed {result.index.value:.3f} {ratio}")
+        ratio = f"{format_ratio(result.index.value)} {interval_text(result.index, format_ratio)}"
+        parts.append(f"The table as a whole: measured / least allowed {ratio}")
     parts.append(markdown.table(rows, headers, "llrrrrl"))
     sources = [source for source in dict.fromkeys(check.source for check in checks) if source]
     return "\n\n".join([*parts, *([f"Expected by {'; '.join(sources)}"] if sources else [])])

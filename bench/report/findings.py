@@ -193,6 +193,12 @@ def stalls_sentence(stalls: GlooStalls) -> str:
             return f"**gloo stalls here**: {waits}; four lines ({STUDY}) make {small} {factor}."
         case "other":
             return f"**Not gloo's lock**: {waiting}, but without the lock (scheduling=batch) {small} are {factor}."
+        case "harms":
+            slower = between(*(f"{1 / end:.1f}" for end in (ratio.high, ratio.low)))
+            return (
+                f"**SCHED_BATCH does harm here**: {small} take {1 / ratio.value:.1f} times as long [{slower}] in it, "
+                f"as where other programs compute on the same cores ({STUDY})."
+            )
         case "none":
             return f"**gloo does not stall here**: without the lock that it may spin on, {small} are {factor}."
     doubt = f"{waiting}; without the lock that gloo may spin on, {small} are {factor}".removeprefix("; ")

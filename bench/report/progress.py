@@ -21,7 +21,7 @@ from rich.progress import (
 
 from bench.model.comparisons import Judgement
 from bench.model.records import Case, Launch
-from bench.model.units import format_seconds
+from bench.model.units import format_ratio, format_seconds
 from bench.model.visible import visible
 from bench.report.labels import label, ranks_text
 
@@ -117,8 +117,8 @@ class PairProgress(ProgressBar):
         counts = ", ".join(f"{verdicts.count(verdict)} {verdict.lower()}" for verdict in dict.fromkeys(verdicts))
         index = ""
         if whole is not None:
-            ratio = whole.ratio
-            index = f"B / A {ratio.value:.3f} [{ratio.low:.3f} – {ratio.high:.3f}], "
+            ratio, low, high = map(format_ratio, (whole.ratio.value, whole.ratio.low, whole.ratio.high))
+            index = f"B / A {ratio} [{low} – {high}], "
         self._judged = f"{index}{counts}"
         if not self._console.is_terminal:
             self._line(f"{pairs} pairs: {self._judged}")
