@@ -68,7 +68,7 @@ bench-mpi: .venv/.installed-mpi  ## gloo against MPI, and which of them is faste
 	@$(BENCH) run configs/mpi.yaml $(SET)
 	@$(BENCH) compare --across backend=gloo,mpi
 
-gloo-stalls: .venv/.installed  ## Does gloo stall here, and what does SCHED_BATCH change? (about 50 s; docs/studies/gloo-stalls.md)
+gloo-stalls: .venv/.installed  ## Does gloo stall here, and what does SCHED_BATCH change? (within a minute; docs/studies/gloo-stalls.md)
 	@$(BENCH) ab configs/gloo-stalls.yaml --b scheduling=[batch] --each --budget 50s || test $$? -eq 3
 
 bench-ddp: .venv/.installed  ## What gradient synchronisation costs a training step, and the best buckets (4 to 5 min)

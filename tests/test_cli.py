@@ -153,7 +153,7 @@ def test_two_runs_are_compared(example):
     done = example("compare", "example/before", "example/after")
     assert done.returncode == 1, done.stderr
     assert done.stdout.startswith("SLOWER: ") and "after / before" in done.stdout
-    assert "The run as a whole: INCONCLUSIVE" in done.stdout
+    assert "The run as a whole: SLOWER" in done.stdout
     assert "further launches" in done.stdout and "cpu.usable_cores" in done.stdout
     assert (example.folder / "plots/before-vs-after/comparison.png").is_file()
     for form, start in (("json", "{"), ("csv", "key,name,verdict"), ("junit", "<?xml"), ("markdown", "SLOWER")):
@@ -186,7 +186,7 @@ def test_a_slower_run_exits_with_1_and_a_faster_one_with_0(example):
     slow = slowed(example)
     done = example("compare", "example/before", slow, "--min-change", "10%")
     assert done.returncode == 1, done.stderr
-    assert done.stdout.startswith("SLOWER by ") and "smallest change that matters is 10 %" in done.stdout
+    assert done.stdout.startswith("SLOWER: 2 times as long") and "smallest change that matters is 10 %" in done.stdout
     assert example("compare", slow, "example/before").returncode == 0
     junit = example("compare", "example/before", slow, "--format", "junit")
     assert junit.returncode == 1 and "<failure" in junit.stdout

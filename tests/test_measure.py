@@ -80,7 +80,7 @@ def test_a_late_rank_is_seen_in_the_arrivals(warm):
 def test_it_works_from_any_folder_and_the_parent_loads_no_torch(watched):
     cli, _ = watched
     assert cli.only_run().environment[0]["launches"][0]["ready_s"] < 60
-    code = "import sys; sys.argv=['x','report']; import run_bench\nrun_bench.main()\n"
+    code = "import sys; sys.argv=['x','report','--no-plots']; import run_bench\nrun_bench.main()\n"
     code += "assert 'torch' not in sys.modules and 'matplotlib' not in sys.modules"
     command = [sys.executable, "-c", code]
     subprocess.run(

@@ -18,6 +18,6 @@ def test_the_notebook_runs_and_draws(monkeypatch):
         if cell["cell_type"] == "code":
             assert not cell["outputs"], "a notebook is kept without outputs"
             exec("".join(cell["source"]), names)
-    assert len(names["run"].summary) == 18 and len(plt.get_fignums()) == 2
+    assert len(names["run"].summary) == 20 and len(plt.get_fignums()) == 2
     assert len(names["slowest"].columns) == names["run"].summary.launches.max()
     plt.close("all")

@@ -247,5 +247,5 @@ def test_a_replay_takes_gpus_only_where_each_of_two_ranks_has_one(monkeypatch, g
     machine = Machine("h", 4, 2**34, 2**25, gpus, {}, gpu_free_bytes=2**34)
     monkeypatch.setattr("bench.machine.host.machine", lambda: machine)
     trace = ROOT / "docs" / "example" / "training.calls.jsonl"
-    text = _configuration([trace], None, None, False, None).raw.decode()
+    text = _configuration([trace], None, None).raw.decode()
     assert f"backends: [{backend}]" in text and f"world_sizes: [{ranks}]" in text

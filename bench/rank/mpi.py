@@ -15,6 +15,9 @@ same pieces.
 
 import functools
 import os
+import socket
+import time
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import accumulate
@@ -49,6 +52,11 @@ NUMBERS = {
 OPS = {"sum": "SUM", "product": "PROD", "max": "MAX", "min": "MIN", "band": "BAND", "bor": "BOR", "bxor": "BXOR"}
 # A bool is sent as a byte, which must stay 0 or 1: its sum is the maximum, its product the minimum.
 BOOL_OPS = OPS | {"sum": "MAX", "product": "MIN"}
+# In a job each rank listens at a port of its own: from LOWEST_PORT on, RANKS ports for each of JOBS jobs.
+PORT_SETTING = "OMPI_MCA_btl_tcp_port_min_v4"
+LOWEST_PORT, JOBS, RANKS = 20_000, 700, 64
+# Linux keeps the port of an ended connection for 60 s.
+LONGEST_WAIT_S = 65
 
 
 def _mpi() -> Any:
@@ -102,6 +110,8 @@ def joined(
 
     timeout_s, ctas, scheduling: not used, because MPI has neither of them; the parent ends a hang.
     """
+    if not context.on_one_host:
+        _listen_where_known(context)
     MPI = _mpi()  # noqa: N806 - its name everywhere
     world = MPI.COMM_WORLD
     if (world.Get_rank(), world.Get_size()) != (context.rank, context.world_size):
@@ -115,6 +125,32 @@ def joined(
     yield MpiGroup(context, world, control)
     # Not in a `finally`: it waits for the other ranks.
     MPI.Finalize()
+
+
+def _listen_where_known(context: RankContext) -> None:
+    """Let Open MPI listen at the port that this rank had in the job's last launch, once that port is free.
+
+    mpirun's daemons tell other ranks the port that they heard of first, and a fresh process cannot correct them. A port
+    stays taken for a minute if its side was the first to end a connection.
+    """
+    if PORT_SETTING in os.environ:
+        return
+    job = zlib.crc32(os.environ.get("PMIX_NAMESPACE", "").encode())
+    port = LOWEST_PORT + job % JOBS * RANKS + context.rank % RANKS
+    os.environ |= {PORT_SETTING: str(port), "OMPI_MCA_btl_tcp_port_range_v4": "1"}
+    deadline = time.monotonic() + LONGEST_WAIT_S
+    while not _is_free(port) and time.monotonic() < deadline:
+        context.tick()
+        time.sleep(0.2)
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return False
+    return True
 
 
 def version() -> str:
