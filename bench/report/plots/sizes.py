@@ -4,6 +4,7 @@ In: a run and its analysis, or several of them for one picture. Out: figures, on
 to draw.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -34,18 +35,23 @@ MOST_SIZES_ALONE, MOST_SIZES_BESIDE = 10, 5
 # An interval that reaches further beyond all values is cut at the edge of the picture: two or three launches know the
 # mean only within decades, and the axis would show nothing else.
 FAR_INTERVAL = 10
+# Of more lines than these, fitted models hide what was measured.
+MOST_FITTED = 3
 BOUND_DASHES = ((6, 2), (2, 2), (8, 2, 2, 2))
 
 
 def time_against_size(run: Run, analysis: Analysis) -> list[Figure]:
-    """Mean time with its interval, one line per world size, and the fitted model behind it."""
+    """Mean time with its interval, one line per world size, and the fitted models behind few of them."""
     shown, left_out = _over_sizes([s for s in analysis.summaries if s.time_s], by_ranks)
     made = figures.pages("Time over message size", _what(run, analysis), shown, left_out)
     for page in made:
-        for axes, style, line, x in _placed(page, _size):
+        placed = list(_placed(page, _size))
+        lines = Counter(axes for axes, *_ in placed)
+        for axes, style, line, x in placed:
             times = _draw_times(axes, line, x, style)
             _draw_modes(axes, line, x, style)
-            _draw_models(axes, analysis.fits, line, style)
+            if lines[axes] <= MOST_FITTED:
+                _draw_models(axes, analysis.fits, line, style)
             _draw_choices(axes, line, x, times, style)
         log_time_axis(page.places[0][0])
         _finish(page, _size, time_label(run))
