@@ -3,10 +3,12 @@
 import fcntl
 import os
 import signal
+import socket
 import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -294,3 +296,25 @@ def test_steps_of_training_are_checked_and_measured(warm, mpi):
     kept = {entry.case.strategy: {check.invariant for check in entry.checks if check.ok} for entry in run.samples}
     assert {"I1", "I2", "I3", "I5", "I6", "I7", "I9"} <= kept["overlap_bucket(cap_bytes=65536)"]
     assert [skip.reason for skip in run.plan.skips] == ["ddp sends by torch.distributed, not on mpi"]
+
+
+def test_in_a_job_a_rank_listens_at_one_port_and_waits_until_it_is_free(monkeypatch):
+    """mpirun's daemons hand out the port of the first launch to those that follow."""
+    ports = []
+    for rank in (1, 1, 2):
+        monkeypatch.setattr(os, "environ", variables := {"PMIX_NAMESPACE": f"a job of {os.getpid()}"})
+        rank_mpi._listen_where_known(SimpleNamespace(rank=rank))
+        ports.append(variables.pop(rank_mpi.PORT_SETTING))
+        assert variables["OMPI_MCA_btl_tcp_port_range_v4"] == "1"
+    assert ports[0] == ports[1] != ports[2]
+    with socket.socket() as taken:
+        taken.bind(("", int(ports[2])))
+        # The rank says that it is alive while it waits.
+        rank_mpi._listen_where_known(SimpleNamespace(rank=2, tick=taken.close))
+    assert variables[rank_mpi.PORT_SETTING] == ports[2]
+
+
+def test_a_port_that_the_user_chose_stays(monkeypatch):
+    monkeypatch.setattr(os, "environ", variables := {rank_mpi.PORT_SETTING: "12345"})
+    rank_mpi._listen_where_known(SimpleNamespace(rank=0))
+    assert variables == {rank_mpi.PORT_SETTING: "12345"}
