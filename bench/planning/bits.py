@@ -5,7 +5,6 @@ rank sends. The data of a rank begin alike in messages of all sizes: the element
 each share of a larger one, so that their results differ only in how the library cuts the message.
 """
 
-import functools
 from dataclasses import replace
 from pathlib import Path
 
@@ -66,19 +65,13 @@ def values(seed: int, rank: int, share: int, count: int) -> Values:
 
     The first values do not depend on how many are drawn.
     """
-    return exact_values(seed, rank, share, count).astype(np.float32).astype(np.float64)
+    drawn = np.random.default_rng([seed, rank, share]).standard_normal(count)
+    return drawn.astype(np.float32).astype(np.float64)
 
 
 def exact_values(seed: int, rank: int, share: int, count: int) -> Values:
-    """As `values`, with all bits of a float64. Cases share what was drawn, so nobody may write into it."""
-    return _drawn(seed, rank, share, 1 << max(count - 1, 0).bit_length())[:count]
-
-
-@functools.lru_cache(maxsize=16)
-def _drawn(seed: int, rank: int, share: int, count: int) -> Values:
-    drawn = np.random.default_rng([seed, rank, share]).standard_normal(count)
-    drawn.setflags(write=False)
-    return drawn
+    """As `values`, with all bits of a float64."""
+    return np.random.default_rng([seed, rank, share]).standard_normal(count)
 
 
 def sent(case: Case, seed: int, rank: int, count: int) -> Values:
