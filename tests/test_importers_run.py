@@ -137,6 +137,11 @@ def test_the_same_output_twice_is_refused(tmp_path):
         read(tmp_path, foreign.nccl(), foreign.nccl())
 
 
+def test_one_case_on_two_kinds_of_gpus_is_refused(tmp_path):
+    with pytest.raises(assembly.ForeignError, match=r"all_reduce.1.txt: it has 4 × Other GPU, .*0.txt has 4 × Example"):
+        read(tmp_path, foreign.nccl(), foreign.nccl().replace("Example GPU", "Other GPU"))
+
+
 def test_repeats_within_one_file_are_told(tmp_path):
     rows = "\n".join(foreign.nccl_rows())
     found = read(tmp_path, foreign.nccl().replace(rows, f"{rows}\n{rows}"))

@@ -77,6 +77,13 @@ def test_without_stalls_and_without_batch_nothing_is_said():
     assert analysis.stalls is None and analyze(run_of(schedulings=("batch",))).stalls is None
 
 
+def test_what_other_programs_may_have_done_is_said():
+    run = run_of(factor=2.0)
+    stalls = analyze(run).stalls
+    assert "Other programs" not in findings.stalls_sentence(stalls)
+    assert findings.stalls_sentence(replace(stalls, disturbed=True)).endswith("calls wait for these, too.")
+
+
 def test_both_schedulings_stand_side_by_side():
     run = run_of()
     text = document.summary_tables(analyze(run).summaries)

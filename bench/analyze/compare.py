@@ -97,6 +97,7 @@ def compare(
         differences=differences(facts_of(before), facts_of(after)),
         only_before=only_before,
         only_after=(*failed_before, *only_after),
+        lost=tuple(case for case in only_before if case.reason == training.NOT_YET),
         broken=broken,
         warnings=(
             *_of_occasions(before, after, [change.case.key for change in changes], by_occasion),
@@ -189,7 +190,8 @@ def joined(before: str, after: str) -> str:
     if len(old) == len(new):
         return " · ".join(a if a == b else f"{a} → {b}" for a, b in zip(old, new, strict=True))
     shared = [word for word in old if word in new]
-    own = (", ".join(word for word in side if word not in shared) or "default" for side in (old, new))
+    default = "normal scheduling" if any(word.endswith(" scheduling") for word in (*old, *new)) else "default"
+    own = (", ".join(word for word in side if word not in shared) or default for side in (old, new))
     return " · ".join([*shared, " → ".join(own)])
 
 

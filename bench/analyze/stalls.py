@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from bench.analyze.summaries import FOREIGN_CPU_LIMIT
 from bench.catalog.operations import OPERATIONS, cycle
 from bench.model.conclusions import GlooStalls, Interval, Summary
 from bench.model.records import Case
@@ -59,6 +60,7 @@ def gloo_stalls(summaries: Sequence[Summary]) -> GlooStalls | None:
         share=waiting / calls if calls else 0.0,
         wait_s=waited_s / waiting if waiting else 0.0,
         factor=factor,
+        disturbed=any(summary.foreign_cpu is not None and summary.foreign_cpu > FOREIGN_CPU_LIMIT for summary in small),
     )
 
 

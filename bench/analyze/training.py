@@ -347,12 +347,13 @@ def _scenario(run: Run, scenario: Scenario, cases: Sequence[Case], steps: Mappin
         _result(case, tries.get(case, []), rounds, steps, apart.get((case, reference_case(case)))) for case in cases
     ]
     aa_pairs = aa_pairs_of(apart)
+    noise_s = noise_of(aa_pairs)
     return ScenarioAnalysis(
         scenario=scenario,
         compute=steps.get(replace(scenario.case, strategy=REFERENCE)),
-        results=tuple(_placed(results, rounds)),
+        results=tuple(_placed(results, rounds, noise_s or 0.0)),
         aa_pairs=aa_pairs,
-        noise_s=noise_of(aa_pairs),
+        noise_s=noise_s,
         blocks=rounds.blocks,
         dropped=rounds.dropped,
     )
@@ -450,14 +451,16 @@ def _split(rounds: Rounds, case: Case, exposed_s: float) -> Split:
     return replace(split, residual_s=exposed_s - explained)
 
 
-def _placed(results: list[StrategyResult], rounds: Rounds) -> list[StrategyResult]:
+def _placed(results: list[StrategyResult], rounds: Rounds, noise_s: float) -> list[StrategyResult]:
     """The results with places: strategies that cannot be told apart from the first of a place share it.
 
-    Controls have no place. Where all packing is seen, the order is that of what a step has left to wait for and to
-    pack, which repeats far better than whole steps do; else it is that of steps.
+    noise_s: by what copies of one strategy differ; steps that differ by less share a place. Controls have no place.
+    Where all packing is seen, the order is that of what a step has left to wait for and to pack, which repeats far
+    better than whole steps do; else it is that of steps.
     """
     timed = [result for result in results if result.step and competes(result.strategy)]
     value = left_s if all(kind(result.strategy).own for result in timed) else step_s
+    least_s = noise_s if value is step_s else 0.0
     values_s = {result.case: estimate(by_launch(rounds, result.case, value)).value for result in timed}
     ranked = sorted(values_s, key=lambda case: values_s[case])
     pairs = [(slow, fast) for fast, slow in combinations(ranked, 2)]
@@ -466,7 +469,8 @@ def _placed(results: list[StrategyResult], rounds: Rounds) -> list[StrategyResul
     places: dict[Case, int] = {}
     leader = None
     for place, case in enumerate(ranked, start=1):
-        if leader is None or (case, leader) not in apart or _resolved(apart[case, leader]):
+        slower = apart.get((case, leader)) if leader is not None else None
+        if slower is None or (_resolved(slower) and slower.value > least_s):
             leader, places[case] = case, place
         else:
             places[case] = places[leader]

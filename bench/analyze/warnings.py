@@ -274,8 +274,8 @@ def _of_the_samples(summaries: Sequence[Summary]) -> Iterable[str]:
     disturbed = [s.foreign_cpu for s in good if s.foreign_cpu is not None and s.foreign_cpu > FOREIGN_CPU_LIMIT]
     if disturbed:
         yield (
-            f"other processes used up to {format_share(max(disturbed))} of the CPU time during {len(disturbed)} of "
-            f"{len(good)} cases: repeat when the machine is idle"
+            f"other processes used up to {format_share(max(disturbed))} of the busy CPU time during {len(disturbed)} "
+            f"of {len(good)} cases: repeat when the machine is idle"
         )
     short = [s for s in good if any(w.startswith("stopped by time") for w in s.warnings)]
     if short:
@@ -284,6 +284,6 @@ def _of_the_samples(summaries: Sequence[Summary]) -> Iterable[str]:
     unsteady = sum(1 for s in good if not s.steady)
     if unsteady:
         yield (
-            f"{unsteady} of {len(good)} cases changed their time near an end of a launch: a longer "
+            f"{unsteady} of {len(good)} cases were not steady at the beginning or the end of a launch: a longer "
             "sampling.seconds_per_case shows which time stays"
         )

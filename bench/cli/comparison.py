@@ -128,8 +128,8 @@ def print_comparison(
 
 
 def exit_code(result: Comparison) -> int:
-    """1 if a verdict or a case is a failure; 3 if nothing was decided, where that matters."""
-    return SLOWER_OR_FAILED if result.failed else UNDECIDED if result.undecided else 0
+    """1 if a verdict or a case is a failure; 3 if cases are missing, or nothing was decided where that matters."""
+    return SLOWER_OR_FAILED if result.failed else UNDECIDED if result.undecided or result.lost else 0
 
 
 def print_as(

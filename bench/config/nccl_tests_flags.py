@@ -39,6 +39,8 @@ _SIZE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([KMG]?)", re.IGNORECASE)
 _FACTORS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 # Most calls back to back that a configuration may ask for (`config.Config.pipeline_depth`).
 DEEPEST = 1000
+# nccl-tests' -z knows these ways to wait, and 0 for none.
+MOST_BLOCKING = 3
 # Defaults of nccl-tests that differ from ours.
 DEFAULT_SIZE, DEFAULT_STEP, DEFAULT_ITERS = "32M", "1M", 20
 
@@ -243,6 +245,8 @@ def _metric(flags: Mapping[str, str], remarks: list[str]) -> dict[str, Any]:
     """How calls are timed, and how often: from -n, -w, -z and -G together."""
     calls = _number(flags, "n", DEFAULT_ITERS)
     graphs, blocking = _number(flags, "G", 0, fewest=0), _number(flags, "z", 0, fewest=0)
+    if blocking > MOST_BLOCKING:
+        raise ConfigError(f"-z {blocking}: allowed: 0 to {MOST_BLOCKING}")
     depth = min(calls, DEEPEST)
     if blocking or depth == 1:
         sampling = {"iterations": calls} if "n" in flags and calls > 1 else {}

@@ -41,6 +41,7 @@ def assemble(format: str, name: str, files: Sequence[tuple[Source, Reading]]) ->
         twin = by_content.setdefault(source.sha256, source)
         if twin is not source:  # they would be two launches that agree perfectly
             raise ForeignError(f"{source.path}: the same output as {twin.path}; it would count as a launch of its own")
+    _check_machines(files)
     readings = [reading for _, reading in files]
     left_out = sum((reading.left_out for reading in readings), Counter[str]())
     numbers = [number for reading in readings for number in reading.numbers]
@@ -98,6 +99,19 @@ def assemble(format: str, name: str, files: Sequence[tuple[Source, Reading]]) ->
         "launches": [launch for reading in readings for launch in reading.launches],
     }
     return Imported(plan, tuple(samples), sum(reading.rows for reading in readings), facts, session)
+
+
+def _check_machines(files: Sequence[tuple[Source, Reading]]) -> None:
+    """Raise ForeignError if two files have a case on different GPUs: that would pass for the scatter of launches."""
+    seen: dict[Case, tuple[Source, str]] = {}
+    for source, reading in files:
+        devices = str(reading.facts.get("devices", ""))
+        for case in dict.fromkeys(number.case for number in reading.numbers):
+            first, others = seen.setdefault(case, (source, devices))
+            if devices and others and devices != others:
+                raise ForeignError(
+                    f"{source.path}: it has {devices}, {first.path} has {others}: import them one by one, and compare"
+                )
 
 
 def explanation(imported: Imported) -> bytes:

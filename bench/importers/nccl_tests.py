@@ -35,7 +35,7 @@ from bench.model.records import Aggregate, Case, Failure, Json
 
 BACKEND = "nccl"
 # How the layout of nccl-tests begins where CollBench wrote it; the times are others, and the run has more.
-OURS = "# CollBench"
+OURS = "# CollBench version "
 DEFAULT_REDUCE_OP = "sum"
 US = 1e-6
 AVERAGES = {

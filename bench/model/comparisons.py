@@ -111,8 +111,8 @@ class Comparison:
 
     whole: the judgement of all cases together, by an index over them; None with a single case or too few launches.
     verdict: the gravest of the cases' verdicts and that of the whole. broken: cases measured on the first side that
-        failed on the second. fail_on: the verdicts that are failures. undecided_fails: without a decision it is no
-        success either.
+        failed on the second. lost: those of `only_before` that the second was to measure. fail_on: the verdicts that
+        are failures. undecided_fails: without a decision it is no success either.
     across: the field in which the sides differ on purpose, such as "backend"; None where the same cases are compared.
     Where sides took turns: pairs: of launches that the verdict rests on. ratios: the index AFTER / BEFORE of each pair.
     ended: why measuring ended. rule: by which the verdict was reached. alternate: why launches of A and B alternated,
@@ -127,6 +127,7 @@ class Comparison:
     differences: tuple[tuple[str, str, str], ...] = ()
     only_before: tuple[Unpaired, ...] = ()
     only_after: tuple[Unpaired, ...] = ()
+    lost: tuple[Unpaired, ...] = ()
     broken: tuple[Unpaired, ...] = ()
     warnings: tuple[str, ...] = ()
     across: str | None = None

@@ -73,7 +73,8 @@ class GlooStalls:
     makes them slower; or "untested", where calls stall that were not measured under it. largest_bytes: of the small
     calls. cases: those with two modes under normal scheduling. share: of their calls that wait; wait_s: how much
     longer these take. factor: time under normal scheduling / under SCHED_BATCH, over all small cases that have both;
-    None if untested.
+    None if untested. disturbed: whether other
+    programs used the cores, for which calls wait, too.
     """
 
     verdict: str
@@ -82,6 +83,7 @@ class GlooStalls:
     share: float
     wait_s: float
     factor: Interval | None
+    disturbed: bool
 
 
 @dataclass(frozen=True, slots=True)

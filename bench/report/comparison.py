@@ -96,6 +96,8 @@ def headline(result: Comparison) -> str:
         ends = between(*map(percent, (index.ratio.low, index.ratio.high)))
         time = f"time {percent(index.ratio.value)}" + (f" [{ends}]" if index.ratio.known else "")
         parts = [f"{result.verdict}: {cases}", f"overall {WORDS[index.verdict]}, {time}"]
+    if result.lost:
+        parts.insert(0, f"INCOMPLETE: {counted(len(result.lost), 'case')} of {result.before} not measured yet after")
     # Another CPU or GPU explains a change before anything else does.
     for fact, before, after in result.differences:
         if fact in HARDWARE and UNKNOWN.isdisjoint((before, after)):

@@ -13,18 +13,19 @@ from bench.model.conclusions import Analysis, ScenarioAnalysis
 from bench.model.records import Case, Run
 from bench.model.units import format_bytes, format_seconds
 from bench.report import markdown, training
-from bench.report.labels import NOTHING
+from bench.report.labels import NOTHING, interval_text
 
 DEVICES = {"cpu": "CPU", "cuda": "GPU"}
 ABOUT = (
     "Each cell: the mean over the iterations of the time of the slowest process, for one all-reduce; with several "
-    "launches, their geometric mean and its 95 % interval. Untimed calls came first, each timed call began at a "
-    "barrier, and every element of the result was verified."
+    "launches, their geometric mean. In brackets its 95 % interval, over launches or within the only one. Untimed "
+    "calls came first, each timed call began at a barrier, and every element of the result was verified."
 )
 ABOUT_STEPS = (
     "Time per step: of the slowest process, the mean over rounds of steps between two barriers. Communication: that "
     "time less the time of the same step without any communication (none), not the time that a timer sees around the "
-    "calls. ± is the standard deviation over rounds; all ways took turns in every round."
+    "calls; each is a mean of its own, so columns need not subtract. ± is the standard deviation over rounds; all ways "
+    "took turns in every round."
 )
 
 
@@ -101,8 +102,7 @@ def _all_reduces(run: Run, analysis: Analysis) -> list[str]:
             time_s = times.get((backend, ranks, size))
             reason = missing.get((backend, ranks, size))
             if time_s is not None:
-                known = time_s.kind == "over launches"
-                span = f" [{format_seconds(time_s.low)} – {format_seconds(time_s.high)}]" if known else ""
+                span = f" {interval_text(time_s, format_seconds)}" if time_s.known else ""
                 cells.append(format_seconds(time_s.value) + span)
             else:
                 cells.append(f"[{reasons.index(reason) + 1}]" if reason else NOTHING)

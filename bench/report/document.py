@@ -118,7 +118,7 @@ def build(run: Run, analysis: Analysis, pictures: Sequence[Picture] = (), folder
             "What was measured, on what, and how",
             [markdown.lines(_circumstances(run, analysis)), method_line(run, calls.summaries)],
         ),
-        "The words are explained in docs/reading.md (and in report.html), the method in docs/method.md"
+        "The words are explained in docs/reading.md, which report.html has at its end; the method in docs/method.md"
         + (", training steps in docs/training.md." if scenarios else "."),
     ]
     return "\n\n".join(parts) + "\n"

@@ -63,7 +63,7 @@ DIVIDED_EXPLAINED = (
 )
 EXPOSED_EXPLAINED = "Exposed: the part in which nothing was computed."
 REPLAY_EXPLAINED = (
-    "Seconds a step, mean over ranks, recorded and made again; here, too, they hold waiting for ranks that come late."
+    "Time of a step, mean over ranks, recorded and made again; here, too, they hold waiting for ranks that come late."
 )
 
 
@@ -175,6 +175,11 @@ def needs(needed: Sequence[Need], together: NeedsInAll | None, precision: float)
 
 def stalls_sentence(stalls: GlooStalls) -> str:
     """What gloo's small calls wait for, and how much faster they are without; or that neither is so."""
+    doubt = " Other programs used the cores meanwhile: calls wait for these, too." if stalls.disturbed else ""
+    return _of_stalls(stalls) + doubt
+
+
+def _of_stalls(stalls: GlooStalls) -> str:
     waiting, small = "", f"calls of up to {format_bytes(stalls.largest_bytes)}"
     if stalls.cases:
         ranks = " or ".join(map(str, sorted({case.world_size for case in stalls.cases})))
@@ -222,19 +227,18 @@ def recorded_parts(job: RecordedJob) -> list[str]:
 
 
 def recorded_sentence(job: RecordedJob) -> str:
-    """Such as `of 5.80 ms a step in calls 0.22 ms moved data; the rest waited, most of it for rank 3`."""
+    """Such as `calls took 5.80 ms a step: 0.22 ms moving data, 5.58 ms waiting, 95% of it for rank 3`."""
     if job.total is None:
         return f"{job.source}: how long calls took was not recorded"
     total, period = job.total, "a step" if job.steps > 1 else "in the recording"
-    text = f"of {format_seconds(total.in_calls_s)} {period} in calls"
+    text = f"calls took {format_seconds(total.in_calls_s)} {period}"
     if not total.moved_s and not total.waited_s:
-        text += ", how much was waiting cannot be told"
+        text += "; how much of it was waiting cannot be told"
     elif not total.waited_s and not total.unsplit_s:
-        text += ", all moved data"
+        text += ", all of it moving data"
     else:
-        rest = f"; {format_seconds(total.unsplit_s)} cannot be divided" if total.unsplit_s else ""
-        waited = "the rest waited" if not rest and total.waited_s else f"{format_seconds(total.waited_s)} waited"
-        text += f" {format_seconds(total.moved_s)} moved data{rest}; {waited}"
+        rest = f", {format_seconds(total.unsplit_s)} that cannot be divided" if total.unsplit_s else ""
+        text += f": {format_seconds(total.moved_s)} moving data{rest}, {format_seconds(total.waited_s)} waiting"
         if job.late is not None:
             text += f", {job.late[1]:.0%} of it for rank {job.late[0]}"
         elif total.waited_s:
@@ -288,7 +292,10 @@ def replay_sentence(step: ReplayedStep) -> str:
     if step.recorded is not None:
         moved = f" of which {format_seconds(step.recorded.moved_s)} moved data" if step.recorded.moved_s else ""
         recorded = f"recorded {format_seconds(step.recorded.in_calls_s)}{moved}, "
-    here = f"here {format_seconds(step.time.value)} {interval_text(step.time, format_seconds)}"
+    ranks = step.case.world_size
+    other = step.recorded_world is not None and step.recorded_world != ranks
+    where = f"here, with {ranks} of {step.recorded_world} ranks," if other else "here"
+    here = f"{where} {format_seconds(step.time.value)} {interval_text(step.time, format_seconds)}"
     largest, total = step.kinds[0], sum(kind.time.value for kind in step.kinds)
     share = largest.time.value / total if total else 0.0
     times = f"{largest.calls:.3g} × " if largest.calls > 1 else ""

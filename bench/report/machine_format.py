@@ -460,6 +460,8 @@ def comparison_junit(result: Comparison) -> str:
         _add(suite, where, name, kind, sentence)
     for case in result.broken:
         _add(suite, _class(case.case), case.case.key, "error", f"measured before, failed after: {case.reason}")
+    for case in result.only_before:
+        _add(suite, _class(case.case), case.case.key, "skipped", f"only before: {case.reason}")
     ET.SubElement(suite, "system-out").text = "\n".join([headline(result), *result.warnings])
     return _xml(suite)
 
