@@ -365,5 +365,5 @@ def test_two_sides_of_one_run_are_laid_side_by_side(example):
     one_line(
         example("compare", "example/before", "--across", "world_size"), 2, "say which two: --across world_size=ONE"
     )
-    one_line(example("compare", "example/before", "--across", "world_size=2,8"), 3, "no measured case in common")
+    one_line(example("compare", "example/before", "--across", "world_size=2,8"), 3, "case of 8; it has 2, 4")
     one_line(example("compare"), 2, "compare what? Name BEFORE and AFTER")

@@ -43,7 +43,8 @@ def test_a_step_is_made_again_and_compared_with_the_recording(warm):
     timed = run.samples[0].timed
     assert timed.inner_duration_ns.shape == (8, 2, 5) and (timed.inner_duration_ns > 0).all()
     assert (timed.inner_start_ns + timed.inner_duration_ns <= timed.duration_ns[:, :, None]).all()
-    sentence = re.search(r"communication of one step: recorded (\S+ \S+), here \S+ \S+ \[.*% of it is ", done.stdout)
+    told = r"communication of one step, mean over ranks: recorded (\S+ \S+), here \S+ \S+ \[.*% of it is "
+    sentence = re.search(told, done.stdout)
     # 0.4 ms, 1 to 4 ms (two that overlap), 1 ms, 0.1 ms
     assert sentence and sentence[1] == "4.50 ms"
     report = (run.path / "report.md").read_text()

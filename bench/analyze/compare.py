@@ -71,6 +71,12 @@ def compare(
     broken, only_before = _unpaired(olds, news, absences(after, axis, axis.values[1]), label)
     failed_before, only_after = _unpaired(news, olds, absences(before, axis, axis.values[0]), label)
     if not pairs and not broken:
+        for name, summaries, value in zip((before.name, after.name), (old, new), axis.values, strict=True):
+            there = dict.fromkeys(str(getattr(summary.case, axis.field)) for summary in summaries) if value else {}
+            if value and value not in there:
+                raise UnmeasurableError(
+                    f"--across {axis.field}: {name} has no measured case of {value}; it has {', '.join(there)}"
+                )
         raise UnmeasurableError(
             f"{before.name} and {after.name} have no measured case in common: the same operation, backend, world size, "
             "dtype, size and options are needed"

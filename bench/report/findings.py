@@ -299,7 +299,8 @@ def replay_sentence(step: ReplayedStep) -> str:
     largest, total = step.kinds[0], sum(kind.time.value for kind in step.kinds)
     share = largest.time.value / total if total else 0.0
     times = f"{largest.calls:.3g} × " if largest.calls > 1 else ""
-    text = f"communication of one step: {recorded}{here}; {format_share(share)} of it is {times}{kind_name(largest)}"
+    most = f"{format_share(share)} of it is {times}{kind_name(largest)}"
+    text = f"communication of one step, mean over ranks: {recorded}{here}; {most}"
     return f"{step.stand_in}. {text}" if step.stand_in else text
 
 

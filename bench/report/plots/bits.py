@@ -53,6 +53,7 @@ def shares_of(rows: Sequence[BitsRow], _: None) -> list[Figure]:
         axes.set_visible(False)
     for axes in places[max(0, len(shown) - across) : len(shown)]:
         axes.set_xlabel("message size per rank", fontsize=8.5)
+        axes.tick_params(labelbottom=True)
     handles: dict[str, Artist] = {}
     for axes in places[: len(shown)]:
         lines_shown, labels = axes.get_legend_handles_labels()
