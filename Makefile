@@ -83,7 +83,9 @@ cs336: .venv/.installed  ## The tables of CS336, assignment 2: all-reduce, train
 	@$(BENCH) report cs336 --format cs336
 	@$(BENCH) report ddp-cs336-small --format cs336
 	@$(BENCH) report ddp-cs336-scaling --format cs336
-	@$(BENCH) run configs/ddp-cs336.yaml && $(BENCH) report ddp-cs336 --format cs336 || { test $$? -eq 3 && echo "The assignment's own model was left out: it needs two GPUs (configs/ddp-cs336.yaml)."; }
+	@$(BENCH) plan configs/ddp-cs336.yaml > /dev/null 2>&1; status=$$?; \
+	  if [ $$status -eq 3 ]; then echo "The assignment's own model was left out: it needs two GPUs (configs/ddp-cs336.yaml)."; \
+	  else $(BENCH) run configs/ddp-cs336.yaml && $(BENCH) report ddp-cs336 --format cs336; fi
 
 ab: .venv/.installed  ## Is B slower than A? A=before.yaml B=after.yaml, measured in turn
 	@$(if $(A),$(BENCH) ab $(A) $(B) $(SET),echo "make ab A=before.yaml B=after.yaml" >&2; exit 2)
