@@ -29,7 +29,7 @@ import torch
 from bench.catalog.dtypes import DTYPES
 from bench.catalog.operations import placement
 from bench.catalog.subgroups import Subgroups
-from bench.machine import network
+from bench.machine import environment, network
 from bench.model.records import Case
 from bench.protocol.rank_context import RankContext
 from bench.rank.collectives import BuildCall, BuildObjectCall, Call, CallArguments, LibraryCalls, Subgroup
@@ -133,11 +133,11 @@ def _listen_where_known(context: RankContext) -> None:
     mpirun's daemons tell other ranks the port that they heard of first, and a fresh process cannot correct them. A port
     stays taken for a minute if its side was the first to end a connection.
     """
-    if PORT_SETTING in os.environ:
+    if PORT_SETTING in environment.variables():
         return
-    job = zlib.crc32(os.environ.get("PMIX_NAMESPACE", "").encode())
+    job = zlib.crc32(environment.job_variables().get("PMIX_NAMESPACE", "").encode())
     port = LOWEST_PORT + job % JOBS * RANKS + context.rank % RANKS
-    os.environ |= {PORT_SETTING: str(port), "OMPI_MCA_btl_tcp_port_range_v4": "1"}
+    environment.adopt({PORT_SETTING: str(port), "OMPI_MCA_btl_tcp_port_range_v4": "1"})
     deadline = time.monotonic() + LONGEST_WAIT_S
     while not _is_free(port) and time.monotonic() < deadline:
         context.tick()
