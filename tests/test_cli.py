@@ -109,8 +109,10 @@ def test_a_run_ends_with_table_report_and_plots(warm):
         assert f"../../plots/{run.name}/{link}" in (run.path / "report.md").read_text()
     assert "data:image/svg+xml" in (run.path / "report.html").read_text()
     assert run.name in warm("list").stdout and "GB/s" in warm("list").stdout
+    folders.update_manifest(run.path, status="interrupted")  # Ctrl-C while the report was written
     again = warm("run", "--resume", run.name, "--no-plots")
     assert again.returncode == 0 and len(warm.only_run().samples) == 2
+    assert folders.read_manifest(run.path)["status"] == "complete"
 
 
 def test_a_run_goes_into_the_folder_that_is_asked_for(warm):

@@ -174,6 +174,9 @@ def measure(
         before = folders.read(path)
         done = planning.done(before.plan, before.samples)
         if done is None:
+            if folders.read_manifest(path)["status"] != "complete":  # Ctrl-C came when all had been measured
+                with _marked(path):
+                    pass
             return
         session = recorded_session(path, before.environment, coordinator.facts() if coordinator else {})
         console = Console(stderr=True, quiet=quiet, force_terminal=None if tables is None else False)
