@@ -245,6 +245,16 @@ def test_a_case_that_failed_on_side_b_only_is_broken():
     assert turned.only_after == result.broken and not turned.broken
 
 
+def test_a_case_with_one_pair_has_no_verdict_and_is_named():
+    few = dataclasses.replace(CASE, size_bytes=2048)
+    times = [
+        samples(case, n, [[10**6 + n] * 2] * 9) for case, most in ((CASE, 6), (few, 1)) for n in range(1, most + 1)
+    ]
+    result = pairs.compare_sides(*[invented_run(times)] * 2, ("A", "B"), KEY, 0.05, "", [(6, 1.0)])
+    assert [change.case for change in result.changes] == [CASE]
+    assert any(warning.startswith("no verdict without two pairs") and few.key in warning for warning in result.warnings)
+
+
 # ── the exit code ────────────────────────────────────────────────────────────────────────────────
 def kept(place, log_ratios, fail_on=None) -> str:
     """A run of two sides that has ended, as a results folder; returns its name."""

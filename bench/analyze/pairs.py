@@ -270,7 +270,10 @@ def compare_sides(
             *(Unpaired(case.name, case.case, not_a(case.case)) for case in only_b),
         ),
         broken=tuple(Unpaired(case.name, case.a.case, not_b(case.b.case)) for case in cases if _failed(case.b, case.a)),
-        warnings=tuple(_warnings([case for pair in judged for case in (pair.a.case, pair.b.case)], shown)),
+        warnings=(
+            *_warnings([case for pair in judged for case in (pair.a.case, pair.b.case)], shown),
+            *_left_out([case for case in cases if case.name not in shown.judgements]),
+        ),
         whole=shown.whole,
         pairs=max((len(ratios) for ratios in shown.ratios.values()), default=0),
         ratios=() if shown.index is None else tuple(np.exp(shown.index).tolist()),
@@ -293,6 +296,16 @@ def _warnings(cases: Sequence[Case], shown: Look) -> Iterable[str]:
         yield (
             f"{counted(undecided, 'case')} undecided on gloo, whose event loop stalls on shared cores: unless that is "
             "the question, --set scheduling=batch on both sides lets launches scatter less"
+        )
+
+
+def _left_out(cases: Sequence[PairedCase]) -> Iterable[str]:
+    """Why cases that were measured have no verdict."""
+    few = [case.name for case in cases if not _failed(case.a, case.b) and not _failed(case.b, case.a)]
+    if few:
+        yield (
+            f"no verdict without two pairs that count, which a busy machine prevents for steps of training: "
+            f"{'; '.join(few)}"
         )
 
 

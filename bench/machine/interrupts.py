@@ -6,6 +6,7 @@ and one made the run hang.
 """
 
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -40,6 +41,8 @@ def answer(*signals: signal.Signals, once: bool = False) -> None:
             raise KeyboardInterrupt
 
     _state.noted = False
+    # What cannot pass an interrupt on prints a traceback of it; it is noted, and raised later.
+    sys.unraisablehook = lambda lost: None if lost.exc_type is KeyboardInterrupt else sys.__unraisablehook__(lost)
     _handle(interrupt, signals)
 
 
