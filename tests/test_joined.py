@@ -219,13 +219,13 @@ def test_mpirun(cli):
     assert_measured(cli, "mpirun (Open MPI)", {2})
 
 
-def by_mpirun(cli, ranks, text):
+def by_mpirun(cli, ranks, text, **variables):
     """A run of this configuration in a job that Open MPI's mpirun started."""
     command = [host.mpirun(), "--oversubscribe", "--bind-to", "none", "-n", str(ranks), sys.executable]
     return subprocess.run(
         [*command, str(ROOT / "run_bench.py"), "run", cli.config(text), "--no-plots"],
         cwd=cli.folder,
-        env=cli.environment | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"},
+        env=cli.environment | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"} | variables,
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
@@ -242,6 +242,15 @@ def test_mpi_is_measured_in_a_job_of_mpirun(cli):
     measured = {(s.case.backend, s.case.world_size, s.launch) for s in cli.only_run().samples if s.failure is None}
     assert measured >= {("mpi", 3, 1), ("mpi", 3, 2), ("gloo", 2, 1), ("gloo", 3, 2)}
     assert {skip.reason for skip in cli.only_run().plan.skips} == {"in a job, mpi measures all of its ranks: 3"}
+
+
+@pytest.mark.skipif(host.unsupported_mpi() is not None, reason=str(host.unsupported_mpi()))
+def test_later_launches_of_a_job_find_each_other_over_tcp(cli):
+    """They are told the ports of the first launch, and ranks on one host listen on loopback only."""
+    text = TINY.replace("backends: [gloo]", "backends: [mpi]").replace("launches: 1", "launches: 2")
+    done = by_mpirun(cli, 2, text, OMPI_MCA_btl="self,tcp")
+    assert done.returncode == 0, done.stderr
+    assert {s.launch for s in cli.only_run().samples if s.failure is None} == {1, 2}
 
 
 @pytest.mark.skipif(host.unsupported_mpi() is not None, reason=str(host.unsupported_mpi()))

@@ -304,17 +304,19 @@ def test_in_a_job_a_rank_listens_at_one_port_and_waits_until_it_is_free(monkeypa
     for rank in (1, 1, 2):
         monkeypatch.setattr(os, "environ", variables := {"PMIX_NAMESPACE": f"a job of {os.getpid()}"})
         rank_mpi._listen_where_known(SimpleNamespace(rank=rank))
-        ports.append(variables.pop(rank_mpi.PORT_SETTING))
-        assert variables["OMPI_MCA_btl_tcp_port_range_v4"] == "1"
+        (port,) = {variables.pop(setting) for setting in rank_mpi.PORT_SETTINGS.values()}
+        ports.append(port)
+        assert variables["OMPI_MCA_btl_tcp_port_range_v4"] == variables["OMPI_MCA_btl_tcp_port_range_v6"] == "1"
     assert ports[0] == ports[1] != ports[2]
     with socket.socket() as taken:
         taken.bind(("", int(ports[2])))
         # The rank says that it is alive while it waits.
         rank_mpi._listen_where_known(SimpleNamespace(rank=2, tick=taken.close))
-    assert variables[rank_mpi.PORT_SETTING] == ports[2]
+    assert {variables[setting] for setting in rank_mpi.PORT_SETTINGS.values()} == {ports[2]}
 
 
-def test_a_port_that_the_user_chose_stays(monkeypatch):
-    monkeypatch.setattr(os, "environ", variables := {rank_mpi.PORT_SETTING: "12345"})
+@pytest.mark.parametrize("setting", rank_mpi.PORT_SETTINGS.values())
+def test_a_port_that_the_user_chose_stays(monkeypatch, setting):
+    monkeypatch.setattr(os, "environ", variables := {setting: "12345"})
     rank_mpi._listen_where_known(SimpleNamespace(rank=0))
-    assert variables == {rank_mpi.PORT_SETTING: "12345"}
+    assert variables == {setting: "12345"}

@@ -16,7 +16,6 @@ VALUES = {
     "o": "max",
     "d": "half",
     "r": "1",
-    "z": "1",
     "i": "8M",
     "w": "45",
     "J": "x.json",
@@ -68,13 +67,19 @@ def test_no_flag_means_what_nccl_tests_does_without_any():
 @pytest.mark.parametrize("flag", FLAGS, ids=lambda flag: flag.letter)
 def test_each_flag_changes_the_settings_or_is_answered(flag):
     base = {"b": "2M", "e": "128M", "f": "2"} | ({"f": "1"} if flag.letter == "i" else {})
-    value = VALUES.get(flag.letter, "7")
+    value = VALUES.get(flag.letter, "1" if "|" in flag.value else "7")
     with_it, without = ({**base, **more} for more in ({flag.letter: value}, {}))
     changed = config(with_it, "reduce") != config(without, "reduce")
     answered = any(line.startswith(f"# -{flag.letter} {value}:") for line in remarks(with_it, "reduce"))
     assert answered if flag.instead else changed
     if flag.off:
         assert not any(f"-{flag.letter} " in line for line in remarks({flag.letter: flag.off}, "reduce"))
+
+
+@pytest.mark.parametrize("letter", ["z", "R", "O", "p"])
+def test_a_value_that_nccl_tests_lacks_is_refused(letter):
+    with pytest.raises(ConfigError, match=f"-{letter} 9: allowed: 0, 1"):
+        translate("all_reduce", {letter: "9"})
 
 
 def test_no_letter_and_no_name_is_taken_twice():

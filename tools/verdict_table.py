@@ -44,20 +44,19 @@ def ratios_of(runs: Mapping[str, Path]) -> Ratios:
     return ratios
 
 
-def table(ratios: Ratios, intervals: bool) -> str:
+def table(ratios: Ratios) -> str:
     """A row for each operation and run, a column for each size."""
     sizes = sorted({size for lines in ratios.values() for line in lines.values() for size in line})
     rows = [
-        [operation, name, *(_cell(line[size], intervals) if size in line else "" for size in sizes)]
+        [operation, name, *(_cell(line[size]) if size in line else "" for size in sizes)]
         for operation, lines in ratios.items()
         for name, line in lines.items()
     ]
     return tabulate(rows, ["operation", "", *map(format_bytes, sizes)], "github", disable_numparse=True)
 
 
-def _cell(change: Change, interval: bool) -> str:
+def _cell(change: Change) -> str:
     text = f"{change.ratio.value:.2g}"
-    text += f" [{change.ratio.low:.2g} – {change.ratio.high:.2g}]" if interval else ""
     return f"({text})" if change.verdict == INCONCLUSIVE else text
 
 
@@ -134,14 +133,13 @@ def cpu_table(runs: Mapping[str, Path], operation: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument("runs", nargs="+", metavar="NAME=RUN", help="RUN: a folder; NAME may be empty")
-    parser.add_argument("--intervals", action="store_true")
     parser.add_argument("--picture", type=Path)
     parser.add_argument("--cpu", metavar="OPERATION")
     parser.add_argument("--words", default="time of B / time of A", help="on the axis of the picture")
     asked = parser.parse_args()
     runs = {name: Path(path) for name, _, path in (run.partition("=") for run in asked.runs)}
     ratios = ratios_of(runs)
-    print(table(ratios, asked.intervals), decided(ratios), sep="\n\n")
+    print(table(ratios), decided(ratios), sep="\n\n")
     if asked.cpu is not None:
         print("", cpu_table(runs, asked.cpu), sep="\n")
     if asked.picture is not None:

@@ -51,7 +51,7 @@ def check(expected: Expectations, summaries: Sequence[Summary], places: Places =
         if not placed and _names_hardware(line):
             elsewhere += 1
             continue
-        tolerance = expected.tolerance if line.tolerance is None else line.tolerance
+        tolerance = expected.tolerance_of(line)
         fitting = [summary for summary in placed if _fits(line, summary.case)]
         if line.size is None:
             # A line without a size is for the largest size, at each world size.
@@ -63,12 +63,10 @@ def check(expected: Expectations, summaries: Sequence[Summary], places: Places =
             rate, note, verdict = _bandwidth(summary)
             if not verdict:
                 rates = [busbw(summary.case, seconds) or 0.0 for seconds in summary.means_s]
-                margins[len(checks)] = np.log(np.array(rates) / (line.busbw * (1 - tolerance)))
-            checks.append(Check(summary.case, line.busbw, tolerance, rate, verdict, note, line.source or ""))
+                margins[len(checks)] = np.log(np.array(rates) / expected.least(line))
+            checks.append(Check(summary.case, line.busbw, tolerance, rate, verdict, note, line.source))
         if not fitting:
-            checks.append(
-                Check(_case(line), line.busbw, tolerance, None, MISSING, "not in this run", line.source or "")
-            )
+            checks.append(Check(_case(line), line.busbw, tolerance, None, MISSING, "not in this run", line.source))
     index = _tested(checks, margins)
     verdict, reason = _of_table(checks, index)
     if elsewhere:
@@ -175,8 +173,7 @@ def least_of_two_nodes(expected: Expectations, pair: Case, gpus: frozenset[str])
             f"the table has lines for {_fabrics(fitting)}, which nobody can tell apart here: give the rate itself, "
             "such as --against '250 GB/s'"
         )
-    tolerance = expected.tolerance if fitting[0].tolerance is None else fitting[0].tolerance
-    return fitting[0].busbw * (1 - tolerance)
+    return expected.least(fitting[0])
 
 
 def _tested(checks: list[Check], margins: Mapping[int, Floats]) -> Interval | None:

@@ -106,7 +106,7 @@ class Expectation(Strict):
     tolerance: Share | None = key(
         "Share by which the bandwidth may fall short. Without it, that of the file.", "5%", default=None
     )
-    source: str | None = key("Where the number was published, and when, for people.", "data sheet, 2026", default=None)
+    source: str = key("Where the number was published, and when, for people.", "data sheet, 2026", default="")
     options: Options = key(
         "Other [options of the case](#options-of-a-case), written as in its key. Without them, the defaults, and any "
         "reduce op and buffers.",
@@ -148,6 +148,14 @@ class Expectations(Strict):
         "The lines of the table.",
         [{"operation": "all_reduce", "backend": "nccl", "world_size": 8, "size": "1GiB", "busbw": "430 GB/s"}],
     )
+
+    def least(self, line: Expectation) -> float:
+        """The bus bandwidth in bytes/s that passes: what is expected, less the tolerance of the line or of the file."""
+        return line.busbw * (1 - self.tolerance_of(line))
+
+    def tolerance_of(self, line: Expectation) -> float:
+        """The share by which a line may be missed."""
+        return self.tolerance if line.tolerance is None else line.tolerance
 
 
 def load(path: Path) -> Expectations:

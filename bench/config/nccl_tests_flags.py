@@ -39,8 +39,6 @@ _SIZE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([KMG]?)", re.IGNORECASE)
 _FACTORS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 # Most calls back to back that a configuration may ask for (`config.Config.pipeline_depth`).
 DEEPEST = 1000
-# nccl-tests' -z knows these ways to wait, and 0 for none.
-MOST_BLOCKING = 3
 # Defaults of nccl-tests that differ from ours.
 DEFAULT_SIZE, DEFAULT_STEP, DEFAULT_ITERS = "32M", "1M", 20
 
@@ -108,6 +106,10 @@ def translate(operation: str, flags: Mapping[str, str], backend: str = "nccl", p
     operation: its name here, or that of a test, such as `alltoall_perf`. processes: how many a launcher has started.
     """
     remarks: list[str] = []
+    for flag in FLAGS:
+        few = flag.value.split("|") if "|" in flag.value else None
+        if few and (given := flags.get(flag.letter, few[0])) not in few:
+            raise ConfigError(f"-{flag.letter} {given}: allowed: {', '.join(few)}")
     if flags.get("N") == "0":
         raise ConfigError("-N 0: runs without an end are not possible; say how many launches")
     test = re.sub(r"_perf(_mpi)?$", "", PurePath(operation).name)
@@ -245,8 +247,6 @@ def _metric(flags: Mapping[str, str], remarks: list[str]) -> dict[str, Any]:
     """How calls are timed, and how often: from -n, -w, -z and -G together."""
     calls = _number(flags, "n", DEFAULT_ITERS)
     graphs, blocking = _number(flags, "G", 0, fewest=0), _number(flags, "z", 0, fewest=0)
-    if blocking > MOST_BLOCKING:
-        raise ConfigError(f"-z {blocking}: allowed: 0 to {MOST_BLOCKING}")
     depth = min(calls, DEEPEST)
     if blocking or depth == 1:
         sampling = {"iterations": calls} if "n" in flags and calls > 1 else {}

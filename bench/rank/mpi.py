@@ -13,6 +13,7 @@ list of tensors, the MPI call is the one that takes a count for each piece (the 
 same pieces.
 """
 
+import errno
 import functools
 import os
 import socket
@@ -52,8 +53,12 @@ NUMBERS = {
 OPS = {"sum": "SUM", "product": "PROD", "max": "MAX", "min": "MIN", "band": "BAND", "bor": "BOR", "bxor": "BXOR"}
 # A bool is sent as a byte, which must stay 0 or 1: its sum is the maximum, its product the minimum.
 BOOL_OPS = OPS | {"sum": "MAX", "product": "MIN"}
+INTERFACE_SETTING = "OMPI_MCA_btl_tcp_if_include"
 # In a job each rank listens at a port of its own: from LOWEST_PORT on, RANKS ports for each of JOBS jobs.
-PORT_SETTING = "OMPI_MCA_btl_tcp_port_min_v4"
+PORT_SETTINGS = {
+    socket.AF_INET: "OMPI_MCA_btl_tcp_port_min_v4",
+    socket.AF_INET6: "OMPI_MCA_btl_tcp_port_min_v6",
+}
 LOWEST_PORT, JOBS, RANKS = 20_000, 700, 64
 # Linux keeps the port of an ended connection for 60 s.
 LONGEST_WAIT_S = 65
@@ -110,8 +115,11 @@ def joined(
 
     timeout_s, ctas, scheduling: not used, because MPI has neither of them; the parent ends a hang.
     """
-    if not context.on_one_host:
+    if context.rendezvous.startswith("tcp:"):  # in a job, also one on this host only
         _listen_where_known(context)
+        if context.on_one_host and INTERFACE_SETTING not in environment.variables():
+            # Ranks listen on loopback only, so they must not call each other elsewhere.
+            environment.adopt({INTERFACE_SETTING: network.interface_of(network.LOOPBACK) or ""})
     MPI = _mpi()  # noqa: N806 - its name everywhere
     world = MPI.COMM_WORLD
     if (world.Get_rank(), world.Get_size()) != (context.rank, context.world_size):
@@ -133,11 +141,12 @@ def _listen_where_known(context: RankContext) -> None:
     mpirun's daemons tell other ranks the port that they heard of first, and a fresh process cannot correct them. A port
     stays taken for a minute if its side was the first to end a connection.
     """
-    if PORT_SETTING in environment.variables():
-        return
+    if not environment.variables().keys().isdisjoint(PORT_SETTINGS.values()):
+        return  # the user chose
     job = zlib.crc32(environment.job_variables().get("PMIX_NAMESPACE", "").encode())
     port = LOWEST_PORT + job % JOBS * RANKS + context.rank % RANKS
-    environment.adopt({PORT_SETTING: str(port), "OMPI_MCA_btl_tcp_port_range_v4": "1"})
+    environment.adopt({setting: str(port) for setting in PORT_SETTINGS.values()})
+    environment.adopt({setting.replace("_min_", "_range_"): "1" for setting in PORT_SETTINGS.values()})
     deadline = time.monotonic() + LONGEST_WAIT_S
     while not _is_free(port) and time.monotonic() < deadline:
         context.tick()
@@ -145,11 +154,14 @@ def _listen_where_known(context: RankContext) -> None:
 
 
 def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
+    """Whether a rank can listen there in every family of addresses that this host has."""
+    for family in PORT_SETTINGS:
         try:
-            probe.bind(("", port))
-        except OSError:
-            return False
+            with socket.socket(family) as probe:
+                probe.bind(("", port))
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                return False
     return True
 
 

@@ -125,7 +125,12 @@ def judgement_text(judged: Change | Judgement) -> str:
 def _ratio_and_p(judged: Change | Judgement) -> str:
     p = "" if judged.p is None else f", p {judged.p:.2g}"
     level = f" ({_percent(judged.level)})" if judged.level is not None else ""
-    return f"{format_ratio(judged.ratio.value)} {interval_text(judged.ratio, format_ratio)}{level}{p}"
+    return f"{_ratio(judged.ratio)}{level}{p}"
+
+
+def _ratio(ratio: Interval) -> str:
+    """Such as `1.210 [1.100 – 1.330]`."""
+    return f"{format_ratio(ratio.value)} {interval_text(ratio, format_ratio)}"
 
 
 def _percent(level: float | None) -> str:
@@ -143,7 +148,7 @@ def _tables(changes: Sequence[Change]) -> list[str]:
     rows, remarks, where, exposed = [], dict[str, list[str]](), [], []
     for name, change in zip(short, changes, strict=True):
         times = [format_seconds(change.before.value), format_seconds(change.after.value)]
-        ratio = f"{format_ratio(change.ratio.value)} {interval_text(change.ratio, format_ratio)}"
+        ratio = _ratio(change.ratio)
         p = NOTHING if change.p is None else f"{change.p:.2g}"
         rows.append([name, change.verdict, *times, ratio, _percent(change.level), p, _to_decide(change)])
         if change.verdict in {"SLOWER", "FASTER"}:  # the interval shows the reason
@@ -245,8 +250,7 @@ def checks_document(result: CheckedTable, run: str) -> str:
     headers = ["case", "verdict", "expected GB/s", "tolerance", "busbw GB/s", "95 % interval", "note"]
     parts = [f"{result.verdict}: {run}, {len(checks)} expected: {counted}; {result.reason}"]
     if result.index is not None and len(checks) > 1:
-        ratio = f"{format_ratio(result.index.value)} {interval_text(result.index, format_ratio)}"
-        parts.append(f"The table as a whole: measured / least allowed {ratio}")
+        parts.append(f"The table as a whole: measured / least allowed {_ratio(result.index)}")
     parts.append(markdown.table(rows, headers, "llrrrrl"))
     sources = [source for source in dict.fromkeys(check.source for check in checks) if source]
     return "\n\n".join([*parts, *([f"Expected by {'; '.join(sources)}"] if sources else [])])

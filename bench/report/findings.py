@@ -294,7 +294,7 @@ def replay_sentence(step: ReplayedStep) -> str:
         recorded = f"recorded {format_seconds(step.recorded.in_calls_s)}{moved}, "
     ranks = step.case.world_size
     other = step.recorded_world is not None and step.recorded_world != ranks
-    where = f"here, with {ranks} of {step.recorded_world} ranks," if other else "here"
+    where = f"here, with {ranks_text(ranks)} in place of {step.recorded_world}," if other else "here"
     here = f"{where} {format_seconds(step.time.value)} {interval_text(step.time, format_seconds)}"
     largest, total = step.kinds[0], sum(kind.time.value for kind in step.kinds)
     share = largest.time.value / total if total else 0.0
