@@ -1,8 +1,6 @@
 """`advise` answers for stated and measured links, and in one line what it lacks; its code makes torch do the plan."""
 
-import ast
 import inspect
-import json
 import re
 import subprocess
 import sys
@@ -19,7 +17,7 @@ from bench.advise import advisor, planner, runs
 from bench.analyze.analysis import analyze
 from bench.catalog.presets import PRESETS
 from bench.catalog.strategies import label
-from bench.model.conclusions import ExplainedAdvice, Split, StrategyResult, Summary, Verified, Way
+from bench.model.conclusions import ExplainedAdvice, Split, StrategyResult, Summary, Verified
 from bench.model.errors import ConfigError
 from bench.model.records import Case, Failure, Run, Samples, Timings
 from bench.model.training import REFERENCE, StepDetail, Strategy
@@ -149,9 +147,7 @@ INPUTS = [
 def test_an_answer_has_80_lines_of_80_columns_at_most(model, backward_s, text, itemsize):
     shape = shape_by_flops(PRESETS[model], backward_s, itemsize)
     ready_times, link = ReadyTimes.of_shape(shape), link_model.stated(text)
-    explained = advisor.explain(
-        advisor.advise(ready_times, link.cost), ready_times, link, itemsize, [item.name for item in shape.gradients]
-    )
+    explained = advisor.explain(advisor.advise(ready_times, link.cost), ready_times, link, itemsize)
     lines = fitted(advice.document(explained), 80).splitlines()
     assert len(lines) <= 80 and max(map(len, lines)) <= 80
 
@@ -346,7 +342,7 @@ def loss_of(model, batch):
     return model(batch).square().mean()
 
 def gradients(model):
-    return [p.grad.full_tensor() if hasattr(p.grad, "full_tensor") else p.grad for p in model.parameters()]
+    return [p.grad for p in model.parameters()]
 
 batches = [torch.full((2, 64), (1.0 + rank) * (number + 1) / 4) for number in range(4)]
 everyones = [torch.full((2, 64), (1.0 + other) * (number + 1) / 4) for other in range(2) for number in range(4)]
@@ -367,20 +363,16 @@ COST = AllReduceCost.of_link(1e-4, 2e8)
 def explained_of(advised: str, cpu: bool | None = None, **more) -> ExplainedAdvice:
     """Of the model in HEAD, with every way worth typing."""
     widths = [64, 96, 32, 128, 64, 160, 48, 64, 200, 64, 32, 64, 64]
-    names, elements = [], []
-    for number, (a, b) in enumerate(pairwise(widths)):
-        names += [f"layers.{number}.weight", f"layers.{number}.bias"]
-        elements += [a * b, b]
-    names, elements = [*names, "head.weight", "head.bias"], [*elements, 640, 10]
-    ready = [1e-4 * (len(names) - number) for number in range(len(names))]
+    elements = [size for a, b in pairwise(widths) for size in (a * b, b)] + [640, 10]
+    ready = [1e-4 * (len(elements) - number) for number in range(len(elements))]
     ready_times = ReadyTimes.of([4 * size for size in elements], ready)
     found = replace(advisor.advise(ready_times, COST), advised=advised)
-    explained = advisor.explain(found, ready_times, LinkModel(COST, "a link", "link", cpu), 4, names)
+    explained = advisor.explain(found, ready_times, LinkModel(COST, "a link", "link", cpu), 4)
     return replace(explained, ways=tuple(replace(way, worth=True) for way in explained.ways), **more)
 
 
 def code_blocks(explained: ExplainedAdvice, language: str = "python") -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)\n```", advice.what_to_type(explained), re.DOTALL)
+    return re.findall(rf"```{language}\n(.*?)\n```", advice.document(explained), re.DOTALL)
 
 
 def on_two_ranks(folder: Path, script: str) -> list[str]:
@@ -433,78 +425,8 @@ def test_two_ranks_run_the_code_for_distributed_data_parallel(tmp_path, advised,
     assert on_two_ranks(tmp_path, script) == ["as one process\nas advised\n"] * 2
 
 
-def test_two_ranks_run_the_code_for_fully_shard(tmp_path):
-    (code,) = code_blocks(only(explained_of("default"), "fsdp2 kept"))
-    script = (
-        f"{HEAD}\ntorch.manual_seed(1)\nmodel = Model()\n{code}\n"
-        "for batch in batches:\n    (loss_of(model, batch) / len(batches)).backward()\n"
-        f"{CHECK}\nassert model.layers[0].weight.shape == (96, 64)\ndist.destroy_process_group()\n"
-    )
-    assert on_two_ranks(tmp_path, script) == ["as one process\n"] * 2
-
-
 def only(explained: ExplainedAdvice, *names: str) -> ExplainedAdvice:
     return replace(explained, ways=tuple(way for way in explained.ways if way.name in names))
-
-
-# Where, which setting, its type, its default, and the definition that this was read in.
-DEEPSPEED = "deepspeed/runtime/zero/config.py of DeepSpeed 0.19.8, 2026-10-20"
-ACCELERATE = "accelerate/utils/dataclasses.py and accelerator.py of Accelerate 1.15.0, 2026-09-09"
-TRANSFORMERS = "transformers/training_args.py of transformers 5.23.0, 2026-11-13"
-MEGATRON = "megatron/training/arguments.py of Megatron-LM, commit 000c4ac24f61; megatron-core 0.16.1, 2026-03-20"
-SETTINGS = [
-    ("zero_optimization", "stage", int, 0, DEEPSPEED),
-    ("zero_optimization", "overlap_comm", bool, None, DEEPSPEED),  # False below stage 3
-    ("zero_optimization", "reduce_bucket_size", int, 500_000_000, DEEPSPEED),  # elements, more than 0
-    ("DistributedDataParallelKwargs", "bucket_cap_mb", int, 25, ACCELERATE),
-    ("DistributedDataParallelKwargs", "comm_hook", "DDPCommunicationHookType", "NO", ACCELERATE),
-    ("Accelerator", "gradient_accumulation_steps", int, 1, ACCELERATE),
-    ("TrainingArguments", "gradient_accumulation_steps", int, 1, TRANSFORMERS),
-    ("TrainingArguments", "ddp_bucket_cap_mb", int, None, TRANSFORMERS),
-    ("Megatron-LM", "--overlap-grad-reduce", bool, False, MEGATRON),
-    ("Megatron-LM", "--ddp-bucket-size", int, None, MEGATRON),  # elements; None: 40 million, or a million a rank
-]
-HOOKS = {"NO", "FP16", "BF16", "POWER_SGD", "BATCHED_POWER_SGD"}  # members of DDPCommunicationHookType
-
-
-def typed(text: str) -> list[tuple[str, str, object]]:
-    """Each setting that is printed for another framework than torch: where, its name, its value."""
-    found = []
-    lines = text.replace("\n  ", " ").splitlines()
-    for line in (line for line in lines if line.startswith("- ")):
-        for code in re.findall(r"`(.*?)`", line):
-            if code.startswith("{"):
-                ((where, settings),) = json.loads(code).items()
-                found += [(where, name, value) for name, value in settings.items()]
-            elif code.startswith("--"):
-                name, _, value = code.partition("=")
-                found.append(("Megatron-LM", name, int(value) if value else True))
-            elif "(" in code:
-                call = ast.parse(code, mode="eval").body
-                for keyword in call.keywords:
-                    value = keyword.value
-                    known = value.value if isinstance(value, ast.Constant) else ast.unparse(value)
-                    found.append((call.func.id, keyword.arg, known))
-            else:
-                name, _, value = code.partition("=")
-                found.append(("TrainingArguments", name, int(value)))
-    return found
-
-
-@pytest.mark.parametrize("advised", ["default", "cap", "plan"])
-def test_settings_of_other_frameworks_are_as_these_define_them(advised):
-    known = {(where, name): (type_, default) for where, name, type_, default, _ in SETTINGS}
-    explained = explained_of(advised)
-    whole = Way("whole cap", 3, 0.0, 0.0, 0.1, True)
-    found = typed(advice.what_to_type(replace(explained, ways=(*explained.ways, whole))))
-    assert {where for where, *_ in found} == {where for where, _ in known}
-    for where, name, value in found:
-        type_, default = known[where, name]
-        if isinstance(type_, str):
-            enumeration, _, member = str(value).partition(".")
-            assert enumeration == type_ and member in HOOKS - {default}
-        else:
-            assert type(value) is type_ and value != default and value > 0
 
 
 def test_a_setting_is_typed_only_where_it_is_worth_it():
@@ -512,16 +434,6 @@ def test_a_setting_is_typed_only_where_it_is_worth_it():
     none = replace(explained, ways=tuple(replace(way, worth=False) for way in explained.ways))
     text = advice.document(none)
     assert "`" not in text and "What to type" not in text
-    text = advice.what_to_type(only(explained, "deepspeed"))
-    assert {where for where, *_ in typed(text)} == {"zero_optimization"} and "import" not in text
-
-
-def test_of_torchs_ways_those_that_save_most_get_code():
-    explained = explained_of("default")
-    saved = dict(zip(("fsdp2 kept", "hook", "no_sync", "fsdp2"), (0.3, 0.2, 0.1, 0.05), strict=True))
-    ways = tuple(replace(way, saved=saved[way.name]) for way in explained.ways if way.name in saved)
-    code = "\n".join(code_blocks(replace(explained, ways=ways)))
-    assert "fully_shard(module" in code and "register_comm_hook" in code and "no_sync" not in code
 
 
 def test_a_long_plan_is_cut_in_the_table_and_whole_in_the_code():

@@ -1,7 +1,7 @@
 """The bucket advisor: what to set so that little communication remains after backward, also on a link known roughly.
 
-In: ready times, an `AllReduceCost` and a `Box`. Out: an `Advice`, and on request its explanation, with the other ways
-that there is code for (`ways`).
+In: ready times, an `AllReduceCost` and a `Box`. Out: an `Advice`, and on request its explanation, with what else
+DistributedDataParallel can be set to (`ways`).
 
 The plan that is best for one link and one backward is fragile: with a link 5 % slower it can cost four times what
 torch's default costs. So candidates are compared by their worst regret over the box: the plans that are best at its
@@ -17,7 +17,7 @@ import numpy as np
 
 from bench.advise import planner
 from bench.advise.planner import RESOLUTION_S, Box, Grid, exposures, exposures_of_caps, least_exposures
-from bench.advise.ways import computing_s, stacks, ways, whole_cap, worth_typing
+from bench.advise.ways import computing_s, ways, worth_typing
 from bench.model.conclusions import Advice, ExplainedAdvice, PlannedBucket, PlanPrediction
 from bench.model.units import format_rounded_bytes
 from bench.planning import buckets
@@ -139,12 +139,9 @@ def buckets_for(ready_times: ReadyTimes, cost: AllReduceCost) -> tuple[int, ...]
 
 
 def explain(
-    advice: Advice, ready_times: ReadyTimes, link: LinkModel, itemsize: int, names: Sequence[str] = (), model: str = ""
+    advice: Advice, ready_times: ReadyTimes, link: LinkModel, itemsize: int, model: str = ""
 ) -> ExplainedAdvice:
-    """The advice with predictions of plans in common use, its buckets, other ways, and caps for torch.
-
-    names: of all gradients by registration number; without them, what goes by blocks of the model is left out.
-    """
+    """The advice with predictions of plans in common use, its buckets, other settings, and caps for torch."""
     judge = _Judge(ready_times, link.cost, Box(*advice.box))
     cap = buckets.cap_mib(ready_times, advice.cap.cap or 1)
     plan = plan_of(ready_times, advice.chosen)
@@ -158,9 +155,6 @@ def explain(
             strict=True,
         )
     )
-    whole = None
-    if advice.advised != "default":
-        whole = whole_cap(ready_times, link.cost, judge.grid, advice.cap.cap or 1)
     notes = list(link.notes)
     if link.largest is not None and ready_times.total > link.largest:
         beyond = "and so has a bucket of the plan" if max(advice.chosen.buckets) > link.largest else "but no bucket has"
@@ -171,7 +165,6 @@ def explain(
     return ExplainedAdvice(
         advice=advice,
         model=model,
-        stacks=stacks(names),
         link=link.words,
         cpu=link.cpu,
         notes=tuple(notes),
@@ -186,10 +179,7 @@ def explain(
             ("plan of the least regret", advice.plan),
         ),
         buckets=planned,
-        ways=(
-            *ways(ready_times, plan, names, link, judge.grid, itemsize),
-            *([whole] if whole is not None else []),
-        ),
+        ways=tuple(ways(ready_times, plan, link.cost, judge.grid, itemsize)),
         caps_mib=buckets.caps_mib(ready_times, plan_of(ready_times, advice.plan)),
         cap_mib=cap,
         ranks=link.ranks,

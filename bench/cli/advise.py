@@ -146,8 +146,8 @@ def advise(
         )
     ready_times, cost = ReadyTimes.of_shape(chosen.shape), chosen.link.cost
     best = advisor.advise(ready_times, cost, Box(share, share, share).at_least(chosen.link.error))
-    itemsize, names = DTYPES[chosen.scenario.case.dtype].itemsize, [item.name for item in chosen.shape.gradients]
-    explained = advisor.explain(best, ready_times, chosen.link, itemsize, names, model or str(gradients or recorded))
+    itemsize = DTYPES[chosen.scenario.case.dtype].itemsize
+    explained = advisor.explain(best, ready_times, chosen.link, itemsize, model or str(gradients or recorded))
     show(advice.document(explained))
     if not verify:
         return

@@ -566,15 +566,13 @@ class Way:
     """The prediction for code that makes gradients synchronise in another way, if all is as assumed; seconds a step.
 
     name: which code, as in `report.advice`; number: what is typed in it, 0 if nothing is. tail_s: communication that
-    remains after backward. waits_s: computing that waits for communication before. saved: share of a step with the
-    advised buckets, or with the own defaults of another framework than torch. worth: whether it saves WORTH of that
+    remains after backward. saved: share of a step with the advised buckets. worth: whether it saves WORTH of that
     step, and takes longer nowhere in the box.
     """
 
     name: str
     number: int
     tail_s: float
-    waits_s: float
     saved: float
     worth: bool
 
@@ -583,8 +581,8 @@ class Way:
 class ExplainedAdvice:
     """An advice with all that explains it.
 
-    model: whose gradients; stacks: names of its lists of blocks, such as "layers". link: in words; cpu: whether
-    communicating on it takes CPU time; None if unknown. notes: what else limits the predictions.
+    model: whose gradients. link: in words; cpu: whether communicating on it takes CPU time; None if unknown. notes:
+    what else limits the predictions.
     total: bytes of all gradients; itemsize: of one element. backward_s: when the last one is ready. bytes_s: all
     gradients at the rate of the link; step_s: a step with torch's defaults. predictions: of the advised plan and of
     plans in common use, by name. ways: what there is code for besides. caps_mib, cap_mib: `bucket_cap_mb_list` of
@@ -593,7 +591,6 @@ class ExplainedAdvice:
 
     advice: Advice
     model: str
-    stacks: tuple[str, ...]
     link: str
     cpu: bool | None
     notes: tuple[str, ...]

@@ -2,8 +2,7 @@
 
 In: an `ExplainedAdvice`; `Verified` plans. Out: text. Computes and judges nothing.
 
-The Python code is run on two ranks of gloo by tests/test_advise.py, but for what needs NCCL or a package that is not
-installed; the other settings are held there against the frameworks' own definitions.
+The Python code is run on two ranks of gloo by tests/test_advise.py, but for what needs NCCL.
 """
 
 import itertools
@@ -22,8 +21,6 @@ COLUMNS = 78
 HOLDS = {True: "yes", False: "NO", None: "not measured"}
 # Most rows in the table of buckets, and most buckets that code compares one by one.
 MOST_BUCKETS = 6
-# Most ways of torch that get a row and code: those that save most.
-MOST_WAYS = 2
 # Shorter times than this share of a step are not printed.
 VISIBLE = 0.001
 
@@ -51,10 +48,9 @@ def document(explained: ExplainedAdvice) -> str:
     ]
     if advice.advised != "default":
         parts.append(_buckets(explained))
-    if any(way.name in TORCH for way in explained.ways):
-        parts += ["## What saves more, each alone", _ways(explained, worth), _others(explained, worth)]
+    parts += ["## What saves more, each alone", _ways(explained, worth), _others(explained, worth)]
     if worth or advice.advised != "default":
-        parts += ["## What to type", what_to_type(explained)]
+        parts += ["## What to type", f"```python\n{ddp_code(explained, worth)}\n```"]
     parts += ["## To know", markdown.lines([LIMITS[explained.cpu], _ranks(explained), *explained.notes])]
     return "\n\n".join(filter(None, parts))
 
@@ -69,7 +65,7 @@ def _answer(explained: ExplainedAdvice, worth: Mapping[str, Way]) -> str:
         "cap": f"Set a cap of {explained.cap_mib:g} MiB: it leaves {chosen}, where torch's default leaves {default}.",
         "plan": f"Set the plan below: it leaves {chosen}, where torch's default leaves {default}.",
     }[advice.advised]
-    most = next((way for way in worth.values() if way.name in TORCH), None)
+    most = next(iter(worth.values()), None)
     if most is None:
         return what
     more = "Most" if advice.advised == "default" else "Most of what is left"
@@ -135,40 +131,21 @@ def _buckets(explained: ExplainedAdvice) -> str:
     return markdown.table(rows, headers, "rrrrrr")
 
 
-# ── other ways ───────────────────────────────────────────────────────────────────────────────────
-# Ways of torch; the others are of other frameworks.
-TORCH = ("hook", "no_sync", "fsdp2 kept", "fsdp2")
-
-
+# ── other settings ───────────────────────────────────────────────────────────────────────────────
 def _worth(explained: ExplainedAdvice) -> dict[str, Way]:
-    """What gets code, by name: of torch's ways the few that save most, and other frameworks'; the best first."""
-    worth = sorted((way for way in explained.ways if way.worth), key=lambda way: -way.saved)
-    of_torch = [way for way in worth if way.name in TORCH]
-    return {way.name: way for way in worth if way not in of_torch[MOST_WAYS:]}
+    """What gets code, by name; the best first."""
+    return {way.name: way for way in sorted(explained.ways, key=lambda way: -way.saved) if way.worth}
 
 
 def _ways(explained: ExplainedAdvice, worth: Mapping[str, Way]) -> str:
-    """One row for each way of torch that gets code."""
-    rows = [
-        [
-            _title(way, _hook(explained)),
-            _time(explained, way.tail_s),
-            _time(explained, way.waits_s) if way.waits_s else NOTHING,
-            f"{way.saved:.1%}",
-        ]
-        for way in worth.values()
-        if way.name in TORCH
-    ]
-    return markdown.table(rows, ["way", "tail", "waits before", "saves"], "lrrr")
+    """One row for each setting that gets code."""
+    rows = [[_title(way, _hook(explained)), _time(explained, way.tail_s), f"{way.saved:.1%}"] for way in worth.values()]
+    return markdown.table(rows, ["setting", "tail", "saves"], "lrr")
 
 
 def _others(explained: ExplainedAdvice, worth: Mapping[str, Way]) -> str:
-    """The ways of torch that get no code, with the reason."""
-    reasons = [
-        f"{_title(way, _hook(explained))} ({_reason(way)})"
-        for way in explained.ways
-        if way.name in TORCH and way.name not in worth
-    ]
+    """The settings that get no code, with the reason."""
+    reasons = [f"{_title(way, _hook(explained))} ({_reason(way)})" for way in explained.ways if way.name not in worth]
     return f"Not typed below: {'; '.join(reasons)}." if reasons else ""
 
 
@@ -186,24 +163,10 @@ def _hook(explained: ExplainedAdvice) -> str:
 
 
 def _title(way: Way, hook: str) -> str:
-    return {
-        "hook": f"the {hook} hook",
-        "no_sync": f"no_sync, {way.number} batches a step",
-        "fsdp2 kept": "ZeRO-2: fully_shard, parameters kept",
-        "fsdp2": "ZeRO-3: fully_shard as it is",
-    }[way.name]
+    return f"the {hook} hook" if way.name == "hook" else f"no_sync, {way.number} batches a step"
 
 
 # ── what to type ─────────────────────────────────────────────────────────────────────────────────
-def what_to_type(explained: ExplainedAdvice) -> str:
-    """Code for torch's DistributedDataParallel and fully_shard, then settings of other frameworks."""
-    worth = _worth(explained)
-    blocks = [code for code in (ddp_code(explained, worth), _fully_shard_code(explained, worth)) if code]
-    settings = [_accelerate(explained, worth), _transformers(worth), _deepspeed(worth), _megatron(worth)]
-    fenced = [f"```python\n{code}\n```" for code in blocks]
-    return "\n\n".join(filter(None, [*fenced, markdown.lines(filter(None, settings))]))
-
-
 def ddp_code(explained: ExplainedAdvice, worth: Mapping[str, Way]) -> str:
     """Python that wraps `model`, unless torch's default is advised, and what saves more with it."""
     advised, imports, parts = explained.advice.advised, [], []
@@ -211,7 +174,7 @@ def ddp_code(explained: ExplainedAdvice, worth: Mapping[str, Way]) -> str:
         imports.append("from torch.distributed.algorithms.ddp_comm_hooks import default_hooks")
     if advised != "default":
         imports.append("from torch.nn.parallel import DistributedDataParallel")
-        parts.append(_wrapping(explained, worth))
+        parts.append(_wrapping(explained))
     code = {"hook": _hook_code, "no_sync": _no_sync_code}
     more = [code[name](explained, way) for name, way in worth.items() if name in code]
     if more and advised == "default":
@@ -222,15 +185,11 @@ def ddp_code(explained: ExplainedAdvice, worth: Mapping[str, Way]) -> str:
     return "\n\n".join(filter(None, ["\n".join(imports), *parts]))
 
 
-def _wrapping(explained: ExplainedAdvice, worth: Mapping[str, Way]) -> str:
+def _wrapping(explained: ExplainedAdvice) -> str:
     if explained.advice.advised == "cap":
         return f"model = DistributedDataParallel(model, bucket_cap_mb={_number(explained.cap_mib)})"
     caps = [f"*{count} * [{cap}]" if count > 1 else cap for cap, count in _runs(map(_number, explained.caps_mib))]
-    older = f"; before, bucket_cap_mb={worth['whole cap'].number}" if "whole cap" in worth else ""
-    return (
-        f"# torch 2.13 or newer{older}\n"
-        f"model = DistributedDataParallel(model, bucket_cap_mb_list=[\n{_filled(caps)}\n])"
-    )
+    return f"# torch 2.13 or newer\nmodel = DistributedDataParallel(model, bucket_cap_mb_list=[\n{_filled(caps)}\n])"
 
 
 def _assertion(explained: ExplainedAdvice) -> str:
@@ -261,62 +220,6 @@ def _no_sync_code(explained: ExplainedAdvice, way: Way) -> str:
         "        (loss_of(model, batch) / len(batches)).backward()\n"
         "(loss_of(model, batches[-1]) / len(batches)).backward()"
     )
-
-
-def _fully_shard_code(explained: ExplainedAdvice, worth: Mapping[str, Way]) -> str:
-    """In place of DistributedDataParallel. Gathering again in backward never takes less, so that it gets no code."""
-    if "fsdp2 kept" not in worth:
-        return ""
-    modules = ", ".join(f"*model.{stack}" for stack in explained.stacks)
-    return (
-        "# ZeRO-2 in place of DistributedDataParallel\n"
-        "from torch.distributed.fsdp import fully_shard\n"
-        f"for module in [{modules}, model]:\n"
-        "    fully_shard(module, reshard_after_forward=False)"
-    )
-
-
-def _accelerate(explained: ExplainedAdvice, worth: Mapping[str, Way]) -> str:
-    settings = []
-    # With other buckets than torch's own, a hook was evaluated for those that only torch takes.
-    if "hook" in worth and explained.advice.advised == "default":
-        hook = f"comm_hook=DDPCommunicationHookType.{_hook(explained).upper()}"
-        settings.append(f"`DistributedDataParallelKwargs({hook})`")
-    if "no_sync" in worth:
-        settings.append(f"`Accelerator(gradient_accumulation_steps={worth['no_sync'].number})`")
-    if "whole cap" in worth:
-        settings.append(f"`DistributedDataParallelKwargs(bucket_cap_mb={worth['whole cap'].number})`")
-    return _either("Accelerate", settings)
-
-
-def _transformers(worth: Mapping[str, Way]) -> str:
-    settings = []
-    if "no_sync" in worth:
-        settings.append(f"`gradient_accumulation_steps={worth['no_sync'].number}`")
-    if "whole cap" in worth:
-        settings.append(f"`ddp_bucket_cap_mb={worth['whole cap'].number}`")
-    return _either("TrainingArguments", settings)
-
-
-def _deepspeed(worth: Mapping[str, Way]) -> str:
-    if "deepspeed" not in worth:
-        return ""
-    way = worth["deepspeed"]
-    sized = f', "reduce_bucket_size": {way.number}' if way.number else ""
-    settings = f'`{{"zero_optimization": {{"stage": 1, "overlap_comm": true{sized}}}}}`'
-    return f"DeepSpeed, ZeRO-1: {settings} saves {way.saved:.1%} over its default"
-
-
-def _megatron(worth: Mapping[str, Way]) -> str:
-    if "megatron" not in worth:
-        return ""
-    way = worth["megatron"]
-    flags = "`--overlap-grad-reduce`" + (f" `--ddp-bucket-size={way.number}`" if way.number else "")
-    return f"Megatron-LM: {flags} saves {way.saved:.1%} over its default"
-
-
-def _either(framework: str, settings: Sequence[str]) -> str:
-    return f"{framework}: {' or '.join(settings)}" if settings else ""
 
 
 def _runs(words: Iterable[str]) -> list[tuple[str, int]]:
