@@ -10,7 +10,7 @@ from proof.claim import Claim
 MEASURED = ("catalog", "launch", "planning", "protocol", "rank/*.py")
 COMPARED = ("analyze", "stats")
 SUMMARISED = (*MEASURED, *COMPARED)
-TRAINED = (*SUMMARISED, "rank/training", "advise")
+TRAINED = (*SUMMARISED, "training")
 SIDES = (*SUMMARISED, "cli/ab.py", "cli/sides.py")
 
 BY_POINTS = {0: "points were judged, not intervals"}

@@ -10,9 +10,9 @@ from itertools import product
 import numpy as np
 from scipy.special import stdtrit
 
-from bench.analyze import training
 from bench.model.conclusions import Interval
 from bench.stats.intervals import launch_interval, within_launch
+from bench.training.analyze import steps as training
 from proof import noise
 from proof.claim import Line, judged, rate
 from proof.rig import Rig

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.advise.advisor import buckets_for
 from bench.config import models
 from bench.launch.launcher import Launcher
 from bench.launch.ranks import Starter
@@ -19,6 +18,7 @@ from bench.model.records import Run
 from bench.planning import plan
 from bench.store import folders
 from bench.store.folders import Journal
+from bench.training.analyze.advisor import buckets_for
 
 
 @dataclass(frozen=True)

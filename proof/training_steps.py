@@ -11,20 +11,20 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from bench.advise import planner, runs
-from bench.advise.runs import stretch_of
 from bench.analyze.analysis import analyze
 from bench.analyze.summaries import headlines
-from bench.analyze.training import by_launch, estimate, rounds_of, scenarios_of
 from bench.model.records import Case, Scenario
-from bench.model.training import Strategy
-from bench.planning import buckets
-from bench.planning import link_model as known_links
-from bench.planning.buckets import ReadyTimes
-from bench.planning.training import shape_of
-from bench.rank.training import models
-from bench.rank.training import runner as runners
-from bench.rank.training.transport import ProcessGroupTransport, RankInfo
+from bench.model.steps import Strategy
+from bench.training.analyze import planner, runs
+from bench.training.analyze.runs import stretch_of
+from bench.training.analyze.steps import by_launch, estimate, rounds_of, scenarios_of
+from bench.training.planning import buckets
+from bench.training.planning import link_model as known_links
+from bench.training.planning.buckets import ReadyTimes
+from bench.training.planning.steps import shape_of
+from bench.training.rank import models
+from bench.training.rank import runner as runners
+from bench.training.rank.transport import ProcessGroupTransport, RankInfo
 from proof import links
 from proof.claim import Line, at_least, not_tried, within
 from proof.links import NamespacedLauncher

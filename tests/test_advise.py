@@ -13,24 +13,24 @@ import pytest
 from torch.nn.parallel import DistributedDataParallel
 
 import training_fixtures
-from bench.advise import advisor, planner, runs
 from bench.analyze.analysis import analyze
-from bench.catalog.presets import PRESETS
-from bench.catalog.strategies import label
 from bench.model.conclusions import ExplainedAdvice, Split, StrategyResult, Summary, Verified
 from bench.model.errors import ConfigError
 from bench.model.records import Case, Failure, Run, Samples, Timings
-from bench.model.training import REFERENCE, StepDetail, Strategy
+from bench.model.steps import REFERENCE, StepDetail, Strategy
 from bench.model.units import format_seconds
-from bench.planning import buckets, link_model
-from bench.planning.buckets import ReadyTimes, shape_by_flops
-from bench.planning.link_model import AllReduceCost, LinkModel
-from bench.planning.training import shape_of
-from bench.report import advice
 from bench.report.markdown import fitted
 from bench.stats import intervals
 from bench.store import folders
 from bench.store.encoding import samples_to_line
+from bench.training.analyze import advisor, planner, runs
+from bench.training.catalog.presets import PRESETS
+from bench.training.catalog.strategies import label
+from bench.training.planning import buckets, link_model
+from bench.training.planning.buckets import ReadyTimes, shape_by_flops
+from bench.training.planning.link_model import AllReduceCost, LinkModel
+from bench.training.planning.steps import shape_of
+from bench.training.report import advice
 from conftest import ROOT
 
 BEFORE = str(ROOT / "docs/example/before")

@@ -13,15 +13,15 @@ from multiprocessing import AuthenticationError
 
 import pytest
 
-from bench.catalog.strategies import text_of
 from bench.launch import coordinator
 from bench.launch.agent import _Agent
 from bench.launch.coordinator import Agents
 from bench.model.errors import JobError
 from bench.model.records import Case, Fault, Job, Launch, Settings
-from bench.model.training import Strategy
+from bench.model.steps import Strategy
 from bench.protocol import channel, messages
 from bench.store import encoding
+from bench.training.catalog.strategies import text_of
 from conftest import SAMPLING
 
 KEY = b"k" * 32

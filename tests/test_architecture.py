@@ -36,17 +36,21 @@ MAY_IMPORT = {
     "analyze": PREPARED,
     "importers": PREPARED,
     "report": PREPARED,
-    "advise": PREPARED | {"analyze"},
-    "cli": MEASURING | {"launch", "analyze", "importers", "report", "advise"},
-    "": {"cli"},  # bench/__init__.py: the notebook's door
+    "cli": MEASURING | {"launch", "analyze", "importers", "report"},
+    "notebook": {"model", "store", "report", "cli"},
+    "": set(),
 }  # fmt: skip
+# Packages have the same rooms. They may use the core; the core does not know them.
+PACKAGES = ("training", "bits")
+# The rooms of what is in a package, but in no folder of its own room.
+PART_OF = {"plots": "report"}
 # What a room may name by text only: the module is loaded in another process, or late.
 MAY_NAME = {
     ("launch", "bench.rank.preload"),
     ("launch", "bench.rank.server"),
     ("launch", "bench.rank.main"),
-    ("launch", "bench.rank.training.step"),  # loaded by the fork server where a run trains
-    ("launch", "bench.rank.training.equivalence"),
+    ("launch", "bench.training.rank.step"),  # loaded by the fork server where a run trains
+    ("launch", "bench.training.rank.equivalence"),
 }
 FILES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
@@ -55,10 +59,17 @@ FILES = {
 TREES = {module: ast.parse(path.read_text()) for module, path in FILES.items()}
 
 
-def room_of(module: str) -> str:
-    """The room of a module or of a name in it; that of bench/__init__.py is empty."""
+def package_of(module: str) -> str:
+    """The package that a module, or a name in it, belongs to; empty: the core."""
     parts = module.split(".")[1:]
-    return parts[0] if parts and parts[0] in MAY_IMPORT else ""
+    return parts[0] if parts and parts[0] in PACKAGES else ""
+
+
+def room_of(module: str) -> str:
+    """The room of a module or of a name in it, also within a package; that of bench/__init__.py is empty."""
+    parts = [part for part in module.split(".")[1:] if part not in PACKAGES]
+    room = PART_OF.get(parts[0], parts[0]) if parts else ""
+    return room if room in MAY_IMPORT else ""
 
 
 def imported(tree: ast.AST) -> set[str]:
@@ -197,7 +208,7 @@ def test_no_two_classes_share_a_name():
 
 
 def test_no_verb_imports_another_verb():
-    verbs = {"bench.cli." + verb.function.partition(":")[0] for verb in VERBS.values()}
+    verbs = {"bench." + verb.function.partition(":")[0] for verb in VERBS.values()}
     assert {module: both for module in verbs if (both := (imported(TREES[module]) & verbs) - {module})} == {}
 
 

@@ -9,15 +9,14 @@ import numpy as np
 import pytest
 import torch
 
-from bench.analyze import bits as analysis
+from bench.bits import analyze as analysis
+from bench.bits import launch as launching
+from bench.bits import planning, report
+from bench.bits.rank import hashes
 from bench.catalog.dtypes import DTYPES
 from bench.config import models
-from bench.launch import bits as launching
 from bench.model.records import Machine
-from bench.planning import bits as planning
 from bench.planning import plan as plans
-from bench.rank.bits import hashes
-from bench.report import bits as report
 
 CONFIG = """
 backends: [gloo]

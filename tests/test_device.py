@@ -10,8 +10,8 @@ from bench.rank.collectives import rest
 from bench.rank.device import Host, cycles_a_ns
 from bench.rank.replay import make_step, marks_on
 from bench.rank.timing import LEAST_BACKLOG_NS, CaseTimer, floor_ns
-from bench.rank.training.synchronisers import Stopwatch
 from bench.rank.workload import Workload
+from bench.training.rank.synchronisers import Stopwatch
 from simulated_device import US, SimulatedDevice
 
 RUNS_NS = 100 * US

@@ -6,8 +6,8 @@ import tracemalloc
 import pytest
 import torch
 
-from bench.model.training import Link
-from bench.rank.training.transport import EmulatedLink
+from bench.model.steps import Link
+from bench.training.rank.transport import EmulatedLink
 
 
 def test_calls_go_over_the_link_one_after_the_other(tmp_path):

@@ -9,7 +9,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from bench.catalog.equivalence import (
+from bench.machine import host
+from bench.training.catalog.equivalence import (
     SAMPLER_TRIALS,
     TRIALS,
     PairTrial,
@@ -21,10 +22,9 @@ from bench.catalog.equivalence import (
     fell,
     verdict,
 )
-from bench.cli import equivalence
-from bench.launch.equivalence import run_trials
-from bench.machine import host
-from bench.rank.training.equivalence import BATCH, EXAMPLES, difference, readings
+from bench.training.cli import equivalence
+from bench.training.launch import run_trials
+from bench.training.rank.equivalence import BATCH, EXAMPLES, difference, readings
 
 PLAIN = TRIALS[0]
 AVERAGED = next(trial for trial in TRIALS if trial.ranks.average and trial.ranks.optimizer == "momentum")

@@ -15,8 +15,9 @@ from bench.analyze.summaries import headlines
 from bench.analyze.trend import trend
 from bench.model.records import Case
 from bench.model.units import format_rate, format_seconds
-from bench.report import cs336, document, machine_format, nccl_tests
+from bench.report import document, machine_format, nccl_tests
 from bench.report.plots import ranks_and_time, sizes
+from bench.training.report import cs336
 from conftest import invented_run, samples
 
 CASES = [Case("all_reduce", "gloo", 2, "float32", size) for size in (4096, 10**6)]

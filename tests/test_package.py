@@ -55,6 +55,6 @@ def test_an_installed_collbench_measures_in_another_folder(wheel, tmp_path):
     page = (run / "report.html").read_text()
     assert "bus bandwidth" in page and "data:image/" in page
     assert str(place) in collbench("list", "configs").stdout.replace("\n", "")
-    code = "import bench; print(bench.__file__, len(bench.load_run().summary))"
+    code = "import bench.notebook; print(bench.__file__, len(bench.notebook.load_run().summary))"
     done = subprocess.run([sys.executable, "-c", code], cwd=folder, env=environment, capture_output=True, text=True)
     assert done.stdout.split() == [str(place / "bench/__init__.py"), "1"], done.stderr

@@ -12,9 +12,10 @@ from matplotlib.text import Text
 from bench.catalog.operations import OPERATIONS, busbw, usual
 from bench.model.conclusions import Analysis, Diagnosis, Interval, Summary
 from bench.model.records import Case
-from bench.report.plots import MOST_PAGES, figures, operations, sizes, training
+from bench.report.plots import MOST_PAGES, figures, operations, sizes
 from bench.report.plots.comparison import LOOKS
 from bench.report.plots.figures import COLOURS, MARKERS, MOST_SERIES, STYLE
+from bench.training.report import plots as training
 from conftest import invented_run
 
 SIZES = (4096, 2**20)

@@ -9,14 +9,14 @@ import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.advise import planner
-from bench.advise.planner import exposed
-from bench.catalog.presets import PRESETS, find, gradients, name_of, parameters
 from bench.model.errors import BenchError
-from bench.model.training import Gradient, RankTimeline, Timeline
-from bench.planning import buckets
-from bench.planning.buckets import ReadyTimes, recorded_shape, shape_by_flops
-from bench.planning.link_model import AllReduceCost
+from bench.model.steps import Gradient, RankTimeline, Timeline
+from bench.training.analyze import planner
+from bench.training.analyze.planner import exposed
+from bench.training.catalog.presets import PRESETS, find, gradients, name_of, parameters
+from bench.training.planning import buckets
+from bench.training.planning.buckets import ReadyTimes, recorded_shape, shape_by_flops
+from bench.training.planning.link_model import AllReduceCost
 
 LINK = AllReduceCost.of_link(2e-3, 1e9)
 NANOSECOND = 2e-9

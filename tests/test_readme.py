@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import typer
 
-import bench
 from bench.cli.app import VERBS as VERBS_OF_HELP
 from bench.cli.app import _app
+from bench.notebook import load_run
 from conftest import ROOT, CommandLine, called_here
 
 README = (ROOT / "README.md").read_text()
@@ -106,7 +106,7 @@ def test_the_code_of_the_page_on_python_works(monkeypatch):
     names: dict = {}
     exec(compile(code_of, "docs/reading.md", "exec"), names)
     assert len(names["run"].summary) >= 18 and len(names["run"].samples) > 1000
-    training = bench.load_run("docs/example/training")
+    training = load_run("docs/example/training")
     assert len(training.summary) == 10 and list(training.samples.columns) == list(names["run"].samples.columns)
 
 

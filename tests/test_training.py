@@ -14,15 +14,15 @@ import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
 
 from bench.analyze.analysis import analyze
-from bench.catalog.presets import find, gradients
-from bench.catalog.strategies import STRATEGIES, label, strategy_of
 from bench.model.records import Case, Scenario
-from bench.model.training import PARTS, Strategy
-from bench.rank.training import models
-from bench.rank.training import runner as runners
-from bench.rank.training.runner import SYNCHRONISERS
-from bench.rank.training.transport import ProcessGroupTransport, RankInfo, SharedTensors
+from bench.model.steps import PARTS, Strategy
 from bench.store import folders
+from bench.training.catalog.presets import find, gradients
+from bench.training.catalog.strategies import STRATEGIES, label, strategy_of
+from bench.training.rank import models
+from bench.training.rank import runner as runners
+from bench.training.rank.runner import SYNCHRONISERS
+from bench.training.rank.transport import ProcessGroupTransport, RankInfo, SharedTensors
 from conftest import CommandLine
 from users_model import WIDTH
 

@@ -14,11 +14,9 @@ from scipy import stats as scipy_stats
 from bench.analyze import pairs
 from bench.analyze.compare import ONE_LAUNCH, compare_runs
 from bench.analyze.pairs import compare_sides
-from bench.catalog.strategies import label as name_of
-from bench.catalog.strategies import strategy_of
 from bench.model.errors import UnmeasurableError
 from bench.model.records import Failure, Skip
-from bench.model.training import InvariantCheck, Strategy
+from bench.model.steps import InvariantCheck, Strategy
 from bench.report import comparison, machine_format
 from bench.report.labels import label
 from bench.report.plots.comparison import draw_comparison
@@ -26,6 +24,8 @@ from bench.stats import verdicts
 from bench.stats.verdicts import FASTER, INCONCLUSIVE, SAME, SLOWER
 from bench.store import encoding, folders
 from bench.store.folders import Journal
+from bench.training.catalog.strategies import label as name_of
+from bench.training.catalog.strategies import strategy_of
 from training_fixtures import NANO, case_of, run_of, with_copies
 
 EXTRA_S = {"flat": 0.02, "naive": 0.05}

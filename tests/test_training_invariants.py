@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from bench.model.records import Case, Scenario
-from bench.model.training import Strategy
-from bench.rank.training import invariants
-from bench.rank.training.invariants import CheckContext
-from bench.rank.training.transport import ProcessGroupTransport, RankInfo
+from bench.model.steps import Strategy
+from bench.training.rank import invariants
+from bench.training.rank.invariants import CheckContext
+from bench.training.rank.transport import ProcessGroupTransport, RankInfo
 
 OVERLAPPED = Strategy("overlap_param")
 SCENARIO = Scenario(Case("training_step", "gloo", 2, "float32", 0, model="nano", batch=2, sequence=8))

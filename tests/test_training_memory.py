@@ -7,15 +7,16 @@ import pytest
 import torch
 
 from bench.analyze.analysis import analyze
-from bench.analyze.training import _most
-from bench.catalog.presets import find, gradients
 from bench.model.records import Case
-from bench.model.training import RankMemory, Strategy
+from bench.model.steps import RankMemory, Strategy
 from bench.planning.footprint import alone_bytes
-from bench.planning.training import rank_bytes, scenarios_of
-from bench.rank.training.memory import peaks
-from bench.report import cs336, training
 from bench.store import folders
+from bench.training.analyze.steps import _most
+from bench.training.catalog.presets import find, gradients
+from bench.training.planning.steps import rank_bytes, scenarios_of
+from bench.training.rank.memory import peaks
+from bench.training.report import cs336
+from bench.training.report import steps as training
 from conftest import CommandLine
 from test_training_plan import HOST, planned
 

@@ -6,14 +6,14 @@ from dataclasses import replace
 import pytest
 
 from bench.analyze.analysis import analyze
-from bench.catalog.strategies import strategy_of, unsupported
 from bench.model.records import Case, Machine, Scenario
-from bench.model.training import REFERENCE, Link, Strategy
-from bench.planning import buckets
-from bench.planning.buckets import ReadyTimes
-from bench.planning.link_model import AllReduceCost
-from bench.planning.training import shape_of
+from bench.model.steps import REFERENCE, Link, Strategy
 from bench.store import folders
+from bench.training.catalog.strategies import strategy_of, unsupported
+from bench.training.planning import buckets
+from bench.training.planning.buckets import ReadyTimes
+from bench.training.planning.link_model import AllReduceCost
+from bench.training.planning.steps import shape_of
 
 NANO = shape_of("nano", 0.01, "float32")
 RUN = """
@@ -63,7 +63,7 @@ def test_it_is_trained_like_a_model(warm):
 def test_it_takes_no_memory():
     import torch
 
-    from bench.rank.training.models import ByShape
+    from bench.training.rank.models import ByShape
 
     shape = shape_of("xl-2026", 0.0, "float32")
     model = ByShape(replace(shape, ready_s=tuple(0.0 for _ in shape.ready_s)), torch.float32)

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 import training_fixtures as invented
-from bench.model.training import CallRecord, Strategy
-from bench.report.trace import computing, lanes, trace
+from bench.model.steps import CallRecord, Strategy
+from bench.training.report.trace import computing, lanes, trace
 
 SCENARIO = invented.comparison()
 

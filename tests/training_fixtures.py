@@ -9,8 +9,6 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.catalog.presets import PRESETS, gradients
-from bench.catalog.strategies import label, reference_of, text_of
 from bench.model.conclusions import (
     AAPair,
     Advice,
@@ -38,7 +36,7 @@ from bench.model.records import (
     Timings,
     Usage,
 )
-from bench.model.training import (
+from bench.model.steps import (
     PARTS,
     REFERENCE,
     CallRecord,
@@ -49,6 +47,8 @@ from bench.model.training import (
     Strategy,
     Timeline,
 )
+from bench.training.catalog.presets import PRESETS, gradients
+from bench.training.catalog.strategies import label, reference_of, text_of
 
 STEPS = 5
 SCENARIO = Scenario(

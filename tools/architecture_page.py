@@ -44,12 +44,14 @@ A room says in which process its lines run, and what they may import:
 | `planning/`, `store/` | the plan of a run; its folder | parents; ranks for footprint and encoding | the rooms above |
 | `machine/`, `protocol/` | what this machine is; how parents and ranks talk | both; no torch | `model/`, `catalog/` |
 | `launch/` | start ranks, watch and end them | parents; no torch | the rooms above; not `rank/` |
-| `rank/` | what one rank does; `rank/training/`: steps of training | ranks; loads torch | as `launch/`, but not it |
+| `rank/` | what one rank does | ranks; loads torch | as `launch/`, but not it |
 | `analyze/` | facts to conclusions | the parent, after measuring | the first six |
 | `importers/` | other tools' files to facts | the parent | the first six |
 | `report/` | conclusions to text and pictures | the parent, after measuring | the first six |
-| `advise/` | which buckets are best on a link, and what to type | the parent | the first six and `analyze/` |
 | `cli/` | the verbs; the only place that prints and picks exit codes | the parent | everything but `rank/` |
+
+A package, `training/` or `bits/`, has rooms of the same names, which keep the same law inside. It may use the core; the
+core knows it by its record in `packages.py` alone.
 
 Facts (`model/records.py`) and conclusions (`model/conclusions.py`) are different types, and facts are kept: everything
 below the line can be deleted and made again from `samples.jsonl`. Read `model/records.py` first.
@@ -66,7 +68,7 @@ add one is a line in its table and a function; [CONTRIBUTING.md](../../CONTRIBUT
 
 To read the code in the order of the flow: `model/records.py`, `config/models.py`, `planning/plan.py`,
 `launch/sweep.py`, `rank/main.py`, `rank/timing.py`, `analyze/summaries.py`, `stats/verdicts.py`, `report/document.py`;
-for steps of training also `model/training.py`, `rank/training/step.py`, `analyze/training.py`.
+for steps of training also `model/steps.py`, `training/rank/step.py`, `training/analyze/steps.py`.
 
 ## The modules
 

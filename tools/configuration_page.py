@@ -10,12 +10,14 @@ from typing import get_args
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from bench.catalog.strategies import STRATEGIES
 from bench.config.documents import in_flow
 from bench.config.expected import Expectation, Expectations
 from bench.config.fields import OneOf, fields_of
 from bench.config.models import Config, FaultConfig, SamplingConfig, SizeRange, SplitsConfig
-from bench.config.training import (
+from bench.model.records import OPTIONS
+from bench.model.units import format_bytes, parse_bytes, parse_seconds, parse_share
+from bench.training.catalog.strategies import STRATEGIES
+from bench.training.config import (
     CallSizesSection,
     ImportedModel,
     ShapeSection,
@@ -23,8 +25,6 @@ from bench.config.training import (
     StrategySection,
     TrainingSection,
 )
-from bench.model.records import OPTIONS
-from bench.model.units import format_bytes, parse_bytes, parse_seconds, parse_share
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "configuration.md"

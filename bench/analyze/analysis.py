@@ -14,11 +14,11 @@ from bench.analyze.recorded import recorded_job
 from bench.analyze.replay import replayed_steps
 from bench.analyze.stalls import gloo_stalls
 from bench.analyze.summaries import choice_changes, summarize
-from bench.analyze.training import call_sizes, scaling, scenarios, trains
 from bench.analyze.warnings import incomplete, warnings_of
 from bench.catalog.operations import OPERATIONS, cycle
 from bench.model.conclusions import Analysis, Diagnosis
 from bench.model.records import Run
+from bench.training.analyze.steps import call_sizes, scaling, scenarios, trains
 
 NOBODY_LATE = "no rank is late"
 

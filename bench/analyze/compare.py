@@ -13,7 +13,6 @@ from operator import attrgetter
 
 import numpy as np
 
-from bench.analyze import training
 from bench.analyze.occasions import FEWEST_OCCASIONS, occasions
 from bench.analyze.sessions import differences, facts_of, machine_of
 from bench.analyze.summaries import headlines
@@ -26,6 +25,7 @@ from bench.stats import intervals, verdicts
 from bench.stats.intervals import Floats, launch_interval
 from bench.stats.verdicts import FASTER, INCONCLUSIVE, SLOWER
 from bench.store.ledger import LedgerEntry
+from bench.training.analyze import steps as training
 
 # Default of the smallest relative change that matters: a smaller one is rarely worth tracing.
 MIN_CHANGE = 0.05

@@ -13,12 +13,12 @@ import numpy as np
 from scipy.special import stdtrit
 
 from bench.analyze.sessions import machine_of
-from bench.analyze.training import samples_that_count, trains
 from bench.catalog.backends import BACKENDS
 from bench.model.conclusions import Analysis, Need, NeedsInAll, Summary
 from bench.model.records import Case, Run, Samples, Timings
 from bench.stats.intervals import CONFIDENCE, FEWEST_BLOCKS, Floats, block_means
 from bench.store.ledger import CaseNoise, LedgerEntry
+from bench.training.analyze.steps import samples_that_count, trains
 
 # With fewer launches nothing is claimed (docs/method.md); more are not practical.
 FEWEST_LAUNCHES, MOST_LAUNCHES = 4, 1000

@@ -15,7 +15,6 @@ from itertools import pairwise
 import numpy as np
 
 from bench.analyze.sessions import Aligned, Clocks, launches_of
-from bench.analyze.training import samples_that_count, trains
 from bench.catalog import operations
 from bench.model.conclusions import Interval, Summary
 from bench.model.records import Case, Failure, Json, Run, Samples, Timings, case_order
@@ -23,6 +22,7 @@ from bench.model.units import counted, format_bytes, format_modes
 from bench.stats import intervals
 from bench.stats.intervals import Floats
 from bench.stats.series import common_mode, outliers, over_launches, steady
+from bench.training.analyze.steps import samples_that_count, trains
 
 # Below this multiple of the distance of two stamps with nothing between them, the clock is part of the number.
 TIMER_LIMIT = 20

@@ -11,12 +11,12 @@ from typing import Any
 from bench.analyze.model import impossible
 from bench.analyze.sessions import launches_of
 from bench.analyze.summaries import FOREIGN_CPU_LIMIT
-from bench.analyze.training import disturbances
 from bench.catalog.backends import BACKENDS
 from bench.catalog.operations import OPERATIONS
 from bench.model.conclusions import Summary
 from bench.model.records import NOT_AVAILABLE, Json, Run
 from bench.model.units import format_bytes, format_share
+from bench.training.analyze.steps import disturbances
 
 # Load average per core before the start above which the machine was not idle.
 LOAD_LIMIT = 0.25

@@ -47,7 +47,7 @@ RunName = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """One verb. function: "module:function" within `bench.cli`. panel: its heading in --help. example: its words."""
+    """One verb. function: "module:function" within `bench`. panel: its heading in --help. example: its words."""
 
     function: str
     panel: str
@@ -56,81 +56,89 @@ class Verb:
 
     def load(self) -> Callable[..., int | None]:
         """Import the module and return the function."""
-        function: Callable[..., int | None] = Deferred(f"cli.{self.function}").value
+        function: Callable[..., int | None] = Deferred(self.function).value
         return function
 
 
 # In the order of use.
 VERBS = {
-    "run": Verb("run:run", "Measure", "Measure a configuration; ends with a table, a report and plots.", "run gloo"),
+    "run": Verb(
+        "cli.run:run", "Measure", "Measure a configuration; ends with a table, a report and plots.", "run gloo"
+    ),
     "perf": Verb(
-        "perf:perf",
+        "cli.perf:perf",
         "Measure",
         "Measure as nccl-tests does: its flags, its columns line by line, then how far to trust them.",
         "perf all_reduce -b 8 -e 128M -f 2 -g 2 --backend gloo",
     ),
     "ab": Verb(
-        "ab:ab",
+        "cli.ab:ab",
         "Measure",
         "Is B slower than A? Two configurations, environments or Pythons, in turn.",
         "ab smoke --b OMP_NUM_THREADS=2 --budget 30s",
     ),
     "replay": Verb(
-        "run:replay",
+        "cli.run:replay",
         "Measure",
         "What does a recorded job's communication cost here?",
         "replay docs/example/training.calls.jsonl --look",
     ),
     "gate": Verb(
-        "gate:gate", "Measure", "Is every node good enough? Names those that are not, in few rounds.", "gate nccl"
+        "cli.gate:gate", "Measure", "Is every node good enough? Names those that are not, in few rounds.", "gate nccl"
     ),
     "bits": Verb(
-        "bits:bits",
+        "bits.cli:bits",
         "Measure",
         "Is it the same sum? Compares results bit by bit.",
         "bits bits",
     ),
     "report": Verb(
-        "look:report",
+        "cli.look:report",
         "Look",
         "Print a run's tables; write its report and draw its pictures from its samples.",
         "report docs/example/before",
     ),
     "compare": Verb(
-        "compare:compare",
+        "cli.compare:compare",
         "Look",
         "Did it change? Two runs, several runs, or one against a table.",
         "compare docs/example/before docs/example/after",
     ),
     "diagnose": Verb(
-        "look:diagnose",
+        "cli.look:diagnose",
         "Look",
         "Print which rank, node or link is slow, or that none can be named.",
         "diagnose docs/example/before",
     ),
     "list": Verb(
-        "look:list_", "Look", "List runs, operations, backends, configurations, models or variables.", "list configs"
+        "cli.look:list_",
+        "Look",
+        "List runs, operations, backends, configurations, models or variables.",
+        "list configs",
     ),
     "doctor": Verb(
-        "look:doctor", "Prepare", "Say what this machine can measure, and what prevents the rest.", "doctor"
+        "cli.look:doctor", "Prepare", "Say what this machine can measure, and what prevents the rest.", "doctor"
     ),
     "plan": Verb(
-        "plan:plan", "Prepare", "Show what a run would do and how long it takes; starts nothing.", "plan gloo"
+        "cli.plan:plan", "Prepare", "Show what a run would do and how long it takes; starts nothing.", "plan gloo"
     ),
     "import": Verb(
-        "import_:import_",
+        "cli.import_:import_",
         "Prepare",
         "Make a run from the output of another tool.",
         "import nccl-tests all_reduce_perf.log",
     ),
     "advise": Verb(
-        "advise:advise",
+        "training.cli.advise:advise",
         "Training",
         "Which gradients to all-reduce together on a given link.",
         "advise --model tiny --backward 60ms --link 2ms+1GB/s",
     ),
     "equivalence": Verb(
-        "equivalence:equivalence", "Training", "Do K ranks train the same model as one process?", "equivalence"
+        "training.cli.equivalence:equivalence",
+        "Training",
+        "Do K ranks train the same model as one process?",
+        "equivalence",
     ),
 }
 

@@ -84,7 +84,8 @@ def report(
         else:
             raise BenchError(f"report --format {format.value}: of two sides, name one of them: {path.name}:a")
         return
-    from bench.report import cs336, document, machine_format, nccl_tests
+    from bench.report import document, machine_format, nccl_tests
+    from bench.training.report import cs336  # here: most reports do not need it
 
     result = folders.read(path)
     analysis = analyzed(result)

@@ -34,8 +34,8 @@ from bench.store.folders import Journal
 
 if TYPE_CHECKING:
     from bench.launch.coordinator import Coordinator
-    from bench.planning.buckets import ReadyTimes
-    from bench.planning.link_model import AllReduceCost
+    from bench.training.planning.buckets import ReadyTimes
+    from bench.training.planning.link_model import AllReduceCost
 
 # What the analysis and the report need, imported while ranks start; with pictures, also what draws them.
 CONCLUDING = ("bench.analyze.analysis", "bench.report.document", "pandas")
@@ -109,7 +109,7 @@ def planned(config: Config, machine: Machine, seed: int, recorded: CallList | No
 
 
 def _advised(ready_times: "ReadyTimes", cost: "AllReduceCost") -> tuple[int, ...]:
-    from bench.advise import advisor  # here: loads scipy
+    from bench.training.analyze import advisor  # here: loads scipy
 
     return advisor.buckets_for(ready_times, cost)
 

@@ -39,7 +39,7 @@ def analyzed(run: Run) -> Analysis:
     analysis = analyze(run)
     if not analysis.scenarios:
         return analysis
-    from bench.advise.runs import with_advice
+    from bench.training.analyze.runs import with_advice
 
     return with_advice(run, analysis)
 

@@ -48,8 +48,8 @@ from bench.config.fields import (
     problem_at,
     validate,
 )
-from bench.config.training import TrainingSection
 from bench.model.records import OPTIONS
+from bench.training.config import TrainingSection
 
 # Enough for memory that the second-level caches of ranks do not hold; filling more takes longer than measuring.
 POOL_BYTES = 64 * 2**20

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from bench.catalog.equivalence import EquivalenceJob
 from bench.model.records import Job, Json
 from bench.protocol.channel import Line
+from bench.training.catalog.equivalence import EquivalenceJob
 
 # The function that ranks run for a `records.Job`.
 RANK = "bench.rank.main:main"

@@ -32,7 +32,7 @@ from bench.stats.intervals import launch_interval, within_launch
 from bench.store import encoding
 
 # Modules that ranks need for steps of training besides torch: loading them in each rank would cost two seconds.
-TRAINING_MODULES = ("torch._dynamo", "bench.rank.training.step")
+TRAINING_MODULES = ("torch._dynamo", "bench.training.rank.step")
 # An interval that is still wide after so many launches will not get narrow in a sensible time.
 MOST_LAUNCHES = 200
 # A case with fewer launches is measured again, however narrow its interval is.

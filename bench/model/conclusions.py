@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from bench.model.records import Case, Failure, Scenario
-from bench.model.training import InvariantCheck, RankMemory, Strategy, Timeline
+from bench.model.steps import InvariantCheck, RankMemory, Strategy, Timeline
 
 if TYPE_CHECKING:
     import numpy as np
@@ -565,9 +565,9 @@ class PlannedBucket:
 class Way:
     """The prediction for code that makes gradients synchronise in another way, if all is as assumed; seconds a step.
 
-    name: which code, as in `report.advice`; number: what is typed in it, 0 if nothing is. tail_s: communication that
-    remains after backward. saved: share of a step with the advised buckets. worth: whether it saves WORTH of that
-    step, and takes longer nowhere in the box.
+    name: which code, as in `training.report.advice`; number: what is typed in it, 0 if nothing is. tail_s:
+    communication that remains after backward. saved: share of a step with the advised buckets. worth: whether it saves
+    WORTH of that step, and takes longer nowhere in the box.
     """
 
     name: str

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from bench.model.training import InvariantCheck, Link, Shape, StepDetail
+from bench.model.steps import InvariantCheck, Link, Shape, StepDetail
 
 if TYPE_CHECKING:  # numpy is only needed where arrays are made: planning and listing start without it
     from collections.abc import Sequence
@@ -167,7 +167,7 @@ class Case:
         of="splits",
     )
     recording: str = _option("", "hash of a replay's calls and their number: 5f0c2a91d3be:52", of="recorded")
-    strategy: str = _option("", "how gradients are synchronised (`catalog.strategies`); empty: a scenario", of="trains")
+    strategy: str = _option("", "how gradients are synchronised; empty: a scenario", of="trains")
     model: str = _option("", "a preset, a shape, or package.module:build of a user's own", of="trains")
     batch: int = _option(0, "examples of each rank in a step", "batch {}", of="trains")
     sequence: int = _option(0, "tokens of an example", "sequence {}", of="trains")

@@ -34,7 +34,7 @@ GPU_OVERHEAD_BYTES = 2**30
 def combinations(
     config: Config, machine: Machine, replay_of: Mapping[tuple[str, int], Replay] = MappingProxyType({})
 ) -> Iterable[Case]:
-    """Every case that is asked for, once, but for training steps (`planning.training`).
+    """Every case that is asked for, once, but for training steps (`training.planning.steps`).
 
     Values of options that an operation does not have make no further cases. replay_of: of each backend and world size.
     """

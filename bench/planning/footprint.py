@@ -21,10 +21,10 @@ from bench.catalog.backends import BACKENDS
 from bench.catalog.dtypes import DTYPES, calls_before_refill
 from bench.catalog.metrics import metric_of
 from bench.catalog.operations import ALIGNMENT, OPERATIONS, cycle, placement, ranks_together
-from bench.catalog.presets import find, parameters
-from bench.catalog.strategies import hooks_of
 from bench.model.records import Case, Plan, Settings
-from bench.model.training import PARTS, Strategy
+from bench.model.steps import PARTS, Strategy
+from bench.training.catalog.presets import find, parameters
+from bench.training.catalog.strategies import hooks_of
 
 # Most pairs of a start and a duration in one case and launch, over all ranks: 4 MiB as numbers on each rank, about
 # 6 MB as a line of samples.jsonl. 2000 iterations, the usual maximum, fit up to 131 ranks.

@@ -14,9 +14,7 @@ from dataclasses import replace
 from bench.catalog.backends import BACKENDS
 from bench.catalog.metrics import makes_groups
 from bench.catalog.operations import OPERATIONS, row
-from bench.catalog.strategies import strategy_of
 from bench.config.models import Config
-from bench.config.training import TrainingSection
 from bench.model.recorded_calls import CallList
 from bench.model.records import (
     OPTIONS,
@@ -44,7 +42,9 @@ from bench.planning.footprint import (
     most_iterations,
     scratch_bytes,
 )
-from bench.planning.training import STRATEGY_S, Advise, call_sizes, rank_bytes, training_cases
+from bench.training.catalog.strategies import strategy_of
+from bench.training.config import TrainingSection
+from bench.training.planning.steps import STRATEGY_S, Advise, call_sizes, rank_bytes, training_cases
 
 # L2 cache of the largest GPUs (126 MB on a B200): without CUDA the driver does not report it.
 LARGEST_GPU_CACHE_BYTES = 128 * 2**20

@@ -22,12 +22,13 @@ from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
+from bench.bits import rank as bits
 from bench.catalog.operations import OPERATIONS, cycle
 from bench.machine import environment, host
 from bench.model.records import Job, Json
 from bench.planning.footprint import arena_bytes, batches
 from bench.protocol.rank_context import RankContext
-from bench.rank import bits, process_group, timing
+from bench.rank import process_group, timing
 from bench.rank.group import Group, clock_bounds
 from bench.rank.process import facts, joined, run_rank, wait_to_begin
 from bench.rank.rounds import Batch, workload_of
@@ -49,7 +50,7 @@ def _work(context: RankContext, job: Job) -> Json:
     kind = job.launch.cases[0]
     waits_in: tuple[ModuleType, ...] = ()
     if OPERATIONS[kind.op].trains:
-        from bench.rank.training import step  # here: other launches do not need torch's optimizers
+        from bench.training.rank import step  # here: other launches do not need torch's optimizers
 
         step.prepare_process(kind, context.rank)
         waits_in = step.WAITS_IN

@@ -26,7 +26,7 @@ from bench.catalog.metrics import makes_groups
 from bench.catalog.operations import OPERATIONS, cycle
 from bench.machine import host
 from bench.model.records import Case, Failure, Job, Json, Samples, Settings, Timings, Usage
-from bench.model.training import StepDetail
+from bench.model.steps import StepDetail
 from bench.planning.footprint import most_iterations, scratch_bytes
 from bench.protocol.rank_context import RankContext
 from bench.rank import timing
@@ -41,7 +41,7 @@ from bench.rank.workload import BlockUse, Flushed, Workload, plant
 
 if TYPE_CHECKING:
     from bench.model.records import Integers
-    from bench.rank.training.step import Stage
+    from bench.training.rank.step import Stage
 
 NS = 1e-9
 # CPU time of other processes that the kernel's accounting cannot tell from none: it counts in ticks of each core.
@@ -101,7 +101,7 @@ class Batch:
         self._cases: list[_MeasuredCase] = []
         stage = None
         if OPERATIONS[cases[0].op].trains:
-            from bench.rank.training.step import Stage  # here: other launches do not need torch's optimizers
+            from bench.training.rank.step import Stage  # here: other launches do not need torch's optimizers
 
             context.enters(first)
             folder = context.stack_file.parent

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from bench.model.records import Case, Fault
-from bench.model.training import InvariantCheck, StepDetail
+from bench.model.steps import InvariantCheck, StepDetail
 from bench.rank.collectives import Call
 from bench.rank.device import Action, idle
 

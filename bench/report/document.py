@@ -17,9 +17,11 @@ from bench.catalog.operations import OPERATIONS
 from bench.model.conclusions import Analysis, Summary
 from bench.model.records import Case, Failure, Json, Run
 from bench.model.units import format_bytes, format_rate, format_rounded_bytes, format_seconds, format_share
-from bench.report import findings, labels, machine_format, markdown, trace, training
+from bench.report import findings, labels, machine_format, markdown
 from bench.report.labels import NOTHING, counted, interval_text, label, size_text
 from bench.report.plots import Picture
+from bench.training.report import steps as training
+from bench.training.report import trace
 
 # Host names that the report lists; environment.json has them all.
 SHOWN_HOSTS = 8

@@ -8,7 +8,6 @@ layout, and loads no large package.
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from bench.catalog import strategies
 from bench.catalog.backends import BACKENDS
 from bench.catalog.dtypes import dtype_named
 from bench.catalog.operations import OPERATIONS, heaviest_bytes, placement, ranks_together, size_unit
@@ -16,6 +15,7 @@ from bench.model.conclusions import Interval, Summary
 from bench.model.records import OPTIONS, Case, Option, Skip
 from bench.model.units import counted as counted
 from bench.model.units import format_bytes, format_modes
+from bench.training.catalog import strategies
 
 # Attribute of a case → its value in words.
 Words = dict[str, str]

@@ -21,7 +21,7 @@ from bench.model.units import format_rate, format_seconds
 from bench.model.visible import visible
 from bench.report.comparison import LISTS, direction, headline, judgement_text
 from bench.report.labels import interval_text
-from bench.report.training import global_batch
+from bench.training.report.steps import global_batch
 
 # Increased when a field is renamed, removed or changes its meaning. 2 had another document for training steps.
 SCHEMA = 3

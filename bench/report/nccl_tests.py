@@ -18,7 +18,7 @@ from bench.model.conclusions import Analysis, Summary
 from bench.model.records import Case, Json, Run
 from bench.report.document import method_line
 from bench.report.labels import label, metric_name, ranks_text
-from bench.report.training import without_steps
+from bench.training.report.steps import without_steps
 
 NONE = "N/A"
 # Widths of nccl-tests' columns (writeResultHeader and writeBenchmarkLinePreamble in its util.cu).

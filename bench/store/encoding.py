@@ -19,7 +19,6 @@ from bench.catalog.backends import BACKENDS
 from bench.catalog.dtypes import BYTES, DTYPES, REDUCE_OPS
 from bench.catalog.metrics import METRICS
 from bench.catalog.operations import OPERATIONS
-from bench.catalog.strategies import strategy_of
 from bench.model.recorded_calls import MOST_ELEMENTS, MOST_RANKS
 from bench.model.records import (
     OPTIONS,
@@ -35,7 +34,8 @@ from bench.model.records import (
     Usage,
     settings_of,
 )
-from bench.model.training import InvariantCheck, StepDetail
+from bench.model.steps import InvariantCheck, StepDetail
+from bench.training.catalog.strategies import strategy_of
 
 if TYPE_CHECKING:
     from bench.model.records import Integers

@@ -12,7 +12,7 @@ from bench.model.comparisons import BitsRow
 from bench.model.conclusions import Analysis
 from bench.model.deferred import Deferred
 from bench.model.records import Run
-from bench.report.training import without_steps
+from bench.training.report.steps import without_steps
 
 Picture = tuple[str, str]  # (title, file name without suffix) of a page that has been drawn
 DRAW = Deferred("report.plots.figures:draw_pages")
@@ -23,7 +23,7 @@ MOST_PAGES, MOST_TRAINING_PAGES = 4, 12
 
 @dataclass(frozen=True)
 class PictureKind:
-    """One picture. name: file name without suffix. function: "module:name" in this folder.
+    """One picture. name: file name without suffix. function: "module:name" within `bench`.
 
     trains: whether it shows training steps; what the others are given has none.
     """
@@ -36,7 +36,7 @@ class PictureKind:
     @property
     def drawn_by(self) -> Deferred:
         """The function (run, analysis) → figures, one per page."""
-        return Deferred(f"report.plots.{self.function}")
+        return Deferred(self.function)
 
     @property
     def pages(self) -> list[str]:
@@ -47,27 +47,41 @@ class PictureKind:
 
 # In the order of the report.
 PICTURES = (
-    PictureKind("recorded", "Where the recorded job's time in calls went", "operations:recorded"),
-    PictureKind("replay", "The calls of a recorded step, recorded and made again", "operations:replayed_steps"),
-    PictureKind("splits", "What each rank sends to each", "operations:split_matrices"),
-    PictureKind("training-steps", "Step time: computing and exposed communication", "training:steps", trains=True),
-    PictureKind("training-buckets", "Exposed communication against bucket size", "training:buckets", trains=True),
+    PictureKind("recorded", "Where the recorded job's time in calls went", "report.plots.operations:recorded"),
+    PictureKind(
+        "replay", "The calls of a recorded step, recorded and made again", "report.plots.operations:replayed_steps"
+    ),
+    PictureKind("splits", "What each rank sends to each", "report.plots.operations:split_matrices"),
+    PictureKind(
+        "training-steps", "Step time: computing and exposed communication", "training.report.plots:steps", trains=True
+    ),
+    PictureKind(
+        "training-buckets", "Exposed communication against bucket size", "training.report.plots:buckets", trains=True
+    ),
     PictureKind(
         "training-timeline",
         "One step of each strategy: when communication overlaps with computing",
-        "training:timelines",
+        "training.report.plots:timelines",
         trains=True,
     ),
-    PictureKind("training-call-sizes", "The same bytes in more and more calls", "training:call_sizes", trains=True),
-    PictureKind("operations", "Time of each operation", "operations:operations"),
-    PictureKind("time", "Time against size", "sizes:time_against_size"),
-    PictureKind("bandwidth", "Bus bandwidth against size", "sizes:bandwidth_against_size"),
-    PictureKind("bandwidth-linear", "Bus bandwidth against size, on a linear axis", "sizes:bandwidth_on_a_linear_axis"),
-    PictureKind("scaling", "Time against number of ranks", "sizes:scaling"),
-    PictureKind("ranks", "Arrival and duration of each rank", "ranks_and_time:ranks"),
-    PictureKind("matrix", "Rate between each two ranks", "ranks_and_time:matrix"),
-    PictureKind("modes", "Distribution of the times", "ranks_and_time:modes"),
-    PictureKind("over-time", "Every sample in the order in which it was taken", "ranks_and_time:over_time"),
+    PictureKind(
+        "training-call-sizes", "The same bytes in more and more calls", "training.report.plots:call_sizes", trains=True
+    ),
+    PictureKind("operations", "Time of each operation", "report.plots.operations:operations"),
+    PictureKind("time", "Time against size", "report.plots.sizes:time_against_size"),
+    PictureKind("bandwidth", "Bus bandwidth against size", "report.plots.sizes:bandwidth_against_size"),
+    PictureKind(
+        "bandwidth-linear",
+        "Bus bandwidth against size, on a linear axis",
+        "report.plots.sizes:bandwidth_on_a_linear_axis",
+    ),
+    PictureKind("scaling", "Time against number of ranks", "report.plots.sizes:scaling"),
+    PictureKind("ranks", "Arrival and duration of each rank", "report.plots.ranks_and_time:ranks"),
+    PictureKind("matrix", "Rate between each two ranks", "report.plots.ranks_and_time:matrix"),
+    PictureKind("modes", "Distribution of the times", "report.plots.ranks_and_time:modes"),
+    PictureKind(
+        "over-time", "Every sample in the order in which it was taken", "report.plots.ranks_and_time:over_time"
+    ),
 )
 
 
@@ -94,7 +108,7 @@ def draw_curves(runs: Mapping[str, Analysis], folder: Path, paper: bool) -> list
     folder.mkdir(parents=True, exist_ok=True)
     pages = []
     for name, function in (("curves-time", "curves_of_time"), ("curves-bandwidth", "curves_of_bandwidth")):
-        kind = PictureKind(name, name, f"sizes:{function}")
+        kind = PictureKind(name, name, f"report.plots.sizes:{function}")
         DRAW(kind.drawn_by, runs, None, [folder / page for page in kind.pages], paper)
         pages += [folder / f"{page}.png" for page in kind.pages]
     return [page for page in pages if page.is_file()]
@@ -103,7 +117,7 @@ def draw_curves(runs: Mapping[str, Analysis], folder: Path, paper: bool) -> list
 def draw_bits(rows: Sequence[BitsRow], folder: Path) -> Path | None:
     """Draw which share of elements differs, over size; None if all are the same bits."""
     path = folder / "bits"
-    DRAW(Deferred("report.plots.bits:shares_of"), rows, None, [path], False)
+    DRAW(Deferred("bits.plots:shares_of"), rows, None, [path], False)
     return path.with_suffix(".png") if path.with_suffix(".png").is_file() else None
 
 

@@ -1,0 +1,1 @@
+"""The verb `bits`: is it the same sum, bit for bit?"""

@@ -1,0 +1,65 @@
+"""Have ranks make the calls of a plan on data whose sums are rounded, and keep what they received.
+
+In: a plan, a private folder. Out: for each launch and case, what its ranks said of their results, and a folder with
+the raw ones. Times nothing, and writes no run: `bits.analyze` compares.
+"""
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from bench.bits.planning import place
+from bench.launch.ranks import RANK, Starter
+from bench.launch.supervisor import watch
+from bench.launch.turns import drive
+from bench.model.errors import MpirunError, RankError, UnmeasurableError
+from bench.model.records import Job, Json, Launch, Plan
+from bench.model.units import counted
+
+# One line for each launch: its position in the plan, and for each case what its ranks said.
+FACTS = "facts.jsonl"
+
+
+def collect(plan: Plan, launcher: Starter, folder: Path, begun: Callable[[Launch], None] = lambda _: None) -> None:
+    """Run every launch of the plan; raises UnmeasurableError, with the reason, if one of them fails.
+
+    begun: takes each launch before it starts.
+    """
+    with (folder / FACTS).open("w", encoding="utf-8") as facts:
+        for position, launch in enumerate(plan.order):
+            begun(launch)
+            facts.write(json.dumps(_results(plan, launch, launcher, place(folder, position))) + "\n")
+
+
+def facts_of(folder: Path) -> list[list[Json]]:
+    """For each launch of the plan, in order, and for each of its cases: `ranks`, what each rank said."""
+    return [json.loads(line) for line in (folder / FACTS).read_text(encoding="utf-8").splitlines()]
+
+
+def _results(plan: Plan, launch: Launch, launcher: Starter, folder: Path) -> list[Json]:
+    folder.mkdir()
+    lines: list[Json] = []
+    settings = plan.settings.needed_by(launch.cases)
+    job = Job(launch, settings, os.devnull, bits=str(folder))
+    requested = time.monotonic()
+    try:
+        ranks = launcher.start(launch.world_size, RANK, job)
+    except (MpirunError, RankError) as error:
+        raise UnmeasurableError(f"{launch.backend}, {counted(launch.world_size, 'rank')}: {error}") from None
+    try:
+        watching = watch(
+            ranks,
+            requested,
+            settings.timeout_s,
+            before_go=lambda _: None,
+            begun=lambda _: None,
+            sampled=lambda line, _: lines.append(json.loads(line)),
+        )
+        (outcome,) = drive(watching)
+    finally:
+        ranks.kill()
+    if outcome.failure is not None:
+        raise UnmeasurableError(f"{launch.backend}, {counted(launch.world_size, 'rank')}: {outcome.failure.text}")
+    return lines

@@ -1,0 +1,62 @@
+"""A run as pandas tables, for notebooks: `from bench.notebook import load_run`."""
+
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from bench.cli.app import RESULTS
+from bench.cli.output import analyzed
+from bench.model.records import Json, Run
+from bench.report import machine_format
+from bench.store import folders
+
+NS = 1e-9
+
+
+@dataclass(frozen=True)
+class LoadedRun:
+    """A run. manifest, environment: as in its folder. warnings: what the report says of how far to trust it.
+
+    summary: what summary.csv has, one row a case (docs/reading.md has its columns; seconds, bytes, bytes/s).
+    samples: the facts, one row for each iteration of each rank: key, launch, iteration, rank, start_s (monotonic clock
+    of the host), duration_s, calls. An iteration of training steps is a round, and its calls are steps.
+    """
+
+    name: str
+    manifest: Json
+    environment: list[Json]
+    summary: pd.DataFrame
+    samples: pd.DataFrame
+    warnings: tuple[str, ...]
+
+
+def load_run(run: str | Path | None = None) -> LoadedRun:
+    """Read a run: its folder, its name below results/, or the newest one. Raises StoreError."""
+    path = folders.find(RESULTS, None if run is None else str(run))
+    result = folders.read(path)
+    analysis = analyzed(result)
+    text = machine_format.to_csv(result, analysis)
+    summary = pd.read_csv(io.StringIO(text)) if text.strip() else pd.DataFrame()
+    rows = [*_iterations(result)]
+    samples = pd.concat(rows, ignore_index=True) if rows else pd.DataFrame()
+    return LoadedRun(result.name, result.manifest, result.environment, summary, samples, tuple(analysis.warnings))
+
+
+def _iterations(run: Run) -> Iterator[pd.DataFrame]:
+    for entry in run.samples:
+        if entry.timed is not None:
+            iterations, ranks = entry.timed.duration_ns.shape
+            yield pd.DataFrame(
+                {
+                    "key": entry.case.key,
+                    "launch": entry.launch,
+                    "iteration": [number for number in range(iterations) for _ in range(ranks)],
+                    "rank": [*range(ranks)] * iterations,
+                    "start_s": (entry.base_ns + entry.timed.start_ns).ravel() * NS,
+                    "duration_s": entry.timed.duration_ns.ravel() * NS,
+                    "calls": entry.timed.calls,
+                }
+            )

@@ -1,1 +1,0 @@
-"""The training step on one rank: models, synchronisers, transports, and what must hold of them."""

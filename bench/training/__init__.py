@@ -1,0 +1,1 @@
+"""Steps of data-parallel training: what synchronising gradients costs, advice on buckets, and equivalence."""

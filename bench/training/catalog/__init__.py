@@ -1,0 +1,1 @@
+"""Tables of training: strategies, preset models, trials of equivalence."""

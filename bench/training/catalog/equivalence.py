@@ -1,0 +1,302 @@
+"""The trials of an equivalence proof: does data-parallel training train the same model as one process?
+
+    PairTrial, SamplerTrial ─▶ (ranks) ─▶ TrialResult ─▶ (verdict) ─▶ Verdict ─▶ Proof
+
+A `PairTrial` trains twice from the same parameters on the same examples, on K ranks and in one process, and compares
+the parameters. A `SamplerTrial` shows which examples each rank reads. Some must differ: by design, or because they make
+one mistake; a comparison that cannot tell those apart would prove nothing. `training.rank.equivalence` runs them.
+
+Averaging parameters is averaging gradients where a step is linear in state and gradient, as in SGD with momentum or
+Nesterov: the mean of the results is the result of the means, although no state leaves its rank. It is not where the
+step divides by a root of squared gradients (Adam), nor with several steps between two averagings: from the second one
+on, gradients are taken at other parameters on each rank.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+Must = Literal["equal", "differ", "shown"]
+# A trial takes a fraction of a second; ranks that report nothing for longer than this are stuck.
+TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """The training of one side of a trial: of the ranks, or of the one process.
+
+    optimizer: a key of `training.rank.equivalence.OPTIMIZERS`. lr_power: its learning rate is multiplied by K to this
+    power. gradients: "mean" or "sum" over the ranks, or "apart" (not synchronised). average: ranks average their
+    parameters after every so many steps; 0 for never. loss: "mean" or "sum" over the examples of a batch.
+    growth: the batch of all ranks together has B · K^growth examples.
+    accumulate: micro-batches a step, on ranks only. no_sync: gradients are synchronised only after the last of them.
+    divided: each micro-batch's loss is divided by their number.
+    seeds: each rank draws its own initial parameters. broadcast: those of rank 0 replace them.
+    sampler: "interleaved" (torch's DistributedSampler), "shuffled" (the same with set_epoch) or "none" (every rank
+    reads all examples). examples: "even" (K divides their number), "odd" (it does not, and the sampler pads),
+    "padded" (in one process: the odd ones and what the sampler adds), "dropped" (the sampler's drop_last).
+    normalised: the model has BatchNorm.
+    """
+
+    optimizer: str = "sgd"
+    lr_power: int = 0
+    gradients: Literal["mean", "sum", "apart"] = "mean"
+    average: int = 0
+    loss: Literal["mean", "sum"] = "mean"
+    growth: int = 0
+    accumulate: int = 1
+    no_sync: bool = True
+    divided: bool = True
+    seeds: bool = False
+    broadcast: bool = True
+    sampler: Literal["interleaved", "shuffled", "none"] = "interleaved"
+    examples: Literal["even", "odd", "padded", "dropped"] = "even"
+    normalised: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PairTrial:
+    """A model trained on K ranks, and in one process as `alone` says; with None, ranks are compared with each other.
+
+    must: parameters must be "equal", must "differ", or the difference is only "shown".
+    data_parallel: torch's DataParallel, one process with several GPUs, instead of K ranks. gpu: the one process trains
+    on a GPU. topic: the question that the trial belongs to; a picture has one panel per topic.
+    """
+
+    name: str
+    must: Must
+    ranks: Training = Training()
+    alone: Training | None = Training()
+    dtype: str = "float64"
+    data_parallel: bool = False
+    gpu: bool = False
+    topic: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SamplerTrial:
+    """A check of which examples each rank reads, batch by batch. Examples are numbered from 1.
+
+    examples, ranks, batch: how many. expected: what is to be read; `|` separates ranks, `, then` separates batches.
+    """
+
+    name: str
+    examples: int
+    expected: str
+    drop_last: bool = False
+    ranks: int = 2
+    batch: int = 3
+
+
+Trial = PairTrial | SamplerTrial
+
+
+@dataclass(frozen=True, slots=True)
+class EquivalenceJob:
+    """The message to every rank. log: the file for what torch prints."""
+
+    trials: tuple[Trial, ...]
+    steps: int
+    log: str
+
+
+@dataclass(frozen=True, slots=True)
+class TrialResult:
+    """What ranks found in a trial; nothing besides the trial if they ended before it.
+
+    difference: the largest of max |a − b| / max |b| over all parameters and ranks.
+    loss, alone: loss over all examples, before training and after each step: mean over ranks, and of the one process.
+    examples: examples a step, on all ranks together and in the one process. read: what a `SamplerTrial` read.
+    untried: why this host cannot run the trial.
+    """
+
+    trial: Trial
+    difference: float | None = None
+    loss: tuple[float, ...] = ()
+    alone: tuple[float, ...] = ()
+    examples: tuple[int, int] = (1, 1)
+    read: str = ""
+    untried: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether a trial is as it must be; None where nothing is required, or this host cannot run it.
+
+    limit: in words, what the difference may be. text: the verdict in words.
+    """
+
+    result: TrialResult
+    holds: bool | None
+    limit: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """The verdicts on all trials. failure: why the launch ended early; None if it did not."""
+
+    world_size: int
+    steps: int
+    verdicts: tuple[Verdict, ...]
+    failure: str | None = None
+
+    @property
+    def holds(self) -> bool:
+        """Whether it ran to its end and no trial is other than it must be."""
+        return self.failure is None and all(verdict.holds is not False for verdict in self.verdicts)
+
+
+# ── the table ────────────────────────────────────────────────────────────────────────────────────
+PRECISIONS = ("float64", "float32")
+
+
+def _both(name: str, must: Must, dtype: str = "float64", **how: Any) -> PairTrial:
+    """A trial whose two sides train in the same way."""
+    return PairTrial(name, must, Training(**how), Training(**how), dtype)
+
+
+def _exact(name: str, **how: Any) -> list[PairTrial]:
+    """Trials, one a precision, whose two sides train in the same way and must be equal."""
+    return [_both(name, "equal", dtype, **how) for dtype in PRECISIONS]
+
+
+def _averaging(name: str, must: Must, optimizer: str, every: int = 1) -> PairTrial:
+    """Ranks that average parameters, against one process, which trains as ranks that average gradients."""
+    name += ": parameters averaged after " + ("each step" if every == 1 else f"every {every} steps")
+    return PairTrial(name, must, Training(optimizer, gradients="apart", average=every), Training(optimizer))
+
+
+TOPICS: dict[str, list[PairTrial]] = {
+    # The batch is B / K on each rank, and B in one process.
+    "Do K ranks train what one process trains?": [
+        *_exact("SGD: mean of gradients"),
+        *_exact("SGD with momentum", optimizer="momentum"),
+        *_exact("Adam", optimizer="adam"),
+        *_exact("AdamW", optimizer="adamw"),
+        *(PairTrial("SGD: ranks on CPUs, the one process on a GPU", "equal", dtype=d, gpu=True) for d in PRECISIONS),
+        *(PairTrial("DataParallel: one process, all GPUs", "equal", dtype=d, data_parallel=True) for d in PRECISIONS),
+    ],
+    "Do the ranks stay together?": [
+        PairTrial("SGD: ranks against each other", "equal", alone=None),
+        PairTrial("Adam: ranks against each other", "equal", Training("adam"), None, "float32"),
+        PairTrial("gradients not synchronised: ranks against each other", "differ", Training(gradients="apart"), None),
+        _both("ranks seeded differently, DDP broadcasts rank 0's", "equal", seeds=True),
+        PairTrial("the same, ranks against each other", "equal", Training(seeds=True), None),
+        PairTrial(
+            "the same without the broadcast, ranks against each other",
+            "differ", Training(seeds=True, broadcast=False), None,
+        ),
+    ],
+    # With a mean of gradients the learning rate stays the same, so lr × K is a mistake there.
+    "What must make up for sums?": [
+        PairTrial("SGD: gradients summed, lr / K", "equal", Training(gradients="sum", lr_power=-1)),
+        PairTrial("SGD: gradients summed, lr unchanged", "differ", Training(gradients="sum")),
+        PairTrial("SGD: mean of gradients, lr × K", "differ", Training(lr_power=1)),
+        PairTrial(
+            "SGD: loss summed over examples, lr × K",
+            "equal", Training(loss="sum", lr_power=1), Training(loss="sum"),
+        ),
+        _both("SGD: loss summed over examples, lr unchanged", "differ", loss="sum"),
+        # Both divide by what the gradients themselves are like, so that a factor cancels; but for eps, if there is one.
+        PairTrial(
+            "Adam with eps = 0: gradients summed, lr unchanged",
+            "equal", Training("adam without eps", gradients="sum"), Training("adam without eps"),
+        ),
+        PairTrial(
+            "AdaGrad with eps = 0: gradients summed, lr unchanged",
+            "equal", Training("adagrad without eps", gradients="sum"), Training("adagrad without eps"),
+        ),
+        PairTrial("Adam: gradients summed, lr unchanged", "shown", Training("adam", gradients="sum"), Training("adam")),
+    ],
+    "Average parameters in place of gradients?": [
+        _averaging("SGD", "equal", "sgd"),
+        _averaging("SGD with momentum", "equal", "momentum"),
+        _averaging("Nesterov's momentum", "equal", "nesterov"),
+        _averaging("Adam", "differ", "adam"),
+        _averaging("SGD", "differ", "sgd", every=4),
+        _averaging("SGD with momentum", "differ", "momentum", every=4),
+    ],
+    # The ranks make K times fewer steps; a larger learning rate makes up for that only approximately.
+    "And with a batch K times as large?": [
+        PairTrial("SGD: batch B a rank, lr × K (linear scaling)", "shown", Training(growth=1, lr_power=1)),
+        PairTrial("SGD: batch B a rank, lr unchanged", "shown", Training(growth=1)),
+        PairTrial("Adam: batch B a rank, lr unchanged", "shown", Training("adam", growth=1), Training("adam")),
+    ],
+    "And in micro-batches?": [
+        *_exact("SGD: 2 micro-batches with no_sync, loss / 2", accumulate=2),
+        _both("Adam: 2 micro-batches with no_sync, loss / 2", "equal", optimizer="adam", accumulate=2),
+        _both("SGD: 2 micro-batches, each synchronised, loss / 2", "equal", accumulate=2, no_sync=False),
+        _both("SGD: 2 micro-batches with no_sync, loss not divided", "differ", accumulate=2, divided=False),
+    ],
+    "What does each rank see?": [
+        _both("shuffled, with set_epoch", "equal", sampler="shuffled"),
+        _both("every rank reads the same examples (no sampler)", "differ", sampler="none"),
+        _both("K does not divide N, sampler pads: against N examples", "differ", examples="odd"),
+        PairTrial(
+            "the same against N examples and the padding again",
+            "equal", Training(examples="odd"), Training(examples="padded"),
+        ),
+        _both("K does not divide N, drop_last: against those that are left", "equal", examples="dropped"),
+        # No averaging of gradients makes these equal: each rank normalises by its own share of the batch.
+        _both("a model with BatchNorm", "differ", normalised=True),
+    ],
+}  # fmt: skip
+TRIALS = tuple(replace(trial, topic=topic) for topic, trials in TOPICS.items() for trial in trials)
+
+SAMPLER_TRIALS: tuple[SamplerTrial, ...] = (
+    SamplerTrial("sampler: N = 8, K = 2, batch 2", 8, "x1 x3 | x2 x4, then x5 x7 | x6 x8", batch=2),
+    SamplerTrial("sampler: N = 9, K = 2, batch 3, padded", 9, "x1 x3 x5 | x2 x4 x6, then x7 x9 | x8 x1"),
+    SamplerTrial("sampler: N = 9, K = 2, batch 3, drop_last", 9, "x1 x3 x5 | x2 x4 x6, then x7 | x8", drop_last=True),
+)
+
+
+# ── the verdicts ─────────────────────────────────────────────────────────────────────────────────
+# The largest difference between equal trainings: rounding of sums taken in another order, over some dozens of steps.
+# Every error in what is computed, such as a factor K or an example counted twice, makes a larger difference.
+ALLOWED = {"float64": 1e-9, "float32": 1e-5}
+# The smallest difference where one is expected: far above rounding, and far below what any mistake causes.
+LEAST_DIFFERENCE = 1e-4
+# A loss has fallen if its last value is below this share of its first. It is over all examples, so it has no noise.
+FALLEN = 0.95
+NOT_MEASURED = "NOT MEASURED: the ranks ended before this trial"
+
+
+def verdict(result: TrialResult) -> Verdict:
+    """Whether a trial is as it must be, and why."""
+    trial, difference = result.trial, result.difference
+    if isinstance(trial, SamplerTrial):
+        text = "holds" if result.read == trial.expected else "BROKEN" if result.read else NOT_MEASURED
+        return Verdict(result, text == "holds", "exactly these", text)
+    # Ranks must hold the same bits.
+    allowed = ALLOWED[trial.dtype] if trial.alone is not None else 0.0
+    limits = {"equal": f"≤ {allowed:g}" if allowed else "0 (same bits)", "differ": f"> {LEAST_DIFFERENCE:g}"}
+    limit = limits.get(trial.must, "")
+    if result.untried:
+        return Verdict(result, None, limit, result.untried)
+    if difference is None:
+        return Verdict(result, False, limit, NOT_MEASURED)
+    # A mistake may keep the ranks' loss from falling; the one process makes none.
+    curves = [result.alone] * (trial.alone is not None) + [result.loss] * (trial.must != "differ")
+    if not math.isfinite(difference) or not all(map(fell, curves)):
+        reason = "the loss did not fall" if math.isfinite(difference) else "the training diverged"
+        return Verdict(result, None if trial.must == "shown" else False, limit, f"PROVES NOTHING: {reason}")
+    if trial.must == "shown":
+        return Verdict(result, None, limit, "shown, not required")
+    if trial.must == "differ":
+        differs = difference > LEAST_DIFFERENCE
+        return Verdict(result, differs, limit, "differs, as it must" if differs else "DOES NOT DIFFER")
+    return Verdict(result, difference <= allowed, limit, "holds" if difference <= allowed else "BROKEN")
+
+
+def fell(losses: Sequence[float]) -> bool:
+    """Whether training learnt something and was stable: the loss fell, and never exceeded its first value.
+
+    Parameters that do not change would be equal too, and an unstable training makes rounding large.
+    """
+    if len(losses) < 2 or not all(map(math.isfinite, losses)):
+        return False
+    return losses[-1] < FALLEN * losses[0] and max(losses) <= losses[0]

@@ -1,0 +1,278 @@
+"""When gradients become ready in backward, and how they are divided into buckets: shared by prediction and measurement.
+
+In: a preset and the time of its backward, a `Timeline`, or a CSV file of gradients. Out: a `Shape`, whose gradients are
+in order of registration; from it a `ReadyTimes`, in the order in which they become ready; and of that order a
+`BucketPlan`, a tuple of ends: bucket k holds the gradients ends[k-1] … ends[k] - 1. And the caps that make torch follow
+a plan. Imports no torch, runs no model, and does not know what a call costs: `planner` does.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.model.errors import BenchError, ConfigError
+from bench.model.steps import Gradient, Shape, Strategy, Timeline
+from bench.training.catalog.presets import Preset, gradients
+
+BucketPlan = tuple[int, ...]
+
+MIB = 2**20
+# torch's defaults: dist._DEFAULT_FIRST_BUCKET_BYTES, then _DEFAULT_BUCKET_CAP_MB, in nn/parallel/distributed.py.
+TORCH_CAPS = (MIB, 25 * MIB)
+# Most caps to try: enough for every cap that matters in a transformer of 300 tensors; of more, an even selection.
+MOST_CAPS = 4096
+# First line of a file of gradients.
+LIST_HEADER = "name,elements[,ready_ms]"
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyTimes:
+    """Gradients in the order in which they become ready; the last one ends backward.
+
+    ready_s: since the beginning of backward. order: the registration number of each gradient.
+    """
+
+    nbytes: tuple[int, ...]
+    ready_s: tuple[float, ...]
+    order: tuple[int, ...]
+
+    @classmethod
+    def of(cls, nbytes: Sequence[int], ready_s: Sequence[float]) -> ReadyTimes:
+        """From gradients in order of registration. Of two that are ready at once, the one registered later is first.
+
+        Gradients of no bytes are left out, as they are not sent. Raises BenchError if none is left, or if a ready
+        time is not finite.
+        """
+        known = [i for i, size in enumerate(nbytes) if size > 0]
+        if not known or not all(math.isfinite(ready_s[i]) for i in known):
+            raise BenchError("a profile needs one gradient at least, and a time at which each of them is ready")
+        order = sorted(known, key=lambda i: (ready_s[i], -i))
+        return cls(tuple(nbytes[i] for i in order), tuple(ready_s[i] for i in order), tuple(order))
+
+    @classmethod
+    def of_shape(cls, shape: Shape) -> ReadyTimes:
+        """From the gradients of a shape; see `of`."""
+        return cls.of([gradient.nbytes for gradient in shape.gradients], shape.ready_s)
+
+    @property
+    def total(self) -> int:
+        return sum(self.nbytes)
+
+
+def shape_by_flops(preset: Preset, backward_s: float, itemsize: int = 4) -> Shape:
+    """Ready times in proportion to the flops of backward; gradients come in reverse order of registration.
+
+    A weight matrix costs 4 flops per token and element in backward, half of them for its own gradient and half for
+    that of its input. Norms and the embedding's look-up cost next to nothing, and the embedding comes last. The
+    products of queries, keys and values, which have no weights, are left out: their share grows with the sequence. A
+    tied weight is ready when both its uses are, with the embedding.
+    """
+    sizes = gradients(preset, itemsize)
+    owners = [gradient.name.split(".")[-2] for gradient in sizes]
+    multiplies = [not owner.startswith("norm") and owner != "embedding" for owner in owners]
+    work = np.array([gradient.elements for gradient in sizes], dtype=float) * multiplies
+    done = np.cumsum(work[::-1])[::-1] + (preset.vocabulary * preset.d_model if preset.tied else 0)
+    return Shape(sizes, tuple(float(t) for t in backward_s * done / done[0]))
+
+
+def recorded_shape(timeline: Timeline) -> Shape:
+    """The shape of a recorded step: each ready time is the median over ranks, since the beginning of backward."""
+    ready = [np.array(rank.ready_s) - rank.forward_s for rank in timeline.ranks]
+    if not ready or any(len(times) != len(timeline.gradients) for times in ready):
+        raise BenchError("the recorded step has no time for each gradient")
+    return Shape(timeline.gradients, tuple(max(0.0, float(time_s)) for time_s in np.median(ready, axis=0)))
+
+
+def read_gradients(path: Path, itemsize: int, backward_s: float | None) -> Shape:
+    """The shape of a model that is no preset, from a CSV file with the columns name and elements, and maybe ready_ms.
+
+    Lines are in the order in which the model registers its parameters. ready_ms: since the beginning of backward.
+    backward_s: how long backward takes, needed without that column. Raises ConfigError with file and line.
+    """
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.DictReader(file)
+            rows, columns = list(reader), reader.fieldnames or []
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(f"{path}: {reason}") from None
+    if not {"name", "elements"} <= set(columns):
+        raise ConfigError(f"{path}: the first line must be {LIST_HEADER}; it is {','.join(columns) or 'empty'}")
+    if not rows:
+        raise ConfigError(f"{path}: no gradient is listed below the first line")
+
+    def number(line: int, column: str, text: str | None) -> float:
+        try:
+            value = float(text or "")
+        except ValueError:
+            value = math.nan
+        if not math.isfinite(value):
+            raise ConfigError(f"{path}:{line}: {column}: {text or 'nothing'} is no number")
+        return value
+
+    sizes = []
+    for line, row in enumerate(rows, start=2):
+        elements = number(line, "elements", row["elements"])
+        if elements < 1 or elements != int(elements):
+            raise ConfigError(f"{path}:{line}: elements: {row['elements']} is no whole number of 1 at least")
+        sizes.append(Gradient(row["name"] or f"gradient {line - 1}", int(elements), int(elements) * itemsize))
+    if "ready_ms" not in columns:
+        if backward_s is None:
+            raise ConfigError(f"{path}: say how long backward takes, by --backward 60ms or by a column ready_ms")
+        # Nothing else is known of such a model than that time goes by elements, in reverse order of registration.
+        done = np.cumsum([gradient.elements for gradient in reversed(sizes)])[::-1]
+        return Shape(tuple(sizes), tuple(float(t) for t in backward_s * done / done[0]))
+    if backward_s is not None:
+        raise ConfigError(f"{path}: it says when gradients are ready (ready_ms), so leave out --backward")
+    ready = [number(line, "ready_ms", row["ready_ms"]) / 1e3 for line, row in enumerate(rows, start=2)]
+    if max(ready) <= 0 or min(ready) < 0:
+        raise ConfigError(f"{path}: ready_ms must not be negative, and the last gradient is ready after 0")
+    return Shape(tuple(sizes), tuple(ready))
+
+
+# ── plans ────────────────────────────────────────────────────────────────────────────────────────
+def by_caps(nbytes: Sequence[int], caps: Sequence[int], boundary: str = "after") -> BucketPlan:
+    """Buckets by a list of caps in bytes; the last cap applies to all further buckets.
+
+    boundary: a bucket ends "after" the cap is reached, as in torch (`compute_bucket_assignment_by_size` in its
+    reducer.cpp), or "before" it would be exceeded.
+    """
+    ends: list[int] = []
+    filled = 0
+    for number, size in enumerate(nbytes):
+        cap = caps[min(len(ends), len(caps) - 1)]
+        if boundary == "before" and filled and filled + size > cap:
+            ends.append(number)
+            filled = 0
+        filled += size
+        if boundary == "after" and filled >= cap:
+            ends.append(number + 1)
+            filled = 0
+    return (*ends, len(nbytes)) if filled else tuple(ends)
+
+
+def by_sizes(nbytes: Sequence[int], sizes: Sequence[int]) -> BucketPlan:
+    """Buckets of exactly these sizes in bytes. Raises ValueError where consecutive gradients do not add up to them."""
+    ends: list[int] = []
+    end = 0
+    for position, size in enumerate(sizes, start=1):
+        filled = 0
+        while end < len(nbytes) and filled < size:
+            filled += nbytes[end]
+            end += 1
+        if filled != size:
+            raise ValueError(f"bucket {position} of the plan has {size} bytes, but gradients make up {filled}")
+        ends.append(end)
+    if end < len(nbytes):
+        raise ValueError(f"{len(nbytes) - end} gradients are in no bucket of the plan")
+    return tuple(ends)
+
+
+def uniform(ready_times: ReadyTimes, cap: int, bucket_boundary: str = "after") -> BucketPlan:
+    """Buckets of one cap, as `bucket_cap_mb` makes them after torch has rebuilt its buckets."""
+    return by_caps(ready_times.nbytes, (cap,), bucket_boundary)
+
+
+def torch_default(ready_times: ReadyTimes) -> BucketPlan:
+    """The default buckets of DistributedDataParallel: a cap of 1 MiB for the first, then 25 MiB."""
+    return by_caps(ready_times.nbytes, TORCH_CAPS)
+
+
+def of_strategy(ready_times: ReadyTimes, strategy: Strategy) -> BucketPlan | None:
+    """The plan that a strategy follows; None if it is not one of those that send during backward."""
+    number = len(ready_times.nbytes)
+    if strategy.name == "overlap_param":
+        return tuple(range(1, number + 1))
+    if strategy.name == "overlap_bucket" and strategy.cap_bytes is not None:
+        return uniform(ready_times, strategy.cap_bytes, strategy.bucket_boundary)
+    return by_sizes(ready_times.nbytes, strategy.buckets) if strategy.name == "plan" else None
+
+
+# ── what a plan holds ────────────────────────────────────────────────────────────────────────────
+def bucket_bytes(ready_times: ReadyTimes, plan: BucketPlan) -> tuple[int, ...]:
+    """Bytes of each bucket, in the order in which they are sent."""
+    return tuple(sum(ready_times.nbytes[start:end]) for start, end in pairwise((0, *plan)))
+
+
+def members(ready_times: ReadyTimes, plan: BucketPlan) -> tuple[tuple[int, ...], ...]:
+    """The registration numbers of the gradients in each bucket."""
+    return tuple(ready_times.order[start:end] for start, end in pairwise((0, *plan)))
+
+
+def sent_bytes(ready_times: ReadyTimes) -> NDArray[np.float64]:
+    """Bytes of the first 0, 1, .. n gradients together; exact up to 2⁵³."""
+    return np.concatenate([[0.0], np.cumsum(np.array(ready_times.nbytes, dtype=float))])
+
+
+# ── caps ─────────────────────────────────────────────────────────────────────────────────────────
+def useful_caps(ready_times: ReadyTimes, most: int = MOST_CAPS) -> Sequence[int]:
+    """Caps at which a uniform plan changes: sums of consecutive gradients; an even selection if more than `most`.
+
+    A bucket closes when such a sum reaches the cap, so any other cap gives the plan of the next larger one of these.
+    """
+    sent = sent_bytes(ready_times).astype(np.int64)
+    sums: set[int] = set()
+    for start in range(len(sent) - 1):
+        sums.update((sent[start + 1 :] - sent[start]).tolist())
+    return evenly(sorted(sums), most)
+
+
+def evenly(values: Sequence[int], most: int) -> Sequence[int]:
+    """At most so many of the values, the first and the last among them."""
+    if len(values) <= most:
+        return values
+    return [values[i] for i in np.unique(np.linspace(0, len(values) - 1, most).round().astype(int))]
+
+
+def caps_mib(ready_times: ReadyTimes, plan: BucketPlan) -> tuple[float, ...]:
+    """`bucket_cap_mb_list` of DistributedDataParallel that makes torch follow the plan, in MiB; a cap for each bucket.
+
+    A bucket closes once it has reached its cap: any cap works that is reached with its last gradient and not before.
+    Buckets that follow each other share a cap where one works for all of them; of those that work, it is the one with
+    the fewest decimals.
+    """
+    caps: list[float] = []
+    (low, high), *others = _cap_ranges(ready_times, plan)
+    sharing = 1
+    for least, most in others:
+        if max(low, least) < min(high, most):
+            low, high, sharing = max(low, least), min(high, most), sharing + 1
+        else:
+            caps += sharing * [_shortest_mib(low, high)]
+            low, high, sharing = least, most, 1
+    return (*caps, *(sharing * [_shortest_mib(low, high)]))
+
+
+def cap_mib(ready_times: ReadyTimes, cap: int) -> float:
+    """`bucket_cap_mb` that gives the same plan as `cap` bytes, with the fewest decimals."""
+    ranges = _cap_ranges(ready_times, uniform(ready_times, cap))
+    return _shortest_mib(max(low for low, _ in ranges), min(cap, *(high for _, high in ranges)))
+
+
+def _cap_ranges(ready_times: ReadyTimes, plan: BucketPlan) -> list[tuple[int, int]]:
+    """For each bucket, its bytes without its last gradient, and with it.
+
+    The last bucket may end because no gradient is left: its cap may be as large as any other bucket.
+    """
+    sizes = bucket_bytes(ready_times, plan)
+    ranges = [(size - ready_times.nbytes[end - 1], size) for size, end in zip(sizes, plan, strict=True)]
+    return [*ranges[:-1], (ranges[-1][0], max(sizes))]
+
+
+def _shortest_mib(low: int, high: int) -> float:
+    """The shortest number of MiB that torch, by int(mib * 2**20), turns into more than low and at most high bytes."""
+    # 2^-20 has 20 decimals, so with 20 decimals high is exact.
+    for decimals in range(21):
+        scale = int(10**decimals)
+        mib = high * scale // MIB / scale
+        if low < int(mib * MIB) <= high:
+            return mib
+    return high / MIB

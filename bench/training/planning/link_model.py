@@ -1,0 +1,221 @@
+"""The time of an all-reduce on a link: by a formula, through measured points, as a user states it or a run measured it.
+
+In: a latency and a rate, measured points, text such as "2ms+1GB/s", or summaries of a run of collectives. Out: an
+`AllReduceCost`, which the bucket advisor and the emulated link use, or a `LinkModel` with its description. Measures
+nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy.optimize import isotonic_regression
+
+from bench.catalog.backends import BACKENDS
+from bench.model.conclusions import Summary
+from bench.model.errors import BenchError, ConfigError
+from bench.model.records import Case, case_order
+from bench.model.steps import Link
+from bench.model.units import counted, format_bytes, format_rate, format_seconds, parse_link
+from bench.stats.intervals import Floats
+
+# Isolated calls on gloo over a link of 1 Gbit/s had a plan of 1 MiB buckets take 54 % longer than it did; pipelined
+# ones had all of 7 plans within 7 % (proof/accuracy.md).
+ISOLATED = (
+    "The link was measured by isolated calls, but buckets follow each other, which takes less time: measure it with "
+    "`metrics: [pipelined]`."
+)
+
+
+# ── the cost of a call ───────────────────────────────────────────────────────────────────────────
+@dataclass(frozen=True, slots=True)
+class AllReduceCost:
+    """The time of an all-reduce: linear between the points (sizes, times_s), slope_s seconds per byte beyond the last.
+
+    sizes: bytes, ascending from 0. times_s: seconds that never fall; the first is the latency α.
+    """
+
+    sizes: tuple[float, ...]
+    times_s: tuple[float, ...]
+    slope_s: float
+
+    def __call__(self, nbytes: Floats) -> Floats:
+        """Seconds of an all-reduce of nbytes, for each element of nbytes."""
+        inside = np.interp(nbytes, self.sizes, self.times_s)
+        return np.asarray(inside + np.maximum(0.0, nbytes - self.sizes[-1]) * self.slope_s)
+
+    @classmethod
+    def of_link(cls, latency_s: float, bytes_per_s: float) -> AllReduceCost:
+        """The α–β model: latency_s + bytes / bytes_per_s."""
+        return cls((0.0,), (latency_s,), 1 / bytes_per_s)
+
+    @classmethod
+    def emulated(cls, link: Link) -> AllReduceCost:
+        """The cost of an emulated link: through its points if it has any, otherwise by its latency and rate."""
+        if link.points:
+            return cls.through(*zip(*link.points, strict=True))
+        return cls.of_link(link.latency_s, link.bytes_per_s)
+
+    def as_link(self) -> Link:
+        """An emulated link with this cost."""
+        points = tuple(zip(self.sizes[1:], self.times_s[1:], strict=True))
+        return Link(self.latency_s, 1 / self.slope_s, points)
+
+    @classmethod
+    def through(cls, sizes: Sequence[float], times_s: Sequence[float]) -> AllReduceCost:
+        """The curve through measured points. Where noise makes the times fall with size, they are levelled.
+
+        Below the smallest size the first line is extended, to a latency of zero at least. Beyond the largest size the
+        last line is extended; where it is level, a byte costs the mean time per byte at the largest size. Raises
+        BenchError for fewer than two sizes, a size given twice, or one that is not positive.
+        """
+        order = np.argsort(sizes)
+        bytes_ = np.asarray(sizes, dtype=float)[order]
+        if len(bytes_) < 2 or bytes_[0] <= 0 or not np.all(np.diff(bytes_) > 0):
+            raise BenchError("a curve needs the times of two sizes or more, each of them once")
+        # Fit logarithms, because noise is proportional to the time.
+        times = np.exp(isotonic_regression(np.log(np.asarray(times_s, dtype=float)[order])).x)
+        slopes = np.diff(times) / np.diff(bytes_)
+        latency = max(0.0, float(times[0] - slopes[0] * bytes_[0]))
+        beyond = float(slopes[-1]) or float(times[-1] / bytes_[-1])
+        return cls((0.0, *map(float, bytes_)), (latency, *map(float, times)), beyond)
+
+    @property
+    def latency_s(self) -> float:
+        return self.times_s[0]
+
+    def off_by(self, latency: float, rate: float) -> AllReduceCost:
+        """This cost with the latency multiplied by `latency` and the rate multiplied by `rate`."""
+        alpha = self.latency_s
+        times = tuple(alpha * latency + (time - alpha) / rate for time in self.times_s)
+        return AllReduceCost(self.sizes, times, self.slope_s / rate)
+
+    def floors(self) -> list[tuple[float, float]]:
+        """Lines α + β·size, α, β ≥ 0, that are nowhere above the curve; for any size the highest such is among them.
+
+        For a slope β the highest line has α(β) = min over points of time − β·size. α(β) is concave and bends only at
+        slopes between two points. β is at most the slope beyond the last point, and α(β) must not be negative.
+        """
+        sizes, times = np.array(self.sizes), np.array(self.times_s)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            chords = (times[:, None] - times) / (sizes[:, None] - sizes)
+            rays = times[1:] / sizes[1:]
+        steepest = float(min([self.slope_s, *rays]))
+        slopes = {steepest, *(float(slope) for slope in chords.ravel() if 0 <= slope < steepest)}
+        return [(max(0.0, float(np.min(times - beta * sizes))), beta) for beta in sorted(slopes)]
+
+
+# ── a link with its description ──────────────────────────────────────────────────────────────────
+@dataclass(frozen=True, slots=True)
+class LinkModel:
+    """A link and its cost. words: its description. cpu: whether communicating on it takes CPU time; None if unknown.
+
+    name: of an emulated link with this cost, in cases.
+    largest: the largest size measured in bytes, beyond which the curve is extrapolated; None for a formula.
+    ranks: for which the cost holds; None if that is not known. here: gloo of this machine, so that plans can be
+    measured on it. error: how far its times may be off, as a share.
+    """
+
+    cost: AllReduceCost
+    words: str
+    name: str
+    cpu: bool | None = None
+    largest: int | None = None
+    notes: tuple[str, ...] = ()
+    ranks: int | None = None
+    here: bool = False
+    error: float = 0.0
+
+
+def stated(text: str) -> LinkModel:
+    """The link of a text such as "2ms+1GB/s": a latency, and bytes of the buffer over time. Raises ConfigError."""
+    latency_s, bytes_per_s = _parsed("--link", text)
+    words = f"a link of {format_seconds(latency_s)} and {format_rate(bytes_per_s)} GB/s, bytes of the buffer over time"
+    return LinkModel(AllReduceCost.of_link(latency_s, bytes_per_s), words, text.strip())
+
+
+def stated_by_bus(text: str, world_size: int) -> LinkModel:
+    """The link of such a text whose rate is the bus bandwidth that nccl-tests prints. Raises ConfigError.
+
+    A bus bandwidth is 2(n − 1) / n bytes of the buffer over time, by which a ring keeps each of its links busy.
+    """
+    latency_s, bus_bytes_per_s = _parsed("--busbw", text)
+    bytes_per_s = bus_bytes_per_s / (2 * (world_size - 1) / world_size)
+    words = (
+        f"a link of {format_seconds(latency_s)} and {format_rate(bus_bytes_per_s)} GB/s of bus bandwidth, which is "
+        f"{format_rate(bytes_per_s)} GB/s of the buffer at {counted(world_size, 'rank')}"
+    )
+    name = f"{text.partition('+')[0].strip()}+{format_rate(bytes_per_s)}GB/s"
+    return LinkModel(AllReduceCost.of_link(latency_s, bytes_per_s), words, name, ranks=world_size)
+
+
+def _parsed(option: str, text: str) -> tuple[float, float]:
+    try:
+        return parse_link(text)
+    except ValueError as error:
+        raise ConfigError(f"{option} {text}: {error}") from None
+
+
+def measured(summaries: Iterable[Summary], run: str, dtype: str, world_size: int | None = None) -> LinkModel:
+    """The link of a run's all-reduces. Raises ConfigError for fewer than two sizes, or several links to choose from.
+
+    Of several variants, a pipelined one is taken if there is one, because buckets follow each other; then the one with
+    the fewest extras, and of those the one in place, because DistributedDataParallel reduces in place. Without
+    all-reduces in `dtype`, another dtype's are taken, because the time depends mostly on the bytes.
+    """
+    every = [s for s in summaries if s.case.op == "all_reduce" and s.time_s is not None and s.case.groups == "world"]
+    if not every:
+        raise ConfigError(f"{run}: no all_reduce was measured, so that it says nothing of the link")
+    backends = sorted({s.case.backend for s in every})
+    if len(backends) > 1:
+        raise ConfigError(f"{run}: it has all-reduces on {' and '.join(backends)}: name a run with one backend")
+    matching = [s for s in every if world_size in (None, s.case.world_size)]
+    worlds = sorted({s.case.world_size for s in matching or every})
+    if not matching or len(worlds) > 1:
+        raise ConfigError(f"{run}: choose by --world-size {' or '.join(map(str, worlds))}")
+    series = _series([s for s in matching if s.case.dtype == dtype] or matching)
+    if len(series) < 2:
+        raise ConfigError(f"{run}: all_reduce was measured at one size only; a curve needs two")
+    case = series[0].case
+    notes = [] if case.dtype == dtype else [f"The link was measured with {case.dtype}, not with {dtype}."]
+    if case.metric == "isolated":
+        notes.append(ISOLATED)
+    if unusual := [extra for extra in case.extras if extra.split("=")[0] not in {"metric", "depth"}]:
+        notes.append(f"The link was measured with {', '.join(unusual)}.")
+    times = [s.time_s.value for s in series if s.time_s is not None]
+    sizes = [s.case.size_bytes for s in series]
+    words = (
+        f"{run}: {case.backend}, {counted(case.world_size, 'rank')}, {len(sizes)} sizes "
+        f"from {format_bytes(sizes[0])} to {format_bytes(sizes[-1])}"
+    )
+    widths = [s.time_s.relative_half_width for s in series if s.time_s is not None and s.time_s.known]
+    return LinkModel(
+        AllReduceCost.through(sizes, times),
+        words,
+        run,
+        costs_cpu(case.backend),
+        sizes[-1],
+        tuple(notes),
+        case.world_size,
+        here=case.backend == "gloo",
+        error=float(np.median(widths)) if widths else 0.0,
+    )
+
+
+def costs_cpu(backend: str) -> bool | None:
+    """Whether communicating on this backend takes CPU time from computing; None if unknown."""
+    known = BACKENDS.get(backend)
+    return known.device == "cpu" if known else None
+
+
+def _series(summaries: Sequence[Summary]) -> list[Summary]:
+    """The summaries of the variant that `usual` ranks first, smallest size first."""
+
+    def usual(case: Case) -> tuple[object, ...]:
+        return (case.metric != "pipelined", len(case.extras), case.placement == "out", case_order(case))
+
+    chosen = min({replace(s.case, size_bytes=0) for s in summaries}, key=usual)
+    series = [s for s in summaries if replace(s.case, size_bytes=0) == chosen]
+    return sorted(series, key=lambda summary: summary.case.size_bytes)

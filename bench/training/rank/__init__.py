@@ -1,0 +1,1 @@
+"""What runs in ranks that train."""

@@ -1,0 +1,1 @@
+"""Conclusions on training as text and pictures."""

@@ -1,0 +1,121 @@
+"""Write an equivalence proof as Markdown, and draw its loss curves.
+
+In: a `Proof`. Out: Markdown, and a figure with one panel for each topic. Judges nothing.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+
+from bench.report import markdown
+from bench.report.labels import NOTHING
+from bench.report.plots.figures import COLOURS, LINES, MARKERS, STYLE, save
+from bench.training.catalog.equivalence import PairTrial, Proof, SamplerTrial, Verdict
+
+PICTURE, DOCUMENT = "losses.png", "equivalence.md"
+EXPECTED = {"equal": "same", "differ": "differs", "shown": "either"}
+COLUMNS = 3
+# About so many markers a curve. Each curve has them at other points, so that curves that coincide can be told apart.
+MARKS = 6
+
+
+def headline(proof: Proof) -> str:
+    """One sentence: whether the proof holds."""
+    judged = [verdict.holds for verdict in proof.verdicts if verdict.holds is not None]
+    ranks = f"{proof.world_size} ranks, {proof.steps} steps"
+    if proof.failure is not None:
+        return f"NOT PROVEN ({ranks}): {proof.failure}"
+    if not all(judged):
+        return f"BROKEN ({ranks}): {judged.count(False)} of {len(judged)} that must hold do not"
+    return f"HOLDS ({ranks}): all {len(judged)} are as they must be, the same or different"
+
+
+def tables(proof: Proof) -> str:
+    """One row for each trial; then a list of what samplers read, as a table cannot hold the bars between ranks."""
+    rows, readings = [], []
+    for verdict in proof.verdicts:
+        trial, difference = verdict.result.trial, verdict.result.difference
+        name, expected = trial.name, EXPECTED["equal"]
+        if isinstance(trial, SamplerTrial):
+            broken = f", expected `{trial.expected}`" if verdict.holds is False else ""
+            readings.append(f"{name}: `{verdict.result.read or NOTHING}`{broken}")
+        else:
+            name, expected = f"{name}, {trial.dtype}", EXPECTED[trial.must]
+        size = NOTHING if difference is None else f"{difference:.2g}"
+        rows.append([name, expected, size, verdict.limit or NOTHING, verdict.text])
+    size = f"largest relative parameter difference after {proof.steps} steps"
+    table = markdown.table(rows, ["trial", "expected", size, "allowed", "verdict"], "llrrl")
+    return f"{table}\n\nWhich examples the ranks read:\n\n{markdown.lines(readings)}"
+
+
+def document(proof: Proof) -> str:
+    """The whole document, with a link to the picture."""
+    k = proof.world_size
+    return f"""# Does data-parallel training train the same model?
+
+{headline(proof)}.
+
+A small model is trained twice from the same parameters on the same examples: by K = {k} ranks (gloo,
+DistributedDataParallel) on B / K examples each, and by one process on B. A difference is max |a − b| / max |b| of a
+parameter, the largest over parameters and ranks. The same means up to rounding, and that the loss fell: parameters that
+did not move would be equal too. Trials that must differ show that the comparison can tell.
+
+{tables(proof)}
+
+docs/training.md says when averaging parameters is the same as averaging gradients. Where a batch of B a rank makes the
+batch of a step K times as large, as many examples are seen in 1 / K of the steps: lr × K makes up for that about, and
+not exactly. Adam divides a gradient by its own size, so a factor in it does nothing but weigh ε less. Where K does not
+divide N, padding counts the first examples twice. BatchNorm takes its statistics from a rank's own share.
+
+![loss curves]({PICTURE})
+"""
+
+
+def draw(proof: Proof, folder: Path) -> Path:
+    """Draw the loss curves of all trials, one panel for each topic. Returns the PNG's path.
+
+    The curve of one process is a broad pale line in the colour of the first trial that is compared with it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    # The curves of both precisions look the same: only the first is drawn.
+    topics: dict[str, dict[str, Verdict]] = {}
+    for verdict in proof.verdicts:
+        trial = verdict.result.trial
+        if isinstance(trial, PairTrial) and verdict.result.loss:
+            topics.setdefault(trial.topic, {}).setdefault(trial.name, verdict)
+    rows = max(1, -(-len(topics) // COLUMNS))
+    with rc_context(STYLE):
+        figure = Figure(figsize=(5.2 * COLUMNS, 0.9 + 5.0 * rows), layout="constrained")
+        panels = list(figure.subplots(rows, COLUMNS, squeeze=False).flat)
+        for axes in panels[len(topics) :]:
+            axes.set_visible(False)
+        for axes, (topic, verdicts) in zip(panels, topics.items(), strict=False):
+            axes.set_title(topic, fontsize=10.5)
+            drawn: set[tuple[float, ...]] = set()
+            for style, (name, verdict) in enumerate(verdicts.items()):
+                result, colour = verdict.result, COLOURS[style % len(COLOURS)]
+                seen, seen_alone = (
+                    [batch * step for step in range(len(losses))]
+                    for batch, losses in zip(result.examples, (result.loss, result.alone), strict=True)
+                )
+                if result.alone not in drawn:
+                    pale: Any = {"linewidth": 6, "alpha": 0.3, "solid_capstyle": "round", "zorder": 1}
+                    axes.plot(seen_alone, result.alone, color=colour, **pale)
+                    drawn.add(result.alone)
+                every = max(1, len(result.loss) // MARKS)
+                look: Any = {"marker": MARKERS[style % len(MARKERS)], "linestyle": LINES[style % len(LINES)]}
+                look |= {"markevery": (style * every // len(verdicts), every), "markersize": 5, "linewidth": 1.2}
+                axes.plot(seen, result.loss, label=f"{name}: {verdict.text}", color=colour, **look)
+            axes.set_ylim(bottom=0)
+            axes.legend(fontsize=7.5, loc="upper center", bbox_to_anchor=(0.5, -0.08))
+        figure.suptitle(
+            f"Does data-parallel training train the same model?  {headline(proof).partition(':')[0]}\n"
+            "broad and pale: one process, in the colour of the first trial that is held against it",
+            x=0.01, ha="left", fontsize=12,
+        )  # fmt: skip
+        figure.supylabel("loss of all examples", fontsize=10)
+        figure.supxlabel("examples seen by all ranks together", fontsize=10)
+        save(figure, folder / PICTURE)
+    return folder / PICTURE

@@ -1,0 +1,589 @@
+"""Write what a run says of training steps: the answer, tables and sentences of each scenario, then the invariants.
+
+In: a `ScenarioAnalysis`, or the analysis of a run. Out: Markdown; an empty text where there is nothing to say. Also the
+names and numbers that pictures and comparisons write, and a run without its training steps, for what shows collectives.
+Computes nothing but layout. A missing number is a dash, never a zero or `nan`.
+"""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import astuple, fields, replace
+
+from bench.catalog.backends import BACKENDS
+from bench.catalog.operations import OPERATIONS
+from bench.model.conclusions import Advice, Analysis, CallSize, Interval, ScalingPoint, ScenarioAnalysis, StrategyResult
+from bench.model.records import Case, Run, Scenario
+from bench.model.steps import REFERENCE, RankMemory, Strategy
+from bench.model.units import format_bytes, format_rate, format_rounded_bytes, format_seconds
+from bench.report import labels, markdown
+from bench.report.labels import NOTHING, SEPARATOR, between, common_parts, counted, ranks_text
+from bench.training.catalog.strategies import competes, kind, label, strategy_of
+
+# What each invariant says, in the order of docs/training.md.
+INVARIANTS = {
+    "I1": "ranks hold the same bits after some steps",
+    "I2": "training equals that of one process with the whole batch",
+    "I3": "exact strategies with the same calls give the same bits",
+    "I4": "negative control: without synchronisation ranks differ",
+    "I5": "bytes sent are the gradients' bytes, once",
+    "I6": "the bucket plan is the one that was carried out",
+    "I7": "all ranks launch their calls in the same order",
+    "I8": "the parts of exposed communication add up to it",
+    "I9": "ranks start from the same parameters",
+    "I10": "mean and sum of gradients need the learning rate that theory says",
+    "I11": "the sampler gives each rank its share of the data",
+    "I12": "shares of the optimizer's state add up to one copy",
+}
+# Most reasons, or violating strategies, that one cell lists; most scenarios that the answer speaks of.
+MOST_NAMED, MOST_SCENARIOS = 4, 3
+PREDICTION = (
+    "Predicted from the link and from when gradients become ready; where communication takes CPU time from computing, "
+    "it is a lower bound."
+)
+SHARED_CORES = "; computing and communicating share cores here, so that the size of buckets hardly matters"
+NOT_TIMED = "No strategy was timed."
+UNRESOLVED = "not resolved"
+# Why the share that is hidden may be negative.
+DEARER = "calls cost more than alone"
+# A plan's label lists its buckets; if there are more than this, tables show the first two and their number.
+MOST_BUCKETS = 4
+_BUCKETS = re.compile(r"\[([^\]]*)\]")
+DEFINITION = (
+    "Exposed communication (comm_time) is the time of a step less the time of the same step without synchronisation, "
+    "measured in the same launch, in turns, and paired round by round; it may be negative and is never cut off at "
+    "zero. It is not the time that a timer sees spent in waiting, which misses what was waited for elsewhere: in "
+    "hooks, in copies, in a device synchronise, or in slower computing."
+)
+MEMORY = (
+    "Most bytes that torch's allocator had given out until then, on the rank with most, for the strategy alone, in "
+    "steps that were not timed. Computed: parameters, gradients, states of the optimizer and buckets; activations, or "
+    "what the update needs for a moment, come on top. Not counted: what gloo, NCCL and other libraries take. On a CPU "
+    "right to 3 %: allocations and releases are added up, and the sum held against what malloc has given out. "
+    f"{NOTHING}: these differ by more (as for small models, and where libraries release on threads of their own), or "
+    "what a library holds is not known beforehand."
+)
+SCALING = (
+    "Each rank has the same batch. Examples are of all ranks together; speed-up is their rate against the step "
+    "without synchronisation on the fewest ranks. Efficiency is that step divided by this one: what is missing to "
+    "100 % went into synchronising and into what ranks share, such as cores and memory."
+)
+COLUMNS = (
+    "**comm_frac**: comm_time of the time of a step; **calls alone**: the same calls back to back without computing; "
+    f"**hidden**: 1 − comm_time / calls alone, below 0 where {DEARER}: they slow down computing, or wait for it; "
+    f"{NOTHING} where comm_time is {UNRESOLVED}",
+    "**tail**: blocked after backward until the last gradient was usable; **of it late ranks**: waiting for ranks "
+    "whose backward ended later, which no synchronisation avoids; **pack**: hooks, flattening, copying, dividing, as "
+    f"far as no call is under way that is waited for anyway ({NOTHING}: inside a library, where we do not see it); "
+    "**interference**: growth of forward and backward; **update**: growth of clipping and the update, below 0 where "
+    "each rank updates its share only; **gather**: calls of a sharded optimizer: those that send what was updated, and "
+    "those within forward and backward; **residual**: what these do not explain; **adds up**: "
+    "whether the residual is as small as it must be",
+    "**place**: strategies that cannot be told apart share the place of the first of them (=); what does not "
+    "synchronise, and second copies, have none",
+)
+
+
+# ── names and numbers ────────────────────────────────────────────────────────────────────────────
+def scenario_text(scenario: Scenario) -> str:
+    """Such as `micro · gloo · 2 ranks · batch 16 (8 a rank) · sequence 64 · float32 · sgd`."""
+    case, link = scenario.case, scenario.link
+    words = [case.model, case.backend, ranks_text(case.world_size), f"batch {global_batch(case)} ({case.batch} a rank)"]
+    if link is not None:
+        rate = f"{format_rate(link.bytes_per_s)} GB/s"
+        words.append(f"emulated link of {seconds(link.latency_s)} and {rate}")
+    return SEPARATOR.join([*words, *_how(case)])
+
+
+def _how(case: Case) -> list[str]:
+    """How ranks train, whatever their number is."""
+    of_process = labels.attributes(case)
+    return [
+        f"sequence {case.sequence}",
+        f"{case.dtype}, autocast {case.autocast}" if case.autocast else case.dtype,
+        case.optimizer + (f", norm ≤ {case.clip:g}" if case.clip else ""),
+        *([f"{case.threads} threads a rank"] if case.threads > 1 else []),
+        *(of_process[name] for name in ("scheduling", "settings") if name in of_process),
+    ]
+
+
+def global_batch(case: Case) -> int:
+    """Examples of one step, over all ranks."""
+    return case.batch * case.world_size
+
+
+def short_name(strategy: str) -> str:
+    """A strategy's label with a long list of buckets cut down; the whole list is in the CSV."""
+    listed = _BUCKETS.search(strategy)
+    sizes = listed[1].split(", ") if listed else []
+    if listed is None or len(sizes) <= MOST_BUCKETS:
+        return strategy
+    return f"{strategy[: listed.start()]}[{sizes[0]}, {sizes[1]}, … {len(sizes)} buckets]{strategy[listed.end() :]}"
+
+
+def short_names(strategies: Iterable[str]) -> dict[str, str]:
+    """Label → short name; two that would read the same get a number."""
+    names: dict[str, str] = {}
+    for strategy in dict.fromkeys(strategies):
+        base = name = short_name(strategy)
+        number = 1
+        while name in names.values():
+            number += 1
+            name = f"{base} #{number}"
+        names[strategy] = name
+    return names
+
+
+def names_of(scenario: ScenarioAnalysis) -> dict[str, str]:
+    """Label → short name of all strategies of a scenario."""
+    return short_names(result.label for result in scenario.results)
+
+
+def span(cases: Sequence[Case]) -> str:
+    """Many cases in one line; of training steps, their strategies, and in brackets where they would be measured."""
+    if not OPERATIONS[cases[0].op].trains:
+        return labels.span(cases)
+    strategies = (short_name(label(strategy_of(c.strategy))) if c.strategy else "all strategies" for c in cases)
+    places = (
+        " ".join(filter(None, [c.model, c.backend, ranks_text(c.world_size), f"link {c.link}" if c.link else ""]))
+        for c in cases
+    )
+    return f"{_listed(strategies)} ({_listed(places)})"
+
+
+def ordered(scenario: ScenarioAnalysis) -> list[StrategyResult]:
+    """The reference first, then by place, then those with a time and no place, and those without a time last."""
+
+    def key(result: StrategyResult) -> tuple[int, float, float]:
+        group = 3 if result.step is None else 0 if is_reference(result) else 1 if result.place else 2
+        return group, result.place or 0, result.step.value if result.step else 0
+
+    return sorted(scenario.results, key=key)
+
+
+def is_reference(result: StrategyResult) -> bool:
+    """Whether it is the strategy without synchronisation with which the others are compared, and no second copy."""
+    return result.strategy == Strategy(REFERENCE)
+
+
+def place_text(result: StrategyResult, scenario: ScenarioAnalysis) -> str:
+    """Such as `1`, `3 =` where others share the place, `3 =, not resolved`; `reference`, or a dash for controls."""
+    if is_reference(result):
+        return "reference"
+    alike = sum(other.place == result.place for other in scenario.results)
+    place = NOTHING if result.place is None else f"{result.place} =" if alike > 1 else str(result.place)
+    return place if result.resolved else f"{place}, {UNRESOLVED}"
+
+
+def seconds(value: float | None) -> str:
+    """`1.61 ms`; a dash where there is none."""
+    if value is None or not math.isfinite(value):
+        return NOTHING
+    return format_seconds(value) if value else "0 s"
+
+
+def percent(value: float | None) -> str:
+    """`12.3` for 0.123: the unit is in the header."""
+    if value is None or not math.isfinite(value):
+        return NOTHING
+    return f"{round(100 * value, 1) + 0.0:.1f}"  # + 0.0: a rounded −0.0 is 0.0
+
+
+def spread(value: float | None, std: float | None, text: Callable[[float | None], str]) -> str:
+    """`1.61 ms ± 40 µs`."""
+    if value is None:
+        return NOTHING
+    return text(value) + (f" ± {text(std)}" if std is not None and math.isfinite(std) else "")
+
+
+def ends(interval: Interval | None) -> tuple[float, float] | None:
+    """Both ends of an interval; None where it is not known or not finite."""
+    if interval is None or not interval.known or not math.isfinite(interval.high - interval.low):
+        return None
+    return interval.low, interval.high
+
+
+def bounds(interval: Interval | None) -> str:
+    """`[1.00 – 1.20 ms]`; a dash where no interval is known."""
+    limits = ends(interval)
+    return f"[{between(*map(seconds, limits))}]" if limits else NOTHING
+
+
+def _value(interval: Interval | None) -> float | None:
+    return None if interval is None else interval.value
+
+
+def _listed(items: Iterable[str], separator: str = "; ") -> str:
+    """Each item once, the first MOST_NAMED of them, in one cell."""
+    distinct = list(dict.fromkeys(map(markdown.cell, items)))
+    more = [f"and {len(distinct) - MOST_NAMED} more"] if len(distinct) > MOST_NAMED else []
+    return separator.join(distinct[:MOST_NAMED] + more) or NOTHING
+
+
+# ── one scenario ─────────────────────────────────────────────────────────────────────────────────
+def section(scenario: ScenarioAnalysis, failed: Collection[Case]) -> list[str]:
+    """Its part of a report. failed: cases whose failures the report lists elsewhere."""
+    bodies = {
+        "### Memory of a rank": memory(scenario),
+        "### What cannot be told apart": alike(scenario),
+        "### Where exposed communication goes": split(scenario),
+        "### A/A pairs: the difference of two copies of a strategy": aa_pairs(scenario),
+        "### Best buckets": advice(scenario),
+    }
+    return [
+        f"## {scenario_text(scenario.scenario)}",
+        reference(scenario),
+        overview(scenario),
+        *filter(None, [refused(scenario, failed)]),
+        *(part for title, body in bodies.items() if body for part in (title, body)),
+    ]
+
+
+def brief_section(scenario: ScenarioAnalysis) -> str:
+    """The same for a terminal: its main table without standard deviations, what is alike, and what got no times."""
+    names = names_of(scenario)
+    rows = [
+        [
+            names[result.label],
+            place_text(result, scenario).removesuffix(f", {UNRESOLVED}"),
+            seconds(result.step.value),
+            f"{seconds(result.exposed.value)} {bounds(result.exposed)}" if result.exposed else NOTHING,
+            percent(result.share),
+        ]
+        for result in ordered(scenario)
+        if result.step is not None
+    ]
+    headers = ["strategy", "place", "step_time", "comm_time [95 % interval]", "of it, %"]
+    table = markdown.table(rows, headers, "llrrr") or NOT_TIMED
+    parts = [f"### {scenario_text(scenario.scenario)}", reference(scenario), table, alike(scenario), refused(scenario)]
+    return "\n\n".join(filter(None, parts))
+
+
+def answers(scenarios: Sequence[ScenarioAnalysis]) -> list[str]:
+    """Of each of the first scenarios the fastest strategy, its step, what communication costs of it, which buckets."""
+    lines = []
+    for title, scenario in zip(_titles(scenarios)[:MOST_SCENARIOS], scenarios, strict=False):
+        names = names_of(scenario)
+        timed = [(r, r.step.value) for r in scenario.results if r.step is not None and competes(r.strategy)]
+        best, step_s = min(timed, key=lambda pair: (pair[0].place or math.inf, pair[1]), default=(None, 0.0))
+        if best is None:
+            continue
+        others = [names[result.label] for result, _ in timed if result.place == best.place and result is not best]
+        level = f" (level with {_listed(others, ', ')})" if others and best.place else ""
+        where = f"{title}: " if len(scenarios) > 1 else ""
+        text = f"{where}**{names[best.label]}** is fastest{level}: {seconds(step_s)} a step"
+        if best.exposed is not None:
+            cost = seconds(best.exposed.value) + (f" {bounds(best.exposed)}" if ends(best.exposed) else "")
+            text += f"; communication costs {cost} of it" + ("" if best.resolved else ", which may be nothing")
+        if scenario.advice is not None:
+            text += f". Buckets: {_advised(scenario.advice)}"
+        lines.append(f"{text}.")
+    more = len(scenarios) - MOST_SCENARIOS
+    return [*lines, *([f"{counted(more, 'further scenario')}: see below."] if more > 0 else [])]
+
+
+def _advised(advice: Advice) -> str:
+    """What to set, and what that is predicted to leave after backward."""
+    left, default = seconds(advice.chosen.exposed_s), seconds(advice.default.exposed_s)
+    if advice.advised == "default":
+        return f"leave torch's default, which is predicted to leave {default} after backward"
+    what = f"set a cap of {format_bytes(advice.cap.cap or 0)}"
+    if advice.advised == "plan":
+        what = f"set a plan of {counted(len(advice.plan.buckets), 'bucket')}"
+    return f"{what}, predicted to leave {left} after backward (torch's default: {default})"
+
+
+def _titles(scenarios: Sequence[ScenarioAnalysis]) -> list[str]:
+    """What each scenario is, without what all have in common."""
+    return common_parts([scenario_text(scenario.scenario) for scenario in scenarios])[1]
+
+
+def reference(scenario: ScenarioAnalysis) -> str:
+    """One line: the step without synchronisation, the timed blocks used, and how far two equal things differ."""
+    without = f"{seconds(scenario.compute.value)} a step" if scenario.compute else "not known"
+    used = scenario.blocks - scenario.dropped
+    limit = "no strategy was measured twice"
+    if scenario.aa_pairs and math.isfinite(scenario.noise_s):
+        limit = f"two copies of one strategy differ by up to {seconds(scenario.noise_s)} a step"
+    return f"Computing without synchronisation: {without} · {used} of {scenario.blocks} timed blocks used · {limit}"
+
+
+def overview(scenario: ScenarioAnalysis) -> str:
+    """One row for each strategy that was timed, by place: estimate ± standard deviation over rounds."""
+
+    def hidden(result: StrategyResult) -> str:
+        # Known where exposed communication is; below 0 with the reason.
+        if result.hidden is None or not result.resolved:
+            return NOTHING
+        return percent(result.hidden) + (f": {DEARER}" if result.hidden < 0 else "")
+
+    names = names_of(scenario)
+    rows = [
+        [
+            names[result.label],
+            place_text(result, scenario),
+            spread(result.step.value, result.step_std, seconds),
+            spread(_value(result.exposed), result.exposed_std, seconds),
+            bounds(result.exposed),
+            spread(result.share, result.share_std, percent),
+            hidden(result),
+        ]
+        for result in ordered(scenario)
+        if result.step is not None
+    ]
+    headers = ["strategy", "place", "step_time ± std", "comm_time ± std", "its 95 % interval", "comm_frac ± std, %"]
+    return markdown.table(rows, [*headers, "hidden, %"], "llrrrrr") or NOT_TIMED
+
+
+def refused(scenario: ScenarioAnalysis, elsewhere: Collection[Case] = ()) -> str:
+    """Strategies without times, with the reason, but for those whose failures stand elsewhere."""
+    names = names_of(scenario)
+    return markdown.lines(
+        f"**{names[result.label]}** got no times: {markdown.cell(result.refused)}"
+        for result in ordered(scenario)
+        if result.refused and result.case not in elsewhere
+    )
+
+
+def alike(scenario: ScenarioAnalysis) -> str:
+    """A line for each place that several strategies share, and one for those that expose nothing for certain."""
+    names, case = names_of(scenario), scenario.scenario.case
+    timed = [result for result in ordered(scenario) if result.step is not None and competes(result.strategy)]
+    places: dict[int, list[StrategyResult]] = {}
+    for result in timed:
+        if result.place is not None:
+            places.setdefault(result.place, []).append(result)
+    lines = []
+    for place, members in places.items():
+        if len(members) == 1:
+            continue
+        steps = [result.step.value for result in members if result.step]
+        # Whether several of these send during backward, and differ in what they send when.
+        kinds = [kind(result.strategy) for result in members]
+        differ = sum(entry.overlaps and entry.all_reduces and entry.sends for entry in kinds) > 1
+        on_cores = scenario.scenario.link is None and BACKENDS[case.backend].device == "cpu"
+        which = ", ".join(names[result.label] for result in members)
+        why = SHARED_CORES if on_cores and differ else ""
+        lines.append(f"**place {place}**: {which}: {seconds(min(steps))} to {seconds(max(steps))} a step{why}")
+    unresolved = [names[result.label] for result in timed if not result.resolved]
+    if unresolved:
+        verb = "exposes" if len(unresolved) == 1 else "expose"
+        lines.append(f"**{UNRESOLVED}**: the interval of what {', '.join(unresolved)} {verb} holds 0")
+    return markdown.lines(lines)
+
+
+def split(scenario: ScenarioAnalysis) -> str:
+    """The parts of exposed communication: one row for each strategy with a split."""
+    names, rows = names_of(scenario), []
+    sharded = any(kind(result.strategy).sharded for result in scenario.results)
+    for result in ordered(scenario):
+        parts = result.split
+        if parts is None:
+            continue
+        times = [parts.tail_s, parts.late_s, parts.pack_s, parts.interference_s, parts.update_s]
+        times += [*([parts.gather_s] if sharded else []), parts.residual_s, result.communication_only_s]
+        adds_up = {True: "yes", False: "NO", None: NOTHING}[result.adds_up]
+        calls = NOTHING if result.calls is None else str(len(result.calls))
+        rows.append([names[result.label], calls, seconds(_value(result.exposed)), *map(seconds, times), adds_up])
+    headers = ["strategy", "calls a step", "comm_time", "tail", "of it late ranks", "pack", "interference", "update"]
+    headers += [*(["gather"] if sharded else []), "residual", "calls alone", "adds up"]
+    return markdown.table(rows, headers, "l" + "r" * (len(headers) - 2) + "l")
+
+
+def memory(scenario: ScenarioAnalysis) -> str:
+    """The memory of each strategy alone, measured and computed; empty if it was not measured."""
+    headers = ["strategy", "model made", "before the first update", "after it", "further steps", "computed"]
+    rows = memory_rows(scenario)
+    return f"{markdown.table(rows, headers, 'lrrrrr')}\n\n{MEMORY}" if rows else ""
+
+
+def memory_rows(scenario: ScenarioAnalysis) -> list[list[str]]:
+    """Of each strategy: name, the four sizes of a `RankMemory`, and the computed one; none if nothing was measured."""
+    names = names_of(scenario)
+    timed = [result for result in ordered(scenario) if result.step is not None and not result.strategy.again]
+    if not any(result.memory for result in timed):
+        return []
+    unknown = (None,) * len(fields(RankMemory))
+    rows = []
+    for result in timed:
+        sizes = astuple(result.memory) if result.memory else unknown
+        rows.append([names[result.label], *map(_bytes, (*sizes, result.computed_bytes))])
+    return rows
+
+
+def _bytes(size: int | None) -> str:
+    return NOTHING if size is None else format_rounded_bytes(size)
+
+
+def aa_pairs(scenario: ScenarioAnalysis) -> str:
+    """The A/A pairs: what two copies of one strategy differ by."""
+    rows = []
+    for pair in scenario.aa_pairs:
+        difference, holds_zero = pair.difference, NOTHING
+        if difference.known:
+            # One in twenty intervals of 95 % misses the true value.
+            inside = difference.low <= 0 <= difference.high
+            holds_zero = "yes" if inside else "NO (by chance, 1 pair in 20 does not)"
+        rows.append([short_name(pair.label), seconds(difference.value), bounds(difference), holds_zero])
+    headers = ["strategy, twice", "second − first, a step", "its 95 % interval", "holds 0"]
+    return markdown.table(rows, headers, "lrrl")
+
+
+def advice(scenario: ScenarioAnalysis) -> str:
+    """The advised plan, the best cap and torch's default: the predicted tail, and what was measured of them."""
+    advised = scenario.advice
+    if advised is None:
+        return ""
+    default = Strategy("plan", buckets=advised.default.buckets) if scenario.scenario.shape else Strategy("ddp")
+    measured = {
+        replace(result.strategy, called=""): (
+            seconds(result.split.tail_s - result.split.late_s),
+            f"{seconds(result.exposed.value)} {bounds(result.exposed)}",
+        )
+        for result in scenario.results
+        if result.split and result.exposed
+    }
+    plan, cap = Strategy("plan", buckets=advised.plan.buckets), Strategy("overlap_bucket", cap_bytes=advised.cap.cap)
+    rows = [
+        [
+            name,
+            which,
+            seconds(prediction.exposed_s),
+            seconds(prediction.worst_regret_s),
+            *measured.get(strategy, (NOTHING, NOTHING)),
+        ]
+        for name, which, prediction, strategy in (
+            ("plan", f"{len(advised.plan.buckets)} buckets", advised.plan, plan),
+            ("best uniform cap", format_bytes(advised.cap.cap or 0), advised.cap, cap),
+            ("torch's default", NOTHING, advised.default, default),
+        )
+    ]
+    rows.append(["bound: no plan beats it", NOTHING, seconds(advised.bound_s), NOTHING, NOTHING, NOTHING])
+    headers = ["buckets", "which", "predicted tail", "worst regret", "measured tail"]
+    headers.append("exposed communication (comm_time)")
+    table = markdown.table(rows, headers, "llrrrr")
+    sizes = ", ".join(map(format_rounded_bytes, advised.plan.buckets))
+    what = {"default": "Leave torch's default", "cap": "Set the cap", "plan": "Set the plan"}[advised.advised]
+    return f"**{what}.** {PREDICTION} The plan, in the order in which buckets are sent: {sizes}.\n\n{table}"
+
+
+# ── all of a run ─────────────────────────────────────────────────────────────────────────────────
+def without_steps(run: Run, analysis: Analysis) -> tuple[Run, Analysis]:
+    """The run without training steps and the calls of `call_sizes`: what tables and pictures of collectives show."""
+
+    # The bytes of a point were rounded to whole elements of each call.
+    ladder = {
+        (point.backend, point.world_size, point.calls, round(point.total_bytes / point.calls))
+        for point in analysis.call_sizes
+    }
+
+    def is_shown(case: Case) -> bool:
+        is_point = (case.backend, case.world_size, case.depth, case.size_bytes) in ladder
+        kind = (case.op, case.metric, case.call)
+        return not OPERATIONS[case.op].trains and not (is_point and kind == ("all_reduce", "pipelined", "async"))
+
+    summaries = tuple(summary for summary in analysis.summaries if is_shown(summary.case))
+    if len(summaries) == len(analysis.summaries):
+        return run, analysis
+    samples = [samples for samples in run.samples if is_shown(samples.case)]
+    return replace(run, samples=samples), replace(analysis, summaries=summaries)
+
+
+def unexplained(scenarios: Sequence[ScenarioAnalysis]) -> list[str]:
+    """A sentence on each scenario with strategies whose split does not add up to what they expose."""
+    lines = []
+    for title, scenario in zip(_titles(scenarios), scenarios, strict=True):
+        names = [short_name(result.label) for result in scenario.results if result.adds_up is False]
+        if names:
+            where = f"{title}: " if len(scenarios) > 1 else ""
+            lines.append(f"{where}the split of {', '.join(names)} does not add up to comm_time")
+    return lines
+
+
+def invariants(scenarios: Sequence[ScenarioAnalysis]) -> str:
+    """One row for each invariant: how many strategies keep it, which violate it, why it does not apply to others."""
+    checks = []
+    for title, scenario in zip(_titles(scenarios), scenarios, strict=True):
+        where = f" ({title})" if len(scenarios) > 1 else ""
+        names = names_of(scenario)
+        checks += [(names[result.label] + where, check) for result in scenario.results for check in result.checks]
+    rows = []
+    for invariant in dict.fromkeys([*INVARIANTS, *(check.invariant for _, check in checks)]):
+        alike = [(strategy, check) for strategy, check in checks if check.invariant == invariant]
+        kept = {strategy for strategy, check in alike if check.ok}
+        violations = [(strategy, check) for strategy, check in alike if check.ok is False]
+        violating = {strategy for strategy, _ in violations}
+        # A strategy checked in several launches keeps an invariant if it violates it in none of them.
+        holds = str(len(kept - violating)) if alike else "not checked"
+        reasons = Counter(
+            check.text for strategy, check in alike if check.ok is None and strategy not in kept | violating
+        )
+        rows.append(
+            [
+                invariant,
+                INVARIANTS.get(invariant, NOTHING),
+                holds,
+                _listed(f"{strategy}: {check.text}" for strategy, check in violations),
+                _listed(f"{count} × {text}" for text, count in reasons.items()),
+            ]
+        )
+    headers = ["invariant", "what must hold", "holds of", "VIOLATED by", "does not apply"]
+    return markdown.table(rows, headers, "llrll")
+
+
+def scaling(points: Sequence[ScalingPoint]) -> str:
+    """Throughput, speed-up and efficiency over numbers of ranks; one table for each model, backend and the like."""
+    tables: dict[str, list[list[str]]] = {}
+    for point in points:
+        case, efficiency = point.case, f"100 (base: {ranks_text(point.base_ranks)})"
+        if point.efficiency is not None:
+            limits = ends(point.efficiency)
+            efficiency = percent(point.efficiency.value)
+            efficiency += f" [{percent(limits[0])} – {percent(limits[1])}]" if limits else ""
+        row = [short_name(point.label), str(case.world_size), seconds(point.step.value)]
+        row += [f"{point.examples_per_s.value:.3g}", f"{point.speed_up:.2f}", efficiency]
+        link = [f"link {case.link}"] if case.link else []
+        title = SEPARATOR.join([case.model, case.backend, f"batch {case.batch} a rank", *_how(case), *link])
+        tables.setdefault(title, []).append(row)
+    headers = ["strategy", "ranks", "step_time", "examples/s", "speed-up", "efficiency, %"]
+    parts = [f"**{title}**\n\n{markdown.table(rows, headers, 'lrrrrr')}" for title, rows in tables.items()]
+    return "\n\n".join([*parts, SCALING]) if parts else ""
+
+
+def call_sizes(points: Sequence[CallSize]) -> str:
+    """The same bytes in more and more calls: the time of all calls, and its ratio to the fastest point."""
+    ladders: dict[tuple[str, int, int], list[CallSize]] = {}
+    for point in sorted(points, key=lambda point: point.calls):
+        backend = f"{point.backend} {point.options}".rstrip()
+        ladders.setdefault((backend, point.world_size, point.total_bytes), []).append(point)
+    rows = [
+        [
+            backend,
+            str(world),
+            format_bytes(total),
+            str(point.calls),
+            format_rounded_bytes(total // point.calls),
+            f"{seconds(point.time.value)} {bounds(point.time) if ends(point.time) else ''}".rstrip(),
+            f"{point.time.value / min(other.time.value for other in ladder):.1f}",
+        ]
+        for (backend, world, total), ladder in ladders.items()
+        for point in ladder
+    ]
+    headers = ["backend", "ranks", "bytes", "calls", "bytes a call", "time of all calls", "times the fastest"]
+    return markdown.table(rows, headers, "lrrrrrr")
+
+
+def method_line(run: Run) -> str:
+    """One line that says how training steps were measured; empty if there are none."""
+    steps = sorted({case.depth for case in run.plan.cases if OPERATIONS[case.op].trains})
+    if not steps:
+        return ""
+    plan, settings = run.plan, run.plan.settings
+    return (
+        f"How training steps were measured: {'–'.join(map(str, steps))} steps of a strategy between two barriers, "
+        f"slowest rank · all strategies in every round, each round in another random order, seed {settings.seed} · "
+        f"{settings.warmup_steps} steps of each beforehand · {counted(plan.launches, 'launch')} of fresh processes · "
+        f"blocks in which others used more than {plan.max_foreign_cpu:.0%} of the machine's CPU time are left out · "
+        "± is the standard deviation over rounds"
+    )
