@@ -18,7 +18,6 @@ from bench.model.records import Run
 from bench.planning import plan
 from bench.store import folders
 from bench.store.folders import Journal
-from bench.training.analyze.advisor import buckets_for
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,7 @@ class Rig:
         """One run of a configuration; raises AssertionError if any case of it failed."""
         config = models.parse(text.encode(), "proof", default_name="proof")
         seed = config.seed if config.seed is not None else secrets.randbelow(2**32)
-        planned = plan.expand(config, host.machine(), seed, advise=buckets_for)
+        planned = plan.expand(config, host.machine(), seed)
         assert not planned.skips, planned.skips[0].reason
         path = folders.create(self.folder, planned, text.encode(), {})
         launches: list[Any] = []

@@ -13,12 +13,12 @@ import torch.distributed as dist
 
 from bench.analyze.analysis import analyze
 from bench.analyze.summaries import headlines
-from bench.model.records import Case, Scenario
-from bench.model.steps import Strategy
-from bench.training.analyze import planner, runs
+from bench.model.records import Case
+from bench.training.analyze import runs
 from bench.training.analyze.runs import stretch_of
 from bench.training.analyze.steps import by_launch, estimate, rounds_of, scenarios_of
-from bench.training.planning import buckets
+from bench.training.model import Scenario, Strategy
+from bench.training.planning import buckets, planner
 from bench.training.planning import link_model as known_links
 from bench.training.planning.buckets import ReadyTimes
 from bench.training.planning.steps import shape_of

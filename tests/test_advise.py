@@ -14,19 +14,21 @@ from torch.nn.parallel import DistributedDataParallel
 
 import training_fixtures
 from bench.analyze.analysis import analyze
-from bench.model.conclusions import ExplainedAdvice, Split, StrategyResult, Summary, Verified
+from bench.model.conclusions import Summary
 from bench.model.errors import ConfigError
 from bench.model.records import Case, Failure, Run, Samples, Timings
-from bench.model.steps import REFERENCE, StepDetail, Strategy
+from bench.model.steps import StepDetail
 from bench.model.units import format_seconds
 from bench.report.markdown import fitted
 from bench.stats import intervals
 from bench.store import folders
 from bench.store.encoding import samples_to_line
-from bench.training.analyze import advisor, planner, runs
+from bench.training.analyze import runs
 from bench.training.catalog.presets import PRESETS
 from bench.training.catalog.strategies import label
-from bench.training.planning import buckets, link_model
+from bench.training.conclusions import ExplainedAdvice, Split, StrategyResult, Verified
+from bench.training.model import REFERENCE, Strategy
+from bench.training.planning import advisor, buckets, link_model, planner
 from bench.training.planning.buckets import ReadyTimes, shape_by_flops
 from bench.training.planning.link_model import AllReduceCost, LinkModel
 from bench.training.planning.steps import shape_of

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from bench.training.analyze import advisor, planner, runs
-from bench.training.analyze.planner import Box, Grid
+from bench.training.analyze import runs
 from bench.training.catalog.presets import PRESETS
-from bench.training.planning import buckets
+from bench.training.planning import advisor, buckets, planner
 from bench.training.planning.buckets import ReadyTimes, shape_by_flops
 from bench.training.planning.link_model import AllReduceCost
+from bench.training.planning.planner import Box, Grid
 from test_planner import LINK, NANOSECOND, PATIENT, curves, profiles
 
 LINKS = [(50e-6, 1e10), (1e-4, 1e8), (2e-3, 1e9), (1e-2, 1e10)]

@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 
 from bench.model.errors import BenchError
 from bench.model.steps import Gradient, RankTimeline, Timeline
-from bench.training.analyze import planner
-from bench.training.analyze.planner import exposed
 from bench.training.catalog.presets import PRESETS, find, gradients, name_of, parameters
-from bench.training.planning import buckets
+from bench.training.planning import buckets, planner
 from bench.training.planning.buckets import ReadyTimes, recorded_shape, shape_by_flops
 from bench.training.planning.link_model import AllReduceCost
+from bench.training.planning.planner import exposed
 
 LINK = AllReduceCost.of_link(2e-3, 1e9)
 NANOSECOND = 2e-9

@@ -14,11 +14,11 @@ import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
 
 from bench.analyze.analysis import analyze
-from bench.model.records import Case, Scenario
-from bench.model.steps import PARTS, Strategy
+from bench.model.records import Case
 from bench.store import folders
 from bench.training.catalog.presets import find, gradients
 from bench.training.catalog.strategies import STRATEGIES, label, strategy_of
+from bench.training.model import PARTS, Scenario, Strategy
 from bench.training.rank import models
 from bench.training.rank import runner as runners
 from bench.training.rank.runner import SYNCHRONISERS

@@ -10,8 +10,9 @@ from bench.analyze.noise import needs
 from bench.analyze.summaries import headlines, summarize
 from bench.model.conclusions import Interval, Summary
 from bench.model.records import Case, Failure, Samples
-from bench.model.steps import InvariantCheck, StepDetail, Strategy
+from bench.model.steps import InvariantCheck, StepDetail
 from bench.training.analyze.steps import NOT_YET, call_sizes, estimate, estimates
+from bench.training.model import Strategy
 from training_fixtures import FLAT_AND_NAIVE, NANO, block, case_of, run_of, run_with, samples_of, timeline, with_copies
 
 FLAT, NAIVE, DDP = Strategy("flat"), Strategy("naive"), Strategy("ddp")

@@ -16,7 +16,7 @@ from bench.analyze.compare import ONE_LAUNCH, compare_runs
 from bench.analyze.pairs import compare_sides
 from bench.model.errors import UnmeasurableError
 from bench.model.records import Failure, Skip
-from bench.model.steps import InvariantCheck, Strategy
+from bench.model.steps import InvariantCheck
 from bench.report import comparison, machine_format
 from bench.report.labels import label
 from bench.report.plots.comparison import draw_comparison
@@ -26,6 +26,7 @@ from bench.store import encoding, folders
 from bench.store.folders import Journal
 from bench.training.catalog.strategies import label as name_of
 from bench.training.catalog.strategies import strategy_of
+from bench.training.model import Strategy
 from training_fixtures import NANO, case_of, run_of, with_copies
 
 EXTRA_S = {"flat": 0.02, "naive": 0.05}

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from bench.model.records import Case, Scenario
-from bench.model.steps import Strategy
+from bench.model.records import Case
+from bench.training.model import Scenario, Strategy
 from bench.training.rank import invariants
 from bench.training.rank.invariants import CheckContext
 from bench.training.rank.transport import ProcessGroupTransport, RankInfo

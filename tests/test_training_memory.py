@@ -8,11 +8,12 @@ import torch
 
 from bench.analyze.analysis import analyze
 from bench.model.records import Case
-from bench.model.steps import RankMemory, Strategy
+from bench.model.steps import RankMemory
 from bench.planning.footprint import alone_bytes
 from bench.store import folders
 from bench.training.analyze.steps import _most
 from bench.training.catalog.presets import find, gradients
+from bench.training.model import Strategy
 from bench.training.planning.steps import rank_bytes, scenarios_of
 from bench.training.rank.memory import peaks
 from bench.training.report import cs336

@@ -11,9 +11,9 @@ from matplotlib.patches import Rectangle
 
 import training_fixtures as invented
 from bench.model.conclusions import Analysis, Diagnosis, Interval
-from bench.model.steps import Strategy
 from bench.report.plots import MOST_TRAINING_PAGES, PICTURES, draw
 from bench.report.plots.figures import STYLE
+from bench.training.model import Strategy
 from bench.training.report import plots as training
 
 RUN = invented.run()

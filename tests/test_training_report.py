@@ -14,11 +14,13 @@ import pytest
 
 import training_fixtures as invented
 from bench.analyze.analysis import analyze
-from bench.model.conclusions import NO_INTERVAL, AAPair, Analysis, CallSize, Diagnosis, Interval, ScenarioAnalysis
+from bench.model.conclusions import NO_INTERVAL, Analysis, Diagnosis, Interval
 from bench.model.records import Case, Machine
-from bench.model.steps import InvariantCheck, Link, Strategy
+from bench.model.steps import InvariantCheck, Link
 from bench.report import document, listings, machine_format, markdown, nccl_tests
 from bench.training.catalog.strategies import label, strategy_of
+from bench.training.conclusions import AAPair, CallSize, ScenarioAnalysis
+from bench.training.model import Strategy
 from bench.training.report import cs336
 from bench.training.report import steps as training
 from conftest import samples

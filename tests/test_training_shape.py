@@ -6,10 +6,11 @@ from dataclasses import replace
 import pytest
 
 from bench.analyze.analysis import analyze
-from bench.model.records import Case, Machine, Scenario
-from bench.model.steps import REFERENCE, Link, Strategy
+from bench.model.records import Case, Machine
+from bench.model.steps import Link
 from bench.store import folders
 from bench.training.catalog.strategies import strategy_of, unsupported
+from bench.training.model import REFERENCE, Scenario, Strategy
 from bench.training.planning import buckets
 from bench.training.planning.buckets import ReadyTimes
 from bench.training.planning.link_model import AllReduceCost

@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 import training_fixtures as invented
-from bench.model.steps import CallRecord, Strategy
+from bench.model.steps import CallRecord
+from bench.training.model import Strategy
 from bench.training.report.trace import computing, lanes, trace
 
 SCENARIO = invented.comparison()

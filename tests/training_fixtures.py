@@ -9,46 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.model.conclusions import (
-    AAPair,
-    Advice,
-    Analysis,
-    CallSize,
-    Diagnosis,
-    Interval,
-    PlanPrediction,
-    ScenarioAnalysis,
-    Split,
-    StrategyResult,
-    Summary,
-)
-from bench.model.records import (
-    Case,
-    Failure,
-    Launch,
-    Plan,
-    Run,
-    Samples,
-    Sampling,
-    Scenario,
-    Settings,
-    Skip,
-    Timings,
-    Usage,
-)
-from bench.model.steps import (
-    PARTS,
-    REFERENCE,
-    CallRecord,
-    InvariantCheck,
-    Link,
-    RankTimeline,
-    StepDetail,
-    Strategy,
-    Timeline,
-)
+from bench.model.conclusions import Analysis, Diagnosis, Interval, Summary
+from bench.model.records import Case, Failure, Launch, Plan, Run, Samples, Sampling, Settings, Skip, Timings, Usage
+from bench.model.steps import CallRecord, InvariantCheck, Link, RankTimeline, StepDetail, Timeline
 from bench.training.catalog.presets import PRESETS, gradients
 from bench.training.catalog.strategies import label, reference_of, text_of
+from bench.training.conclusions import AAPair, Advice, CallSize, PlanPrediction, ScenarioAnalysis, Split, StrategyResult
+from bench.training.model import PARTS, REFERENCE, Scenario, Strategy
 
 STEPS = 5
 SCENARIO = Scenario(

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from bench.analyze.consistency import findings as inconsistencies
 from bench.analyze.links import matrices, slow_ranks_and_links
 from bench.analyze.model import bounds, fits, hardware_bounds
+from bench.analyze.parts import parts
 from bench.analyze.ranks import late_ranks
 from bench.analyze.recorded import recorded_job
 from bench.analyze.replay import replayed_steps
@@ -17,19 +18,18 @@ from bench.analyze.summaries import choice_changes, summarize
 from bench.analyze.warnings import incomplete, warnings_of
 from bench.catalog.operations import OPERATIONS, cycle
 from bench.model.conclusions import Analysis, Diagnosis
-from bench.model.records import Run
-from bench.training.analyze.steps import call_sizes, scaling, scenarios, trains
+from bench.model.records import Case, Run
 
 NOBODY_LATE = "no rank is late"
 
 
 def analyze(run: Run) -> Analysis:
-    """Everything that follows from one run, but advice on buckets, which `advise` adds."""
+    """Everything that follows from one run."""
     summaries = summarize(run)
     diagnosis = diagnose(run)
     recorded = recorded_job(run.recording) if run.recording is not None else None
-    of_steps = scenarios(run, summaries)
     missing = incomplete(run)
+    of_packages = {name: part.analyze(run, summaries) for name, part in parts().items()}
     return Analysis(
         summaries=tuple(summaries),
         warnings=(*([missing] if missing else []), *warnings_of(run, summaries)),
@@ -41,9 +41,8 @@ def analyze(run: Run) -> Analysis:
         choices=tuple(choice_changes(summaries)),
         recorded=recorded,
         replayed=tuple(replayed_steps(run, recorded)),
-        scenarios=of_steps,
-        scaling=scaling(of_steps),
-        call_sizes=call_sizes(summaries),
+        of_packages=of_packages,
+        own_cases=frozenset(case for name, part in parts().items() for case in part.own_cases(run, of_packages[name])),
         stalls=gloo_stalls(summaries),
         incomplete=missing,
     )
@@ -58,18 +57,21 @@ def diagnose(run: Run) -> Diagnosis:
     measured = [s.case for s in run.samples if s.failure is None and s.timed is not None]
     if not measured:
         silent.append("nothing was measured, so nobody can be named")
-    elif not late and any(case.world_size > 1 and cycle(case) == 1 and not trains(case) for case in measured):
+    elif not late and any(
+        case.world_size > 1 and cycle(case) == 1 and not OPERATIONS[case.op].round_by_round for case in measured
+    ):
         silent.append(NOBODY_LATE)
-    if any(case.world_size > 1 and trains(case) for case in measured):
-        silent.append(
-            "training steps: their ranks are not tested, because they leave a barrier together and then compute; the "
-            "split of a step has the time that ranks wait for the last one"
-        )
+    silent += [text for part in parts().values() for text in part.untested(measured)]
     if not any(OPERATIONS[case.op].paired for case in measured):
         silent.append("links were not tested: `collbench run pairs`")
     elif not slow and not silent:
         silent.append("no rank and no link is slow")
     return Diagnosis((*late, *slow), tuple(silent))
+
+
+def _tells_who_is_late(case: Case) -> bool:
+    """Whether all its ranks make the same calls, and nothing between them."""
+    return case.world_size > 1 and cycle(case) == 1 and not OPERATIONS[case.op].round_by_round
 
 
 def _untold(run: Run, late: bool) -> Iterable[str]:

@@ -1,6 +1,6 @@
 """Compare two runs: a verdict on each common case and on the whole, and what else differs between them.
 
-In: two runs and their summaries. Out: a `Comparison`, with its warnings. Of training steps also how their exposed
+In: two runs and their summaries. Out: a `Comparison`, with its warnings. Of cases that compute also how their exposed
 communication changed. This module matches the cases; `verdicts` decides. A measured case without a partner is listed
 with the reason, never dropped silently. Prints nothing.
 """
@@ -14,6 +14,8 @@ from operator import attrgetter
 import numpy as np
 
 from bench.analyze.occasions import FEWEST_OCCASIONS, occasions
+from bench.analyze.parts import NOT_YET, exposed_of, parts
+from bench.analyze.round_series import LAUNCHES_FOR_INTERVAL, estimate, means
 from bench.analyze.sessions import differences, facts_of, machine_of
 from bench.analyze.summaries import headlines
 from bench.model.comparisons import Change, Comparison, ExposedChange, Judgement, Unpaired
@@ -25,13 +27,12 @@ from bench.stats import intervals, verdicts
 from bench.stats.intervals import Floats, launch_interval
 from bench.stats.verdicts import FASTER, INCONCLUSIVE, SLOWER
 from bench.store.ledger import LedgerEntry
-from bench.training.analyze import steps as training
 
 # Default of the smallest relative change that matters: a smaller one is rarely worth tracing.
 MIN_CHANGE = 0.05
 # Fields of a case that `--across` accepts. Size is not among them: time is expected to differ with size.
 AXES = ("op", "backend", "world_size", "dtype", *(option.name for option in OPTIONS))
-# A comma between two values, not one within the settings of a strategy: flat,ddp(cap_bytes=1024,options=fp16).
+# A comma between two values, not one within brackets: flat,ddp(cap_bytes=1024,options=fp16).
 COMMA = re.compile(r",(?![^()]*\))")
 ONE_LAUNCH = "one launch on a side: says nothing of how launches differ"
 NOT_ASKED = "not asked for"
@@ -103,7 +104,7 @@ def compare(
         differences=differences(facts_of(before), facts_of(after)),
         only_before=only_before,
         only_after=(*failed_before, *only_after),
-        lost=tuple(case for case in only_before if case.reason == training.NOT_YET),
+        lost=tuple(case for case in only_before if case.reason == NOT_YET),
         broken=broken,
         warnings=(
             *_of_occasions(before, after, [change.case.key for change in changes], by_occasion),
@@ -204,15 +205,16 @@ def joined(before: str, after: str) -> str:
 def absences(run: Run, axis: Axis = SAME_CASES, value: str | None = None) -> Callable[[Case], str]:
     """A function that says why the run has no time of a case with this value of the axis."""
     known = [
-        *((case, training.NOT_YET) for case in run.plan.cases),
+        *((case, NOT_YET) for case in run.plan.cases),
         *((skip.case, skip.reason) for skip in run.plan.skips),
         *((samples.case, samples.failure.text) for samples in run.samples if samples.failure is not None),
     ]
     reasons = {axis.key(case): reason for case, reason in known if axis.has(case, value)}
 
     def reason(case: Case) -> str:
-        # A skip without a strategy stands for all strategies of its scenario.
-        return reasons.get(axis.key(case)) or reasons.get(axis.key(replace(case, strategy=""))) or NOT_ASKED
+        # A skip may stand for all cases of its kind.
+        kinds = [case, *(part.whole(case) for part in parts().values())]
+        return next((reasons[axis.key(kind)] for kind in kinds if axis.key(kind) in reasons), NOT_ASKED)
 
     return reason
 
@@ -297,30 +299,13 @@ def _single(old: Summary, new: Summary, min_change: float, noise_floor: float | 
     return Change("", old.case, old.time_s, new.time_s, judgement, note)
 
 
-# ── exposed communication of training steps ──────────────────────────────────────────────────────
-def exposed_of(run: Run) -> dict[Case, tuple[training.Series, float]]:
-    """Of each case that differs from its reference: exposed communication in each round, and its scenario's noise.
-
-    Both are seconds a step. The noise is what two copies of one strategy differ by.
-    """
-    exposed = {}
-    for scenario, cases in training.scenarios_of(run).items():
-        rounds = training.rounds_of(run, scenario)
-        differences_s = training.differences_of(rounds, cases)
-        apart = training.estimates(differences_s, training.levels_of(rounds, differences_s))
-        noise_s = training.noise_of(training.aa_pairs_of(apart))
-        for (case, other), series in differences_s.items():
-            if other == training.reference_case(case):
-                exposed[case] = series, noise_s
-    return exposed
-
-
+# ── exposed communication ────────────────────────────────────────────────────────────────────────
 def _exposed(before: Run, after: Run, pairs: Sequence[Pair]) -> list[ExposedChange | None]:
     """The change of each pair's exposed communication; None where a side has none."""
     olds, news = exposed_of(before), exposed_of(after)
     both = [(olds.get(old.case, ({}, 0.0)), news.get(new.case, ({}, 0.0))) for old, new in pairs]
-    enough = [min(len(old), len(new)) >= training.LAUNCHES_FOR_INTERVAL for (old, _), (new, _) in both]
-    several = [(training.means(old), training.means(new)) for (old, _), (new, _) in compress(both, enough)]
+    enough = [min(len(old), len(new)) >= LAUNCHES_FOR_INTERVAL for (old, _), (new, _) in both]
+    several = [(means(old), means(new)) for (old, _), (new, _) in compress(both, enough)]
     old_s, new_s = ([side[which] for side in several] for which in (0, 1))
     tested = iter(verdicts.differences(old_s, new_s, occasions=before.path != after.path))
     changes: list[ExposedChange | None] = []
@@ -328,7 +313,7 @@ def _exposed(before: Run, after: Run, pairs: Sequence[Pair]) -> list[ExposedChan
         if not (old and new):
             changes.append(None)
             continue
-        a, b = training.estimate(old), training.estimate(new)
+        a, b = estimate(old), estimate(new)
         difference, resolved = intervals.difference_of_intervals(a, b), False
         if over_launches:
             difference, significant = next(tested)
@@ -342,7 +327,7 @@ def _warnings(
     before: Run, after: Run, changes: Sequence[Change], broken: Sequence[Unpaired], min_change: float
 ) -> Iterable[str]:
     for run in (before, after):
-        yield from (f"{run.name}: {text}" for text in training.disturbances(run))
+        yield from (f"{run.name}: {text}" for part in parts().values() for text in part.warnings(run))
         if run.plan.settings.faults:
             kinds = ", ".join(sorted({fault.do for fault in run.plan.settings.faults}))
             yield f"faults were planted on purpose in {run.name} ({kinds}): its numbers measure nothing else"

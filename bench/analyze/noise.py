@@ -12,13 +12,14 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import stdtrit
 
+from bench.analyze.parts import samples_that_count
 from bench.analyze.sessions import machine_of
 from bench.catalog.backends import BACKENDS
+from bench.catalog.operations import OPERATIONS
 from bench.model.conclusions import Analysis, Need, NeedsInAll, Summary
 from bench.model.records import Case, Run, Samples, Timings
 from bench.stats.intervals import CONFIDENCE, FEWEST_BLOCKS, Floats, block_means
 from bench.store.ledger import CaseNoise, LedgerEntry
-from bench.training.analyze.steps import samples_that_count, trains
 
 # With fewer launches nothing is claimed (docs/method.md); more are not practical.
 FEWEST_LAUNCHES, MOST_LAUNCHES = 4, 1000
@@ -134,7 +135,9 @@ def _pilot(summary: Summary, samples: Sequence[Samples], run: Run) -> _Pilot | s
         blocks_s / blocks,
         max(0.0, wall_s - blocks_s) + BACKENDS[summary.case.backend].start_s / cases_together,
         in_block,
-        np.array([blocks]) if trains(summary.case) else np.unique(np.floor(np.geomspace(FEWEST_BLOCKS, most, 100))),
+        np.array([blocks])
+        if OPERATIONS[summary.case.op].round_by_round
+        else np.unique(np.floor(np.geomspace(FEWEST_BLOCKS, most, 100))),
     )
 
 
@@ -178,7 +181,9 @@ def _in_all(of_cases: Sequence[Need], pilots: Sequence[_Pilot], precision: float
     return NeedsInAll(
         seconds=seconds,
         launches=int(launches[best]) if known else None,
-        seconds_per_case=None if all(trains(pilot.case) for pilot in pilots) else float(TIMES_S[best]),
+        seconds_per_case=None
+        if all(OPERATIONS[pilot.case.op].round_by_round for pilot in pilots)
+        else float(TIMES_S[best]),
         uniform_s=uniform,
         budget_s=BUDGET_MARGIN * seconds,
     )

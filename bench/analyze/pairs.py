@@ -15,7 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.analyze.compare import Label, absences, exposed_of, joined, moved_text
+from bench.analyze.compare import Label, absences, joined, moved_text
+from bench.analyze.parts import exposed_of, parts, samples_that_count
+from bench.analyze.round_series import estimate
 from bench.analyze.sessions import differences, facts_of
 from bench.catalog.operations import OPERATIONS
 from bench.model.comparisons import Change, Comparison, ExposedChange, Judgement, Unpaired
@@ -25,8 +27,6 @@ from bench.model.units import counted
 from bench.stats import spending, verdicts
 from bench.stats.intervals import Floats, launch_interval
 from bench.stats.verdicts import ERROR_RATE, FASTER, INCONCLUSIVE, SAME, SAME_RATE, SLOWER, Levels
-from bench.training.analyze import steps as training
-from bench.training.catalog.strategies import strategy_of
 
 # Numbers of pairs at which there is a verdict; there is one more where the budget ends.
 LOOKS = (6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384)
@@ -46,7 +46,7 @@ Looks = Sequence[tuple[int, float]]
 
 @dataclass(frozen=True, slots=True)
 class TimedCase:
-    """One case on one side. name: for people. exposed: of training steps, exposed communication in each round."""
+    """One case on one side. name: for people. exposed: exposed communication in each round, if any."""
 
     case: Case
     name: str
@@ -149,13 +149,13 @@ def _index(pairs: Mapping[str, Sequence[int]], ratios: Mapping[str, Floats]) -> 
 def timed_cases(measured: Sequence[Samples], plan: Plan, label: Label) -> list[TimedCase]:
     """The cases of a side, measured or not yet. label: of a case, for people.
 
-    Second copies of a strategy are left out: they show the noise of a run.
+    Controls are left out: they show the noise of a run.
     """
     run = Run(Path(), {}, plan, [], list(measured))
     launches: dict[Case, dict[int, Floats]] = {
-        case: {} for case in plan.cases if not (training.trains(case) and strategy_of(case.strategy).again)
+        case: {} for case in plan.cases if not any(part.is_control(case) for part in parts().values())
     }
-    for samples in training.samples_that_count(run):
+    for samples in samples_that_count(run):
         if samples.case in launches and samples.failure is None and samples.timed is not None:
             launches[samples.case][samples.launch] = samples.timed.slowest_s
     exposed = exposed_of(run)
@@ -303,10 +303,7 @@ def _left_out(cases: Sequence[PairedCase]) -> Iterable[str]:
     """Why cases that were measured have no verdict."""
     few = [case.name for case in cases if not _failed(case.a, case.b) and not _failed(case.b, case.a)]
     if few:
-        yield (
-            f"no verdict without two pairs that count, which a busy machine prevents for steps of training: "
-            f"{'; '.join(few)}"
-        )
+        yield (f"no verdict without two pairs that count, which a busy machine can prevent: {'; '.join(few)}")
 
 
 def _failed(side: TimedCase, other: TimedCase) -> bool:
@@ -334,6 +331,6 @@ def _exposed(cases: Sequence[PairedCase], count: int, levels: Levels) -> list[Ex
             changes.append(None)
             continue
         difference, significant = next(tested)
-        before, after = (training.estimate({number: side[number] for number in numbers}) for side in (a, b))
+        before, after = (estimate({number: side[number] for number in numbers}) for side in (a, b))
         changes.append(ExposedChange(before, after, difference, significant and len(numbers) >= FEWEST_PAIRS))
     return changes

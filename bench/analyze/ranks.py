@@ -5,7 +5,7 @@ named: what counts is which rank begins last (or, without a common clock, which 
 operation, because it waits for no other; operations with a root are then left out). So it is with what other tools
 measured, where they time each call of each rank apart (`Aggregate.apart`). On GPUs, what counts is when a
 rank's device is ready: who waits least, just before the calls, for the others is last (`Timings.wait_ns`); stamps of
-the host say nothing of a device. Training steps are left out: their ranks leave a barrier together, and then compute.
+the host say nothing of a device. Cases in which ranks compute are left out: they leave a barrier together.
 Where a rank runs differs between launches: a finding that chance could have made in so few of them says "in this
 launch".
 
@@ -112,7 +112,7 @@ def _tells_who_is_last(samples: Samples, clocks: Clocks) -> bool:
     if samples.aggregate is not None:
         each_rank = len(samples.aggregate.each_s) == case.world_size
         return samples.aggregate.apart and each_rank and case.groups == "world" and not rooted
-    if timed is None or timed.arrivals_ns is None or OPERATIONS[case.op].trains:
+    if timed is None or timed.arrivals_ns is None or OPERATIONS[case.op].round_by_round:
         return False
     return not rooted or timed.wait_ns is not None or clocks.aligned(samples) is not None
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from bench.catalog.operations import OPERATIONS
+from bench.analyze.parts import parts
 from bench.model.records import NOT_AVAILABLE, Json, Run, Samples, Sampling, Timings
 from bench.store.ledger import MachineIdentity
 
@@ -64,11 +64,6 @@ def facts_of(run: Run) -> Facts:
             "launches": str(run.plan.launches),
         }
     settings = run.plan.settings
-    of_steps = {
-        "rounds": str(settings.rounds),
-        "warmup_steps": str(settings.warmup_steps),
-        "max_foreign_cpu": f"{run.plan.max_foreign_cpu:g}",
-    }
     return {
         "measured by": "CollBench",
         "aggregation": "maximum over ranks, mean over iterations",
@@ -77,7 +72,7 @@ def facts_of(run: Run) -> Facts:
         "launches": str(run.plan.launches),
         "pool_bytes": str(settings.pool_bytes),
         "planted faults": str(len(settings.faults)),
-        **(of_steps if any(OPERATIONS[case.op].trains for case in run.plan.cases) else {}),
+        **{name: value for part in parts().values() for name, value in part.facts(run).items()},
     }
 
 

@@ -14,15 +14,16 @@ from itertools import pairwise
 
 import numpy as np
 
+from bench.analyze.parts import samples_that_count
 from bench.analyze.sessions import Aligned, Clocks, launches_of
 from bench.catalog import operations
+from bench.catalog.operations import OPERATIONS
 from bench.model.conclusions import Interval, Summary
 from bench.model.records import Case, Failure, Json, Run, Samples, Timings, case_order
 from bench.model.units import counted, format_bytes, format_modes
 from bench.stats import intervals
 from bench.stats.intervals import Floats
 from bench.stats.series import common_mode, outliers, over_launches, steady
-from bench.training.analyze.steps import samples_that_count, trains
 
 # Below this multiple of the distance of two stamps with nothing between them, the clock is part of the number.
 TIMER_LIMIT = 20
@@ -106,10 +107,10 @@ def _headline(case: Case, launches: list[Samples], failures: tuple[Failure, ...]
 def _one_series(case: Case) -> bool:
     """Whether its iterations are one series in time, in which a second mode or a change of level means something.
 
-    Iterations of different rounds or groups are different operations; and blocks of training steps are few, with all
-    other strategies between two of them.
+    Iterations of different rounds or groups are different operations; and what is compared round by round has few
+    blocks, with all other cases between two of them.
     """
-    return operations.cycle(case) == 1 and not trains(case)
+    return operations.cycle(case) == 1 and not OPERATIONS[case.op].round_by_round
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +144,7 @@ def _summary(
     time_s = launches[0].interval if len(launches) == 1 else intervals.launch_interval(means)
     near, far = outliers(series)
     fastest, skew, pure = _of_ranks(launches)
-    if trains(case):  # ranks leave the barrier together; what they wait for is a part of the step
+    if OPERATIONS[case.op].round_by_round:  # ranks leave the barrier together; what they wait for is a part of the case
         skew = pure = None
     hosts = [(launch.timings.host_ns, launch.timings.calls) for launch in launches]
     host_times = [float(np.mean(ns.max(axis=1) / calls)) / 1e9 for ns, calls in hosts if ns is not None]
@@ -173,7 +174,7 @@ def _summary(
         steady=not _one_series(case) or all(map(steady, series)),
         timer_s=max(timers) / 1e9 if timers else None,
         floor_s=max(floors) / 1e9 if floors else None,
-        asked=None if trains(case) else asked,  # a fixed number of rounds
+        asked=None if OPERATIONS[case.op].round_by_round else asked,  # a fixed number of rounds
         reached=float(np.mean([launch.interval.relative_half_width for launch in launches]))
         if all(launch.interval.known for launch in launches)
         else None,

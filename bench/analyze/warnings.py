@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from bench.analyze.model import impossible
+from bench.analyze.parts import parts
 from bench.analyze.sessions import launches_of
 from bench.analyze.summaries import FOREIGN_CPU_LIMIT
 from bench.catalog.backends import BACKENDS
@@ -16,7 +17,6 @@ from bench.catalog.operations import OPERATIONS
 from bench.model.conclusions import Summary
 from bench.model.records import NOT_AVAILABLE, Json, Run
 from bench.model.units import format_bytes, format_share
-from bench.training.analyze.steps import disturbances
 
 # Load average per core before the start above which the machine was not idle.
 LOAD_LIMIT = 0.25
@@ -62,7 +62,7 @@ def warnings_of(run: Run, summaries: Sequence[Summary]) -> list[str]:
         *_of_the_import(run),
         *run.warnings,
         *_of_health(run),
-        *disturbances(run),
+        *(text for part in parts().values() for text in part.warnings(run)),
         *_of_the_samples(summaries),
         *_of_the_launches(run),
         *_of_polling(run, session),

@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from bench.bits.planning import place
-from bench.launch.ranks import RANK, Starter
+from bench.bits.planning import BitsJob, place
+from bench.launch.ranks import Starter
 from bench.launch.supervisor import watch
 from bench.launch.turns import drive
 from bench.model.errors import MpirunError, RankError, UnmeasurableError
@@ -42,10 +42,10 @@ def _results(plan: Plan, launch: Launch, launcher: Starter, folder: Path) -> lis
     folder.mkdir()
     lines: list[Json] = []
     settings = plan.settings.needed_by(launch.cases)
-    job = Job(launch, settings, os.devnull, bits=str(folder))
+    job = BitsJob(Job(launch, settings, os.devnull), str(folder))
     requested = time.monotonic()
     try:
-        ranks = launcher.start(launch.world_size, RANK, job)
+        ranks = launcher.start(launch.world_size, "bench.bits.rank:main", job)
     except (MpirunError, RankError) as error:
         raise UnmeasurableError(f"{launch.backend}, {counted(launch.world_size, 'rank')}: {error}") from None
     try:

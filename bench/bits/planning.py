@@ -5,7 +5,7 @@ rank sends. The data of a rank begin alike in messages of all sizes: the element
 each share of a larger one, so that their results differ only in how the library cuts the message.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from bench.catalog.dtypes import DTYPES
 from bench.catalog.operations import OPERATIONS, ranks_together
-from bench.model.records import OPTIONS, Case
+from bench.model.records import OPTIONS, Case, Job
 
 Values = NDArray[np.float64]
 
@@ -30,6 +30,19 @@ VARIED = {
 _SHARES = {"reduce_scatter", "reduce_scatter_list", "scatter", "all_to_all", "all_to_all_list"}
 
 
+@dataclass(frozen=True, slots=True)
+class BitsJob:
+    """What every rank is told. folder: into which it writes the results of its calls; it times none of them."""
+
+    job: Job
+    folder: str
+
+    @property
+    def log(self) -> str:
+        """The file into which ranks print."""
+        return self.job.log
+
+
 def place(folder: Path, position: int) -> Path:
     """The folder of the raw results of a launch, in that of all. position: of the launch in the plan."""
     return folder / f"launch-{position}"
@@ -38,7 +51,7 @@ def place(folder: Path, position: int) -> Path:
 def uncomparable(case: Case) -> str | None:
     """Why the results of a case are not compared; None if they are."""
     operation = OPERATIONS[case.op]
-    if not operation.pooled or operation.recorded or operation.trains:
+    if not operation.pooled or operation.recorded or operation.rank is not None:
         return "it has no buffers whose bits could be compared"
     if case.op == "all_to_all_uneven" or case.splits:
         return "its parts are uneven: smaller messages are no part of larger ones"

@@ -1,6 +1,6 @@
 """Make each case's call twice on data whose sums are rounded, and keep hashes and bits of what this rank received.
 
-In: a launch's cases, a joined `Group`, its `Arena`. Out: for each case a message with the hashes of all ranks, and
+In: a `BitsJob`. Out: for each case a message with the hashes of all ranks, and
 files with the raw results, which the parent reads only where hashes differ:
 
     FOLDER/<case>-<rank>       what the first call gave, part after part
@@ -19,13 +19,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bench.bits.planning import BLOCK, CALLS, sent, shares
+from bench.bits.planning import BLOCK, CALLS, BitsJob, sent, shares
 from bench.catalog.dtypes import DTYPES
 from bench.catalog.operations import room_bytes
-from bench.model.records import Case, Fault, Job, Json
+from bench.model.records import Case, Fault, Json
+from bench.planning.footprint import arena_bytes
 from bench.protocol.rank_context import RankContext
+from bench.rank import process_group
 from bench.rank.collectives import CallArguments, Transfer
 from bench.rank.group import Group
+from bench.rank.main import buffers_of, entered
+from bench.rank.process import facts, run_rank, wait_to_begin
 from bench.rank.tensors import Arena, turns
 
 # What a buffer holds before the call, in every byte: no data have it.
@@ -35,14 +39,29 @@ TOGETHER = 16
 DIGEST_BYTES = 8
 
 
-def compare(context: RankContext, job: Job, group: Group, arena: Arena) -> None:
+def main(context: RankContext, job: BitsJob) -> None:
+    """Entry of a rank's process; never returns."""
+    run_rank(context, job.log, lambda: _work(context, job))
+
+
+def _work(context: RankContext, bits: BitsJob) -> Json:
+    job = bits.job
+    with process_group.plain_objects(), entered(context, job) as group:
+        wait_to_begin(context, group, lambda: facts(group, job.launch.backend))
+        with buffers_of(job, group, max(arena_bytes([case], 0) for case in job.launch.cases)) as arena:
+            _compare(context, bits, group, arena)
+    return {}
+
+
+def _compare(context: RankContext, bits: BitsJob, group: Group, arena: Arena) -> None:
     """Make the calls of all cases, and send a line for each."""
+    job = bits.job
     for first in range(0, len(job.launch.cases), TOGETHER):
         cases, own = job.launch.cases[first : first + TOGETHER], []
         for position, case in enumerate(cases, first):
             context.enters(position)
             arena.clear()
-            own.append(_results(case, position, job, group, arena))
+            own.append(_results(case, position, bits, group, arena))
             context.tick()
         gathered = group.gather(own, list[dict[str, Any]])
         for case, results in zip(cases, zip(*gathered, strict=True), strict=True):
@@ -51,8 +70,9 @@ def compare(context: RankContext, job: Job, group: Group, arena: Arena) -> None:
                 context.send({"kind": "sampled", "failure": None}, line)
 
 
-def _results(case: Case, position: int, job: Job, group: Group, arena: Arena) -> Json:
+def _results(case: Case, position: int, bits: BitsJob, group: Group, arena: Arena) -> Json:
     """Hashes of each call's result; how many elements each part has; how many that were only moved are wrong."""
+    job = bits.job
     subgroup = group.subgroup(case)
     transfer = turns(case, subgroup)[0]
     itemsize = DTYPES[case.dtype].itemsize
@@ -75,7 +95,7 @@ def _results(case: Case, position: int, job: Job, group: Group, arena: Arena) ->
         for fault in job.settings.faults:
             if _is_for(fault, case, job.launch.number, group.rank, number) and len(received[-1]):
                 received[-1][fault.iteration % len(received[-1])] ^= 1
-    folder, name = Path(job.bits), f"{position}-{group.rank}"
+    folder, name = Path(bits.folder), f"{position}-{group.rank}"
     (folder / name).write_bytes(received[0].tobytes())
     if not np.array_equal(received[0], received[1]):
         (folder / f"{name}-1").write_bytes(received[1].tobytes())

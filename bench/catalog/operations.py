@@ -6,13 +6,14 @@ Definitions are those of nccl-tests' PERFORMANCE.md, so that numbers can be comp
 share, size counts all n shares.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from bench.catalog import splits
 from bench.catalog.dtypes import BYTES, dtype_named
+from bench.catalog.operation import NO_BUFFERS, SYNC, Operation
+from bench.catalog.packages import PACKAGES
 from bench.catalog.subgroups import divide, group_size
-from bench.model.records import OPTIONS, Case, Option
+from bench.model.records import OPTIONS, Case
 
 # Every buffer begins at a multiple of this, in bytes, and so does what is received behind what is sent.
 ALIGNMENT = 512
@@ -20,61 +21,6 @@ ALIGNMENT = 512
 PACK_BYTES = 16
 # Tensors in a coalesced all-reduce: as many as a bucket of gradients has in a small training step.
 COALESCED_PIECES = 8
-# Options of all operations that steps of training have, too: how they are timed, and what holds for the process.
-OF_STEPS = ("metric", "depth", "scheduling", "settings", "oversubscribed")
-
-
-@dataclass(frozen=True, slots=True)
-class Operation:
-    """One collective. Functions take n, the number of ranks in its group.
-
-    size_means: what `size_bytes` counts, in words.
-    bus_factor: factor from algorithm to bus bandwidth (busbw = algbw * factor); None if no data is moved.
-    buffers: bytes that a rank holds out of place, as multiples of the size and of a share (1/n); in place one size.
-    pieces: number of equal pieces into which the size must divide; other sizes are rounded down.
-    reduces: whether it takes a reduce op. rooted: whether it has a root.
-    placements: "in" place, "out" of place, or both; the first is the usual one. calls: "sync", and "async" if torch
-        has an asynchronous call.
-    typed: whether it has a dtype; False for Python objects and if no data is moved. sized: whether it has a size.
-    fewest_ranks: smallest number of ranks that it needs.
-    paired: ranks call it in pairs, round by round (`rounds`). Iterations of different rounds cannot be pooled, so such
-        an operation has no pipelined metric.
-    torch_only: why MPI has no such call; empty if it has one (`bench/rank/mpi.py`).
-    splits: whether what a rank sends can be divided unevenly. recorded: whether it makes the calls of a recorded job.
-    startup: whether it is what a job does before its first call; once: whether a launch does it only once.
-    trains: whether it is a step of training, whose case has a strategy, a model and the like.
-    """
-
-    name: str
-    size_means: str
-    bus_factor: Callable[[int], float] | None = lambda n: 1.0
-    buffers: tuple[int, int] = (2, 0)
-    pieces: Callable[[int], int] = lambda n: 1
-    reduces: bool = False
-    rooted: bool = False
-    placements: tuple[str, ...] = ("out",)
-    calls: tuple[str, ...] = ("sync", "async")
-    typed: bool = True
-    sized: bool = True
-    fewest_ranks: int = 1
-    paired: bool = False
-    torch_only: str = ""
-    splits: bool = False
-    recorded: bool = False
-    startup: bool = False
-    once: bool = False
-    trains: bool = False
-
-    @property
-    def pooled(self) -> bool:
-        """Whether its calls use the buffers of a pool; Python objects, and what moves no data, have none."""
-        return self.typed and self.sized
-
-    def has(self, option: Option) -> bool:
-        """Whether its cases have the option."""
-        if self.trains and not option.of:
-            return option.name in OF_STEPS
-        return not option.of or bool(getattr(self, option.of))
 
 
 def _others(n: int) -> float:
@@ -91,12 +37,17 @@ def _ranks(n: int) -> int:
     return n
 
 
+def _recorded_stamps(case: Case) -> int:
+    """Start and duration of each call of a replay, where there are several."""
+    calls = int(case.recording.partition(":")[2] or 1)
+    return 2 * calls if calls > 1 else 0
+
+
 ALL_SHARES = "bytes of all n shares: each rank contributes 1/n of it"
 A_RANKS = "bytes that each rank contributes and receives"
-ONCE, WITH_SHARE, NOTHING = (1, 0), (1, 1), (0, 0)
-SYNC, IN, IN_OUT, OUT_IN = ("sync",), ("in",), ("in", "out"), ("out", "in")
+ONCE, WITH_SHARE, NOTHING = (1, 0), (1, 1), NO_BUFFERS
+IN, IN_OUT, OUT_IN = ("in",), ("in", "out"), ("out", "in")
 REPLAY = "replay"
-TRAINING_STEP = "training_step"
 
 OPERATIONS = {
     operation.name: operation
@@ -172,10 +123,7 @@ OPERATIONS = {
         Operation(
             REPLAY, "bytes of the buffers that the calls of a recorded job use on a rank", None, ONCE,
             calls=SYNC, placements=IN, typed=False, recorded=True, torch_only="it makes the calls of torch.distributed",
-        ),
-        Operation(
-            TRAINING_STEP, "nothing: the model says how many bytes of gradients are sent", None, NOTHING,
-            calls=SYNC, sized=False, trains=True, torch_only="it trains with torch.distributed",
+            inner_stamps=_recorded_stamps,
         ),
         # The pickled object is a few bytes larger than the size, and its length is sent before it.
         Operation(
@@ -194,13 +142,14 @@ OPERATIONS = {
             "scatter_object", "bytes of the root's Python objects, of which each rank receives one",
             _others, NOTHING, _ranks, rooted=True, calls=SYNC, typed=False,
         ),
+        *(operation for package in PACKAGES for operation in package.operations),
     )
 }  # fmt: skip
 
 
-# Those that are one call of a library: neither replays of many, nor steps, nor what a job does before its first call.
+# Those that are one call of a library: neither replays of many, nor what a package or a job's beginning does.
 CALLS = tuple(
-    name for name, operation in OPERATIONS.items() if not (operation.recorded or operation.startup or operation.trains)
+    name for name, operation in OPERATIONS.items() if not (operation.recorded or operation.startup or operation.rank)
 )
 
 

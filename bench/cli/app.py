@@ -14,17 +14,17 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from bench import __version__
+from bench.catalog.package import Verb
+from bench.catalog.packages import PACKAGES
 from bench.cli.terminal import say
 from bench.config import names
 from bench.machine import environment
-from bench.model.deferred import Deferred
 from bench.model.errors import INTERRUPTED, UNEXPECTED, BenchError
 
 RESULTS, PLOTS = Path("results"), Path("plots")
@@ -43,21 +43,6 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print one line only:
 RunName = Annotated[
     str | None, typer.Argument(help="A run: its folder or name; the newest if left out.", metavar="RUN")
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class Verb:
-    """One verb. function: "module:function" within `bench`. panel: its heading in --help. example: its words."""
-
-    function: str
-    panel: str
-    help: str
-    example: str
-
-    def load(self) -> Callable[..., int | None]:
-        """Import the module and return the function."""
-        function: Callable[..., int | None] = Deferred(self.function).value
-        return function
 
 
 # In the order of use.
@@ -85,12 +70,6 @@ VERBS = {
     ),
     "gate": Verb(
         "cli.gate:gate", "Measure", "Is every node good enough? Names those that are not, in few rounds.", "gate nccl"
-    ),
-    "bits": Verb(
-        "bits.cli:bits",
-        "Measure",
-        "Is it the same sum? Compares results bit by bit.",
-        "bits bits",
     ),
     "report": Verb(
         "cli.look:report",
@@ -128,18 +107,7 @@ VERBS = {
         "Make a run from the output of another tool.",
         "import nccl-tests all_reduce_perf.log",
     ),
-    "advise": Verb(
-        "training.cli.advise:advise",
-        "Training",
-        "Which gradients to all-reduce together on a given link.",
-        "advise --model tiny --backward 60ms --link 2ms+1GB/s",
-    ),
-    "equivalence": Verb(
-        "training.cli.equivalence:equivalence",
-        "Training",
-        "Do K ranks train the same model as one process?",
-        "equivalence",
-    ),
+    **{name: verb for package in PACKAGES for name, verb in package.verbs.items()},
 }
 
 

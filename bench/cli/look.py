@@ -7,27 +7,40 @@ import dataclasses
 import json
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bench.catalog.packages import PACKAGES
 from bench.cli.app import PLOTS, RESULTS, RunName
 from bench.cli.output import analyzed, conclude, show, show_hanging
 from bench.cli.terminal import say
+from bench.model.deferred import Deferred
 from bench.model.errors import BenchError, UnmeasurableError
 from bench.model.records import Json
 from bench.store import folders
 
+# Formats of a report on stdout, and what writes each.
+FORMATS = {
+    "markdown": Deferred("report.document:build"),
+    "csv": Deferred("report.machine_format:to_csv"),
+    "json": Deferred("report.machine_format:to_json"),
+    "junit": Deferred("report.machine_format:to_junit"),
+    "nccl-tests": Deferred("report.nccl_tests:document"),
+    **{name: writer for package in PACKAGES for name, writer in package.formats.items()},
+}
 
-class Format(StrEnum):
-    """Formats of a report on stdout."""
 
-    MARKDOWN = "markdown"
-    CSV = "csv"
-    JSON = "json"
-    JUNIT = "junit"
-    NCCL_TESTS = "nccl-tests"
-    CS336 = "cs336"
+# What `list` can list; packages add what writes theirs.
+OF_PACKAGES = {name: listing for package in PACKAGES for name, listing in package.lists.items()}
+LISTINGS = ("runs", "operations", "backends", "configs", "variables", *OF_PACKAGES)
+if TYPE_CHECKING:
+    Format = str
+    Listing = str
+else:  # typer takes the values of an option from an enum
+    Format = StrEnum("Format", [(name.upper(), name) for name in FORMATS])
+    Listing = StrEnum("Listing", [(name.upper(), name) for name in LISTINGS])
+RUNS = Listing("runs")
 
 
 class Style(StrEnum):
@@ -79,28 +92,17 @@ def report(
             if style is Style.PAPER:
                 raise BenchError(f"report --style paper: of two sides, name one of them: {path.name}:a")
             conclude_sides(path, plots is not False)
-        elif format.value in {*ComparisonFormat}:
-            print_comparison(compare_sides(path), path, ComparisonFormat(format.value))
+        elif format in {*ComparisonFormat}:
+            print_comparison(compare_sides(path), path, ComparisonFormat(format))
         else:
-            raise BenchError(f"report --format {format.value}: of two sides, name one of them: {path.name}:a")
+            raise BenchError(f"report --format {format}: of two sides, name one of them: {path.name}:a")
         return
-    from bench.report import document, machine_format, nccl_tests
-    from bench.training.report import cs336  # here: most reports do not need it
-
     result = folders.read(path)
     analysis = analyzed(result)
     if format is None:
         conclude(result, analysis, plots is not False, output, paper=style is Style.PAPER)
     else:
-        writers = {
-            Format.MARKDOWN: document.build,
-            Format.CSV: machine_format.to_csv,
-            Format.JSON: machine_format.to_json,
-            Format.JUNIT: machine_format.to_junit,
-            Format.NCCL_TESTS: nccl_tests.document,
-            Format.CS336: cs336.document,
-        }
-        say(writers[format](result, analysis).rstrip("\n"))
+        say(FORMATS[format](result, analysis).rstrip("\n"))
 
 
 def _draw_curves(names: list[str], paper: bool) -> None:
@@ -151,24 +153,13 @@ NO_REPORT = ("-", "no report yet")
 NO_RUNS = f"no runs in {RESULTS} yet; make one: collbench run gloo"
 
 
-class Listing(StrEnum):
-    """What `list` can list."""
-
-    RUNS = "runs"
-    OPERATIONS = "operations"
-    BACKENDS = "backends"
-    CONFIGS = "configs"
-    MODELS = "models"
-    VARIABLES = "variables"
-
-
-def list_(what: Annotated[Listing, typer.Argument(help="What to list.")] = Listing.RUNS) -> None:
-    """Models are those that the section `training` of a configuration names; variables those that `env` may set."""
+def list_(what: Annotated[Listing, typer.Argument(help="What to list.")] = RUNS) -> None:
+    """Models are those that a configuration can name; variables those that `env` may set."""
     from bench.config import names
     from bench.report import listings
 
     match what:
-        case Listing.RUNS:
+        case "runs":
             rows: list[tuple[str, Json, tuple[str, str]]] = []
             notes = [f"{path}: {folders.incomplete(path)}" for path in folders.strays(RESULTS)]
             for path in folders.runs(RESULTS):
@@ -184,18 +175,18 @@ def list_(what: Annotated[Listing, typer.Argument(help="What to list.")] = Listi
                     notes.append(str(error))
             notes = [f"damaged: {text}" for text in notes]
             show("\n\n".join([listings.runs(rows), *notes]) if rows else "\n".join([*notes, NO_RUNS]))
-        case Listing.OPERATIONS:
+        case "operations":
             show(listings.operations())
-        case Listing.BACKENDS:
+        case "backends":
             from bench.machine import host
 
             show(listings.backends(host.machine().backends_missing))
-        case Listing.MODELS:
-            show(listings.models())
-        case Listing.VARIABLES:
+        case "variables":
             show(listings.variables())
-        case Listing.CONFIGS:
+        case "configs":
             show(listings.configs([*names.files()]))
+        case _:
+            show(OF_PACKAGES[what]())
 
 
 SIGNS = {"ok": "ok  ", "note": "note", "missing": "NO  "}

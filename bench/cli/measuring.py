@@ -34,8 +34,6 @@ from bench.store.folders import Journal
 
 if TYPE_CHECKING:
     from bench.launch.coordinator import Coordinator
-    from bench.training.planning.buckets import ReadyTimes
-    from bench.training.planning.link_model import AllReduceCost
 
 # What the analysis and the report need, imported while ranks start; with pictures, also what draws them.
 CONCLUDING = ("bench.analyze.analysis", "bench.report.document", "pandas")
@@ -104,14 +102,8 @@ def recording_of(config: Config) -> CallList | None:
 
 
 def planned(config: Config, machine: Machine, seed: int, recorded: CallList | None) -> Plan:
-    """The plan of a configuration, with the job that it replays, and with the advisor's buckets where it names them."""
-    return planning.expand(config, machine, seed, recorded, _advised)
-
-
-def _advised(ready_times: "ReadyTimes", cost: "AllReduceCost") -> tuple[int, ...]:
-    from bench.training.analyze import advisor  # here: loads scipy
-
-    return advisor.buckets_for(ready_times, cost)
+    """The plan of a configuration, with the job that it replays."""
+    return planning.expand(config, machine, seed, recorded)
 
 
 def measured(

@@ -33,15 +33,10 @@ def _columns() -> int:
 
 
 def analyzed(run: Run) -> Analysis:
-    """All conclusions from a run, with what is advised on buckets where it trained."""
+    """All conclusions from a run."""
     from bench.analyze.analysis import analyze  # here: loads numpy and scipy
 
-    analysis = analyze(run)
-    if not analysis.scenarios:
-        return analysis
-    from bench.training.analyze.runs import with_advice
-
-    return with_advice(run, analysis)
+    return analyze(run)
 
 
 def documents_at(path: Path) -> Path:

@@ -8,13 +8,13 @@ docs/configuration.md is made from the descriptions and examples here.
 import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import Discriminator, Field, Tag, create_model, model_validator
 
 from bench.catalog import splits
 from bench.catalog.metrics import METRICS
-from bench.catalog.operations import OPERATIONS, REPLAY, TRAINING_STEP
+from bench.catalog.operations import OPERATIONS, REPLAY
 from bench.config import documents
 from bench.config.fields import (
     Alignment,
@@ -48,8 +48,10 @@ from bench.config.fields import (
     problem_at,
     validate,
 )
+from bench.config.section import SECTIONS, Section
 from bench.model.records import OPTIONS
-from bench.training.config import TrainingSection
+
+Content = TypeVar("Content", bound=Strict)
 
 # Enough for memory that the second-level caches of ranks do not hold; filling more takes longer than measuring.
 POOL_BYTES = 64 * 2**20
@@ -219,7 +221,7 @@ class FaultConfig(Strict):
     share: Share = key("Share of its own time by which slow makes each call longer.", "20%", default=0.05)
 
 
-class Config(Strict):
+class CoreConfig(Strict):
     """One sweep: every combination of the lists below, each measured in `launches` fresh process groups."""
 
     name: Name = key("Part of the names of the results and plots folders. Without it, the name of the file.", "nightly")
@@ -233,7 +235,7 @@ class Config(Strict):
         default=[],
     )
     operations: Several[OperationName] = key(
-        "Operations; `list operations` explains them. The section `training` adds training_step.",
+        "Operations; `list operations` explains them. Sections add others.",
         ["all_reduce", "all_gather"],
         default=[],
     )
@@ -245,7 +247,7 @@ class Config(Strict):
         Annotated[Several[Bytes], Tag("list")] | Annotated[SizeRange, Tag("range")],
         Discriminator(lambda value: "range" if isinstance(value, dict | SizeRange) else "list"),
     ] = key(
-        "Message sizes: a list, or {from, to, factor}, or {from, to, step}. A replay and steps of training need none.",
+        "Message sizes: a list, or {from, to, factor}, or {from, to, step}. A replay and sections need none.",
         {"from": "4KiB", "to": "64MiB", "factor": 4},
         ["1MB", "10MB"],
         default=[],
@@ -319,11 +321,6 @@ class Config(Strict):
     budget: LongSeconds | None = key(
         "Time for the whole run. More launches are spent on the cases with the widest intervals.", "60s", default=None
     )
-    training: TrainingSection | None = key(
-        "Steps of training: what synchronising gradients costs. Docs: docs/training.md.",
-        {"models": ["tiny"], "strategies": ["flat", "ddp"]},
-        default=None,
-    )
     sampling: SamplingConfig = key(
         "How many iterations a case gets in one launch.",
         {"relative_error": 0.02, "seconds_per_case": "250ms"},
@@ -388,35 +385,48 @@ class Config(Strict):
 
     @classmethod
     def required_besides(cls, values: Mapping[str, Any]) -> Mapping[str, str]:
-        """`operations`, or the section `training`; `sizes` for operations that have one; `recording` for replay."""
+        """`operations`, or a section; `sizes` for operations that have one; `recording` for replay."""
         asked = values.get("operations")
-        if asked is None and "training" not in values:
-            return {"operations": "missing; write operations: [all_reduce], or a section training"}
+        if asked is None and not any(section.name in values for section in SECTIONS):
+            others = " or ".join(f"a section {section.name}" for section in SECTIONS)
+            return {"operations": f"missing; write operations: [all_reduce], or {others}"}
         needed = {}
         names = asked if isinstance(asked, list) else [] if asked is None else [asked]
         if REPLAY in names and "recording" not in values:
             needed["recording"] = f"missing; the operation {REPLAY} needs the files of a recorded job"
-        if TRAINING_STEP in names and "training" not in values:
-            needed["training"] = f"missing; the operation {TRAINING_STEP} needs models and strategies"
-        if "sizes" not in values and set(map(str, names)) - {REPLAY, TRAINING_STEP}:
+        for section in SECTIONS:
+            if section.operation in names and section.name not in values:
+                needed[section.name] = f"missing; the operation {section.operation} needs {section.needs}"
+        if "sizes" not in values and set(map(str, names)) - {REPLAY, *(section.operation for section in SECTIONS)}:
             needed["sizes"] = "missing; write message sizes, such as {from: 4KiB, to: 64MiB}"
         return needed
 
     @model_validator(mode="after")
-    def _check(self) -> "Config":
+    def _check(self) -> "CoreConfig":
         if self.recording and REPLAY not in self.operations:
             raise problem_at(("recording",), f"only the operation {REPLAY} uses a recording")
-        if self.training is not None and self.budget is not None:
-            raise problem_at(("budget",), "steps of training take launches and rounds; a budget is for collectives")
-        if self.training is not None and set(self.operations) <= {TRAINING_STEP}:
-            step = OPERATIONS[TRAINING_STEP]
-            of_collectives = {option.key for option in OPTIONS if option.key and not step.has(option)}
-            for key in sorted(self.model_fields_set & (of_collectives | {"metrics", "pipeline_depth", "sizes"})):
-                raise problem_at((key,), "steps of training do not have it, and no other operation is asked for")
+        for section in self._sections:
+            if self.budget is not None:
+                raise problem_at(("budget",), f"{section.cases} take launches and rounds; a budget is for collectives")
+            if set(self.operations) <= {section.operation}:
+                own = OPERATIONS[section.operation]
+                of_collectives = {option.key for option in OPTIONS if option.key and not own.has(option)}
+                for key in sorted(self.model_fields_set & (of_collectives | {"metrics", "pipeline_depth", "sizes"})):
+                    raise problem_at((key,), f"{section.cases} do not have it, and no other operation is asked for")
         for index, fault in enumerate(self.faults):
             if fault.rank >= max(self.world_sizes):
                 raise problem_at(("faults", index, "rank"), f"{fault.rank}: no world size has a rank {fault.rank}")
         return self
+
+    @property
+    def _sections(self) -> list[Section]:
+        """The sections that the file has."""
+        return [section for section in SECTIONS if getattr(self, section.name) is not None]
+
+    def section(self, model: type[Content]) -> Content | None:
+        """The section that is of this type; None if the file has none."""
+        values = (getattr(self, section.name) for section in self._sections)
+        return next((value for value in values if isinstance(value, model)), None)
 
     @property
     def split_texts(self) -> list[str]:
@@ -427,6 +437,19 @@ class Config(Strict):
     def size_list(self) -> list[int]:
         """Message sizes in bytes."""
         return self.sizes.expand() if isinstance(self.sizes, SizeRange) else list(self.sizes)
+
+
+if TYPE_CHECKING:
+    Config = CoreConfig
+else:  # with the sections of the packages
+    Config = create_model(
+        "Config",
+        __base__=CoreConfig,
+        **{
+            section.name: (section.model | None, key(section.about, section.example, default=None))
+            for section in SECTIONS
+        },
+    )
 
 
 # ── reading ──────────────────────────────────────────────────────────────────────────────────────

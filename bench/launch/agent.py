@@ -154,7 +154,7 @@ class _Agent:
                     raise RankError(f"{name}: {reason}")
             process = self.launcher.fork(
                 RANK,
-                replace(job, log=str(folder / "log"), bits=""),  # no message names a folder to write into
+                replace(job, log=str(folder / "log")),  # no message names a file to write into
                 folder,
                 rank=message["rank"],
                 world_size=message["world_size"],

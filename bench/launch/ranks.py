@@ -5,11 +5,10 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, ClassVar, Protocol
 
-from bench.model.records import Job, Json
+from bench.model.records import Json
 from bench.protocol.channel import Line
-from bench.training.catalog.equivalence import EquivalenceJob
 
 # The function that ranks run for a `records.Job`.
 RANK = "bench.rank.main:main"
@@ -105,8 +104,13 @@ class Ranks:
 
 
 # ── what ranks run ───────────────────────────────────────────────────────────────────────────────
-# The argument of a rank's entry point: its fields are JSON, and its `log` is the file into which ranks print.
-RankJob = Job | EquivalenceJob
+class RankJob(Protocol):
+    """The argument of a rank's entry point: a dataclass whose fields are JSON. log: the file into which ranks print."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def log(self) -> str: ...
 
 
 class Starter(Protocol):

@@ -31,8 +31,6 @@ from bench.planning.plan import process_kind, remaining
 from bench.stats.intervals import launch_interval, within_launch
 from bench.store import encoding
 
-# Modules that ranks need for steps of training besides torch: loading them in each rank would cost two seconds.
-TRAINING_MODULES = ("torch._dynamo", "bench.training.rank.step")
 # An interval that is still wide after so many launches will not get narrow in a sensible time.
 MOST_LAUNCHES = 200
 # A case with fewer launches is measured again, however narrow its interval is.
@@ -150,7 +148,8 @@ def sweep(
 
 def preload(plans: Sequence[Plan]) -> tuple[str, ...]:
     """Modules that the fork server loads for the ranks of these plans, besides those that all need."""
-    return TRAINING_MODULES if any(case.strategy for plan in plans for case in plan.cases) else ()
+    operations = dict.fromkeys(case.op for plan in plans for case in plan.cases)
+    return tuple(module for name in operations for module in OPERATIONS[name].rank_modules)
 
 
 def _order(plan: Plan, done: Sequence[Samples], spent: "Spent", observer: Observer) -> Iterator[Launch]:
@@ -174,11 +173,11 @@ def _after(launch: Launch, outcome: LaunchOutcome, keep: Keep) -> Launch:
     """Record the failure of a launch, if there was one; returns the launch with the cases that are left.
 
     The case that rank 0 was in failed. Those that were measured in the same rounds are left: their times are lost.
-    Before the first case, ranks only take the memory for all of them: the largest is taken out. Strategies are compared
-    round by round, so the others of a scenario are all left.
+    Before the first case, ranks only take the memory for all of them: the largest is taken out. Cases that are
+    compared round by round are all left.
     """
-    trains = OPERATIONS[launch.cases[0].op].trains
-    rest = launch.cases if trains and outcome.measured < len(launch.cases) else launch.cases[outcome.measured :]
+    together = OPERATIONS[launch.cases[0].op].round_by_round
+    rest = launch.cases if together and outcome.measured < len(launch.cases) else launch.cases[outcome.measured :]
     if outcome.failure is None or not rest:
         return replace(launch, cases=())
     hopeless = outcome.ready_s is None

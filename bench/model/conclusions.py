@@ -9,11 +9,11 @@ here reads or computes. The types of facts are in `records`, those of conclusion
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from bench.model.records import Case, Failure, Scenario
-from bench.model.steps import InvariantCheck, RankMemory, Strategy, Timeline
+from bench.model.records import Case, Failure
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,11 +23,6 @@ if TYPE_CHECKING:
 
 
 NO_INTERVAL = "none"
-# A setting is worth typing if it saves this share of a step. Steps of one job repeat to about 1 %, so that less could
-# not be seen.
-WORTH = 0.01
-# A prediction holds if it is wrong by at most this many seconds, or by at most this share of itself.
-OFF_S, OFF_SHARE = 1e-3, 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,251 +357,6 @@ class ReplayedStep:
     bars: tuple[StepBar, ...]
 
 
-# ── training steps ───────────────────────────────────────────────────────────────────────────────
-@dataclass(frozen=True, slots=True)
-class Split:
-    """The parts of exposed communication: seconds a step, mean over ranks.
-
-    tail: the rank is blocked after backward until the last gradient is usable. pack: hooks, flattening, copying and
-    dividing; None inside a library, where it cannot be seen and is included in the other parts.
-    interference: how much longer forward and backward take. residual: what the other parts do not explain.
-    late: the part of the tail that is waiting for ranks whose backward ended later; no synchronisation avoids it.
-    gather: calls of a sharded optimizer: those that send what each rank updated, or that are made within forward and
-    backward. update: how much longer clipping and the update take; below 0 where each rank updates its share only.
-    """
-
-    tail_s: float
-    pack_s: float | None
-    interference_s: float
-    residual_s: float
-    late_s: float = 0.0
-    gather_s: float = 0.0
-    update_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class StrategyResult:
-    """The result of one strategy in one scenario; times are seconds of one step of the slowest rank.
-
-    rounds: blocks that count, over all launches. step: as `Summary.time_s` of the case. exposed: X = step − step
-    without synchronisation, paired within rounds; may be negative. share: exposed / step. The *_std are standard
-    deviations over rounds.
-    communication_only_s: its calls back to back, without computing. hidden: 1 − exposed / communication_only_s.
-    place: 1 for the fastest; strategies that cannot be told apart share the place of the first of them.
-    resolved: False where the interval of exposed contains zero. adds_up: whether the split explains exposed (I8).
-    refused: why there are no times; all of them are None then. calls: bytes of each all-reduce of a step.
-    memory: of the strategy alone, on the rank with most; None where it was not measured. computed_bytes: what its
-    tensors take without activations; None where that is not known.
-    """
-
-    case: Case
-    strategy: Strategy
-    label: str
-    rounds: int
-    step: Interval | None = None
-    step_std: float | None = None
-    exposed: Interval | None = None
-    exposed_std: float | None = None
-    share: float | None = None
-    share_std: float | None = None
-    split: Split | None = None
-    communication_only_s: float | None = None
-    hidden: float | None = None
-    calls: tuple[int, ...] | None = None
-    place: int | None = None
-    resolved: bool = True
-    adds_up: bool | None = None
-    refused: str | None = None
-    checks: tuple[InvariantCheck, ...] = ()
-    timeline: Timeline | None = None
-    memory: RankMemory | None = None
-    computed_bytes: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class AAPair:
-    """Two copies of one strategy, measured as if they were two strategies. difference: step of second − of first."""
-
-    label: str
-    difference: Interval
-
-
-@dataclass(frozen=True, slots=True)
-class ScenarioAnalysis:
-    """The results of all strategies of one scenario.
-
-    compute: a step without synchronisation. noise_s: the largest difference within the intervals of the A/A
-    pairs. blocks: timed in all rounds; dropped: how many of them were left out because others used the machine.
-    advice: on buckets; `advise` adds it.
-    """
-
-    scenario: Scenario
-    compute: Interval | None
-    results: tuple[StrategyResult, ...]
-    aa_pairs: tuple[AAPair, ...]
-    noise_s: float
-    blocks: int
-    dropped: int
-    advice: Advice | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ScalingPoint:
-    """How fast a strategy trains on so many ranks, each with the same batch.
-
-    examples_per_s: of all ranks together. efficiency: the step without synchronisation on `base_ranks`, the fewest that
-    were measured, divided by this step; None of that step itself. speed_up: of the examples a second, likewise.
-    """
-
-    case: Case
-    label: str
-    step: Interval
-    examples_per_s: Interval
-    base_ranks: int
-    efficiency: Interval | None
-    speed_up: float
-
-
-@dataclass(frozen=True, slots=True)
-class CallSize:
-    """The same bytes all-reduced in so many calls back to back (Li et al., VLDB 2020, figure 2).
-
-    time: of all calls together. options: those that are not at their defaults, such as `scheduling=batch`.
-    """
-
-    backend: str
-    world_size: int
-    total_bytes: int
-    calls: int
-    time: Interval
-    options: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Verified:
-    """The prediction for a plan beside its measurement. predicted_s: exposed after backward.
-
-    tail_s: measured, of the rank that came last: what others wait for that rank is not the link's. exposed: all that
-    was. Both are None where nothing was measured; refused says why, if anything does.
-    """
-
-    name: str
-    predicted_s: float
-    tail_s: float | None = None
-    exposed: Interval | None = None
-    refused: str | None = None
-
-    @property
-    def holds(self) -> bool | None:
-        """True if the tail was about as long as predicted; None without a measurement."""
-        if self.tail_s is None:
-            return None
-        return abs(self.tail_s - self.predicted_s) <= max(OFF_S, OFF_SHARE * self.predicted_s)
-
-
-# ── advice on buckets, made by `advise`; times are predictions, seconds a step ───────────────────
-@dataclass(frozen=True, slots=True)
-class Advice:
-    """The bucket plan to use on a link that is known roughly, by `advise.advisor`; times are predictions.
-
-    A regret is how much more than the best plan there a plan leaves exposed, where link and backward are off by at most
-    `box`. advised: "default", "cap" or "plan", each only if it saves WORTH of a step where all is as assumed against
-    the one before it, and takes longer nowhere in the box. plan: with the least worst regret. cap: the uniform cap with
-    the least worst regret. least_s: what the best plan leaves if all is as assumed. bound_s: no plan, in whatever
-    order, leaves less. caps: (cap in bytes, predicted exposed seconds) of uniform caps, for the picture. box: shares by
-    which latency, rate and backward may be off.
-    """
-
-    advised: str
-    plan: PlanPrediction
-    cap: PlanPrediction
-    default: PlanPrediction
-    least_s: float
-    bound_s: float
-    box: tuple[float, float, float]
-    caps: tuple[tuple[int, float], ...] = ()
-
-    @property
-    def chosen(self) -> PlanPrediction:
-        """The prediction of what is advised."""
-        return {"default": self.default, "cap": self.cap, "plan": self.plan}[self.advised]
-
-
-@dataclass(frozen=True, slots=True)
-class PlanPrediction:
-    """The prediction for a bucket plan. buckets: bytes of each, in the order in which they are sent.
-
-    exposed_s: if all is as assumed. worst_regret_s: the largest regret, and worst_at the factors of latency, rate and
-    backward there. cap: in bytes, of a uniform cap.
-    """
-
-    buckets: tuple[int, ...]
-    exposed_s: float
-    worst_regret_s: float
-    worst_at: tuple[float, float, float]
-    cap: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedBucket:
-    """One bucket of a plan. members: registration numbers of its gradients, in the order they become ready.
-
-    ready_s: when the last of them is ready. start_s, done_s: when its all-reduce starts and ends.
-    """
-
-    nbytes: int
-    members: tuple[int, ...]
-    ready_s: float
-    start_s: float
-    done_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Way:
-    """The prediction for code that makes gradients synchronise in another way, if all is as assumed; seconds a step.
-
-    name: which code, as in `training.report.advice`; number: what is typed in it, 0 if nothing is. tail_s:
-    communication that remains after backward. saved: share of a step with the advised buckets. worth: whether it saves
-    WORTH of that step, and takes longer nowhere in the box.
-    """
-
-    name: str
-    number: int
-    tail_s: float
-    saved: float
-    worth: bool
-
-
-@dataclass(frozen=True, slots=True)
-class ExplainedAdvice:
-    """An advice with all that explains it.
-
-    model: whose gradients. link: in words; cpu: whether communicating on it takes CPU time; None if unknown. notes:
-    what else limits the predictions.
-    total: bytes of all gradients; itemsize: of one element. backward_s: when the last one is ready. bytes_s: all
-    gradients at the rate of the link; step_s: a step with torch's defaults. predictions: of the advised plan and of
-    plans in common use, by name. ways: what there is code for besides. caps_mib, cap_mib: `bucket_cap_mb_list` of
-    DistributedDataParallel for the plan, and `bucket_cap_mb` for the cap. ranks: for which all this holds, if known.
-    """
-
-    advice: Advice
-    model: str
-    link: str
-    cpu: bool | None
-    notes: tuple[str, ...]
-    total: int
-    itemsize: int
-    backward_s: float
-    bytes_s: float
-    step_s: float
-    predictions: tuple[tuple[str, PlanPrediction], ...]
-    buckets: tuple[PlannedBucket, ...]
-    ways: tuple[Way, ...]
-    caps_mib: tuple[float, ...]
-    cap_mib: float
-    ranks: int | None = None
-
-
 # ── all of one run ───────────────────────────────────────────────────────────────────────────────
 @dataclass(frozen=True, slots=True)
 class Analysis:
@@ -614,8 +364,8 @@ class Analysis:
     them that says what is missing; empty if nothing is.
 
     choices: where NCCL's choice changes with the size, in words. recorded: the job whose calls are made again.
-    replayed: its steps, made again.
-    scenarios: of training steps, whose cases are among the summaries, too. stalls: None where nothing can be said.
+    replayed: its steps, made again. stalls: None where nothing can be said. of_packages: name of a package → what it
+    concludes from its own cases, which are among the summaries, too. own_cases: those that packages show themselves.
     """
 
     summaries: tuple[Summary, ...]
@@ -628,8 +378,7 @@ class Analysis:
     choices: tuple[str, ...] = ()
     recorded: RecordedJob | None = None
     replayed: tuple[ReplayedStep, ...] = ()
-    scenarios: tuple[ScenarioAnalysis, ...] = ()
-    scaling: tuple[ScalingPoint, ...] = ()
-    call_sizes: tuple[CallSize, ...] = ()
+    of_packages: Mapping[str, object] = field(default_factory=dict)
+    own_cases: frozenset[Case] = frozenset()
     stalls: GlooStalls | None = None
     incomplete: str = ""

@@ -78,6 +78,10 @@ class Demands:
     shared_gpus: bool
 
 
+# The operation of a package whose options are too many for a table of their own.
+STEP = "training_step"
+
+
 # ── the plan ─────────────────────────────────────────────────────────────────────────────────────
 def _option(
     default: Any, about: str, words: str = "{}", key: str = "", of: str = "", needs_processes: bool = False
@@ -167,15 +171,19 @@ class Case:
         of="splits",
     )
     recording: str = _option("", "hash of a replay's calls and their number: 5f0c2a91d3be:52", of="recorded")
-    strategy: str = _option("", "how gradients are synchronised; empty: a scenario", of="trains")
-    model: str = _option("", "a preset, a shape, or package.module:build of a user's own", of="trains")
-    batch: int = _option(0, "examples of each rank in a step", "batch {}", of="trains")
-    sequence: int = _option(0, "tokens of an example", "sequence {}", of="trains")
-    optimizer: str = _option("", "sgd or adamw", of="trains")
-    link: str = _option("", "name of an emulated link (`Settings.links`); empty: the real one", "link {}", of="trains")
-    threads: int = _option(0, "threads that compute in each rank", "{} threads a rank", of="trains")
-    clip: float = _option(0.0, "largest norm of all gradients; 0: any", "clipped to {:g}", of="trains")
-    autocast: str = _option("", "dtype of torch's autocast around forward; empty: none", "autocast {}", of="trains")
+    strategy: str = _option("", "how gradients are synchronised; empty: a scenario", of=STEP)
+    model: str = _option("", "a preset, a shape, or package.module:build of a user's own", of=STEP)
+    batch: int = _option(0, "examples of each rank in a step", "batch {}", of=STEP)
+    sequence: int = _option(0, "tokens of an example", "sequence {}", of=STEP)
+    optimizer: str = _option("", "sgd or adamw", of=STEP)
+    link: str = _option(
+        "", "name of an emulated link (`Settings.links`); empty: the real one", "link {}", of="training_step"
+    )
+    threads: int = _option(0, "threads that compute in each rank", "{} threads a rank", of=STEP)
+    clip: float = _option(0.0, "largest norm of all gradients; 0: any", "clipped to {:g}", of=STEP)
+    autocast: str = _option(
+        "", "dtype of torch's autocast around forward; empty: none", "autocast {}", of="training_step"
+    )
 
     @property
     def key(self) -> str:
@@ -195,7 +203,8 @@ class Option:
     """A row of the table of options: an optional field of `Case`.
 
     about: what it is. words: how people read a value. key: under which a configuration lists its values; empty where
-    the plan sets it. of: the property of the operations that have it (`catalog.operations.Operation`); empty: all.
+    the plan sets it. of: the property of the operations that have it (`catalog.operation.Operation`), or the one
+    operation; empty: all.
     needs_processes: cases of different values cannot share processes.
     """
 
@@ -209,19 +218,6 @@ class Option:
 
 
 OPTIONS = tuple(Option(item.name, item.default, **item.metadata) for item in fields(Case) if item.metadata)
-
-
-@dataclass(frozen=True, slots=True)
-class Scenario:
-    """What all strategies of a launch share: a case without a strategy, and what its names stand for.
-
-    link: None is the real backend. shape: replaces the model, which is only a name then: backward waits until each
-    gradient's ready time, and nothing is computed.
-    """
-
-    case: Case
-    link: Link | None = None
-    shape: Shape | None = None
 
 
 def settings_of(case: Case) -> list[tuple[str, str]]:
@@ -369,10 +365,6 @@ class Settings:
             links=named(self.links, "link"),
         )
 
-    def scenario(self, case: Case) -> Scenario:
-        """The scenario of a case of training steps."""
-        return Scenario(replace(case, strategy=""), self.links.get(case.link), self.shapes.get(case.model))
-
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -426,7 +418,6 @@ class Job:
 
     probe: time nothing; have NCCL tell what it chooses for each case. turns: before each timed block, wait for the
         turn, because the ranks of another side may be alive, too.
-    bits: folder into which ranks write the results of their calls, in place of timing them; "" if they time them.
     """
 
     launch: Launch
@@ -434,7 +425,6 @@ class Job:
     log: str
     probe: bool = False
     turns: bool = False
-    bits: str = ""
 
 
 def case_order(case: Case) -> tuple[object, ...]:

@@ -34,12 +34,12 @@ GPU_OVERHEAD_BYTES = 2**30
 def combinations(
     config: Config, machine: Machine, replay_of: Mapping[tuple[str, int], Replay] = MappingProxyType({})
 ) -> Iterable[Case]:
-    """Every case that is asked for, once, but for training steps (`training.planning.steps`).
+    """Every case that is asked for, once, but for those of packages.
 
     Values of options that an operation does not have make no further cases. replay_of: of each backend and world size.
     """
     distinct: dict[str, Case] = {}
-    operators = [OPERATIONS[name] for name in config.operations if not OPERATIONS[name].trains]
+    operators = [OPERATIONS[name] for name in config.operations if OPERATIONS[name].rank is None]
     what = itertools.product(operators, worlds(config, machine), config.dtypes, config.size_list or [0])
     for operation, (backend, n), dtype, size in what:
         options = [option for option in OPTIONS if option.key and operation.has(option)]

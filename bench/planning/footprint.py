@@ -1,7 +1,7 @@
 """Compute the memory that a case needs on each rank, and the largest number of its iterations.
 
-In: a case, and the size of the pool of buffers. Out: numbers of buffers, bytes and iterations; of a training step, the
-bytes of a model, its optimizer and its buckets. Imports neither torch nor numpy.
+In: a case, and the size of the pool of buffers. Out: numbers of buffers, bytes and iterations. Imports neither torch
+nor numpy.
 
 Calls use the buffers of a pool in turn. Its size is bounded: a pool larger than the last-level cache would make each
 call work on cold memory, but virtual machines report their host's cache, and filling twice 480 MiB for each case took
@@ -18,13 +18,10 @@ from collections.abc import Sequence
 
 from bench.catalog import operations
 from bench.catalog.backends import BACKENDS
-from bench.catalog.dtypes import DTYPES, calls_before_refill
+from bench.catalog.dtypes import calls_before_refill
 from bench.catalog.metrics import metric_of
 from bench.catalog.operations import ALIGNMENT, OPERATIONS, cycle, placement, ranks_together
 from bench.model.records import Case, Plan, Settings
-from bench.model.steps import PARTS, Strategy
-from bench.training.catalog.presets import find, parameters
-from bench.training.catalog.strategies import hooks_of
 
 # Most pairs of a start and a duration in one case and launch, over all ranks: 4 MiB as numbers on each rank, about
 # 6 MB as a line of samples.jsonl. 2000 iterations, the usual maximum, fit up to 131 ranks.
@@ -36,10 +33,6 @@ MOST_BATCH_BYTES = 2**30
 MOST_TOGETHER = 16
 # Operations of which ProcessGroupNCCL makes one flat tensor in each call.
 FLATTENED = frozenset({"all_gather_list", "reduce_scatter_list"})
-# Tensors of the size of the parameters that an optimizer keeps.
-STATES = {"sgd": 1, "adamw": 2}
-# Strategies that send gradients out of tensors of several, and the option with which torch's DDP keeps them there.
-FLATTENING, WITHOUT_COPY = frozenset({"flat", "overlap_bucket", "plan", "ddp"}), "gradient_as_bucket_view"
 # Fewer iterations than this are no measurement of a case: two in each of four blocks.
 FEWEST_ITERATIONS = 8
 # Long calls are made so often if that takes no longer than so many times `seconds_per_case`: four calls say too little
@@ -85,11 +78,10 @@ def aligned(nbytes: int) -> int:
 def batches(cases: Sequence[Case], settings: Settings) -> list[tuple[Case, ...]]:
     """Cases of one launch that are measured in the same rounds, in order: as many as memory allows, or one row.
 
-    A rank holds the pools of a whole batch. Training steps are always one batch, because they are compared round by
-    round; they have no pools.
+    A rank holds the pools of a whole batch. Cases that are compared round by round are always one; they have no pools.
     """
     kind, pool_bytes = cases[0], settings.pool_bytes
-    if OPERATIONS[kind.op].trains:
+    if OPERATIONS[kind.op].round_by_round:
         return [tuple(cases)]
     if BACKENDS[kind.backend].device == "cuda":
         most = settings.gpu_batch_bytes // (kind.world_size if kind.oversubscribed else 1)
@@ -125,11 +117,8 @@ def scratch_bytes(case: Case, flush_bytes: int) -> int:
 
 def most_iterations(case: Case) -> int:
     """Most iterations of a case in one launch; never fewer than an interval needs in each round or group."""
-    numbers = 2  # that an iteration leaves on a rank: start and duration
-    if OPERATIONS[case.op].trains:
-        numbers += len(PARTS) + case.depth  # durations of the parts, then of the tail of each step
-    elif (calls := int(case.recording.partition(":")[2] or 1)) > 1:
-        numbers += 2 * calls  # the inner stamps of a replay
+    # An iteration leaves a start and a duration on a rank, and what is within it.
+    numbers = 2 + OPERATIONS[case.op].inner_stamps(case)
     return max(FEWEST_ITERATIONS * cycle(case), 2 * MAX_STAMP_PAIRS // (case.world_size * numbers))
 
 
@@ -138,35 +127,8 @@ def bounded(plan: Plan) -> dict[int, int]:
     sampling = plan.settings.sampling
     most: dict[int, int] = {}
     for case in plan.cases:
-        trains = OPERATIONS[case.op].trains
-        asked = plan.settings.rounds if trains else sampling.iterations or sampling.max_iterations
+        fixed = OPERATIONS[case.op].round_by_round
+        asked = plan.settings.rounds if fixed else sampling.iterations or sampling.max_iterations
         if (kept := most_iterations(case)) < asked:
             most[case.world_size] = max(kept, most.get(case.world_size, 0))
     return most
-
-
-# ── training steps ───────────────────────────────────────────────────────────────────────────────
-def model_bytes(case: Case) -> int | None:
-    """Bytes of the parameters of a training step's model; None for a model that is not a preset."""
-    preset = find(case.model) if ":" not in case.model else None
-    return parameters(preset) * DTYPES[case.dtype].itemsize if preset else None
-
-
-def alone_bytes(case: Case, strategy: Strategy) -> int | None:
-    """Bytes of a rank that trains with one strategy alone: parameters, gradients, states of the optimizer, buckets.
-
-    Activations and what a library allocates for a moment come on top. None where it is not known: of a model that is
-    not a preset, of a user's synchroniser, of communication hooks, and of fully_shard, which holds as much of the
-    parameters whole as it gathers ahead.
-    """
-    model, states, ranks = model_bytes(case), STATES[case.optimizer], case.world_size
-    if model is None or strategy.imported is not None or strategy.name == "fsdp2" or hooks_of(strategy):
-        return None
-    copies = 2.0 + states
-    if strategy.name == "zero1":
-        copies = 3 + (2 + states) / ranks  # gradients and parameters also flat, of which one holds the model's
-    elif strategy.name == "zero_redundancy":
-        copies = 3 + states / ranks
-    elif strategy.name in FLATTENING and WITHOUT_COPY not in strategy.options:
-        copies += 1
-    return round(model * copies)

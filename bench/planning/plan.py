@@ -42,9 +42,7 @@ from bench.planning.footprint import (
     most_iterations,
     scratch_bytes,
 )
-from bench.training.catalog.strategies import strategy_of
-from bench.training.config import TrainingSection
-from bench.training.planning.steps import STRATEGY_S, Advise, call_sizes, rank_bytes, training_cases
+from bench.planning.parts import part_of, parts
 
 # L2 cache of the largest GPUs (126 MB on a B200): without CUDA the driver does not report it.
 LARGEST_GPU_CACHE_BYTES = 128 * 2**20
@@ -65,13 +63,10 @@ FIRST_LAUNCHES_SHARE = 0.3
 FEWEST_S = 0.01
 
 
-def expand(
-    config: Config, machine: Machine, seed: int, recorded: CallList | None = None, advise: Advise | None = None
-) -> Plan:
+def expand(config: Config, machine: Machine, seed: int, recorded: CallList | None = None) -> Plan:
     """The plan of all cases that the configuration asks for, without those that this machine cannot measure.
 
-    recorded: the job whose calls the operation `replay` makes again. advise: finds the buckets of strategies that are
-    called advised; without it they are left out.
+    recorded: the job whose calls the operation `replay` makes again.
     """
     replay_of: dict[tuple[str, int], Replay] = {}
     if recorded is not None:
@@ -80,24 +75,26 @@ def expand(
     cases: list[Case] = []
     skips: list[Skip] = []
     flush_bytes = _flush_bytes(config, machine)
-    for case in itertools.chain(combinations(config, machine, replay_of), call_sizes(config, machine)):
+    expansions = [part.expand(config, machine) for part in parts()]
+    calls = (expansion.calls for expansion in expansions)
+    for case in itertools.chain(combinations(config, machine, replay_of), *calls):
         reason = unsupported(case, machine, config.buffer_pool, flush_bytes)
         if reason is None:
             cases.append(case)
         else:
             skips.append(Skip(case, reason))
-    training = training_cases(config, machine, advise)
-    plan = _plan(config, machine, seed, _order([*cases, *training.cases], config.launches, seed))
-    settings = replace(
-        plan.settings,
-        replays={case.recording: replay_of[case.backend, case.world_size] for case in cases if case.recording},
-        shapes=training.shapes,
-        links=training.links,
-    )
+    of_packages = [case for expansion in expansions for case in expansion.cases]
+    plan = _plan(config, machine, seed, _order([*cases, *of_packages], config.launches, seed))
+    replayed = {case.recording: replay_of[case.backend, case.world_size] for case in cases if case.recording}
+    settings = replace(plan.settings, replays=replayed)
     if config.budget is not None and cases:
         sampling = _within_budget(settings.sampling, config.budget, config.launches, cases)
         settings, plan = replace(settings, sampling=sampling), replace(plan, budget_s=config.budget)
-    return replace(plan, skips=(*skips, *training.skips), settings=settings)
+    skips += [skip for expansion in expansions for skip in expansion.skips]
+    plan = replace(plan, skips=tuple(skips), settings=settings)
+    for part in parts():
+        plan = part.complete(config, machine, plan)
+    return plan
 
 
 def row_by_row(plan: Plan) -> Plan:
@@ -132,7 +129,6 @@ def of_cases(config: Config, machine: Machine, seed: int, name: str, cases: Sequ
 
 def _plan(config: Config, machine: Machine, seed: int, order: Iterable[Launch]) -> Plan:
     """A plan of these launches, without skips, budget and what its cases name."""
-    training = config.training or TrainingSection.model_construct()
     settings = Settings(
         sampling=Sampling(**config.sampling.model_dump()),
         seed=seed,
@@ -141,9 +137,6 @@ def _plan(config: Config, machine: Machine, seed: int, order: Iterable[Launch]) 
         flush_bytes=_flush_bytes(config, machine),
         batch_bytes=min(MOST_BATCH_BYTES_OF_A_HOST, machine.memory_available_bytes // SHARE_OF_MEMORY_FOR_A_BATCH),
         gpu_batch_bytes=(machine.gpu_free_bytes or MOST_BATCH_BYTES_OF_A_HOST) // SHARE_OF_MEMORY_FOR_A_BATCH,
-        rounds=training.rounds,
-        warmup_steps=training.warmup,
-        step_memory=training.memory,
         faults=tuple(Fault(**fault.model_dump()) for fault in config.faults),
     )
     return Plan(
@@ -153,7 +146,6 @@ def _plan(config: Config, machine: Machine, seed: int, order: Iterable[Launch]) 
         launches=config.launches,
         settings=settings,
         link_bytes_per_s=config.link,
-        max_foreign_cpu=training.max_foreign_cpu,
     )
 
 
@@ -180,12 +172,12 @@ def _order(cases: list[Case], launches: int, seed: int) -> Iterable[Launch]:
 def process_kind(case: Case) -> tuple[object, ...]:
     """Cases of one kind share processes. Others cannot: NCCL, for one, reads its variables once in a process.
 
-    Groups that are made and left go on in threads for a while, which would make other cases slower. The strategies of a
-    scenario share their processes, and share them with nothing else.
+    Groups that are made and left go on in threads for a while, which would make other cases slower. Cases of a package
+    share theirs with nothing else.
     """
     apart = (getattr(case, option.name) for option in OPTIONS if option.needs_processes)
-    scenario = replace(case, strategy="") if case.strategy else None
-    return (case.backend, case.world_size, *apart, makes_groups(case), scenario)
+    part = part_of(case)
+    return (case.backend, case.world_size, *apart, makes_groups(case), part.same_process(case) if part else None)
 
 
 def _within_budget(sampling: Sampling, budget_s: float, launches: int, cases: list[Case]) -> Sampling:
@@ -228,9 +220,8 @@ def reason_to_alternate(plans: Sequence[Plan], machine: Machine) -> str | None:
 def _launch_bytes(launch: Launch, settings: Settings, machine: Machine) -> int:
     """Bytes that the ranks of a launch hold together on one GPU or host, as far as they are known."""
     cases = launch.cases
-    if OPERATIONS[cases[0].op].trains:
-        strategies = [strategy_of(case.strategy) for case in cases]
-        buffers = rank_bytes(settings.scenario(cases[0]), strategies, settings.step_memory) or 0
+    if (part := part_of(cases[0])) is not None:
+        buffers = part.launch_bytes(cases, settings) or 0
     else:
         together = batches(cases, settings)
         buffers = max(arena_bytes(batch, settings.pool_bytes) for batch in together)
@@ -256,13 +247,13 @@ def done(plan: Plan, samples: Sequence[Samples]) -> int | None:
 def remaining(plan: Plan, samples: Sequence[Samples]) -> list[Launch]:
     """The launches without the cases that have final samples already; launches left empty are dropped.
 
-    Strategies of a scenario are compared round by round: a launch that lacks one measures all again that can be.
+    A launch of cases that are compared round by round, and that lacks one, measures all again that can be.
     """
     failed = {(done.case.key, done.launch): done.failure is not None for done in samples if done.final}
     rest = []
     for launch in plan.order:
         missing = [case for case in launch.cases if (case.key, launch.number) not in failed]
-        if missing and missing[0].strategy:
+        if missing and OPERATIONS[missing[0].op].round_by_round:
             missing = [case for case in launch.cases if not failed.get((case.key, launch.number))]
         if missing:
             rest.append(replace(launch, cases=tuple(missing)))
@@ -276,8 +267,8 @@ def estimate_s(plan: Plan) -> float:
     seconds = FIRST_START_S + sum(BACKENDS[launch.backend].start_s for launch in plan.order) + CONCLUDE_S
     sampling = plan.settings.sampling
     for case in (case for launch in plan.order for case in launch.cases):
-        if case.strategy:
-            seconds += STRATEGY_S  # how long a step takes is not known
+        if (part := part_of(case)) is not None:
+            seconds += part.case_s
             continue
         seconds += sampling.warmup_s + _handling_s(case)
         if sampling.iterations is None:

@@ -20,12 +20,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 
-from bench.bits import rank as bits
 from bench.catalog.operations import OPERATIONS, cycle
 from bench.machine import environment, host
-from bench.model.records import Job, Json
+from bench.model.records import Case, Job, Json
 from bench.planning.footprint import arena_bytes, batches
 from bench.protocol.rank_context import RankContext
 from bench.rank import process_group, timing
@@ -33,6 +31,7 @@ from bench.rank.group import Group, clock_bounds
 from bench.rank.process import facts, joined, run_rank, wait_to_begin
 from bench.rank.rounds import Batch, workload_of
 from bench.rank.tensors import Arena
+from bench.rank.workload import RankPart
 from bench.store import encoding
 
 # NCCL connects in the first call of a kind, and may tell more of it.
@@ -45,40 +44,52 @@ def main(context: RankContext, job: Job) -> None:
 
 
 def _work(context: RankContext, job: Job) -> Json:
-    # All cases of a launch have the same scheduling and settings, so the first one stands for all. Threads that torch
-    # starts from here on inherit the scheduling.
     kind = job.launch.cases[0]
-    waits_in: tuple[ModuleType, ...] = ()
-    if OPERATIONS[kind.op].trains:
-        from bench.training.rank import step  # here: other launches do not need torch's optimizers
+    part = _part(kind)
+    # A package may send objects of a user's classes; what is measured otherwise are byte strings.
+    objects = process_group.plain_objects() if part is None else contextlib.nullcontext()
+    with objects, entered(context, job) as group:
+        if job.probe:
+            wait_to_begin(context, group, lambda: facts(group, job.launch.backend))
+            _probe(context, job, group, _log_of(context))
+            return {}
+        at_start = clock_bounds(group)
+        wait_to_begin(context, group, lambda: facts(group, job.launch.backend), part.waits_in if part else ())
+        _measure(context, job, group)
+        at_end = clock_bounds(group)
+    return {"clocks": [at_start, at_end] if at_start and at_end else None}
 
-        step.prepare_process(kind, context.rank)
-        waits_in = step.WAITS_IN
+
+def _part(kind: Case) -> RankPart | None:
+    """What the package of a case does in ranks; None for a case of the core."""
+    deferred = OPERATIONS[kind.op].rank
+    return None if deferred is None else deferred.value
+
+
+@contextmanager
+def entered(context: RankContext, job: Job) -> Iterator[Group]:
+    """Set up this process as the cases of a launch want it, and join the other ranks.
+
+    All cases of a launch have the same scheduling and settings, so the first one stands for all. Threads that torch
+    starts from here on inherit the scheduling.
+    """
+    kind = job.launch.cases[0]
+    if (part := _part(kind)) is not None:
+        part.prepare(kind, context.rank)
     if kind.scheduling == "rr":
         host.use_realtime()
     environment.apply(kind.settings)
     if kind.oversubscribed:
         environment.apply(process_group.shared_gpu(context.rank))
-    log = context.stack_file.with_name(f"nccl-{context.rank}.log")
     if job.probe:
-        environment.apply(f"NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,TUNING NCCL_DEBUG_FILE={log}")
-    # A synchroniser of the user's own may send objects of its classes; what is measured otherwise are byte strings.
-    objects = contextlib.nullcontext() if OPERATIONS[kind.op].trains else process_group.plain_objects()
-    with objects, joined(context, job.launch.backend, job.settings.timeout_s, kind.ctas, kind.scheduling) as group:
-        if job.probe:
-            wait_to_begin(context, group, lambda: facts(group, job.launch.backend))
-            _probe(context, job, group, log)
-            return {}
-        if job.bits:
-            wait_to_begin(context, group, lambda: facts(group, job.launch.backend))
-            with _arena(job, group, max(arena_bytes([case], 0) for case in job.launch.cases)) as arena:
-                bits.compare(context, job, group, arena)
-            return {}
-        at_start = clock_bounds(group)
-        wait_to_begin(context, group, lambda: facts(group, job.launch.backend), waits_in)
-        _measure(context, job, group)
-        at_end = clock_bounds(group)
-    return {"clocks": [at_start, at_end] if at_start and at_end else None}
+        environment.apply(f"NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,TUNING NCCL_DEBUG_FILE={_log_of(context)}")
+    with joined(context, job.launch.backend, job.settings.timeout_s, kind.ctas, kind.scheduling) as group:
+        yield group
+
+
+def _log_of(context: RankContext) -> Path:
+    """The file that NCCL writes into while it is probed."""
+    return context.stack_file.with_name(f"nccl-{context.rank}.log")
 
 
 def _measure(context: RankContext, job: Job, group: Group) -> None:
@@ -86,7 +97,7 @@ def _measure(context: RankContext, job: Job, group: Group) -> None:
     pool_bytes = job.settings.pool_bytes
     together = batches(job.launch.cases, job.settings)
     nbytes = max(arena_bytes(cases, pool_bytes) for cases in together)
-    with _arena(job, group, nbytes) as arena:
+    with buffers_of(job, group, nbytes) as arena:
         first = 0
         for cases in together:
             gc.collect()
@@ -99,7 +110,7 @@ def _measure(context: RankContext, job: Job, group: Group) -> None:
 
 
 @contextmanager
-def _arena(job: Job, group: Group, nbytes: int) -> Iterator[Arena]:
+def buffers_of(job: Job, group: Group, nbytes: int) -> Iterator[Arena]:
     """The memory of all buffers; registered, if the launch asks for it, with the groups that its cases use."""
     kind = job.launch.cases[0].memory
     if kind == "plain":
@@ -124,7 +135,7 @@ def _probe(context: RankContext, job: Job, group: Group, log: Path) -> None:
     """
     settings = replace(job.settings, pool_bytes=0, flush_bytes=0)
     # Registered where the cases have it so: NCCL chooses other kernels for such memory.
-    with _arena(job, group, max(arena_bytes([case], 0) for case in job.launch.cases)) as arena:
+    with buffers_of(job, group, max(arena_bytes([case], 0) for case in job.launch.cases)) as arena:
         texts = [_text_from(log, 0)]
         for position, case in enumerate(job.launch.cases):
             context.enters(position)

@@ -37,11 +37,10 @@ from bench.rank.replay import ReplayOperation
 from bench.rank.sampling import Sampler
 from bench.rank.tensors import Arena, TensorOperation
 from bench.rank.timing import RankTimings
-from bench.rank.workload import BlockUse, Flushed, Workload, plant
+from bench.rank.workload import BlockUse, Flushed, RankPart, Stage, Workload, plant
 
 if TYPE_CHECKING:
     from bench.model.records import Integers
-    from bench.training.rank.step import Stage
 
 NS = 1e-9
 # CPU time of other processes that the kernel's accounting cannot tell from none: it counts in ticks of each core.
@@ -65,12 +64,12 @@ def workload_of(
 ) -> Workload:
     """The workload of a case, ready to be called.
 
-    tick: called now and then while buffers are filled and checked. stage: of training steps.
+    tick: called now and then while buffers are filled and checked. stage: of an operation of a package.
     """
     workload: Workload
     operation, seed = OPERATIONS[case.op], settings.seed
     if stage is not None:
-        return stage.step(case)
+        return stage.workload(case)
     if operation.recorded:
         workload = ReplayOperation(settings.replays[case.recording], group, arena, seed, tick)
     elif case.op in COLLECTIVES:
@@ -99,13 +98,12 @@ class Batch:
         self._meter = _Meter()
         arena.clear()
         self._cases: list[_MeasuredCase] = []
-        stage = None
-        if OPERATIONS[cases[0].op].trains:
-            from bench.training.rank.step import Stage  # here: other launches do not need torch's optimizers
-
+        stage: Stage | None = None
+        if (deferred := OPERATIONS[cases[0].op].rank) is not None:
+            part: RankPart = deferred.value
             context.enters(first)
             folder = context.stack_file.parent
-            stage = Stage(cases[0], job.settings, job.launch.number, group, folder, context.tick)
+            stage = part.stage(cases[0], job.settings, job.launch.number, group, folder, context.tick)
         for position, case in enumerate(cases, first):
             context.enters(position)
             measured = _MeasuredCase(case, position, group, arena, job, context, stage)
@@ -130,8 +128,8 @@ class Batch:
     def _round(self, number: int, unfinished: list[_MeasuredCase]) -> None:
         order = list(unfinished)
         random.Random(f"{self._job.settings.seed}/{self._job.launch.number}/{number}").shuffle(order)
-        if OPERATIONS[order[0].case.op].trains:
-            gc.collect()  # a step leaves cycles, which would keep its gradients
+        if OPERATIONS[order[0].case.op].round_by_round:
+            gc.collect()  # such calls leave cycles, which would keep large tensors
         own: dict[int, RankTimings] = {}
         for measured in order:
             if self._job.turns:
@@ -192,12 +190,12 @@ class _MeasuredCase:
     def start(self, first_s: float) -> None:
         """Set the first block. first_s: how long one call took on the slowest rank."""
         sampling, operation = self._job.settings.sampling, OPERATIONS[self.case.op]
-        if operation.once or operation.trains:
+        if operation.once or operation.round_by_round:
             rounds = 1 if operation.once else self._job.settings.rounds
             sampling = replace(sampling, iterations=rounds, warmup=0)
         most = most_iterations(self.case)
         in_turns = self._job.turns
-        self.sampler = Sampler(sampling, cycle(self.case), most, first_s, operation.trains, in_turns)
+        self.sampler = Sampler(sampling, cycle(self.case), most, first_s, operation.round_by_round, in_turns)
 
     @property
     def unfinished(self) -> bool:

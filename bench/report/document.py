@@ -1,12 +1,11 @@
 """Write report.md and report.html: what was measured, on what, how far to trust it, the tables, the pictures.
 
 In: a `Run`, its analysis, the pictures that exist. Out: text, also for the terminal. The HTML page is the same
-document, rendered from Markdown with the pictures inside, so that one file can be mailed. What training steps cost is
-written in `training`. An imported run is described as far as its files tell. Computes no statistics but the median
+document, rendered from Markdown with the pictures inside, so that one file can be mailed. Packages write what they
+measured (`parts`). An imported run is described as far as its files tell. Computes no statistics but the median
 width of the intervals.
 """
 
-import json
 import os
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -19,9 +18,8 @@ from bench.model.records import Case, Failure, Json, Run
 from bench.model.units import format_bytes, format_rate, format_rounded_bytes, format_seconds, format_share
 from bench.report import findings, labels, machine_format, markdown
 from bench.report.labels import NOTHING, counted, interval_text, label, size_text
-from bench.report.plots import Picture
-from bench.training.report import steps as training
-from bench.training.report import trace
+from bench.report.parts import calls_only, parts
+from bench.report.plots import PICTURES, Picture
 
 # Host names that the report lists; environment.json has them all.
 SHOWN_HOSTS = 8
@@ -42,8 +40,8 @@ SCHEDULING = {
     "batch": "gloo's loop threads under SCHED_BATCH (batch)",
     "rr": "real-time scheduling (rr)",
 }
-# Pictures that are not folded, besides the first: they are the answer of the runs that have them.
-UNFOLDED = ("matrix", "training-steps", "training-buckets")
+# Pictures that are not folded, besides the first.
+UNFOLDED = tuple(kind.name for kind in PICTURES if kind.unfolded)
 # Beginning of a note on a case that the tables have as a column.
 IN_COLUMNS = "stopped by"
 NOTHING_MEASURED = "Nothing was measured: the run was interrupted before its first sample; run --resume measures it."
@@ -60,9 +58,7 @@ def documents(run: Run, analysis: Analysis, pictures: Sequence[Picture], folder:
         REPORT: text,
         "report.html": markdown.page(text, run.name, files),
     }
-    if any(result.timeline for scenario in analysis.scenarios for result in scenario.results):
-        written["trace.json"] = json.dumps(trace.trace(analysis.scenarios))
-    return written
+    return written | {name: text for part in parts() for name, text in part.files(analysis).items()}
 
 
 def build(run: Run, analysis: Analysis, pictures: Sequence[Picture] = (), folder: str = "") -> str:
@@ -70,8 +66,7 @@ def build(run: Run, analysis: Analysis, pictures: Sequence[Picture] = (), folder
 
     folder: the path from the report to the pictures.
     """
-    _, calls = training.without_steps(run, analysis)
-    scenarios = analysis.scenarios
+    _, calls = calls_only(run, analysis)
     first, others = (
         [
             f"![{title}]({folder}/{name}.png)"
@@ -90,40 +85,38 @@ def build(run: Run, analysis: Analysis, pictures: Sequence[Picture] = (), folder
         for title, members in groups:
             details += [*[f"**{title}**"] * (len(groups) > 1), case_details(members)]
     reasons = labels.by_reason(run.plan.skips)
-    skipped = [[str(len(cases)), training.span(cases), markdown.cell(reason)] for reason, cases in reasons]
+    skipped = [[str(len(cases)), labels.span(cases), markdown.cell(reason)] for reason, cases in reasons]
     left_out = markdown.table(skipped, ["cases", "which", "why"], "rll")
     failed = {samples.case for samples in run.samples if samples.failure is not None}
-    call_sizes, scaling = training.call_sizes(analysis.call_sizes), training.scaling(analysis.scaling)
+    of_packages = [text for part in parts() for text in part.sections(analysis, failed)]
     found = calls.diagnosis.findings or calls.inconsistencies or calls.replayed
     doubts = caveats(analysis)
-    explained = [training.DEFINITION, markdown.lines(training.COLUMNS)] if scenarios else []
-    parts = [
+    pages = [part.page for part in parts() if part.answers(analysis)]
+    blocks = [
         markdown.in_line(f"# {run.manifest.get('name', run.name)}: {_subject(run)}"),
         markdown.lines(answer(run, analysis)) or NOTHING_MEASURED,
         *first,
         *_failed(run),
         *_sections(groups),
-        *(part for scenario in scenarios for part in training.section(scenario, failed)),
-        *(["## Scaling over numbers of ranks", scaling] if scaling else []),
-        *(["## The same bytes in more and more calls", call_sizes] if call_sizes else []),
-        *(findings.standing_out(calls) if found or groups or not scenarios else []),
+        *of_packages,
+        *(findings.standing_out(calls) if found or groups or not of_packages else []),
         "## How far to trust it",
         markdown.lines(doubts) if doubts else "Nothing was found that speaks against these numbers.",
         *markdown.folded("More pictures", others),
         *markdown.folded("Everything about each case", details),
         *findings.folded(calls),
         *markdown.folded("Notes on single cases", notes),
-        *markdown.folded("What must hold of training steps", [training.invariants(scenarios)] if scenarios else []),
+        *(line for part in parts() for title, texts in part.folded(analysis) for line in markdown.folded(title, texts)),
         *markdown.folded("Left out", [left_out] if left_out else []),
-        *markdown.folded("What exposed communication is, and what the columns of training steps are", explained),
         *markdown.folded(
             "What was measured, on what, and how",
             [markdown.lines(_circumstances(run, analysis)), method_line(run, calls.summaries)],
         ),
         "The words are explained in docs/reading.md, which report.html has at its end; the method in docs/method.md"
-        + (", training steps in docs/training.md." if scenarios else "."),
+        + "".join(f", {page}" for page in pages)
+        + ".",
     ]
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(blocks) + "\n"
 
 
 def _failed(run: Run) -> list[str]:
@@ -134,7 +127,7 @@ def _failed(run: Run) -> list[str]:
             launches.setdefault((samples.case, samples.failure), []).append(str(samples.launch))
     rows = [
         [
-            training.span([case]),
+            labels.span([case]),
             ", ".join(numbers),
             failure.kind,
             NO_RANK if failure.rank is None else str(failure.rank),
@@ -149,7 +142,7 @@ def _failed(run: Run) -> list[str]:
 def terminal(run: Run, analysis: Analysis) -> tuple[str, str]:
     """What `run` and `report` print: first the tables, then caveats and the answer.
 
-    A run that trains begins with its answer: its tables say why, and are longer than a screen.
+    A run of a package begins with its answer: its tables say why, and are longer than a screen.
     """
     reply = "\n".join(answer(run, analysis))
     recorded = [findings.recorded_sentence(analysis.recorded)] if analysis.recorded is not None else []
@@ -159,24 +152,20 @@ def terminal(run: Run, analysis: Analysis) -> tuple[str, str]:
     notes = "\n".join(
         [f"note: {text}" for text in weighty[:MOST_CAVEATS]] + [f"and {more} more in {REPORT}"] * (more > 0)
     )
-    above, below = ([reply], [notes]) if analysis.scenarios else ([], [notes, reply])
+    above, below = ([reply], [notes]) if any(part.answers(analysis) for part in parts()) else ([], [notes, reply])
     return "\n\n".join(filter(None, [*above, *tables])), "\n\n".join(filter(None, below))
 
 
 def caveats(analysis: Analysis) -> list[str]:
     """What speaks against the numbers, the weightiest first, but for what is missing: the answer begins with that."""
     warnings = (text for text in analysis.warnings if text != analysis.incomplete)
-    return [*training.unexplained(analysis.scenarios), *warnings]
+    return [*(text for part in parts() for text in part.caveats(analysis)), *warnings]
 
 
 def _terminal_tables(run: Run, analysis: Analysis) -> str:
-    """The tables of collectives, then those of training steps and of the same bytes in more and more calls."""
-    summaries = training.without_steps(run, analysis)[1].summaries
-    sections = list(map(training.brief_section, analysis.scenarios))
-    call_sizes = training.call_sizes(analysis.call_sizes)
-    scaling = training.scaling(analysis.scaling)
-    sections += [f"### Scaling over numbers of ranks\n\n{scaling}"] if scaling else []
-    sections += [f"### The same bytes in more and more calls\n\n{call_sizes}"] if call_sizes else []
+    """The tables of collectives, then those of packages."""
+    summaries = calls_only(run, analysis)[1].summaries
+    sections = [text for part in parts() for text in part.brief(analysis)]
     return "\n\n".join([*([summary_tables(summaries)] if summaries or not sections else []), *sections])
 
 
@@ -205,12 +194,12 @@ def answer(run: Run, analysis: Analysis) -> list[str]:
 
     Empty if nothing is missing and nothing was measured.
     """
-    summaries = training.without_steps(run, analysis)[1].summaries
+    summaries = calls_only(run, analysis)[1].summaries
     lines = [
         *_of_calls([s for s in summaries if not (analysis.replayed and s.case.op == "replay")]),
         *(f"{findings.replay_sentence(step)}." for step in analysis.replayed),
         *([findings.stalls_sentence(analysis.stalls)] if analysis.stalls is not None else []),
-        *training.answers(analysis.scenarios),
+        *(text for part in parts() for text in part.answers(analysis)),
     ]
     stated = [finding.text for finding in (*analysis.diagnosis.findings, *analysis.inconsistencies)]
     if stated:
@@ -235,23 +224,22 @@ def _of_calls(summaries: Sequence[Summary]) -> list[str]:
 
 def _trust(run: Run, analysis: Analysis, summaries: Sequence[Summary]) -> str:
     """Typical and worst precision, what was verified, and how many caveats there are."""
-    parts = []
+    phrases = []
     widths = {s.case: s.time_s.relative_half_width for s in summaries if s.time_s is not None and s.time_s.known}
     if len(widths) > 1:
         worst = max(widths, key=lambda case: widths[case])
         header = labels.columns(widths)[labels.column(worst)]
         where = ", ".join([header, *([size_text(worst.size_bytes)] if worst.size_bytes else [])])
         typical = format_share(median(widths.values()))
-        parts.append(f"typical precision within this run ±{typical}, worst ±{format_share(widths[worst])} ({where})")
+        phrases.append(f"typical precision within this run ±{typical}, worst ±{format_share(widths[worst])} ({where})")
     elif widths:
-        parts.append(f"precision within this run ±{format_share(next(iter(widths.values())))}")
+        phrases.append(f"precision within this run ±{format_share(next(iter(widths.values())))}")
     elif any(s.time_s is not None for s in summaries):
-        parts.append("no interval is known, as there is one launch only")
-    noise = [scenario.noise_s for scenario in analysis.scenarios if scenario.aa_pairs]
-    if noise:
-        parts.append(f"two copies of one strategy differ by up to {training.seconds(max(noise))} a step")
+        phrases.append("no interval is known, as there is one launch only")
+    phrases += [text for part in parts() for text in part.precision(analysis)]
     count = len(caveats(analysis))
-    return f"**Trust**: {'; '.join([*parts, _verified(run), counted(count, 'caveat') if count else 'no caveats'])}."
+    phrases += [_verified(run), counted(count, "caveat") if count else "no caveats"]
+    return f"**Trust**: {'; '.join(phrases)}."
 
 
 def _group_answer(members: Sequence[Summary]) -> str:
@@ -280,10 +268,10 @@ def _verified(run: Run) -> str:
         return "not verified by CollBench"
     if wrong:
         return f"{counted(wrong, 'measurement')} gave WRONG results; no number is printed for them"
-    trains = {OPERATIONS[samples.case.op].trains for samples in run.samples}
-    calls = ["every result was verified"] if trains != {True} else []
-    steps = ["the invariants of every strategy were checked before its first timed step"] if True in trains else []
-    return "; ".join(calls + steps)
+    operations = {samples.case.op for samples in run.samples}
+    own = [part for part in parts() if operations & {*part.operations}]
+    calls = operations - {name for part in own for name in part.operations}
+    return "; ".join([*(["every result was verified"] if calls or not own else []), *(part.verified for part in own)])
 
 
 # ── the tables ───────────────────────────────────────────────────────────────────────────────────
@@ -294,33 +282,33 @@ def summary_tables(summaries: Sequence[Summary]) -> str:
         return NOTHING_MEASURED
     if len(groups) > MOST_TABLES:
         return "\n\n".join([COMPACT, _compact(groups), _all_notes(groups)])
-    parts = []
+    texts = []
     for title, members in groups:
-        parts += [f"### {title}", markdown.lines(labels.notes_of(members))]
+        texts += [f"### {title}", markdown.lines(labels.notes_of(members))]
         if len(labels.columns(s.case for s in members)) > MOST_INTERVALS:
-            parts += ["time ± half of its 95 % interval", _pivot(members, lambda s: [_time_and_width(s)])]
+            texts += ["time ± half of its 95 % interval", _pivot(members, lambda s: [_time_and_width(s)])]
         else:
-            parts += ["time [95 % interval]", _pivot(members, lambda s: [_time_and_interval(s)])]
+            texts += ["time [95 % interval]", _pivot(members, lambda s: [_time_and_interval(s)])]
         if any(s.busbw for s in members):
             rates = _pivot(members, lambda s: [_rate(s.busbw) if s.time_s else "failed"])
-            parts += ["bus bandwidth, GB/s", rates]
-    return "\n\n".join(parts)
+            texts += ["bus bandwidth, GB/s", rates]
+    return "\n\n".join(texts)
 
 
 def _sections(groups: Sequence[tuple[str, list[Summary]]]) -> list[str]:
     """A section for each table, or one table for all if there are more than MOST_SECTIONS."""
     if len(groups) > MOST_SECTIONS:
         return ["## All cases", COMPACT, _compact(groups), _all_notes(groups), IN_FULL]
-    parts = []
+    texts = []
     for title, members in groups:
         time = "Time, as imported," if any(s.imported for s in members) else "Mean time"
-        parts += [f"## {title}", f"{time} with its 95 % interval, and bus bandwidth:"]
+        texts += [f"## {title}", f"{time} with its 95 % interval, and bus bandwidth:"]
         if any(s.busbw for s in members):
             table = _pivot(members, lambda s: [_time_and_interval(s), _rate(s.busbw)], ["GB/s"])
         else:
             table = _pivot(members, lambda s: [_time_and_interval(s)])
-        parts += [table, markdown.lines(labels.notes_of(members))]
-    return parts
+        texts += [table, markdown.lines(labels.notes_of(members))]
+    return texts
 
 
 def _all_notes(groups: Sequence[tuple[str, list[Summary]]]) -> str:
@@ -461,10 +449,7 @@ def _circumstances(run: Run, analysis: Analysis) -> list[str]:
             lines.append(f"**Operations**: {', '.join(operations)}")
         launches = counted(run.plan.launches, "launch")
         lines.append(f"**What**: {', '.join(what)}, world sizes {worlds}; {len(cases)} cases × {launches}")
-    if analysis.scenarios:
-        results = [result for scenario in analysis.scenarios for result in scenario.results]
-        timed = f"{sum(result.step is not None for result in results)} of {len(results)} strategies timed"
-        lines.append(f"**Training steps**: {counted(len(analysis.scenarios), 'scenario')}; {timed}")
+    lines += [text for part in parts() for text in part.circumstances(analysis)]
     done = sum(1 for samples in run.samples if samples.failure is None)
     state = "imported" if run.imported is not None else run.manifest.get("status")
     lines.append(
@@ -532,8 +517,8 @@ def duration(manifest: Json) -> str:
 
 
 def method_line(run: Run, summaries: Sequence[Summary]) -> str:
-    """How the numbers were measured: a line on collectives, whose summaries these are, and one on training steps."""
-    cases, steps = [s.case for s in summaries], training.method_line(run)
+    """How the numbers were measured: a line on collectives, whose summaries these are, and one on each package."""
+    cases, steps = [s.case for s in summaries], "\n\n".join(filter(None, (part.method(run) for part in parts())))
     if not cases:
         return steps or "How measured: nothing was."
     metrics = " and ".join(dict.fromkeys(map(labels.metric_name, cases)))

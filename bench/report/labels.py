@@ -15,7 +15,7 @@ from bench.model.conclusions import Interval, Summary
 from bench.model.records import OPTIONS, Case, Option, Skip
 from bench.model.units import counted as counted
 from bench.model.units import format_bytes, format_modes
-from bench.training.catalog import strategies
+from bench.report.parts import part_of
 
 # Attribute of a case → its value in words.
 Words = dict[str, str]
@@ -31,8 +31,6 @@ PLACES = {"in": "in place", "out": "out of place"}
 ALWAYS = ("reduce_op", "placement", "root", "metric", "buffers")
 # Attributes that are left out if they are at their default and the same in all cases of an operation.
 UNSAID = tuple(name for name in ALWAYS if name != "metric")
-# Options that a label names right behind the operation.
-FIRST = ("strategy", "model")
 # Longer lists of groups or parts are cut.
 LONGEST = 24
 # Options whose values the table of options cannot put into words. Empty words are left out.
@@ -43,8 +41,6 @@ WORDS: dict[str, Callable[[Case], str]] = {
     "groups": lambda case: f"groups {_short(case.groups)}",
     "splits": lambda case: f"parts {_short(case.splits)}",
     "recording": lambda case: "{} calls ({})".format(*reversed(case.recording.split(":"))),
-    "strategy": lambda case: strategies.label(strategies.strategy_of(case.strategy)),
-    "threads": lambda case: f"{case.threads} threads a rank" if case.threads > 1 else "",
 }
 # Smaller sizes are printed in bytes, so their rounding needs no explanation.
 SMALLEST_ROUND = 1024
@@ -84,13 +80,11 @@ def between(low: str, high: str) -> str:
 
 # ── one case ─────────────────────────────────────────────────────────────────────────────────────
 def label(case: Case) -> str:
-    """Such as `all_reduce · gloo · float32 · 4 ranks · 1 MiB`; then the options that are not at their default.
-
-    Of a training step: `training_step · flat · tiny · gloo · float32 · 2 ranks · 4 steps back to back · batch 1 · sgd`.
-    """
+    """Such as `all_reduce · gloo · float32 · 4 ranks · 1 MiB`; then the options that are not at their default."""
     size = [size_text(case.size_bytes)] if OPERATIONS[case.op].sized else []
     words = _unusual(case)
-    first = [words.pop(name) for name in FIRST if name in words]
+    part = part_of(case)
+    first = [words.pop(name) for name in (part.first if part else ()) if name in words]
     head = [case.op, *first, case.backend, *dtype_words(case), ranks_text(case.world_size)]
     return SEPARATOR.join([*head, *size, *words.values()])
 
@@ -108,9 +102,9 @@ def family(case: Case) -> str:
 
 
 def metric_name(case: Case) -> str:
-    """Such as `isolated`, or `pipelined (20 back to back)`; of training steps `4 steps back to back`."""
-    if OPERATIONS[case.op].trains:
-        return f"{case.depth} steps back to back" if case.depth > 1 else "single steps"
+    """Such as `isolated`, or `pipelined (20 back to back)`."""
+    if (part := part_of(case)) is not None:
+        return part.metric(case)
     return case.metric if case.depth == 1 else f"{case.metric} ({case.depth} back to back)"
 
 
@@ -132,7 +126,8 @@ def _unusual(case: Case) -> Words:
 
 def _in_words(case: Case, option: Option) -> str:
     """The value of an option, as people read it."""
-    own = WORDS.get(option.name)
+    part = part_of(case)
+    own = (part.words.get(option.name) if part else None) or WORDS.get(option.name)
     return own(case) if own else option.words.format(getattr(case, option.name))
 
 
@@ -217,6 +212,8 @@ def without_usual(words: Words, op: str, must: dict[str, set[str]]) -> Words:
 def span(cases: Iterable[Case]) -> str:
     """Many cases in one line: every value that occurs in them, once; sizes as a range. For one case, its label."""
     several = list(cases)
+    if (part := part_of(several[0])) is not None:
+        return part.span(several)
     if len(several) == 1:
         return label(several[0])
     ranks = ", ".join(str(n) for n in sorted({case.world_size for case in several}))

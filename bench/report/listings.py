@@ -21,22 +21,17 @@ from bench.planning.footprint import bounded, buffer_bytes
 from bench.planning.plan import estimate_s
 from bench.report import labels, markdown
 from bench.report.labels import NOTHING, PLACES, counted, dtype_words, extras, ranks_text, variety
-from bench.training.catalog.presets import EXAMPLE, PRESETS, gradients, parameters
-from bench.training.catalog.strategies import competes, kind, label, strategy_of
-from bench.training.planning.steps import notes, rank_bytes, scenarios_of
-from bench.training.report import steps as training
+from bench.report.parts import parts
 
 # Bus factor at 4 ranks → its formula.
 FACTORS = {1.0: "1", 0.75: "(n-1)/n", 1.5: "2(n-1)/n"}
 # Reasons for skipping cases that a reader will still read.
 MOST_REASONS = 12
-# Columns of `list models`.
-MODEL_SIZES = ("d_model", "d_ff", "layers", "heads", "vocabulary")
 
 
 # ── plans ────────────────────────────────────────────────────────────────────────────────────────
 def plan(plan: Plan, machine: Machine) -> str:
-    """What a run would do: cases, scenarios of training steps, memory, skips, and how long it takes."""
+    """What a run would do: cases, memory, skips, and how long it takes."""
     s = plan.settings.sampling
     count = (
         f"{s.iterations} iterations each"
@@ -49,25 +44,25 @@ def plan(plan: Plan, machine: Machine) -> str:
             ]
         )
     )
-    calls = [case for case in plan.cases if not OPERATIONS[case.op].trains]
-    rows, scenarios = _plan_rows(plan, calls), _scenarios(plan)
+    calls = [case for case in plan.cases if OPERATIONS[case.op].rank is None]
+    of_packages = [part.planned(plan, machine) for part in parts()]
+    rows, scenes = _plan_rows(plan, calls), [line for text in of_packages for line in text.scenes]
     headers = ["operation", "backend", "data", "ranks", "sizes", "from – to", "cases", "buffers a rank"]
     align = "lllrrlrr"
     lines = [markdown.table(rows, headers, align), ""] if rows else []
-    lines += scenarios if rows or scenarios else ["nothing can be measured here"]
+    lines += scenes if rows or scenes else ["nothing can be measured here"]
     if not plan.cases:
         return "\n".join([*lines, *_skipped(plan)])
     total = f"{counted(len(plan.cases), 'case')} × {counted(plan.launches, 'launch')} = "
     total += counted(plan.total, "measurement")
-    how = [total, *([count] if calls or not scenarios else [])]
-    if scenarios:
-        steps = "–".join(map(str, sorted({case.depth for case in plan.cases if OPERATIONS[case.op].trains})))
-        how.append(f"{plan.settings.rounds} rounds of every strategy, {steps} steps each")
+    how = [total, *([count] if calls or not scenes else []), *(words for text in of_packages for words in text.how)]
     bound = "about" if s.iterations or not calls else "at most about"
     lines.append(f"{', '.join(how)}; seed {plan.settings.seed}")
-    lines.append(f"takes {bound} {format_seconds(estimate_s(plan))}{', and the steps on top' if scenarios else ''}")
+    lines.append(f"takes {bound} {format_seconds(estimate_s(plan))}{', and what computes on top' if scenes else ''}")
     lines += [f"at {n} ranks at most {most} iterations are kept" for n, most in bounded(plan).items()]
-    lines += [f"note: {note}" for note in [*labels.rounding(calls), *notes(plan, machine.cores)]]
+    lines += [
+        f"note: {note}" for note in [*labels.rounding(calls), *(note for text in of_packages for note in text.notes)]
+    ]
     if plan.budget_s is not None:
         lines.append("the rest of the budget goes to further launches of the cases with the widest intervals")
     lines += _skipped(plan)
@@ -83,22 +78,9 @@ def _skipped(plan: Plan) -> list[str]:
     reasons = labels.by_reason(plan.skips)
     lines = ["", f"{counted(len(plan.skips), 'case')} skipped:"]
     for reason, cases in reasons[:MOST_REASONS]:
-        lines.append(f"  {reason}: {f'{len(cases)} × ' if len(cases) > 1 else ''}{training.span(cases)}")
+        lines.append(f"  {reason}: {f'{len(cases)} × ' if len(cases) > 1 else ''}{labels.span(cases)}")
     if len(reasons) > MOST_REASONS:
         lines.append(f"  and for {len(reasons) - MOST_REASONS} further reasons, which the run's report lists")
-    return lines
-
-
-def _scenarios(plan: Plan) -> list[str]:
-    """Of each scenario of training steps: its strategies, controls first, and the memory that a rank needs."""
-    lines = []
-    for scenario, planned in scenarios_of(plan).items():
-        strategies = sorted(planned, key=lambda strategy: (competes(strategy), label(strategy)))
-        needed = rank_bytes(scenario, strategies, plan.settings.step_memory)
-        memory = "" if needed is None else f"; {format_rounded_bytes(needed)} of memory a rank, without activations"
-        rows = [(label(strategy), kind(strategy).about) for strategy in strategies]
-        lines += [f"{training.scenario_text(scenario)}: {len(rows)} strategies{memory}", ""]
-        lines += [markdown.table(rows, ["strategy", "what it does"], "ll"), ""]
     return lines
 
 
@@ -162,13 +144,11 @@ def runs(found: Iterable[tuple[str, Json, tuple[str, str]]]) -> str:
 
 
 def headline(rows: Sequence[Mapping[str, str]]) -> tuple[str, str]:
-    """The number of measured cases in a summary, and the shortest step, or the case with the best bus bandwidth."""
+    """The number of measured cases in a summary, and the best result."""
     measured = [row for row in rows if row.get("time_s")]
-    steps = [row for row in measured if row.get("strategy") and competes(strategy_of(row["strategy"]))]
-    if steps:
-        row = min(steps, key=lambda row: float(row["time_s"]))
-        step = f"{format_seconds(float(row['time_s']))} a step: {row['label']}"
-        return str(len(measured)), f"{step}, {row['model']}, {row['backend']}, {ranks_text(int(row['world_size']))}"
+    for part in parts():
+        if (best_of_part := part.best(measured)) is not None:
+            return str(len(measured)), best_of_part
     best = max(measured, key=lambda row: float(row.get("busbw") or 0), default={})
     if not float(best.get("busbw") or 0):
         return str(len(measured)), NOTHING
@@ -247,25 +227,6 @@ def backends(missing: dict[str, str]) -> str:
     )
     unsupported = markdown.table(lacks, headers, "lllll")
     return f"{table}\n\n{unsupported}\n\nUnsupported for single operations:\n\n{single}"
-
-
-def models() -> str:
-    """The presets, with their sizes."""
-    rows = [
-        [
-            name,
-            f"{parameters(preset):,}",
-            str(len(gradients(preset))),
-            *(str(getattr(preset, size)) for size in MODEL_SIZES),
-        ]
-        for name, preset in PRESETS.items()
-    ]
-    headers = ["model", "parameters", "gradients", *MODEL_SIZES]
-    table = markdown.table(rows, headers, "lrrrrrrr")
-    return (
-        f"{table}\n\nAny other by its sizes, such as {EXAMPLE}; either with -v50000 (vocabulary), -kv2 (heads of keys "
-        "and values) and -tied behind it; or your own: {import: package.module:build}"
-    )
 
 
 def variables() -> str:

@@ -10,20 +10,20 @@ import json
 import math
 import xml.etree.ElementTree as ET
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from typing import Any
 
 from bench.catalog.operations import OPERATIONS
 from bench.model.comparisons import Change, Check, CheckedTable, Comparison, Judgement, Trend
-from bench.model.conclusions import Analysis, Interval, Split, StrategyResult, Summary
-from bench.model.records import OPTIONS, Case, Json, Run, Scenario
+from bench.model.conclusions import Analysis, Interval, Summary
+from bench.model.records import OPTIONS, Case, Json, Run
 from bench.model.units import format_rate, format_seconds
 from bench.model.visible import visible
 from bench.report.comparison import LISTS, direction, headline, judgement_text
 from bench.report.labels import interval_text
-from bench.training.report.steps import global_batch
+from bench.report.parts import parts
 
-# Increased when a field is renamed, removed or changes its meaning. 2 had another document for training steps.
+# Increased when a field is renamed, removed or changes its meaning.
 SCHEMA = 3
 NUMBER, COUNT, TEXT, TEXTS, TRUTH = ["number", "null"], "integer", ["string", "null"], "array", "boolean"
 # Field of a case → its type in JSON, and what it is. Those of the case itself (operation, backend, …) come before.
@@ -63,46 +63,6 @@ FIELDS: dict[str, tuple[Any, str]] = {
     "failures": (TEXTS, "what failed, one sentence each"),
     "warnings": (TEXTS, "what speaks against the numbers of this case"),
 }
-# Fields that a case of training steps has in addition, here and in summary.csv, under their customary names. Times are
-# seconds a step of the slowest rank.
-TRAINING_FIELDS: dict[str, tuple[Any, str]] = {
-    "label": ("string", "the strategy as tables name it"),
-    "scenario": ("string", "names what all strategies of a launch share"),
-    "global_batch_size": (COUNT, "examples of one step, over all ranks"),
-    "warmup_steps": (COUNT, "steps of each launch before the timed ones"),
-    "benchmark_steps": (COUNT, "timed steps that count, of all launches"),
-    "step_time_avg": (NUMBER, "time of a step: mean of the rounds, geometric mean of the launches"),
-    "step_time_std": (NUMBER, "standard deviation over rounds"),
-    "step_time_low": (NUMBER, "lower end of its 95 % interval; null if none is known"),
-    "step_time_high": (NUMBER, "upper end"),
-    "comm_time_avg": (NUMBER, "exposed communication: the step less the same step without synchronisation"),
-    "comm_time_std": (NUMBER, "standard deviation over rounds"),
-    "comm_time_low": (NUMBER, "lower end of its 95 % interval; null if none is known"),
-    "comm_time_high": (NUMBER, "upper end"),
-    "comm_frac_avg": (NUMBER, "comm_time over step_time"),
-    "comm_frac_std": (NUMBER, "standard deviation over rounds"),
-    "hidden": (NUMBER, "1 − comm_time / calls_alone_s; negative where calls cost more than alone"),
-    "tail_s": (NUMBER, "blocked after backward until the last gradient was usable"),
-    "pack_s": (NUMBER, "hooks, flattening, copying, dividing; null inside a library"),
-    "interference_s": (NUMBER, "growth of forward and backward"),
-    "residual_s": (NUMBER, "what the other parts do not explain"),
-    "late_s": (NUMBER, "part of the tail: waiting for ranks whose backward ended later"),
-    "gather_s": (NUMBER, "calls of a sharded optimizer"),
-    "update_s": (NUMBER, "growth of clipping and the update"),
-    "calls_alone_s": (NUMBER, "the calls of a step back to back, without computing"),
-    "calls": (["integer", "null"], "all-reduces of a step; null where the library does not tell"),
-    "place": (["integer", "null"], "1 for the fastest; those that cannot be told apart share one"),
-    "resolved": (["boolean", "null"], "false if the interval of comm_time holds 0"),
-    "adds_up": (["boolean", "null"], "whether the parts explain comm_time"),
-    "rounds": (COUNT, "blocks that count, of all launches"),
-    "refused": (TEXT, "why there are no times"),
-    "bucket_bytes": (["integer", "null"], "cap of the buckets"),
-    "accumulate": (COUNT, "micro-batches of a step"),
-    "peak_memory_bytes": (["integer", "null"], "most that torch gave out at once for it alone; null: not measured"),
-    "computed_memory_bytes": (["integer", "null"], "its tensors without activations; null where not known"),
-    "link_latency_s": (NUMBER, "of the emulated link; null for a real one"),
-    "link_bytes_per_s": (NUMBER, "its rate"),
-}
 # First characters of a formula in spreadsheets.
 FORMULAS = ("=", "+", "-", "@")
 # Our names of a summary's fields, where FIELDS says the unit. summary.csv has our names.
@@ -123,39 +83,25 @@ RUN_FACTS = ("started", "finished", "status", "argv", "overrides", "collbench", 
 # ── one run ──────────────────────────────────────────────────────────────────────────────────────
 def to_json(run: Run, analysis: Analysis) -> str:
     """The run with all its cases; null where there is no number."""
-    steps = {result.case: result for scenario in analysis.scenarios for result in scenario.results}
-    training = _training_columns(run, analysis)
+    of_packages: dict[Case, Json] = {}
+    for part in (part.columns for part in parts()):
+        for case, values in part.columns(run, analysis).items():
+            of_packages[case] = {**values, **part.details(analysis)[case]}
     cases = []
     for summary in analysis.summaries:
         measured = _columns(summary)
-        case = asdict(summary.case)
-        cases.append({"key": measured.pop("key"), "operation": case.pop("op"), **case, **measured})
-        if summary.case in steps:
-            result = steps[summary.case]
-            checks = [asdict(check) for check in result.checks]
-            cases[-1] |= {**training[summary.case], "checks": checks, "call_bytes": result.calls}
+        case_fields = asdict(summary.case)
+        named = {"key": measured.pop("key"), "operation": case_fields.pop("op")}
+        cases.append({**named, **case_fields, **measured, **of_packages.get(summary.case, {})})
     environment = [
         {name: value for name, value in session.items() if name != "launches"} for session in run.environment
     ]
-    document = {
+    document: Json = {
         "schema": SCHEMA,
         "run": {"name": run.name, **{name: run.manifest[name] for name in RUN_FACTS if name in run.manifest}},
         "environment": environment,
         "cases": cases,
-        "scenarios": [
-            {
-                "scenario": scenario.scenario.case.key,
-                "compute": asdict(scenario.compute) if scenario.compute else None,
-                "noise_s": scenario.noise_s,
-                "blocks": scenario.blocks,
-                "dropped": scenario.dropped,
-                "aa_pairs": [asdict(pair) for pair in scenario.aa_pairs],
-                "advice": asdict(scenario.advice) if scenario.advice else None,
-            }
-            for scenario in analysis.scenarios
-        ],
-        "scaling": [{"key": point.case.key, **asdict(point), "case": None} for point in analysis.scaling],
-        "call_sizes": [asdict(point) for point in analysis.call_sizes],
+        **{name: value for part in parts() for name, value in part.columns.document(analysis).items()},
         "skipped": [{"key": skip.case.key, "reason": skip.reason} for skip in run.plan.skips],
         "findings": [asdict(finding) for finding in (*analysis.diagnosis.findings, *analysis.inconsistencies)],
         "warnings": list(analysis.warnings),
@@ -166,62 +112,22 @@ def to_json(run: Run, analysis: Analysis) -> str:
 def to_csv(run: Run, analysis: Analysis) -> str:
     """summary.csv: one typed row per case, in seconds, bytes and bytes/s; empty where there is no number.
 
-    Options that no operation of the run has are no columns, nor are TRAINING_FIELDS if there are no training steps.
+    Options that no operation of the run has are no columns, nor are fields of packages that measured nothing.
     """
     import pandas as pd  # here: it takes half a second to load, and only this needs it
 
     operations = [OPERATIONS[name] for name in {summary.case.op for summary in analysis.summaries}]
     unused = {option.name for option in OPTIONS if not any(operation.has(option) for operation in operations)}
-    training = _training_columns(run, analysis)
+    of_packages = {case: row for part in parts() for case, row in part.columns.columns(run, analysis).items()}
     rows = []
     for summary in analysis.summaries:
         measured = {RENAMED.get(name, name): value for name, value in _columns(summary).items()}
         case = {name: value for name, value in asdict(summary.case).items() if name not in unused}
         texts = {name: "; ".join(measured.pop(name)) for name in ("failures", "warnings")}
-        row = {"key": measured.pop("key"), **case, **measured, **training.get(summary.case, {}), **texts}
+        row = {"key": measured.pop("key"), **case, **measured, **of_packages.get(summary.case, {}), **texts}
         rows.append({name: _in_csv(value) for name, value in row.items()})
     table = pd.DataFrame(rows)
     return str((table.convert_dtypes() if rows else table).to_csv(index=False))
-
-
-def _training_columns(run: Run, analysis: Analysis) -> dict[Case, Json]:
-    """TRAINING_FIELDS of each case of training steps."""
-
-    def row(scenario: Scenario, result: StrategyResult) -> Json:
-        link, parts = scenario.link, result.split
-        columns: Json = {
-            "label": result.label,
-            "scenario": scenario.case.key,
-            "global_batch_size": global_batch(result.case),
-            "warmup_steps": run.plan.settings.warmup_steps,
-            "benchmark_steps": result.case.depth * result.rounds,
-            "comm_frac_avg": result.share,
-            "comm_frac_std": result.share_std,
-            "hidden": result.hidden,
-            **{part.name: getattr(parts, part.name) if parts else None for part in fields(Split)},
-            "calls_alone_s": result.communication_only_s,
-            "calls": len(result.calls) if result.calls is not None else None,
-            "place": result.place,
-            "resolved": result.resolved if result.step else None,
-            "adds_up": result.adds_up,
-            "rounds": result.rounds,
-            "refused": result.refused,
-            "bucket_bytes": result.strategy.cap_bytes,
-            "accumulate": result.strategy.accumulate,
-            "peak_memory_bytes": result.memory.peak_bytes if result.memory else None,
-            "computed_memory_bytes": result.computed_bytes,
-            "link_latency_s": link.latency_s if link else None,
-            "link_bytes_per_s": link.bytes_per_s if link else None,
-        }
-        for name, interval, std in (
-            ("step_time", result.step, result.step_std),
-            ("comm_time", result.exposed, result.exposed_std),
-        ):
-            names = (f"{name}_avg", f"{name}_low", f"{name}_high")
-            columns |= {f"{name}_std": std, **_interval_columns(interval, *names)}
-        return {name: columns[name] for name in TRAINING_FIELDS}
-
-    return {result.case: row(entry.scenario, result) for entry in analysis.scenarios for result in entry.results}
 
 
 def _finite(data: Any) -> Any:
@@ -237,7 +143,7 @@ def _columns(summary: Summary) -> Json:
     """FIELDS of a case."""
     stall = summary.stall
     columns = {
-        **_interval_columns(summary.time_s, "time_s", "time_low_s", "time_high_s", "interval"),
+        **interval_columns(summary.time_s, "time_s", "time_low_s", "time_high_s", "interval"),
         "key": summary.case.key,
         "slow_share": stall.share if stall else 0.0,
         "fast_mode_s": stall.fast_s if stall else None,
@@ -248,7 +154,7 @@ def _columns(summary: Summary) -> Json:
     return {name: columns[name] if name in columns else getattr(summary, RENAMED.get(name, name)) for name in FIELDS}
 
 
-def _interval_columns(interval: Interval | None, *names: str) -> Json:
+def interval_columns(interval: Interval | None, *names: str) -> Json:
     """A value and its interval under these names: value, lower and upper limit, kind; the kind may be left out.
 
     All are None if there is no value, the limits if no interval is known.
@@ -261,20 +167,16 @@ def _interval_columns(interval: Interval | None, *names: str) -> Json:
 
 def json_schema() -> Json:
     """The JSON Schema of `to_json`; fields of the case itself may be added without another number."""
-    case = {name: {"type": kind, "description": about} for name, (kind, about) in {**FIELDS, **TRAINING_FIELDS}.items()}
-    case["checks"] = {"type": "array", "description": "of training steps: invariant, ok (null: does not apply), text"}
-    case["call_bytes"] = {"type": ["array", "null"], "description": "of training steps: bytes of each all-reduce"}
+    columns = [part.columns for part in parts()]
+    fields = FIELDS | {name: field for part in columns for name, field in part.fields.items()}
+    case = {name: {"type": kind, "description": about} for name, (kind, about) in fields.items()}
+    case |= {name: field for part in columns for name, field in part.only_json.items()}
     properties: Json = {
         "schema": {"const": SCHEMA},
         "run": {"type": "object", "required": ["name"], "description": "name, times (UTC), status, command line"},
         "environment": {"type": "array", "description": "one entry a session: the machine before and after it"},
         "cases": {"type": "array", "items": {"type": "object", "required": list(FIELDS), "properties": case}},
-        "scenarios": {
-            "type": "array",
-            "description": "of training steps: the step without synchronisation, A/A pairs, advice on buckets",
-        },
-        "scaling": {"type": "array", "description": "throughput and efficiency of steps over numbers of ranks"},
-        "call_sizes": {"type": "array", "description": "the same bytes in more and more all-reduces"},
+        **{name: field for part in columns for name, field in part.top.items()},
         "skipped": {"type": "array", "items": {"type": "object", "required": ["key", "reason"]}},
         "findings": {"type": "array", "description": "ranks, nodes or links that are named, with the evidence"},
         "warnings": {"type": "array", "items": {"type": "string"}, "description": "the gravest first"},
@@ -325,7 +227,7 @@ def _change_row(change: Change) -> Json:
         **judgement_columns(change.judgement),
         "exposed_before_s": exposed.before.value if exposed else None,
         "exposed_after_s": exposed.after.value if exposed else None,
-        **_interval_columns(exposed.difference if exposed else None, *limits),
+        **interval_columns(exposed.difference if exposed else None, *limits),
         "exposed_resolved": exposed.resolved if exposed else None,
         "note": change.note,
         "where": change.where,
@@ -351,7 +253,7 @@ def _trend_rows(trends: Sequence[Trend]) -> list[Json]:
             "times": [
                 {
                     "run": run,
-                    **_interval_columns(time, "time_s", "time_low_s", "time_high_s", "interval"),
+                    **interval_columns(time, "time_s", "time_low_s", "time_high_s", "interval"),
                     "step": position in {level.first for level in trend.changed},
                 }
                 for position, (run, time) in enumerate(zip(trend.runs, trend.times_s, strict=True))
@@ -372,7 +274,7 @@ def checks_json(result: CheckedTable, run: str) -> str:
         "run": run,
         "verdict": result.verdict,
         "reason": result.reason,
-        "index": _interval_columns(result.index, *RATIO) if result.index else None,
+        "index": interval_columns(result.index, *RATIO) if result.index else None,
         "checks": _check_rows(result.checks),
     }
     return json.dumps(document, indent=1, ensure_ascii=False)
@@ -385,7 +287,7 @@ def _check_rows(checks: Sequence[Check]) -> list[Json]:
             "verdict": check.verdict,
             "expected_busbw": check.expected,
             "tolerance": check.tolerance,
-            **_interval_columns(check.measured, "busbw", "busbw_low", "busbw_high", "interval"),
+            **interval_columns(check.measured, "busbw", "busbw_low", "busbw_high", "interval"),
             "note": check.note,
             "source": check.source,
         }
@@ -397,7 +299,7 @@ def judgement_columns(judged: Judgement) -> Json:
     """A judgement; the limits of the ratio are None if no interval is known."""
     return {
         "verdict": judged.verdict,
-        **_interval_columns(judged.ratio, *RATIO),
+        **interval_columns(judged.ratio, *RATIO),
         "level": judged.level,
         "p": judged.p,
         "reason": judged.reason,

@@ -18,7 +18,7 @@ from bench.model.conclusions import Analysis, Summary
 from bench.model.records import Case, Json, Run
 from bench.report.document import method_line
 from bench.report.labels import label, metric_name, ranks_text
-from bench.training.report.steps import without_steps
+from bench.report.parts import calls_only
 
 NONE = "N/A"
 # Widths of nccl-tests' columns (writeResultHeader and writeBenchmarkLinePreamble in its util.cu).
@@ -29,8 +29,8 @@ TOLD = ("reduce_op", "root", "placement", "metric", "depth")
 
 
 def document(run: Run, analysis: Analysis) -> str:
-    """All tables, one below the other, as in a log of nccl-tests, which has none for training steps."""
-    summaries = {summary.case: summary for summary in without_steps(run, analysis)[1].summaries}
+    """All tables, one below the other, as in a log of nccl-tests, which has none for other cases."""
+    summaries = {summary.case: summary for summary in calls_only(run, analysis)[1].summaries}
     parts = []
     for cases in tables(summaries):
         parts += heading(run, cases, _ranks_of(run, cases[0]), summaries)

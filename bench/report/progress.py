@@ -95,7 +95,7 @@ class CaseProgress(ProgressBar):
 
 
 def _words(launch: Launch) -> str:
-    """Such as `gloo, 2 ranks, launch 3`; of training steps, with the model."""
+    """Such as `gloo, 2 ranks, launch 3`; with the model, if there is one."""
     models = {case.model: True for case in launch.cases if case.model}
     return ", ".join([*models, launch.backend, ranks_text(launch.world_size), f"launch {launch.number}"])
 

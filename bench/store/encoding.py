@@ -35,7 +35,7 @@ from bench.model.records import (
     settings_of,
 )
 from bench.model.steps import InvariantCheck, StepDetail
-from bench.training.catalog.strategies import strategy_of
+from bench.planning.parts import part_of, parts
 
 if TYPE_CHECKING:
     from bench.model.records import Integers
@@ -106,8 +106,8 @@ def _case_from_json(data: Json) -> Case:
     for name, known in NAMED.items():
         if getattr(case, name) not in known:
             raise ValueError(f"{name} {getattr(case, name)!r:.60}: CollBench has no such")
-    if case.strategy:
-        strategy_of(case.strategy)
+    if (part := part_of(case)) is not None:
+        part.check(case)
     limits = {"world_size": (1, MOST_RANKS), "size_bytes": (0, MOST_ELEMENTS), "root": (0, case.world_size - 1)}
     for name, (low, high) in limits.items():
         if not low <= getattr(case, name) <= high:
@@ -157,11 +157,9 @@ def variables_of(job: Job | Plan) -> list[tuple[str, str]]:
 
 
 def imports_of(job: Job | Plan) -> list[str]:
-    """What ranks of a job, or of a plan, import of the user, as "module:name": models and synchronisers."""
+    """What ranks of a job, or of a plan, import of the user, as "module:name"."""
     cases = job.launch.cases if isinstance(job, Job) else job.cases
-    models = {case.model for case in cases if ":" in case.model and case.model not in job.settings.shapes}
-    strategies = {strategy_of(case.strategy).imported for case in cases if case.strategy}
-    return sorted(models | {name for name in strategies if name is not None})
+    return sorted(set().union(*(part.imports(cases, job.settings) for part in parts())))
 
 
 def samples_to_line(samples: Samples) -> bytes:

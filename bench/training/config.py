@@ -22,11 +22,12 @@ from bench.config.fields import (
     unknown_keys,
 )
 from bench.config.names import allowed
-from bench.model.steps import Strategy
+from bench.config.section import Section
 from bench.model.units import parse_link
 from bench.training.catalog.presets import EXAMPLE as SIZES
 from bench.training.catalog.presets import PRESETS, VOCABULARY, Preset, find, name_of
 from bench.training.catalog.strategies import CALLED, DDP_HOOKS, STRATEGIES, USER_STRATEGY
+from bench.training.model import TRAINING_STEP, Strategy
 
 REAL_LINK = "real"
 AUTOCAST = "bfloat16"
@@ -289,3 +290,14 @@ class TrainingSection(Strict):
         {"parameters": 6_000_000, "calls": [1, 6, 60]},
         default=None,
     )
+
+
+SECTION = Section(
+    name="training",
+    model=TrainingSection,
+    about="Steps of training: what synchronising gradients costs. Docs: docs/training.md.",
+    example={"models": ["tiny"], "strategies": ["flat", "ddp"]},
+    operation=TRAINING_STEP,
+    needs="models and strategies",
+    cases="steps of training",
+)

@@ -5,68 +5,28 @@ In: a run and its analysis. Out: PNG and SVG files. To add a picture: a line in 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from bench.catalog.package import PictureKind
+from bench.catalog.packages import PACKAGES
 from bench.model.comparisons import BitsRow
 from bench.model.conclusions import Analysis
 from bench.model.deferred import Deferred
 from bench.model.records import Run
-from bench.training.report.steps import without_steps
+from bench.report.parts import calls_only
 
 Picture = tuple[str, str]  # (title, file name without suffix) of a page that has been drawn
 DRAW = Deferred("report.plots.figures:draw_pages")
-# Pages of one picture; readers do not look through more. Of training steps a page shows one scenario, or a dozen
-# strategies of it.
-MOST_PAGES, MOST_TRAINING_PAGES = 4, 12
-
-
-@dataclass(frozen=True)
-class PictureKind:
-    """One picture. name: file name without suffix. function: "module:name" within `bench`.
-
-    trains: whether it shows training steps; what the others are given has none.
-    """
-
-    name: str
-    title: str
-    function: str
-    trains: bool = False
-
-    @property
-    def drawn_by(self) -> Deferred:
-        """The function (run, analysis) → figures, one per page."""
-        return Deferred(self.function)
-
-    @property
-    def pages(self) -> list[str]:
-        """File names of all its pages, without suffix; most runs draw only the first."""
-        most = MOST_TRAINING_PAGES if self.trains else MOST_PAGES
-        return [self.name, *(f"{self.name}-{number}" for number in range(2, most + 1))]
 
 
 # In the order of the report.
 PICTURES = (
+    *(kind for package in PACKAGES for kind in package.pictures),
     PictureKind("recorded", "Where the recorded job's time in calls went", "report.plots.operations:recorded"),
     PictureKind(
         "replay", "The calls of a recorded step, recorded and made again", "report.plots.operations:replayed_steps"
     ),
     PictureKind("splits", "What each rank sends to each", "report.plots.operations:split_matrices"),
-    PictureKind(
-        "training-steps", "Step time: computing and exposed communication", "training.report.plots:steps", trains=True
-    ),
-    PictureKind(
-        "training-buckets", "Exposed communication against bucket size", "training.report.plots:buckets", trains=True
-    ),
-    PictureKind(
-        "training-timeline",
-        "One step of each strategy: when communication overlaps with computing",
-        "training.report.plots:timelines",
-        trains=True,
-    ),
-    PictureKind(
-        "training-call-sizes", "The same bytes in more and more calls", "training.report.plots:call_sizes", trains=True
-    ),
     PictureKind("operations", "Time of each operation", "report.plots.operations:operations"),
     PictureKind("time", "Time against size", "report.plots.sizes:time_against_size"),
     PictureKind("bandwidth", "Bus bandwidth against size", "report.plots.sizes:bandwidth_against_size"),
@@ -77,7 +37,7 @@ PICTURES = (
     ),
     PictureKind("scaling", "Time against number of ranks", "report.plots.sizes:scaling"),
     PictureKind("ranks", "Arrival and duration of each rank", "report.plots.ranks_and_time:ranks"),
-    PictureKind("matrix", "Rate between each two ranks", "report.plots.ranks_and_time:matrix"),
+    PictureKind("matrix", "Rate between each two ranks", "report.plots.ranks_and_time:matrix", unfolded=True),
     PictureKind("modes", "Distribution of the times", "report.plots.ranks_and_time:modes"),
     PictureKind(
         "over-time", "Every sample in the order in which it was taken", "report.plots.ranks_and_time:over_time"
@@ -88,9 +48,9 @@ PICTURES = (
 def draw(run: Run, analysis: Analysis, folder: Path, paper: bool = False) -> list[Picture]:
     """Draw what the run has data for, as PNG and SVG; remove pages left from before. paper: also as PDF for papers."""
     folder.mkdir(parents=True, exist_ok=True)
-    of_calls = without_steps(run, analysis)
+    of_calls = calls_only(run, analysis)
     for kind in PICTURES:
-        shown = (run, analysis) if kind.trains else of_calls
+        shown = (run, analysis) if kind.of_package else of_calls
         DRAW(kind.drawn_by, *shown, [folder / page for page in kind.pages], paper)
     return drawn(folder)
 
@@ -98,7 +58,7 @@ def draw(run: Run, analysis: Analysis, folder: Path, paper: bool = False) -> lis
 def draw_recorded(analysis: Analysis, folder: Path) -> Path:
     """Draw where a recorded job's time in calls went, without a run; the picture's path."""
     folder.mkdir(parents=True, exist_ok=True)
-    kind = PICTURES[0]
+    kind = next(kind for kind in PICTURES if kind.name == "recorded")
     DRAW(kind.drawn_by, None, analysis, [folder / page for page in kind.pages], False)
     return folder / f"{kind.name}.png"
 

@@ -28,6 +28,7 @@ from matplotlib.text import Text
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter
 
 from bench.catalog import metrics
+from bench.catalog.package import MOST_PAGES
 from bench.model.conclusions import Summary
 from bench.model.records import Run
 from bench.model.units import format_bytes, format_seconds
@@ -40,7 +41,6 @@ from bench.report.labels import (
     without_usual,
     words_to_show,
 )
-from bench.report.plots import MOST_PAGES
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")

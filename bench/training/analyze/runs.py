@@ -17,24 +17,24 @@ from itertools import pairwise
 import numpy as np
 from scipy.optimize import nnls
 
-from bench.model.conclusions import Advice, Analysis, StrategyResult, Verified
+from bench.analyze.round_series import pooled_mean
 from bench.model.errors import BenchError, UnmeasurableError
-from bench.model.records import Launch, Machine, Plan, Run, Sampling, Scenario, Settings, Skip
-from bench.model.steps import REFERENCE, Shape, Strategy
+from bench.model.records import Launch, Machine, Plan, Run, Sampling, Settings, Skip
+from bench.model.steps import Shape
 from bench.stats.series import over_launches
-from bench.training.analyze import planner
-from bench.training.analyze.advisor import advise, plan_of
 from bench.training.analyze.steps import (
     by_launch,
     parts_s,
-    pooled_mean,
     reference_case,
     rounds_of,
     samples_of,
     scenarios_of,
 )
 from bench.training.catalog.strategies import kind, label, strategy_of, unsupported
-from bench.training.planning import buckets
+from bench.training.conclusions import Advice, ScenarioAnalysis, StrategyResult, Verified
+from bench.training.model import REFERENCE, Scenario, Strategy
+from bench.training.planning import buckets, planner
+from bench.training.planning.advisor import advise, plan_of
 from bench.training.planning.buckets import BucketPlan, ReadyTimes, recorded_shape
 from bench.training.planning.link_model import AllReduceCost
 from bench.training.planning.steps import case_of, unsupported_scenario, with_controls
@@ -49,10 +49,9 @@ Candidates = Mapping[str, tuple[Strategy, BucketPlan]]
 
 
 # ── what a run tells ─────────────────────────────────────────────────────────────────────────────
-def with_advice(run: Run, analysis: Analysis) -> Analysis:
-    """The analysis of a run with the advice on each of its scenarios."""
-    scenarios = (replace(result, advice=advice_for(run, result.scenario)) for result in analysis.scenarios)
-    return replace(analysis, scenarios=tuple(scenarios))
+def with_advice(run: Run, scenarios: Iterable[ScenarioAnalysis]) -> tuple[ScenarioAnalysis, ...]:
+    """The results of a run's scenarios, each with the advice on its buckets."""
+    return tuple(replace(result, advice=advice_for(run, result.scenario)) for result in scenarios)
 
 
 def advice_for(run: Run, scenario: Scenario) -> Advice | None:

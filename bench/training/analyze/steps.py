@@ -9,49 +9,33 @@ Also from here: which timed blocks count, by the one rule that summaries and com
 
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from itertools import combinations
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.analyze.parts import NOT_YET
+from bench.analyze.round_series import Series, estimate, estimates, pooled, pooled_mean
 from bench.catalog.dtypes import dtype_named
-from bench.catalog.operations import OPERATIONS
-from bench.model.conclusions import (
-    AAPair,
-    CallSize,
-    Interval,
-    ScalingPoint,
-    ScenarioAnalysis,
-    Split,
-    StrategyResult,
-    Summary,
-)
-from bench.model.records import Case, Run, Samples, Scenario, Timings
-from bench.model.steps import PARTS, REFERENCE, InvariantCheck, RankMemory
+from bench.model.conclusions import Interval, Summary
+from bench.model.records import Case, Run, Samples, Timings
+from bench.model.steps import InvariantCheck, RankMemory
 from bench.model.units import counted
-from bench.planning.footprint import alone_bytes
 from bench.stats import intervals
 from bench.stats.intervals import Floats
-from bench.stats.verdicts import moderated
 from bench.training.catalog.strategies import competes, kind, label, reference_of, strategy_of, text_of
+from bench.training.conclusions import AAPair, CallSize, ScalingPoint, ScenarioAnalysis, Split, StrategyResult
+from bench.training.model import PARTS, REFERENCE, TRAINING_STEP, Scenario, scenario_of
+from bench.training.planning.memory import alone_bytes
 
-NOT_YET = "not measured yet"
 # Share of a step: if the parts of exposed communication leave more than this unexplained, the report says so (I8).
 UNEXPLAINED = 0.05
-# Fewer launches than this say little of how launches differ: Student's t of one degree of freedom is 12.7.
-LAUNCHES_FOR_INTERVAL = 3
-# Seconds squared: below the resolution of clocks. Variances of invented or emulated times may be 0.
-LEAST_VARIANCE = 1e-18
 
 Booleans = NDArray[np.bool_]
-# Launch → one value a round.
-Series = dict[int, Floats]
 # Seconds a step in each iteration, (iterations,).
 Value = Callable[[Timings], Floats]
-K = TypeVar("K", bound=Hashable)
 
 
 # ── which blocks count ───────────────────────────────────────────────────────────────────────────
@@ -80,7 +64,7 @@ class Rounds:
 
 def trains(case: Case) -> bool:
     """Whether it is a step of training."""
-    return OPERATIONS[case.op].trains
+    return case.op == TRAINING_STEP
 
 
 def scenarios_of(run: Run) -> dict[Scenario, tuple[Case, ...]]:
@@ -88,7 +72,7 @@ def scenarios_of(run: Run) -> dict[Scenario, tuple[Case, ...]]:
     cases = dict.fromkeys(case for launch in run.plan.order for case in launch.cases if trains(case))
     scenarios: dict[Scenario, list[Case]] = defaultdict(list)
     for case in cases:
-        scenarios[run.plan.settings.scenario(case)].append(case)
+        scenarios[scenario_of(run.plan.settings, case)].append(case)
     return {scenario: tuple(members) for scenario, members in scenarios.items()}
 
 
@@ -133,15 +117,20 @@ def _all_count(calm: dict[Case, dict[int, Booleans]], exempt: Iterable[Case]) ->
     return calm | {case: {launch: np.ones_like(counts) for launch, counts in calm[case].items()} for case in exempt}
 
 
-def samples_that_count(run: Run) -> list[Samples]:
-    """The samples of a run; those of training steps with only the timed blocks that count."""
+def counted_samples(run: Run, several: Sequence[Samples]) -> list[Samples]:
+    """The samples; those of training steps with only the timed blocks that count."""
     rounds = {scenario.case: rounds_of(run, scenario) for scenario in scenarios_of(run)}
     return [
-        replace(samples, timed=_timed_that_counts(samples, rounds[replace(samples.case, strategy="")]))
+        replace(samples, timed=_timed_that_counts(samples, rounds[whole(samples.case)]))
         if trains(samples.case)
         else samples
-        for samples in run.samples
+        for samples in several
     ]
+
+
+def whole(case: Case) -> Case:
+    """The case of the scenario of a step: it stands for all strategies."""
+    return replace(case, strategy="")
 
 
 def _timed_that_counts(samples: Samples, rounds: Rounds) -> Timings | None:
@@ -237,58 +226,6 @@ def _values(rounds: Rounds, case: Case, value: Value) -> Series:
         launch: np.where(rounds.counts[case][launch], value(timings), np.nan)
         for launch, timings in rounds.timings.get(case, {}).items()
     }
-
-
-def means(series: Series) -> Floats:
-    """The mean of each launch."""
-    return np.array([float(np.mean(values)) for values in series.values()])
-
-
-def pooled(series: Series) -> Floats:
-    """The rounds of all launches."""
-    return np.concatenate(list(series.values()))
-
-
-def pooled_mean(series: Series) -> float:
-    """The mean over the rounds of all launches."""
-    return float(np.mean(pooled(series)))
-
-
-def estimate(series: Series) -> Interval:
-    """The interval of one series, as by `estimates`."""
-    return estimates({"": series}, {"": (1.0,)})[""]
-
-
-def estimates(many: Mapping[K, Series], levels_s: Mapping[K, Sequence[float]]) -> dict[K, Interval]:
-    """Mean of the launches' means of each, with Student's t; with too few launches, the mean of all rounds.
-
-    levels_s: the times of the steps that each is the difference of. Steps scatter in proportion to their times, so that
-    a difference has a variance in proportion to the sum of their squares, and divided by that sum variances are alike.
-    Five launches know a variance to a factor of 3 only, so these are moderated over all of `many`, which differ by the
-    same launches (`bench.stats.verdicts`). The interval of rounds takes each as a block, and does not include how
-    launches differ; there is none with fewer than `intervals.FEWEST_BLOCKS` rounds. Empty series are left out.
-    """
-    filled = {name: series for name, series in many.items() if series}
-    per_launch = {name: means(series) for name, series in filled.items() if len(series) >= LAUNCHES_FOR_INTERVAL}
-    freedom = np.array([len(values) - 1.0 for values in per_launch.values()])
-    squares = np.array([float(np.sum(np.square(levels_s[name]))) for name in per_launch])
-    variances = np.array([max(float(np.var(values, ddof=1)), LEAST_VARIANCE) for values in per_launch.values()])
-    relative, known = moderated(variances / squares, freedom) if per_launch else (variances, freedom)
-    over_launches = {
-        name: intervals.mean_interval(values, float(variance), float(degrees))
-        for (name, values), variance, degrees in zip(per_launch.items(), relative * squares, known, strict=True)
-    }
-    return {
-        name: over_launches[name] if name in over_launches else _of_rounds(pooled(series))
-        for name, series in filled.items()
-    }
-
-
-def _of_rounds(values: Floats) -> Interval:
-    if len(values) < intervals.FEWEST_BLOCKS:
-        return intervals.without_interval(float(np.mean(values)))
-    of_rounds = intervals.mean_interval(values, float(np.var(values, ddof=1)), len(values) - 1.0)
-    return replace(of_rounds, kind="within-run")
 
 
 # ── the scenarios ────────────────────────────────────────────────────────────────────────────────

@@ -12,9 +12,9 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from bench.catalog.backends import BACKENDS
-from bench.model.records import Machine, Scenario
-from bench.model.steps import REFERENCE, Strategy
+from bench.model.records import Machine
 from bench.model.units import format_bytes
+from bench.training.model import REFERENCE, Scenario, Strategy
 
 # Options of torch's DistributedDataParallel, as its documentation names them, and its communication hooks.
 DDP_FLAGS = ("gradient_as_bucket_view", "static_graph")

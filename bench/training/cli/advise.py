@@ -17,7 +17,6 @@ import typer
 from bench import __version__
 from bench.analyze.summaries import headlines
 from bench.catalog.dtypes import DTYPES
-from bench.catalog.operations import TRAINING_STEP
 from bench.cli.app import RESULTS
 from bench.cli.measuring import measure
 from bench.cli.output import analyzed, show, write_report
@@ -25,17 +24,19 @@ from bench.config.documents import dump
 from bench.machine import host
 from bench.model import units
 from bench.model.errors import ConfigError, StoreError, UnmeasurableError
-from bench.model.records import Case, Scenario
+from bench.model.records import Case
 from bench.model.steps import Shape
 from bench.model.units import counted
 from bench.store import folders
-from bench.training.analyze import advisor, runs
-from bench.training.analyze.planner import Box
+from bench.training.analyze import runs
 from bench.training.analyze.steps import scenarios_of
 from bench.training.catalog.presets import EXAMPLE, PRESETS, find
-from bench.training.planning import link_model
+from bench.training.conclusions import training_of
+from bench.training.model import TRAINING_STEP, Scenario
+from bench.training.planning import advisor, link_model
 from bench.training.planning.buckets import LIST_HEADER, ReadyTimes, read_gradients
 from bench.training.planning.link_model import LinkModel, costs_cpu
+from bench.training.planning.planner import Box
 from bench.training.planning.steps import shape_name, shape_of
 from bench.training.report import advice
 
@@ -163,7 +164,7 @@ def advise(
     result = folders.read(path)
     analysis = analyzed(result)
     files = write_report(result, analysis, plots=False)
-    (measured_plans,) = analysis.scenarios
+    (measured_plans,) = training_of(analysis).scenarios
     stretch = runs.stretch_of(result, measured_plans.scenario, ready_times)
     verified = runs.verified(plans, ready_times, cost, measured_plans.results, stretch)
     show("\n" + "\n\n".join([advice.verification(verified, measured_plans), *files]))

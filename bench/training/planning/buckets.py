@@ -19,8 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.model.errors import BenchError, ConfigError
-from bench.model.steps import Gradient, Shape, Strategy, Timeline
+from bench.model.steps import Gradient, Shape, Timeline
 from bench.training.catalog.presets import Preset, gradients
+from bench.training.model import Strategy
 
 BucketPlan = tuple[int, ...]
 

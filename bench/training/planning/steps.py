@@ -1,32 +1,30 @@
 """Expand the section `training` of a configuration into cases: every strategy in every scenario that can be measured.
 
-In: a `Config` and a `Machine`. Out: a `TrainingCases`: cases, what is left out with the reason, and what shapes and
-links the cases name. Each scenario also gets the reference without synchronisation, and second copies of the reference
-and of one strategy: two A/A pairs, which show how far two equal measurements differ here. And of cases: the memory that
-a rank needs, and notes on settings that measure something other than their author expects.
+In: a `Config` and a `Machine`. Out: cases, what is left out with the reason, and what shapes and links the cases name.
+Each scenario also gets the reference without synchronisation, and second copies of the reference and of one strategy:
+two A/A pairs, which show how far two equal measurements differ here. And of cases: the memory that a rank needs, and
+notes on settings that measure something other than their author expects.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bench.catalog.backends import BACKENDS, unsupported_scheduling
 from bench.catalog.dtypes import DTYPES
-from bench.catalog.operations import OPERATIONS, TRAINING_STEP
+from bench.catalog.operations import OPERATIONS
 from bench.config.models import Config
-from bench.model.records import OPTIONS, Case, Machine, Plan, Scenario, Skip
-from bench.model.steps import REFERENCE, Link, Shape, Strategy
+from bench.model.records import OPTIONS, Case, Machine, Plan, Settings, Skip
+from bench.model.steps import Link, Shape
 from bench.model.units import counted, format_rounded_bytes, parse_link
 from bench.planning.cases import unsupported_here, values_of, worlds
-from bench.planning.footprint import STATES, alone_bytes, model_bytes
+from bench.planning.parts import Expansion, PlanningPart
 from bench.training.catalog.presets import find
 from bench.training.catalog.strategies import CALLED, kind, label, reference_of, strategy_of, text_of, unsupported
 from bench.training.config import REAL_LINK, ShapeSection, TrainingSection
-
-if TYPE_CHECKING:
-    from bench.training.planning.buckets import ReadyTimes
-    from bench.training.planning.link_model import AllReduceCost
+from bench.training.model import REFERENCE, TRAINING_STEP, Scenario, Strategy, scenario_of
+from bench.training.planning.memory import STATES, alone_bytes, model_bytes
 
 # Building, warming up and checking one strategy, measured.
 STRATEGY_S = 0.5
@@ -34,26 +32,15 @@ STRATEGY_S = 0.5
 TRAINED = ("float32", "float64", "bfloat16")
 # 25 for `bucket_cap_mb`, in bytes: torch's source means MiB, the name of the argument MB.
 DEFAULT_CAPS = frozenset({25 * 10**6, 25 * 2**20})
-# Bytes of the buckets that are best for these gradients on this link; the planner stands above this room.
-Advise = Callable[["ReadyTimes", "AllReduceCost"], tuple[int, ...]]
 
 
-@dataclass(slots=True)
-class TrainingCases:
-    """What a section asks for. shapes, links: by the names that cases have for them (`Settings`)."""
-
-    cases: list[Case] = field(default_factory=list)
-    skips: list[Skip] = field(default_factory=list)
-    shapes: dict[str, Shape] = field(default_factory=dict)
-    links: dict[str, Link] = field(default_factory=dict)
-
-
-def training_cases(config: Config, machine: Machine, advise: Advise | None) -> TrainingCases:
-    """The cases of the section; none without one. advise: finds the buckets that a configuration calls advised."""
-    chosen = TrainingCases()
-    section = config.training
+def expand(config: Config, machine: Machine) -> Expansion:
+    """The cases of the section; none without one."""
+    chosen = Expansion()
+    section = config.section(TrainingSection)
     if section is None:
         return chosen
+    chosen.calls += call_sizes(config, section, machine)
     wanted = [strategy for entry in section.strategies for strategy in entry.strategies]
     for scenario in _scenarios(config, section, machine):
         if reason := unsupported_scenario(scenario, machine):
@@ -61,7 +48,7 @@ def training_cases(config: Config, machine: Machine, advise: Advise | None) -> T
             continue
         fit = []
         for asked in wanted:
-            strategy, why = _with_buckets(asked, scenario, advise)
+            strategy, why = _with_buckets(asked, scenario)
             if why := why or unsupported(strategy, scenario, machine):
                 chosen.skips.append(Skip(case_of(scenario, strategy), why))
             else:
@@ -72,11 +59,25 @@ def training_cases(config: Config, machine: Machine, advise: Advise | None) -> T
             chosen.skips.append(Skip(scenario.case, reason))
             continue
         chosen.cases += [case_of(scenario, strategy) for strategy in strategies]
-        if scenario.shape is not None:
-            chosen.shapes[scenario.case.model] = scenario.shape
-        if scenario.link is not None:
-            chosen.links[scenario.case.link] = scenario.link
     return chosen
+
+
+def complete(config: Config, machine: Machine, plan: Plan) -> Plan:
+    """The plan, with the section's settings, and with the shapes and links that its cases name."""
+    section = config.section(TrainingSection)
+    if section is None:
+        return plan
+    named = {case.model for case in plan.cases}, {case.link for case in plan.cases}
+    scenarios = list(_scenarios(config, section, machine))
+    settings = replace(
+        plan.settings,
+        rounds=section.rounds,
+        warmup_steps=section.warmup,
+        step_memory=section.memory,
+        shapes={one.case.model: one.shape for one in scenarios if one.shape is not None and one.case.model in named[0]},
+        links={one.case.link: one.link for one in scenarios if one.link is not None and one.case.link in named[1]},
+    )
+    return replace(plan, settings=settings, max_foreign_cpu=section.max_foreign_cpu)
 
 
 def case_of(scenario: Scenario, strategy: Strategy) -> Case:
@@ -84,10 +85,10 @@ def case_of(scenario: Scenario, strategy: Strategy) -> Case:
     return replace(scenario.case, strategy=text_of(strategy))
 
 
-def call_sizes(config: Config, machine: Machine) -> Iterator[Case]:
+def call_sizes(config: Config, section: TrainingSection, machine: Machine) -> Iterator[Case]:
     """The call-size ladder: the same parameters all-reduced in more and more calls, back to back."""
-    ladder = config.training.call_sizes if config.training is not None else None
-    if config.training is None or ladder is None or REAL_LINK not in config.training.links:
+    ladder = section.call_sizes
+    if ladder is None or REAL_LINK not in section.links:
         return  # it tells of the real link
     for (backend, ranks), calls, how in product(worlds(config, machine), ladder.calls, _ways(config)):
         size = ladder.parameters // calls * DTYPES["float32"].itemsize
@@ -151,7 +152,7 @@ def shape_name(preset: str, backward_s: float) -> str:
     return f"shape:{preset}@{backward_s:g}s"
 
 
-def _with_buckets(strategy: Strategy, scenario: Scenario, advise: Advise | None) -> tuple[Strategy, str | None]:
+def _with_buckets(strategy: Strategy, scenario: Scenario) -> tuple[Strategy, str | None]:
     """The strategy with the buckets that it is called after, or why they are not known beforehand."""
     if not strategy.called:
         return strategy, None
@@ -160,7 +161,8 @@ def _with_buckets(strategy: Strategy, scenario: Scenario, advise: Advise | None)
             f"plan {CALLED[strategy.called]}: when gradients are ready, and what a call takes, is known beforehand "
             "only of a shape on an emulated link; of others, `advise --from RUN` knows it after a run"
         )
-    from bench.training.planning.buckets import (  # here: these load numpy and scipy
+    from bench.training.planning.advisor import buckets_for  # here: these load numpy and scipy
+    from bench.training.planning.buckets import (
         ReadyTimes,
         bucket_bytes,
         torch_default,
@@ -170,10 +172,8 @@ def _with_buckets(strategy: Strategy, scenario: Scenario, advise: Advise | None)
     ready_times = ReadyTimes.of_shape(scenario.shape)
     if strategy.called == "torch":
         sizes = bucket_bytes(ready_times, torch_default(ready_times))
-    elif advise is None:
-        return strategy, "nothing here advises on buckets"
     else:
-        sizes = advise(ready_times, AllReduceCost.emulated(scenario.link))
+        sizes = buckets_for(ready_times, AllReduceCost.emulated(scenario.link))
     return replace(strategy, buckets=sizes), None
 
 
@@ -258,7 +258,7 @@ def scenarios_of(plan: Plan) -> dict[Scenario, list[Strategy]]:
     for case in plan.cases:
         if case.strategy:
             strategies.setdefault(replace(case, strategy=""), []).append(strategy_of(case.strategy))
-    return {plan.settings.scenario(case): members for case, members in strategies.items()}
+    return {scenario_of(plan.settings, case): members for case, members in strategies.items()}
 
 
 def notes(plan: Plan, cores: int) -> list[str]:
@@ -289,3 +289,28 @@ def notes(plan: Plan, cores: int) -> list[str]:
                 "step, and what reaches into the next step is not seen; write steps: 2 or more"
             )
     return list(dict.fromkeys(texts))
+
+
+# ── the package's part of planning ───────────────────────────────────────────────────────────────
+def _launch_bytes(cases: Sequence[Case], settings: Settings) -> int | None:
+    strategies = [strategy_of(case.strategy) for case in cases]
+    return rank_bytes(scenario_of(settings, cases[0]), strategies, settings.step_memory)
+
+
+def _imports(cases: Sequence[Case], settings: Settings) -> set[str]:
+    """Models and synchronisers of a user's own."""
+    models = {case.model for case in cases if ":" in case.model and case.model not in settings.shapes}
+    strategies = {strategy_of(case.strategy).imported for case in cases if case.strategy}
+    return models | {name for name in strategies if name is not None}
+
+
+PLANNING = PlanningPart(
+    operations=(TRAINING_STEP,),
+    expand=expand,
+    complete=complete,
+    launch_bytes=_launch_bytes,
+    case_s=STRATEGY_S,
+    same_process=lambda case: replace(case, strategy=""),
+    imports=_imports,
+    check=lambda case: strategy_of(case.strategy),
+)

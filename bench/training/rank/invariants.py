@@ -16,10 +16,10 @@ import torch
 from torch import nn
 from torch.utils.data import DistributedSampler
 
-from bench.model.records import Scenario
-from bench.model.steps import REFERENCE, InvariantCheck, Strategy
+from bench.model.steps import InvariantCheck
 from bench.training.catalog.presets import find
 from bench.training.catalog.strategies import fitting, kind, label
+from bench.training.model import REFERENCE, Scenario, Strategy
 from bench.training.rank import runner as runners
 from bench.training.rank import synchronisers
 from bench.training.rank.runner import Gather, Runner

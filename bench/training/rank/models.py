@@ -15,9 +15,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from bench.model.records import Scenario
 from bench.model.steps import Shape
 from bench.training.catalog.presets import Preset, find
+from bench.training.model import Scenario
 from bench.training.planning.buckets import ReadyTimes
 
 THETA = 10_000.0

@@ -11,10 +11,9 @@ from typing import Any
 
 import torch
 
-from bench.model.records import Scenario
-from bench.model.steps import PARTS, REFERENCE, Strategy
 from bench.rank.device import device_of
 from bench.training.catalog.strategies import kind
+from bench.training.model import PARTS, REFERENCE, Scenario, Strategy
 from bench.training.rank import models, synchronisers, torch_synchronisers
 from bench.training.rank.synchronisers import Build, Stopwatch, Synchroniser, trained
 from bench.training.rank.transport import RankInfo, SharedTensors, Transport

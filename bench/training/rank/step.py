@@ -21,24 +21,14 @@ import torch
 
 from bench.catalog.backends import BACKENDS
 from bench.machine import environment, host
-from bench.model.records import Case, Scenario, Settings
-from bench.model.steps import (
-    PARTS,
-    REFERENCE,
-    CallRecord,
-    Gradient,
-    InvariantCheck,
-    RankMemory,
-    RankTimeline,
-    StepDetail,
-    Strategy,
-    Timeline,
-)
+from bench.model.records import Case, Settings
+from bench.model.steps import CallRecord, Gradient, InvariantCheck, RankMemory, RankTimeline, StepDetail, Timeline
 from bench.rank.collectives import Call
 from bench.rank.group import Group
 from bench.rank.process import one_line
-from bench.rank.workload import BlockUse, Stamps, Workload
+from bench.rank.workload import BlockUse, RankPart, Stamps, Workload
 from bench.training.catalog.strategies import kind, label, strategy_of
+from bench.training.model import PARTS, REFERENCE, Scenario, Strategy, scenario_of
 from bench.training.rank import invariants, memory, runner, synchronisers, torch_synchronisers, transport
 from bench.training.rank.invariants import CheckContext
 from bench.training.rank.runner import Batch, Runner
@@ -82,7 +72,7 @@ class Stage:
     def __init__(
         self, case: Case, settings: Settings, launch: int, group: Group, folder: Path, tick: Callable[[], None]
     ) -> None:
-        self.scenario: Scenario = settings.scenario(case)
+        self.scenario: Scenario = scenario_of(settings, case)
         self.settings, self.group, self.tick = settings, group, tick
         self.place = RankInfo.of_group(group)
         self.transport: Transport = self.place.real
@@ -99,7 +89,7 @@ class Stage:
         self._dice = torch.Generator().manual_seed(settings.seed + launch * 1000 + group.rank)
         self._batches: list[Batch] = []
 
-    def step(self, case: Case) -> TrainingStep:
+    def workload(self, case: Case) -> TrainingStep:
         """The workload of one of the cases."""
         return TrainingStep(case, self)
 
@@ -347,3 +337,6 @@ def _cpu() -> tuple[float | None, float]:
     """CPU seconds of the host, and of this process."""
     own = resource.getrusage(resource.RUSAGE_SELF)
     return host.busy_and_steal_s(except_for=None)[0], own.ru_utime + own.ru_stime
+
+
+RANK_PART = RankPart(prepare_process, WAITS_IN, Stage)

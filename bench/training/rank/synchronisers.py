@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from bench.model.steps import REFERENCE, Strategy
 from bench.rank import torch_names
 from bench.rank.device import Device, Event
+from bench.training.model import REFERENCE, Strategy
 from bench.training.planning.buckets import BucketPlan, by_caps, by_sizes
 from bench.training.rank.transport import Handle, RankInfo, SharedTensors, Transport
 

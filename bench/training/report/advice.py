@@ -9,11 +9,11 @@ import itertools
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 
-from bench.model.conclusions import OFF_S, OFF_SHARE, WORTH, ExplainedAdvice, ScenarioAnalysis, Verified, Way
 from bench.model.units import format_rounded_bytes, format_seconds
 from bench.report import markdown
 from bench.report.labels import NOTHING
 from bench.report.markdown import NO_BREAK
+from bench.training.conclusions import OFF_S, OFF_SHARE, WORTH, ExplainedAdvice, ScenarioAnalysis, Verified, Way
 from bench.training.report.steps import scenario_text
 
 # Columns of code.

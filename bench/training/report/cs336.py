@@ -9,11 +9,13 @@ times, its memory where that was measured, and its throughput where numbers of p
 from collections.abc import Sequence
 
 from bench.catalog.backends import BACKENDS
-from bench.model.conclusions import Analysis, ScenarioAnalysis
+from bench.model.conclusions import Analysis
 from bench.model.records import Case, Run
 from bench.model.units import format_bytes, format_seconds
 from bench.report import markdown
 from bench.report.labels import NOTHING, interval_text
+from bench.report.parts import calls_only
+from bench.training.conclusions import ScenarioAnalysis, training_of
 from bench.training.report import steps as training
 
 DEVICES = {"cpu": "CPU", "cuda": "GPU"}
@@ -62,7 +64,7 @@ def _steps(analysis: Analysis) -> list[str]:
 
 def _ascending(analysis: Analysis) -> list[ScenarioAnalysis]:
     """The scenarios, those of fewer processes first."""
-    return sorted(analysis.scenarios, key=lambda scenario: scenario.scenario.case.world_size)
+    return sorted(training_of(analysis).scenarios, key=lambda scenario: scenario.scenario.case.world_size)
 
 
 def _memory(analysis: Analysis) -> list[str]:
@@ -78,7 +80,7 @@ def _memory(analysis: Analysis) -> list[str]:
 
 
 def _scaling(analysis: Analysis) -> list[str]:
-    tables = training.scaling(analysis.scaling)
+    tables = training.scaling(training_of(analysis).scaling)
     return ["## Scaling over processes", tables] if tables else []
 
 
@@ -87,7 +89,7 @@ def _numbered(reasons: Sequence[str]) -> list[str]:
 
 
 def _all_reduces(run: Run, analysis: Analysis) -> list[str]:
-    run, analysis = training.without_steps(run, analysis)
+    run, analysis = calls_only(run, analysis)
     times = {_place(s.case): s.time_s for s in analysis.summaries if s.case.op == "all_reduce"}
     missing = {_place(skip.case): skip.reason for skip in run.plan.skips if skip.case.op == "all_reduce"}
     missing |= {_place(s.case): s.failure.text for s in run.samples if s.failure is not None}

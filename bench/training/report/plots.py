@@ -12,13 +12,15 @@ from matplotlib.collections import LineCollection, PatchCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
-from bench.model.conclusions import Advice, Analysis, Interval, ScenarioAnalysis, StrategyResult
+from bench.model.conclusions import Analysis, Interval
 from bench.model.records import Run
-from bench.model.steps import RankTimeline, Strategy, Timeline
+from bench.model.steps import RankTimeline, Timeline
 from bench.model.units import format_bytes, format_rounded_bytes
 from bench.report.labels import ranks_text
 from bench.report.plots import figures
 from bench.report.plots.figures import COLOURS, WIDER, time_axis, wrapped
+from bench.training.conclusions import Advice, ScenarioAnalysis, StrategyResult, training_of
+from bench.training.model import Strategy
 from bench.training.report import steps as training
 from bench.training.report.steps import ends, is_reference, names_of, ordered, scenario_text, seconds
 from bench.training.report.trace import BACKWARD, FORWARD, UPDATE, WAITING, computing, lanes
@@ -69,7 +71,9 @@ def steps(_: Run, analysis: Analysis) -> list[Figure]:
 
     Exposed communication is hatched where it is negative.
     """
-    timed = [scenario for scenario in analysis.scenarios if any(result.step for result in scenario.results)]
+    timed = [
+        scenario for scenario in training_of(analysis).scenarios if any(result.step for result in scenario.results)
+    ]
     return list(map(_steps, timed))
 
 
@@ -151,7 +155,7 @@ def _bar(axes: Axes, row: int, result: StrategyResult, step_s: float) -> None:
 # ── exposed communication against bucket size ────────────────────────────────────────────────────
 def buckets(_: Run, analysis: Analysis) -> list[Figure]:
     """Measured caps and plans, and what the advisor predicts for uniform caps."""
-    return [figure for scenario in analysis.scenarios if (figure := _buckets(scenario)) is not None]
+    return [figure for scenario in training_of(analysis).scenarios if (figure := _buckets(scenario)) is not None]
 
 
 def _buckets(scenario: ScenarioAnalysis) -> Figure | None:
@@ -250,7 +254,7 @@ def _predicted(axes: Axes, advice: Advice, caps: Sequence[tuple[int, float]]) ->
 # ── one step of each strategy ────────────────────────────────────────────────────────────────────
 def timelines(_: Run, analysis: Analysis) -> list[Figure]:
     """A page for each scenario: the reference, those in BASELINES, then the best of each kind of strategy."""
-    return [page for scenario in analysis.scenarios if (page := _timelines(scenario)) is not None]
+    return [page for scenario in training_of(analysis).scenarios if (page := _timelines(scenario)) is not None]
 
 
 def _timelines(scenario: ScenarioAnalysis) -> Figure | None:
@@ -349,7 +353,7 @@ def _communication_lane(axes: Axes, line: RankTimeline, y: float) -> None:
 def call_sizes(_: Run, analysis: Analysis) -> list[Figure]:
     """The same bytes in more and more calls: time of all calls against bytes a call."""
     lines: dict[str, list[tuple[int, Interval]]] = {}
-    for point in analysis.call_sizes:
+    for point in training_of(analysis).call_sizes:
         words = [format_bytes(point.total_bytes), point.backend, ranks_text(point.world_size), point.options]
         name = ", ".join(filter(None, words))
         lines.setdefault(name, []).append((point.total_bytes // point.calls, point.time))

@@ -12,14 +12,15 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import astuple, fields, replace
 
 from bench.catalog.backends import BACKENDS
-from bench.catalog.operations import OPERATIONS
-from bench.model.conclusions import Advice, Analysis, CallSize, Interval, ScalingPoint, ScenarioAnalysis, StrategyResult
-from bench.model.records import Case, Run, Scenario
-from bench.model.steps import REFERENCE, RankMemory, Strategy
+from bench.model.conclusions import Interval
+from bench.model.records import Case, Run
+from bench.model.steps import RankMemory
 from bench.model.units import format_bytes, format_rate, format_rounded_bytes, format_seconds
 from bench.report import labels, markdown
 from bench.report.labels import NOTHING, SEPARATOR, between, common_parts, counted, ranks_text
 from bench.training.catalog.strategies import competes, kind, label, strategy_of
+from bench.training.conclusions import Advice, CallSize, ScalingPoint, ScenarioAnalysis, StrategyResult
+from bench.training.model import REFERENCE, TRAINING_STEP, Scenario, Strategy
 
 # What each invariant says, in the order of docs/training.md.
 INVARIANTS = {
@@ -142,8 +143,6 @@ def names_of(scenario: ScenarioAnalysis) -> dict[str, str]:
 
 def span(cases: Sequence[Case]) -> str:
     """Many cases in one line; of training steps, their strategies, and in brackets where they would be measured."""
-    if not OPERATIONS[cases[0].op].trains:
-        return labels.span(cases)
     strategies = (short_name(label(strategy_of(c.strategy))) if c.strategy else "all strategies" for c in cases)
     places = (
         " ".join(filter(None, [c.model, c.backend, ranks_text(c.world_size), f"link {c.link}" if c.link else ""]))
@@ -469,27 +468,6 @@ def advice(scenario: ScenarioAnalysis) -> str:
 
 
 # ── all of a run ─────────────────────────────────────────────────────────────────────────────────
-def without_steps(run: Run, analysis: Analysis) -> tuple[Run, Analysis]:
-    """The run without training steps and the calls of `call_sizes`: what tables and pictures of collectives show."""
-
-    # The bytes of a point were rounded to whole elements of each call.
-    ladder = {
-        (point.backend, point.world_size, point.calls, round(point.total_bytes / point.calls))
-        for point in analysis.call_sizes
-    }
-
-    def is_shown(case: Case) -> bool:
-        is_point = (case.backend, case.world_size, case.depth, case.size_bytes) in ladder
-        kind = (case.op, case.metric, case.call)
-        return not OPERATIONS[case.op].trains and not (is_point and kind == ("all_reduce", "pipelined", "async"))
-
-    summaries = tuple(summary for summary in analysis.summaries if is_shown(summary.case))
-    if len(summaries) == len(analysis.summaries):
-        return run, analysis
-    samples = [samples for samples in run.samples if is_shown(samples.case)]
-    return replace(run, samples=samples), replace(analysis, summaries=summaries)
-
-
 def unexplained(scenarios: Sequence[ScenarioAnalysis]) -> list[str]:
     """A sentence on each scenario with strategies whose split does not add up to what they expose."""
     lines = []
@@ -576,7 +554,7 @@ def call_sizes(points: Sequence[CallSize]) -> str:
 
 def method_line(run: Run) -> str:
     """One line that says how training steps were measured; empty if there are none."""
-    steps = sorted({case.depth for case in run.plan.cases if OPERATIONS[case.op].trains})
+    steps = sorted({case.depth for case in run.plan.cases if case.op == TRAINING_STEP})
     if not steps:
         return ""
     plan, settings = run.plan, run.plan.settings

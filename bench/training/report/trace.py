@@ -10,11 +10,11 @@ https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bench.model.conclusions import ScenarioAnalysis
 from bench.model.records import Json
 from bench.model.steps import CallRecord, RankTimeline, Timeline
 from bench.model.units import format_rounded_bytes
 from bench.report.labels import SEPARATOR
+from bench.training.conclusions import ScenarioAnalysis
 
 # The parts of a step that a compute lane shows, in order.
 FORWARD, BACKWARD, WAITING, UPDATE = "forward", "backward", "waiting", "update"

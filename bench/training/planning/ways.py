@@ -9,11 +9,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from bench.model.conclusions import WORTH, Way
 from bench.stats.intervals import Floats
-from bench.training.analyze.planner import RESOLUTION_S, Grid, exposures
+from bench.training.conclusions import WORTH, Way
 from bench.training.planning.buckets import BucketPlan, ReadyTimes
 from bench.training.planning.link_model import AllReduceCost
+from bench.training.planning.planner import RESOLUTION_S, Grid, exposures
 
 # Forward multiplies once by each weight where backward does twice.
 FORWARD_OF_BACKWARD = 0.5

@@ -15,15 +15,14 @@ from itertools import product
 
 import numpy as np
 
-from bench.model.conclusions import Advice, ExplainedAdvice, PlannedBucket, PlanPrediction
 from bench.model.units import format_rounded_bytes
 from bench.stats.intervals import Floats
-from bench.training.analyze import planner
-from bench.training.analyze.planner import RESOLUTION_S, Box, Grid, exposures, exposures_of_caps, least_exposures
-from bench.training.analyze.ways import computing_s, ways, worth_typing
-from bench.training.planning import buckets
+from bench.training.conclusions import Advice, ExplainedAdvice, PlannedBucket, PlanPrediction
+from bench.training.planning import buckets, planner
 from bench.training.planning.buckets import BucketPlan, ReadyTimes, bucket_bytes, uniform
 from bench.training.planning.link_model import AllReduceCost, LinkModel
+from bench.training.planning.planner import RESOLUTION_S, Box, Grid, exposures, exposures_of_caps, least_exposures
+from bench.training.planning.ways import computing_s, ways, worth_typing
 
 # Caps that are compared over the whole box at once, and that are drawn.
 COMPARED_CAPS = 256

@@ -1,0 +1,52 @@
+"""What a package concludes from a run."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from bench.analyze.round_series import Series
+from bench.catalog.packages import PACKAGES
+from bench.model.conclusions import Summary
+from bench.model.records import Case, Run, Samples
+
+NOT_YET = "not measured yet"
+
+
+@dataclass(frozen=True)
+class AnalysisPart:
+    """A package's part of the analysis.
+
+    counts: its samples of a run with only the timed blocks that count; those of others as they are. analyze: what it
+    concludes, in a type of its own. exposed: of each case that communicates beside computing, the exposed seconds of
+    each round, and by how much two copies of one case differ. warnings: on a run. facts: settings of a run that two
+    comparable runs share. is_control: whether a case only shows the noise of a run. own_cases: the cases of a run that
+    the package shows alone, also if their operation is the core's; from what it concluded. untested: why its ranks are
+    not tested for being late. whole: of a case, the one under which a skip stands for all of its kind.
+    """
+
+    counts: Callable[[Run, Sequence[Samples]], list[Samples]]
+    analyze: Callable[[Run, Sequence[Summary]], object]
+    exposed: Callable[[Run], Mapping[Case, tuple[Series, float]]]
+    warnings: Callable[[Run], list[str]]
+    facts: Callable[[Run], dict[str, str]]
+    is_control: Callable[[Case], bool]
+    own_cases: Callable[[Run, object], set[Case]]
+    untested: Callable[[Iterable[Case]], list[str]]
+    whole: Callable[[Case], Case]
+
+
+def parts() -> dict[str, AnalysisPart]:
+    """Name of a package → its part, for all that have one."""
+    return {package.name: package.analysis.value for package in PACKAGES if package.analysis is not None}
+
+
+def samples_that_count(run: Run) -> list[Samples]:
+    """The samples of a run; of cases of packages, only the timed blocks that count."""
+    samples = run.samples
+    for part in parts().values():
+        samples = part.counts(run, samples)
+    return samples
+
+
+def exposed_of(run: Run) -> dict[Case, tuple[Series, float]]:
+    """Of each case that communicates beside computing: exposed seconds in each round, and the noise of its kind."""
+    return {case: known for part in parts().values() for case, known in part.exposed(run).items()}

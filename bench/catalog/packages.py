@@ -1,0 +1,9 @@
+"""The table of packages: the only place where the core names them.
+
+To add a package: a folder with a `package.py`, and one line here.
+"""
+
+from bench.bits.package import BITS
+from bench.training.package import TRAINING
+
+PACKAGES = (TRAINING, BITS)

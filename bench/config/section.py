@@ -1,0 +1,27 @@
+"""What a package adds to a configuration: a section, under a key of its own."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from bench.catalog.packages import PACKAGES
+from bench.config.fields import Strict
+
+
+@dataclass(frozen=True)
+class Section:
+    """A section. name: its key. model: what it holds. about, example: for the documentation.
+
+    operation: the one that it configures; needs: what that lacks without it, in words. cases: what it measures, in
+    words.
+    """
+
+    name: str
+    model: type[Strict]
+    about: str
+    example: dict[str, Any]
+    operation: str
+    needs: str
+    cases: str
+
+
+SECTIONS: tuple[Section, ...] = tuple(package.section.value for package in PACKAGES if package.section is not None)

@@ -1,0 +1,82 @@
+"""What training adds to the core: an operation with its section, its conclusions and pictures, and two verbs."""
+
+from bench.catalog.operation import NO_BUFFERS, SYNC, Operation
+from bench.catalog.package import Package, PictureKind, Verb
+from bench.model.deferred import Deferred
+from bench.training.model import PARTS, TRAINING_STEP
+
+# A page shows one scenario, or a dozen strategies of it.
+MOST_PAGES = 12
+
+TRAINING = Package(
+    "training",
+    operations=(
+        Operation(
+            TRAINING_STEP,
+            "nothing: the model says how many bytes of gradients are sent",
+            None,
+            NO_BUFFERS,
+            calls=SYNC,
+            sized=False,
+            torch_only="it trains with torch.distributed",
+            options=("metric", "depth", "scheduling", "settings", "oversubscribed"),
+            round_by_round=True,
+            # Durations of the parts, then of the tail of each step.
+            inner_stamps=lambda case: len(PARTS) + case.depth,
+            rank=Deferred("training.rank.step:RANK_PART"),
+            rank_modules=("torch._dynamo", "bench.training.rank.step"),
+        ),
+    ),
+    section=Deferred("training.config:SECTION"),
+    planning=Deferred("training.planning.steps:PLANNING"),
+    analysis=Deferred("training.analyze.part:ANALYSIS"),
+    report=Deferred("training.report.part:REPORT"),
+    pictures=(
+        PictureKind(
+            "training-steps",
+            "Step time: computing and exposed communication",
+            "training.report.plots:steps",
+            True,
+            MOST_PAGES,
+            unfolded=True,
+        ),
+        PictureKind(
+            "training-buckets",
+            "Exposed communication against bucket size",
+            "training.report.plots:buckets",
+            True,
+            MOST_PAGES,
+            unfolded=True,
+        ),
+        PictureKind(
+            "training-timeline",
+            "One step of each strategy: when communication overlaps with computing",
+            "training.report.plots:timelines",
+            True,
+            MOST_PAGES,
+        ),
+        PictureKind(
+            "training-call-sizes",
+            "The same bytes in more and more calls",
+            "training.report.plots:call_sizes",
+            True,
+            MOST_PAGES,
+        ),
+    ),
+    verbs={
+        "advise": Verb(
+            "training.cli.advise:advise",
+            "Training",
+            "Which gradients to all-reduce together on a given link.",
+            "advise --model tiny --backward 60ms --link 2ms+1GB/s",
+        ),
+        "equivalence": Verb(
+            "training.cli.equivalence:equivalence",
+            "Training",
+            "Do K ranks train the same model as one process?",
+            "equivalence",
+        ),
+    },
+    formats={"cs336": Deferred("training.report.cs336:document")},
+    lists={"models": Deferred("training.report.lists:models")},
+)
