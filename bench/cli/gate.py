@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 VERDICT, TAINTED = "gate.json", "taint.txt"
 ALLOWED = "85%"
 EXIT_CODES = {analysis.PASS: 0, analysis.FAIL: 1, analysis.INCONCLUSIVE: 3}
-# Attempts to measure the rounds of all stages again without those that failed; and attempts after which nobody was to
-# blame, in one stage. Each may take as long as a rank may be silent.
+# Most repeats after failures, over all stages; and most repeats of one stage that blame no node. Each may take as
+# long as a rank may be silent.
 MOST_REPEATS, MOST_FRUITLESS = 8, 3
 # What befell a node, in words; the text of the failure numbers ranks as they were in that launch.
 FAILED = {

@@ -225,20 +225,8 @@ class NodeCheck:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupCheck:
-    """A group of nodes that is slow together: FAIL, or INCONCLUSIVE if chance could be the reason.
-
-    rate: as a share of that of other groups of its size; None if it could not be retested.
-    """
-
-    nodes: tuple[int, ...]
-    verdict: str
-    rate: Interval | None
-
-
-@dataclass(frozen=True, slots=True)
 class GateVerdict:
-    """Whether a fleet is good enough: FAIL if a node or a group fails, INCONCLUSIVE if one is or something broke.
+    """Whether a fleet is good enough: FAIL if a node fails, INCONCLUSIVE if one is or something broke.
 
     nodes: in order. remarks: sentences on what was not measured. broken: sentences on what failed meanwhile and could
     be ascribed to no node.
@@ -246,7 +234,6 @@ class GateVerdict:
 
     verdict: str
     nodes: tuple[NodeCheck, ...]
-    groups: tuple[GroupCheck, ...]
     remarks: tuple[str, ...]
     broken: tuple[str, ...]
 

@@ -359,10 +359,6 @@ def gate_document(verdict: GateVerdict, names: Sequence[str]) -> str:
         lines += [markdown.table(rows, headers, "llrl"), ""]
     if len(shown) < len(verdict.nodes):
         lines.append(f"and {len(verdict.nodes) - len(shown)} further nodes that passed")
-    for group in verdict.groups:
-        members = ", ".join(names[node] for node in group.nodes)
-        beside = f"{_share(group.rate)} of the rate of other groups of {len(group.nodes)}"
-        lines.append(f"{group.verdict}, slow together: {members}: {beside}")
     return "\n".join([*lines, *verdict.remarks, *(f"failed: {text}" for text in verdict.broken)]).rstrip()
 
 
