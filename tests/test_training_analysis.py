@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from bench.analyze.analysis import analyze
-from bench.analyze.noise import needs
-from bench.analyze.summaries import headlines, summarize
+from bench.analyze.summaries import headlines
 from bench.analyze.training import NOT_YET, call_sizes, estimate, estimates
 from bench.model.conclusions import Interval, Summary
 from bench.model.records import Case, Failure, Samples
@@ -237,14 +236,6 @@ def test_other_analyses_claim_nothing_of_training_steps():
         assert summary.stall is None and summary.steady and summary.asked is None and summary.skew_s is None
         assert not any(word in text for word in ("modes", "steady", "stopped by time") for text in summary.warnings)
     assert not any("seconds_per_case" in text or "stalls" in text for text in analysis.warnings)
-
-
-def test_a_pilot_keeps_the_rounds_and_says_how_many_launches():
-    run = run_of({"flat": 0.005}, launches=4, launch_scatter=0.05)
-    (rough, _), (fine, together) = (needs(run, summarize(run), precision) for precision in (0.1, 0.02))
-    assert {need.iterations for need in (*rough, *fine)} == {12}
-    assert all(a.launches < b.launches for a, b in zip(rough, fine, strict=True))
-    assert (together.launches, together.seconds_per_case) == (max(need.launches for need in fine), None)
 
 
 def test_the_same_bytes_in_more_calls_are_a_ladder():

@@ -183,36 +183,6 @@ class Bound:
     busbw: float
 
 
-@dataclass(frozen=True, slots=True)
-class Need:
-    """Launches, iterations in each launch, and seconds in all that a case needs to reach a precision.
-
-    A field is None where the pilot run does not show it, and then `note` says why.
-    """
-
-    case: Case
-    launches: int | None
-    iterations: int | None
-    seconds: float | None
-    note: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class NeedsInAll:
-    """Needs of all cases together, as far as they are known.
-
-    seconds: sum of the needs. launches, seconds_per_case: settings that suffice for every case, and uniform_s: what
-    they take; launches is None if none suffice, seconds_per_case if all are training steps. budget_s: value for the
-    setting `budget`, which gives further launches only to cases that need them.
-    """
-
-    seconds: float
-    launches: int | None
-    seconds_per_case: float | None
-    uniform_s: float
-    budget_s: float
-
-
 # ── findings ─────────────────────────────────────────────────────────────────────────────────────
 @dataclass(frozen=True, slots=True)
 class Finding:

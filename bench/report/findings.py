@@ -13,8 +13,6 @@ from bench.model.conclusions import (
     Fit,
     GlooStalls,
     Interval,
-    Need,
-    NeedsInAll,
     RecordedJob,
     RecordedKind,
     RecordedTime,
@@ -26,7 +24,6 @@ from bench.report import markdown
 from bench.report.labels import (
     NOTHING,
     between,
-    common_parts,
     counted,
     dtype_words,
     family,
@@ -140,37 +137,6 @@ def _models(fits: Sequence[Fit]) -> str:
     ]
     headers = ["operation", "ranks", "α", "r∞ GB/s", "n½", "n½ seen", "segments", "worst residual"]
     return markdown.table(rows, headers, "lrrrrrrl")
-
-
-def needs(needed: Sequence[Need], together: NeedsInAll | None, precision: float) -> str:
-    """The launches and iterations that a run like the pilot needs, for each case and for all together."""
-    common, short = common_parts([label(need.case) for need in needed])
-    rows = [
-        [
-            name,
-            str(need.launches) if need.launches else NOTHING,
-            str(need.iterations) if need.iterations else NOTHING,
-            format_seconds(need.seconds) if need.seconds else NOTHING,
-            need.note,
-        ]
-        for name, need in zip(short, needed, strict=True)
-    ]
-    table = markdown.table(rows, ["case", "launches", "iterations each", "takes", "note"], "lrrrl")
-    table = f"All: {common}\n\n{table}" if common else table
-    if together is None:
-        return table
-    uniform = ""
-    if together.launches is not None:
-        settings = f"launches: {together.launches}"
-        if together.seconds_per_case is not None:
-            time = format_seconds(together.seconds_per_case).replace(" ", "")
-            settings += f", sampling: {{seconds_per_case: {time}}}"
-        uniform = f"; with one setting for all ({settings}) {format_seconds(together.uniform_s)}"
-    return (
-        f"{table}\n\nFor ±{precision:.0%} over launches: {format_seconds(together.seconds)} if each case gets what it "
-        f"needs{uniform}.\n"
-        f"A budget spends where it is needed: budget: {format_seconds(together.budget_s).replace(' ', '')}"
-    )
 
 
 def stalls_sentence(stalls: GlooStalls) -> str:
