@@ -4,7 +4,7 @@ In: a run and its analysis. Out: PNG and SVG files. To add a picture: a line in 
 (run, analysis) → figures, one per page. matplotlib is loaded when something is drawn.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,7 +62,6 @@ PICTURES = (
     PictureKind("operations", "Time of each operation", "operations:operations"),
     PictureKind("time", "Time against size", "sizes:time_against_size"),
     PictureKind("bandwidth", "Bus bandwidth against size", "sizes:bandwidth_against_size"),
-    PictureKind("bandwidth-linear", "Bus bandwidth against size, on a linear axis", "sizes:bandwidth_on_a_linear_axis"),
     PictureKind("scaling", "Time against number of ranks", "sizes:scaling"),
     PictureKind("ranks", "Arrival and duration of each rank", "ranks_and_time:ranks"),
     PictureKind("matrix", "Rate between each two ranks", "ranks_and_time:matrix"),
@@ -71,13 +70,13 @@ PICTURES = (
 )
 
 
-def draw(run: Run, analysis: Analysis, folder: Path, paper: bool = False) -> list[Picture]:
-    """Draw what the run has data for, as PNG and SVG; remove pages left from before. paper: also as PDF for papers."""
+def draw(run: Run, analysis: Analysis, folder: Path) -> list[Picture]:
+    """Draw what the run has data for, as PNG and SVG; remove pages left from before."""
     folder.mkdir(parents=True, exist_ok=True)
     of_calls = without_steps(run, analysis)
     for kind in PICTURES:
         shown = (run, analysis) if kind.trains else of_calls
-        DRAW(kind.drawn_by, *shown, [folder / page for page in kind.pages], paper)
+        DRAW(kind.drawn_by, *shown, [folder / page for page in kind.pages])
     return drawn(folder)
 
 
@@ -85,25 +84,14 @@ def draw_recorded(analysis: Analysis, folder: Path) -> Path:
     """Draw where a recorded job's time in calls went, without a run; the picture's path."""
     folder.mkdir(parents=True, exist_ok=True)
     kind = PICTURES[0]
-    DRAW(kind.drawn_by, None, analysis, [folder / page for page in kind.pages], False)
+    DRAW(kind.drawn_by, None, analysis, [folder / page for page in kind.pages])
     return folder / f"{kind.name}.png"
-
-
-def draw_curves(runs: Mapping[str, Analysis], folder: Path, paper: bool) -> list[Path]:
-    """Draw times and bandwidths of several runs together; the paths of the pages. runs: name → analysis."""
-    folder.mkdir(parents=True, exist_ok=True)
-    pages = []
-    for name, function in (("curves-time", "curves_of_time"), ("curves-bandwidth", "curves_of_bandwidth")):
-        kind = PictureKind(name, name, f"sizes:{function}")
-        DRAW(kind.drawn_by, runs, None, [folder / page for page in kind.pages], paper)
-        pages += [folder / f"{page}.png" for page in kind.pages]
-    return [page for page in pages if page.is_file()]
 
 
 def draw_bits(rows: Sequence[BitsRow], folder: Path) -> Path | None:
     """Draw which share of elements differs, over size; None if all are the same bits."""
     path = folder / "bits"
-    DRAW(Deferred("report.plots.bits:shares_of"), rows, None, [path], False)
+    DRAW(Deferred("report.plots.bits:shares_of"), rows, None, [path])
     return path.with_suffix(".png") if path.with_suffix(".png").is_file() else None
 
 
