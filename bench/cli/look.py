@@ -6,7 +6,6 @@ Each imports what it needs when it is called: `list` loads neither numpy nor a p
 import dataclasses
 import json
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -33,27 +32,18 @@ class Format(StrEnum):
 def report(
     run: RunName = None,
     format: Annotated[Format | None, typer.Option(help="Print only this, for programs.")] = None,  # noqa: A002
-    output: Annotated[
-        Path | None, typer.Option(help="Folder for the report, in place of the run's own.", metavar="FOLDER")
-    ] = None,
-    plots: Annotated[
-        bool | None, typer.Option("--plots/--no-plots", help="Draw the pictures (default), below plots/.")
-    ] = None,
+    plots: Annotated[bool, typer.Option(help="Draw the pictures, below plots/. With --format none is drawn.")] = True,
 ) -> None:
     """Without --format it also writes summary.csv, report.md and report.html.
 
     They are written into the run's folder if that lies in results/ here, else beside its pictures in plots/.
     """
-    if format is not None and output is not None:
-        raise BenchError("report: --format prints, --output writes files: give one of them")
-    if format is not None and plots:
-        raise BenchError("report: --format prints, --plots draws: give one of them")
     path = folders.find(RESULTS, run)
     if folders.has_sides(path):
         from bench.cli.comparison import ComparisonFormat, compare_sides, conclude_sides, print_comparison
 
         if format is None:
-            conclude_sides(path, plots is not False)
+            conclude_sides(path, plots)
         elif format.value in {*ComparisonFormat}:
             print_comparison(compare_sides(path), path, ComparisonFormat(format.value))
         else:
@@ -64,7 +54,7 @@ def report(
     result = folders.read(path)
     analysis = analyzed(result)
     if format is None:
-        conclude(result, analysis, plots is not False, output)
+        conclude(result, analysis, plots)
     else:
         writers = {
             Format.MARKDOWN: document.build,
