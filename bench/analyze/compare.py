@@ -17,7 +17,7 @@ from bench.analyze import training
 from bench.analyze.occasions import FEWEST_OCCASIONS, occasions
 from bench.analyze.sessions import differences, facts_of, machine_of
 from bench.analyze.summaries import headlines
-from bench.model.comparisons import Change, Comparison, ExposedChange, Judgement, Unpaired
+from bench.model.comparisons import MIN_CHANGE, Change, Comparison, ExposedChange, Judgement, Unpaired
 from bench.model.conclusions import Summary
 from bench.model.errors import ConfigError, UnmeasurableError
 from bench.model.records import OPTIONS, Case, Json, Run
@@ -27,8 +27,6 @@ from bench.stats.intervals import Floats, launch_interval
 from bench.stats.verdicts import FASTER, INCONCLUSIVE, SLOWER
 from bench.store.ledger import LedgerEntry
 
-# Default of the smallest relative change that matters: a smaller one is rarely worth tracing.
-MIN_CHANGE = 0.05
 # Fields of a case that `--across` accepts. Size is not among them: time is expected to differ with size.
 AXES = ("op", "backend", "world_size", "dtype", *(option.name for option in OPTIONS))
 # A comma between two values, not one within the settings of a strategy: flat,ddp(cap_bytes=1024,options=fp16).

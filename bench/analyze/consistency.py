@@ -17,12 +17,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from bench.catalog.operations import OPERATIONS, cycle
+from bench.model.comparisons import MIN_CHANGE
 from bench.model.conclusions import Finding, Interval, Summary
 from bench.model.records import Case, case_order
 from bench.model.units import format_bytes, format_seconds
 
-# Smallest relative excess that matters: as between two runs (`compare.MIN_CHANGE`).
-MIN_CHANGE = 0.05
 # The reduce op that a plan gives an operation that does not reduce.
 NO_REDUCE_OP = "sum"
 

@@ -15,11 +15,9 @@ from bench.analyze.training import disturbances
 from bench.catalog.backends import BACKENDS
 from bench.catalog.operations import OPERATIONS
 from bench.model.conclusions import Summary
-from bench.model.records import NOT_AVAILABLE, Json, Run
+from bench.model.records import LOAD_LIMIT, NOT_AVAILABLE, UNLIMITED, Json, Run
 from bench.model.units import format_bytes, format_share
 
-# Load average per core before the start above which the machine was not idle.
-LOAD_LIMIT = 0.25
 # Bits of NVML's throttle reasons that matter; idle (1) and set clocks (2) do not.
 THROTTLED = {
     0x4: "power cap",
@@ -28,8 +26,8 @@ THROTTLED = {
     0x40: "hardware thermal slowdown",
     0x80: "power brake",
 }
-# What NVML counts by how long it held back a GPU; one that was held back for less in a launch was not slow.
-HELD_BACK, HELD_BACK_NS = ("power", "thermal", "board", "reliability"), 10_000_000
+# A limit that held back a GPU for less than this in a launch did not make it slow.
+HELD_BACK_NS = 10_000_000
 # Counters of a network adapter that should not move: what it says if they do.
 PORT_FAULTS = {
     "symbol_error": "symbol errors",
@@ -38,8 +36,6 @@ PORT_FAULTS = {
     "port_rcv_errors": "damaged packets received",
     "port_xmit_discards": "packets discarded",
 }
-# The first word of a cgroup's cpu.max where it sets no quota.
-UNLIMITED = "max"
 # Fewest launches with which an interval over launches supports a claim (docs/method.md).
 LAUNCHES_FOR_A_CLAIM = 8
 # Facts that should be equal on all hosts of a job, read from a host's record; the second table only with GPUs.
@@ -237,8 +233,10 @@ def _hardships(changes: Json) -> Iterable[str]:
     """Why a GPU was slower than it could be, or not well, from what it counted in a launch."""
     bits = changes.get("throttle_reasons", 0)
     yield from (reason for bit, reason in THROTTLED.items() if bits & bit)
-    held_back = {name: changes.get(f"held_back_{name}_ns", 0) for name in HELD_BACK}
-    yield from (f"held back by its {name} limit" for name, ns in held_back.items() if ns >= HELD_BACK_NS)
+    held_back = {name: ns for name, ns in changes.items() if name.startswith("held_back_")}
+    for name, ns in held_back.items():
+        if ns >= HELD_BACK_NS:
+            yield f"held back by its {name.removeprefix('held_back_').removesuffix('_ns')} limit"
     if changes.get("uncorrected_errors"):
         yield "memory errors that were not corrected"
     if changes.get("pcie_replays"):

@@ -11,7 +11,7 @@ import typer
 
 from bench import __version__
 from bench.cli.app import RESULTS, Quiet, Sets
-from bench.cli.comparison import MIN_CHANGE, FailOn, conclude_sides, exit_code, share
+from bench.cli.comparison import FailOn, conclude_sides, exit_code, share
 from bench.cli.job import run_task
 from bench.cli.measuring import planned, recording_of
 from bench.cli.sides import check_in_job, measure_sides
@@ -22,6 +22,7 @@ from bench.config.models import Config
 from bench.launch.side_process import check_python
 from bench.machine import host
 from bench.model import units
+from bench.model.comparisons import MIN_CHANGE
 from bench.model.errors import ConfigError, UnmeasurableError
 from bench.model.records import Json, Side
 from bench.model.units import format_seconds

@@ -8,7 +8,6 @@ import typer
 
 from bench.cli.app import PLOTS, RESULTS, Quiet
 from bench.cli.comparison import (
-    MIN_CHANGE,
     SLOWER_OR_FAILED,
     UNDECIDED,
     ComparisonFormat,
@@ -20,6 +19,7 @@ from bench.cli.comparison import (
     share,
 )
 from bench.cli.terminal import say
+from bench.model.comparisons import MIN_CHANGE
 from bench.model.errors import ConfigError, UnmeasurableError
 from bench.store import folders
 

@@ -9,11 +9,10 @@ from bench.cli import output
 from bench.cli.app import PLOTS, RESULTS
 from bench.cli.terminal import say
 from bench.model import units
-from bench.model.comparisons import Comparison
+from bench.model.comparisons import MIN_CHANGE, Comparison
 from bench.model.errors import ConfigError, UnmeasurableError
 from bench.store import folders, ledger
 
-MIN_CHANGE = 0.05
 SLOWER_OR_FAILED, UNDECIDED = 1, 3
 
 

@@ -28,7 +28,7 @@ from bench.catalog.nccl_tests_names import (
     SPREAD,
     UNEVEN_TEST,
 )
-from bench.catalog.operations import CALLS, OPERATIONS
+from bench.catalog.operations import CALLS, OPERATIONS, PLACES
 from bench.config import documents
 from bench.config.names import allowed
 from bench.model.errors import ConfigError
@@ -239,7 +239,7 @@ def _placements(flags: Mapping[str, str], op: str, backend: str, remarks: list[s
     able = [place for place in asked if whys[place] is None or place == OPERATIONS[op].placements[0]]
     for place in asked:
         if place not in able:
-            remarks.append(f"not {'in place' if place == 'in' else 'out of place'}: {whys[place]}")
+            remarks.append(f"not {PLACES[place]}: {whys[place]}")
     return able or asked
 
 

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from bench.model.conclusions import Interval
 from bench.model.records import Case
 
+# Smallest relative change of a time that matters by default: a smaller one is rarely worth tracing.
+MIN_CHANGE = 0.05
 # Most further launches that are advised: beyond, measuring differently helps more than launching again.
 MOST_FURTHER_LAUNCHES = 200
 

@@ -30,6 +30,10 @@ Json = dict[str, Any]
 T = TypeVar("T")
 # Recorded in place of a fact that could not be read; the fact is never left out.
 NOT_AVAILABLE = "not available"
+# Load average a core up to which other work hardly takes time from the ranks.
+LOAD_LIMIT = 0.25
+# What a cgroup's cpu.max says where it sets no quota.
+UNLIMITED = "max"
 # Allowed names of a run, in letters of any alphabet: the name becomes a part of the names of folders.
 NAME_PATTERN = r"[^\W_][\w.-]{0,63}"
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from bench.catalog import strategies
 from bench.catalog.backends import BACKENDS
 from bench.catalog.dtypes import dtype_named
-from bench.catalog.operations import OPERATIONS, heaviest_bytes, placement, ranks_together, size_unit
+from bench.catalog.operations import OPERATIONS, PLACES, heaviest_bytes, placement, ranks_together, size_unit
 from bench.model.conclusions import Interval, Summary
 from bench.model.records import OPTIONS, Case, Option, Skip
 from bench.model.units import counted as counted
@@ -25,7 +25,6 @@ NOTHING = "-"
 SEPARATOR = " · "
 # Values of one kind in a line: more make the line longer than a terminal is wide.
 MOST_LISTED = 5
-PLACES = {"in": "in place", "out": "out of place"}
 # Options that an operation's titles name also at their default, and first. All others are named where they differ from
 # it: a case without one has another value.
 ALWAYS = ("reduce_op", "placement", "root", "metric", "buffers")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from bench.catalog.backends import BACKENDS, unsupported_by_backend, unsupported_operation
 from bench.catalog.dtypes import DTYPES
-from bench.catalog.operations import OPERATIONS
+from bench.catalog.operations import OPERATIONS, PLACES
 from bench.catalog.presets import EXAMPLE, PRESETS, gradients, parameters
 from bench.catalog.strategies import competes, kind, label, strategy_of
 from bench.catalog.variables import AT_START, NETWORKS, TUNING
@@ -23,7 +23,7 @@ from bench.planning.footprint import bounded, buffer_bytes
 from bench.planning.plan import estimate_s
 from bench.planning.training import notes, rank_bytes, scenarios_of
 from bench.report import labels, markdown, training
-from bench.report.labels import NOTHING, PLACES, counted, dtype_words, extras, ranks_text, variety
+from bench.report.labels import NOTHING, counted, dtype_words, extras, ranks_text, variety
 
 # Bus factor at 4 ranks → its formula.
 FACTORS = {1.0: "1", 0.75: "(n-1)/n", 1.5: "2(n-1)/n"}
