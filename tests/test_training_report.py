@@ -15,7 +15,7 @@ import pytest
 import training_fixtures as invented
 from bench.analyze.analysis import analyze
 from bench.catalog.strategies import label, strategy_of
-from bench.model.conclusions import NO_INTERVAL, AAPair, Analysis, CallSize, Diagnosis, Interval, ScenarioAnalysis
+from bench.model.conclusions import AAPair, Analysis, CallSize, Diagnosis, Interval, IntervalKind, ScenarioAnalysis
 from bench.model.records import Case, Machine
 from bench.model.training import InvariantCheck, Link, Strategy
 from bench.report import cs336, document, listings, machine_format, markdown, nccl_tests, training
@@ -223,7 +223,7 @@ def test_advice_lays_measured_beside_predicted(analysis):
 
 def test_a_pair_that_differs_is_shouted(analysis):
     pair = AAPair("flat", Interval(2e-3, 1e-3, 3e-3, "over launches"))
-    unknown = AAPair("naive", Interval(2e-3, 2e-3, 2e-3, NO_INTERVAL))
+    unknown = AAPair("naive", Interval(2e-3, 2e-3, 2e-3, IntervalKind.NONE))
     table = training.aa_pairs(replace(analysis.scenarios[0], aa_pairs=(pair, unknown)))
     assert row_of(table, "flat")[3].startswith("NO") and row_of(table, "naive")[2:] == ["-", "-"]
 

@@ -95,7 +95,7 @@ def compare(
         before=before.name,
         after=after.name,
         whole=whole,
-        verdict=verdicts.of_run(all_verdicts or [INCONCLUSIVE]),
+        verdict=verdicts.gravest(all_verdicts or [INCONCLUSIVE]),
         min_change=min_change,
         changes=tuple(changes),
         differences=differences(facts_of(before), facts_of(after)),

@@ -15,8 +15,8 @@ import numpy as np
 from bench.analyze.sessions import Place
 from bench.catalog.operations import busbw
 from bench.config.expected import OPEN, Expectation, Expectations
-from bench.model.comparisons import Check, CheckedTable
-from bench.model.conclusions import Interval, Summary
+from bench.model.comparisons import Check, CheckedTable, CheckVerdict
+from bench.model.conclusions import Interval, IntervalKind, Summary
 from bench.model.errors import ConfigError, UnmeasurableError
 from bench.model.records import OPTIONS, Case
 from bench.model.units import counted
@@ -27,7 +27,7 @@ Places = Mapping[tuple[str, int], Place]
 
 # In the names of GPUs: an H100 PCIe or NVL is not the H100 of eight-way servers.
 OTHER_BOARD = re.compile(r"PCIe|\bNVL\b", re.IGNORECASE)
-PASS, FAIL, INCONCLUSIVE, MISSING = "PASS", "FAIL", "INCONCLUSIVE", "MISSING"
+PASS, FAIL, INCONCLUSIVE, MISSING = CheckVerdict
 
 
 def check(expected: Expectations, summaries: Sequence[Summary], places: Places = MappingProxyType({})) -> CheckedTable:
@@ -61,7 +61,8 @@ def check(expected: Expectations, summaries: Sequence[Summary], places: Places =
             fitting = [s for s in fitting if s.case.size_bytes == largest[s.case.world_size]]
         for summary in fitting:
             rate, note, verdict = _bandwidth(summary)
-            if not verdict:
+            if verdict is None:
+                verdict = INCONCLUSIVE  # until `_tested` decides
                 rates = [busbw(summary.case, seconds) or 0.0 for seconds in summary.means_s]
                 margins[len(checks)] = np.log(np.array(rates) / expected.least(line))
             checks.append(Check(summary.case, line.busbw, tolerance, rate, verdict, note, line.source))
@@ -133,8 +134,8 @@ def _fabrics(lines: Sequence[Expectation]) -> str:
     return " and ".join(dict.fromkeys(str(line.fabric) for line in lines))
 
 
-def _bandwidth(summary: Summary) -> tuple[Interval | None, str, str]:
-    """Measured bus bandwidth, and why it cannot be tested, with the verdict that follows; "" where it can."""
+def _bandwidth(summary: Summary) -> tuple[Interval | None, str, CheckVerdict | None]:
+    """Measured bus bandwidth, and why it cannot be tested, with the verdict that follows; None where it can."""
     measured = None
     if summary.time_s is not None:
         time_s = summary.time_s
@@ -148,7 +149,7 @@ def _bandwidth(summary: Summary) -> tuple[Interval | None, str, str]:
         return measured, note, INCONCLUSIVE
     if summary.launches < 2:
         return measured, "one launch: how launches differ is unknown, so it neither passes nor fails", INCONCLUSIVE
-    return measured, "", ""
+    return measured, "", None
 
 
 def least_of_two_nodes(expected: Expectations, pair: Case, gpus: frozenset[str]) -> float:
@@ -192,10 +193,10 @@ def _tested(checks: list[Check], margins: Mapping[int, Floats]) -> Interval | No
     (width,), _ = verdicts.half_width(together, 1 - CONFIDENCE)
     middle = float(together.difference[0])
     low, value, high = (float(np.exp(middle + shift)) for shift in (-width, 0, width))
-    return Interval(value, low, high, "over launches")
+    return Interval(value, low, high, IntervalKind.OVER_LAUNCHES)
 
 
-def _of_table(checks: Sequence[Check], index: Interval | None) -> tuple[str, str]:
+def _of_table(checks: Sequence[Check], index: Interval | None) -> tuple[CheckVerdict, str]:
     """Verdict and reason of the table."""
     of_lines = {check.verdict for check in checks}
     for grave, reason in ((FAIL, "a line surely misses its limit"), (MISSING, "a line was not measured")):

@@ -30,14 +30,14 @@ from bench.catalog import operations
 from bench.catalog.operations import OPERATIONS
 from bench.catalog.subgroups import in_text, rounds
 from bench.config.models import Config
-from bench.model.comparisons import GateVerdict, NodeCheck
-from bench.model.conclusions import Interval
+from bench.model.comparisons import CheckVerdict, GateVerdict, NodeCheck
+from bench.model.conclusions import Interval, IntervalKind
 from bench.model.errors import ConfigError
 from bench.model.records import Case, Machine
 from bench.planning import plan
 from bench.stats.intervals import without_interval
 
-PASS, FAIL, INCONCLUSIVE = "PASS", "FAIL", "INCONCLUSIVE"
+PASS, FAIL, INCONCLUSIVE, _ = CheckVerdict
 LOOKS = 4
 # Launches of the inside of all nodes at once, and further ones in a turn of retests: each is one value of each node.
 LOOKS_INSIDE, RETESTS_INSIDE = 2, 4
@@ -354,7 +354,7 @@ def _rate(compared: _Compared, concerns: Callable[[Group], bool], shares: int) -
     score = float(np.mean([residual for residual, _ in values]))
     error = compared.sd * math.sqrt(sum(1 + OF_MEDIAN / usual for _, usual in values)) / len(values)
     half = float(stdtrit(compared.freedom, 1 - ERROR_RATE / STAGES / shares)) * error
-    return Interval(math.exp(-score), math.exp(-score - half), math.exp(-score + half), "over retests")
+    return Interval(math.exp(-score), math.exp(-score - half), math.exp(-score + half), IntervalKind.OVER_RETESTS)
 
 
 def _retested(node: int, compared: _Compared, shares: int, limit: float, partners: str) -> NodeCheck | None:

@@ -20,7 +20,7 @@ from bench.analyze.compare import Label, absences, exposed_of, joined, moved_tex
 from bench.analyze.sessions import differences, facts_of
 from bench.catalog.operations import OPERATIONS
 from bench.catalog.strategies import strategy_of
-from bench.model.comparisons import Change, Comparison, ExposedChange, Judgement, Unpaired
+from bench.model.comparisons import Change, ChangeVerdict, Comparison, ExposedChange, Judgement, Unpaired
 from bench.model.errors import ConfigError
 from bench.model.records import OPTIONS, Case, Plan, Run, Samples
 from bench.model.units import counted
@@ -84,7 +84,7 @@ class Look:
     levels: Levels
 
     @property
-    def verdicts(self) -> list[str]:
+    def verdicts(self) -> list[ChangeVerdict]:
         """Of all cases and of the whole."""
         return [
             *(judgement.verdict for judgement in self.judgements.values()),
@@ -260,7 +260,7 @@ def compare_sides(
     return Comparison(
         before=names[0],
         after=names[1],
-        verdict=verdicts.of_run(shown.verdicts) if shown.verdicts else INCONCLUSIVE,
+        verdict=verdicts.gravest(shown.verdicts) if shown.verdicts else INCONCLUSIVE,
         min_change=min_change,
         changes=tuple(changes),
         differences=differences(facts_of(a), facts_of(b)),

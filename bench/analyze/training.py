@@ -24,6 +24,7 @@ from bench.model.conclusions import (
     AAPair,
     CallSize,
     Interval,
+    IntervalKind,
     ScalingPoint,
     ScenarioAnalysis,
     Split,
@@ -288,7 +289,7 @@ def _of_rounds(values: Floats) -> Interval:
     if len(values) < intervals.FEWEST_BLOCKS:
         return intervals.without_interval(float(np.mean(values)))
     of_rounds = intervals.mean_interval(values, float(np.var(values, ddof=1)), len(values) - 1.0)
-    return replace(of_rounds, kind="within-run")
+    return replace(of_rounds, kind=IntervalKind.WITHIN_RUN)
 
 
 # ── the scenarios ────────────────────────────────────────────────────────────────────────────────

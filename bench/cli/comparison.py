@@ -9,7 +9,7 @@ from bench.cli import output
 from bench.cli.app import PLOTS, RESULTS
 from bench.cli.terminal import say
 from bench.model import units
-from bench.model.comparisons import MIN_CHANGE, Comparison
+from bench.model.comparisons import MIN_CHANGE, ChangeVerdict, Comparison
 from bench.model.errors import ConfigError, UnmeasurableError
 from bench.store import folders, ledger
 
@@ -23,9 +23,10 @@ class FailOn(StrEnum):
     INCONCLUSIVE = "inconclusive"
 
 
-def failing(fail_on: FailOn | None) -> tuple[str, ...]:
+def failing(fail_on: FailOn | None) -> tuple[ChangeVerdict, ...]:
     """The verdicts that are failures."""
-    return ("SLOWER", "INCONCLUSIVE") if fail_on is FailOn.INCONCLUSIVE else ("SLOWER",)
+    undecided = (ChangeVerdict.INCONCLUSIVE,) if fail_on is FailOn.INCONCLUSIVE else ()
+    return (ChangeVerdict.SLOWER, *undecided)
 
 
 class ComparisonFormat(StrEnum):

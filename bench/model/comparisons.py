@@ -10,6 +10,7 @@ Everything is frozen. Units: seconds, bytes per second. Nothing here reads or co
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from bench.model.conclusions import Interval
 from bench.model.records import Case
@@ -18,6 +19,24 @@ from bench.model.records import Case
 MIN_CHANGE = 0.05
 # Most further launches that are advised: beyond, measuring differently helps more than launching again.
 MOST_FURTHER_LAUNCHES = 200
+
+
+class ChangeVerdict(StrEnum):
+    """Whether a time changed (docs/method.md, "Comparing two runs")."""
+
+    SLOWER = "SLOWER"
+    FASTER = "FASTER"
+    SAME = "SAME"
+    INCONCLUSIVE = "INCONCLUSIVE"
+
+
+class CheckVerdict(StrEnum):
+    """Whether what was measured is good enough: a line of a table, or a node of a fleet. MISSING: not measured."""
+
+    PASS = "PASS"  # noqa: S105 - a verdict
+    FAIL = "FAIL"
+    INCONCLUSIVE = "INCONCLUSIVE"
+    MISSING = "MISSING"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +51,7 @@ class Judgement:
     """
 
     ratio: Interval
-    verdict: str
+    verdict: ChangeVerdict
     reason: str
     p: float | None = None
     level: float | None = None
@@ -78,7 +97,7 @@ class Change:
         return self.judgement.ratio
 
     @property
-    def verdict(self) -> str:
+    def verdict(self) -> ChangeVerdict:
         return self.judgement.verdict
 
     @property
@@ -123,7 +142,7 @@ class Comparison:
 
     before: str
     after: str
-    verdict: str
+    verdict: ChangeVerdict
     min_change: float
     changes: tuple[Change, ...]
     differences: tuple[tuple[str, str, str], ...] = ()
@@ -134,7 +153,7 @@ class Comparison:
     warnings: tuple[str, ...] = ()
     across: str | None = None
     whole: Judgement | None = None
-    fail_on: tuple[str, ...] = ("SLOWER",)
+    fail_on: tuple[ChangeVerdict, ...] = (ChangeVerdict.SLOWER,)
     undecided_fails: bool = False
     pairs: int = 0
     ratios: tuple[float, ...] = ()
@@ -151,7 +170,7 @@ class Comparison:
     @property
     def undecided(self) -> bool:
         """Whether a decision was asked for and there is none."""
-        return self.undecided_fails and self.verdict == "INCONCLUSIVE"
+        return self.undecided_fails and self.verdict == ChangeVerdict.INCONCLUSIVE
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +212,7 @@ class Check:
     expected: float
     tolerance: float
     measured: Interval | None
-    verdict: str
+    verdict: CheckVerdict
     note: str = ""
     source: str = ""
 
@@ -207,7 +226,7 @@ class CheckedTable:
     """
 
     checks: tuple[Check, ...]
-    verdict: str
+    verdict: CheckVerdict
     reason: str
     index: Interval | None = None
 
@@ -221,7 +240,7 @@ class NodeCheck:
     """
 
     node: int
-    verdict: str
+    verdict: CheckVerdict
     rate: Interval | None
     note: str
 
@@ -234,7 +253,7 @@ class GateVerdict:
     be ascribed to no node.
     """
 
-    verdict: str
+    verdict: CheckVerdict
     nodes: tuple[NodeCheck, ...]
     remarks: tuple[str, ...]
     broken: tuple[str, ...]

@@ -10,6 +10,7 @@ here reads or computes. The types of facts are in `records`, those of conclusion
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from bench.model.records import Case, Failure, Scenario
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 
-NO_INTERVAL = "none"
 # A setting is worth typing if it saves this share of a step. Steps of one job repeat to about 1 %, so that less could
 # not be seen.
 WORTH = 0.01
@@ -30,22 +30,31 @@ WORTH = 0.01
 OFF_S, OFF_SHARE = 1e-3, 0.1
 
 
+class IntervalKind(StrEnum):
+    """What an interval is made from. NONE: a single number of another tool has no interval."""
+
+    OVER_LAUNCHES = "over launches"
+    WITHIN_RUN = "within-run"  # of one launch
+    NOISE_FLOOR = "stated noise floor"
+    OVER_RETESTS = "over retests"
+    NONE = "none"
+
+
 @dataclass(frozen=True, slots=True)
 class Interval:
     """A value and the interval around it.
 
-    kind: "over launches"; "within-run" for one launch; "stated noise floor"; or
-    NO_INTERVAL, as for a single number of another tool: low and high are then the value, and must not be shown.
+    Without an interval (`IntervalKind.NONE`), low and high are the value, and must not be shown.
     """
 
     value: float
     low: float
     high: float
-    kind: str
+    kind: IntervalKind
 
     @property
     def known(self) -> bool:
-        return self.kind != NO_INTERVAL
+        return self.kind != IntervalKind.NONE
 
     @property
     def relative_half_width(self) -> float:

@@ -6,7 +6,7 @@ In: conclusions. Out: Markdown. Computes only shares and layout.
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from bench.model.comparisons import GateVerdict
+from bench.model.comparisons import CheckVerdict, GateVerdict
 from bench.model.conclusions import (
     Analysis,
     Diagnosis,
@@ -36,7 +36,6 @@ from bench.report.labels import (
 MOST_KINDS = 12
 # Cause and remedy of gloo's stalls.
 STUDY = "docs/studies/gloo-stalls.md"
-PASS = "PASS"  # noqa: S105 - a verdict
 # Nodes that passed and were never suspected are only counted beyond so many.
 SHOWN_NODES = 16
 CHOICES_EXPLAINED = (
@@ -311,12 +310,12 @@ def gate_document(verdict: GateVerdict, names: Sequence[str]) -> str:
 
     names: of the nodes.
     """
-    odd = [check for check in verdict.nodes if check.verdict != PASS or check.note]
+    odd = [check for check in verdict.nodes if check.verdict != CheckVerdict.PASS or check.note]
     shown = list(verdict.nodes) if len(verdict.nodes) <= SHOWN_NODES else odd
     rows = [[names[check.node], check.verdict, _share(check.rate), check.note] for check in shown]
     counts = Counter(check.verdict for check in verdict.nodes)
     counted = ", ".join(f"{count} {word}" for word, count in counts.items())
-    failed = [names[check.node] for check in verdict.nodes if check.verdict == "FAIL"]
+    failed = [names[check.node] for check in verdict.nodes if check.verdict == CheckVerdict.FAIL]
     more = f" and {len(failed) - SHOWN_NODES} more" if len(failed) > SHOWN_NODES else ""
     named = f"{', '.join(failed[:SHOWN_NODES])}{more}; " if failed else ""
     lines = [f"{verdict.verdict}: {named}of {len(verdict.nodes)} nodes {counted}", ""]
