@@ -274,7 +274,7 @@ def kept(place, log_ratios, fail_on=None) -> str:
     with folders.Journal(path) as journal:
         for letter in "ab":
             for one in measured[letter]:
-                journal.append(folders.of_side(encoding.samples_to_line(one), letter))
+                journal.append(folders.with_side(encoding.samples_to_line(one), letter))
     return path.name
 
 

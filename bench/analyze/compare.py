@@ -104,7 +104,7 @@ def compare(
         lost=tuple(case for case in only_before if case.reason == training.NOT_YET),
         broken=broken,
         warnings=(
-            *_of_occasions(before, after, [change.case.key for change in changes], by_occasion),
+            *_occasion_warnings(before, after, [change.case.key for change in changes], by_occasion),
             *_warnings(before, after, changes, broken, min_change),
         ),
         across=axis.field or None,
@@ -373,7 +373,7 @@ def _warnings(
         )
 
 
-def _of_occasions(before: Run, after: Run, keys: Sequence[str], by_occasion: Occasions) -> Iterable[str]:
+def _occasion_warnings(before: Run, after: Run, keys: Sequence[str], by_occasion: Occasions) -> Iterable[str]:
     """Where the verdicts have from by how much occasions differ."""
     if before.path == after.path:
         return

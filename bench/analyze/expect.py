@@ -69,13 +69,13 @@ def check(expected: Expectations, summaries: Sequence[Summary], places: Places =
         if not fitting:
             checks.append(Check(_case(line), line.busbw, tolerance, None, MISSING, "not in this run", line.source))
     index = _tested(checks, margins)
-    verdict, reason = _of_table(checks, index)
+    verdict, reason = _table_verdict(checks, index)
     if elsewhere:
         reason += f"; {elsewhere} line{'s are' if elsewhere > 1 else ' is'} for other hardware"
     return CheckedTable(tuple(checks), verdict, reason, index)
 
 
-def of_fabric(expected: Expectations, word: str) -> Expectations:
+def lines_for_fabric(expected: Expectations, word: str) -> Expectations:
     """The lines of one network, and those that name none. Raises ConfigError if no line names it."""
     named = [line for line in expected.expect if line.fabric and word.lower() in line.fabric.lower()]
     if not named:
@@ -196,7 +196,7 @@ def _tested(checks: list[Check], margins: Mapping[int, Floats]) -> Interval | No
     return Interval(value, low, high, IntervalKind.OVER_LAUNCHES)
 
 
-def _of_table(checks: Sequence[Check], index: Interval | None) -> tuple[CheckVerdict, str]:
+def _table_verdict(checks: Sequence[Check], index: Interval | None) -> tuple[CheckVerdict, str]:
     """Verdict and reason of the table."""
     of_lines = {check.verdict for check in checks}
     for grave, reason in ((FAIL, "a line surely misses its limit"), (MISSING, "a line was not measured")):

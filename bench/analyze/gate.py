@@ -182,7 +182,7 @@ def estimates_s(settings: Config, machine: Machine, ranks: Sequence[int]) -> tup
             case(settings, world, [[node * each + rank for node in group for rank in range(each)] for group in groups])
             for groups in rounds
         ]
-        return plan.estimate_s(plan.of_cases(settings, machine, 0, "gate", cases))
+        return plan.estimate_s(plan.plan_cases(settings, machine, 0, "gate", cases))
 
     usual, further = (sum(map(stage_s, stages)) for stages in schedule(len(ranks), len(several)))
     return usual, usual + further

@@ -54,17 +54,17 @@ def warnings_of(run: Run, summaries: Sequence[Summary]) -> list[str]:
     session = run.environment[0] if run.environment else {}
     return [
         *impossible(run, summaries),
-        *_of_the_plan(run),
-        *_of_the_import(run),
+        *_plan_warnings(run),
+        *_import_warnings(run),
         *run.warnings,
-        *_of_health(run),
+        *_health_warnings(run),
         *disturbances(run),
-        *_of_the_samples(summaries),
-        *_of_the_launches(run),
-        *_of_polling(run, session),
-        *_of_the_hosts(run, session),
-        *_of_the_order_of_gpus(session),
-        *_of_unused_ranks(run, session),
+        *_sample_warnings(summaries),
+        *_launch_warnings(run),
+        *_polling_warnings(run, session),
+        *_hosts_warnings(run, session),
+        *_gpu_order_warnings(session),
+        *_unused_rank_warnings(run, session),
         # How the ranks of a launch were started.
         *dict.fromkeys(remark for launch in launches_of(run.environment) for remark in launch.get("remarks", [])),
     ]
@@ -87,7 +87,7 @@ def _budget_is_spent(run: Run) -> bool:
     return run.plan.budget_s is not None and run.manifest.get("status") == "complete"
 
 
-def _of_the_import(run: Run) -> Iterable[str]:
+def _import_warnings(run: Run) -> Iterable[str]:
     """For an imported run: how the tool measured, what it checked, what is not known."""
     source = run.imported
     if source is None:
@@ -109,7 +109,7 @@ def _of_the_import(run: Run) -> Iterable[str]:
     yield from (f"left out: {count} rows: {why}" for why, count in source.get("left_out", {}).items() if count)
 
 
-def _of_the_plan(run: Run) -> Iterable[str]:
+def _plan_warnings(run: Run) -> Iterable[str]:
     if any(case.oversubscribed for case in run.plan.cases):
         yield "ranks shared a GPU: this checks that the calls work; times mean nothing, and no bandwidth is given"
     for fault in run.plan.settings.faults:
@@ -119,7 +119,7 @@ def _of_the_plan(run: Run) -> Iterable[str]:
         yield f"the budget of {run.plan.budget_s:g} s left no time for {missing} of {run.plan.total} measurements"
 
 
-def _of_the_launches(run: Run) -> Iterable[str]:
+def _launch_warnings(run: Run) -> Iterable[str]:
     launches = run.plan.launches
     if launches == 1 and run.imported is not None:
         yield "one launch only, so there are no intervals: import the output of several runs"
@@ -132,12 +132,12 @@ def _of_the_launches(run: Run) -> Iterable[str]:
         yield f"measured in {len(run.environment)} sessions (resumed)"
 
 
-def _of_the_hosts(run: Run, session: Json) -> Iterable[str]:
+def _hosts_warnings(run: Run, session: Json) -> Iterable[str]:
     hosts: list[Json] = session.get("hosts") or [{**session.get("host", {}), "before": session.get("before", {})}]
     hosts = [{**hosts[0], "after": session.get("after", {})}, *hosts[1:]]
     for host in hosts:
         where = f"host {host.get('hostname')}: " if len(hosts) > 1 else ""
-        yield from (where + warning for warning in (*_of_a_host(run, host), *_of_its_gpus_and_variables(host)))
+        yield from (where + warning for warning in (*_host_warnings(run, host), *_gpu_warnings(host)))
     on_gpus = any(BACKENDS[case.backend].device == "cuda" for case in run.plan.cases)
     compared = COMPARED | (COMPARED_WITH_GPUS if on_gpus else {})
     for host in hosts[1:]:
@@ -147,7 +147,7 @@ def _of_the_hosts(run: Run, session: Json) -> Iterable[str]:
                 yield f"host {host.get('hostname')} has {what} {theirs}, rank 0 has {ours}: make them equal"
 
 
-def _of_a_host(run: Run, host: Json) -> Iterable[str]:
+def _host_warnings(run: Run, host: Json) -> Iterable[str]:
     cores = len(host.get("cores", [])) or host.get("cpu", {}).get("usable_cores")
     worlds = {case.world_size for case in run.plan.cases if BACKENDS[case.backend].device == "cpu"}
     # Without a job, all ranks of a world run on this host.
@@ -185,7 +185,7 @@ def _cores(count: int) -> str:
     return "1 core" if count == 1 else f"{count} cores"
 
 
-def _of_its_gpus_and_variables(host: Json) -> Iterable[str]:
+def _gpu_warnings(host: Json) -> Iterable[str]:
     for moment in ("before", "after"):
         for index, gpu in enumerate(host.get(moment, {}).get("gpus") or []):
             bits = gpu.get("throttle_reasons")
@@ -199,7 +199,7 @@ def _of_its_gpus_and_variables(host: Json) -> Iterable[str]:
         yield "NCCL_DEBUG writes while it measures: unset it"
 
 
-def _of_health(run: Run) -> Iterable[str]:
+def _health_warnings(run: Run) -> Iterable[str]:
     """What GPUs and network adapters of any host went through while ranks ran on them."""
     launches = launches_of(run.environment)
     seen: Counter[tuple[str, str, str]] = Counter()
@@ -213,7 +213,7 @@ def _of_health(run: Run) -> Iterable[str]:
         yield f"host {host}: {what}: {why} in {count} of {len(launches)} launches: these were not its usual times"
 
 
-def _of_the_order_of_gpus(session: Json) -> Iterable[str]:
+def _gpu_order_warnings(session: Json) -> Iterable[str]:
     """Where CUDA counts GPUs in another order than NVML: what is recorded of one is then that of another."""
     hosts = session.get("hosts") or [session.get("host", {})]
     known = {host.get("hostname"): [gpu.get("uuid") for gpu in host.get("gpus", [])] for host in hosts}
@@ -243,7 +243,7 @@ def _hardships(changes: Json) -> Iterable[str]:
         yield "PCIe transfers repeated"
 
 
-def _of_unused_ranks(run: Run, session: Json) -> Iterable[str]:
+def _unused_rank_warnings(run: Run, session: Json) -> Iterable[str]:
     """Where no case uses all ranks of the job: those of the last hosts were not measured."""
     ranks = session.get("job", {}).get("ranks", 0)
     largest = max((case.world_size for case in run.plan.cases), default=0)
@@ -254,7 +254,7 @@ def _of_unused_ranks(run: Run, session: Json) -> Iterable[str]:
         yield f"{unused}: set world_sizes, or leave it out"
 
 
-def _of_polling(run: Run, session: Json) -> Iterable[str]:
+def _polling_warnings(run: Run, session: Json) -> Iterable[str]:
     """With more ranks than cores, ranks that wait by polling take the cores from those that they wait for."""
     cores = session.get("host", {}).get("cpu", {}).get("usable_cores")
     polling = {(case.backend, case.world_size) for case in run.plan.cases if BACKENDS[case.backend].polls}
@@ -267,7 +267,7 @@ def _of_polling(run: Run, session: Json) -> Iterable[str]:
             )
 
 
-def _of_the_samples(summaries: Sequence[Summary]) -> Iterable[str]:
+def _sample_warnings(summaries: Sequence[Summary]) -> Iterable[str]:
     good = [summary for summary in summaries if summary.time_s is not None]
     disturbed = [s.foreign_cpu for s in good if s.foreign_cpu is not None and s.foreign_cpu > FOREIGN_CPU_LIMIT]
     if disturbed:

@@ -181,7 +181,7 @@ def _check(
     run = folders.read(folders.find(RESULTS, name))
     expectations = expected.load(names.path_of(table, names.EXPECTED))
     if fabric is not None:
-        expectations = expect.of_fabric(expectations, fabric)
+        expectations = expect.lines_for_fabric(expectations, fabric)
     try:
         result = expect.check(expectations, headlines(run), places_of(run))
     except ConfigError as error:

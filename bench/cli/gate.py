@@ -215,7 +215,7 @@ class _Fleet:
             for groups in rounds
         ]
         self._coordinator.choose(members)
-        planned = plan.of_cases(self._settings, self.machine, self._seed, f"gate-{stage}", cases)
+        planned = plan.plan_cases(self._settings, self.machine, self._seed, f"gate-{stage}", cases)
         facts: Json = {"argv": self._argv, "overrides": [], "collbench": __version__}
         path = folders.create(RESULTS, planned, self._raw, facts)
         if self.folder == Path():

@@ -67,9 +67,9 @@ class _TwoSides:
     def complete(self, side: str, number: int) -> bool:
         """Whether all of a launch has been measured."""
         plan = one_launch(self.plans[side], number)
-        return bool(plan.order) and planning.done(plan, self.of_launch(side, number)) is None
+        return bool(plan.order) and planning.done(plan, self.launch_samples(side, number)) is None
 
-    def of_launch(self, side: str, number: int) -> list[Samples]:
+    def launch_samples(self, side: str, number: int) -> list[Samples]:
         """The samples of one launch of a side."""
         return [samples for samples in self.samples[side] if samples.launch == number]
 
@@ -107,7 +107,7 @@ def measure_sides(path: Path, coordinator: "Coordinator | None" = None, quiet: b
 
         def measure_launch(side: str, number: int, turns: Turns) -> Measuring[None]:
             def keep(line: bytes) -> None:
-                journal.append(folders.of_side(line, side))
+                journal.append(folders.with_side(line, side))
                 samples = encoding.samples_from_line(line)
                 measured.add(side, samples)
                 if samples.failure is not None:
@@ -216,7 +216,7 @@ def _measuring(
         ) -> Measuring[None]:
             if side in processes:
                 return processes[side].measure(number, append, launched, turn)
-            plan, done = one_launch(measured.plans[side], number), measured.of_launch(side, number)
+            plan, done = one_launch(measured.plans[side], number), measured.launch_samples(side, number)
             starter = replace(coordinator.launcher, variables=sides[side].variables) if coordinator else launcher
             assert starter is not None  # noqa: S101 - some side has no process of its own
             log, probe = path / folders.LOG, number == 1

@@ -126,7 +126,7 @@ def translate(operation: str, flags: Mapping[str, str], backend: str = "nccl", p
         "launches": _number(flags, "N", 1),
         "operations": [op],
         "dtypes": _dtypes(flags, remarks),
-        **_of_the_operation(flags, op, remarks),
+        **_operation_settings(flags, op, remarks),
         **(_uneven(remarks) if test == UNEVEN_TEST else {}),
         "sizes": _sizes(flags),
         "placements": _placements(flags, op, backend, remarks),
@@ -185,7 +185,7 @@ def _dtypes(flags: Mapping[str, str], remarks: list[str]) -> list[str]:
     return [DTYPES[name]]
 
 
-def _of_the_operation(flags: Mapping[str, str], op: str, remarks: list[str]) -> dict[str, Any]:
+def _operation_settings(flags: Mapping[str, str], op: str, remarks: list[str]) -> dict[str, Any]:
     """Reduce ops and roots, where the operation has them."""
     settings: dict[str, Any] = {}
     reduce_op, root = flags.get("o"), flags.get("r")

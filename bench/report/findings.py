@@ -141,10 +141,10 @@ def _models(fits: Sequence[Fit]) -> str:
 def stalls_sentence(stalls: GlooStalls) -> str:
     """What gloo's small calls wait for, and how much faster they are without; or that neither is so."""
     doubt = " Other programs used the cores meanwhile: calls wait for these, too." if stalls.disturbed else ""
-    return _of_stalls(stalls) + doubt
+    return _stalls_text(stalls) + doubt
 
 
-def _of_stalls(stalls: GlooStalls) -> str:
+def _stalls_text(stalls: GlooStalls) -> str:
     waiting, small = "", f"calls of up to {format_bytes(stalls.largest_bytes)}"
     if stalls.cases:
         ranks = " or ".join(map(str, sorted({case.world_size for case in stalls.cases})))

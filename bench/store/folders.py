@@ -115,7 +115,7 @@ def create_sides(root: Path, plans: tuple[Plan, Plan], configs: tuple[bytes, byt
     return path
 
 
-def of_side(line: bytes, side: str) -> bytes:
+def with_side(line: bytes, side: str) -> bytes:
     """A line of samples.jsonl with its side."""
     return _start_of(side) + line[1:]
 
