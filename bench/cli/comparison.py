@@ -73,12 +73,12 @@ def compare_sides(path: Path) -> Comparison:
     from bench.report.labels import label
 
     a, b = (folders.read(path / side) for side in folders.SIDES)
-    asked, sides = a.manifest["ab"], folders.read_sides(path)
+    state, sides = folders.read_ab(path), folders.read_sides(path)
     names = f"A: {sides['a'].text}", f"B: {sides['b'].text}"
-    ended = asked.get("ended") or "interrupted: run --resume goes on"
-    fail_on = FailOn(asked["fail_on"]) if asked["fail_on"] else None
-    result = pairs.compare_sides(a, b, names, label, asked["min_change"], ended, asked["looks"])
-    return replace(result, fail_on=failing(fail_on), undecided_fails=fail_on is None, alternate=asked["alternate"])
+    ended = state.ended or "interrupted: run --resume goes on"
+    fail_on = FailOn(state.fail_on) if state.fail_on else None
+    result = pairs.compare_sides(a, b, names, label, state.min_change, ended, state.looks)
+    return replace(result, fail_on=failing(fail_on), undecided_fails=fail_on is None, alternate=state.alternate)
 
 
 def conclude_sides(path: Path, plots: bool, quiet: bool = False) -> Comparison:

@@ -424,6 +424,25 @@ class Side:
     text: str
 
 
+@dataclass(slots=True)
+class AbState:
+    """What `ab` was asked for, and how far it is; kept in the manifest after each look.
+
+    fail_on: what gives exit code 1, if it was said. alternate: why launches of A and B alternate; None where their
+    ranks take turns. looks: number of pairs, and share of the budget that was spent then. ended: why; None before.
+    """
+
+    min_change: float
+    budget_s: float
+    each: bool
+    fail_on: str | None
+    seed: int
+    alternate: str | None = None
+    spent_s: float = 0.0
+    looks: list[tuple[int, float]] = field(default_factory=list)
+    ended: str | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """What every rank of one launch is told. log: path of the file into which ranks print.
