@@ -16,6 +16,7 @@ from bench.analyze.compare import ONE_LAUNCH, compare_runs
 from bench.analyze.pairs import compare_sides
 from bench.catalog.strategies import label as name_of
 from bench.catalog.strategies import strategy_of
+from bench.model.comparisons import FASTER, INCONCLUSIVE, SAME, SLOWER
 from bench.model.errors import UnmeasurableError
 from bench.model.records import Failure, Skip
 from bench.model.training import InvariantCheck, Strategy
@@ -23,7 +24,6 @@ from bench.report import comparison, machine_format
 from bench.report.labels import label
 from bench.report.plots.comparison import draw_comparison
 from bench.stats import verdicts
-from bench.stats.verdicts import FASTER, INCONCLUSIVE, SAME, SLOWER
 from bench.store import encoding, folders
 from bench.store.folders import Journal
 from training_fixtures import NANO, case_of, run_of, with_copies

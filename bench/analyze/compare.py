@@ -17,14 +17,23 @@ from bench.analyze import training
 from bench.analyze.occasions import FEWEST_OCCASIONS, occasions
 from bench.analyze.sessions import differences, facts_of, machine_of
 from bench.analyze.summaries import headlines
-from bench.model.comparisons import MIN_CHANGE, Change, Comparison, ExposedChange, Judgement, Unpaired
+from bench.model.comparisons import (
+    FASTER,
+    INCONCLUSIVE,
+    MIN_CHANGE,
+    SLOWER,
+    Change,
+    Comparison,
+    ExposedChange,
+    Judgement,
+    Unpaired,
+)
 from bench.model.conclusions import Summary
 from bench.model.errors import ConfigError, UnmeasurableError
 from bench.model.records import OPTIONS, Case, Json, Run
 from bench.model.units import counted, format_ratio, format_seconds
 from bench.stats import intervals, verdicts
 from bench.stats.intervals import Floats, launch_interval
-from bench.stats.verdicts import FASTER, INCONCLUSIVE, SLOWER
 from bench.store.ledger import LedgerEntry
 
 # Fields of a case that `--across` accepts. Size is not among them: time is expected to differ with size.

@@ -20,13 +20,24 @@ from bench.analyze.compare import Label, absences, exposed_of, joined, moved_tex
 from bench.analyze.sessions import differences, facts_of
 from bench.catalog.operations import OPERATIONS
 from bench.catalog.strategies import strategy_of
-from bench.model.comparisons import Change, ChangeVerdict, Comparison, ExposedChange, Judgement, Unpaired
+from bench.model.comparisons import (
+    FASTER,
+    INCONCLUSIVE,
+    SAME,
+    SLOWER,
+    Change,
+    ChangeVerdict,
+    Comparison,
+    ExposedChange,
+    Judgement,
+    Unpaired,
+)
 from bench.model.errors import ConfigError
 from bench.model.records import OPTIONS, Case, Plan, Run, Samples
 from bench.model.units import counted
 from bench.stats import spending, verdicts
 from bench.stats.intervals import Floats, launch_interval
-from bench.stats.verdicts import ERROR_RATE, FASTER, INCONCLUSIVE, SAME, SAME_RATE, SLOWER, Levels
+from bench.stats.verdicts import ERROR_RATE, SAME_RATE, Levels
 
 # Numbers of pairs at which there is a verdict; there is one more where the budget ends.
 LOOKS = (6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384)

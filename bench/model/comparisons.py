@@ -30,6 +30,9 @@ class ChangeVerdict(StrEnum):
     INCONCLUSIVE = "INCONCLUSIVE"
 
 
+SLOWER, FASTER, SAME, INCONCLUSIVE = ChangeVerdict
+
+
 class CheckVerdict(StrEnum):
     """Whether what was measured is good enough: a line of a table, or a node of a fleet. MISSING: not measured."""
 

@@ -8,7 +8,11 @@ from collections import Counter
 from collections.abc import Sequence
 
 from bench.model.comparisons import (
+    FASTER,
+    INCONCLUSIVE,
     MOST_FURTHER_LAUNCHES,
+    SAME,
+    SLOWER,
     Change,
     CheckedTable,
     CheckVerdict,
@@ -23,7 +27,6 @@ from bench.model.records import NOT_AVAILABLE, case_order
 from bench.model.units import format_rate, format_ratio, format_seconds, format_share
 from bench.report import markdown
 from bench.report.labels import NOTHING, between, common_parts, counted, interval_text, label
-from bench.stats.verdicts import FASTER, INCONCLUSIVE, SAME, SLOWER
 
 # Verdict of a case → a word for it, the gravest first.
 WORDS = {SLOWER: "slower", FASTER: "faster", SAME: "same", INCONCLUSIVE: "undecided"}

@@ -18,11 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import digamma, polygamma, stdtr, stdtrit
 
-from bench.model.comparisons import MOST_FURTHER_LAUNCHES, ChangeVerdict, Judgement
+from bench.model.comparisons import FASTER, INCONCLUSIVE, MOST_FURTHER_LAUNCHES, SAME, SLOWER, ChangeVerdict, Judgement
 from bench.model.conclusions import Interval, IntervalKind
 from bench.stats.intervals import Floats, ratio_of_intervals
 
-SLOWER, FASTER, SAME, INCONCLUSIVE = ChangeVerdict
 # Share of comparisons that may name a change where nothing changed, by the tests' own assumptions. It is below the 5 %
 # that are promised: few launches that are not quite normal make it more (simulated, 3 cases: by a tenth to a half).
 ERROR_RATE = 0.03

@@ -19,12 +19,21 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullFormatter
 
-from bench.model.comparisons import Change, Comparison, ExposedChange, Judgement, Trend
+from bench.model.comparisons import (
+    FASTER,
+    INCONCLUSIVE,
+    SAME,
+    SLOWER,
+    Change,
+    Comparison,
+    ExposedChange,
+    Judgement,
+    Trend,
+)
 from bench.model.records import case_order
 from bench.report.comparison import VERDICTS, headline, in_order, percent
 from bench.report.labels import common_parts, label
 from bench.report.plots.figures import COLOURS, STYLE, WIDE, WIDER, save, time_axis, wrapped
-from bench.stats.verdicts import FASTER, INCONCLUSIVE, SAME, SLOWER
 
 GREY = "#666666"
 # Verdict → colour and marker. Triangles point to longer or shorter times.
