@@ -16,7 +16,7 @@ from pathlib import Path
 from tabulate import tabulate
 
 from bench.launch.launcher import Launcher
-from bench.launch.sweep import TRAINING_MODULES
+from bench.training.package import RANK_MODULES
 from proof import accuracy
 from proof.accuracy import Record
 from proof.claim import MISSED, Claim
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
         accuracy.write()
         return 0
     records: list[Record] = []
-    with tempfile.TemporaryDirectory(prefix="proof-") as folder, Launcher(preload=TRAINING_MODULES) as launcher:
+    with tempfile.TemporaryDirectory(prefix="proof-") as folder, Launcher(preload=RANK_MODULES) as launcher:
         rig = Rig(launcher, Path(folder), asked.quick)
         for name in asked.only or CLAIMS:
             claim = CLAIMS[name]

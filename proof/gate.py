@@ -21,16 +21,16 @@ FLEETS, SLOW_RATE = 200, 0.7
 
 
 class Fleet:
-    """Pairs and groups take as long as their slowest member lets them; who is dead fails the rounds that it is in.
+    """Nodes and pairs take as long as their slowest member lets them; who is dead fails the rounds that it is in.
 
-    slow: node or group → its rate, 1 is usual; slow_inside: likewise of its ranks among themselves. dead: nodes that
-    are dropped when they are first measured. failing: stages whose rounds all fail, and nobody knows why.
+    slow: node → its rate, 1 is usual; slow_inside: likewise of its ranks among themselves. dead: nodes that are
+    dropped when they are first measured. failing: stages whose rounds all fail, and nobody knows why.
     """
 
     def __init__(
         self,
         nodes: int,
-        slow: Mapping[int | Group, float] | None = None,
+        slow: Mapping[int, float] | None = None,
         seed: int = 0,
         scatter: float = SCATTER,
         several: Sequence[int] = (),
@@ -64,7 +64,7 @@ class Fleet:
 
     def _time_s(self, group: Group) -> float:
         rates = self.slow_inside if len(group) == 1 else self.slow
-        slowest = min(self.slow.get(group, 1.0), *(rates.get(node, 1.0) for node in group))
+        slowest = min(rates.get(node, 1.0) for node in group)
         return math.exp(self.dice.normal(0, self.scatter)) / slowest
 
     def judged(self, least_s: float | None = None) -> GateVerdict:
@@ -84,7 +84,7 @@ def main() -> None:
                     failed = {check.node for check in verdict.nodes if check.verdict == gate.FAIL}
                     verdicts[verdict.verdict] += 1
                     found += slow in failed
-                    others += bool(failed - {slow}) or any(group.verdict == gate.FAIL for group in verdict.groups)
+                    others += bool(failed - {slow})
                     rounds.append(fleet.rounds)
                 given = " / ".join(str(verdicts[word]) for word in (gate.PASS, gate.FAIL, gate.INCONCLUSIVE))
                 shown = "none" if slow is None else f"one at {SLOW_RATE:.0%}"

@@ -17,6 +17,7 @@ from bench.model.records import Case
 from bench.training.analyze import runs
 from bench.training.analyze.runs import stretch_of
 from bench.training.analyze.steps import by_launch, estimate, rounds_of, scenarios_of
+from bench.training.conclusions import training_of
 from bench.training.model import Scenario, Strategy
 from bench.training.planning import buckets, planner
 from bench.training.planning import link_model as known_links
@@ -190,7 +191,7 @@ def buckets_on_a_link(rig: Rig, trials: int) -> list[Line]:
         for name, ends in plans.items():
             asked[name] = (Strategy("plan", buckets=buckets.bucket_bytes(profile, ends)), ends)
         run = rig.measure(_steps(trials, (strategy for strategy, _ in asked.values())), starter)
-    (comparison,) = analyze(run).scenarios
+    (comparison,) = training_of(analyze(run)).scenarios
     stretch = stretch_of(run, comparison.scenario, profile)
     found = runs.verified(asked, profile, cost, comparison.results, stretch)
     off = [plan.tail_s / plan.predicted_s - 1 for plan in found]

@@ -170,11 +170,11 @@ def small_disk(tmp_path):
 @pytest.fixture(scope="session")
 def launcher():
     """One fork server for all tests that take it. The variables that it needs are put back at once."""
-    from bench.launch.sweep import TRAINING_MODULES
+    from bench.training.package import RANK_MODULES
 
     before = dict(os.environ)
     os.environ["PYTHONPATH"] = str(ROOT / "tests")  # where the fork server finds gloo_batch
-    with Launcher(preload=["gloo_batch", *TRAINING_MODULES]) as entered:
+    with Launcher(preload=["gloo_batch", *RANK_MODULES]) as entered:
         os.environ.clear()
         os.environ.update(before)  # a test of what a run sets must not find it set
         deadline = time.monotonic() + 60

@@ -118,7 +118,7 @@ def kinds() -> dict[str, Kind]:
         "osu": ("osu", "# mpirun -n 4 osu_allreduce\n" + foreign.osu(full=True), "osu_allreduce.txt"),
     }
     table = b"expect:\n  - {operation: all_reduce, backend: gloo, world_size: 2, busbw: 0.1 GB/s, source: x}\n"
-    in_run = ("report", "run", "--output", "out"), ("diagnose", "run"), ("compare", "run", "good"), ("list", "runs")
+    in_run = ("report", "run"), ("diagnose", "run"), ("compare", "run", "good"), ("list", "runs")
     return {
         **recordings(),
         **{kind: Kind(text.encode(), name, (("import", tool, name),)) for kind, (tool, text, name) in imported.items()},

@@ -20,7 +20,7 @@ from bench.cli import sides
 from bench.model.comparisons import Judgement, Unpaired
 from bench.model.conclusions import Interval
 from bench.model.errors import ConfigError
-from bench.model.records import Case, Failure, Side
+from bench.model.records import AbState, Case, Failure, Side
 from bench.planning import plan as planning
 from bench.report.progress import PairProgress
 from bench.stats.verdicts import FASTER, INCONCLUSIVE, SAME, SLOWER, Levels
@@ -171,7 +171,7 @@ class FakePairs:
 
     def __init__(self, monkeypatch, path, log_ratios, complete=0):
         self.made, self.now_s, self.path, self.log_ratios = complete, 0.0, path, log_ratios
-        self.asked = {"budget_s": 0.0, "min_change": 0.05, "seed": 1, "looks": [], "each": False}
+        self.state = AbState(0.05, 0.0, False, None, seed=1)
         monkeypatch.setattr(sides.time, "monotonic", lambda: self.now_s)
 
     def complete(self, side, number):
@@ -186,9 +186,9 @@ class FakePairs:
             self.made, self.now_s = number, self.now_s + 10
 
     def until_decided(self, budget_s, began=0.0):
-        self.asked["budget_s"] = budget_s
+        self.state.budget_s = budget_s
         with PairProgress(Console(file=io.StringIO()), budget_s, 0.0) as progress:
-            return sides._until_decided(self.path, self, self.asked, self.measure_pair, began, progress)
+            return sides._until_decided(self.path, self, self.state, self.measure_pair, began, progress)
 
 
 @pytest.fixture
@@ -205,21 +205,21 @@ def test_looks_are_kept_and_the_end_of_the_budget_is_the_last_one(monkeypatch, f
     fake = FakePairs(monkeypatch, folder, OPEN)
     assert "the budget of 145 s was spent after 14 pairs" in fake.until_decided(145.0)
     kept = folders.read_manifest(folder)["ab"]["looks"]
-    assert kept == [[6, 0.4138], [8, 0.5517], [12, 0.8276], [14, 1.0]] == fake.asked["looks"]
+    assert kept == [[6, 0.4138], [8, 0.5517], [12, 0.8276], [14, 1.0]] == [list(look) for look in fake.state.looks]
 
 
 def test_a_look_at_the_end_takes_the_place_of_an_earlier_one_at_the_same_pairs(monkeypatch, folder):
     fake = FakePairs(monkeypatch, folder, OPEN)
     fake.until_decided(125.0)
-    assert fake.asked["looks"] == [[6, 0.48], [8, 0.64], [12, 1.0]]
+    assert fake.state.looks == [(6, 0.48), (8, 0.64), (12, 1.0)]
 
 
 def test_a_run_that_is_resumed_goes_on_with_its_looks(monkeypatch, folder):
     """It looks at nothing again: a second look at the same pairs would be a second chance."""
     fake = FakePairs(monkeypatch, folder, OPEN, complete=9)
-    fake.asked["looks"] = [[6, 0.4138], [8, 0.5517]]
+    fake.state.looks = [(6, 0.4138), (8, 0.5517)]
     fake.until_decided(145.0, began=-90.0)
-    assert fake.asked["looks"] == [[6, 0.4138], [8, 0.5517], [12, 0.8276], [14, 1.0]]
+    assert fake.state.looks == [(6, 0.4138), (8, 0.5517), (12, 0.8276), (14, 1.0)]
 
 
 def test_it_stops_at_the_first_look_that_decides(monkeypatch, folder):
@@ -266,15 +266,15 @@ def kept(place, log_ratios, fail_on=None) -> str:
         for side, times_ns in of_sides.items()
     }
     plan = invented_run(measured["a"], launches=len(log_ratios)).plan
-    asked = {"min_change": 0.05, "budget_s": 60.0, "spent_s": 60.0, "looks": [[len(log_ratios), 1.0]], "seed": 1,
-             "fail_on": fail_on, "alternate": None, "ended": "the budget was spent"}  # fmt: skip
+    looks = [(len(log_ratios), 1.0)]
+    state = AbState(0.05, 60.0, False, fail_on, 1, spent_s=60.0, looks=looks, ended="the budget was spent")
     side = asdict(Side("c", (), {}, None, "c"))
-    facts = {"sides": {"a": side, "b": side}, "ab": asked}
+    facts = {"sides": {"a": side, "b": side}, "ab": asdict(state)}
     path = folders.create_sides(place / "results", (plan, plan), (b"backends: [gloo]\n",) * 2, facts)
     with folders.Journal(path) as journal:
         for letter in "ab":
             for one in measured[letter]:
-                journal.append(folders.of_side(encoding.samples_to_line(one), letter))
+                journal.append(folders.with_side(encoding.samples_to_line(one), letter))
     return path.name
 
 

@@ -26,7 +26,7 @@ from bench.store.encoding import samples_to_line
 from bench.training.analyze import runs
 from bench.training.catalog.presets import PRESETS
 from bench.training.catalog.strategies import label
-from bench.training.conclusions import ExplainedAdvice, Split, StrategyResult, Verified
+from bench.training.conclusions import ExplainedAdvice, Split, StrategyResult, Verified, training_of
 from bench.training.model import REFERENCE, Strategy
 from bench.training.planning import advisor, buckets, link_model, planner
 from bench.training.planning.buckets import ReadyTimes, shape_by_flops
@@ -276,7 +276,7 @@ def test_a_run_of_training_steps_has_both(warm):
     default = planner.exposed(ready_times, buckets.torch_default(ready_times), cost)
     assert cells(own.stdout, "torch's default")[3] == format_seconds(default)
     assert "as emulated" in own.stdout
-    (scenario,) = runs.with_advice(run, analyze(run)).scenarios
+    (scenario,) = training_of(analyze(run)).scenarios
     assert scenario.advice == advisor.advise(ready_times, cost)
     other = warm("advise", "--from", path.name, *LINK)
     assert "a link of 2.00 ms and 1.00 GB/s" in other.stdout

@@ -10,14 +10,13 @@ from scipy import stats as scipy_stats
 from bench.analyze import noise
 from bench.analyze.analysis import analyze
 from bench.analyze.compare import compare, compare_runs
-from bench.model.comparisons import Unpaired
+from bench.model.comparisons import FASTER, INCONCLUSIVE, SAME, SLOWER, Unpaired
 from bench.model.conclusions import Interval, Stall, Summary
 from bench.model.errors import ConfigError, UnmeasurableError
 from bench.model.records import Case, Failure, Fault, Skip
 from bench.report import comparison
 from bench.report.labels import label
 from bench.stats.intervals import launch_interval
-from bench.stats.verdicts import FASTER, INCONCLUSIVE, SAME, SLOWER
 from conftest import invented_run, samples
 
 CASE = Case("all_reduce", "gloo", 2, "float32", 10**6)

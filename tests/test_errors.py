@@ -97,7 +97,6 @@ def test_a_relative_error_is_a_share():
 def test_options_that_do_nothing_alone_say_what_they_belong_to(kept):
     for option in (["--nodes", "3"], ["--ranks-per-node", "2"], ["--verb", "gate"]):
         one_line(kept("plan", kept.config(), *option), 2, "add --launcher", "slurm")
-    one_line(kept("plan", "--from", "kept", "--precision", "0"), 2, "more than 0, such as 5%")
 
 
 def test_a_run_in_place_of_a_configuration_leads_to_report(kept):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.special import stdtrit
 
-from bench.analyze.expect import check, least_of_two_nodes, of_fabric
+from bench.analyze.expect import check, least_of_two_nodes, lines_for_fabric
 from bench.analyze.sessions import Place
 from bench.config.expected import load, parse
 from bench.model.conclusions import Interval, Summary
@@ -208,10 +208,10 @@ def test_networks_that_the_run_does_not_tell_apart_have_to_be_named():
     expected = load(EXPECTED / "google-cloud.yaml")
     with pytest.raises(ConfigError, match=r"TCPX and .*TCPXO: name the network"):
         on_gpus(expected, pair)
-    (found,) = on_gpus(of_fabric(expected, "tcpxo"), pair).checks
+    (found,) = on_gpus(lines_for_fabric(expected, "tcpxo"), pair).checks
     assert found.expected == 150e9 and "2026-11-23" in found.source and "a3plus.yaml" in found.source
     with pytest.raises(ConfigError, match="no line of the table is for it; it has A3, GPUDirect-TCPX"):
-        of_fabric(expected, "EFA")
+        lines_for_fabric(expected, "EFA")
 
 
 def test_a_line_without_a_size_means_the_largest_that_was_measured():

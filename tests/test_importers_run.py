@@ -11,7 +11,6 @@ import pytest
 import foreign
 from bench.analyze import compare, expect, warnings
 from bench.analyze.analysis import analyze
-from bench.analyze.noise import needs
 from bench.analyze.summaries import headlines, summarize
 from bench.config.expected import Expectation, Expectations
 from bench.importers import assembly, nccl_tests
@@ -86,8 +85,6 @@ def test_nothing_is_concluded_from_what_is_not_there():
     run = aggregated(1e-3, 1.1e-3)
     analysis = analyze(run)
     assert not analysis.diagnosis.findings and "nobody can be named" in analysis.diagnosis.silent[0]
-    (need,), together = needs(run, analysis.summaries, 0.05)
-    assert need.launches is together is None and "imported" in need.note
 
 
 def test_the_report_says_whose_numbers_these_are():
@@ -171,7 +168,6 @@ def test_every_verb_works_on_an_imported_run(warm):
         (["diagnose"], "nobody can be named"),
         (["list"], "all_reduce, nccl, 4 ranks"),
         (["compare", path.name, path.name, "--format", "json"], '"verdict": "INCONCLUSIVE"'),
-        (["plan", "--from", path.name], "imported"),
     ):
         other = warm(*arguments)
         assert other.returncode == 0 and words in other.stdout, other.stdout + other.stderr

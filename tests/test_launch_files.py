@@ -11,17 +11,10 @@ from ruamel.yaml import YAML
 
 from bench.cli.plan import launch_file_for, wanted
 from bench.config import models as configuration
-from bench.report.launch_files import JobSpec, JobVerb, LauncherName, launch_file
+from bench.report.launch_files import FILE_NAMES, JobSpec, JobVerb, LauncherName, launch_file
 from conftest import ROOT, TINY
 
 EXAMPLES = ROOT / "examples" / "launch"
-NAMES = {
-    LauncherName.TORCHRUN: "torchrun.sh",
-    LauncherName.SLURM: "slurm.sbatch",
-    LauncherName.KUBERNETES: "kubernetes.yaml",
-    LauncherName.RAY: "ray_train.py",
-    LauncherName.MPIRUN: "mpirun.sh",
-}
 SETS: list[str] = []
 NOTES = ("World sizes above 8 will be skipped", "2 of the 8 ranks will wait")
 WANTED = JobSpec("Big run_2", "my configs/a'b.yaml", ("sizes=[1KiB]",), 4, 2, False, 8, 100.0)
@@ -29,10 +22,10 @@ WANTED = JobSpec("Big run_2", "my configs/a'b.yaml", ("sizes=[1KiB]",), 4, 2, Fa
 
 def test_the_examples_are_what_plan_prints(monkeypatch):
     monkeypatch.chdir(ROOT)
-    for launcher, name in NAMES.items():
+    for launcher, name in FILE_NAMES.items():
         made = launch_file_for(Path("configs/nccl.yaml"), SETS, launcher, nodes=2, each=8)
         assert (EXAMPLES / name).read_text() == made, name
-    assert {path.name for path in EXAMPLES.iterdir()} == {*NAMES.values(), "hostfile"}
+    assert {path.name for path in EXAMPLES.iterdir()} == {*FILE_NAMES.values(), "hostfile"}
 
 
 def test_the_verb_prints_the_file_and_nothing_else(cli):

@@ -206,15 +206,5 @@ def test_who_is_late_is_named_by_the_command_line(warm):
     assert '"rank": 1' in warm("diagnose", "--format", "json").stdout
 
 
-def test_a_pilot_is_asked_by_the_command_line(warm):
-    assert warm("run", warm.config(BASE.replace("launches: 1", "launches: 3")), "--no-plots").returncode == 0
-    done = warm("plan", "--from", "tiny", "--precision", "20%")
-    assert done.returncode == 0, done.stderr
-    assert "launches" in done.stdout
-    wrong = warm("plan", "--from", "tiny", "--precision", "2x")
-    assert wrong.returncode == 2 and "not a share" in wrong.stderr
-    assert warm("plan").returncode == 2
-
-
 def test_the_table_of_metrics_has_a_way_to_time_each():
     assert set(PREPARE) == set(METRICS)

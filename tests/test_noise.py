@@ -1,6 +1,4 @@
-"""Every run adds its line to the noise ledger, and what occasions differ by follows from them. A pilot run says how
-much more is needed, by Kalibera and Jones, and says when it cannot.
-"""
+"""Every run adds its line to the noise ledger, and what occasions differ by follows from them."""
 
 import dataclasses
 import math
@@ -14,11 +12,9 @@ import pytest
 from scipy.special import stdtrit
 
 from bench.analyze.analysis import analyze
-from bench.analyze.noise import entry_of, needs
+from bench.analyze.noise import entry_of
 from bench.analyze.occasions import occasions, smallest_changes
 from bench.analyze.sessions import machine_of_sessions
-from bench.analyze.summaries import summarize
-from bench.catalog.backends import BACKENDS
 from bench.cli.measuring import planned
 from bench.config import models
 from bench.machine import host
@@ -151,78 +147,3 @@ def test_planning_with_a_ledger_loads_no_large_package(tmp_path):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "two such runs would show a change of" in done.stdout
-
-
-# ── a pilot run ──────────────────────────────────────────────────────────────────────────────────
-BLOCK_S, LAUNCH_S, START_S = 0.01, 0.05, BACKENDS["gloo"].start_s
-EACH = 10
-
-
-def run_of(launches, between, of_blocks, blocks=6, seed=0):
-    """Launches of which the variances are known, and of which each takes LAUNCH_S besides its blocks.
-
-    An hour of other cases lies between two blocks, and costs this one nothing.
-    """
-    rng = np.random.default_rng(seed)
-    made = []
-    for launch in range(1, launches + 1):
-        levels = np.exp(between * rng.normal() + of_blocks * rng.normal(size=blocks))
-        durations = np.repeat(np.round(BLOCK_S / EACH * 1e9 * levels), EACH)[:, None] * np.ones(2)
-        starts = np.cumsum(durations, axis=0) - durations + np.repeat(np.arange(blocks), EACH)[:, None] * 3600e9
-        one = samples(CASE, launch, durations, starts)
-        usage = dataclasses.replace(one.usage, wall_s=LAUNCH_S + float(durations[:, 0].sum()) / 1e9)
-        timed = dataclasses.replace(one.timed, blocks=(EACH,) * blocks)
-        made.append(dataclasses.replace(one, timed=timed, usage=usage))
-    return invented_run(made, launches=launches)
-
-
-def need_of(run, precision):
-    ((need,), _) = needs(run, summarize(run), precision)
-    return need
-
-
-def test_more_precision_needs_more_launches():
-    run = run_of(10, 0.1, 0.1)
-    assert need_of(run, 0.10).launches < need_of(run, 0.05).launches < need_of(run, 0.02).launches
-
-
-@pytest.mark.parametrize(("between", "of_blocks"), [(0.1, 0.05), (0.1, 0.4), (0.0, 0.4)])
-def test_what_it_asks_for_reaches_the_precision_in_the_time_that_it_says(between, of_blocks):
-    """New runs of the size that it asks for are as narrow as wanted in the middle of them."""
-    need = need_of(run_of(40, between, of_blocks), 0.05)
-    blocks = round(need.iterations / EACH)
-    runs = [run_of(need.launches, between, of_blocks, blocks, seed) for seed in range(1, 40)]
-    widths = [summarize(run)[0].time_s.relative_half_width for run in runs]
-    assert np.median(widths) == pytest.approx(0.05, rel=0.35)
-    seconds = [sum(one.usage.wall_s for one in run.samples) for run in runs]
-    assert need.seconds == pytest.approx(np.mean(seconds) + need.launches * START_S, rel=0.15)
-
-
-def test_nothing_cheaper_would_do():
-    """Against what is known of the variances: Kalibera and Jones' best division, and Student's quantile of it."""
-    need = need_of(run_of(200, 0.1, 0.4), 0.02)
-    best = math.sqrt((LAUNCH_S + START_S) / BLOCK_S * 0.4**2 / 0.1**2)
-    launches = 1.96**2 * (0.1**2 + 0.4**2 / best) / math.log(1.02) ** 2
-    seconds = launches * (LAUNCH_S + START_S + best * BLOCK_S * math.exp((0.1**2 + 0.4**2) / 2))
-    assert need.seconds == pytest.approx(seconds, rel=0.15)
-
-
-def test_launches_that_differ_want_few_blocks_each():
-    assert need_of(run_of(10, 0.2, 0.05), 0.05).iterations < need_of(run_of(10, 0.005, 0.3), 0.05).iterations
-
-
-def test_one_setting_for_all_suffices_for_the_worst_case():
-    small, large = run_of(20, 0.05, 0.2), run_of(20, 0.2, 0.2, seed=1)
-    other = dataclasses.replace(CASE, size_bytes=8192)
-    both = invented_run([*small.samples, *(dataclasses.replace(s, case=other) for s in large.samples)], launches=20)
-    of_cases, together = needs(both, summarize(both), 0.05)
-    assert together.seconds == pytest.approx(sum(need.seconds for need in of_cases))
-    assert together.launches >= max(need.launches for need in of_cases) * 0.7
-    assert together.uniform_s > together.seconds
-
-
-def test_one_launch_cannot_tell_nor_can_launches_of_few_blocks():
-    need = need_of(run_of(1, 0.1, 0.1), 0.05)
-    assert need.launches is None and "one launch" in need.note
-    need = need_of(run_of(8, 0.1, 0.1, blocks=3), 0.05)
-    assert need.launches is None and "fewer than 4 blocks" in need.note

@@ -26,7 +26,8 @@ def test_the_wheel_has_configurations_and_the_page_on_reading(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
     shipped = {f"bench/configs/{path.relative_to(ROOT / 'configs')}" for path in (ROOT / "configs").rglob("*.*")}
     modules = {str(path.relative_to(ROOT)) for path in (ROOT / "bench").rglob("*.py")}
-    assert shipped | modules | {"bench/report/reading.md", "run_bench.py"} <= names
+    templates = {str(path.relative_to(ROOT)) for path in (ROOT / "bench/report/launch_templates").iterdir()}
+    assert shipped | modules | templates | {"bench/report/reading.md", "run_bench.py"} <= names
     assert not {name for name in names if name.startswith(("tests", "results", "plots", "docs"))}
 
 

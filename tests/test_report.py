@@ -208,8 +208,7 @@ def test_every_picture_has_its_units_and_both_formats(run, tmp_path):
     assert [name for _, name in drawn] == [
         name
         for name in names
-        if name not in {"bandwidth-linear", "matrix", "operations", "recorded", "replay", "splits"}
-        and "training" not in name
+        if name not in {"matrix", "operations", "recorded", "replay", "splits"} and "training" not in name
     ]
     words = {
         "time": ["message size per rank", "4 KiB", "time of one operation", "2 ranks", "µs"],

@@ -56,7 +56,6 @@ COMMANDS = [
     "list",
     "plan configs/everything.yaml",
     "plan configs/ddp.yaml",
-    "plan --from example/before --precision 20%",
     "compare example/before example/after",
     "compare example/before --across world_size=2,4",
     "report example/before",

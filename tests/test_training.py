@@ -18,6 +18,7 @@ from bench.model.records import Case
 from bench.store import folders
 from bench.training.catalog.presets import find, gradients
 from bench.training.catalog.strategies import STRATEGIES, label, strategy_of
+from bench.training.conclusions import training_of
 from bench.training.model import PARTS, Scenario, Strategy
 from bench.training.rank import models
 from bench.training.rank import runner as runners
@@ -76,7 +77,7 @@ def test_every_strategy_is_checked_and_measured(warm):
     with_group = hasattr(FSDPModule, "set_separate_reduce_scatter_group")
     done, run = measured(warm, ", ".join([ALL, OWN_GROUP] if with_group else [ALL]))
     assert done.returncode == 0 and failures(run) == {}
-    results = {result.label: result for result in analyze(run).scenarios[0].results}
+    results = {result.label: result for result in training_of(analyze(run)).scenarios[0].results}
     assert all(result.step is not None for result in results.values())
     entries = by_label(run)
     assert {"I1", "I2", "I3", "I5", "I6", "I7", "I9"} <= kept_by(entries["overlap_bucket 64 KiB"])
@@ -143,7 +144,7 @@ def test_the_call_size_ladder_is_cases_of_all_reduce(warm):
     assert done.returncode == 0, done.stderr
     (one, six) = (e.case for e in sorted(run.samples, key=lambda e: e.case.depth) if e.case.op == "all_reduce")
     assert (one.depth, one.size_bytes, six.depth, six.size_bytes) == (1, 24000, 6, 4000)
-    assert [size.calls for size in analyze(run).call_sizes] == [1, 6]
+    assert [size.calls for size in training_of(analyze(run)).call_sizes] == [1, 6]
 
 
 WRONG = {
@@ -179,7 +180,7 @@ def test_a_wrong_synchroniser_is_refused_a_number_and_what_is_right_beside_it_is
 def test_an_emulated_link_takes_the_time_that_it_should_and_is_checked_on_the_real_one(warm):
     done, run = measured(warm, "flat, overlap_param, ddp", "links: [10ms + 1GB/s]")
     assert done.returncode == 0
-    results = {result.label: result for result in analyze(run).scenarios[0].results}
+    results = {result.label: result for result in training_of(analyze(run)).scenarios[0].results}
     assert 0.0106 < results["flat"].communication_only_s < 21 * 0.01 < results["overlap_param"].communication_only_s
     assert results["flat"].split.tail_s > 0.009
     flat = kept_by(by_label(run)["flat"])
@@ -197,7 +198,7 @@ def test_a_users_model_is_measured_like_a_preset_and_a_missing_launch_is_made_by
     """Its weight that is two at once is sent once, and the frozen one never: one matrix and two biases of float32."""
     done, run = of_users_model(warm, "naive, flat, {overlap_bucket: {cap: 1KiB}}, ddp", "build")
     assert done.returncode == 0, done.stderr
-    results = {result.label: result for result in analyze(run).scenarios[0].results}
+    results = {result.label: result for result in training_of(analyze(run)).scenarios[0].results}
     assert all(result.step is not None for result in results.values())
     matrix, bias = 4 * WIDTH * WIDTH, 4 * WIDTH
     assert sorted(results["naive"].calls) == [bias, bias, matrix]
@@ -215,7 +216,7 @@ def test_a_model_with_batchnorm_and_dropout_gets_numbers(warm):
     strategies = 'naive, {overlap_bucket: {cap: 1KiB}}, ddp, zero1, {import: "broken_syncs:Sum"}'
     done, run = of_users_model(warm, strategies, "build_normalised")
     assert done.returncode == 1 and failures(run) == {"broken_syncs:Sum": {"I2"}}
-    results = {result.label: result for result in analyze(run).scenarios[0].results}
+    results = {result.label: result for result in training_of(analyze(run)).scenarios[0].results}
     for name in ("naive", "ddp", "zero1"):
         texts = [check.text for check in results[name].checks if check.invariant == "I2"]
         assert results[name].step is not None and len(texts) == 2

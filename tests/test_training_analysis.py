@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from bench.analyze.analysis import analyze
-from bench.analyze.noise import needs
-from bench.analyze.summaries import headlines, summarize
+from bench.analyze.summaries import headlines
 from bench.model.conclusions import Interval, Summary
 from bench.model.records import Case, Failure, Samples
 from bench.model.steps import InvariantCheck, StepDetail
 from bench.training.analyze.steps import NOT_YET, call_sizes, estimate, estimates
+from bench.training.conclusions import training_of
 from bench.training.model import Strategy
 from training_fixtures import FLAT_AND_NAIVE, NANO, block, case_of, run_of, run_with, samples_of, timeline, with_copies
 
@@ -20,7 +20,7 @@ FLAT, NAIVE, DDP = Strategy("flat"), Strategy("naive"), Strategy("ddp")
 
 def analyzed(run):
     """The analysis of the only scenario, and its results by label."""
-    (scenario,) = analyze(run).scenarios
+    (scenario,) = training_of(analyze(run)).scenarios
     return scenario, {result.label: result for result in scenario.results}
 
 
@@ -57,7 +57,7 @@ def test_a_step_is_the_time_of_its_case_wherever_it_stands():
     run = run_of({"flat": 0.005}, foreign=lambda strategy, number: 0.5 if (strategy, number) == (FLAT, 3) else 0.0)
     analysis = analyze(run)
     summaries = {summary.case: summary for summary in analysis.summaries}
-    assert all(result.step == summaries[result.case].time_s for result in analysis.scenarios[0].results)
+    assert all(result.step == summaries[result.case].time_s for result in training_of(analysis).scenarios[0].results)
     assert [s.time_s for s in headlines(run)] == [s.time_s for s in analysis.summaries]
     flat = summaries[case_of(FLAT, NANO)]
     assert flat.iterations == 44 and flat.time_s.high < 0.13  # a disturbed step takes 0.35 s
@@ -217,10 +217,10 @@ def test_scenarios_keep_apart_and_one_that_was_not_begun_is_left_out():
     tiny = replace(NANO, case=replace(NANO.case, model="tiny"))
     runs = [run_of({"flat": 0.005}), run_of({"flat": 0.03}, scenario=tiny)]
     plan = replace(runs[0].plan, order=(*runs[0].plan.order, *runs[1].plan.order))
-    both = analyze(replace(runs[0], plan=plan, samples=runs[0].samples + runs[1].samples)).scenarios
+    both = training_of(analyze(replace(runs[0], plan=plan, samples=runs[0].samples + runs[1].samples))).scenarios
     exposed = [{r.label: r.exposed for r in scenario.results}["flat"].value for scenario in both]
     assert exposed == [pytest.approx(0.005, rel=0.2), pytest.approx(0.03, rel=0.1)]
-    assert [scenario.scenario for scenario in analyze(replace(runs[0], plan=plan)).scenarios] == [NANO]
+    assert [scenario.scenario for scenario in training_of(analyze(replace(runs[0], plan=plan))).scenarios] == [NANO]
 
 
 # ── the other analyses ───────────────────────────────────────────────────────────────────────────
@@ -238,14 +238,6 @@ def test_other_analyses_claim_nothing_of_training_steps():
         assert summary.stall is None and summary.steady and summary.asked is None and summary.skew_s is None
         assert not any(word in text for word in ("modes", "steady", "stopped by time") for text in summary.warnings)
     assert not any("seconds_per_case" in text or "stalls" in text for text in analysis.warnings)
-
-
-def test_a_pilot_keeps_the_rounds_and_says_how_many_launches():
-    run = run_of({"flat": 0.005}, launches=4, launch_scatter=0.05)
-    (rough, _), (fine, together) = (needs(run, summarize(run), precision) for precision in (0.1, 0.02))
-    assert {need.iterations for need in (*rough, *fine)} == {12}
-    assert all(a.launches < b.launches for a, b in zip(rough, fine, strict=True))
-    assert (together.launches, together.seconds_per_case) == (max(need.launches for need in fine), None)
 
 
 def test_the_same_bytes_in_more_calls_are_a_ladder():

@@ -14,6 +14,7 @@ from scipy import stats as scipy_stats
 from bench.analyze import pairs
 from bench.analyze.compare import ONE_LAUNCH, compare_runs
 from bench.analyze.pairs import compare_sides
+from bench.model.comparisons import FASTER, INCONCLUSIVE, SAME, SLOWER
 from bench.model.errors import UnmeasurableError
 from bench.model.records import Failure, Skip
 from bench.model.steps import InvariantCheck
@@ -21,7 +22,6 @@ from bench.report import comparison, machine_format
 from bench.report.labels import label
 from bench.report.plots.comparison import draw_comparison
 from bench.stats import verdicts
-from bench.stats.verdicts import FASTER, INCONCLUSIVE, SAME, SLOWER
 from bench.store import encoding, folders
 from bench.store.folders import Journal
 from bench.training.catalog.strategies import label as name_of

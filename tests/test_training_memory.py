@@ -9,11 +9,12 @@ import torch
 from bench.analyze.analysis import analyze
 from bench.model.records import Case
 from bench.model.steps import RankMemory
-from bench.planning.footprint import alone_bytes
 from bench.store import folders
 from bench.training.analyze.steps import _most
 from bench.training.catalog.presets import find, gradients
+from bench.training.conclusions import training_of
 from bench.training.model import Strategy
+from bench.training.planning.memory import alone_bytes
 from bench.training.planning.steps import rank_bytes, scenarios_of
 from bench.training.rank.memory import peaks
 from bench.training.report import cs336
@@ -42,7 +43,7 @@ def measured(tmp_path_factory, launcher):
 
 
 def results(measured, ranks=2):
-    (scenario,) = [s for s in measured[2].scenarios if s.scenario.case.world_size == ranks]
+    (scenario,) = [s for s in training_of(measured[2]).scenarios if s.scenario.case.world_size == ranks]
     return scenario, {result.label: result for result in scenario.results}
 
 
@@ -111,7 +112,7 @@ def test_the_tables_of_the_assignment_have_memory_and_scaling(measured):
 def test_one_rank_is_measured_without_synchronising_and_is_what_others_are_held_against(measured):
     _, alone = results(measured, ranks=1)
     assert {result.strategy.name for result in alone.values()} == {"none"} and alone["none"].step is not None
-    points = {(point.label, point.case.world_size): point for point in measured[2].scaling}
+    points = {(point.label, point.case.world_size): point for point in training_of(measured[2]).scaling}
     assert points["none", 1].efficiency is None and points["naive", 2].base_ranks == 1
     efficiency = points["naive", 2].efficiency.value
     assert efficiency == pytest.approx(alone["none"].step.value / points["naive", 2].step.value)

@@ -11,16 +11,18 @@ from matplotlib.patches import Rectangle
 
 import training_fixtures as invented
 from bench.model.conclusions import Analysis, Diagnosis, Interval
-from bench.report.plots import MOST_TRAINING_PAGES, PICTURES, draw
+from bench.report.plots import PICTURES, draw
 from bench.report.plots.figures import STYLE
 from bench.training.model import Strategy
+from bench.training.package import MOST_PAGES
 from bench.training.report import plots as training
+from training_fixtures import with_training
 
 RUN = invented.run()
 
 
 def drawn_by(draw, *scenarios):
-    return draw(RUN, Analysis((), (), Diagnosis(()), scenarios=scenarios))
+    return draw(RUN, with_training(Analysis((), (), Diagnosis(())), scenarios=scenarios))
 
 
 @pytest.fixture(scope="module")
@@ -40,10 +42,10 @@ def test_every_picture_is_drawn_in_both_formats_with_its_units(comparison, tmp_p
         comparison,
         results=tuple(replace(r, timeline=r.timeline if n < 3 else None) for n, r in enumerate(comparison.results)),
     )
-    (tmp_path / f"training-steps-{MOST_TRAINING_PAGES}.png").write_bytes(b"left behind")
+    (tmp_path / f"training-steps-{MOST_PAGES}.png").write_bytes(b"left behind")
     drawn = draw(RUN, invented.analysis((few,)), tmp_path)
     # Those of collectives have nothing to show.
-    assert [name for _, name in drawn] == [kind.name for kind in PICTURES if kind.trains]
+    assert [name for _, name in drawn] == [kind.name for kind in PICTURES if kind.of_package]
     words = {
         "training-steps": ["Time of a step", "overlap_bucket 1 MiB (4)", "ms exposed", "not resolved", "(2 =)"],
         "training-timeline": ["naive_async: step", "rank 1", "waiting for gradients", "ms"],
@@ -139,7 +141,7 @@ def test_nothing_measured_is_nothing_drawn(comparison, tmp_path):
     nothing = replace(RUN, samples=[])
     assert draw(nothing, Analysis((), (), Diagnosis(())), tmp_path) == []
     none = replace(comparison, results=(), advice=None)
-    assert draw(nothing, Analysis((), (), Diagnosis(()), scenarios=(none,)), tmp_path) == []
+    assert draw(nothing, with_training(Analysis((), (), Diagnosis(())), scenarios=(none,)), tmp_path) == []
     alone = replace(comparison, results=(invented.result(Strategy("none")),), advice=None)
     assert len(drawn_by(training.steps, alone)) == 1 and drawn_by(training.buckets, alone) == []
 

@@ -14,16 +14,19 @@ import pytest
 
 import training_fixtures as invented
 from bench.analyze.analysis import analyze
-from bench.model.conclusions import NO_INTERVAL, Analysis, Diagnosis, Interval
+from bench.model.conclusions import Analysis, Diagnosis, Interval, IntervalKind
 from bench.model.records import Case, Machine
 from bench.model.steps import InvariantCheck, Link
 from bench.report import document, listings, machine_format, markdown, nccl_tests
+from bench.report.parts import calls_only
 from bench.training.catalog.strategies import label, strategy_of
-from bench.training.conclusions import AAPair, CallSize, ScenarioAnalysis
+from bench.training.conclusions import AAPair, CallSize, ScenarioAnalysis, training_of
 from bench.training.model import Strategy
 from bench.training.report import cs336
 from bench.training.report import steps as training
+from bench.training.report.machine_format import FIELDS
 from conftest import samples
+from training_fixtures import with_training
 
 RUN = invented.run()
 NOTHING = Analysis((), (), Diagnosis(()))
@@ -58,21 +61,21 @@ def result_of(scenario, name):
 
 
 def test_the_table_has_the_outcome(analysis):
-    flat = result_of(analysis.scenarios[0], "flat")
-    row = row_of(training.overview(analysis.scenarios[0]), "flat")
+    flat = result_of(training_of(analysis).scenarios[0], "flat")
+    row = row_of(training.overview(training_of(analysis).scenarios[0]), "flat")
     assert row[:2] == ["flat", str(flat.place)]
     assert row[2] == f"{flat.step.value * 1e3:.1f} ms ± 400 µs"
     assert row[3] == f"{flat.exposed.value * 1e3:.2f} ms ± 500 µs"
     assert row[5] == f"{100 * flat.share:.1f} ± 1.0"
     assert flat.hidden < 0 and row[6] == f"{100 * flat.hidden:.1f}: {training.DEARER}"
-    assert row_of(training.overview(analysis.scenarios[0]), "overlap_param")[6] == "55.2"
+    assert row_of(training.overview(training_of(analysis).scenarios[0]), "overlap_param")[6] == "55.2"
 
 
 def test_the_answer_is_the_best_strategy_and_controls_are_none(analysis):
-    scenario = analysis.scenarios[0]
+    scenario = training_of(analysis).scenarios[0]
     again = replace(invented.result(Strategy("naive"), 1), strategy=Strategy("naive", again=1), label="naive again")
     scenario = replace(scenario, results=(*scenario.results, again))
-    answered = replace(analysis, scenarios=(scenario,))
+    answered = with_training(analysis, scenarios=(scenario,))
     answer, trust = document.answer(RUN, answered)
     best, equal = result_of(scenario, "overlap_bucket 256 KiB"), "overlap_bucket 1 MiB ends before the cap"
     assert answer.startswith(f"**{best.label}**") and equal in answer and "20.9 ms a step" in answer
@@ -84,7 +87,7 @@ def test_the_answer_is_the_best_strategy_and_controls_are_none(analysis):
 
 
 def test_equal_places_unresolved_and_refused_are_told_apart(analysis):
-    text = training.overview(analysis.scenarios[0]) + training.refused(analysis.scenarios[0])
+    text = training.overview(training_of(analysis).scenarios[0]) + training.refused(training_of(analysis).scenarios[0])
     assert row_of(text, "overlap_bucket 256 KiB", "2 =")[1] == "2 ="
     unresolved = row_of(text, "ddp noop", "1, not resolved")
     assert unresolved[3].startswith("-400 µs") and unresolved[4] == "[-700 – -100 µs]"
@@ -94,10 +97,10 @@ def test_equal_places_unresolved_and_refused_are_told_apart(analysis):
 
 
 def test_order_is_by_place_and_the_reference_is_first(analysis):
-    found = training.ordered(analysis.scenarios[0])
+    found = training.ordered(training_of(analysis).scenarios[0])
     assert training.is_reference(found[0]) and found[-1].refused
     places = [result.place for result in found if result.place]
-    assert places == sorted(places) and len(found) == len(analysis.scenarios[0].results)
+    assert places == sorted(places) and len(found) == len(training_of(analysis).scenarios[0].results)
 
 
 def test_the_csv_is_typed_and_has_the_fields_columns(mixed):
@@ -106,9 +109,9 @@ def test_the_csv_is_typed_and_has_the_fields_columns(mixed):
         "model", "backend", "world_size", "global_batch_size", "warmup_steps", "benchmark_steps", "step_time_avg",
         "step_time_std", "comm_time_avg", "comm_time_std", "comm_time_low", "comm_frac_avg", "comm_frac_std", "place",
     } < {*frame.columns}  # fmt: skip
-    assert {*machine_format.TRAINING_FIELDS} < {*frame.columns} and "splits" not in frame.columns
+    assert {*FIELDS} < {*frame.columns} and "splits" not in frame.columns
     flat = frame[frame.label == "flat"].iloc[0]
-    result = result_of(analyze(mixed).scenarios[0], "flat")
+    result = result_of(training_of(analyze(mixed)).scenarios[0], "flat")
     assert flat.comm_time_avg == pytest.approx(result.exposed.value)
     assert flat.comm_time_low == pytest.approx(result.exposed.low)
     assert flat.step_time_avg == flat.time_s and flat.global_batch_size == 16
@@ -120,14 +123,12 @@ def test_the_csv_is_typed_and_has_the_fields_columns(mixed):
 
 
 def test_json_is_json_even_where_a_number_is_none(analysis):
-    broken = replace(analysis.scenarios[0], noise_s=math.inf)
-    data = json.loads(machine_format.to_json(RUN, replace(analysis, scenarios=(broken,))))
+    broken = replace(training_of(analysis).scenarios[0], noise_s=math.inf)
+    data = json.loads(machine_format.to_json(RUN, with_training(analysis, scenarios=(broken,))))
     assert data["scenarios"][0]["noise_s"] is None and data["scenarios"][0]["advice"]["cap"]["cap"]
     assert {case["label"] for case in data["cases"]} == {result.label for result in broken.results if result.step}
     assert any(check["invariant"] == "I1" and check["ok"] for case in data["cases"] for check in case["checks"])
-    assert {*machine_format.TRAINING_FIELDS} <= {
-        *machine_format.json_schema()["properties"]["cases"]["items"]["properties"]
-    }
+    assert {*FIELDS} <= {*machine_format.json_schema()["properties"]["cases"]["items"]["properties"]}
 
 
 def test_the_report_says_what_is_missing_and_no_number_is_none(analysis):
@@ -156,7 +157,7 @@ def test_a_report_of_both_has_each_part_once(mixed):
     assert [line.partition(":")[0] for line in answer][::2] == ["**all_reduce on gloo**", "**Trust**"]
     assert len(answer) == 3
     assert "every result was verified" in answer[2] and "invariants of every strategy" in answer[2]
-    method = document.method_line(mixed, training.without_steps(mixed, analysis)[1].summaries)
+    method = document.method_line(mixed, calls_only(mixed, analysis)[1].summaries)
     assert "barrier before each call" in method and "5 steps of a strategy between two barriers" in method
     terminal, _ = document.terminal(mixed, analysis)
     assert "### micro · gloo" in terminal and "### all_reduce on gloo" in terminal
@@ -166,7 +167,7 @@ def test_layouts_of_others(mixed, analysis):
     """nccl-tests has no training steps; the assignment asks for both, and not for calls back to back."""
     layout = nccl_tests.document(mixed, analyze(mixed))
     assert "training_step" not in layout and "all_reduce_perf" in layout
-    text = cs336.document(mixed, replace(analyze(mixed), scenarios=analysis.scenarios))
+    text = cs336.document(mixed, with_training(analyze(mixed), scenarios=training_of(analysis).scenarios))
     assert [line.partition(" ")[0] for line in text.splitlines() if line.startswith("| gloo + CPU")] == ["|"]
     assert row_of(text, "flat")[:5] == ["micro", "gloo + CPU", "2", "16", "flat"]
     assert row_of(text, "zero1")[5] == "[2]" and "[2] I12 is violated" in text
@@ -186,7 +187,7 @@ def test_files_have_a_trace_where_steps_were_recorded(analysis, tmp_path):
 
 
 def test_an_empty_run_has_a_report():
-    empty = replace(NOTHING, scenarios=(ScenarioAnalysis(invented.SCENARIO, None, (), (), 0.0, 0, 0),))
+    empty = with_training(NOTHING, scenarios=(ScenarioAnalysis(invented.SCENARIO, None, (), (), 0.0, 0, 0),))
     nothing = replace(RUN, samples=[])
     assert document.NOTHING_MEASURED in build(NOTHING, nothing)
     assert "No strategy was timed." in document.terminal(nothing, empty)[0]
@@ -194,14 +195,14 @@ def test_an_empty_run_has_a_report():
 
 
 def test_invariants_count_strategies_and_name_offenders(analysis):
-    table = training.invariants(analysis.scenarios)
+    table = training.invariants(training_of(analysis).scenarios)
     assert row_of(table, "I1")[2:] == ["9", "-", "1 × noop does not synchronise"]
     assert row_of(table, "I12")[2] == "0" and "zero1: the shares" in row_of(table, "I12")[3]
     assert row_of(table, "I2")[2] == "not checked"
 
 
 def test_what_is_violated_in_one_launch_does_not_hold(analysis):
-    scenario = analysis.scenarios[0]
+    scenario = training_of(analysis).scenarios[0]
     both = replace(
         scenario.results[1], checks=(InvariantCheck("I1", True, "x"), InvariantCheck("I1", False, "a | b\nc"))
     )
@@ -210,16 +211,16 @@ def test_what_is_violated_in_one_launch_does_not_hold(analysis):
 
 
 def test_a_split_that_does_not_add_up_is_a_doubt(analysis):
-    scenario = analysis.scenarios[0]
+    scenario = training_of(analysis).scenarios[0]
     odd = replace(scenario, results=(replace(result_of(scenario, "flat"), adds_up=False),))
-    assert "the split of flat does not add up" in build(replace(analysis, scenarios=(odd,)))
+    assert "the split of flat does not add up" in build(with_training(analysis, scenarios=(odd,)))
     assert "does not add up" not in build(analysis)
 
 
 def test_advice_lays_measured_beside_predicted(analysis):
-    text = training.advice(analysis.scenarios[0])
+    text = training.advice(training_of(analysis).scenarios[0])
     row = row_of(text, "plan")
-    plan = next(result for result in analysis.scenarios[0].results if result.strategy == invented.PLAN)
+    plan = next(result for result in training_of(analysis).scenarios[0].results if result.strategy == invented.PLAN)
     tail = f"{(plan.split.tail_s - plan.split.late_s) * 1e3:.2f} ms"
     assert row[2:5] == ["1.20 ms", "300 µs", tail] and row[5].startswith(f"{plan.exposed.value * 1e3:.2f} ms [")
     assert text.startswith("**Set the plan.**")
@@ -227,8 +228,8 @@ def test_advice_lays_measured_beside_predicted(analysis):
 
 def test_a_pair_that_differs_is_shouted(analysis):
     pair = AAPair("flat", Interval(2e-3, 1e-3, 3e-3, "over launches"))
-    unknown = AAPair("naive", Interval(2e-3, 2e-3, 2e-3, NO_INTERVAL))
-    table = training.aa_pairs(replace(analysis.scenarios[0], aa_pairs=(pair, unknown)))
+    unknown = AAPair("naive", Interval(2e-3, 2e-3, 2e-3, IntervalKind.NONE))
+    table = training.aa_pairs(replace(training_of(analysis).scenarios[0], aa_pairs=(pair, unknown)))
     assert row_of(table, "flat")[3].startswith("NO") and row_of(table, "naive")[2:] == ["-", "-"]
 
 
@@ -250,16 +251,16 @@ def test_calls_are_compared_with_the_fastest_of_their_ladder():
 
 def test_intervals_that_say_nothing_are_no_numbers(analysis):
     wide = Interval(1e-3, -math.inf, math.inf, "over launches")
-    scenario = analysis.scenarios[0]
+    scenario = training_of(analysis).scenarios[0]
     result = replace(scenario.results[1], exposed=wide, exposed_std=math.nan)
     odd = replace(scenario, results=(result,), noise_s=math.inf, aa_pairs=())
-    text = build(replace(analysis, scenarios=(odd,)))
+    text = build(with_training(analysis, scenarios=(odd,)))
     assert "no strategy was measured twice" in text and "two copies" not in text
     assert " inf" not in text and "nan" not in text and "| 1.00 ms |" in text.replace("  ", "")
 
 
 def test_who_shares_a_place_is_not_alone_and_a_control_has_none(analysis):
-    scenario = analysis.scenarios[0]
+    scenario = training_of(analysis).scenarios[0]
     first = [replace(result, place=1) for result in scenario.results[1:3]]
     copy = replace(invented.result(Strategy("none")), strategy=Strategy("none", again=1), label="none again")
     shared = replace(scenario, results=(scenario.results[0], *first, copy))

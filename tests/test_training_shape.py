@@ -10,6 +10,7 @@ from bench.model.records import Case, Machine
 from bench.model.steps import Link
 from bench.store import folders
 from bench.training.catalog.strategies import strategy_of, unsupported
+from bench.training.conclusions import training_of
 from bench.training.model import REFERENCE, Scenario, Strategy
 from bench.training.planning import buckets
 from bench.training.planning.buckets import ReadyTimes
@@ -38,7 +39,7 @@ def test_it_is_trained_like_a_model(warm):
     run = folders.read(warm.runs()[0])
     assert {strategy_of(skip.case.strategy).name for skip in run.plan.skips} == {"ddp"}
     assert all("a shape has no parameters" in skip.reason for skip in run.plan.skips)
-    scenarios = analyze(run).scenarios
+    scenarios = training_of(analyze(run)).scenarios
     assert len(scenarios) == 2
     for scenario in sorted(scenarios, key=lambda scenario: scenario.scenario.case.link):
         results = {result.label: result for result in scenario.results}

@@ -154,7 +154,7 @@ def test_the_gravest_verdict_is_that_of_the_run():
         ([SAME, SAME], SAME), ([SAME, INCONCLUSIVE], INCONCLUSIVE), ([INCONCLUSIVE, FASTER], FASTER),
         ([FASTER, SLOWER], SLOWER),
     ):  # fmt: skip
-        assert verdicts.of_run(found) == verdict
+        assert verdicts.gravest(found) == verdict
 
 
 def test_two_launches_that_differ_beyond_measure_leave_an_interval_without_a_warning():

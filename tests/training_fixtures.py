@@ -14,7 +14,18 @@ from bench.model.records import Case, Failure, Launch, Plan, Run, Samples, Sampl
 from bench.model.steps import CallRecord, InvariantCheck, Link, RankTimeline, StepDetail, Timeline
 from bench.training.catalog.presets import PRESETS, gradients
 from bench.training.catalog.strategies import label, reference_of, text_of
-from bench.training.conclusions import AAPair, Advice, CallSize, PlanPrediction, ScenarioAnalysis, Split, StrategyResult
+from bench.training.conclusions import (
+    PACKAGE,
+    AAPair,
+    Advice,
+    CallSize,
+    PlanPrediction,
+    ScenarioAnalysis,
+    Split,
+    StrategyResult,
+    TrainingAnalysis,
+    training_of,
+)
 from bench.training.model import PARTS, REFERENCE, Scenario, Strategy
 
 STEPS = 5
@@ -176,8 +187,8 @@ def analysis(scenarios=None):
         summaries,
         ("2 ranks share 1 core", f"{key}: 2 of 168 timed blocks left out: other processes used the CPU"),
         Diagnosis(()),
-        scenarios=scenarios,
-        call_sizes=call_sizes(),
+        of_packages={PACKAGE: TrainingAnalysis(scenarios, call_sizes=call_sizes())},
+        own_cases=frozenset(result.case for scenario in scenarios for result in scenario.results),
     )
 
 
@@ -286,3 +297,10 @@ def run_with(samples, scenario=NANO, cases=None, launches=1, rounds=12, name="t"
     )
     manifest = {"name": name, "status": "complete", "started": "2026-01-02T03:04:05+00:00", "finished": None}
     return Run(Path("results") / name, manifest, Plan(name, order, (), launches, settings), [], samples)
+
+
+def with_training(known, **changes):
+    """An analysis with other conclusions from training steps; their cases are shown by the package."""
+    concluded = replace(training_of(known), **changes)
+    cases = {result.case for scenario in concluded.scenarios for result in scenario.results}
+    return replace(known, of_packages={PACKAGE: concluded}, own_cases=known.own_cases | cases)

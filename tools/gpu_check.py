@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tabulate import tabulate
 
-from bench.launch import launcher, sweep
+from bench.launch import launcher
 from bench.machine import gpus, host
 from bench.model.records import Case, Machine, Samples
 from bench.rank import torch_names
@@ -26,6 +26,7 @@ from bench.rank.device import Action, Device, cycles_a_ns, device_of
 from bench.rank.timing import CaseTimer
 from bench.rank.workload import Workload
 from bench.store import folders
+from bench.training.package import RANK_MODULES
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "results" / "gpu-check.md"
@@ -192,7 +193,7 @@ def fork_program() -> str:
 import ctypes
 from bench.machine import environment
 environment.prepare_process()
-import {", ".join([*launcher.PRELOAD, *sweep.TRAINING_MODULES])}
+import {", ".join([*launcher.PRELOAD, *RANK_MODULES])}
 print(ctypes.CDLL("libcuda.so.1").cuDeviceGetCount(ctypes.byref(ctypes.c_int())))
 """
 

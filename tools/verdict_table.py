@@ -17,12 +17,11 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from tabulate import tabulate
 
 from bench.cli.comparison import compare_sides
-from bench.model.comparisons import Change
+from bench.model.comparisons import INCONCLUSIVE, Change
 from bench.model.records import Case
 from bench.model.units import format_bytes, format_seconds
 from bench.report.labels import ranks_text
 from bench.report.plots.figures import COLOURS, LINES, MARKERS, STYLE, size_axis
-from bench.stats.verdicts import INCONCLUSIVE
 from bench.store import folders
 
 # Panels beside each other.

@@ -18,18 +18,25 @@ from bench.analyze.parts import NOT_YET, exposed_of, parts
 from bench.analyze.round_series import LAUNCHES_FOR_INTERVAL, estimate, means
 from bench.analyze.sessions import differences, facts_of, machine_of
 from bench.analyze.summaries import headlines
-from bench.model.comparisons import Change, Comparison, ExposedChange, Judgement, Unpaired
+from bench.model.comparisons import (
+    FASTER,
+    INCONCLUSIVE,
+    MIN_CHANGE,
+    SLOWER,
+    Change,
+    Comparison,
+    ExposedChange,
+    Judgement,
+    Unpaired,
+)
 from bench.model.conclusions import Summary
 from bench.model.errors import ConfigError, UnmeasurableError
 from bench.model.records import OPTIONS, Case, Json, Run
 from bench.model.units import counted, format_ratio, format_seconds
 from bench.stats import intervals, verdicts
 from bench.stats.intervals import Floats, launch_interval
-from bench.stats.verdicts import FASTER, INCONCLUSIVE, SLOWER
 from bench.store.ledger import LedgerEntry
 
-# Default of the smallest relative change that matters: a smaller one is rarely worth tracing.
-MIN_CHANGE = 0.05
 # Fields of a case that `--across` accepts. Size is not among them: time is expected to differ with size.
 AXES = ("op", "backend", "world_size", "dtype", *(option.name for option in OPTIONS))
 # A comma between two values, not one within brackets: flat,ddp(cap_bytes=1024,options=fp16).
@@ -98,7 +105,7 @@ def compare(
         before=before.name,
         after=after.name,
         whole=whole,
-        verdict=verdicts.of_run(all_verdicts or [INCONCLUSIVE]),
+        verdict=verdicts.gravest(all_verdicts or [INCONCLUSIVE]),
         min_change=min_change,
         changes=tuple(changes),
         differences=differences(facts_of(before), facts_of(after)),
@@ -107,7 +114,7 @@ def compare(
         lost=tuple(case for case in only_before if case.reason == NOT_YET),
         broken=broken,
         warnings=(
-            *_of_occasions(before, after, [change.case.key for change in changes], by_occasion),
+            *_occasion_warnings(before, after, [change.case.key for change in changes], by_occasion),
             *_warnings(before, after, changes, broken, min_change),
         ),
         across=axis.field or None,
@@ -360,7 +367,7 @@ def _warnings(
         )
 
 
-def _of_occasions(before: Run, after: Run, keys: Sequence[str], by_occasion: Occasions) -> Iterable[str]:
+def _occasion_warnings(before: Run, after: Run, keys: Sequence[str], by_occasion: Occasions) -> Iterable[str]:
     """Where the verdicts have from by how much occasions differ."""
     if before.path == after.path:
         return

@@ -17,12 +17,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from bench.catalog.operations import OPERATIONS, cycle
-from bench.model.conclusions import Finding, Interval, Summary
+from bench.model.comparisons import MIN_CHANGE
+from bench.model.conclusions import Finding, Interval, IntervalKind, Summary
 from bench.model.records import Case, case_order
 from bench.model.units import format_bytes, format_seconds
 
-# Smallest relative excess that matters: as between two runs (`compare.MIN_CHANGE`).
-MIN_CHANGE = 0.05
 # The reduce op that a plan gives an operation that does not reduce.
 NO_REDUCE_OP = "sum"
 
@@ -78,8 +77,10 @@ def findings(summaries: Sequence[Summary], min_change: float = MIN_CHANGE) -> li
     series: AllSeries = defaultdict(dict)
     for summary in sorted(summaries, key=lambda summary: summary.case.size_bytes):
         case, time_s = summary.case, summary.time_s
+        if time_s is None or time_s.kind != IntervalKind.OVER_LAUNCHES:
+            continue
         # In a longer cycle, one iteration is not the whole operation.
-        if time_s is not None and time_s.kind == "over launches" and cycle(case) == 1 and case.world_size > 1:
+        if cycle(case) == 1 and case.world_size > 1:
             series[replace(case, size_bytes=0)][case.size_bytes] = Timed(case, time_s)
     violated = []
     for base in sorted(series, key=case_order):

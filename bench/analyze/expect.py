@@ -15,8 +15,8 @@ import numpy as np
 from bench.analyze.sessions import Place
 from bench.catalog.operations import busbw
 from bench.config.expected import OPEN, Expectation, Expectations
-from bench.model.comparisons import Check, CheckedTable
-from bench.model.conclusions import Interval, Summary
+from bench.model.comparisons import Check, CheckedTable, CheckVerdict
+from bench.model.conclusions import Interval, IntervalKind, Summary
 from bench.model.errors import ConfigError, UnmeasurableError
 from bench.model.records import OPTIONS, Case
 from bench.model.units import counted
@@ -27,7 +27,7 @@ Places = Mapping[tuple[str, int], Place]
 
 # In the names of GPUs: an H100 PCIe or NVL is not the H100 of eight-way servers.
 OTHER_BOARD = re.compile(r"PCIe|\bNVL\b", re.IGNORECASE)
-PASS, FAIL, INCONCLUSIVE, MISSING = "PASS", "FAIL", "INCONCLUSIVE", "MISSING"
+PASS, FAIL, INCONCLUSIVE, MISSING = CheckVerdict
 
 
 def check(expected: Expectations, summaries: Sequence[Summary], places: Places = MappingProxyType({})) -> CheckedTable:
@@ -61,20 +61,21 @@ def check(expected: Expectations, summaries: Sequence[Summary], places: Places =
             fitting = [s for s in fitting if s.case.size_bytes == largest[s.case.world_size]]
         for summary in fitting:
             rate, note, verdict = _bandwidth(summary)
-            if not verdict:
+            if verdict is None:
+                verdict = INCONCLUSIVE  # until `_tested` decides
                 rates = [busbw(summary.case, seconds) or 0.0 for seconds in summary.means_s]
                 margins[len(checks)] = np.log(np.array(rates) / expected.least(line))
             checks.append(Check(summary.case, line.busbw, tolerance, rate, verdict, note, line.source))
         if not fitting:
             checks.append(Check(_case(line), line.busbw, tolerance, None, MISSING, "not in this run", line.source))
     index = _tested(checks, margins)
-    verdict, reason = _of_table(checks, index)
+    verdict, reason = _table_verdict(checks, index)
     if elsewhere:
         reason += f"; {elsewhere} line{'s are' if elsewhere > 1 else ' is'} for other hardware"
     return CheckedTable(tuple(checks), verdict, reason, index)
 
 
-def of_fabric(expected: Expectations, word: str) -> Expectations:
+def lines_for_fabric(expected: Expectations, word: str) -> Expectations:
     """The lines of one network, and those that name none. Raises ConfigError if no line names it."""
     named = [line for line in expected.expect if line.fabric and word.lower() in line.fabric.lower()]
     if not named:
@@ -133,8 +134,8 @@ def _fabrics(lines: Sequence[Expectation]) -> str:
     return " and ".join(dict.fromkeys(str(line.fabric) for line in lines))
 
 
-def _bandwidth(summary: Summary) -> tuple[Interval | None, str, str]:
-    """Measured bus bandwidth, and why it cannot be tested, with the verdict that follows; "" where it can."""
+def _bandwidth(summary: Summary) -> tuple[Interval | None, str, CheckVerdict | None]:
+    """Measured bus bandwidth, and why it cannot be tested, with the verdict that follows; None where it can."""
     measured = None
     if summary.time_s is not None:
         time_s = summary.time_s
@@ -148,7 +149,7 @@ def _bandwidth(summary: Summary) -> tuple[Interval | None, str, str]:
         return measured, note, INCONCLUSIVE
     if summary.launches < 2:
         return measured, "one launch: how launches differ is unknown, so it neither passes nor fails", INCONCLUSIVE
-    return measured, "", ""
+    return measured, "", None
 
 
 def least_of_two_nodes(expected: Expectations, pair: Case, gpus: frozenset[str]) -> float:
@@ -192,10 +193,10 @@ def _tested(checks: list[Check], margins: Mapping[int, Floats]) -> Interval | No
     (width,), _ = verdicts.half_width(together, 1 - CONFIDENCE)
     middle = float(together.difference[0])
     low, value, high = (float(np.exp(middle + shift)) for shift in (-width, 0, width))
-    return Interval(value, low, high, "over launches")
+    return Interval(value, low, high, IntervalKind.OVER_LAUNCHES)
 
 
-def _of_table(checks: Sequence[Check], index: Interval | None) -> tuple[str, str]:
+def _table_verdict(checks: Sequence[Check], index: Interval | None) -> tuple[CheckVerdict, str]:
     """Verdict and reason of the table."""
     of_lines = {check.verdict for check in checks}
     for grave, reason in ((FAIL, "a line surely misses its limit"), (MISSING, "a line was not measured")):

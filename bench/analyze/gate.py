@@ -6,7 +6,6 @@ nothing.
     inside     the ranks of each node among themselves, all nodes at the same time
     look       LOOKS matchings: every node is measured with as many partners at the same time as all others
     retest     suspects, each with partners that passed, in up to TURNS turns; only these decide
-    scale      groups of 4, 8, … nodes: faults that only many nodes together show
 
 A slow node is slow with every partner, and its partners are slow with it alone: so a node's score is the median of its
 pairs. All times are taken as logarithms, relative to the usual group of the same round. A suspect has an interval from
@@ -31,26 +30,26 @@ from bench.catalog import operations
 from bench.catalog.operations import OPERATIONS
 from bench.catalog.subgroups import in_text, rounds
 from bench.config.models import Config
-from bench.model.comparisons import GateVerdict, GroupCheck, NodeCheck
-from bench.model.conclusions import Interval
+from bench.model.comparisons import CheckVerdict, GateVerdict, NodeCheck
+from bench.model.conclusions import Interval, IntervalKind
 from bench.model.errors import ConfigError
 from bench.model.records import Case, Machine
 from bench.planning import plan
 from bench.stats.intervals import without_interval
 
-PASS, FAIL, INCONCLUSIVE = "PASS", "FAIL", "INCONCLUSIVE"
+PASS, FAIL, INCONCLUSIVE, _ = CheckVerdict
 LOOKS = 4
 # Launches of the inside of all nodes at once, and further ones in a turn of retests: each is one value of each node.
 LOOKS_INSIDE, RETESTS_INSIDE = 2, 4
-# Matchings in a turn of retests, and launches of the groups that are retested. More cost little, but a launch does.
-RETESTS, RETESTS_OF_GROUPS = 8, 4
+# Matchings in a turn of retests. More cost little, but a launch does.
+RETESTS = 8
 # Who is still undecided after so many turns stays so: at a scatter of 0.13, 24 retests tell 85 % of the rate from 75 %.
 TURNS = 3
-# Nodes whose score lies so many standard deviations above the others are retested: a fiftieth of a sound fleet. Nobody
-# is for less than this part of what is allowed, however quiet the fleet.
+# Retest a node whose score is 2 standard deviations above the median (2 % of a sound fleet), but never for less than
+# half of the allowed slowdown.
 SUSPICIOUS, SUSPICIOUS_PART = 2.0, 0.5
-# Chance that any node or group of a sound fleet is named: a third for each of inside, pairs and groups.
-ERROR_RATE, STAGES = 0.02, 3
+# Chance that any node of a sound fleet is named: a half for each of inside and pairs.
+ERROR_RATE, STAGES = 0.02, 2
 # Of a normal distribution, the standard deviation over the median absolute deviation; and by number of values, that of
 # their median over that of one (Monte Carlo, 10⁷ draws).
 MAD_TO_SD = 1.4826
@@ -63,12 +62,10 @@ LEAST_SD = 0.01
 FEWEST_NODES = 4
 # One look does not tell a node from its partner.
 FEWEST_LOOKS = 2
-# Fewer groups of a level say too little about what is usual.
-FEWEST_GROUPS = 3
 # Of fewer pairs in a round, half may have a slow node by chance: the usual one is then that of all rounds.
 FEWEST_PAIRS = 8
-# A few slow groups lie far above the usual one. Where this share of the fastest lies farther below it than as many of
-# the slowest lie above it, by more than is allowed, the usual group is itself slow: a third of the nodes are.
+# If the fastest 5 % deviate from the median by more than the slowest 5 % do (plus the limit), the median itself is
+# slow: about a third of the nodes are bad.
 FASTEST = 0.05
 
 Group = tuple[int, ...]
@@ -133,16 +130,6 @@ def retests(suspected: Sequence[int], nodes: Sequence[int]) -> list[Round]:
     return matchings
 
 
-def levels(nodes: Sequence[int]) -> list[Round]:
-    """Groups of 4, 8, … of these nodes, neighbours together; the last level has all of them."""
-    groups, size = [], 4
-    while size < len(nodes):
-        starts = range(0, len(nodes) - size + 1, size)
-        groups.append([tuple(nodes[start : start + size]) for start in starts])
-        size *= 2
-    return [*groups, [tuple(nodes)]] if len(nodes) > 2 else groups
-
-
 def _alone(nodes: Sequence[int], launches: int) -> list[Round]:
     """Each node alone, all at the same time, in so many launches."""
     return [[(node,) for node in nodes]] * launches if nodes else []
@@ -159,7 +146,7 @@ class _Stage:
     partners: str
 
 
-# The usual is that of most nodes; of pairs, one at least has to be without suspects.
+# Most nodes must remain to say what is usual; with pairs, at least one without suspects.
 INSIDE = _Stage(
     "inside", partial(_alone, launches=LOOKS_INSIDE), lambda _, nodes: _alone(nodes, RETESTS_INSIDE),
     lambda nodes: nodes // 2, "among its own ranks",
@@ -171,10 +158,8 @@ def schedule(nodes: int, inside: int) -> tuple[list[list[Round]], list[list[Roun
     """The rounds of each stage of a sound fleet, and those that suspects may add at most. inside: nodes with several
     ranks."""
     every = range(nodes)
-    usual = [INSIDE.looks(range(inside)), looks(every), levels(every)]
+    usual = [INSIDE.looks(range(inside)), looks(every)]
     further = [_alone(range(inside), RETESTS_INSIDE), retests([0], every)] * TURNS
-    if nodes >= 4 * FEWEST_GROUPS:
-        further.append(levels(every) * RETESTS_OF_GROUPS)
     return [stage for stage in usual if stage], [stage for stage in further if stage]
 
 
@@ -197,7 +182,7 @@ def estimates_s(settings: Config, machine: Machine, ranks: Sequence[int]) -> tup
             case(settings, world, [[node * each + rank for node in group for rank in range(each)] for group in groups])
             for groups in rounds
         ]
-        return plan.estimate_s(plan.of_cases(settings, machine, 0, "gate", cases))
+        return plan.estimate_s(plan.plan_cases(settings, machine, 0, "gate", cases))
 
     usual, further = (sum(map(stage_s, stages)) for stages in schedule(len(ranks), len(several)))
     return usual, usual + further
@@ -236,19 +221,15 @@ def examine(fleet: Fleet, allowed: float, least_s: float | None = None) -> GateV
         else:
             own = [stage[node] for stage in (inside, between) if node in stage]
             checks.append(min(own, key=lambda check: (FAIL, INCONCLUSIVE, PASS).index(check.verdict)))
-    failed = {check.node for check in checks if check.verdict == FAIL}
-    groups = _examined_groups(fleet, [node for node in nodes if node not in failed], limit)
-    for node in fleet.dropped.keys() - failed:  # meanwhile
-        checks[node] = NodeCheck(node, FAIL, None, fleet.dropped[node])
     single, remarks = fleet.nodes - len(fleet.several), []
     if single:
         which = "every node has" if single == fleet.nodes else f"{single} of {fleet.nodes} nodes have"
         remarks.append(f"{which} one rank, so that nothing was measured inside: no link between GPUs of one node")
-    verdicts = {check.verdict for check in checks} | {check.verdict for check in groups}
+    verdicts = {check.verdict for check in checks}
     if fleet.broken:
         verdicts.add(INCONCLUSIVE)
     verdict = next(worst for worst in (FAIL, INCONCLUSIVE, PASS) if worst in verdicts)
-    return GateVerdict(verdict, tuple(checks), tuple(groups), tuple(remarks), tuple(fleet.broken))
+    return GateVerdict(verdict, tuple(checks), tuple(remarks), tuple(fleet.broken))
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,7 +354,7 @@ def _rate(compared: _Compared, concerns: Callable[[Group], bool], shares: int) -
     score = float(np.mean([residual for residual, _ in values]))
     error = compared.sd * math.sqrt(sum(1 + OF_MEDIAN / usual for _, usual in values)) / len(values)
     half = float(stdtrit(compared.freedom, 1 - ERROR_RATE / STAGES / shares)) * error
-    return Interval(math.exp(-score), math.exp(-score - half), math.exp(-score + half), "over retests")
+    return Interval(math.exp(-score), math.exp(-score - half), math.exp(-score + half), IntervalKind.OVER_RETESTS)
 
 
 def _retested(node: int, compared: _Compared, shares: int, limit: float, partners: str) -> NodeCheck | None:
@@ -411,30 +392,3 @@ def _against_table(pairs: _Examined, least_s: float) -> dict[int, NodeCheck]:
         elif not pairs.comparable:
             held[node] = NodeCheck(node, PASS, rate, "reaches the table; nobody can say what is usual here")
     return held
-
-
-def _examined_groups(fleet: Fleet, nodes: Sequence[int], limit: float) -> list[GroupCheck]:
-    """Groups of a level that are slower than the others of it; of fewer than FEWEST_GROUPS groups none can be."""
-    if len(nodes) < FEWEST_NODES:
-        return []
-    slow: set[Group] = set()
-    for level in fleet.measured("scale", nodes, levels):
-        if len(level) >= FEWEST_GROUPS:
-            usual = float(np.median(np.log(list(level.values()))))
-            slow |= {group for group, seconds in level.items() if math.log(seconds) - usual > limit}
-    if not slow:
-        return []
-
-    def suspected_levels(live: Sequence[int]) -> list[Round]:
-        return [level for level in levels(live) if not slow.isdisjoint(level)] * RETESTS_OF_GROUPS
-
-    again = fleet.measured("scale-retest", [node for node in nodes if node not in fleet.dropped], suspected_levels)
-    checks = []
-    for group in sorted(slow):
-        of_level = [times for times in again if group in times]
-        rate = _rate(_compare(of_level, slow.__contains__), group.__eq__, len(slow))
-        if rate is None:
-            checks.append(GroupCheck(group, INCONCLUSIVE, None))
-        elif rate.value < math.exp(-limit):
-            checks.append(GroupCheck(group, FAIL if rate.high < math.exp(-limit) else INCONCLUSIVE, rate))
-    return checks

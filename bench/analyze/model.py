@@ -24,7 +24,7 @@ import numpy as np
 from bench.analyze.sessions import places_of
 from bench.catalog.backends import BACKENDS
 from bench.catalog.operations import OPERATIONS, ranks_together
-from bench.model.conclusions import Bound, Fit, Interval, Segment, Summary
+from bench.model.conclusions import Bound, Fit, Interval, IntervalKind, Segment, Summary
 from bench.model.records import Case, Json, Run, case_order
 from bench.model.units import counted, format_bytes, format_rate
 from bench.stats import intervals
@@ -200,7 +200,7 @@ def _over_launches(values: Floats) -> Interval | None:
     if not values.any():
         return None
     half = intervals.student_quantile(len(values) - 1) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
-    return _around(float(np.mean(values)), half, "over launches")
+    return _around(float(np.mean(values)), half, IntervalKind.OVER_LAUNCHES)
 
 
 def _propagated(sizes: Floats, times: list[Interval]) -> tuple[Interval | None, Interval | None, Interval | None]:
@@ -220,7 +220,8 @@ def _propagated(sizes: Floats, times: list[Interval]) -> tuple[Interval | None, 
     covariance = np.zeros((2, 2))
     inverse = np.linalg.pinv((np.column_stack([np.ones_like(sizes), sizes]) / values[:, None])[:, free])
     covariance[np.ix_(free, free)] = inverse * sigma**2 @ inverse.T
-    kind = "over launches" if all(t.kind == "over launches" for t in times) else "within-run"
+    over_launches = all(t.kind == IntervalKind.OVER_LAUNCHES for t in times)
+    kind = IntervalKind.OVER_LAUNCHES if over_launches else IntervalKind.WITHIN_RUN
     half_alpha, half_beta = student * np.sqrt(np.diag(covariance))
     alpha_s = _around(alpha, float(half_alpha), kind) if alpha else None
     if not beta or half_beta >= beta:
@@ -232,7 +233,7 @@ def _propagated(sizes: Floats, times: list[Interval]) -> tuple[Interval | None, 
     return alpha_s, rate, _around(alpha / beta, student * math.sqrt(gradient @ covariance @ gradient), kind)
 
 
-def _around(value: float, half: float, kind: str) -> Interval:
+def _around(value: float, half: float, kind: IntervalKind) -> Interval:
     """Symmetric, but never below zero."""
     return Interval(value, max(0.0, value - half), value + half, kind)
 

@@ -20,13 +20,24 @@ from bench.analyze.parts import exposed_of, parts, samples_that_count
 from bench.analyze.round_series import estimate
 from bench.analyze.sessions import differences, facts_of
 from bench.catalog.operations import OPERATIONS
-from bench.model.comparisons import Change, Comparison, ExposedChange, Judgement, Unpaired
+from bench.model.comparisons import (
+    FASTER,
+    INCONCLUSIVE,
+    SAME,
+    SLOWER,
+    Change,
+    ChangeVerdict,
+    Comparison,
+    ExposedChange,
+    Judgement,
+    Unpaired,
+)
 from bench.model.errors import ConfigError
 from bench.model.records import OPTIONS, Case, Plan, Run, Samples
 from bench.model.units import counted
 from bench.stats import spending, verdicts
 from bench.stats.intervals import Floats, launch_interval
-from bench.stats.verdicts import ERROR_RATE, FASTER, INCONCLUSIVE, SAME, SAME_RATE, SLOWER, Levels
+from bench.stats.verdicts import ERROR_RATE, SAME_RATE, Levels
 
 # Numbers of pairs at which there is a verdict; there is one more where the budget ends.
 LOOKS = (6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384)
@@ -35,8 +46,9 @@ FEWEST_PAIRS = LOOKS[0]
 PERCENTILES = (10, 50, 90)
 
 SIZE = "size_bytes"
-# Field of a case → the property of the operations that have it; fields that are not listed have all.
-OF = {SIZE: "sized", "dtype": "typed", **{option.name: option.of for option in OPTIONS if option.of}}
+# Field of a case → the property of the operations that have it; all have the others, but for options.
+OF = {SIZE: "sized", "dtype": "typed"}
+OPTION_NAMED = {option.name: option for option in OPTIONS}
 
 # Launch → the times of its iterations, in seconds.
 Launches = Mapping[int, Floats]
@@ -84,7 +96,7 @@ class Look:
     levels: Levels
 
     @property
-    def verdicts(self) -> list[str]:
+    def verdicts(self) -> list[ChangeVerdict]:
         """Of all cases and of the whole."""
         return [
             *(judgement.verdict for judgement in self.judgements.values()),
@@ -201,7 +213,10 @@ def matched(
 
 def _has(case: Case, name: str) -> bool:
     """Whether the case's operation has this field."""
-    return name not in OF or bool(getattr(OPERATIONS[case.op], OF[name]))
+    operation = OPERATIONS[case.op]
+    if name in OPTION_NAMED and OPTION_NAMED[name].of:
+        return operation.has(OPTION_NAMED[name])
+    return name not in OF or bool(getattr(operation, OF[name]))
 
 
 def _by_key(side: Sequence[TimedCase], names: Sequence[str]) -> dict[tuple[object, ...], list[TimedCase]]:
@@ -260,7 +275,7 @@ def compare_sides(
     return Comparison(
         before=names[0],
         after=names[1],
-        verdict=verdicts.of_run(shown.verdicts) if shown.verdicts else INCONCLUSIVE,
+        verdict=verdicts.gravest(shown.verdicts) if shown.verdicts else INCONCLUSIVE,
         min_change=min_change,
         changes=tuple(changes),
         differences=differences(facts_of(a), facts_of(b)),

@@ -1,12 +1,17 @@
 """What a package concludes from a run."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from bench.analyze.round_series import Series
 from bench.catalog.packages import PACKAGES
 from bench.model.conclusions import Summary
 from bench.model.records import Case, Run, Samples
+
+if TYPE_CHECKING:  # numpy is only needed where values are
+    from bench.analyze.round_series import Series
 
 NOT_YET = "not measured yet"
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from bench.model.conclusions import Interval
+from bench.model.conclusions import Interval, IntervalKind
 from bench.stats import intervals
 from bench.stats.intervals import Floats
 from bench.stats.verdicts import moderated
@@ -73,4 +73,4 @@ def _of_rounds(values: Floats) -> Interval:
     if len(values) < intervals.FEWEST_BLOCKS:
         return intervals.without_interval(float(np.mean(values)))
     of_rounds = intervals.mean_interval(values, float(np.var(values, ddof=1)), len(values) - 1.0)
-    return replace(of_rounds, kind="within-run")
+    return replace(of_rounds, kind=IntervalKind.WITHIN_RUN)

@@ -67,7 +67,7 @@ def facts_of(run: Run) -> Facts:
     return {
         "measured by": "CollBench",
         "aggregation": "maximum over ranks, mean over iterations",
-        **of_sessions(run.environment),
+        **session_facts(run.environment),
         **{f"sampling.{name}": str(value) for name, value in dataclasses.asdict(settings.sampling).items()},
         "launches": str(run.plan.launches),
         "pool_bytes": str(settings.pool_bytes),
@@ -76,7 +76,7 @@ def facts_of(run: Run) -> Facts:
     }
 
 
-def of_sessions(sessions: list[Json]) -> Facts:
+def session_facts(sessions: list[Json]) -> Facts:
     """Machine, software and environment variables of a measured run; each variable is a fact of its own."""
     hosts = [host for session in sessions for host in session.get("hosts") or [session.get("host", {})]]
     gpus = [host.get("gpus", []) for host in hosts]
@@ -85,15 +85,15 @@ def of_sessions(sessions: list[Json]) -> Facts:
     facts["gpus"] = distinct(_counted(gpu.get("name") for gpu in of_host) for of_host in gpus)
     facts["gpu driver"] = distinct(distinct(gpu.get("driver") for gpu in of_host) for of_host in gpus)
     facts["infiniband"] = distinct(_counted(port.get("rate") for port in host.get("infiniband", [])) for host in hosts)
-    facts["devices"] = distinct(of_ranks(sessions, lambda rank: rank.get("device_name")))
-    facts["nccl"] = distinct(of_ranks(sessions, lambda rank: rank.get("nccl")))
-    facts["mpi"] = distinct(of_ranks(sessions, lambda rank: rank.get("mpi")))
+    facts["devices"] = distinct(rank_facts(sessions, lambda rank: rank.get("device_name")))
+    facts["nccl"] = distinct(rank_facts(sessions, lambda rank: rank.get("nccl")))
+    facts["mpi"] = distinct(rank_facts(sessions, lambda rank: rank.get("mpi")))
     for name in sorted({name for host in hosts for name in host.get("variables", {})}):
         facts[name] = distinct(host.get("variables", {}).get(name, "-") for host in hosts)
     return facts
 
 
-def of_ranks(sessions: list[Json], fact: Callable[[Json], Any]) -> list[Any]:
+def rank_facts(sessions: list[Json], fact: Callable[[Json], Any]) -> list[Any]:
     """One fact of each rank of each launch."""
     return [fact(rank) for launch in launches_of(sessions) for rank in launch.get("ranks", [])]
 
@@ -125,7 +125,7 @@ def machine_of(run: Run) -> MachineIdentity | None:
 
 def machine_of_sessions(sessions: list[Json], sampling: Sampling) -> MachineIdentity:
     """The machine that entries of environment.json describe, and how it is sampled."""
-    facts = of_sessions(sessions)
+    facts = session_facts(sessions)
     names = ("hostname", "cpu.model", "cpu.usable_cores", "gpus", "boot_id", "kernel", "packages.torch", "nccl")
     of_sampling = " ".join(f"{name}={value}" for name, value in dataclasses.asdict(sampling).items())
     return MachineIdentity(*[*(facts[name] for name in names), of_sampling])

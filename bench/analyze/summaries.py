@@ -71,7 +71,7 @@ def _by_case(run: Run, summarizer: Summarizer) -> list[Summary]:
         failures = tuple(s.failure for s in launches if s.failure is not None)
         good = [s for s in launches if s.failure is None and s.timed is not None]
         if any(s.aggregate is not None for s in launches):
-            summaries.append(_of_aggregates(case, launches, failures))
+            summaries.append(_aggregate_summary(case, launches, failures))
         elif good:
             summaries.append(summarizer(case, good, failures))
         else:
@@ -143,7 +143,7 @@ def _summary(
     means = np.array([launch.interval.value for launch in launches])
     time_s = launches[0].interval if len(launches) == 1 else intervals.launch_interval(means)
     near, far = outliers(series)
-    fastest, skew, pure = _of_ranks(launches)
+    fastest, skew, pure = _rank_times(launches)
     if OPERATIONS[case.op].round_by_round:  # ranks leave the barrier together; what they wait for is a part of the case
         skew = pure = None
     hosts = [(launch.timings.host_ns, launch.timings.calls) for launch in launches]
@@ -213,7 +213,7 @@ def _warnings(summary: Summary, time_s: Interval, bound: float) -> list[str]:
     return warnings
 
 
-def _of_ranks(launches: Sequence[_MeasuredLaunch]) -> tuple[float, float | None, float | None]:
+def _rank_times(launches: Sequence[_MeasuredLaunch]) -> tuple[float, float | None, float | None]:
     """Seconds: time of the fastest rank, arrival skew (last minus first start), time after the last arrival.
 
     The last two are None where arrivals are not on one clock, or where they are smaller than its uncertainty. Of
@@ -284,7 +284,7 @@ def _disturbances(launches: Sequence[Samples]) -> tuple[str, ...]:
 
 
 # ── numbers of other tools ───────────────────────────────────────────────────────────────────────
-def _of_aggregates(case: Case, launches: Sequence[Samples], failures: tuple[Failure, ...]) -> Summary:
+def _aggregate_summary(case: Case, launches: Sequence[Samples], failures: tuple[Failure, ...]) -> Summary:
     """The summary of a case that another tool measured: one number per launch, and each call's time where it tells.
 
     A launch has no interval, because what it scatters by is unknown: single calls, if the tool tells their times, are

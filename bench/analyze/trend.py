@@ -12,7 +12,7 @@ from statistics import geometric_mean
 import numpy as np
 from scipy.special import stdtrit
 
-from bench.model.comparisons import Level, Trend
+from bench.model.comparisons import MIN_CHANGE, Level, Trend
 from bench.model.conclusions import Summary
 from bench.model.records import Run, case_order
 from bench.stats.intervals import Floats
@@ -23,8 +23,6 @@ FEWEST_RUNS = 3
 RUNS_OF_A_LEVEL = 2
 # Correlation of neighbouring runs at most: from it on, nothing would ever be a step.
 MOST_ALIKE = 0.9
-# Smallest relative step that is reported, as for `compare`.
-MIN_CHANGE = 0.05
 # Probability that any of all cases gets a step although none has changed.
 ERROR_RATE = 0.05
 # Degrees of freedom that each difference of two runs adds to a median absolute deviation. Simulated flat series of 4

@@ -15,11 +15,9 @@ from bench.analyze.summaries import FOREIGN_CPU_LIMIT
 from bench.catalog.backends import BACKENDS
 from bench.catalog.operations import OPERATIONS
 from bench.model.conclusions import Summary
-from bench.model.records import NOT_AVAILABLE, Json, Run
+from bench.model.records import LOAD_LIMIT, NOT_AVAILABLE, UNLIMITED, Json, Run
 from bench.model.units import format_bytes, format_share
 
-# Load average per core before the start above which the machine was not idle.
-LOAD_LIMIT = 0.25
 # Bits of NVML's throttle reasons that matter; idle (1) and set clocks (2) do not.
 THROTTLED = {
     0x4: "power cap",
@@ -28,8 +26,8 @@ THROTTLED = {
     0x40: "hardware thermal slowdown",
     0x80: "power brake",
 }
-# What NVML counts by how long it held back a GPU; one that was held back for less in a launch was not slow.
-HELD_BACK, HELD_BACK_NS = ("power", "thermal", "board", "reliability"), 10_000_000
+# A limit that held back a GPU for less than this in a launch did not make it slow.
+HELD_BACK_NS = 10_000_000
 # Counters of a network adapter that should not move: what it says if they do.
 PORT_FAULTS = {
     "symbol_error": "symbol errors",
@@ -38,8 +36,6 @@ PORT_FAULTS = {
     "port_rcv_errors": "damaged packets received",
     "port_xmit_discards": "packets discarded",
 }
-# The first word of a cgroup's cpu.max where it sets no quota.
-UNLIMITED = "max"
 # Fewest launches with which an interval over launches supports a claim (docs/method.md).
 LAUNCHES_FOR_A_CLAIM = 8
 # Facts that should be equal on all hosts of a job, read from a host's record; the second table only with GPUs.
@@ -58,17 +54,17 @@ def warnings_of(run: Run, summaries: Sequence[Summary]) -> list[str]:
     session = run.environment[0] if run.environment else {}
     return [
         *impossible(run, summaries),
-        *_of_the_plan(run),
-        *_of_the_import(run),
+        *_plan_warnings(run),
+        *_import_warnings(run),
         *run.warnings,
-        *_of_health(run),
+        *_health_warnings(run),
         *(text for part in parts().values() for text in part.warnings(run)),
-        *_of_the_samples(summaries),
-        *_of_the_launches(run),
-        *_of_polling(run, session),
-        *_of_the_hosts(run, session),
-        *_of_the_order_of_gpus(session),
-        *_of_unused_ranks(run, session),
+        *_sample_warnings(summaries),
+        *_launch_warnings(run),
+        *_polling_warnings(run, session),
+        *_hosts_warnings(run, session),
+        *_gpu_order_warnings(session),
+        *_unused_rank_warnings(run, session),
         # How the ranks of a launch were started.
         *dict.fromkeys(remark for launch in launches_of(run.environment) for remark in launch.get("remarks", [])),
     ]
@@ -91,7 +87,7 @@ def _budget_is_spent(run: Run) -> bool:
     return run.plan.budget_s is not None and run.manifest.get("status") == "complete"
 
 
-def _of_the_import(run: Run) -> Iterable[str]:
+def _import_warnings(run: Run) -> Iterable[str]:
     """For an imported run: how the tool measured, what it checked, what is not known."""
     source = run.imported
     if source is None:
@@ -113,7 +109,7 @@ def _of_the_import(run: Run) -> Iterable[str]:
     yield from (f"left out: {count} rows: {why}" for why, count in source.get("left_out", {}).items() if count)
 
 
-def _of_the_plan(run: Run) -> Iterable[str]:
+def _plan_warnings(run: Run) -> Iterable[str]:
     if any(case.oversubscribed for case in run.plan.cases):
         yield "ranks shared a GPU: this checks that the calls work; times mean nothing, and no bandwidth is given"
     for fault in run.plan.settings.faults:
@@ -123,7 +119,7 @@ def _of_the_plan(run: Run) -> Iterable[str]:
         yield f"the budget of {run.plan.budget_s:g} s left no time for {missing} of {run.plan.total} measurements"
 
 
-def _of_the_launches(run: Run) -> Iterable[str]:
+def _launch_warnings(run: Run) -> Iterable[str]:
     launches = run.plan.launches
     if launches == 1 and run.imported is not None:
         yield "one launch only, so there are no intervals: import the output of several runs"
@@ -136,12 +132,12 @@ def _of_the_launches(run: Run) -> Iterable[str]:
         yield f"measured in {len(run.environment)} sessions (resumed)"
 
 
-def _of_the_hosts(run: Run, session: Json) -> Iterable[str]:
+def _hosts_warnings(run: Run, session: Json) -> Iterable[str]:
     hosts: list[Json] = session.get("hosts") or [{**session.get("host", {}), "before": session.get("before", {})}]
     hosts = [{**hosts[0], "after": session.get("after", {})}, *hosts[1:]]
     for host in hosts:
         where = f"host {host.get('hostname')}: " if len(hosts) > 1 else ""
-        yield from (where + warning for warning in (*_of_a_host(run, host), *_of_its_gpus_and_variables(host)))
+        yield from (where + warning for warning in (*_host_warnings(run, host), *_gpu_warnings(host)))
     on_gpus = any(BACKENDS[case.backend].device == "cuda" for case in run.plan.cases)
     compared = COMPARED | (COMPARED_WITH_GPUS if on_gpus else {})
     for host in hosts[1:]:
@@ -151,7 +147,7 @@ def _of_the_hosts(run: Run, session: Json) -> Iterable[str]:
                 yield f"host {host.get('hostname')} has {what} {theirs}, rank 0 has {ours}: make them equal"
 
 
-def _of_a_host(run: Run, host: Json) -> Iterable[str]:
+def _host_warnings(run: Run, host: Json) -> Iterable[str]:
     cores = len(host.get("cores", [])) or host.get("cpu", {}).get("usable_cores")
     worlds = {case.world_size for case in run.plan.cases if BACKENDS[case.backend].device == "cpu"}
     # Without a job, all ranks of a world run on this host.
@@ -189,7 +185,7 @@ def _cores(count: int) -> str:
     return "1 core" if count == 1 else f"{count} cores"
 
 
-def _of_its_gpus_and_variables(host: Json) -> Iterable[str]:
+def _gpu_warnings(host: Json) -> Iterable[str]:
     for moment in ("before", "after"):
         for index, gpu in enumerate(host.get(moment, {}).get("gpus") or []):
             bits = gpu.get("throttle_reasons")
@@ -203,7 +199,7 @@ def _of_its_gpus_and_variables(host: Json) -> Iterable[str]:
         yield "NCCL_DEBUG writes while it measures: unset it"
 
 
-def _of_health(run: Run) -> Iterable[str]:
+def _health_warnings(run: Run) -> Iterable[str]:
     """What GPUs and network adapters of any host went through while ranks ran on them."""
     launches = launches_of(run.environment)
     seen: Counter[tuple[str, str, str]] = Counter()
@@ -217,7 +213,7 @@ def _of_health(run: Run) -> Iterable[str]:
         yield f"host {host}: {what}: {why} in {count} of {len(launches)} launches: these were not its usual times"
 
 
-def _of_the_order_of_gpus(session: Json) -> Iterable[str]:
+def _gpu_order_warnings(session: Json) -> Iterable[str]:
     """Where CUDA counts GPUs in another order than NVML: what is recorded of one is then that of another."""
     hosts = session.get("hosts") or [session.get("host", {})]
     known = {host.get("hostname"): [gpu.get("uuid") for gpu in host.get("gpus", [])] for host in hosts}
@@ -237,15 +233,17 @@ def _hardships(changes: Json) -> Iterable[str]:
     """Why a GPU was slower than it could be, or not well, from what it counted in a launch."""
     bits = changes.get("throttle_reasons", 0)
     yield from (reason for bit, reason in THROTTLED.items() if bits & bit)
-    held_back = {name: changes.get(f"held_back_{name}_ns", 0) for name in HELD_BACK}
-    yield from (f"held back by its {name} limit" for name, ns in held_back.items() if ns >= HELD_BACK_NS)
+    held_back = {name: ns for name, ns in changes.items() if name.startswith("held_back_")}
+    for name, ns in held_back.items():
+        if ns >= HELD_BACK_NS:
+            yield f"held back by its {name.removeprefix('held_back_').removesuffix('_ns')} limit"
     if changes.get("uncorrected_errors"):
         yield "memory errors that were not corrected"
     if changes.get("pcie_replays"):
         yield "PCIe transfers repeated"
 
 
-def _of_unused_ranks(run: Run, session: Json) -> Iterable[str]:
+def _unused_rank_warnings(run: Run, session: Json) -> Iterable[str]:
     """Where no case uses all ranks of the job: those of the last hosts were not measured."""
     ranks = session.get("job", {}).get("ranks", 0)
     largest = max((case.world_size for case in run.plan.cases), default=0)
@@ -256,7 +254,7 @@ def _of_unused_ranks(run: Run, session: Json) -> Iterable[str]:
         yield f"{unused}: set world_sizes, or leave it out"
 
 
-def _of_polling(run: Run, session: Json) -> Iterable[str]:
+def _polling_warnings(run: Run, session: Json) -> Iterable[str]:
     """With more ranks than cores, ranks that wait by polling take the cores from those that they wait for."""
     cores = session.get("host", {}).get("cpu", {}).get("usable_cores")
     polling = {(case.backend, case.world_size) for case in run.plan.cases if BACKENDS[case.backend].polls}
@@ -269,7 +267,7 @@ def _of_polling(run: Run, session: Json) -> Iterable[str]:
             )
 
 
-def _of_the_samples(summaries: Sequence[Summary]) -> Iterable[str]:
+def _sample_warnings(summaries: Sequence[Summary]) -> Iterable[str]:
     good = [summary for summary in summaries if summary.time_s is not None]
     disturbed = [s.foreign_cpu for s in good if s.foreign_cpu is not None and s.foreign_cpu > FOREIGN_CPU_LIMIT]
     if disturbed:

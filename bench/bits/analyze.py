@@ -23,10 +23,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.bits.model import BitsRow, Differing
 from bench.bits.planning import BLOCK, CALLS, VARIED, family, place, reference
 from bench.catalog.dtypes import DTYPES
 from bench.catalog.operations import OPERATIONS
-from bench.model.comparisons import BitsRow, Differing
 from bench.model.records import OPTIONS, Case, Json, Plan
 
 AGAIN, LAUNCH, RANKS, LARGER, SIDE = "call again", "fresh launch", "ranks", "larger message", "side B"

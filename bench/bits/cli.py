@@ -6,6 +6,7 @@ import os
 import secrets
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,6 +17,7 @@ from rich.console import Console
 
 from bench.bits import launch as launching
 from bench.bits import planning, report
+from bench.bits.model import BitsRow
 from bench.catalog.operations import OPERATIONS
 from bench.cli.app import PLOTS, Sets
 from bench.cli.job import run_task
@@ -27,13 +29,13 @@ from bench.launch import mpirun, sweep
 from bench.launch.launcher import RendezvousFolder
 from bench.launch.side_process import check_python
 from bench.machine import environment, host, processes
-from bench.model.comparisons import BitsRow
+from bench.model.deferred import Deferred
 from bench.model.errors import ConfigError, UnmeasurableError
 from bench.model.records import Plan
 from bench.model.units import counted
 from bench.planning import plan as plans
 from bench.planning.footprint import arena_bytes
-from bench.report import plots as catalogue
+from bench.report.plots import DRAW
 from bench.store import encoding, folders
 
 if TYPE_CHECKING:
@@ -158,11 +160,18 @@ def _written(rows: list[BitsRow], name: str) -> None:
     """Print the table and what differs; write the documents and the picture below plots/."""
     folder = PLOTS / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-bits-{name}"
     folders.make_folder(folder)
-    picture = catalogue.draw_bits(rows, folder)
+    picture = _drawn(rows, folder)
     folders.write(folder / DATA, json.dumps(report.as_json(rows), indent=1) + "\n")
     folders.write(folder / DOCUMENT, report.document(rows, name, picture.name if picture else None))
     show("\n\n".join([report.brief(rows), report.headline(rows)]))
     say(f"\n{folder / DOCUMENT}\n{folder / DATA}" + (f"\n{picture}" if picture else ""))
+
+
+def _drawn(rows: Sequence[BitsRow], folder: Path) -> Path | None:
+    """Draw which share of elements differs, over size; None if all are the same bits."""
+    path = folder / "bits"
+    DRAW(Deferred("bits.plots:shares_of"), rows, None, [path])
+    return path.with_suffix(".png") if path.with_suffix(".png").is_file() else None
 
 
 def _code(rows: list[BitsRow], require: list[str]) -> int:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from bench.catalog.dtypes import DTYPES
 from bench.catalog.operations import OPERATIONS, ranks_together
-from bench.model.records import OPTIONS, Case, Job
+from bench.model.records import OPTIONS, Case, Job, Launch
 
 Values = NDArray[np.float64]
 
@@ -36,6 +36,11 @@ class BitsJob:
 
     job: Job
     folder: str
+
+    @property
+    def launch(self) -> Launch:
+        """What is called."""
+        return self.job.launch
 
     @property
     def log(self) -> str:

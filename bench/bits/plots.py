@@ -9,7 +9,7 @@ from matplotlib.artist import Artist
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from bench.model.comparisons import BitsRow
+from bench.bits.model import BitsRow
 from bench.report.labels import dtype_words, ranks_text
 from bench.report.plots.figures import COLOURS, MARKERS, size_axis
 

@@ -6,7 +6,7 @@ In: rows of comparisons. Out: Markdown, and a dictionary. Computes only sums and
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from bench.model.comparisons import BitsRow, Differing
+from bench.bits.model import BitsRow, Differing
 from bench.model.records import Json
 from bench.model.units import format_bytes
 from bench.report import markdown

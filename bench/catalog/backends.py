@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from bench.catalog.dtypes import DTYPES, dtype_named
 from bench.catalog.metrics import metric_of
-from bench.catalog.operations import OPERATIONS, placement
+from bench.catalog.operations import OPERATIONS, PLACES, placement
 from bench.model.records import Case
 
 
@@ -52,7 +52,6 @@ class Backend:
 
 _FLOAT8 = frozenset(name for name in DTYPES if name.startswith("float8"))
 _COMPLEX = frozenset(name for name, dtype in DTYPES.items() if dtype.kind == "complex")
-_PLACES = {"in": "in place", "out": "out of place"}
 _BITWISE = frozenset({"band", "bor", "bxor"})
 _OBJECTS = [name for name in OPERATIONS if name.endswith("_object")]
 _OBJECT_NOTE = "a pickled object: its size is sent ahead in a call of its own, and padded to the largest"
@@ -192,7 +191,7 @@ def unsupported_by_backend(case: Case) -> str | None:
             f"{case.backend} has no {case.reduce_op}",
         ),
         (where not in operation.placements and not operation.typed, f"{case.op} has no buffers"),
-        (where not in operation.placements, f"{case.op} works only {_PLACES[usual]}"),
+        (where not in operation.placements, f"{case.op} works only {PLACES[usual]}"),
         (torch and where == "out" and usual == "in", f"torch's {case.op} works in place"),
         (case.splits and not torch, f"{case.backend} divides an all-to-all by all_to_all_uneven only"),
         (

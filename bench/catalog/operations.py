@@ -21,6 +21,8 @@ ALIGNMENT = 512
 PACK_BYTES = 16
 # Tensors in a coalesced all-reduce: as many as a bucket of gradients has in a small training step.
 COALESCED_PIECES = 8
+# Placements of a call's buffers, in words.
+PLACES = {"in": "in place", "out": "out of place"}
 
 
 def _others(n: int) -> float:

@@ -59,9 +59,9 @@ class PictureKind:
 class Package:
     """What a package adds. operations, pictures and verbs stand in the core's tables like its own.
 
-    section: of a configuration, a `config.section.Section`. planning: a `planning.parts.PlanningPart`. analysis: an
-    `analyze.parts.AnalysisPart`. report: a `report.parts.ReportPart`. formats: of `report --format`, what writes them
-    from a run and its analysis. lists: what `list` can list besides.
+    section: of a configuration, a `config.section.PackageSection`. planning: a `planning.parts.PlanningPart`. analysis:
+    an `analyze.parts.AnalysisPart`. report: a `report.parts.ReportPart`. formats: of `report --format`, what writes
+    them from a run and its analysis. lists: what `list` can list besides.
     """
 
     name: str

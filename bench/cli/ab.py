@@ -11,7 +11,7 @@ import typer
 
 from bench import __version__
 from bench.cli.app import RESULTS, Quiet, Sets
-from bench.cli.comparison import MIN_CHANGE, FailOn, conclude_sides, exit_code, share
+from bench.cli.comparison import FailOn, conclude_sides, exit_code, share
 from bench.cli.job import run_task
 from bench.cli.measuring import planned, recording_of
 from bench.cli.sides import check_in_job, measure_sides
@@ -22,8 +22,9 @@ from bench.config.models import Config
 from bench.launch.side_process import check_python
 from bench.machine import host
 from bench.model import units
+from bench.model.comparisons import MIN_CHANGE
 from bench.model.errors import ConfigError, UnmeasurableError
-from bench.model.records import Json, Side
+from bench.model.records import AbState, Side
 from bench.model.units import format_seconds
 from bench.planning import plan as planning
 from bench.report.labels import label
@@ -81,9 +82,8 @@ def ab(
         check_variables(
             (pair for side in sides.values() for pair in side.variables.items()), coordinator, leave_loopback
         )
-        asked: Json = {"min_change": smallest, "budget_s": budget_s, "each": each, "fail_on": fail_on}
-        asked |= {"spent_s": 0.0, "looks": []}
-        path = _create(sides, asked, context.obj, coordinator, leave_loopback)
+        state = AbState(smallest, budget_s, each, fail_on, seed=secrets.randbelow(2**32))
+        path = _create(sides, state, context.obj, coordinator, leave_loopback)
         measure_sides(path, coordinator, quiet)
         return exit_code(conclude_sides(path, plots, quiet))
 
@@ -109,7 +109,7 @@ def _side(option: str, config: Path, sets: list[str], own: Difference, usual: st
 
 
 def _create(
-    sides: dict[str, Side], asked: Json, argv: list[str], coordinator: "Coordinator | None", leave_loopback: bool
+    sides: dict[str, Side], state: AbState, argv: list[str], coordinator: "Coordinator | None", leave_loopback: bool
 ) -> Path:
     """Plan both sides, with one seed, and make the folder of the run."""
     unsupported = host.unsupported_platform()
@@ -117,14 +117,13 @@ def _create(
         raise UnmeasurableError(unsupported)
     from bench.analyze import pairs  # here: loads numpy and scipy
 
-    seed = secrets.randbelow(2**32)
     raws, plans = [], []
     for side in sides.values():
         source = Path(side.config)
         raw = documents.read(source)
         config = models.parse(raw, str(source), side.sets, source.stem)
         machine = host.machine() if coordinator is None else coordinator.machine(planning.demands(config))
-        seeded = seed if config.seed is None else config.seed
+        seeded = state.seed if config.seed is None else config.seed
         plan = planned(_with_launches(config, pairs.LOOKS[-1]), machine, seeded, recording_of(config))
         reason = planning.unmeasurable_reason(plan)
         if reason is not None:
@@ -134,19 +133,19 @@ def _create(
         plans.append(plan)
     pairs.matched(*(pairs.timed_cases([], plan, label) for plan in plans))  # raises ConfigError before any measuring
     fewest_s = sum(planning.estimate_s(plan) for plan in plans) / pairs.LOOKS[-1] * pairs.FEWEST_PAIRS
-    if asked["budget_s"] < fewest_s:
+    if state.budget_s < fewest_s:
         raise ConfigError(
-            f"--budget {format_seconds(asked['budget_s'])}: a verdict needs {pairs.FEWEST_PAIRS} pairs, which "
+            f"--budget {format_seconds(state.budget_s)}: a verdict needs {pairs.FEWEST_PAIRS} pairs, which "
             f"take about {format_seconds(fewest_s)}: set a longer budget, fewer cases or fewer seconds_per_case"
         )
-    alternate = planning.reason_to_alternate(plans, machine)
-    if alternate is not None:
-        say(f"note: launches of A and B alternate: {alternate}", err=True)
+    state.alternate = planning.reason_to_alternate(plans, machine)
+    if state.alternate is not None:
+        say(f"note: launches of A and B alternate: {state.alternate}", err=True)
     facts = {
         "argv": list(argv),
         "collbench": __version__,
         "sides": {letter: asdict(side) for letter, side in sides.items()},
-        "ab": {**asked, "seed": seed, "alternate": alternate},
+        "ab": asdict(state),
     }
     return folders.create_sides(RESULTS, (plans[0], plans[1]), (raws[0], raws[1]), facts)
 

@@ -8,7 +8,6 @@ import typer
 
 from bench.cli.app import PLOTS, RESULTS, Quiet
 from bench.cli.comparison import (
-    MIN_CHANGE,
     SLOWER_OR_FAILED,
     UNDECIDED,
     ComparisonFormat,
@@ -20,6 +19,7 @@ from bench.cli.comparison import (
     share,
 )
 from bench.cli.terminal import say
+from bench.model.comparisons import MIN_CHANGE
 from bench.model.errors import ConfigError, UnmeasurableError
 from bench.store import folders
 
@@ -181,7 +181,7 @@ def _check(
     run = folders.read(folders.find(RESULTS, name))
     expectations = expected.load(names.path_of(table, names.EXPECTED))
     if fabric is not None:
-        expectations = expect.of_fabric(expectations, fabric)
+        expectations = expect.lines_for_fabric(expectations, fabric)
     try:
         result = expect.check(expectations, headlines(run), places_of(run))
     except ConfigError as error:

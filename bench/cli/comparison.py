@@ -9,11 +9,10 @@ from bench.cli import output
 from bench.cli.app import PLOTS, RESULTS
 from bench.cli.terminal import say
 from bench.model import units
-from bench.model.comparisons import Comparison
+from bench.model.comparisons import MIN_CHANGE, ChangeVerdict, Comparison
 from bench.model.errors import ConfigError, UnmeasurableError
 from bench.store import folders, ledger
 
-MIN_CHANGE = 0.05
 SLOWER_OR_FAILED, UNDECIDED = 1, 3
 
 
@@ -24,9 +23,10 @@ class FailOn(StrEnum):
     INCONCLUSIVE = "inconclusive"
 
 
-def failing(fail_on: FailOn | None) -> tuple[str, ...]:
+def failing(fail_on: FailOn | None) -> tuple[ChangeVerdict, ...]:
     """The verdicts that are failures."""
-    return ("SLOWER", "INCONCLUSIVE") if fail_on is FailOn.INCONCLUSIVE else ("SLOWER",)
+    undecided = (ChangeVerdict.INCONCLUSIVE,) if fail_on is FailOn.INCONCLUSIVE else ()
+    return (ChangeVerdict.SLOWER, *undecided)
 
 
 class ComparisonFormat(StrEnum):
@@ -73,12 +73,12 @@ def compare_sides(path: Path) -> Comparison:
     from bench.report.labels import label
 
     a, b = (folders.read(path / side) for side in folders.SIDES)
-    asked, sides = a.manifest["ab"], folders.read_sides(path)
+    state, sides = folders.read_ab(path), folders.read_sides(path)
     names = f"A: {sides['a'].text}", f"B: {sides['b'].text}"
-    ended = asked.get("ended") or "interrupted: run --resume goes on"
-    fail_on = FailOn(asked["fail_on"]) if asked["fail_on"] else None
-    result = pairs.compare_sides(a, b, names, label, asked["min_change"], ended, asked["looks"])
-    return replace(result, fail_on=failing(fail_on), undecided_fails=fail_on is None, alternate=asked["alternate"])
+    ended = state.ended or "interrupted: run --resume goes on"
+    fail_on = FailOn(state.fail_on) if state.fail_on else None
+    result = pairs.compare_sides(a, b, names, label, state.min_change, ended, state.looks)
+    return replace(result, fail_on=failing(fail_on), undecided_fails=fail_on is None, alternate=state.alternate)
 
 
 def conclude_sides(path: Path, plots: bool, quiet: bool = False) -> Comparison:

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 VERDICT, TAINTED = "gate.json", "taint.txt"
 ALLOWED = "85%"
 EXIT_CODES = {analysis.PASS: 0, analysis.FAIL: 1, analysis.INCONCLUSIVE: 3}
-# Attempts to measure the rounds of all stages again without those that failed; and attempts after which nobody was to
-# blame, in one stage. Each may take as long as a rank may be silent.
+# Most repeats after failures, over all stages; and most repeats of one stage that blame no node. Each may take as
+# long as a rank may be silent.
 MOST_REPEATS, MOST_FRUITLESS = 8, 3
 # What befell a node, in words; the text of the failure numbers ranks as they were in that launch.
 FAILED = {
@@ -215,7 +215,7 @@ class _Fleet:
             for groups in rounds
         ]
         self._coordinator.choose(members)
-        planned = plan.of_cases(self._settings, self.machine, self._seed, f"gate-{stage}", cases)
+        planned = plan.plan_cases(self._settings, self.machine, self._seed, f"gate-{stage}", cases)
         facts: Json = {"argv": self._argv, "overrides": [], "collbench": __version__}
         path = folders.create(RESULTS, planned, self._raw, facts)
         if self.folder == Path():

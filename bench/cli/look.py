@@ -6,13 +6,12 @@ Each imports what it needs when it is called: `list` loads neither numpy nor a p
 import dataclasses
 import json
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from bench.catalog.packages import PACKAGES
-from bench.cli.app import PLOTS, RESULTS, RunName
+from bench.cli.app import RESULTS, RunName
 from bench.cli.output import analyzed, conclude, show, show_hanging
 from bench.cli.terminal import say
 from bench.model.deferred import Deferred
@@ -43,55 +42,21 @@ else:  # typer takes the values of an option from an enum
 RUNS = Listing("runs")
 
 
-class Style(StrEnum):
-    """What pictures are for."""
-
-    SCREEN = "screen"
-    PAPER = "paper"
-
-
 def report(
-    runs: Annotated[
-        list[str] | None, typer.Argument(help="A run: its folder or name; the newest if left out.", metavar="RUN")
-    ] = None,
+    run: RunName = None,
     format: Annotated[Format | None, typer.Option(help="Print only this, for programs.")] = None,  # noqa: A002
-    output: Annotated[
-        Path | None, typer.Option(help="Folder for the report, in place of the run's own.", metavar="FOLDER")
-    ] = None,
-    plots: Annotated[
-        bool | None, typer.Option("--plots/--no-plots", help="Draw the pictures (default), below plots/.")
-    ] = None,
-    curves: Annotated[bool, typer.Option("--curves", help="Only draw several runs together: RUN RUN...")] = False,
-    style: Annotated[
-        Style, typer.Option(help="paper: pictures also as PDF, as wide as a column, without titles.")
-    ] = Style.SCREEN,
+    plots: Annotated[bool, typer.Option(help="Draw the pictures, below plots/. With --format none is drawn.")] = True,
 ) -> None:
     """Without --format it also writes summary.csv, report.md and report.html.
 
     They are written into the run's folder if that lies in results/ here, else beside its pictures in plots/.
     """
-    if format is not None and output is not None:
-        raise BenchError("report: --format prints, --output writes files: give one of them")
-    if format is not None and (plots or curves or style is Style.PAPER):
-        raise BenchError("report: --format prints, --plots, --curves and --style draw: give one of them")
-    if style is Style.PAPER and plots is False:
-        raise BenchError("report: --style paper draws, --no-plots does not: give one of them")
-    names = runs or []
-    if curves:
-        if len(names) < 2 or plots is False or output is not None:
-            raise BenchError("report --curves: name two runs or more, without --no-plots and --output")
-        _draw_curves(names, style is Style.PAPER)
-        return
-    if len(names) > 1:
-        raise BenchError(f"report takes one run, but {len(names)} were named; one picture of several: --curves")
-    path = folders.find(RESULTS, names[0] if names else None)
+    path = folders.find(RESULTS, run)
     if folders.has_sides(path):
         from bench.cli.comparison import ComparisonFormat, compare_sides, conclude_sides, print_comparison
 
         if format is None:
-            if style is Style.PAPER:
-                raise BenchError(f"report --style paper: of two sides, name one of them: {path.name}:a")
-            conclude_sides(path, plots is not False)
+            conclude_sides(path, plots)
         elif format in {*ComparisonFormat}:
             print_comparison(compare_sides(path), path, ComparisonFormat(format))
         else:
@@ -100,27 +65,9 @@ def report(
     result = folders.read(path)
     analysis = analyzed(result)
     if format is None:
-        conclude(result, analysis, plots is not False, output, paper=style is Style.PAPER)
+        conclude(result, analysis, plots)
     else:
         say(FORMATS[format](result, analysis).rstrip("\n"))
-
-
-def _draw_curves(names: list[str], paper: bool) -> None:
-    """Draw times and bandwidths of several runs together, and print the paths of the pictures."""
-    from bench.report import plots
-
-    paths = [folders.find(RESULTS, name) for name in names]
-    for path in paths:
-        if folders.has_sides(path):
-            raise BenchError(f"report --curves: {path.name} has two sides: name one of them, {path.name}:a")
-    analyses = {run.name: analyzed(run) for run in map(folders.read, paths)}
-    if len(analyses) < len(names):
-        raise BenchError(f"report --curves: two of these runs have one name: {', '.join(names)}")
-    ends = [name.replace(":", "-") for name in analyses]
-    pictures = plots.draw_curves(analyses, PLOTS / f"{ends[0]}-to-{ends[-1]}", paper)
-    if not pictures:
-        raise UnmeasurableError("nothing to draw: these runs have no time of an operation with a size")
-    show("\n".join(map(str, pictures)))
 
 
 class DiagnosisFormat(StrEnum):

@@ -55,7 +55,6 @@ def conclude(
     output: Path | None = None,
     quiet: bool = False,
     tables: bool = True,
-    paper: bool = False,
 ) -> None:
     """Print the tables of a run, write its report, then print caveats and answer. quiet: print one line.
 
@@ -66,17 +65,15 @@ def conclude(
     head, ending = document.terminal(run, analysis)
     if tables and not quiet:
         show(f"{head}\n")
-    written = write_report(run, analysis, plots, output, paper)
+    written = write_report(run, analysis, plots, output)
     show(document.brief(run, analysis) if quiet else "\n".join([*written, "", ending]).rstrip(), quiet)
 
 
-def write_report(
-    run: Run, analysis: Analysis, plots: bool, output: Path | None = None, paper: bool = False
-) -> list[str]:
+def write_report(run: Run, analysis: Analysis, plots: bool, output: Path | None = None) -> list[str]:
     """Write the documents, with pictures if `plots` or if some exist. Returns the paths of what was written.
 
     A run in a folder that `run --output` named has its documents and pictures there. output: the folder of the
-    documents; that of `documents_at` if None. paper: pictures are drawn as PDF, too.
+    documents; that of `documents_at` if None.
     """
     from bench.report import document  # here: it loads what writes tables
 
@@ -84,7 +81,7 @@ def write_report(
     # A side of a run has a name with a colon, which is no name for a folder everywhere.
     name = run.name.replace(":", "-") if "side" in run.manifest else run.path.resolve().name
     pictures_at = run.path / "plots" if chosen else PLOTS / name
-    pictures = catalogue.draw(run, analysis, pictures_at, paper) if plots else catalogue.drawn(pictures_at)
+    pictures = catalogue.draw(run, analysis, pictures_at) if plots else catalogue.drawn(pictures_at)
     folder = output or (run.path if chosen else documents_at(run.path))
     folders.make_folder(folder)
     written = document.documents(run, analysis, pictures, pictures_at, folder)

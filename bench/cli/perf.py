@@ -1,7 +1,7 @@
 """The verb `perf`: the flags of nccl-tests in, its columns out, line by line while it measures; the run is kept.
 
 What the flags mean is in `bench/config/nccl_tests_flags.py`, the columns are in `bench/report/nccl_tests.py`. Flags
-that are not honoured are accepted and answered in a comment above the table, but --help does not list them.
+that are not honoured are accepted and named in a comment above the table, but --help does not list them.
 """
 
 import functools
@@ -43,7 +43,7 @@ def with_flags(function: Callable[..., Any]) -> Callable[..., Any]:
             *(f"--{long}" for long in flag.names),
             metavar=flag.value,
             help=flag.help,
-            hidden=bool(flag.instead),
+            hidden=not flag.help,
             rich_help_panel=PANEL,
         )
         kind = Annotated[str | None, option]

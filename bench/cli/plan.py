@@ -20,24 +20,17 @@ from bench.config.models import Config
 from bench.machine import host
 from bench.model.errors import BenchError, UnmeasurableError
 from bench.model.records import Machine
-from bench.model.units import parse_share
 from bench.planning import plan as planning
 from bench.report import listings
 from bench.report.launch_files import JobSpec, JobVerb, LauncherName, launch_file
-from bench.store import folders, ledger
+from bench.store import ledger
 
 
 def plan(
     config: Annotated[
-        Path | None, typer.Argument(help="A YAML file, or the name of one that comes along: gloo.", metavar="CONFIG")
-    ] = None,
+        Path, typer.Argument(help="A YAML file, or the name of one that comes along: gloo.", metavar="CONFIG")
+    ],
     sets: Sets = [],  # noqa: B006 - typer reads the default
-    pilot: Annotated[
-        str | None, typer.Option("--from", help="A run: print what such a run needs for --precision.", metavar="RUN")
-    ] = None,
-    precision: Annotated[
-        str, typer.Option(help="With --from: wanted half-width of the intervals.", metavar="SHARE")
-    ] = "5%",
     launcher: Annotated[
         LauncherName | None, typer.Option(help="Print the file that starts the run on several hosts with this one.")
     ] = None,
@@ -50,13 +43,7 @@ def plan(
     ] = None,
     verb: Annotated[JobVerb, typer.Option(help="With --launcher: what the job is to do.")] = JobVerb.RUN,
 ) -> int:
-    """With --from RUN: how many launches and iterations a run like that one needs."""
-    if pilot is not None:
-        if config is not None:
-            raise BenchError("plan: give a configuration or --from RUN, not both")
-        return _needs(pilot, precision)
-    if config is None:
-        raise BenchError("plan: give a configuration (plan gloo) or --from RUN")
+    """With --launcher it prints a job file instead, to be started on several hosts."""
     if launcher is not None:
         say(launch_file_for(config, sets, launcher, nodes or USUAL_NODES, ranks_per_node, verb), nl=False)
         return 0
@@ -81,25 +68,6 @@ def plan(
     reason = planning.unmeasurable_reason(expanded)
     if reason is not None:
         raise UnmeasurableError(f"{asked.name}: nothing can be measured here: {reason}")
-    return 0
-
-
-def _needs(name: str, precision: str) -> int:
-    """Print how many launches and iterations a run like this one needs."""
-    # Imported here: it loads pandas and scipy, which the rest of this verb does not need.
-    from bench.analyze.noise import needs
-    from bench.analyze.summaries import summarize
-    from bench.report import findings
-
-    try:
-        wanted = parse_share(precision)
-    except ValueError as error:
-        raise BenchError(f"--precision: {error}") from None
-    if wanted == 0:
-        raise BenchError(f"--precision {precision}: no number of launches reaches it; write more than 0, such as 5%")
-    path = folders.find(RESULTS, name)
-    run = folders.read(path)
-    show(findings.needs(*needs(run, summarize(run), wanted), wanted))
     return 0
 
 

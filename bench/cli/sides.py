@@ -23,7 +23,7 @@ from bench.launch.side_process import SideProcess
 from bench.launch.turns import Measuring, Turn, Turns, drive
 from bench.machine import host
 from bench.model.errors import BenchError
-from bench.model.records import Json, Plan, Samples, Side
+from bench.model.records import AbState, Json, Plan, Samples, Side
 from bench.planning import plan as planning
 from bench.report.labels import label
 from bench.report.progress import PairProgress
@@ -67,9 +67,9 @@ class _TwoSides:
     def complete(self, side: str, number: int) -> bool:
         """Whether all of a launch has been measured."""
         plan = one_launch(self.plans[side], number)
-        return bool(plan.order) and planning.done(plan, self.of_launch(side, number)) is None
+        return bool(plan.order) and planning.done(plan, self.launch_samples(side, number)) is None
 
-    def of_launch(self, side: str, number: int) -> list[Samples]:
+    def launch_samples(self, side: str, number: int) -> list[Samples]:
         """The samples of one launch of a side."""
         return [samples for samples in self.samples[side] if samples.launch == number]
 
@@ -92,22 +92,19 @@ def check_in_job(sides: Mapping[str, Side]) -> None:
 
 def measure_sides(path: Path, coordinator: "Coordinator | None" = None, quiet: bool = False) -> None:
     """Measure pairs until `analyze.pairs.why_end` says to end or the budget is spent; writes why into the manifest."""
-    manifest = folders.read_manifest(path)
-    asked, sides = manifest["ab"], folders.read_sides(path)
+    state, sides = folders.read_ab(path), folders.read_sides(path)
     with Journal(path) as journal, contextlib.ExitStack() as stack:
         measured = _read(path)
-        if asked.get("ended") and not measured.incomplete():
+        if state.ended and not measured.incomplete():
             return
         measure, facts = stack.enter_context(_measuring(path, measured, sides, coordinator))
         sessions = [session for side in SIDES for session in measured.environments[side]]
         records = stack.enter_context(recorded_sides(path, sessions, facts))
-        progress = stack.enter_context(
-            PairProgress(Console(stderr=True, quiet=quiet), asked["budget_s"], asked["spent_s"])
-        )
+        progress = stack.enter_context(PairProgress(Console(stderr=True, quiet=quiet), state.budget_s, state.spent_s))
 
         def measure_launch(side: str, number: int, turns: Turns) -> Measuring[None]:
             def keep(line: bytes) -> None:
-                journal.append(folders.of_side(line, side))
+                journal.append(folders.with_side(line, side))
                 samples = encoding.samples_from_line(line)
                 measured.add(side, samples)
                 if samples.failure is not None:
@@ -117,24 +114,24 @@ def measure_sides(path: Path, coordinator: "Coordinator | None" = None, quiet: b
             turns.end(side)
 
         def measure_pair(missing: Sequence[str], number: int) -> None:
-            for together in [missing] if asked["alternate"] is None else [[side] for side in missing]:
-                turns = Turns(together, f"{asked['seed']}/{number}")
+            for together in [missing] if state.alternate is None else [[side] for side in missing]:
+                turns = Turns(together, f"{state.seed}/{number}")
                 drive(*(measure_launch(side, number, turns) for side in together))
 
-        began = time.monotonic() - asked["spent_s"]
+        began = time.monotonic() - state.spent_s
         try:
-            for number, missing in measured.incomplete().items() if asked.get("ended") else ():
+            for number, missing in measured.incomplete().items() if state.ended else ():
                 measure_pair(missing, number)  # what was lost; that it has ended stands
-            asked["ended"] = asked.get("ended") or _until_decided(path, measured, asked, measure_pair, began, progress)
+            state.ended = state.ended or _until_decided(path, measured, state, measure_pair, began, progress)
         finally:
-            asked["spent_s"] = round(time.monotonic() - began, 2)
-            folders.update_manifest(path, ab=asked)
+            state.spent_s = round(time.monotonic() - began, 2)
+            folders.write_ab(path, state)
 
 
 def _until_decided(
     path: Path,
     measured: _TwoSides,
-    asked: Json,
+    state: AbState,
     measure_pair: Callable[[Sequence[str], int], None],
     began: float,
     progress: PairProgress,
@@ -147,17 +144,17 @@ def _until_decided(
 
     def look(share: float) -> str | None:
         """Look at the pairs made so far, when this share of the budget is spent; returns why to end."""
-        asked["looks"] = [look for look in asked["looks"] if look[0] < made] + [[made, round(min(share, 1.0), 4)]]
-        folders.update_manifest(path, ab=asked)
-        judged = pairs.look(measured.cases(), asked["looks"], asked["min_change"])
+        state.looks = [look for look in state.looks if look[0] < made] + [(made, round(min(share, 1.0), 4))]
+        folders.write_ab(path, state)
+        judged = pairs.look(measured.cases(), state.looks, state.min_change)
         progress.show_look(judged.whole, [judgement.verdict for judgement in judged.judgements.values()], made)
-        return pairs.why_end(judged, made, asked["each"])
+        return pairs.why_end(judged, made, state.each)
 
-    made, latest_s, budget_s = 0, 0.0, asked["budget_s"]
-    looked = max((count for count, _ in asked["looks"]), default=0)
+    made, latest_s, budget_s = 0, 0.0, state.budget_s
+    looked = max((count for count, _ in state.looks), default=0)
     for number in range(1, pairs.LOOKS[-1] + 1):
         order = list(SIDES)
-        random.Random(f"{asked['seed']}/{number}").shuffle(order)
+        random.Random(f"{state.seed}/{number}").shuffle(order)
         missing = [side for side in order if not measured.complete(side, number)]
         spent = time.monotonic() - began
         if missing and made and spent + latest_s > budget_s:
@@ -216,7 +213,7 @@ def _measuring(
         ) -> Measuring[None]:
             if side in processes:
                 return processes[side].measure(number, append, launched, turn)
-            plan, done = one_launch(measured.plans[side], number), measured.of_launch(side, number)
+            plan, done = one_launch(measured.plans[side], number), measured.launch_samples(side, number)
             starter = replace(coordinator.launcher, variables=sides[side].variables) if coordinator else launcher
             assert starter is not None  # noqa: S101 - some side has no process of its own
             log, probe = path / folders.LOG, number == 1

@@ -32,18 +32,13 @@ MOST_CHARACTERS = 60
 # Words of the YAML library that do not say what to change → words that do. The first that is found holds.
 BETTER_WORDS = (
     (r"character '\\t'", "a tab stands here; indent with spaces"),
-    (r"character '(.)' that cannot start", r"a value cannot begin with \1; write it in quotes"),
     (r"mapping values are not allowed", "a colon is not expected here; indent the keys of a section alike, and write a "
      "value with ': ' in quotes"),
     (r"could not find expected ':'", "a colon is missing; write key: value, or '- value' in a list"),
     (r"expected ',' or '([]}])'", r"a comma or \1 is missing here"),
     (r"expected <block end>", "this line does not fit those above; indent the keys of a section alike"),
     (r"found unexpected (end of stream|document sep)", "this quote is not closed"),
-    (r"found unknown escape character '(.)'", r"\\\1 means nothing between double quotes; use single quotes"),
-    (r"found another document|expected '<document start>'", "something follows the end of the values"),
     (r"found duplicate key (\S+)", r"key \1 is there twice; keep one of them"),
-    (r"expected the node content", "a value is missing here"),
-    (r"undefined alias|scanning an (alias|anchor)", "write a value that begins with & or * in quotes"),
 )  # fmt: skip
 
 Part = str | int

@@ -48,7 +48,7 @@ from bench.config.fields import (
     problem_at,
     validate,
 )
-from bench.config.section import SECTIONS, Section
+from bench.config.section import SECTIONS, PackageSection
 from bench.model.records import OPTIONS
 
 Content = TypeVar("Content", bound=Strict)
@@ -419,7 +419,7 @@ class CoreConfig(Strict):
         return self
 
     @property
-    def _sections(self) -> list[Section]:
+    def _sections(self) -> list[PackageSection]:
         """The sections that the file has."""
         return [section for section in SECTIONS if getattr(self, section.name) is not None]
 

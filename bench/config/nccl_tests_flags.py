@@ -1,7 +1,8 @@
 """Translate flags of nccl-tests into a YAML configuration.
 
 In: flags as they were typed (letter → text), the operation and the backend. Out: the text of a configuration, which
-`config` reads like any file, with a comment for each flag that is honoured in another way or not at all. Raises
+`config` reads like any file, with a comment for each flag that is honoured in another way, and one that names those
+that are not honoured. Raises
 ConfigError, one line, for an invalid value. Prints nothing, does not look at the machine and does not parse the command
 line: it only has the table of flags.
 
@@ -27,7 +28,7 @@ from bench.catalog.nccl_tests_names import (
     SPREAD,
     UNEVEN_TEST,
 )
-from bench.catalog.operations import CALLS, OPERATIONS
+from bench.catalog.operations import CALLS, OPERATIONS, PLACES
 from bench.config import documents
 from bench.config.names import allowed
 from bench.model.errors import ConfigError
@@ -47,14 +48,13 @@ DEFAULT_SIZE, DEFAULT_STEP, DEFAULT_ITERS = "32M", "1M", 20
 class Flag:
     """One flag of nccl-tests. names: its long forms.
 
-    instead: what CollBench does if it does not honour the flag; "" if it does. off: the value that switches it off.
+    help: what it does here; "" if CollBench does not honour it. off: the value that switches it off.
     """
 
     letter: str
     names: tuple[str, ...]
     value: str
-    help: str
-    instead: str = ""
+    help: str = ""
     off: str = ""
 
 
@@ -76,27 +76,27 @@ FLAGS = (
     Flag("R", ("local_register",), "0|1|2", "1: registered memory, 2: symmetric"),
     Flag("O", ("out_of_place",), "0|1", "0: in place only, 1: out of place only (both)"),
     Flag("T", ("timeout",), "SECONDS", "a silent rank is a hang after so long (60)"),
-    Flag("c", ("check",), "N", "", "every result is verified, before the first and after the last timed call"),
-    Flag("a", ("average",), "0|1|2|3", "", "ranks are never averaged: a time is the maximum over them", "3"),
-    Flag("m", ("agg_iters",), "N", "", "calls are not grouped: each of them stands by itself", "1"),
-    Flag("p", ("parallel_init",), "0|1", "", "each rank is a process of its own and joins by itself", "0"),
-    Flag("C", ("report_cputime",), "0|1", "", "the time to issue a call is not reported alone", "0"),
-    Flag("y", ("stream_null", "memory_type"), "X", "", "streams and memory are those that torch uses", "0"),
-    Flag("s", ("memory",), "X", "", "memory is what torch allocates"),
-    Flag("u", ("cumask", "unalign"), "X", "", "buffers are aligned, and no compute units are masked", "0"),
-    Flag("x", ("cta_policy",), "N", "", "say it with --set env.NCCL_CTA_POLICY=[N]"),
-    Flag("D", ("device_implementation",), "N", "", "kernels that nccl-tests brings along are not measured", "0"),
-    Flag("V", ("device_cta_count",), "N", "", "kernels that nccl-tests brings along are not measured"),
-    Flag("J", ("output_file",), "FILE", "", "write it afterwards: report --format json > FILE (or csv, nccl-tests)"),
-    Flag("S", ("report_timestamps",), "0|1", "", "every time stamp is kept anyway, in samples.jsonl", "0"),
-    Flag("I", ("per_iter_timing",), "0|1", "", "every iteration is kept anyway, in samples.jsonl", "0"),
-    Flag("K", ("per_iter_skip",), "N", "", "no timed call is left out of a statistic; -w has more before them", "0"),
-    Flag("M", ("memory_report",), "0|1", "", "the peak memory of each rank is kept anyway, in samples.jsonl", "0"),
-    Flag("F", ("cache_flush",), "N", "", "--set buffers=flush for cold caches, report --format csv for a file", "0"),
-    Flag("E", ("rotating_tensor",), "0|1", "", "buffers rotate anyway (buffers: rotate)"),
-    Flag("q", ("delay_inout_place",), "N", "", "in place and out of place take turns, block by block"),
-    Flag("Z", ("output_format",), "X", "", "write a file afterwards: report --format csv > FILE"),
-    Flag("A", ("output_algo_proto_channels",), "0|1", "", "NCCL tells it with --set env.NCCL_DEBUG=[INFO]", "0"),
+    Flag("c", ("check",), "N"),
+    Flag("a", ("average",), "0|1|2|3", off="3"),
+    Flag("m", ("agg_iters",), "N", off="1"),
+    Flag("p", ("parallel_init",), "0|1", off="0"),
+    Flag("C", ("report_cputime",), "0|1", off="0"),
+    Flag("y", ("stream_null", "memory_type"), "X", off="0"),
+    Flag("s", ("memory",), "X"),
+    Flag("u", ("cumask", "unalign"), "X", off="0"),
+    Flag("x", ("cta_policy",), "N"),
+    Flag("D", ("device_implementation",), "N", off="0"),
+    Flag("V", ("device_cta_count",), "N"),
+    Flag("J", ("output_file",), "FILE"),
+    Flag("S", ("report_timestamps",), "0|1", off="0"),
+    Flag("I", ("per_iter_timing",), "0|1", off="0"),
+    Flag("K", ("per_iter_skip",), "N", off="0"),
+    Flag("M", ("memory_report",), "0|1", off="0"),
+    Flag("F", ("cache_flush",), "N", off="0"),
+    Flag("E", ("rotating_tensor",), "0|1"),
+    Flag("q", ("delay_inout_place",), "N"),
+    Flag("Z", ("output_format",), "X"),
+    Flag("A", ("output_algo_proto_channels",), "0|1", off="0"),
 )  # fmt: skip
 
 
@@ -126,7 +126,7 @@ def translate(operation: str, flags: Mapping[str, str], backend: str = "nccl", p
         "launches": _number(flags, "N", 1),
         "operations": [op],
         "dtypes": _dtypes(flags, remarks),
-        **_of_the_operation(flags, op, remarks),
+        **_operation_settings(flags, op, remarks),
         **(_uneven(remarks) if test == UNEVEN_TEST else {}),
         "sizes": _sizes(flags),
         "placements": _placements(flags, op, backend, remarks),
@@ -136,10 +136,10 @@ def translate(operation: str, flags: Mapping[str, str], backend: str = "nccl", p
         settings["memory"] = ["symmetric" if _number(flags, "R", 0) > 1 else "registered"]
     if _number(flags, "T", 0, fewest=0):
         settings["timeout"] = f"{flags['T']}s"
-    for flag in FLAGS:
-        value = flags.get(flag.letter)
-        if flag.instead and value not in {None, flag.off}:
-            remarks.append(f"-{flag.letter} {value}: {flag.instead}")
+    ignored = [flag.letter for flag in FLAGS if not flag.help and flags.get(flag.letter) not in {None, flag.off}]
+    if ignored:
+        given = ", ".join(f"-{letter} {flags[letter]}" for letter in ignored)
+        remarks.append(f"not honoured: {given} (what is done instead: docs/operators.md)")
     typed = " ".join(f"-{letter} {value}" for letter, value in flags.items())
     head = [f"From the flags of nccl-tests: {typed}".rstrip(": "), *remarks]
     return "".join(f"# {' '.join(line.split())}\n" for line in head) + documents.dump(settings)
@@ -185,7 +185,7 @@ def _dtypes(flags: Mapping[str, str], remarks: list[str]) -> list[str]:
     return [DTYPES[name]]
 
 
-def _of_the_operation(flags: Mapping[str, str], op: str, remarks: list[str]) -> dict[str, Any]:
+def _operation_settings(flags: Mapping[str, str], op: str, remarks: list[str]) -> dict[str, Any]:
     """Reduce ops and roots, where the operation has them."""
     settings: dict[str, Any] = {}
     reduce_op, root = flags.get("o"), flags.get("r")
@@ -239,7 +239,7 @@ def _placements(flags: Mapping[str, str], op: str, backend: str, remarks: list[s
     able = [place for place in asked if whys[place] is None or place == OPERATIONS[op].placements[0]]
     for place in asked:
         if place not in able:
-            remarks.append(f"not {'in place' if place == 'in' else 'out of place'}: {whys[place]}")
+            remarks.append(f"not {PLACES[place]}: {whys[place]}")
     return able or asked
 
 

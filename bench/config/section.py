@@ -8,7 +8,7 @@ from bench.config.fields import Strict
 
 
 @dataclass(frozen=True)
-class Section:
+class PackageSection:
     """A section. name: its key. model: what it holds. about, example: for the documentation.
 
     operation: the one that it configures; needs: what that lacks without it, in words. cases: what it measures, in
@@ -24,4 +24,6 @@ class Section:
     cases: str
 
 
-SECTIONS: tuple[Section, ...] = tuple(package.section.value for package in PACKAGES if package.section is not None)
+SECTIONS: tuple[PackageSection, ...] = tuple(
+    package.section.value for package in PACKAGES if package.section is not None
+)

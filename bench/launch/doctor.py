@@ -15,7 +15,7 @@ from bench.launch.launcher import Launcher
 from bench.launch.sweep import Silent, sweep
 from bench.launch.turns import drive
 from bench.machine import environment, host
-from bench.model.records import NOT_AVAILABLE, Case, Json, Launch, Machine, Plan, Sampling, Settings
+from bench.model.records import LOAD_LIMIT, NOT_AVAILABLE, Case, Json, Launch, Machine, Plan, Sampling, Settings
 from bench.model.units import format_rounded_bytes, format_seconds
 from bench.store import encoding
 
@@ -25,8 +25,6 @@ FILES_A_RANK = 4
 FILES_ANYWAY = 64
 # If the limit of open files allows fewer ranks than this on one host, a note says so.
 RANKS_WANTED = 64
-# Load average a core up to which other work hardly takes time from the ranks.
-IDLE_ENOUGH = 0.25
 # Bytes of /dev/shm, where NCCL puts its buffers between ranks of one host; containers often get 64 MiB.
 SHARED_MEMORY_WANTED = 2**30
 
@@ -78,7 +76,7 @@ def examine(machine: Machine) -> Iterator[DoctorFinding]:
     yield DoctorFinding("ok", "cores", f"{cores} usable: up to {cores} CPU ranks run without fighting for a core")
     average = f"load average {load:.2f}"
     yield _either(
-        load / cores <= IDLE_ENOUGH,
+        load / cores <= LOAD_LIMIT,
         "load",
         f"{average}: idle enough",
         f"{average} on {cores} cores",

@@ -26,10 +26,9 @@ from pathlib import Path
 from bench.catalog.backends import BACKENDS
 from bench.launch import mpirun_placeholder
 from bench.launch.launcher import Launcher, RendezvousFolder
-from bench.launch.ranks import KILL_WAIT_S, RankJob, Ranks, Starter
+from bench.launch.ranks import KILL_WAIT_S, LaunchJob, RankJob, Ranks, Starter
 from bench.machine import environment, host, network
 from bench.model.errors import MpirunError, StoreError
-from bench.model.records import Job
 from bench.store import folders
 
 # More ranks than cores are allowed, and the report warns of them; binding would put several ranks on one core.
@@ -64,7 +63,7 @@ class MpiLauncher:
         folder, settings = self.launcher.folder(), ""
         with contextlib.ExitStack() as undo:  # undone from the last to the first
             undo.callback(shutil.rmtree, folder, ignore_errors=True)
-            if isinstance(job, Job):
+            if isinstance(job, LaunchJob):
                 settings = job.launch.cases[0].settings
                 undo.callback(_keep_output, folder / OUTPUT, Path(job.log))
             memory = str(undo.enter_context(RendezvousFolder(MEMORY)).folder) if MEMORY.is_dir() else ""
@@ -165,7 +164,7 @@ class ByBackend:
 
     def start(self, world_size: int, entry: str, job: RankJob) -> Ranks:
         """Start `world_size` ranks, each of which runs `entry(context, job)`; the job is a `records.Job`."""
-        assert isinstance(job, Job)  # noqa: S101 - nothing else tells of a backend
+        assert isinstance(job, LaunchJob)  # noqa: S101 - nothing else tells of a backend
         by_mpirun = BACKENDS[job.launch.backend].library == "mpi4py"
         starter: Starter = MpiLauncher(self._launcher) if by_mpirun else self._launcher
         return starter.start(world_size, entry, job)

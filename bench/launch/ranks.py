@@ -5,9 +5,9 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
-from bench.model.records import Json
+from bench.model.records import Json, Launch
 from bench.protocol.channel import Line
 
 # The function that ranks run for a `records.Job`.
@@ -111,6 +111,14 @@ class RankJob(Protocol):
 
     @property
     def log(self) -> str: ...
+
+
+@runtime_checkable
+class LaunchJob(RankJob, Protocol):
+    """The argument of ranks that measure a launch."""
+
+    @property
+    def launch(self) -> Launch: ...
 
 
 class Starter(Protocol):

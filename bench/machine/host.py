@@ -25,7 +25,7 @@ import psutil
 
 from bench import __version__
 from bench.machine import environment, gpus, network
-from bench.model.records import NOT_AVAILABLE, Json, Machine
+from bench.model.records import NOT_AVAILABLE, UNLIMITED, Json, Machine
 
 PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 ROOT = Path("/")
@@ -34,8 +34,6 @@ THREADS = Path("/proc/self/task")
 THREAD_NAMED_S = 5.0
 # Used where the kernel does not tell the size: that of many server CPUs' last-level cache.
 ASSUMED_CACHE_BYTES = 32 * 2**20
-# What a cgroup's cpu.max says where it sets no quota.
-UNLIMITED = "max"
 # Control groups of version 1 write a number near 2**63 where there is no limit of memory.
 UNLIMITED_BYTES = 2**60
 MPI_REMEDY = "make install-mpi (pip install .[mpi])"

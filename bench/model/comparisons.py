@@ -10,12 +10,36 @@ Everything is frozen. Units: seconds, bytes per second. Nothing here reads or co
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from bench.model.conclusions import Interval
 from bench.model.records import Case
 
+# Smallest relative change of a time that matters by default: a smaller one is rarely worth tracing.
+MIN_CHANGE = 0.05
 # Most further launches that are advised: beyond, measuring differently helps more than launching again.
 MOST_FURTHER_LAUNCHES = 200
+
+
+class ChangeVerdict(StrEnum):
+    """Whether a time changed (docs/method.md, "Comparing two runs")."""
+
+    SLOWER = "SLOWER"
+    FASTER = "FASTER"
+    SAME = "SAME"
+    INCONCLUSIVE = "INCONCLUSIVE"
+
+
+SLOWER, FASTER, SAME, INCONCLUSIVE = ChangeVerdict
+
+
+class CheckVerdict(StrEnum):
+    """Whether what was measured is good enough: a line of a table, or a node of a fleet. MISSING: not measured."""
+
+    PASS = "PASS"  # noqa: S105 - a verdict
+    FAIL = "FAIL"
+    INCONCLUSIVE = "INCONCLUSIVE"
+    MISSING = "MISSING"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +54,7 @@ class Judgement:
     """
 
     ratio: Interval
-    verdict: str
+    verdict: ChangeVerdict
     reason: str
     p: float | None = None
     level: float | None = None
@@ -76,7 +100,7 @@ class Change:
         return self.judgement.ratio
 
     @property
-    def verdict(self) -> str:
+    def verdict(self) -> ChangeVerdict:
         return self.judgement.verdict
 
     @property
@@ -121,7 +145,7 @@ class Comparison:
 
     before: str
     after: str
-    verdict: str
+    verdict: ChangeVerdict
     min_change: float
     changes: tuple[Change, ...]
     differences: tuple[tuple[str, str, str], ...] = ()
@@ -132,7 +156,7 @@ class Comparison:
     warnings: tuple[str, ...] = ()
     across: str | None = None
     whole: Judgement | None = None
-    fail_on: tuple[str, ...] = ("SLOWER",)
+    fail_on: tuple[ChangeVerdict, ...] = (ChangeVerdict.SLOWER,)
     undecided_fails: bool = False
     pairs: int = 0
     ratios: tuple[float, ...] = ()
@@ -149,7 +173,7 @@ class Comparison:
     @property
     def undecided(self) -> bool:
         """Whether a decision was asked for and there is none."""
-        return self.undecided_fails and self.verdict == "INCONCLUSIVE"
+        return self.undecided_fails and self.verdict == ChangeVerdict.INCONCLUSIVE
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +215,7 @@ class Check:
     expected: float
     tolerance: float
     measured: Interval | None
-    verdict: str
+    verdict: CheckVerdict
     note: str = ""
     source: str = ""
 
@@ -205,7 +229,7 @@ class CheckedTable:
     """
 
     checks: tuple[Check, ...]
-    verdict: str
+    verdict: CheckVerdict
     reason: str
     index: Interval | None = None
 
@@ -219,77 +243,20 @@ class NodeCheck:
     """
 
     node: int
-    verdict: str
+    verdict: CheckVerdict
     rate: Interval | None
     note: str
 
 
 @dataclass(frozen=True, slots=True)
-class GroupCheck:
-    """A group of nodes that is slow together: FAIL, or INCONCLUSIVE if chance could be the reason.
-
-    rate: as a share of that of other groups of its size; None if it could not be retested.
-    """
-
-    nodes: tuple[int, ...]
-    verdict: str
-    rate: Interval | None
-
-
-@dataclass(frozen=True, slots=True)
 class GateVerdict:
-    """Whether a fleet is good enough: FAIL if a node or a group fails, INCONCLUSIVE if one is or something broke.
+    """Whether a fleet is good enough: FAIL if a node fails, INCONCLUSIVE if one is or something broke.
 
     nodes: in order. remarks: sentences on what was not measured. broken: sentences on what failed meanwhile and could
     be ascribed to no node.
     """
 
-    verdict: str
+    verdict: CheckVerdict
     nodes: tuple[NodeCheck, ...]
-    groups: tuple[GroupCheck, ...]
     remarks: tuple[str, ...]
     broken: tuple[str, ...]
-
-
-# ── bits ─────────────────────────────────────────────────────────────────────────────────────────
-@dataclass(frozen=True, slots=True)
-class Differing:
-    """Two results of the same sum, or of the same data moved, compared bit by bit.
-
-    size_bytes: of the message; of two messages, of the smaller one. elements: that were compared, on all ranks.
-    differing: of these. furthest_ulp: the largest distance between two of them, in units in the last place. first: the
-    rank and the first element of its result that differ; None where all are equal. nearer: how many of the differing
-    elements are nearer to a sum of more precision in what the variation is compared with, and how many in the
-    variation; (0, 0) where there is no such sum. where: what was compared, in words, such as `launch 2 with launch 1`.
-    """
-
-    size_bytes: int
-    elements: int
-    differing: int
-    furthest_ulp: int
-    first: tuple[int, int] | None
-    nearer: tuple[int, int]
-    where: str
-
-    @property
-    def share(self) -> float:
-        return self.differing / self.elements if self.elements else 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class BitsRow:
-    """All comparisons of one operation, dtype, backend and world size under one variation.
-
-    moves: whether data are only moved, so that any difference is a defect. wrong: elements that arrived otherwise than
-    they were sent, on all ranks.
-    """
-
-    case: Case
-    variation: str
-    comparisons: tuple[Differing, ...]
-    moves: bool
-    wrong: int = 0
-
-    @property
-    def identical(self) -> bool:
-        return not any(comparison.differing for comparison in self.comparisons)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from bench.model.records import Case, Failure
@@ -22,25 +23,31 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 
-NO_INTERVAL = "none"
+class IntervalKind(StrEnum):
+    """What an interval is made from. NONE: a single number of another tool has no interval."""
+
+    OVER_LAUNCHES = "over launches"
+    WITHIN_RUN = "within-run"  # of one launch
+    NOISE_FLOOR = "stated noise floor"
+    OVER_RETESTS = "over retests"
+    NONE = "none"
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
     """A value and the interval around it.
 
-    kind: "over launches"; "within-run" for one launch; "stated noise floor"; or
-    NO_INTERVAL, as for a single number of another tool: low and high are then the value, and must not be shown.
+    Without an interval (`IntervalKind.NONE`), low and high are the value, and must not be shown.
     """
 
     value: float
     low: float
     high: float
-    kind: str
+    kind: IntervalKind
 
     @property
     def known(self) -> bool:
-        return self.kind != NO_INTERVAL
+        return self.kind != IntervalKind.NONE
 
     @property
     def relative_half_width(self) -> float:
@@ -176,36 +183,6 @@ class Bound:
     world_size: int
     name: str
     busbw: float
-
-
-@dataclass(frozen=True, slots=True)
-class Need:
-    """Launches, iterations in each launch, and seconds in all that a case needs to reach a precision.
-
-    A field is None where the pilot run does not show it, and then `note` says why.
-    """
-
-    case: Case
-    launches: int | None
-    iterations: int | None
-    seconds: float | None
-    note: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class NeedsInAll:
-    """Needs of all cases together, as far as they are known.
-
-    seconds: sum of the needs. launches, seconds_per_case: settings that suffice for every case, and uniform_s: what
-    they take; launches is None if none suffice, seconds_per_case if all are training steps. budget_s: value for the
-    setting `budget`, which gives further launches only to cases that need them.
-    """
-
-    seconds: float
-    launches: int | None
-    seconds_per_case: float | None
-    uniform_s: float
-    budget_s: float
 
 
 # ── findings ─────────────────────────────────────────────────────────────────────────────────────

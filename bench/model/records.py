@@ -30,6 +30,10 @@ Json = dict[str, Any]
 T = TypeVar("T")
 # Recorded in place of a fact that could not be read; the fact is never left out.
 NOT_AVAILABLE = "not available"
+# Load average a core up to which other work hardly takes time from the ranks.
+LOAD_LIMIT = 0.25
+# What a cgroup's cpu.max says where it sets no quota.
+UNLIMITED = "max"
 # Allowed names of a run, in letters of any alphabet: the name becomes a part of the names of folders.
 NAME_PATTERN = r"[^\W_][\w.-]{0,63}"
 
@@ -410,6 +414,25 @@ class Side:
     variables: dict[str, str]
     python: str | None
     text: str
+
+
+@dataclass(slots=True)
+class AbState:
+    """What `ab` was asked for, and how far it is; kept in the manifest after each look.
+
+    fail_on: what gives exit code 1, if it was said. alternate: why launches of A and B alternate; None where their
+    ranks take turns. looks: number of pairs, and share of the budget that was spent then. ended: why; None before.
+    """
+
+    min_change: float
+    budget_s: float
+    each: bool
+    fail_on: str | None
+    seed: int
+    alternate: str | None = None
+    spent_s: float = 0.0
+    looks: list[tuple[int, float]] = field(default_factory=list)
+    ended: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,7 +111,7 @@ def row_by_row(plan: Plan) -> Plan:
     return replace(plan, order=tuple(order), settings=replace(plan.settings, row_by_row=True))
 
 
-def of_cases(config: Config, machine: Machine, seed: int, name: str, cases: Sequence[Case]) -> Plan:
+def plan_cases(config: Config, machine: Machine, seed: int, name: str, cases: Sequence[Case]) -> Plan:
     """The plan of these cases, in this order, sampled as the configuration says; it has no budget.
 
     One launch has them all; a case that occurs again is measured in the next launch.

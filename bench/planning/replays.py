@@ -169,7 +169,7 @@ class _Builder:
         """
         reason = ""
         if self._recorded.world_size == self._world_size:
-            steps, stand_in, reason = self._of_each_rank()
+            steps, stand_in, reason = self._steps_of_ranks()
             for together in (True, False) if steps else ():
                 self._own = True
                 lists = [(step.recorded, self._made(_exchanges(step) if together else step)) for step in steps]
@@ -192,7 +192,7 @@ class _Builder:
         )
         return f"{text} ({reason})" if reason else text
 
-    def _of_each_rank(self) -> tuple[list[_Step], str, str]:
+    def _steps_of_ranks(self) -> tuple[list[_Step], str, str]:
         """The calls of each rank of the world, translated from another rank's where its own were not recorded.
 
         With what is to be said of it, and why there are none.
@@ -361,14 +361,14 @@ class _Builder:
         members = call.group or range(self._recorded.world_size or 0)
         ranks = {rank.rank: rank for rank in self._recorded.ranks}
 
-        def of_group(calls: Sequence[RecordedCall]) -> list[RecordedCall]:
+        def group_all_to_alls(calls: Sequence[RecordedCall]) -> list[RecordedCall]:
             return [other for other in calls if other.operation in ALL_TO_ALL and other.group == call.group]
 
         own = self._recorded.ranks[step.recorded].calls
-        nth = len(of_group(own[:place]))
+        nth = len(group_all_to_alls(own[:place]))
         rows = []
         for member in members:
-            others = of_group(ranks[member].calls) if member in ranks else []
+            others = group_all_to_alls(ranks[member].calls) if member in ranks else []
             other = others[nth] if nth < len(others) else None
             if other is None or not other.splits_in or other.sequence != call.sequence:
                 return None
@@ -443,11 +443,11 @@ def _contradiction(lists: Sequence[Made], world_size: int) -> str:
         for _, _, case in made:
             if rank not in _members(case):
                 return f"rank {rank} calls in a group that it is not in"
-    of_group: dict[tuple[int, ...], dict[int, list[Case]]] = defaultdict(lambda: defaultdict(list))
+    group_all_to_alls: dict[tuple[int, ...], dict[int, list[Case]]] = defaultdict(lambda: defaultdict(list))
     for rank, made in enumerate(lists):
         for _, _, case in made:
-            of_group[_members(case)][rank].append(case)
-    for members, by_rank in of_group.items():
+            group_all_to_alls[_members(case)][rank].append(case)
+    for members, by_rank in group_all_to_alls.items():
         first = by_rank[members[0]]
         for member in members:
             calls = by_rank[member]

@@ -8,25 +8,30 @@ from collections import Counter
 from collections.abc import Sequence
 
 from bench.model.comparisons import (
+    FASTER,
+    INCONCLUSIVE,
     MOST_FURTHER_LAUNCHES,
+    SAME,
+    SLOWER,
     Change,
     CheckedTable,
+    CheckVerdict,
     Comparison,
     ExposedChange,
     Judgement,
     Trend,
     Unpaired,
 )
-from bench.model.conclusions import Interval
+from bench.model.conclusions import Interval, IntervalKind
 from bench.model.records import NOT_AVAILABLE, case_order
 from bench.model.units import format_rate, format_ratio, format_seconds, format_share
 from bench.report import markdown
 from bench.report.labels import NOTHING, between, common_parts, counted, interval_text, label
 
 # Verdict of a case → a word for it, the gravest first.
-WORDS = {"SLOWER": "slower", "FASTER": "faster", "SAME": "same", "INCONCLUSIVE": "undecided"}
+WORDS = {SLOWER: "slower", FASTER: "faster", SAME: "same", INCONCLUSIVE: "undecided"}
 VERDICTS = (*WORDS,)
-CHECK_VERDICTS = ("FAIL", "MISSING", "INCONCLUSIVE", "PASS")
+CHECK_VERDICTS = (CheckVerdict.FAIL, CheckVerdict.MISSING, CheckVerdict.INCONCLUSIVE, CheckVerdict.PASS)
 TO_DECIDE = (
     "To decide: further launches on each side that bring a verdict with a probability of 80 %, if ratio and scatter "
     "stay as they are."
@@ -90,7 +95,7 @@ def headline(result: Comparison) -> str:
     index = result.whole or next((change for change in result.changes if len(result.changes) == 1), None)
     if index is None:
         parts = [f"{result.verdict}: {cases or 'no case has times on both sides'}"]
-    elif index.verdict == result.verdict and result.verdict in {"SLOWER", "FASTER"}:
+    elif index.verdict == result.verdict and result.verdict in {SLOWER, FASTER}:
         parts = [f"{result.verdict}{_by(index.ratio)}", cases]
     else:
         ends = between(*map(percent, (index.ratio.low, index.ratio.high)))
@@ -151,7 +156,7 @@ def _tables(changes: Sequence[Change]) -> list[str]:
         ratio = _ratio(change.ratio)
         p = NOTHING if change.p is None else f"{change.p:.2g}"
         rows.append([name, change.verdict, *times, ratio, _percent(change.level), p, _to_decide(change)])
-        if change.verdict in {"SLOWER", "FASTER"}:  # the interval shows the reason
+        if change.verdict in {SLOWER, FASTER}:  # the interval shows the reason
             where += [f"{name}: {change.where}"] if change.where else []
         elif change.reason:
             remarks.setdefault(change.reason, []).append(name)
@@ -166,9 +171,9 @@ def _tables(changes: Sequence[Change]) -> list[str]:
     headers = ["case", "verdict", "before", "after", "after / before", "level", "p", "to decide"]
     parts = [f"All: {common}"] if common else []
     parts.append(markdown.table(rows, headers, "llrrrrrr"))
-    if any(change.verdict == "INCONCLUSIVE" for change in changes):
+    if any(change.verdict == INCONCLUSIVE for change in changes):
         parts.append(TO_DECIDE)
-    undecided = [name for name, change in zip(short, changes, strict=True) if change.verdict == "INCONCLUSIVE"]
+    undecided = [name for name, change in zip(short, changes, strict=True) if change.verdict == INCONCLUSIVE]
     lines = []
     for text, names in remarks.items():
         which = f"{text}: {', '.join(names)}"
@@ -183,7 +188,7 @@ def _tables(changes: Sequence[Change]) -> list[str]:
 
 
 def _to_decide(change: Change) -> str:
-    if change.verdict != "INCONCLUSIVE" or change.ratio.kind != "over launches":
+    if change.verdict != INCONCLUSIVE or change.ratio.kind != IntervalKind.OVER_LAUNCHES:
         return NOTHING
     return str(change.further_launches or f"> {MOST_FURTHER_LAUNCHES}")
 
@@ -193,7 +198,7 @@ def direction(exposed: ExposedChange) -> str:
     if exposed.resolved:
         return "more" if exposed.difference.value > 0 else "less"
     kind = exposed.difference.kind
-    return "not resolved" if kind == "over launches" else f"not resolved, {kind}"
+    return "not resolved" if kind == IntervalKind.OVER_LAUNCHES else f"not resolved, {kind}"
 
 
 # ── many runs ────────────────────────────────────────────────────────────────────────────────────

@@ -85,7 +85,7 @@ def build(run: Run, analysis: Analysis, pictures: Sequence[Picture] = (), folder
         for title, members in groups:
             details += [*[f"**{title}**"] * (len(groups) > 1), case_details(members)]
     reasons = labels.by_reason(run.plan.skips)
-    skipped = [[str(len(cases)), labels.span(cases), markdown.cell(reason)] for reason, cases in reasons]
+    skipped = [[str(len(cases)), labels.in_one_line(cases), markdown.cell(reason)] for reason, cases in reasons]
     left_out = markdown.table(skipped, ["cases", "which", "why"], "rll")
     failed = {samples.case for samples in run.samples if samples.failure is not None}
     of_packages = [text for part in parts() for text in part.sections(analysis, failed)]
@@ -127,7 +127,7 @@ def _failed(run: Run) -> list[str]:
             launches.setdefault((samples.case, samples.failure), []).append(str(samples.launch))
     rows = [
         [
-            labels.span([case]),
+            labels.in_one_line([case]),
             ", ".join(numbers),
             failure.kind,
             NO_RANK if failure.rank is None else str(failure.rank),

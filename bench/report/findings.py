@@ -6,15 +6,13 @@ In: conclusions. Out: Markdown. Computes only shares and layout.
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from bench.model.comparisons import GateVerdict
+from bench.model.comparisons import CheckVerdict, GateVerdict
 from bench.model.conclusions import (
     Analysis,
     Diagnosis,
     Fit,
     GlooStalls,
     Interval,
-    Need,
-    NeedsInAll,
     RecordedJob,
     RecordedKind,
     RecordedTime,
@@ -26,7 +24,6 @@ from bench.report import markdown
 from bench.report.labels import (
     NOTHING,
     between,
-    common_parts,
     counted,
     dtype_words,
     family,
@@ -39,7 +36,6 @@ from bench.report.labels import (
 MOST_KINDS = 12
 # Cause and remedy of gloo's stalls.
 STUDY = "docs/studies/gloo-stalls.md"
-PASS = "PASS"  # noqa: S105 - a verdict
 # Nodes that passed and were never suspected are only counted beyond so many.
 SHOWN_NODES = 16
 CHOICES_EXPLAINED = (
@@ -142,44 +138,13 @@ def _models(fits: Sequence[Fit]) -> str:
     return markdown.table(rows, headers, "lrrrrrrl")
 
 
-def needs(needed: Sequence[Need], together: NeedsInAll | None, precision: float) -> str:
-    """The launches and iterations that a run like the pilot needs, for each case and for all together."""
-    common, short = common_parts([label(need.case) for need in needed])
-    rows = [
-        [
-            name,
-            str(need.launches) if need.launches else NOTHING,
-            str(need.iterations) if need.iterations else NOTHING,
-            format_seconds(need.seconds) if need.seconds else NOTHING,
-            need.note,
-        ]
-        for name, need in zip(short, needed, strict=True)
-    ]
-    table = markdown.table(rows, ["case", "launches", "iterations each", "takes", "note"], "lrrrl")
-    table = f"All: {common}\n\n{table}" if common else table
-    if together is None:
-        return table
-    uniform = ""
-    if together.launches is not None:
-        settings = f"launches: {together.launches}"
-        if together.seconds_per_case is not None:
-            time = format_seconds(together.seconds_per_case).replace(" ", "")
-            settings += f", sampling: {{seconds_per_case: {time}}}"
-        uniform = f"; with one setting for all ({settings}) {format_seconds(together.uniform_s)}"
-    return (
-        f"{table}\n\nFor ±{precision:.0%} over launches: {format_seconds(together.seconds)} if each case gets what it "
-        f"needs{uniform}.\n"
-        f"A budget spends where it is needed: budget: {format_seconds(together.budget_s).replace(' ', '')}"
-    )
-
-
 def stalls_sentence(stalls: GlooStalls) -> str:
     """What gloo's small calls wait for, and how much faster they are without; or that neither is so."""
     doubt = " Other programs used the cores meanwhile: calls wait for these, too." if stalls.disturbed else ""
-    return _of_stalls(stalls) + doubt
+    return _stalls_text(stalls) + doubt
 
 
-def _of_stalls(stalls: GlooStalls) -> str:
+def _stalls_text(stalls: GlooStalls) -> str:
     waiting, small = "", f"calls of up to {format_bytes(stalls.largest_bytes)}"
     if stalls.cases:
         ranks = " or ".join(map(str, sorted({case.world_size for case in stalls.cases})))
@@ -345,12 +310,12 @@ def gate_document(verdict: GateVerdict, names: Sequence[str]) -> str:
 
     names: of the nodes.
     """
-    odd = [check for check in verdict.nodes if check.verdict != PASS or check.note]
+    odd = [check for check in verdict.nodes if check.verdict != CheckVerdict.PASS or check.note]
     shown = list(verdict.nodes) if len(verdict.nodes) <= SHOWN_NODES else odd
     rows = [[names[check.node], check.verdict, _share(check.rate), check.note] for check in shown]
     counts = Counter(check.verdict for check in verdict.nodes)
     counted = ", ".join(f"{count} {word}" for word, count in counts.items())
-    failed = [names[check.node] for check in verdict.nodes if check.verdict == "FAIL"]
+    failed = [names[check.node] for check in verdict.nodes if check.verdict == CheckVerdict.FAIL]
     more = f" and {len(failed) - SHOWN_NODES} more" if len(failed) > SHOWN_NODES else ""
     named = f"{', '.join(failed[:SHOWN_NODES])}{more}; " if failed else ""
     lines = [f"{verdict.verdict}: {named}of {len(verdict.nodes)} nodes {counted}", ""]
@@ -359,10 +324,6 @@ def gate_document(verdict: GateVerdict, names: Sequence[str]) -> str:
         lines += [markdown.table(rows, headers, "llrl"), ""]
     if len(shown) < len(verdict.nodes):
         lines.append(f"and {len(verdict.nodes) - len(shown)} further nodes that passed")
-    for group in verdict.groups:
-        members = ", ".join(names[node] for node in group.nodes)
-        beside = f"{_share(group.rate)} of the rate of other groups of {len(group.nodes)}"
-        lines.append(f"{group.verdict}, slow together: {members}: {beside}")
     return "\n".join([*lines, *verdict.remarks, *(f"failed: {text}" for text in verdict.broken)]).rstrip()
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from bench.catalog.backends import BACKENDS
 from bench.catalog.dtypes import dtype_named
-from bench.catalog.operations import OPERATIONS, heaviest_bytes, placement, ranks_together, size_unit
+from bench.catalog.operations import OPERATIONS, PLACES, heaviest_bytes, placement, ranks_together, size_unit
 from bench.model.conclusions import Interval, Summary
 from bench.model.records import OPTIONS, Case, Option, Skip
 from bench.model.units import counted as counted
@@ -25,7 +25,6 @@ NOTHING = "-"
 SEPARATOR = " · "
 # Values of one kind in a line: more make the line longer than a terminal is wide.
 MOST_LISTED = 5
-PLACES = {"in": "in place", "out": "out of place"}
 # Options that an operation's titles name also at their default, and first. All others are named where they differ from
 # it: a case without one has another value.
 ALWAYS = ("reduce_op", "placement", "root", "metric", "buffers")
@@ -212,8 +211,6 @@ def without_usual(words: Words, op: str, must: dict[str, set[str]]) -> Words:
 def span(cases: Iterable[Case]) -> str:
     """Many cases in one line: every value that occurs in them, once; sizes as a range. For one case, its label."""
     several = list(cases)
-    if (part := part_of(several[0])) is not None:
-        return part.span(several)
     if len(several) == 1:
         return label(several[0])
     ranks = ", ".join(str(n) for n in sorted({case.world_size for case in several}))
@@ -221,6 +218,12 @@ def span(cases: Iterable[Case]) -> str:
     ends = dict.fromkeys(size_text(size) for size in [*sizes[:1], *sizes[-1:]])
     parts = [_listed(case.op for case in several), _listed(case.backend for case in several), *variety(several)]
     return SEPARATOR.join([*parts, f"{ranks} rank{'' if ranks == '1' else 's'}", *([" – ".join(ends)] if ends else [])])
+
+
+def in_one_line(cases: Sequence[Case]) -> str:
+    """Many cases in one line, as their package writes them, or as `span` does."""
+    part = part_of(cases[0])
+    return part.span(cases) if part else span(cases)
 
 
 def variety(cases: Sequence[Case]) -> list[str]:

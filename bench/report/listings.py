@@ -12,7 +12,7 @@ from pathlib import Path
 
 from bench.catalog.backends import BACKENDS, unsupported_by_backend, unsupported_operation
 from bench.catalog.dtypes import DTYPES
-from bench.catalog.operations import OPERATIONS
+from bench.catalog.operations import OPERATIONS, PLACES
 from bench.catalog.variables import AT_START, NETWORKS, TUNING
 from bench.model.recorded_calls import CallList
 from bench.model.records import Case, Json, Machine, Plan
@@ -20,7 +20,7 @@ from bench.model.units import format_bytes, format_rate, format_rounded_bytes, f
 from bench.planning.footprint import bounded, buffer_bytes
 from bench.planning.plan import estimate_s
 from bench.report import labels, markdown
-from bench.report.labels import NOTHING, PLACES, counted, dtype_words, extras, ranks_text, variety
+from bench.report.labels import NOTHING, counted, dtype_words, extras, ranks_text, variety
 from bench.report.parts import parts
 
 # Bus factor at 4 ranks → its formula.
@@ -58,7 +58,7 @@ def plan(plan: Plan, machine: Machine) -> str:
     how = [total, *([count] if calls or not scenes else []), *(words for text in of_packages for words in text.how)]
     bound = "about" if s.iterations or not calls else "at most about"
     lines.append(f"{', '.join(how)}; seed {plan.settings.seed}")
-    lines.append(f"takes {bound} {format_seconds(estimate_s(plan))}{', and what computes on top' if scenes else ''}")
+    lines.append(f"takes {bound} {format_seconds(estimate_s(plan))}{', and the steps on top' if scenes else ''}")
     lines += [f"at {n} ranks at most {most} iterations are kept" for n, most in bounded(plan).items()]
     lines += [
         f"note: {note}" for note in [*labels.rounding(calls), *(note for text in of_packages for note in text.notes)]
@@ -78,7 +78,7 @@ def _skipped(plan: Plan) -> list[str]:
     reasons = labels.by_reason(plan.skips)
     lines = ["", f"{counted(len(plan.skips), 'case')} skipped:"]
     for reason, cases in reasons[:MOST_REASONS]:
-        lines.append(f"  {reason}: {f'{len(cases)} × ' if len(cases) > 1 else ''}{labels.span(cases)}")
+        lines.append(f"  {reason}: {f'{len(cases)} × ' if len(cases) > 1 else ''}{labels.in_one_line(cases)}")
     if len(reasons) > MOST_REASONS:
         lines.append(f"  and for {len(reasons) - MOST_REASONS} further reasons, which the run's report lists")
     return lines

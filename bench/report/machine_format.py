@@ -14,7 +14,16 @@ from dataclasses import asdict
 from typing import Any
 
 from bench.catalog.operations import OPERATIONS
-from bench.model.comparisons import Change, Check, CheckedTable, Comparison, Judgement, Trend
+from bench.model.comparisons import (
+    Change,
+    ChangeVerdict,
+    Check,
+    CheckedTable,
+    CheckVerdict,
+    Comparison,
+    Judgement,
+    Trend,
+)
 from bench.model.conclusions import Analysis, Interval, Summary
 from bench.model.records import OPTIONS, Case, Json, Run
 from bench.model.units import format_rate, format_seconds
@@ -358,7 +367,9 @@ def comparison_junit(result: Comparison) -> str:
         whole = f"{result.whole.verdict}: index over all cases, {judgement_text(result.whole)}"
         rows.insert(0, ("all", "the run as a whole", result.whole.verdict, whole))
     for where, name, verdict, sentence in rows:
-        kind = "failure" if verdict in result.fail_on else "skipped" if verdict == "INCONCLUSIVE" else "system-out"
+        kind = "skipped" if verdict == ChangeVerdict.INCONCLUSIVE else "system-out"
+        if verdict in result.fail_on:
+            kind = "failure"
         _add(suite, where, name, kind, sentence)
     for case in result.broken:
         _add(suite, _class(case.case), case.case.key, "error", f"measured before, failed after: {case.reason}")
@@ -395,9 +406,9 @@ def checks_junit(result: CheckedTable, run: str, failing: Collection[str]) -> st
         )
         wanted = f"{format_rate(check.expected)} GB/s less {check.tolerance * 100:g} %"
         text = f"{check.verdict}: busbw {busbw}, expected {wanted}" + (f"; {check.note}" if check.note else "")
-        kind = "system-out" if check.verdict == "PASS" else "skipped"
-        if check.verdict != "PASS" and check.verdict in failing:
-            kind = "error" if check.verdict == "MISSING" else "failure"
+        kind = "system-out" if check.verdict == CheckVerdict.PASS else "skipped"
+        if check.verdict != CheckVerdict.PASS and check.verdict in failing:
+            kind = "error" if check.verdict == CheckVerdict.MISSING else "failure"
         _add(suite, _class(check.case), check.case.key, kind, text)
     return _xml(suite)
 

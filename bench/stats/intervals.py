@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from bench.model.conclusions import NO_INTERVAL, Interval
+from bench.model.conclusions import Interval, IntervalKind
 
 Floats = NDArray[np.float64]
 
@@ -37,7 +37,7 @@ def within_launch(times_s: Floats, blocks: Sequence[int]) -> Interval:
         return without_interval(mean)
     variance = float(np.var(np.log(block_means(times_s, blocks)), ddof=1)) / len(blocks)
     factor = float(np.exp(_t_half_width(variance, len(blocks) - 1)))
-    return Interval(mean, mean / factor, mean * factor, "within-run")
+    return Interval(mean, mean / factor, mean * factor, IntervalKind.WITHIN_RUN)
 
 
 def block_means(times_s: Floats, blocks: Sequence[int]) -> Floats:
@@ -58,7 +58,7 @@ def launch_interval(means: Floats) -> Interval:
     logs = np.log(means)
     half = _t_half_width(float(np.var(logs, ddof=1)) / len(logs), len(logs) - 1)
     center = float(np.mean(logs))
-    return _from_logs(center, half, half, "over launches")
+    return _from_logs(center, half, half, IntervalKind.OVER_LAUNCHES)
 
 
 def mean_interval(values: Floats, variance: float, freedom: float) -> Interval:
@@ -67,12 +67,12 @@ def mean_interval(values: Floats, variance: float, freedom: float) -> Interval:
     variance, freedom: of one value, with its degrees of freedom, as `verdicts.moderated` gives them.
     """
     half, center = _t_half_width(variance / len(values), freedom), float(np.mean(values))
-    return Interval(center, center - half, center + half, "over launches")
+    return Interval(center, center - half, center + half, IntervalKind.OVER_LAUNCHES)
 
 
 def without_interval(value: float) -> Interval:
     """A value without an interval."""
-    return Interval(value, value, value, NO_INTERVAL)
+    return Interval(value, value, value, IntervalKind.NONE)
 
 
 def ratio_of_intervals(before: Interval, after: Interval) -> Interval:
@@ -85,7 +85,7 @@ def ratio_of_intervals(before: Interval, after: Interval) -> Interval:
     center = np.log(after.value / before.value)
     down = np.hypot(np.log(before.high / before.value), np.log(after.value / after.low))
     up = np.hypot(np.log(before.value / before.low), np.log(after.high / after.value))
-    return _from_logs(center, down, up, "within-run")
+    return _from_logs(center, down, up, IntervalKind.WITHIN_RUN)
 
 
 def difference_of_intervals(before: Interval, after: Interval) -> Interval:
@@ -98,7 +98,7 @@ def difference_of_intervals(before: Interval, after: Interval) -> Interval:
     down = float(np.hypot(before.high - before.value, after.value - after.low))
     up = float(np.hypot(before.value - before.low, after.high - after.value))
     center = after.value - before.value
-    return Interval(center, center - down, center + up, "within-run")
+    return Interval(center, center - down, center + up, IntervalKind.WITHIN_RUN)
 
 
 @functools.cache
@@ -111,7 +111,7 @@ def _t_half_width(variance: float, freedom: float) -> float:
     return float(student_quantile(freedom) * np.sqrt(variance))
 
 
-def _from_logs(center: float, down: float, up: float, kind: str) -> Interval:
+def _from_logs(center: float, down: float, up: float, kind: IntervalKind) -> Interval:
     return Interval(float(np.exp(center)), float(np.exp(center - down)), float(np.exp(center + up)), kind)
 
 

@@ -18,11 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import digamma, polygamma, stdtr, stdtrit
 
-from bench.model.comparisons import MOST_FURTHER_LAUNCHES, Judgement
-from bench.model.conclusions import Interval
+from bench.model.comparisons import FASTER, INCONCLUSIVE, MOST_FURTHER_LAUNCHES, SAME, SLOWER, ChangeVerdict, Judgement
+from bench.model.conclusions import Interval, IntervalKind
 from bench.stats.intervals import Floats, ratio_of_intervals
 
-SLOWER, FASTER, SAME, INCONCLUSIVE = "SLOWER", "FASTER", "SAME", "INCONCLUSIVE"
 # Share of comparisons that may name a change where nothing changed, by the tests' own assumptions. It is below the 5 %
 # that are promised: few launches that are not quite normal make it more (simulated, 3 cases: by a tenth to a half).
 ERROR_RATE = 0.03
@@ -181,7 +180,7 @@ def judge(estimates: Estimates, smallest: float, levels: Levels) -> list[Judgeme
     ratios = np.exp(np.clip(logs, -WIDEST_LOG, WIDEST_LOG)).T.tolist()
     return [
         Judgement(
-            ratio=Interval(value, low_end, high_end, "over launches"),
+            ratio=Interval(value, low_end, high_end, IntervalKind.OVER_LAUNCHES),
             verdict=verdict,
             reason=_reason(verdict, smallest, levels),
             p=p_of_case,
@@ -189,12 +188,12 @@ def judge(estimates: Estimates, smallest: float, levels: Levels) -> list[Judgeme
             further_launches=more or None,
         )
         for (value, low_end, high_end), verdict, p_of_case, more in zip(
-            ratios, verdicts.tolist(), p.tolist(), further, strict=True
+            ratios, map(ChangeVerdict, verdicts.tolist()), p.tolist(), further, strict=True
         )
     ]
 
 
-def _reason(verdict: str, smallest: float, levels: Levels) -> str:
+def _reason(verdict: ChangeVerdict, smallest: float, levels: Levels) -> str:
     """Why the tests give this verdict."""
     same = f"within ±{smallest * 100:g} % by two one-sided tests at {levels.same:.2g}"
     if verdict == INCONCLUSIVE:
@@ -223,7 +222,7 @@ def undecided(judgement: Judgement, reason: str) -> Judgement:
     return replace(judgement, verdict=INCONCLUSIVE, reason=reason)
 
 
-def of_run(verdicts: Sequence[str]) -> str:
+def gravest(verdicts: Sequence[ChangeVerdict]) -> ChangeVerdict:
     """One verdict for all: the gravest; SAME only if all are SAME."""
     for grave in (SLOWER, FASTER, INCONCLUSIVE):
         if grave in verdicts:
@@ -298,7 +297,7 @@ def differences(
         estimates = occasions_as_launches(estimates)
     half, _ = half_width(estimates, error_rate)
     ends = zip(*((estimates.difference + shift).tolist() for shift in (0, -half, half)), strict=True)
-    return [(Interval(value, low, high, "over launches"), low > 0 or high < 0) for value, low, high in ends]
+    return [(Interval(value, low, high, IntervalKind.OVER_LAUNCHES), low > 0 or high < 0) for value, low, high in ends]
 
 
 # ── one launch on a side ─────────────────────────────────────────────────────────────────────────
@@ -317,7 +316,7 @@ def by_noise_floor(before: Interval, after: Interval, smallest: float, floor: fl
         for side in (within.value / within.low, within.high / within.value)
     )
     center, limit = float(np.log(within.value)), float(np.log1p(smallest))
-    ratio = Interval(within.value, float(np.exp(center - down)), float(np.exp(center + up)), "stated noise floor")
+    ratio = Interval(within.value, float(np.exp(center - down)), float(np.exp(center + up)), IntervalKind.NOISE_FLOOR)
     verdict = INCONCLUSIVE
     if center - down > -limit and center + up < limit:
         verdict = SAME

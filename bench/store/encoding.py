@@ -22,6 +22,7 @@ from bench.catalog.operations import OPERATIONS
 from bench.model.recorded_calls import MOST_ELEMENTS, MOST_RANKS
 from bench.model.records import (
     OPTIONS,
+    AbState,
     Aggregate,
     Case,
     Failure,
@@ -127,6 +128,12 @@ def side_from_json(data: Json) -> Side:
     if side.python is not None and not side.python.startswith("/"):
         raise ValueError(f"python: {side.python!a} is no absolute path of an interpreter")
     return side
+
+
+def ab_from_json(data: Json) -> AbState:
+    """The state of `ab` in a manifest, as `dataclasses.asdict` wrote it; raises ValueError on anything else."""
+    state: AbState = _adapter(AbState).validate_python(data)
+    return state
 
 
 def prepare_to_gather(*kinds: Any) -> None:

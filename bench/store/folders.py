@@ -29,7 +29,7 @@ from typing import Any, BinaryIO, TypeVar
 
 from bench.model.errors import ForeignError, StoreError, damaged_json
 from bench.model.recorded_calls import CallList
-from bench.model.records import Json, Plan, Run, Samples, Side
+from bench.model.records import AbState, Json, Plan, Run, Samples, Side
 from bench.model.units import format_bytes
 from bench.store import locks
 from bench.store.locks import Owner
@@ -115,7 +115,7 @@ def create_sides(root: Path, plans: tuple[Plan, Plan], configs: tuple[bytes, byt
     return path
 
 
-def of_side(line: bytes, side: str) -> bytes:
+def with_side(line: bytes, side: str) -> bytes:
     """A line of samples.jsonl with its side."""
     return _start_of(side) + line[1:]
 
@@ -341,6 +341,19 @@ def read_sides(path: Path) -> dict[str, Side]:
         return {}
     with _naming_damage(f"{path / MANIFEST}: sides:"):
         return {side: encoding.side_from_json(sides[side]) for side in SIDES}
+
+
+def read_ab(path: Path) -> AbState:
+    """The state of `ab` in a run of two sides."""
+    from bench.store import encoding  # as above
+
+    with _naming_damage(f"{path / MANIFEST}: ab:"):
+        return encoding.ab_from_json(read_manifest(path).get("ab") or {})
+
+
+def write_ab(path: Path, state: AbState) -> None:
+    """Keep the state of `ab` in the manifest."""
+    update_manifest(path, ab=dataclasses.asdict(state))
 
 
 def read_manifest(path: Path) -> Json:

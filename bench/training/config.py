@@ -22,7 +22,7 @@ from bench.config.fields import (
     unknown_keys,
 )
 from bench.config.names import allowed
-from bench.config.section import Section
+from bench.config.section import PackageSection
 from bench.model.units import parse_link
 from bench.training.catalog.presets import EXAMPLE as SIZES
 from bench.training.catalog.presets import PRESETS, VOCABULARY, Preset, find, name_of
@@ -292,7 +292,7 @@ class TrainingSection(Strict):
     )
 
 
-SECTION = Section(
+SECTION = PackageSection(
     name="training",
     model=TrainingSection,
     about="Steps of training: what synchronising gradients costs. Docs: docs/training.md.",

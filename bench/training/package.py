@@ -5,6 +5,8 @@ from bench.catalog.package import Package, PictureKind, Verb
 from bench.model.deferred import Deferred
 from bench.training.model import PARTS, TRAINING_STEP
 
+# Loading these in each rank would cost two seconds.
+RANK_MODULES = ("torch._dynamo", "bench.training.rank.step")
 # A page shows one scenario, or a dozen strategies of it.
 MOST_PAGES = 12
 
@@ -24,7 +26,7 @@ TRAINING = Package(
             # Durations of the parts, then of the tail of each step.
             inner_stamps=lambda case: len(PARTS) + case.depth,
             rank=Deferred("training.rank.step:RANK_PART"),
-            rank_modules=("torch._dynamo", "bench.training.rank.step"),
+            rank_modules=RANK_MODULES,
         ),
     ),
     section=Deferred("training.config:SECTION"),

@@ -4,12 +4,10 @@ In: a run and its analysis. Out: PNG and SVG files. To add a picture: a line in 
 (run, analysis) → figures, one per page. matplotlib is loaded when something is drawn.
 """
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bench.catalog.package import PictureKind
 from bench.catalog.packages import PACKAGES
-from bench.model.comparisons import BitsRow
 from bench.model.conclusions import Analysis
 from bench.model.deferred import Deferred
 from bench.model.records import Run
@@ -30,11 +28,6 @@ PICTURES = (
     PictureKind("operations", "Time of each operation", "report.plots.operations:operations"),
     PictureKind("time", "Time against size", "report.plots.sizes:time_against_size"),
     PictureKind("bandwidth", "Bus bandwidth against size", "report.plots.sizes:bandwidth_against_size"),
-    PictureKind(
-        "bandwidth-linear",
-        "Bus bandwidth against size, on a linear axis",
-        "report.plots.sizes:bandwidth_on_a_linear_axis",
-    ),
     PictureKind("scaling", "Time against number of ranks", "report.plots.sizes:scaling"),
     PictureKind("ranks", "Arrival and duration of each rank", "report.plots.ranks_and_time:ranks"),
     PictureKind("matrix", "Rate between each two ranks", "report.plots.ranks_and_time:matrix", unfolded=True),
@@ -45,13 +38,13 @@ PICTURES = (
 )
 
 
-def draw(run: Run, analysis: Analysis, folder: Path, paper: bool = False) -> list[Picture]:
-    """Draw what the run has data for, as PNG and SVG; remove pages left from before. paper: also as PDF for papers."""
+def draw(run: Run, analysis: Analysis, folder: Path) -> list[Picture]:
+    """Draw what the run has data for, as PNG and SVG; remove pages left from before."""
     folder.mkdir(parents=True, exist_ok=True)
     of_calls = calls_only(run, analysis)
     for kind in PICTURES:
         shown = (run, analysis) if kind.of_package else of_calls
-        DRAW(kind.drawn_by, *shown, [folder / page for page in kind.pages], paper)
+        DRAW(kind.drawn_by, *shown, [folder / page for page in kind.pages])
     return drawn(folder)
 
 
@@ -59,26 +52,8 @@ def draw_recorded(analysis: Analysis, folder: Path) -> Path:
     """Draw where a recorded job's time in calls went, without a run; the picture's path."""
     folder.mkdir(parents=True, exist_ok=True)
     kind = next(kind for kind in PICTURES if kind.name == "recorded")
-    DRAW(kind.drawn_by, None, analysis, [folder / page for page in kind.pages], False)
+    DRAW(kind.drawn_by, None, analysis, [folder / page for page in kind.pages])
     return folder / f"{kind.name}.png"
-
-
-def draw_curves(runs: Mapping[str, Analysis], folder: Path, paper: bool) -> list[Path]:
-    """Draw times and bandwidths of several runs together; the paths of the pages. runs: name → analysis."""
-    folder.mkdir(parents=True, exist_ok=True)
-    pages = []
-    for name, function in (("curves-time", "curves_of_time"), ("curves-bandwidth", "curves_of_bandwidth")):
-        kind = PictureKind(name, name, f"report.plots.sizes:{function}")
-        DRAW(kind.drawn_by, runs, None, [folder / page for page in kind.pages], paper)
-        pages += [folder / f"{page}.png" for page in kind.pages]
-    return [page for page in pages if page.is_file()]
-
-
-def draw_bits(rows: Sequence[BitsRow], folder: Path) -> Path | None:
-    """Draw which share of elements differs, over size; None if all are the same bits."""
-    path = folder / "bits"
-    DRAW(Deferred("bits.plots:shares_of"), rows, None, [path], False)
-    return path.with_suffix(".png") if path.with_suffix(".png").is_file() else None
 
 
 def drawn(folder: Path) -> list[Picture]:

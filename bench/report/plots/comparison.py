@@ -19,7 +19,17 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullFormatter
 
-from bench.model.comparisons import Change, Comparison, ExposedChange, Judgement, Trend
+from bench.model.comparisons import (
+    FASTER,
+    INCONCLUSIVE,
+    SAME,
+    SLOWER,
+    Change,
+    Comparison,
+    ExposedChange,
+    Judgement,
+    Trend,
+)
 from bench.model.records import case_order
 from bench.report.comparison import VERDICTS, headline, in_order, percent
 from bench.report.labels import common_parts, label
@@ -28,10 +38,10 @@ from bench.report.plots.figures import COLOURS, STYLE, WIDE, WIDER, save, time_a
 GREY = "#666666"
 # Verdict → colour and marker. Triangles point to longer or shorter times.
 LOOKS = {
-    "SLOWER": (COLOURS[1], ">"),
-    "FASTER": (COLOURS[0], "<"),
-    "SAME": (COLOURS[2], "s"),
-    "INCONCLUSIVE": (GREY, "o"),
+    SLOWER: (COLOURS[1], ">"),
+    FASTER: (COLOURS[0], "<"),
+    SAME: (COLOURS[2], "s"),
+    INCONCLUSIVE: (GREY, "o"),
 }
 # The row of the run as a whole, and what the bars are.
 WHOLE = "the run as a whole (index)"
@@ -121,7 +131,7 @@ def _exposed_rows(axes: Axes, steps: Mapping[int, ExposedChange]) -> list[Line2D
     for y, exposed in steps.items():
         colour = GREY
         if exposed.resolved:
-            colour, _ = LOOKS["SLOWER" if exposed.difference.value > 0 else "FASTER"]
+            colour, _ = LOOKS[SLOWER if exposed.difference.value > 0 else FASTER]
         for interval, shift, face in ((exposed.before, 0.16, "white"), (exposed.after, -0.16, colour)):
             axes.plot([interval.low, interval.high], [y + shift] * 2, color=colour, linewidth=1.2)
             axes.plot([interval.value], [y + shift], "D", color=colour, markerfacecolor=face, markersize=5)
@@ -157,7 +167,7 @@ def ratio_rows(axes: Axes, changes: Sequence[Judgement], names: Sequence[str], m
     axes.axvline(1, color="black", linewidth=1)
     for y, change in enumerate(reversed(changes)):
         colour, marker = LOOKS[change.verdict]
-        decided, ratio = change.verdict != "INCONCLUSIVE", change.ratio
+        decided, ratio = change.verdict != INCONCLUSIVE, change.ratio
         width, line = (2, "-") if decided else (1, "--")
         axes.plot([ratio.low, ratio.high], [y, y], color=colour, linewidth=width, linestyle=line)
         face = colour if decided else "white"
@@ -200,7 +210,7 @@ def verdict_legend(figure: Figure, result: Comparison, left_out: int, *more: Lin
     handles: list[Line2D | Patch] = [*more]
     for verdict in VERDICTS:
         colour, marker = LOOKS[verdict]
-        face = "white" if verdict == "INCONCLUSIVE" else colour
+        face = "white" if verdict == INCONCLUSIVE else colour
         if verdict in present:
             handles.append(Line2D([], [], color=colour, marker=marker, markerfacecolor=face, label=verdict.lower()))
     handles.append(Patch(color="#000000", alpha=0.08, label=f"too small to matter (±{result.min_change * 100:g} %)"))

@@ -23,8 +23,6 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.container import Container
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.text import Text
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter
 
 from bench.catalog import metrics
@@ -81,10 +79,6 @@ MOST_SHARED = 2 * len(COLOURS)
 WIDE, WIDER, LETTERS_AN_INCH = 112, 128, 13
 # Inches: an entry of a legend without its text, and a letter of it.
 ENTRY, LETTER = 0.6, 0.075
-# Inches: the width of a column of a paper and of its text, the height of a picture in a column, a label of an axis, and
-# a line of a legend. Points of letters in a paper, and of those in legends elsewhere. Ratio of the sizes of markers.
-COLUMN, TEXT_WIDTH, COLUMN_HEIGHT, PAPER_LABEL, PAPER_LINE = 3.4, 7.0, 2.1, 0.5, 0.17
-PAPER_POINTS, LEGEND_POINTS, PAPER_MARKERS = 7, 8.5, 0.6
 # Inches: width of a single panel's figure, and its height without the legend.
 SINGLE = (8.5, 4.5)
 NO_BREAK = "\N{NO-BREAK SPACE}"
@@ -93,64 +87,23 @@ NUMBER_AND_UNIT = re.compile(r"(?<=\d) (?=[A-Za-zµ%])")
 
 
 # ── one figure ───────────────────────────────────────────────────────────────────────────────────
-def save(figure: Figure, path: Path, paper: bool = False) -> None:
-    """Save a figure as PNG and as SVG; for a paper also as PDF."""
+def save(figure: Figure, path: Path) -> None:
+    """Save a figure as PNG and as SVG."""
     figure.savefig(path.with_suffix(".png"))
     figure.set_layout_engine("none")  # laid out already; doing it again would take as long as drawing
     figure.savefig(path.with_suffix(".svg"))
-    if paper:
-        fit_to_paper(figure)
-        figure.savefig(path.with_suffix(".pdf"))
 
 
 def draw_pages(
-    drawn_by: Callable[[Any, Any], Sequence[Figure]], run: Any, analysis: Any, paths: Sequence[Path], paper: bool
+    drawn_by: Callable[[Any, Any], Sequence[Figure]], run: Any, analysis: Any, paths: Sequence[Path]
 ) -> None:
     """Draw the pages of a picture into the first of these paths (without suffix); remove files of earlier ones."""
     for path in paths:
-        for suffix in (".png", ".svg", ".pdf"):
+        for suffix in (".png", ".svg"):
             path.with_suffix(suffix).unlink(missing_ok=True)
     with rc_context(STYLE):
         for figure, path in zip(drawn_by(run, analysis), paths, strict=False):
-            save(figure, path, paper)
-
-
-def fit_to_paper(figure: Figure) -> None:
-    """Make a figure as wide as a column of a paper, or as its text if it has several axes or rows; without its title.
-
-    The legend goes above the axes, where the title was.
-    """
-    shown = [axes for axes in figure.axes if axes.get_visible()]
-    narrow = len(shown) == 1 and not isinstance(shown[0].yaxis.get_major_locator(), FixedLocator)
-    width = COLUMN if narrow else TEXT_WIDTH
-    if len(shown) == 1:
-        shown[0].set_title("")  # of several axes, each is named by its title
-    figure.suptitle("")
-    handles = {name: handle for axes in shown for name, handle in legend_entries(axes).items()}
-    lines = 0
-    for legend in list(figure.legends):
-        names = [text.get_text() for text in legend.get_texts()]
-        parts: Any = [handles.get(name, part) for name, part in zip(names, legend.legend_handles, strict=True)]
-        legend.remove()
-        columns = fitting_columns(width * LEGEND_POINTS / PAPER_POINTS, names)
-        figure.legend(parts, names, loc="outside upper center", ncols=columns)
-        lines += math.ceil(len(names) / columns)
-    height = COLUMN_HEIGHT if narrow else width / figure.get_figwidth() * figure.get_figheight()
-    figure.set_size_inches(width, height + PAPER_LINE * lines)
-    figure.set_layout_engine("constrained")
-    for write, text in ((figure.supxlabel, figure.get_supxlabel()), (figure.supylabel, figure.get_supylabel())):
-        if text:
-            write(text)  # where the layout puts it
-    for line in figure.findobj(Line2D):
-        line.set_markersize(PAPER_MARKERS * line.get_markersize())
-    for axes in shown:
-        ticks, labels = axes.get_xticks(), [label.get_text() for label in axes.get_xticklabels()]
-        every = math.ceil(len(ticks) * PAPER_LABEL / (width * axes.get_position().width))
-        if isinstance(axes.xaxis.get_major_locator(), FixedLocator) and every > 1:
-            axes.set_xticks(ticks[::every], labels[::every])
-        axes.tick_params(labelsize=PAPER_POINTS)
-    for letters in figure.findobj(Text):
-        letters.set_fontsize(PAPER_POINTS)
+            save(figure, path)
 
 
 def framed(drawn: str, what: str) -> tuple[Figure, Axes]:

@@ -1,11 +1,11 @@
 """Draw time and bandwidth against size, with models and bounds, and time against world size.
 
-In: a run and its analysis, or several of them for one picture. Out: figures, one per page; none if there is nothing
+In: a run and its analysis. Out: figures, one per page; none if there is nothing
 to draw.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,8 +22,6 @@ from bench.report.plots.figures import COLOURS, Line, Page, Panel, log_time_axis
 
 # A bound above so many times the best bandwidth is named in the legend and not drawn.
 FAR_BOUND = 4
-# Ratio of the largest to the smallest bandwidth up to which a linear axis shows all of them.
-NEAR = 50
 # Lines in the picture of scaling: sizes from the smallest to the largest, fewer than there are colours.
 MOST_SIZES = 4
 # Operations that a legend has room for.
@@ -42,7 +40,7 @@ BOUND_DASHES = ((6, 2), (2, 2), (8, 2, 2, 2))
 
 def time_against_size(run: Run, analysis: Analysis) -> list[Figure]:
     """Mean time with its interval, one line per world size, and the fitted models behind few of them."""
-    shown, left_out = _over_sizes([s for s in analysis.summaries if s.time_s], by_ranks)
+    shown, left_out = _over_sizes([s for s in analysis.summaries if s.time_s])
     made = figures.pages("Time over message size", _what(run, analysis), shown, left_out)
     for page in made:
         placed = list(_placed(page, _size))
@@ -64,51 +62,21 @@ def bandwidth_against_size(run: Run, analysis: Analysis) -> list[Figure]:
     Bandwidth spans three decades from the smallest message to the largest: on a linear axis the smaller half of the
     sizes would lie on zero.
     """
-    return _bandwidths("Bus bandwidth over message size", _what(run, analysis), analysis.summaries, analysis.bounds)
-
-
-def bandwidth_on_a_linear_axis(run: Run, analysis: Analysis) -> list[Figure]:
-    """The same from 0 on, of pages whose values differ by less than a factor of NEAR: there differences are seen."""
-    heading = "Bus bandwidth over message size, on a linear axis"
-    return _bandwidths(heading, _what(run, analysis), analysis.summaries, analysis.bounds, linear=True)
-
-
-def curves_of_time(runs: Mapping[str, Analysis], _: None) -> list[Figure]:
-    """Times of several runs in one picture, with their intervals. runs: name → analysis."""
-    summaries, by_run = _of_runs(runs)
-    shown = figures.panels([s for s in summaries if s.time_s and s.case.size_bytes], by_run)
-    made = figures.pages("Time over message size", _runs_text(runs, summaries), shown)
+    shown, left_out = _over_sizes([s for s in analysis.summaries if s.time_s and s.busbw])
+    made = figures.pages("Bus bandwidth over message size", _what(run, analysis), shown, left_out)
     for page in made:
+        rates = [s.busbw / 1e9 for _, panel in page.places for s in panel.members if s.busbw]
         for axes, style, line, x in _placed(page, _size):
-            _draw_times(axes, line, x, style)
-        log_time_axis(page.places[0][0])
-        _finish(page, _size, "time of one operation")
+            _draw_rates(axes, line, x, style)
+        for axes, panel in page.places:
+            _draw_bounds(axes, analysis.bounds, panel, max(rates))
+        axes = page.places[0][0]
+        axes.set_yscale("log")
+        figures.log_ticks(axes.yaxis)
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.yaxis.set_minor_formatter(NullFormatter())
+        _finish(page, _size, "bus bandwidth, GB/s")
     return [page.figure for page in made]
-
-
-def curves_of_bandwidth(runs: Mapping[str, Analysis], _: None) -> list[Figure]:
-    """Bus bandwidths of several runs in one picture, with their intervals and bounds. runs: name → analysis."""
-    summaries, by_run = _of_runs(runs)
-    bounds = dict.fromkeys(bound for analysis in runs.values() for bound in analysis.bounds)
-    what = _runs_text(runs, summaries)
-    return _bandwidths("Bus bandwidth over message size", what, summaries, [*bounds], split=by_run)
-
-
-def _of_runs(runs: Mapping[str, Analysis]) -> tuple[list[Summary], Callable[[list[Summary]], list[Line]]]:
-    """The summaries of all runs, and what makes a line for each run and world size."""
-    run_of = {id(summary): name for name, analysis in runs.items() for summary in analysis.summaries}
-
-    def by_run(members: list[Summary]) -> list[Line]:
-        of_run: dict[str, list[Summary]] = {}
-        for summary in members:
-            of_run.setdefault(run_of[id(summary)], []).append(summary)
-        return [Line(f"{name}, {line.name}", line.members) for name, of in of_run.items() for line in by_ranks(of)]
-
-    return [summary for analysis in runs.values() for summary in analysis.summaries], by_run
-
-
-def _runs_text(runs: Mapping[str, Analysis], summaries: Sequence[Summary]) -> str:
-    return f"{counted(len(runs), 'run')}; {marks(summaries)}"
 
 
 def _what(run: Run, analysis: Analysis) -> str:
@@ -127,47 +95,13 @@ def scaling(run: Run, analysis: Analysis) -> list[Figure]:
     return [page.figure for page in made]
 
 
-def _bandwidths(
-    heading: str,
-    what: str,
-    summaries: Sequence[Summary],
-    bounds: Sequence[Bound],
-    linear: bool = False,
-    split: Callable[[list[Summary]], list[Line]] | None = None,
-) -> list[Figure]:
-    """Pages of bandwidth. linear: only those whose values are within a factor of NEAR, on a linear axis from 0 on."""
-    shown, left_out = _over_sizes([s for s in summaries if s.time_s and s.busbw], split or by_ranks)
-    made = []
-    for page in figures.pages(heading, what, shown, left_out):
-        rates = [s.busbw / 1e9 for _, panel in page.places for s in panel.members if s.busbw]
-        if linear and max(rates) > NEAR * min(rates):
-            continue
-        for axes, style, line, x in _placed(page, _size):
-            _draw_rates(axes, line, x, style)
-        for axes, panel in page.places:
-            _draw_bounds(axes, bounds, panel, max(rates))
-        axes = page.places[0][0]
-        if linear:
-            axes.set_ylim(bottom=0)
-        else:
-            axes.set_yscale("log")
-            figures.log_ticks(axes.yaxis)
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axes.yaxis.set_minor_formatter(NullFormatter())
-        _finish(page, _size, "bus bandwidth, GB/s")
-        made.append(page.figure)
-    return made
-
-
 # ── lines and axes ───────────────────────────────────────────────────────────────────────────────
-def _over_sizes(
-    summaries: Sequence[Summary], split: Callable[[list[Summary]], list[Line]]
-) -> tuple[list[Panel], list[str]]:
+def _over_sizes(summaries: Sequence[Summary]) -> tuple[list[Panel], list[str]]:
     """Panels with a line per world size, and a text on what is left out: of several panels, those with one size.
 
     A point alone is no picture.
     """
-    every = figures.panels([s for s in summaries if s.case.size_bytes], split)
+    every = figures.panels([s for s in summaries if s.case.size_bytes], by_ranks)
     alone = len(every) == 1 and len(every[0].members) > 1
     kept = every if alone else [p for p in every if any(len(line.members) > 1 for line in p.lines)]
     drawn = {s.case.op for panel in kept for s in panel.members}
@@ -226,8 +160,7 @@ def _finish(page: Page, x_of: Callable[[Summary], int], y: str) -> None:
     series = [drawn[0] for axes, _ in page.places for drawn in axes.containers]
     values = [float(value) for line in series for value in line.get_ydata()]
     low, high = axes.get_ylim()
-    lowest = min(values) / FAR_INTERVAL if axes.get_yscale() == "log" else low
-    highest = max(values) * FAR_INTERVAL
+    lowest, highest = min(values) / FAR_INTERVAL, max(values) * FAR_INTERVAL
     if low < lowest or high > highest:
         axes.set_ylim(max(low, lowest), min(high, highest))
         page.extra.append("a bar without a cap goes on beyond the picture")

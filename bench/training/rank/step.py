@@ -2,8 +2,8 @@
 
 In: the cases of a scenario, the joined `Group`, the plan's `Settings`. Out: a `TrainingStep` for each case, which has
 checked its strategy before it is timed, and a `StepDetail` where one is asked for. All strategies of a launch share a
-`Stage`: link, batches, memory, and the results that checks compare. Every rank goes through the same calls in the same
-order.
+`TrainingStage`: link, batches, memory, and the results that checks compare. Every rank goes through the same calls in
+the same order.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def prepare_process(case: Case, rank: int) -> None:
         os.sched_setaffinity(0, {cores[rank]})
 
 
-class Stage:
+class TrainingStage:
     """What all strategies of a launch share on this rank.
 
     folder: private to the launch, for the file of an emulated link. tick: called after each step, as a sign of life.
@@ -112,7 +112,7 @@ class TrainingStep(Workload):
 
     waits_on_host = True
 
-    def __init__(self, case: Case, stage: Stage) -> None:
+    def __init__(self, case: Case, stage: TrainingStage) -> None:
         self._strategy, self._stage = strategy_of(case.strategy), stage
         self._checks: list[InvariantCheck] = []
         self._calls: tuple[int, ...] | None = None
@@ -339,4 +339,4 @@ def _cpu() -> tuple[float | None, float]:
     return host.busy_and_steal_s(except_for=None)[0], own.ru_utime + own.ru_stime
 
 
-RANK_PART = RankPart(prepare_process, WAITS_IN, Stage)
+RANK_PART = RankPart(prepare_process, WAITS_IN, TrainingStage)
