@@ -10,7 +10,7 @@ SYSTEM ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help install install-mpi bench-gloo bench-nccl bench-mpi gloo-stalls bench-ddp cs336 ab replay gate report plots compare \
-  diagnose list doctor equivalence check lint test test-gpu gpu-check docs pictures coverage prove prove-quick \
+  diagnose list doctor equivalence check lint test test-all test-gpu gpu-check docs pictures coverage prove prove-quick \
   bench-self clean
 
 help:  ## Show this list
@@ -116,7 +116,7 @@ list: .venv/.installed  ## List the runs
 	@$(BENCH) list
 
 ##@ Develop
-check: lint test  ## Everything a change must pass; the README's commands are among the tests
+check: lint test-all  ## Everything a change must pass; the README's commands are among the tests
 
 lint: .venv/.installed-dev  ## Check style and types; print lines and files a room
 	@$(PY) -m ruff check .
@@ -126,8 +126,13 @@ lint: .venv/.installed-dev  ## Check style and types; print lines and files a ro
 
 # Two processes, because half of the time is waiting for ranks; no more, because ranks want the cores. Each has a fork
 # server that its tests share; the one that is done first takes over tests of the other.
-test: .venv/.installed-dev  ## Run the tests
-	@$(PY) -m pytest tests --numprocesses 2 --dist worksteal
+PYTEST := $(PY) -m pytest tests --numprocesses 2 --dist worksteal
+
+test: .venv/.installed-dev  ## Run the tests that take seconds (4 min)
+	@$(PYTEST) -m "not slow"
+
+test-all: .venv/.installed-dev  ## Run all tests: also kills, joined jobs, whole trainings, every example (12 min)
+	@$(PYTEST)
 
 test-gpu: .venv/.installed-dev  ## Run the tests that need a GPU
 	@$(PY) -m pytest tests -m gpu -rs

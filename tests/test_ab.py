@@ -99,6 +99,7 @@ def test_no_verdict_before_the_first_look():
     assert found.verdict == INCONCLUSIVE and "fewer than 6 pairs" in found.reason
 
 
+@pytest.mark.slow
 def test_many_looks_at_nothing_find_hardly_ever_something():
     dice = np.random.default_rng(3)
     counts = [n for n in pairs.LOOKS if n <= 48]
@@ -332,6 +333,7 @@ def test_two_sizes_are_told_apart_and_the_sides_are_runs(warm):
     assert warm("report", "tiny:c").returncode == 2
 
 
+@pytest.mark.slow
 def test_a_budget_ends_it_and_resume_adds_nothing(warm):
     done = warm("ab", warm.config(), "--budget", "12s", "--min-change", "0.1%", "--no-plots")
     assert_ended(done)
@@ -344,6 +346,7 @@ def test_a_budget_ends_it_and_resume_adds_nothing(warm):
     assert (path / "samples.jsonl").read_bytes() == lines
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_what_was_measured_and_resume_goes_on(cli, warm):
     config = cli.config()
     options = ("--min-change", "0.01%", "--no-plots")
@@ -365,6 +368,7 @@ def test_ctrl_c_keeps_what_was_measured_and_resume_goes_on(cli, warm):
     assert again.startswith(kept) and len(again) > len(kept)
 
 
+@pytest.mark.slow
 def test_a_side_can_have_variables_and_an_interpreter_of_its_own(cli):
     variables = ("--b", "GLOO_LOG_LEVEL=WARN", "--b", "OMP_NUM_THREADS=2")
     options = ("--budget", "7s", "--a", f"python={sys.executable}", "--no-plots")
@@ -380,6 +384,7 @@ def test_a_side_can_have_variables_and_an_interpreter_of_its_own(cli):
     assert_nothing_left(cli)
 
 
+@pytest.mark.slow
 def test_sides_whose_ranks_cannot_be_alive_at_once_alternate_and_it_is_said(warm, monkeypatch):
     monkeypatch.setattr(planning, "reason_to_alternate", lambda *_: "there is no room")
     done = warm("ab", warm.config(), "--budget", "6s", "--no-plots")
@@ -419,6 +424,7 @@ def test_a_missing_file_is_one_line(warm):
     assert (done.returncode, done.stderr) == (2, "error: absent.yaml: No such file or directory\n")
 
 
+@pytest.mark.slow
 def test_training_has_sides_too(warm, monkeypatch):
     monkeypatch.setattr(pairs, "LOOKS", (2,))  # two pairs suffice for a table
     monkeypatch.setattr(pairs, "FEWEST_PAIRS", 2)

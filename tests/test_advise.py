@@ -399,6 +399,7 @@ def on_two_ranks(folder: Path, script: str) -> list[str]:
 WITH_LISTS = pytest.mark.skipif(not LISTS, reason="torch takes a list of caps from 2.13 on")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("advised", "cpu"),
     [
@@ -453,6 +454,7 @@ def test_a_long_plan_is_cut_in_the_table_and_whole_in_the_code():
 
 
 # ── --verify ─────────────────────────────────────────────────────────────────────────────────────
+@pytest.mark.slow
 def test_advice_is_verified_by_measuring_it(warm, monkeypatch):
     monkeypatch.setattr(runs, "LAUNCHES", 1)
     done = warm("advise", "--model", "nano", "--backward", "10ms", "--link", "1ms+100MB/s", "--verify")

@@ -77,6 +77,7 @@ def flipped(plan, folder, into, launch, number, rank, call, dice):
     (into / launching.FACTS).write_text("".join(json.dumps(line) + "\n" for line in facts))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wanted", [*analysis.BUILT_IN, "alignment unaligned"])
 def test_one_flipped_bit_is_found_in_every_variation(kept, tmp_path, wanted):
     """A hundred times each: another bit of another element, on another rank, of another case and launch."""
@@ -135,6 +136,7 @@ def test_the_verb_prints_a_table_and_writes_what_it_found(warm):
     assert warm("bits", warm.config(text), "--require", "all").returncode == 1
 
 
+@pytest.mark.slow
 def test_another_environment_is_another_side(warm):
     text = CONFIG.replace("[4KiB, 64KiB]", "[4KiB]").replace("alignments: [aligned, unaligned]\n", "")
     done = warm("bits", warm.config(text), "--b", "OMP_NUM_THREADS=2", "--require", "side B")

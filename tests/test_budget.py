@@ -77,6 +77,7 @@ timeout: 10s
 """
 
 
+@pytest.mark.slow
 def test_a_real_run_keeps_to_its_budget_and_resumes_with_what_is_left(warm):
     # What a first run loads would take a part of the budget.
     warm("run", warm.config(BUDGETED, "first.yaml"), "--no-plots", "--set", "sizes=[4KiB]", "--set", "budget=1s")

@@ -178,6 +178,7 @@ def relayed(source, target):
             target.sendall(data)
 
 
+@pytest.mark.slow
 def test_a_relay_proves_nothing(listener):
     """An agent is lured to another port, from which all it sends is passed on to the one that it meant."""
     outcome = {}

@@ -115,6 +115,7 @@ def test_a_run_ends_with_table_report_and_plots(warm):
     assert folders.read_manifest(run.path)["status"] == "complete"
 
 
+@pytest.mark.slow
 def test_a_run_goes_into_the_folder_that_is_asked_for(warm):
     config = warm.config()
     folder = warm.folder / "here" / "mine"

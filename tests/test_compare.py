@@ -135,6 +135,7 @@ def test_occasions_that_differ_as_launches_do_are_no_change_and_a_large_one_is_f
     assert (naive.pvalue < 0.05 / 6).any(axis=1).mean() > 0.5  # the control: launches alone
 
 
+@pytest.mark.slow
 def test_a_ledger_takes_the_place_of_what_is_assumed_of_occasions():
     before, after = on_occasions(14, 0.3)
     known = {case.key: (0.3, 50.0) for case in MANY}

@@ -44,6 +44,7 @@ MISTAKES = {
 }
 
 
+@pytest.mark.slow
 def test_everything_holds_on_two_ranks(warm):
     done = warm("equivalence", timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr

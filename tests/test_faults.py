@@ -61,6 +61,7 @@ def test_a_fault_costs_its_case_only(harmed):
     assert run.manifest["status"] == "complete"
 
 
+@pytest.mark.slow
 def test_ranks_that_cannot_join_fail_their_cases_with_the_reason(cli):
     cli.environment["GLOO_SOCKET_IFNAME"] = "no-such-interface"
     done = cli("run", cli.config(), "--no-plots")
@@ -92,6 +93,7 @@ def ranks_of(pid: int) -> list[psutil.Process]:
 MANY = TINY.replace("launches: 1", "launches: 10").replace("iterations: 8", "iterations: 30")
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_what_was_measured_and_resume_measures_exactly_the_rest(cli, warm):
     config = cli.config(MANY)
     process = cli.start("run", config, "--no-plots", start_new_session=True)
@@ -124,6 +126,7 @@ def test_ctrl_c_while_torch_is_still_loading(cli):
     assert_nothing_left(cli)
 
 
+@pytest.mark.slow
 def test_the_ranks_end_when_the_parent_is_killed_and_only_then_can_the_run_go_on(cli, warm):
     with tempfile.TemporaryDirectory(prefix="cb-") as place:  # short: a socket's path has a limit
         cli.environment["TMPDIR"] = place
@@ -188,6 +191,7 @@ def resumed_to_the_end(cli, kept: bytes) -> None:
     assert run.manifest["status"] == "complete"
 
 
+@pytest.mark.slow
 def test_what_a_killed_fork_server_costs_is_measured_by_a_resume(cli, measuring):
     process, place = measuring()
     ranks = ranks_of(process.pid)
@@ -209,6 +213,7 @@ def test_what_a_killed_fork_server_costs_is_measured_by_a_resume(cli, measuring)
     resumed_to_the_end(cli, kept)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
 def test_the_end_of_a_terminal_or_of_a_job_is_answered_as_ctrl_c(cli, measuring, number):
     """It comes to every process of the group; also where the shell made the run ignore Ctrl-C."""
@@ -223,6 +228,7 @@ def test_the_end_of_a_terminal_or_of_a_job_is_answered_as_ctrl_c(cli, measuring,
     resumed_to_the_end(cli, (run.path / "samples.jsonl").read_bytes())
 
 
+@pytest.mark.slow
 def test_a_killed_group_of_processes_leaves_no_shared_memory_and_the_next_run_removes_its_folder(cli, measuring):
     process, place = measuring()
     maps = [Path(f"/proc/{rank.pid}/maps").read_text() for rank in ranks_of(process.pid)]
@@ -234,6 +240,7 @@ def test_a_killed_group_of_processes_leaves_no_shared_memory_and_the_next_run_re
     assert not [*place.iterdir()]
 
 
+@pytest.mark.slow
 def test_a_rank_ended_from_outside_is_named(cli):
     """In the first launch one is killed, in the second one is stopped."""
     text = TINY.replace("iterations: 8", "iterations: 9000").replace("sizes: [4KiB, 64KiB]", "sizes: [4KiB]")
@@ -252,6 +259,7 @@ def test_a_rank_ended_from_outside_is_named(cli):
     assert_nothing_left(cli)
 
 
+@pytest.mark.slow
 def test_two_runs_at_once_do_not_meet_and_each_notices_the_other(cli):
     text = TINY.replace("iterations: 8", "iterations: 700").replace("sizes: [4KiB, 64KiB]", "sizes: [1MiB]")
     one, two = cli.start("run", cli.config(text), "--no-plots"), cli.start("run", cli.config(text), "--no-plots")

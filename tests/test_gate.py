@@ -252,6 +252,7 @@ def hosts(content, verdict):
     return [check["host"] for check in content["nodes"] if check["verdict"] == verdict]
 
 
+@pytest.mark.slow
 @needs_links
 def test_sound_nodes_of_several_ranks_are_measured_inside_and_in_pairs(cli):
     with gated(cli, nodes=4, ranks=2) as job:
@@ -265,6 +266,7 @@ def test_sound_nodes_of_several_ranks_are_measured_inside_and_in_pairs(cli):
             assert agent.communicate(timeout=PATIENCE_S)[0] == "" and agent.returncode == code
 
 
+@pytest.mark.slow
 @needs_links
 @pytest.mark.parametrize("whole", [True, False], ids=["host", "rank"])
 def test_a_node_that_hangs_and_one_that_is_slow_are_named_and_the_others_are_measured(cli, whole):

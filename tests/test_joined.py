@@ -116,6 +116,7 @@ def test_two_torchruns_of_two_ranks_each_are_one_job_of_four(cli):
     assert {skip.reason for skip in cli.only_run().plan.skips} == {"the job has 4 ranks"}
 
 
+@pytest.mark.slow
 def test_two_sides_in_a_job_take_turns_and_differ_in_variables_also_when_resumed(cli):
     """Rank 0 tells the variables, which no process has on its command line when it resumes."""
 
@@ -146,6 +147,7 @@ def test_two_sides_in_a_job_take_turns_and_differ_in_variables_also_when_resumed
     assert_took_turns({side: [s for s in folders.read(path / side).samples if s.launch == 1] for side in "ab"})
 
 
+@pytest.mark.slow
 def test_tasks_of_a_slurm_step(cli):
     first, second = run(slurm(cli, 2), cli.config(SWEEP), "--no-plots")
     assert first.returncode == 0, first.stderr
@@ -154,6 +156,7 @@ def test_tasks_of_a_slurm_step(cli):
     assert_measured(cli, "srun", {1, 2})
 
 
+@pytest.mark.slow
 def test_a_job_on_one_host_listens_on_loopback_only(cli):
     """Rank 0, torch's store and gloo of every rank."""
     started = [task.start("run", cli.config(SLOW), "--no-plots") for task in slurm(cli, 2)]
@@ -189,6 +192,7 @@ training:
 """
 
 
+@pytest.mark.slow
 def test_training_steps_in_a_job(cli):
     """A user's model is imported by the ranks of both processes; a link that is one host's memory is left out."""
     tasks = slurm(cli, 2)
@@ -207,6 +211,7 @@ def test_training_steps_in_a_job(cli):
     assert_nothing_left(cli)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(host.mpirun() is None, reason="mpirun is not installed")
 def test_mpirun(cli):
     file = file_for(cli, LauncherName.MPIRUN, TINY, nodes=1, each=2)
@@ -232,6 +237,7 @@ def by_mpirun(cli, ranks, text, **variables):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(host.unsupported_mpi() is not None, reason=str(host.unsupported_mpi()))
 def test_mpi_is_measured_in_a_job_of_mpirun(cli):
     """The ranks of every launch take the place of the processes that mpirun started, beside those of gloo."""
@@ -244,6 +250,7 @@ def test_mpi_is_measured_in_a_job_of_mpirun(cli):
     assert {skip.reason for skip in cli.only_run().plan.skips} == {"in a job, mpi measures all of its ranks: 3"}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(host.unsupported_mpi() is not None, reason=str(host.unsupported_mpi()))
 def test_later_launches_of_a_job_find_each_other_over_tcp(cli):
     """They are told the ports of the first launch, and ranks on one host listen on loopback only."""
@@ -253,6 +260,7 @@ def test_later_launches_of_a_job_find_each_other_over_tcp(cli):
     assert {s.launch for s in cli.only_run().samples if s.failure is None} == {1, 2}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(host.unsupported_mpi() is not None, reason=str(host.unsupported_mpi()))
 def test_a_job_says_at_once_that_a_lost_rank_of_mpi_is_not_replaced(cli):
     text = TINY.replace("backends: [gloo]", "backends: [mpi]").replace("launches: 1", "launches: 2")
@@ -292,6 +300,7 @@ def test_the_file_for_ray_runs_on_two_workers(cli):
     assert_measured(cli, "Ray Train", {1, 2})
 
 
+@pytest.mark.slow
 @needs_links
 def test_two_hosts_with_a_cable_between_them(cli):
     """Namespaces: neither loopback nor anything else but the cable joins them."""
@@ -332,6 +341,7 @@ def addresses_listened_on(namespace: str) -> set[str]:
 
 
 # ── strangers ────────────────────────────────────────────────────────────────────────────────────
+@pytest.mark.slow
 def test_somebody_who_knows_all_that_launchers_tell_is_not_taken_for_rank_0(cli):
     """Another user of the host listens first on the port on which the others look for rank 0."""
     port, impostors = free_port(), []
@@ -359,6 +369,7 @@ def test_somebody_who_knows_all_that_launchers_tell_is_not_taken_for_rank_0(cli)
     assert_measured(cli, "torchrun", {2})
 
 
+@pytest.mark.slow
 @needs_links
 def test_two_jobs_of_one_size_in_one_shared_folder_do_not_disturb_each_other(cli):
     """Both have the port that torchrun takes by default, on other hosts: nothing else that a launcher tells differs."""
@@ -388,6 +399,7 @@ def with_children(pid: int) -> list[psutil.Process]:
     return [process, *process.children(recursive=True)]
 
 
+@pytest.mark.slow
 def test_a_host_that_is_lost_costs_what_needs_it_and_no_more(cli):
     text = SLOW.replace("[2]", "[2, 3]").replace("launches: 1", "launches: 2")
     first, second, third = (task.start("run", cli.config(text), "--no-plots") for task in slurm(cli, 3))
@@ -421,6 +433,7 @@ def wait_until_measuring(started: subprocess.Popen) -> None:
     raise AssertionError("no rank has joined")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("victims", [[1], [0, 1]])
 def test_an_interrupt_of_any_process_ends_the_job_and_it_can_go_on(cli, victims):
     config = cli.config(TINY.replace("launches: 1", "launches: 4").replace("iterations: 8", "iterations: 60"))
@@ -441,6 +454,7 @@ def test_an_interrupt_of_any_process_ends_the_job_and_it_can_go_on(cli, victims)
         assert len(cli.only_run().samples) == cli.only_run().plan.total
 
 
+@pytest.mark.slow
 def test_without_rank_0_the_others_leave(cli):
     first, second = (task.start("run", cli.config(SLOW.replace("400", "4000")), "--no-plots") for task in slurm(cli, 2))
     wait_until_measuring(second)
@@ -456,6 +470,7 @@ def test_without_rank_0_the_others_leave(cli):
     assert_nothing_left(cli)
 
 
+@pytest.mark.slow
 def test_a_fault_of_a_rank_on_another_host_costs_its_case_only(cli):
     """The hang is found by what the follower reports: state, stack and progress."""
     faults = "faults=[{do: stop, rank: 1, iteration: 4, size: 4KiB}, {do: kill, rank: 1, iteration: 4, size: 64KiB}]"

@@ -64,6 +64,7 @@ def test_a_noisy_series_gives_about_its_parameters_back(seed):
     assert fit.worst_residual < 0.15
 
 
+@pytest.mark.slow
 def test_intervals_over_launches_cover_the_truth():
     found = [model.fits(series(one_segment, 0.05, seed))[0] for seed in range(50)]
     for name, truth in (("alpha_s", ALPHA_S), ("rate", RATE), ("half_size", ALPHA_S * RATE)):

@@ -128,6 +128,7 @@ def test_settings_reach_mpi(mpi, tmp_path):
     assert not [name for rank in ranks for name in rank["variables"] if "wdir" in name]
 
 
+@pytest.mark.slow
 @needs_mpi
 def test_faults_are_named_as_on_gloo(warm, monkeypatch):
     """Each costs its case only. On a rank of MPI nobody else notices that it has gone: the supervisor does."""
@@ -285,6 +286,7 @@ training: {models: [nano], batch: 2, sequence: 8, rounds: 2, steps: 1, strategie
 """
 
 
+@pytest.mark.slow
 @needs_mpi
 def test_steps_of_training_are_checked_and_measured(warm, mpi):
     """By our own strategies; torch's classes are left out, with the reason."""

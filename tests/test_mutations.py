@@ -12,6 +12,7 @@ from bench.store import facts
 FEW = 12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("title", mutations.kinds())
 def test_a_few_mutated_files_of_each_kind(title):
     result = mutations.examined(title, FEW)

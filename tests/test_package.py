@@ -31,6 +31,7 @@ def test_the_wheel_has_configurations_and_the_page_on_reading(wheel):
     assert not {name for name in names if name.startswith(("tests", "results", "plots", "docs"))}
 
 
+@pytest.mark.slow
 def test_an_installed_collbench_measures_in_another_folder(wheel, tmp_path):
     place, folder = tmp_path / "installed", tmp_path / "anywhere"
     folder.mkdir()

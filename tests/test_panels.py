@@ -59,6 +59,7 @@ def boxes(figure):
     return [*named, *(("axes", axes.get_window_extent()) for axes in shown)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "found",
     [

@@ -24,6 +24,7 @@ def table(text: str) -> list[str]:
     return [line for line in text.splitlines() if line[:1] == " " and line.split()[0].isdecimal()]
 
 
+@pytest.mark.slow
 def test_it_prints_the_rows_that_the_report_of_the_kept_run_has(warm):
     done = warm("perf", "reduce_scatter", *SHORTER, "-d", "half", "-N", "2")
     assert done.returncode == 0, done.stderr
@@ -74,6 +75,7 @@ def test_a_wrong_result_has_no_number_and_the_table_goes_on(warm):
     assert "# Out of bounds values : 1 FAILED" in done.stdout and "# failed: all_reduce" in done.stdout
 
 
+@pytest.mark.slow
 def test_with_a_budget_no_row_is_printed_before_the_last_launch(warm):
     done = warm("perf", "all_reduce", *SHORTER, "--set", "budget=4s")
     assert done.returncode == 0, done.stderr
@@ -116,6 +118,7 @@ def test_help_lists_the_flags_that_are_honoured(warm):
     assert all(warm(verb, "-b", "8").returncode == 2 for verb in ("run", "plan"))
 
 
+@pytest.mark.slow
 def test_under_torchrun_rank_0_prints_the_table(cli):
     """Without -g there are as many ranks as processes, and the header names each."""
     command = ["-m", "torch.distributed.run", "--nproc_per_node=2", str(ROOT / "run_bench.py"), "perf", "broadcast"]

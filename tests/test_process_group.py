@@ -97,6 +97,7 @@ def test_ranks_who_know_the_key_gather(tmp_path):
     assert "gathered [0, 1]" in printed and not loaded
 
 
+@pytest.mark.slow
 def test_a_stranger_who_takes_the_place_of_a_rank_has_nothing_loaded(tmp_path):
     """He has reached the store and knows its prefix; he has joined; he is in the group that gathers."""
     printed, loaded = played(tmp_path, "rank 0", "stranger")
@@ -104,6 +105,7 @@ def test_a_stranger_who_takes_the_place_of_a_rank_has_nothing_loaded(tmp_path):
     assert not loaded
 
 
+@pytest.mark.slow
 def test_a_member_who_sends_an_object_in_a_gather_has_nothing_loaded(tmp_path):
     """As somebody between two hosts could, who lets the proofs pass and changes what comes behind them."""
     printed, loaded = played(tmp_path, "rank 0", "member who sends objects")
@@ -111,6 +113,7 @@ def test_a_member_who_sends_an_object_in_a_gather_has_nothing_loaded(tmp_path):
     assert not loaded
 
 
+@pytest.mark.slow
 def test_an_object_that_names_a_function_is_not_loaded_on_any_group(tmp_path):
     """The group that is measured proves nothing, and carries objects where those are measured."""
     printed, loaded = played(tmp_path, "objects, rank 0", "objects, rank 1")

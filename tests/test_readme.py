@@ -63,6 +63,7 @@ def test_the_readme_shows_commands_and_fits_on_a_page():
     assert len(README.splitlines()) <= 110
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", COMMANDS_AND_EXAMPLES)
 def test_command(line, checkout, launcher):
     command = line.removeprefix(PROGRAM)

@@ -113,6 +113,7 @@ def test_without_durations_only_the_calls_are_told():
     assert "not recorded" in findings.recorded_sentence(found)
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_calls_are_no_matter_of_minutes():
     """Linear: ten times as many calls may take fifty times as long, which a quadratic search would exceed."""
 

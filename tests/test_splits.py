@@ -116,6 +116,7 @@ def test_a_matrix_is_read_from_a_file(tmp_path, monkeypatch):
     assert text == "rows:0,5,1;2,0,0;0,0,0"
 
 
+@pytest.mark.slow
 def test_they_are_measured_verified_and_drawn_a_panel_a_distribution(warm):
     done = warm("run", warm.config(SKEWED))
     assert done.returncode == 0, done.stdout + done.stderr

@@ -42,6 +42,7 @@ def test_a_wrong_first_call_is_noticed(warm):
     assert all(samples.failure.kind == "wrong" for samples in warm.only_run().samples)
 
 
+@pytest.mark.slow
 def test_groups_within_the_world_are_made_anew_too(warm):
     sets = ["--set", "world_sizes=[4]", "--set", "groups=[contiguous:2, strided:2]"]
     assert warm("run", warm.config(STARTUP), "--no-plots", *sets).returncode == 0

@@ -369,6 +369,7 @@ def a_group_of(size):
     return json.dumps({"nodes": [{"id": 1, "name": "## process_group:init ##", "inputs": {"values": [groups]}}]})
 
 
+@pytest.mark.slow
 def test_a_few_bytes_take_no_gigabytes(tmp_path):
     """Each of these files is smaller than 2 KiB and took memory without end, or what the system had."""
     far = {"Process Group Ranks": "", "Group size": 10**9, "Global rank start": 0, "Global rank stride": 1}

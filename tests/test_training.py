@@ -97,6 +97,7 @@ def test_every_strategy_is_checked_and_measured(warm):
     assert json.loads((run.path / "trace.json").read_text())["traceEvents"]
 
 
+@pytest.mark.slow
 def test_gradients_are_clipped_by_the_norm_of_all_of_them(warm):
     """I2 holds what each strategy trained against ranks that clip the gathered mean; a shard's norm is smaller."""
     done, run = measured(warm, "flat, zero1, zero_redundancy, fsdp2", "clip: 0.01")
@@ -105,6 +106,7 @@ def test_gradients_are_clipped_by_the_norm_of_all_of_them(warm):
     assert all((entry.timed.inner_duration_ns[:, :, PARTS.index("clip")] > 0).all() for entry in run.samples)
 
 
+@pytest.mark.slow
 def test_under_autocast_forward_computes_in_bfloat16_and_ranks_train_the_same(warm):
     """What is sent stays float32; I2 holds ranks against the mean of gradients, which autocast does not change."""
     done, run = measured(warm, "flat, ddp, zero1, fsdp2", "autocast: bfloat16")
@@ -177,6 +179,7 @@ def test_a_wrong_synchroniser_is_refused_a_number_and_what_is_right_beside_it_is
     assert timed >= {"none", "flat"} and not any(name.startswith("broken") for name in timed)
 
 
+@pytest.mark.slow
 def test_an_emulated_link_takes_the_time_that_it_should_and_is_checked_on_the_real_one(warm):
     done, run = measured(warm, "flat, overlap_param, ddp", "links: [10ms + 1GB/s]")
     assert done.returncode == 0
@@ -338,6 +341,7 @@ def grown_by(strategies):
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
 
 
+@pytest.mark.slow
 def test_at_four_ranks_only_calls_that_hold_the_same_need_the_same_bits(warm):
     """flat and DDP send one call each, in which the parameters stand in another order."""
     text = config_text("flat, ddp, naive, naive_async").replace("world_sizes: [2]", "world_sizes: [4]")

@@ -72,6 +72,7 @@ def test_what_another_thread_releases_is_not_seen_so_that_nothing_is_told():
     assert peaks(torch.device("cpu"), work) is None
 
 
+@pytest.mark.slow
 def test_peaks_grow_from_the_model_to_the_optimizers_states_and_are_no_less_than_computed(measured):
     _, by_label = results(measured)
     naive = by_label["naive"].memory
@@ -86,6 +87,7 @@ def test_peaks_grow_from_the_model_to_the_optimizers_states_and_are_no_less_than
         assert 0.99 * (result.computed_bytes or 0) <= result.memory.peak_bytes, name
 
 
+@pytest.mark.slow
 def test_a_sharded_optimizer_keeps_half_of_the_states_on_each_of_two_ranks(measured):
     _, by_label = results(measured)
     saved = by_label["ddp"].memory.after_bytes - by_label["zero_redundancy"].memory.after_bytes
@@ -93,6 +95,7 @@ def test_a_sharded_optimizer_keeps_half_of_the_states_on_each_of_two_ranks(measu
     assert by_label["fsdp2"].computed_bytes is None
 
 
+@pytest.mark.slow
 def test_memory_that_grows_from_step_to_step_is_seen(measured):
     scenario, by_label = results(measured)
     (hoarding,) = [result.memory for name, result in by_label.items() if "Hoarding" in name]
@@ -101,6 +104,7 @@ def test_memory_that_grows_from_step_to_step_is_seen(measured):
     assert "naive" in names and not any("again" in name for name in names)
 
 
+@pytest.mark.slow
 def test_the_tables_of_the_assignment_have_memory_and_scaling(measured):
     done, run, analysis = measured
     text = cs336.document(run, analysis)
@@ -109,6 +113,7 @@ def test_the_tables_of_the_assignment_have_memory_and_scaling(measured):
     assert "### Scaling over numbers of ranks" in done.stdout
 
 
+@pytest.mark.slow
 def test_one_rank_is_measured_without_synchronising_and_is_what_others_are_held_against(measured):
     _, alone = results(measured, ranks=1)
     assert {result.strategy.name for result in alone.values()} == {"none"} and alone["none"].step is not None

@@ -31,6 +31,7 @@ training:
 """
 
 
+@pytest.mark.slow
 def test_it_is_trained_like_a_model(warm):
     profile = ReadyTimes.of_shape(NANO)
     sizes = buckets.bucket_bytes(profile, buckets.uniform(profile, 2**18))

@@ -69,6 +69,7 @@ def test_variables_of_a_folders_side_are_held_to_the_table(warm, name, trust):
     one_line(warm("run", "--resume", run, *trust), f"{name}=x")
 
 
+@pytest.mark.slow
 def test_variables_of_a_folders_side_are_confirmed_and_then_set(cli):
     name = unfinished(cli, variables={"OMP_NUM_THREADS": "2"})
     one_line(cli("run", "--resume", name), "OMP_NUM_THREADS=2", "--trust")
@@ -80,6 +81,7 @@ def test_variables_of_a_folders_side_are_confirmed_and_then_set(cli):
     assert {rank["variables"]["OMP_NUM_THREADS"] for launch in session["launches"] for rank in launch["ranks"]} == {"2"}
 
 
+@pytest.mark.slow
 def test_a_model_of_a_folders_plan_is_imported_only_when_it_is_confirmed(cli):
     marker = cli.folder / "marker"
     (cli.folder / "planted.py").write_text(PLANTED.format(marker=str(marker)))

@@ -158,6 +158,7 @@ def test_blocks_of_two_sides_alternate_and_never_overlap(launcher, tmp_path):
     assert_took_turns(sides)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("do", "kind"), [("kill", "killed"), ("stop", "hang")])
 def test_a_fault_of_one_side_costs_its_case_and_the_other_side_nothing(launcher, tmp_path, do, kind):
     """A hang ends at the deadline; the other side, which waits all the time, is no hang."""
@@ -200,6 +201,7 @@ def cpu_s(rank) -> float:
     return times.user + times.system
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["gloo", "mpi"])
 def test_ranks_that_wait_for_their_turn_use_no_cpu(launcher, tmp_path, backend):
     if (reason := host.machine().backends_missing.get(backend)) is not None:
