@@ -22,7 +22,7 @@ class LoadedRun:
 
     summary: what summary.csv has, one row a case (docs/reading.md has its columns; seconds, bytes, bytes/s).
     samples: the facts, one row for each iteration of each rank: key, launch, iteration, rank, start_s (monotonic clock
-    of the host), duration_s, calls. An iteration of training steps is a round, and its calls are steps.
+    of the host), duration_s, calls. Where cases are compared round by round, an iteration is a round.
     """
 
     name: str

@@ -1,6 +1,6 @@
-"""Prints lines and files of each room of bench/ beside the budgets of the design.
+"""Prints lines and files of each room of bench/ beside its budget, which a test keeps.
 
-`make lint` runs it. It fails nothing: budgets are to think with.
+`make lint` runs it. Who needs more lines than a budget has says in the commit what they buy, and takes something away.
 """
 
 from pathlib import Path
@@ -8,36 +8,45 @@ from pathlib import Path
 from tabulate import tabulate
 
 ROOT = Path(__file__).resolve().parents[1]
-# Room → lines, about.
+# Room of the core, or package → most lines: those it had when this became a law, and 5 %.
 BUDGETS = {
-    "model": 1200,
-    "catalog": 1000,
-    "stats": 600,
-    "config": 1300,
-    "planning": 800,
-    "store": 750,
-    "machine": 1000,
-    "protocol": 500,
-    "launch": 2500,
-    "rank": 5500,
-    "analyze": 3500,
-    "importers": 2000,
-    "report": 4000,
-    "advise": 1000,
-    "cli": 1900,
+    "model": 1910,
+    "catalog": 1410,
+    "stats": 760,
+    "config": 1620,
+    "planning": 1270,
+    "store": 1350,
+    "machine": 1340,
+    "protocol": 510,
+    "launch": 3320,
+    "rank": 3780,
+    "analyze": 4450,
+    "importers": 2940,
+    "report": 4760,
+    "cli": 2710,
+    "training": 8290,
+    "bits": 1110,
 }
+PACKAGES = ("training", "bits")
+
+
+def lines_of(folder: Path) -> tuple[int, int]:
+    """Number of Python files in a folder, and their lines."""
+    counts = [path.read_text().count("\n") for path in folder.rglob("*.py")]
+    return len(counts), sum(counts)
 
 
 def main() -> None:
-    rows = []
-    for room, budget in BUDGETS.items():
-        files = [path.read_text().count("\n") for path in (ROOT / "bench" / room).rglob("*.py")]
-        rows.append([room, len(files), sum(files), budget])
+    rows: list[list[object]] = []
+    rooms = {room: lines_of(ROOT / "bench" / room) for room in BUDGETS}
+    for room, (files, lines) in rooms.items():
+        rows.append([room, files, lines, BUDGETS[room]])
+    core = [room for room in BUDGETS if room not in PACKAGES]
+    for name, members in (("core", core), ("bench", [*BUDGETS])):
+        files, lines = (sum(rooms[room][column] for room in members) for column in (0, 1))
+        rows.append([name, files, lines, sum(BUDGETS[room] for room in members)])
     for folder in ("tests", "proof", "tools"):
-        files = [path.read_text().count("\n") for path in (ROOT / folder).rglob("*.py")]
-        rows.append([f"({folder})", len(files), sum(files), None])
-    bench = rows[: len(BUDGETS)]
-    rows.insert(len(BUDGETS), ["bench", *(sum(row[column] for row in bench) for column in (1, 2, 3))])
+        rows.append([f"({folder})", *lines_of(ROOT / folder), None])
     print(tabulate(rows, headers=["room", "files", "lines", "budget"], missingval=""))
 
 

@@ -2,8 +2,8 @@
 
 Facts in, conclusions out; nothing is printed, nothing is dropped silently. Per iteration the maximum over ranks counts,
 per launch the mean over iterations, over launches the geometric mean with Student's t on the logarithms
-(docs/method.md). Averages over ranks are never taken: they hide the straggler that everybody waited for. Of training
-steps, timed blocks that others disturbed do not count.
+(docs/method.md). Averages over ranks are never taken: they hide the straggler that everybody waited for. A package says
+which of its timed blocks count.
 """
 
 import dataclasses

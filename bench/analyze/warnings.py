@@ -18,7 +18,7 @@ from bench.model.conclusions import Summary
 from bench.model.records import LOAD_LIMIT, NOT_AVAILABLE, UNLIMITED, Json, Run
 from bench.model.units import format_bytes, format_share
 
-# Bits of NVML's throttle reasons that matter; idle (1) and set clocks (2) do not.
+# Flags among NVML's throttle reasons that matter; idle (1) and set clocks (2) do not.
 THROTTLED = {
     0x4: "power cap",
     0x8: "hardware slowdown",
@@ -188,8 +188,8 @@ def _cores(count: int) -> str:
 def _gpu_warnings(host: Json) -> Iterable[str]:
     for moment in ("before", "after"):
         for index, gpu in enumerate(host.get(moment, {}).get("gpus") or []):
-            bits = gpu.get("throttle_reasons")
-            reasons = [reason for bit, reason in THROTTLED.items() if isinstance(bits, int) and bits & bit]
+            flags = gpu.get("throttle_reasons")
+            reasons = [reason for bit, reason in THROTTLED.items() if isinstance(flags, int) and flags & bit]
             if reasons:
                 yield f"GPU {index} was throttled {moment} the run: {', '.join(reasons)}"
     debug = host.get("variables", {}).get("TORCH_DISTRIBUTED_DEBUG", "OFF").upper()
@@ -231,8 +231,8 @@ def _gpu_order_warnings(session: Json) -> Iterable[str]:
 
 def _hardships(changes: Json) -> Iterable[str]:
     """Why a GPU was slower than it could be, or not well, from what it counted in a launch."""
-    bits = changes.get("throttle_reasons", 0)
-    yield from (reason for bit, reason in THROTTLED.items() if bits & bit)
+    flags = changes.get("throttle_reasons", 0)
+    yield from (reason for bit, reason in THROTTLED.items() if flags & bit)
     held_back = {name: ns for name, ns in changes.items() if name.startswith("held_back_")}
     for name, ns in held_back.items():
         if ns >= HELD_BACK_NS:

@@ -19,7 +19,7 @@ from bench.model.records import OPTIONS, Case
 ALIGNMENT = 512
 # NCCL moves packs of so many bytes, but single elements where a pointer is no multiple of them.
 PACK_BYTES = 16
-# Tensors in a coalesced all-reduce: as many as a bucket of gradients has in a small training step.
+# Tensors in a coalesced all-reduce: as many as a bucket of gradients of a small model has.
 COALESCED_PIECES = 8
 # Placements of a call's buffers, in words.
 PLACES = {"in": "in place", "out": "out of place"}

@@ -1,4 +1,4 @@
-"""Divide the ranks of a world into groups, as tensor- and data-parallel training does.
+"""Divide the ranks of a world into groups, as tensor- and data-parallel jobs do.
 
 contiguous:2   0 1 | 2 3        strided:2   0 2 | 1 3        with the suffix :serial, one group calls after the other
 strided:2@2, of 8 ranks: 0 2 | 1 3 | 4 6 | 5 7: groups of 2 ranks that are 2 apart, within each 4 ranks

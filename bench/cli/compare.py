@@ -66,7 +66,7 @@ def compare(
     ] = None,
     quiet: Quiet = False,
 ) -> int:
-    """Two runs: a verdict on each case; of training steps also on exposed communication.
+    """Two runs: a verdict on each case; of cases that compute, too, also on exposed communication.
 
     Three runs or more: since which run each case has taken another time.
 

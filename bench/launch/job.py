@@ -167,7 +167,7 @@ def _place(dialect: _Variables, variables: Variables) -> JobRank:
         world_size=size,
         local_rank=local_rank,
         address=address,
-        # MASTER_PORT itself is left to the launcher, or to a training job that runs afterwards.
+        # MASTER_PORT itself is left to the launcher, or to a job that runs afterwards.
         ports=tuple(next_port for next_port in range(port + 1, port + 1 + PORTS) if next_port < 2**16),
         identity=identity,
         one_host=address in {"localhost", "::1"} or address.startswith("127."),

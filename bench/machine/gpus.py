@@ -124,7 +124,7 @@ def facts(handle: Any) -> Json:
         "mig": _ask(lambda n: n.nvmlDeviceGetMigMode(handle)[0]),
         "power_limit_mw": _ask(lambda n: n.nvmlDeviceGetEnforcedPowerLimit(handle)),
         "most_sm_clock_mhz": _ask(lambda n: n.nvmlDeviceGetMaxClockInfo(handle, n.NVML_CLOCK_SM)),
-        # The maxima, not the present values: an idle card trains its link down.
+        # The maxima, not the present values: an idle card slows its link down.
         "pcie_generation": _ask(lambda n: n.nvmlDeviceGetMaxPcieLinkGeneration(handle)),
         "pcie_width": _ask(lambda n: n.nvmlDeviceGetMaxPcieLinkWidth(handle)),
         "nvlinks": versions,

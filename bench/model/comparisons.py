@@ -63,9 +63,9 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True)
 class ExposedChange:
-    """Exposed communication of one strategy in two runs. difference: after − before, with its interval.
+    """Exposed communication of one case in two runs. difference: after − before, with its interval.
 
-    resolved: False where the difference may be zero: by a test over all strategies at once, because it is within the
+    resolved: False where the difference may be zero: by a test over all cases at once, because it is within the
     noise of the A/A pairs of either run, or because there are too few launches to test it.
     """
 
@@ -81,8 +81,8 @@ class Change:
 
     name: of the case for people, such as `all_reduce · gloo · 2 ranks · 64 KiB → 80 KiB` where the sides differ. case:
     on the side before. where: which part of its times changed; empty if that is not known or nothing changed.
-    ratios: AFTER / BEFORE of each pair of launches, where sides took turns. exposed: of training steps, how exposed
-    communication changed.
+    ratios: AFTER / BEFORE of each pair of launches, where sides took turns. exposed: of cases that compute,
+    too, how exposed communication changed.
     """
 
     name: str

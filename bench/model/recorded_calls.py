@@ -38,7 +38,7 @@ class RecordedCall:
     ran, with the wait for others that came late. exposed_s: the part of duration_s in which nothing was computed; of
     calls that run at the same time, it is counted for the one that ends first. None where computing was not recorded.
     asynchronous: whether the caller went on at once. sequence: number of the call within its group, by which the calls
-    of different ranks belong together; None if the format has none. step: of training, in which the call was made.
+    of different ranks belong together; None if the format has none. step: of the job, in which the call was made.
     chosen: NCCL's algorithm and protocol.
 
     Raises ValueError for numbers that no job has: whoever reads a list may count ranks and elements by them.
@@ -106,5 +106,5 @@ class CallList:
 
     @property
     def steps(self) -> int:
-        """Steps of training in which calls were recorded; 1 where steps are not told."""
+        """Steps of the job in which calls were recorded; 1 where steps are not told."""
         return len({call.step for rank in self.ranks for call in rank.calls} - {None}) or 1

@@ -130,7 +130,7 @@ class Case:
         key="scheduling",
         needs_processes=True,
     )
-    depth: int = _option(1, "number of calls back to back; of a training step, of steps")
+    depth: int = _option(1, "number of calls, or of steps, back to back")
     placement: str = _option(
         "usual", "where results go: in or out of place; usual: what the operation lists first", key="placements"
     )
@@ -333,8 +333,8 @@ class Settings:
         overwrites before each call. batch_bytes: memory that the buffers of cases measured in the same rounds may take,
         on all ranks of a host together. gpu_batch_bytes: likewise on all ranks of a GPU.
     row_by_row: whether only the placements of a case share rounds, and one size follows the other, as in nccl-tests.
-    rounds, warmup_steps: of training steps: iterations of a case in a launch, one in each round, and steps before them.
-    step_memory: whether the first launch also measures the memory of each strategy alone.
+    rounds, warmup_steps: of cases that are compared round by round: rounds of a launch, and steps before them.
+    step_memory: whether the first launch also measures the memory of each of them alone.
     replays: `Case.recording` → the calls of a replay. shapes: `Case.model` → its gradients, of a model that is not
         computed. links: `Case.link` → an emulated link.
     """
@@ -376,8 +376,8 @@ class Plan:
 
     budget_s: seconds for the whole run; the time left after `launches` launches buys further launches of the cases
         with the widest intervals. link_bytes_per_s: rate of the link, as the user states it.
-    max_foreign_cpu: a timed block of training steps is left out if other processes use more than this share of the
-        machine's CPU time.
+    max_foreign_cpu: a timed block of cases that are compared round by round is left out if other processes use more
+        than this share of the machine's CPU time.
     """
 
     name: str
@@ -487,10 +487,9 @@ class Timings:
     blocks: iterations in each block, in order; other cases were measured between two blocks. Empty where this is not
         known, as in runs of earlier versions.
     inner_start_ns, inner_duration_ns: of a replay, of each of its calls: arrays of shape (iterations, ranks, calls);
-        starts are relative to that of the iteration on the same rank. Of training steps, durations only: of each of
-        `training.PARTS`, summed over the steps, then the tail of each step.
-    foreign_cpu: of training steps, for each block the share of the machine's CPU time that other processes used; -1
-        where it is unknown.
+        starts are relative to that of the iteration on the same rank. Of an operation of a package: what that says.
+    foreign_cpu: of cases that are compared round by round, for each block the share of the machine's CPU time that
+        other processes used; -1 where it is unknown.
     """
 
     start_ns: Integers
@@ -573,7 +572,7 @@ class Samples:
     unix_s: wall-clock time at which its first block began. base_ns: monotonic time to which `Timings.start_ns` is
         relative.
     aggregate: in place of `timed`, if another tool measured (`importers`).
-    checks: of training steps, the invariants that were checked before timing. detail: what one launch keeps of them.
+    checks: the invariants that a package checked before timing. detail: what one launch keeps besides times.
     """
 
     case: Case

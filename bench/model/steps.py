@@ -86,7 +86,7 @@ class RankTimeline:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """One step of one strategy. It is no timed step, because stamps of each gradient and call take time."""
+    """One step of one case. It is no timed step, because stamps of each gradient and call take time."""
 
     gradients: tuple[Gradient, ...]
     ranks: tuple[RankTimeline, ...]
@@ -94,7 +94,7 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True)
 class RankMemory:
-    """The most bytes that one strategy alone had allocated on a rank, from its first allocation to four instants.
+    """The most bytes that one case alone had allocated on a rank, from its first allocation to four instants.
 
     initial_bytes: until the model, its wrapper and the optimizer were made. before_bytes, after_bytes: until just
     before and after the update of the first step, in which optimizers make their states. peak_bytes: until the end of
@@ -109,11 +109,11 @@ class RankMemory:
 
 @dataclass(frozen=True, slots=True)
 class StepDetail:
-    """What one launch of a run keeps of a strategy besides its times.
+    """What one launch of a run keeps of a case besides its times.
 
     calls: bytes of each all-reduce of a step, in order; None where the library does not tell. alone_s: times of these
     calls back to back, without computing, on the slowest rank; empty where they cannot be repeated. timeline: None
-    where the strategy makes calls of other kinds. memory: of each rank, where it was asked for; None where that of
+    where the case makes calls of other kinds. memory: of each rank, where it was asked for; None where that of
     a rank is not known to 3 %.
     """
 

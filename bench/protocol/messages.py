@@ -4,7 +4,7 @@ From a rank to its parent:
 
     ready     the rank has joined; facts: about its process; waits_in: source files in which it waits for other ranks
     turn      the rank waits for its turn to measure, and sleeps until the next `go`
-    begin     rank 0: a round begins, or the check of a strategy; index: its number, from 0
+    begin     rank 0: a round begins, or a check; index: its number, from 0
     chosen    rank 0: what NCCL wrote before the first case and during each; texts
     sampled   rank 0: a case has ended; failure: why it has no number, or None; payload: its line for samples.jsonl
     error     an exception ends the rank; text

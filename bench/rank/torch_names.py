@@ -26,8 +26,8 @@ class Name:
 
 NAMES = (
     Name("torch.cuda._sleep", "device times on GPUs"),
-    Name("torch._utils._flatten_dense_tensors", "the strategy flat"),
-    Name("torch._utils._unflatten_dense_tensors", "the strategy flat"),
+    Name("torch._utils._flatten_dense_tensors", "gradients in one flat tensor"),
+    Name("torch._utils._unflatten_dense_tensors", "gradients in one flat tensor"),
     Name("torch.distributed._make_nccl_premul_sum", "reduce_ops: premul_sum"),
     Name("torch.distributed.distributed_c10d._coalescing_manager", "all_reduce_coalesced"),
     Name("torch.distributed.distributed_c10d._unpickler", "operations on Python objects"),

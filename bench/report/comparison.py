@@ -147,7 +147,7 @@ def _tables(changes: Sequence[Change]) -> list[str]:
     """One row a change: verdict, times, ratio with its interval; below it the reasons and notes, each once.
 
     What the names of all have in common stands above the table. Then: which part of the times changed, in the cases
-    that did; and the exposed communication of training steps.
+    that did; and the exposed communication of cases that compute, too.
     """
     common, short = common_parts([change.name for change in changes])
     rows, remarks, where, exposed = [], dict[str, list[str]](), [], []

@@ -224,7 +224,7 @@ def comparison_json(result: Comparison) -> str:
 
 
 def _change_row(change: Change) -> Json:
-    """One case. key: on the side before. The fields of exposed communication are None but for training steps."""
+    """One case. key: on the side before. The fields of exposed communication are None but for cases that compute."""
     exposed = change.exposed
     limits = ("exposed_difference_s", "exposed_difference_low_s", "exposed_difference_high_s")
     return {

@@ -294,7 +294,8 @@ def read(path: Path) -> Run:
             f"{folder}: it has no {SAMPLES}, so nothing that was measured: collbench run --resume {folder} measures it"
         )
     lines, warnings = _read_lines(folder / SAMPLES, encoding.samples_from_line, _start_of(side) if side else None)
-    # A launch of training steps that was interrupted while its lines were written has been measured again.
+    # A launch of cases that are compared round by round has been measured again if it was interrupted while its lines
+    # were written.
     samples = list({(entry.case, entry.launch): entry for entry in lines}.values())
     with _naming_damage(f"{plan_file}:"):
         plan = encoding.plan_from_json(plan_json)

@@ -80,7 +80,7 @@ def draw_comparison(result: Comparison, folder: Path) -> Path | None:
 def comparison_figure(result: Comparison) -> Figure:
     """A row for each case, at most MOST_ROWS of them, in the order of the tables, with a dot for each pair of launches.
 
-    Beside it the exposed communication of training steps, before and after, if there is any.
+    Beside it the exposed communication, before and after, if there is any.
     """
     shown = in_order(standing_out(result.changes))
     common, names = common_parts([change.name for change in shown])
