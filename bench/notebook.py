@@ -10,10 +10,9 @@ import pandas as pd
 from bench.cli.app import RESULTS
 from bench.cli.output import analyzed
 from bench.model.records import Json, Run
+from bench.model.units import NS
 from bench.report import machine_format
 from bench.store import folders
-
-NS = 1e-9
 
 
 @dataclass(frozen=True)

@@ -142,7 +142,7 @@ def test_the_core_does_not_speak_of_packages():
 def test_rooms_keep_to_their_budgets():
     lines = {room: rooms.lines_of(BENCH / room)[1] for room in rooms.BUDGETS}
     assert {room: count for room, count in lines.items() if count > rooms.BUDGETS[room]} == {}
-    assert {path.name for path in BENCH.iterdir() if path.is_dir() and path.name != "__pycache__"} == {*rooms.BUDGETS}
+    assert {path.parent.name for path in BENCH.glob("*/__init__.py")} == {*rooms.BUDGETS}
 
 
 def test_the_law_sees_late_imports_and_names():
@@ -248,6 +248,77 @@ def test_no_two_classes_share_a_name():
 def test_no_verb_imports_another_verb():
     verbs = {"bench." + verb.function.partition(":")[0] for verb in VERBS.values()}
     assert {module: both for module in verbs if (both := (imported(TREES[module]) & verbs) - {module})} == {}
+
+
+def names_in(tree: ast.AST) -> set[str]:
+    """What a module or a class has at its top: names that are assigned, defined or imported, and fields of `self`."""
+    names = {alias.asname or alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom | ast.Import)
+             for alias in node.names}  # fmt: skip
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            names.add(node.attr)
+    return names
+
+
+def resolves(name: str, modules: set[str]) -> bool:
+    """Whether a dotted name is a module, or stands in one."""
+    parts = name.split(".")
+    for length in range(len(parts), 1, -1):
+        module = ".".join(parts[:length])
+        if module in modules:
+            return {*parts[length:]} <= (names_in(TREES[module]) if module in TREES else set())
+    return False
+
+
+def test_dotted_names_in_text_exist():
+    """Such as `rank.timing.CaseTimer`: a module below bench/ or a package, and what stands in it."""
+    prefixes = ["bench.", *(f"bench.{package}." for package in PACKAGES)]
+    modules = {*FILES, *(name.rpartition(".")[0] for name in FILES)}
+    dead = []
+    for module, path in FILES.items():
+        for name in re.findall(r"`([a-z_]+(?:\.[A-Za-z_]+)+)`", path.read_text()):
+            parts = name.removeprefix("bench.").split(".")
+            if parts[0] not in {*MAY_IMPORT, *PACKAGES} - {"notebook"}:
+                continue
+            if not any(resolves(f"{prefix}{'.'.join(parts)}", modules) for prefix in prefixes):
+                dead.append(f"{module}: {name}")
+    assert dead == [], "\n".join(dead)
+
+
+def test_no_constant_stands_in_two_rooms():
+    """One name and one value in two rooms is one idea written twice."""
+    places: dict[tuple[str, str], set[str]] = {}
+    for module, tree in TREES.items():
+        for node in tree.body:
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and len(node.targets[0].id) > 1:
+                if not node.targets[0].id.isupper():
+                    continue
+                key = (node.targets[0].id, ast.unparse(node.value))
+                places.setdefault(key, set()).add(f"{package_of(module)}:{room_of(module)}")
+    twice = {name: found for (name, _), found in places.items() if len(found) > 1}
+    assert twice == {}, "\n".join(map(str, twice.items()))
+
+
+def test_documented_fields_exist():
+    """A dataclass's docstring says `field: what it is`; a field that is gone is documented no more."""
+    gone = []
+    for module, tree in TREES.items():
+        for node in ast.walk(tree):
+            decorated = isinstance(node, ast.ClassDef) and any(
+                "dataclass" in ast.unparse(d) for d in node.decorator_list
+            )
+            if not decorated:
+                continue
+            fields = {item.target.id for item in node.body if isinstance(item, ast.AnnAssign)}
+            fields |= {item.name for item in node.body if isinstance(item, ast.FunctionDef)}
+            text = (ast.get_docstring(node) or "").partition("\n\n")[2]
+            for listed in re.findall(r"(?:^|\. )((?:[a-z_]+, )*[a-z]+(?:_[a-z]+)+): ", text, re.MULTILINE):
+                gone += [f"{module}.{node.name}: {name}" for name in listed.split(", ") if name not in fields]
+    assert gone == []
 
 
 def test_modules_that_text_speaks_of_exist():

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 
+from bench.model.units import MIB
 from bench.training.catalog.presets import PRESETS
 from bench.training.conclusions import WORTH
 from bench.training.planning import advisor, buckets, planner, ways
-from bench.training.planning.buckets import MIB, ReadyTimes, shape_by_flops
+from bench.training.planning.buckets import ReadyTimes, shape_by_flops
 from bench.training.planning.link_model import AllReduceCost
 from bench.training.planning.planner import Box, Grid
 from test_planner import NANOSECOND, PATIENT, curves, profiles

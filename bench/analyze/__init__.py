@@ -1,1 +1,1 @@
-"""Draw conclusions from the facts that `store.read` returns; nothing here measures."""
+"""Draw conclusions from the facts that `store.folders.read` returns; nothing here measures."""

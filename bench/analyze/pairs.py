@@ -33,7 +33,7 @@ from bench.model.comparisons import (
     Unpaired,
 )
 from bench.model.errors import ConfigError
-from bench.model.records import OPTIONS, Case, Plan, Run, Samples
+from bench.model.records import OPTION_NAMED, Case, Plan, Run, Samples
 from bench.model.units import counted
 from bench.stats import spending, verdicts
 from bench.stats.intervals import Floats, launch_interval
@@ -48,7 +48,6 @@ PERCENTILES = (10, 50, 90)
 SIZE = "size_bytes"
 # Field of a case → the property of the operations that have it; all have the others, but for options.
 OF = {SIZE: "sized", "dtype": "typed"}
-OPTION_NAMED = {option.name: option for option in OPTIONS}
 
 # Launch → the times of its iterations, in seconds.
 Launches = Mapping[int, Floats]

@@ -17,11 +17,11 @@ from bench.catalog.operations import ranks_together
 from bench.model.conclusions import Interval, RecordedJob, ReplayedKind, ReplayedStep, StepBar
 from bench.model.recorded_calls import CallList
 from bench.model.records import Case, Replay, Run, Samples, Timings
+from bench.model.units import NS
 from bench.stats import intervals
 from bench.stats.intervals import Floats
 from bench.stats.spans import attributed
 
-NS = 1e-9
 Integers = NDArray[np.int64]
 
 

@@ -219,7 +219,7 @@ class Clocks:
             return None
         import numpy as np  # here: `plan` needs the rest of this module, and not numpy
 
-        # `rank.clocks.Bounds` of each rank (at, low, high; ns), at the start and at the end of the launch.
+        # `rank.group.Bounds` of each rank (at, low, high; ns), at the start and at the end of the launch.
         begin, end = (np.array(bounds, dtype=np.int64) for bounds in launches[0]["clocks"])
         offset_0, offset_1 = ((bounds[:, 1] + bounds[:, 2]) // 2 for bounds in (begin, end))
         span = max(1, int(end[-1, 0] - begin[-1, 0]))

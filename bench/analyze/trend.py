@@ -17,6 +17,7 @@ from bench.model.conclusions import Summary
 from bench.model.records import Run, case_order
 from bench.stats.intervals import Floats
 from bench.stats.series import change_points
+from bench.stats.verdicts import SMALLEST_SCATTER
 
 FEWEST_RUNS = 3
 # Fewest runs that make a level, but for the last one: a single run that differs from the others is no change.
@@ -30,8 +31,6 @@ ERROR_RATE = 0.05
 WORTH_OF_A_DIFFERENCE = 0.5
 # 1.4826 turns a median absolute deviation into a standard deviation; a difference of two runs has twice the variance.
 FROM_MAD = 1.4826 / np.sqrt(2)
-# As in `verdicts`: closer agreement of runs comes from the resolution of the clock.
-SMALLEST_SCATTER = 1e-3
 
 Measured = tuple[Run, Sequence[Summary]]
 

@@ -30,10 +30,8 @@ from bench.rank.collectives import CallArguments, Transfer
 from bench.rank.group import Group
 from bench.rank.main import buffers_of, entered
 from bench.rank.process import facts, run_rank, wait_to_begin
-from bench.rank.tensors import Arena, turns
+from bench.rank.tensors import POISON, Arena, turns
 
-# What a buffer holds before the call, in every byte: no data have it.
-POISON = 0x65
 # Cases whose hashes are gathered in one call: with more ranks than cores, a call takes longer than hashing.
 TOGETHER = 16
 DIGEST_BYTES = 8

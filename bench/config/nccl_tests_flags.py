@@ -38,7 +38,7 @@ from bench.model.units import format_bytes
 # In sizes after these flags K is 1024, as in nccl-tests; everywhere else a bare K is refused.
 _SIZE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([KMG]?)", re.IGNORECASE)
 _FACTORS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
-# Most calls back to back that a configuration may ask for (`config.Config.pipeline_depth`).
+# Most calls back to back that a configuration may ask for (`config.models.CoreConfig.pipeline_depth`).
 DEEPEST = 1000
 # Defaults of nccl-tests that differ from ours.
 DEFAULT_SIZE, DEFAULT_STEP, DEFAULT_ITERS = "32M", "1M", 20

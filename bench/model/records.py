@@ -222,6 +222,7 @@ class Option:
 
 
 OPTIONS = tuple(Option(item.name, item.default, **item.metadata) for item in fields(Case) if item.metadata)
+OPTION_NAMED = {option.name: option for option in OPTIONS}
 
 
 def settings_of(case: Case) -> list[tuple[str, str]]:

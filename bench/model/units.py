@@ -8,6 +8,8 @@ letter. Raises ValueError with a sentence; callers add file and key.
 
 import re
 
+# Seconds in a nanosecond; bytes in a mebibyte.
+NS, MIB = 1e-9, 2**20
 _DECIMAL = {"kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _BINARY = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _BYTES: dict[str, int] = {"": 1, "B": 1, **_DECIMAL, **_BINARY}

@@ -23,7 +23,7 @@ from bench.catalog.backends import BACKENDS
 from bench.catalog.subgroups import Subgroups
 from bench.catalog.variables import SHARED_GPU
 from bench.machine import host
-from bench.protocol.channel import derived
+from bench.protocol.channel import NONCE_BYTES, derived
 from bench.protocol.rank_context import RankContext
 from bench.rank import torch_names
 from bench.rank.collectives import COLLECTIVES, OBJECT_COLLECTIVES, LibraryCalls, Subgroup, barrier_of, rest
@@ -188,7 +188,6 @@ def _store(context: RankContext, timeout_s: float) -> dist.Store:
 
 
 # ── who is in the group ──────────────────────────────────────────────────────────────────────────
-NONCE_BYTES = 32
 
 
 def prove_membership(context: RankContext, group: dist.ProcessGroup) -> None:

@@ -27,6 +27,7 @@ from bench.catalog.operations import OPERATIONS, cycle
 from bench.machine import host
 from bench.model.records import Case, Failure, Job, Json, Samples, Settings, Timings, Usage
 from bench.model.steps import StepDetail
+from bench.model.units import NS
 from bench.planning.footprint import most_iterations, scratch_bytes
 from bench.protocol.rank_context import RankContext
 from bench.rank import timing
@@ -42,7 +43,6 @@ from bench.rank.workload import BlockUse, Flushed, RankPart, Stage, Workload, pl
 if TYPE_CHECKING:
     from bench.model.records import Integers
 
-NS = 1e-9
 # CPU time of other processes that the kernel's accounting cannot tell from none: it counts in ticks of each core.
 UNSEEN_TICKS = 2
 # Fields of `Usage` with an entry a rank, and those that are sums over hosts.

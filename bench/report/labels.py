@@ -12,7 +12,7 @@ from bench.catalog.backends import BACKENDS
 from bench.catalog.dtypes import dtype_named
 from bench.catalog.operations import OPERATIONS, PLACES, heaviest_bytes, placement, ranks_together, size_unit
 from bench.model.conclusions import Interval, Summary
-from bench.model.records import OPTIONS, Case, Option, Skip
+from bench.model.records import OPTION_NAMED, OPTIONS, Case, Option, Skip
 from bench.model.units import counted as counted
 from bench.model.units import format_bytes, format_modes
 from bench.report.parts import part_of
@@ -45,7 +45,6 @@ WORDS: dict[str, Callable[[Case], str]] = {
 SMALLEST_ROUND = 1024
 # Rounded sizes that a note names; the tables have them all.
 MOST_NAMED = 3
-OPTION_NAMED = {option.name: option for option in OPTIONS}
 # Cases with two modes that a note names; the notes on single cases have them all.
 MOST_MODES = 3
 

@@ -48,7 +48,7 @@ RECORDING = "recording.calls.jsonl"
 SIDES = ("a", "b")
 CONFIG_B, PLAN_B = "config-b.yaml", "plan-b.json"
 # Largest document, and largest line of samples: of thousands of ranks they have some megabytes.
-MOST_BYTES = 2**28
+MOST_BYTES_READ = 2**28
 # Damaged lines that are named one by one.
 MOST_DAMAGED = 5
 TORN = "the last line of samples.jsonl was torn by a crash; that case counts as not measured"
@@ -460,7 +460,7 @@ def _read_lines(
     gc.disable()
     try:
         with open(open_plain(path, os.O_RDONLY), "rb") as file:
-            for number, line in enumerate(iter(functools.partial(file.readline, MOST_BYTES), b""), start=1):
+            for number, line in enumerate(iter(functools.partial(file.readline, MOST_BYTES_READ), b""), start=1):
                 if not line.endswith(b"\n"):
                     damaged.append(TORN)
                     break
@@ -498,9 +498,9 @@ def _naming_damage(where: str) -> Iterator[None]:
 def _read_json(path: Path, kind: type[T]) -> T:
     try:
         with path.open("rb") as file:
-            content = file.read(MOST_BYTES + 1)
-        if len(content) > MOST_BYTES:
-            raise StoreError(f"{path}: larger than {format_bytes(MOST_BYTES)}")
+            content = file.read(MOST_BYTES_READ + 1)
+        if len(content) > MOST_BYTES_READ:
+            raise StoreError(f"{path}: larger than {format_bytes(MOST_BYTES_READ)}")
         value = json.loads(content)
     except OSError as error:
         raise StoreError(f"{path}: {reason_of(error)}") from None

@@ -174,7 +174,7 @@ def step_s(timings: Timings) -> Floats:
 
 
 def parts_s(*names: str) -> Value:
-    """A value for `by_launch`: seconds a step in these of `training.PARTS` together, mean over ranks."""
+    """A value for `by_launch`: seconds a step in these of `training.model.PARTS` together, mean over ranks."""
     places = [PARTS.index(name) for name in names]
     return lambda timings: _inner_ns(timings)[:, :, places].sum(axis=2).mean(axis=1) / timings.calls / 1e9
 

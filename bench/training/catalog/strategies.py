@@ -22,7 +22,6 @@ NO_OPERATION = "noop"
 DDP_HOOKS = (NO_OPERATION, "fp16", "bf16", "powersgd")
 # Of fully_shard: reduce-scatter on a process group of its own, beside all-gather.
 OWN_GROUP = "separate_reduce_scatter_group"
-MIB = 2**20
 # How buckets were chosen → words for it.
 CALLED = {"advised": "advised", "torch": "torch's default"}
 

@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 
 from bench.model.errors import BenchError, ConfigError
 from bench.model.steps import Gradient, Shape, Timeline
+from bench.model.units import MIB
 from bench.training.catalog.presets import Preset, gradients
 from bench.training.model import Strategy
 
 BucketPlan = tuple[int, ...]
 
-MIB = 2**20
 # torch's defaults: dist._DEFAULT_FIRST_BUCKET_BYTES, then _DEFAULT_BUCKET_CAP_MB, in nn/parallel/distributed.py.
 TORCH_CAPS = (MIB, 25 * MIB)
 # Most caps to try: enough for every cap that matters in a transformer of 300 tensors; of more, an even selection.

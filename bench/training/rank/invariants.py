@@ -17,6 +17,7 @@ from torch import nn
 from torch.utils.data import DistributedSampler
 
 from bench.model.steps import InvariantCheck
+from bench.training.catalog.equivalence import ALLOWED
 from bench.training.catalog.presets import find
 from bench.training.catalog.strategies import fitting, kind, label
 from bench.training.model import REFERENCE, Scenario, Strategy
@@ -27,7 +28,6 @@ from bench.training.rank.transport import RankInfo, RealTransport
 
 # Steps before parameters are compared, all on one batch: unless the loss falls, the comparison proves nothing.
 STEPS = 4
-ALLOWED = {"float64": 1e-9, "float32": 1e-5}
 TWIN = "nano"
 # Largest relative difference that rounding in float64 may cause.
 ROUNDING = 1e-12

@@ -38,7 +38,7 @@ from bench.training.rank.transport import EmulatedLink, RankInfo, SharedTensors,
 REPEATS = 5
 # Modules in which a rank waits for the others: for the link, and for gradients.
 WAITS_IN = (transport, synchronisers, torch_synchronisers)
-BATCHES = 4
+DRAWN_BATCHES = 4
 # Steps up to the recorded one: torch rebuilds its buckets after the first backward; the third step is like all others.
 TRACED_STEPS = 3
 # Whether a release is seen is chance where a library's thread may be the last to hold a tensor.
@@ -103,8 +103,8 @@ class TrainingStage:
     def batch(self, drawn_by: Runner, number: int) -> Batch:
         """The batch of step `number`; strategies use the same ones."""
         if not self._batches:
-            self._batches = [drawn_by.draw(self._dice, self.scenario.case.batch) for _ in range(BATCHES)]
-        return self._batches[number % BATCHES]
+            self._batches = [drawn_by.draw(self._dice, self.scenario.case.batch) for _ in range(DRAWN_BATCHES)]
+        return self._batches[number % DRAWN_BATCHES]
 
 
 class TrainingStep(Workload):

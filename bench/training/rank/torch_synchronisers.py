@@ -13,13 +13,13 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from bench.model.units import MIB
 from bench.rank import torch_names
 from bench.rank.collectives import ALL_GATHER, REDUCE_SCATTER
 from bench.training.catalog.strategies import DDP_FLAGS, NO_OPERATION, OWN_GROUP, hooks_of, kind
 from bench.training.rank.synchronisers import Build, Stopwatch, Synchroniser, sent_by, trained
 from bench.training.rank.transport import EmulatedLink, Transport
 
-MIB = 2**20
 # torch 2.8 and newer let a caller make the calls of fully_shard.
 CUSTOM = "set_custom_all_gather"
 
