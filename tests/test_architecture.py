@@ -303,6 +303,12 @@ def test_no_constant_stands_in_two_rooms():
     assert twice == {}, "\n".join(map(str, twice.items()))
 
 
+def test_there_are_few_words():
+    page = (ROOT / "docs/develop/words.md").read_text()
+    terms = [term for term in re.findall(r"^\| ([^|]+?) \|", page, re.MULTILINE) if term not in {"term", "---"}]
+    assert 0 < len(terms) == len(set(terms)) <= 60
+
+
 def test_documented_fields_exist():
     """A dataclass's docstring says `field: what it is`; a field that is gone is documented no more."""
     gone = []

@@ -74,12 +74,12 @@ def watch(monkeypatch, rank, events, timeout_s=2.0):
 def test_a_machine_that_stood_still_is_no_hang(monkeypatch, frozen_s):
     rank = SilentRank()
 
-    def goes_on():
+    def after_failure():
         rank.count += 1
 
     events = {
         3: lambda: frozen_s,
-        4: goes_on,
+        4: after_failure,
         9: lambda: messages.send(rank.other, {"kind": "done"}),
     }
     outcome, _ = watch(monkeypatch, rank, events)

@@ -356,8 +356,8 @@ def _warnings(
             f"{counted(alone, 'case')} with one launch on a side, which decides nothing: set launches=5, or state by "
             "--noise-floor how much two equal measurements differ"
         )
-    of_cases = [change.verdict for change in changes]
-    slower, faster, undecided = (of_cases.count(verdict) for verdict in (SLOWER, FASTER, INCONCLUSIVE))
+    case_verdicts = [change.verdict for change in changes]
+    slower, faster, undecided = (case_verdicts.count(verdict) for verdict in (SLOWER, FASTER, INCONCLUSIVE))
     if slower and faster:
         yield f"{counted(slower, 'case')} slower and {faster} faster: the verdict is SLOWER, so look at each"
     if undecided > alone:

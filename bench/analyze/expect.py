@@ -185,7 +185,7 @@ def _tested(checks: list[Check], margins: Mapping[int, Floats]) -> Interval | No
     half, _ = verdicts.half_width(estimates, 1 - CONFIDENCE)
     for position, margin, width in zip(margins, estimates.difference.tolist(), half.tolist(), strict=True):
         verdict = PASS if margin - width >= 0 else FAIL if margin + width < 0 else INCONCLUSIVE
-        note = "above its limit in the mean" if verdict == INCONCLUSIVE and margin >= 0 else ""
+        note = "above its limit on average" if verdict == INCONCLUSIVE and margin >= 0 else ""
         checks[position] = replace(checks[position], verdict=verdict, note=note)
     if len({len(logs) for logs in margins.values()}) > 1:
         return None

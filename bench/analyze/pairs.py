@@ -229,8 +229,8 @@ def _by_key(side: Sequence[TimedCase], names: Sequence[str]) -> dict[tuple[objec
 # ── when to end ──────────────────────────────────────────────────────────────────────────────────
 def why_end(latest: Look, pairs: int, each: bool = False) -> str | None:
     """Why to end at this look; None to go on. each: not before every case is decided."""
-    of_cases = {judgement.verdict for judgement in latest.judgements.values()}
-    if (of_cases and INCONCLUSIVE not in of_cases) if each else {SLOWER, FASTER} & set(latest.verdicts):
+    case_verdicts = {judgement.verdict for judgement in latest.judgements.values()}
+    if (case_verdicts and INCONCLUSIVE not in case_verdicts) if each else {SLOWER, FASTER} & set(latest.verdicts):
         return f"decided after {pairs} pairs"
     if latest.verdicts and set(latest.verdicts) == {SAME}:
         return f"all are the same after {pairs} pairs"

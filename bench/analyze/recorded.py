@@ -25,7 +25,7 @@ TOGETHER = {
     "all_reduce", "all_reduce_coalesced", "all_gather", "all_gather_list", "reduce_scatter", "reduce_scatter_list",
     "barrier", *ALL_TO_ALL,
 }  # fmt: skip
-# Of which ranks of a group contribute and receive as much as one another.
+# Operations in which all ranks of a group move the same number of elements.
 ALIKE = TOGETHER - ALL_TO_ALL
 # Reasons that are listed; further ones are only counted.
 MOST_REASONS = 4
@@ -262,7 +262,7 @@ class _Times:
         return self._recorded.ranks[place[0]].calls[place[1]]
 
     def _kind(self, place: Place) -> tuple[object, ...]:
-        """In what the calls of the ranks of a group agree."""
+        """Fields that must be equal on all ranks of a group for their calls to match."""
         call = self._call(place)
         if call.operation in ONE_WAY:
             return ("one way", call.elements_in if call.elements_in is not None else call.elements_out)

@@ -127,7 +127,7 @@ def _launch_warnings(run: Run) -> Iterable[str]:
         several = f"-N {LAUNCHES_FOR_A_CLAIM}" if run.plan.settings.row_by_row else f"launches={LAUNCHES_FOR_A_CLAIM}"
         yield f"one launch only, so the intervals do not hold how launches differ: set {several}"
     elif launches < LAUNCHES_FOR_A_CLAIM:
-        yield f"{launches} launches show how launches differ; a claim wants {LAUNCHES_FOR_A_CLAIM}"
+        yield f"only {launches} launches: intervals are wide; use {LAUNCHES_FOR_A_CLAIM} or more for a claim"
     if len(run.environment) > 1:
         yield f"measured in {len(run.environment)} sessions (resumed)"
 

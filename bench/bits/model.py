@@ -13,9 +13,9 @@ class Differing:
 
     size_bytes: of the message; of two messages, of the smaller one. elements: that were compared, on all ranks.
     differing: of these. furthest_ulp: the largest distance between two of them, in units in the last place. first: the
-    rank and the first element of its result that differ; None where all are equal. nearer: how many of the differing
-    elements are nearer to a sum of more precision in what the variation is compared with, and how many in the
-    variation; (0, 0) where there is no such sum. where: what was compared, in words, such as `launch 2 with launch 1`.
+    rank and the first element of its result that differ; None where all are equal. nearer: of the differing
+    elements, how many are closer to the exact sum in (baseline, variation); (0, 0) where there is no such sum. where:
+    what was compared, in words, such as `launch 2 with launch 1`.
     """
 
     size_bytes: int

@@ -244,7 +244,7 @@ def busbw(case: Case, time_s: float) -> float | None:
 
 
 def heaviest_bytes(case: Case) -> float:
-    """Bytes that the busiest rank of an uneven all-to-all sends to others, or receives, in the mean of its calls."""
+    """Bytes that the busiest rank of an uneven all-to-all sends to others, or receives, on average over its calls."""
     itemsize, n = dtype_named(case.dtype).itemsize, ranks_together(case)
     turns = range(splits.calls(case.splits))
     elements = case.size_bytes // itemsize

@@ -223,7 +223,7 @@ class _Fleet:
         taken: list[Times] = []
         failures: list[_Failed] = []
         try:
-            measure(path, False, self._coordinator, goes_on=False, quiet=self._quiet)
+            measure(path, False, self._coordinator, after_failure=False, quiet=self._quiet)
         except RankError as error:
             self._ended = error.rank is None  # rank 0 cannot be ended: nothing else should be measured
             failures.append((Failure("start", error.rank or 0, str(error)), rounds[0], members))

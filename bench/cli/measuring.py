@@ -149,11 +149,11 @@ def measure(
     path: Path,
     plots: bool,
     coordinator: "Coordinator | None" = None,
-    goes_on: bool = True,
+    after_failure: bool = True,
     tables: LiveTables | None = None,
     quiet: bool = False,
 ) -> None:
-    """Measure what is missing in a run, with a progress bar if not `quiet`. goes_on: even if a launch failed.
+    """Measure what is missing in a run, with a progress bar if not `quiet`. after_failure: even if a launch failed.
 
     tables: learn what is measured; as they are printed meanwhile, there is a line a launch in place of the bar.
     """
@@ -204,7 +204,7 @@ def measure(
                 launches.append,
                 observing,
                 before_go,
-                goes_on=goes_on,
+                after_failure=after_failure,
             )
             turns.drive(measuring)
 

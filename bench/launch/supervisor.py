@@ -107,7 +107,7 @@ def watch(
             turn.ask(listener.tell_go)
         if listener.one_ended_early():
             listener.read_last_messages()
-            # Whoever is left without a word may be what the others waited for in vain.
+            # A rank that is alive and reported no error may be the one that the others waited for: get its stack.
             _ask_stacks([m for m in ranks.members if m.exit_code is None and not listener.reports[m.rank].error])
             outcome.failure = explain_exit(_evidence(ranks, listener.reports, log, printed_from))
             break

@@ -77,14 +77,15 @@ def sweep(
     before_go: Callable[[Launch, Sequence[Json]], None] = lambda *_: None,
     turn: Turn | None = None,
     probe: bool = True,
-    goes_on: bool = True,
+    after_failure: bool = True,
 ) -> Measuring[None]:
     """Measure what is in the plan and not among the samples that are `done`.
 
     append: takes each line of samples.jsonl. launched: takes a record of each launch, with the facts of its ranks.
     before_go: takes a launch and the facts of its ranks when they are ready to measure. turn: of a side that takes
     turns with another one.
-    probe: ask NCCL what it chooses, in launches at the end. goes_on: whether all else is measured after a launch that
+    probe: ask NCCL what it chooses, in launches at the end. after_failure: whether all else is
+        measured after a launch that
     failed.
     """
     spent = Spent()
@@ -137,7 +138,7 @@ def sweep(
             outcome = yield from measure(rest)
             launched(_record(rest, outcome))
             rest = _after(rest, outcome, keep)
-            if outcome.failure is not None and not goes_on:
+            if outcome.failure is not None and not after_failure:
                 return
             if outcome.stuck:
                 raise RankError(f"{outcome.stuck}; what was measured is kept, go on once it has ended")

@@ -86,7 +86,7 @@ def parse_rate(value: str) -> float:
     if unit not in _RATES:
         raise ValueError(_unknown_rate_unit(value.strip(), number, unit))
     if float(number) == 0:
-        raise ValueError(f"{value!r} is no rate: it must be more than nothing")
+        raise ValueError(f"{value!r} must be above 0, such as 10Gbit/s")
     return float(number) * _RATES[unit]
 
 

@@ -36,7 +36,7 @@ from bench.planning.footprint import buffer_bytes
 MOST_CALLS = 20_000
 # Hexadecimal digits of the hash of the calls in a key.
 DIGITS = 12
-# Of which each rank has all parts before or after the call: the size that stays.
+# Operations whose `size` counts all shares, not one rank's.
 _WHOLE_OUT = {"all_gather", "all_gather_list", "gather"}
 # dtype that takes the place of one that the backend lacks, by size in bytes.
 _SUBSTITUTES = {1: "uint8", 2: "bfloat16", 4: "float32", 8: "float64", 16: "complex128"}

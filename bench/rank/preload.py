@@ -20,10 +20,10 @@ gc.freeze()
 gc.enable()
 
 
-def _quiet_where_nobody_waits(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+def _silence_idle_ranks(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """Print no traceback if the parent was interrupted while starting this rank: the rank finds its pipe closed."""
     if not issubclass(kind, EOFError | BrokenPipeError | ConnectionError):
         sys.__excepthook__(kind, error, trace)
 
 
-sys.excepthook = _quiet_where_nobody_waits
+sys.excepthook = _silence_idle_ranks

@@ -226,7 +226,7 @@ class _Faulty(Wrapped):
     def _slowly(self, call: Call) -> None:
         """In proportion to each call, and after it: a wait before it would be hidden where the other ranks are later.
 
-        Without sleeping: who wakes late takes longer than it should.
+        Without sleeping: a process that wakes late would take too long.
         """
         clock = time.perf_counter_ns
         began = clock()

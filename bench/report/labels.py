@@ -25,8 +25,8 @@ NOTHING = "-"
 SEPARATOR = " · "
 # Values of one kind in a line: more make the line longer than a terminal is wide.
 MOST_LISTED = 5
-# Options that an operation's titles name also at their default, and first. All others are named where they differ from
-# it: a case without one has another value.
+# Options that a title always shows, first and in this order. Other options are shown only if they differ from their
+# default.
 ALWAYS = ("reduce_op", "placement", "root", "metric", "buffers")
 # Attributes that are left out if they are at their default and the same in all cases of an operation.
 UNSAID = tuple(name for name in ALWAYS if name != "metric")

@@ -245,7 +245,7 @@ def _error(estimates: Estimates, further: Counts) -> tuple[Floats, Floats]:
 
 
 def half_width(estimates: Estimates, error_rate: float) -> tuple[Floats, float]:
-    """Half-widths of intervals of which those exclude 0 whose case Benjamini and Hochberg's method selects; error each.
+    """Half-widths of FCR-adjusted intervals, which exclude 0 where Benjamini-Hochberg selects the case; their level.
 
     With R of m cases selected, p ≤ R error_rate / m in each of them, which is to say that the interval of confidence
     1 − R error_rate / m excludes 0 (Benjamini and Yekutieli, Journal of the American Statistical Association 100,

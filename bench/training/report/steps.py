@@ -358,7 +358,7 @@ def alike(scenario: ScenarioAnalysis) -> str:
         if len(members) == 1:
             continue
         steps = [result.step.value for result in members if result.step]
-        # Whether several of these send during backward, and differ in what they send when.
+        # Whether several of these send during backward, the same bytes at other times.
         kinds = [kind(result.strategy) for result in members]
         differ = sum(entry.overlaps and entry.all_reduces and entry.sends for entry in kinds) > 1
         on_cores = scenario.scenario.link is None and BACKENDS[case.backend].device == "cpu"
