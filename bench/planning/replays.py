@@ -3,10 +3,9 @@
 In: a `CallList`, a backend, a number of ranks. Out: a `Replay`, and the `Case` that stands for it.
 
     as many ranks, all recorded    each rank makes its own calls, in the groups and to the peers of the recording
-    as many ranks, some recorded   ranks that were not recorded make the calls of one with which they share groups
-    other numbers of ranks         every rank makes the calls of one rank, the lowest one, scaled as below
+    otherwise                      every rank makes the calls of one rank, the lowest recorded one, scaled as below
 
-The latter two are said in the first sentence wherever ranks made different calls. With fewer ranks than recorded:
+The latter is said in the first sentence wherever ranks made different calls. With fewer ranks than recorded:
 
     group       of s ranks, S apart: at most all ranks, at the same distance where that divides them
     size        what all ranks of a group hold together stays: a parameter that is gathered, a gradient that is reduced
@@ -40,8 +39,6 @@ DIGITS = 12
 _WHOLE_OUT = {"all_gather", "all_gather_list", "gather"}
 # dtype that takes the place of one that the backend lacks, by size in bytes.
 _SUBSTITUTES = {1: "uint8", 2: "bfloat16", 4: "float32", 8: "float64", 16: "complex128"}
-# Ranks whose stand-in is said one by one.
-_SHOWN_RANKS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,12 +166,12 @@ class _Builder:
         """
         reason = ""
         if self._recorded.world_size == self._world_size:
-            steps, stand_in, reason = self._steps_of_ranks()
+            steps, reason = self._steps_of_ranks()
             for together in (True, False) if steps else ():
                 self._own = True
                 lists = [(step.recorded, self._made(_exchanges(step) if together else step)) for step in steps]
                 if not (reason := _contradiction([made for _, made in lists], self._world_size)):
-                    return lists, stand_in
+                    return lists, ""
                 self._changed.clear()
         self._own = False
         return [(self._steps[0].recorded, self._made(self._steps[0]))], self._stand_in(reason)
@@ -192,41 +189,22 @@ class _Builder:
         )
         return f"{text} ({reason})" if reason else text
 
-    def _steps_of_ranks(self) -> tuple[list[_Step], str, str]:
-        """The calls of each rank of the world, translated from another rank's where its own were not recorded.
-
-        With what is to be said of it, and why there are none.
-        """
+    def _steps_of_ranks(self) -> tuple[list[_Step], str]:
+        """The calls of each rank of the world; or none, and why there are none."""
         by_rank = {step.rank: step for step in self._steps}
         if None in by_rank:
-            return [], "", "the files do not tell their ranks"
-        unknown = any(
+            return [], "the files do not tell their ranks"
+        if any(
             (call.group is None and call.group_size not in {None, self._world_size})
             or (call.operation in ONE_WAY and call.peer is None)
             for step in self._steps
             for call in step.calls
-        )
-        if unknown and len(by_rank) > 1:
-            return [], "", "the ranks of groups, or whom sends go to, were not recorded"
-        if unknown:
-            return [], "", ""
-        steps, stood_in = [], dict[int, int]()
-        for rank in range(self._world_size):
-            if rank in by_rank:
-                steps.append(by_rank[rank])
-                continue
-            partner = _partner(rank, by_rank)
-            if partner is None:
-                return [], "", f"rank {rank} was not recorded, and shares no group with one that was"
-            stood_in[rank] = partner
-            steps.append(_translated(by_rank[partner], rank - partner, rank))
-        staged = any(call.peer is not None for call in steps[0].calls)
-        if not stood_in or (len(by_rank) == 1 and not staged):
-            return steps, "", ""
-        named = [f"rank {rank} those of rank {partner}" for rank, partner in list(stood_in.items())[:_SHOWN_RANKS]]
-        more = len(stood_in) - len(named)
-        text = f"{len(stood_in)} ranks were not recorded and make the calls of others: {', '.join(named)}"
-        return steps, text + (f" and {more} more" if more else ""), ""
+        ):
+            return [], "the ranks of groups, or whom sends go to, were not recorded"
+        missing = [rank for rank in range(self._world_size) if rank not in by_rank]
+        if missing:
+            return [], f"{len(missing)} of {self._world_size} ranks were not recorded"
+        return [by_rank[rank] for rank in range(self._world_size)], ""
 
     def _made(self, step: _Step) -> Made:
         kept = zip(step.places, step.calls, strict=True)
@@ -380,35 +358,6 @@ def _shape(call: RecordedCall) -> tuple[object, ...]:
     """In what the calls of ranks agree that do the same in groups of their own."""
     size = len(call.group) if call.group else call.group_size
     return call.operation, call.dtype, call.elements_in, size
-
-
-def _partner(rank: int, by_rank: Mapping[int | None, _Step]) -> int | None:
-    """The recorded rank that makes most calls in groups with a rank that was not recorded, the lowest of equals."""
-    shared = {
-        recorded: sum(
-            call.operation not in ONE_WAY and (call.group is None or rank in call.group) for call in step.calls
-        )
-        for recorded, step in by_rank.items()
-        if recorded is not None
-    }
-    most = max(shared.values(), default=0)
-    return min(recorded for recorded, count in shared.items() if count == most) if most else None
-
-
-def _translated(step: _Step, shift: int, rank: int) -> _Step:
-    """The calls of a rank as another one makes them: in the same groups where it is in them, else so many ranks on."""
-
-    def moved(call: RecordedCall) -> RecordedCall:
-        if call.group is None or (rank in call.group and call.operation not in ONE_WAY):
-            return call
-        return replace(
-            call,
-            group=tuple(member + shift for member in call.group),
-            root=None if call.root is None else call.root + shift,
-            peer=None if call.peer is None else call.peer + shift,
-        )
-
-    return replace(step, rank=rank, calls=tuple(map(moved, step.calls)))
 
 
 def _exchanges(step: _Step) -> _Step:
