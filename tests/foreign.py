@@ -72,7 +72,7 @@ def nccl_rows(
 
 
 def nccl(test: str = "all_reduce", ranks: int = 4, named: bool = True, **rows) -> str:
-    """nccl-tests 2.13 and later."""
+    """nccl-tests 2.10 and later."""
     version = ["# nccl-tests version 2.17.8 nccl-headers=22902 nccl-library=22902"]
     name = [f"# Collective test starting: {test}_perf"]
     end = [f"# Collective test concluded: {test}_perf"]
@@ -87,7 +87,7 @@ def nccl(test: str = "all_reduce", ranks: int = 4, named: bool = True, **rows) -
 
 
 def nccl_old(ranks: int = 4, error: str = "1e-07", bounds: str = "0 OK", sizes=SIZES) -> str:
-    """nccl-tests 2.0 to 2.9: the largest deviation, no root."""
+    """nccl-tests before 2.10, which is refused: the largest deviation, no root."""
     rows = [
         f"{size:12d}  {size // 4:12d}  {'float':>6}  {'sum':>6}{half('all_reduce', size, ranks, 'out', error)}"
         f"{half('all_reduce', size, ranks, 'in', error)}"

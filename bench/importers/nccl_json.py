@@ -1,4 +1,4 @@
-"""Parse the JSON of nccl-tests (-J, versions 1 to 4 and what may follow) and of rccl-tests (-Z json) into sections.
+"""Parse the JSON of nccl-tests (-J, from version 2 on) and of rccl-tests (-Z json) into sections.
 
 nccl-tests dumps the whole environment, credentials included: only variables of the allow-list are kept, and the number
 of dropped ones is returned. In its JSON booleans are strings, the list of errors may hold an empty one, and only the
@@ -38,6 +38,10 @@ def sections(text: str, where: str) -> tuple[list[Section], int]:
         return _of_rccl([row for row in document if isinstance(row, dict)]), 0
     if not isinstance(document, dict) or not isinstance(document.get("results"), list):
         raise ForeignError(f"{where}: JSON, but not of nccl-tests (it has no list of results)")
+    if _whole(document.get("version")) == 1:
+        raise ForeignError(
+            f"{where}: JSON version 1; JSON version 2 or newer, and text of nccl-tests 2.10 or newer is read"
+        )
     return _of_nccl(document)
 
 

@@ -52,8 +52,6 @@ BLOCKING = {
     "no barrier": ", each waited for",
     APART: ", each waited for and followed by a barrier that is no part of the time",
 }
-# Largest deviations that nccl-tests allowed before it counted wrong elements (DeltaMaxValue in its common.cu).
-ALLOWED_ERROR = {"float16": 1e-2, "float32": 1e-5, "float64": 1e-12}
 # A log line may begin with a bracket too: [1,0]<stdout>.
 _JSON = re.compile(r"\s*(?:\{|\[\s*[{\]])")
 # Limit of busbw/algbw for many ranks: of all_reduce, and of the others.
@@ -267,7 +265,7 @@ def _case(row: Row, section: Section, op: str, ranks: int, division: str) -> Cas
 def _numbers(row: Row, section: Section, case: Case, reading: Reading) -> Iterable[Number]:
     for half in row.halves:
         placed = usual(replace(case, placement=half.place))
-        failure, verified = _verdict(half, case.dtype, section)
+        failure, verified = _verdict(half)
         if failure is not None:
             yield Number(placed, None, failure, verified)
         elif half.time is None or half.time.value <= 0:
@@ -295,20 +293,14 @@ def _statistic(section: Section, iterations: int | None, skipped: int, slowest: 
     return f"mean of {calls}{left_out}{manner}{events}, {AVERAGES['max' if slowest else section.average or 'avg']}"
 
 
-def _verdict(half: Half, dtype: str, section: Section) -> tuple[Failure | None, bool | None]:
+def _verdict(half: Half) -> tuple[Failure | None, bool | None]:
     """Whether the tool found the result right: (failure, False), (None, True), or (None, None) if it does not say."""
-    value = printed(half.error.rstrip("*"))
-    if value is None:
+    count = printed(half.wrong.rstrip("*"))
+    if count is None:
         return None, None
-    if section.counts_errors:
-        if value.value == 0:
-            return None, True
-        return Failure("wrong", None, f"nccl-tests counted {value.value:.0f} wrong elements"), False
-    limit = ALLOWED_ERROR.get(dtype, 0.0)
-    if half.error.endswith("*") or (value.value > limit and section.out_of_bounds != 0):
-        text = f"nccl-tests found a deviation of {value.value:g}, where it allows {limit:g} for {dtype}"
-        return Failure("wrong", None, text), False
-    return None, True
+    if count.value == 0:
+        return None, True
+    return Failure("wrong", None, f"nccl-tests counted {count.value:.0f} wrong elements"), False
 
 
 def _check_rates(rows: Iterable[Row], op: str, together: int, reading: Reading) -> None:

@@ -1,9 +1,8 @@
-"""Parse the text of nccl-tests 2.0 and later and of rccl-tests into sections, by header and not by column number.
+"""Parse the text of nccl-tests 2.10 and later and of rccl-tests into sections, by header and not by column number.
 
-In: lines. Out: a `Section` for each execution; names stay those of the tool. Layouts differ: 2.0 to 2.9 have a column
-`error`, later ones `#wrong` and `root`; rows of alltoall may lack the redop that the header names; per-iteration
-columns, time stamps and rccl's `algo proto nchannels` follow the last half. Messages of NCCL and MPI may stand between
-rows and inside them: a row that breaks off is continued where its rest appears. The leading `#` may be missing.
+In: lines. Out: a `Section` for each execution; names stay those of the tool. Layouts differ: per-iteration columns,
+time stamps and rccl's `algo proto nchannels` follow the last half. Messages of NCCL and MPI may stand between rows and
+inside them: a row that breaks off is continued where its rest appears. The leading `#` may be missing.
 """
 
 import re
@@ -17,13 +16,13 @@ from bench.model.errors import ForeignError
 
 PLACES = {"out-of-place": "out", "in-place": "in"}
 TIMES = {"time", "cputime"}
-# Columns whose number is a count of wrong elements; `error` is the largest deviation.
+# Columns whose number is a count of wrong elements.
 COUNTS = {"#wrong", "wrong"}
-ERRORS = COUNTS | {"error"}
 # Words in a line → what they say of an execution.
 FLAGS = {"Per-Iteration Report": "timed_each", "Parallel Init Enabled": "parallel_init", "NCCL INFO": "debug"}
-# Columns of nccl-tests 1 and of the tests that came with NCCL 1, which wrote milliseconds.
-COLUMNS_OF_VERSION_1 = {"bytes", "N"}
+# Columns of nccl-tests before 2.10: the largest deviation, and the number of elements.
+OLD_COLUMNS = {"error", "N"}
+TOO_OLD = "written by an nccl-tests before 2.10; output of nccl-tests 2.10 or newer is read"
 # With more blanks than this before its only half, a row has an empty first half (nccl-tests writes 32 where it replays
 # in place only).
 EMPTY_HALF = 28
@@ -59,7 +58,7 @@ class DeviceRow:
 class Half:
     """One of the two halves of a row. place: "out" or "in". time: in microseconds.
 
-    error: text of the column #wrong (a count, N/A), or of error (the largest deviation, perhaps with a star).
+    wrong: text of the column #wrong: a count, or N/A.
     each_us: of each call, in each process that the file tells apart, without the first `skipped` (-K); empty if the
         file does not have them.
     """
@@ -68,7 +67,7 @@ class Half:
     time: Printed | None
     algbw: Printed | None
     busbw: Printed | None
-    error: str
+    wrong: str
     each_us: tuple[tuple[float, ...], ...] = ()
     skipped: int = 0
 
@@ -92,7 +91,7 @@ class Section:
 
     ranks_cut: the list of devices is known to be incomplete. iterations, aggregated: their product is the number of
     calls timed together. average: how ranks are combined: "rank0", "avg", "min" or "max"; None if not written.
-    counts_errors: `Half.error` is a number of wrong elements. out_of_bounds: how many rows the tool itself found wrong.
+    out_of_bounds: how many rows the tool itself found wrong.
     cut: number of rows that could not be read to their end. environment: the file has all variables of the tool, of
     which `variables` are those that may be kept.
     """
@@ -112,7 +111,6 @@ class Section:
     cpu_time: bool = False
     timed_each: bool = False
     parallel_init: bool = False
-    counts_errors: bool = True
     out_of_bounds: int | None = None
     rows: list[Row] = field(default_factory=list)
     cut: int = 0
@@ -150,12 +148,8 @@ def version_of(code: int) -> str:
 # ── text to sections ─────────────────────────────────────────────────────────────────────────────
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The line with the names of the columns. lead: the columns between type and the first time.
+    """The line with the names of the columns. columns: of one half. places: which halves there are."""
 
-    columns: of one half. places: which halves there are.
-    """
-
-    lead: tuple[str, ...] = ("redop", "root")
     columns: tuple[str, ...] = ("time", "algbw", "busbw", "#wrong")
     places: tuple[str, ...] = ("out", "in")
 
@@ -174,7 +168,7 @@ class _BegunRow:
 
 
 def sections(lines: Iterable[str], where: str) -> list[Section]:
-    """The executions in a log, in its order, including those without a row. Raises ForeignError for version 1."""
+    """The executions in a log, in its order, including those without a row. Raises ForeignError before 2.10."""
     parser = _Parser(where)
     for line in lines:
         parser.take(line)
@@ -267,21 +261,19 @@ class _Parser:
 
     def _read_header(self, line: str) -> None:
         names = line.replace("#wrong", " #wrong ").replace("# ", " ").split()
-        if set(names) >= COLUMNS_OF_VERSION_1:
-            raise ForeignError(f"{self.where}: written by nccl-tests 1 or older; text of versions from 2.0 on is read")
         starts = [at for at, name in enumerate(names) if name in TIMES]
         if "busbw" not in names or not starts:
             return
+        if OLD_COLUMNS & set(names):
+            raise ForeignError(f"{self.where}: {TOO_OLD}")
         if self.closed:
             self._end_section()
         self.finish_row()
-        lead = names[names.index("type") + 1 : starts[0]] if "type" in names[: starts[0]] else []
-        last = max(at for at, name in enumerate(names) if name in {*ERRORS, "busbw"})
+        last = max(at for at, name in enumerate(names) if name in {*COUNTS, "busbw"})
         end = starts[1] if len(starts) > 1 else 1 + last
         places = self.places if len(self.places) == len(starts) else ("out", "in")[: len(starts)]
-        self.header = Header(tuple(lead), tuple(names[starts[0] : end]), places)
+        self.header = Header(tuple(names[starts[0] : end]), places)
         self.section.cpu_time = "cputime" in names
-        self.section.counts_errors = bool(COUNTS & set(names)) or not ERRORS & set(names)
 
     # ── rows ─────────────────────────────────────────────────────────────────────────────────────
     def _begins_row(self, line: str) -> bool:
@@ -290,10 +282,12 @@ class _Parser:
         if match is None:
             return False
         size, count, dtype, rest = match.groups()
-        redop, root, at = _lead(rest, self.header, whole(size) or 0)
+        redop, root, at = _lead(rest)
         halves, behind = _halves(rest[at:], self.header)
         if not halves and dtype not in DTYPES and dtype not in DTYPES_LACKING:
             return False
+        if halves and root is None:
+            raise ForeignError(f"{self.where}: a row without a root: {TOO_OLD}")
         self.finish_row()
         gap = len(rest[at:]) - len(rest[at:].lstrip())
         self.begun = _BegunRow(whole(size), whole(count) or 0, dtype, redop, root, halves, gap)
@@ -333,32 +327,15 @@ class _Parser:
             self.section.rows.append(Row(begun.size, begun.count, begun.dtype, begun.redop, begun.root, halves))
 
 
-def _lead(rest: str, header: Header, size: int) -> tuple[str, int | None, int]:
-    """Redop, root, and the position of the first half; a row may lack columns that the header names."""
+def _lead(rest: str) -> tuple[str, int | None, int]:
+    """Redop, root (None if the row has none), and the position of the first half."""
     at, redop, root = 0, NO_REDUCE_OP, None
     word = _WORD.match(rest)
     if word and (word[1] in REDUCE_OPS or word[1] == NO_REDUCE_OP):
         redop, at = word[1], word.end()
-    number = _ROOT.match(rest, at) if "root" in header.lead else None
-    # The number may be a time: one of 10 ms or more has no decimals either.
-    if number and not _begins_with_time(rest[at:], rest[number.end() :], header, size):
+    if number := _ROOT.match(rest, at):
         root, at = whole(number[1]), number.end()
     return redop, root, at
-
-
-def _begins_with_time(text: str, behind: str, header: Header, size: int) -> bool:
-    """Whether a row has no root: only then is it complete, and its time and algorithm bandwidth agree.
-
-    They have to agree because a row with a root that was cut has as many numbers as a complete one without a root.
-    """
-    halves, _ = _halves(text, header)
-    if len(halves) < len(header.places) or len(_halves(behind, header)[0]) == len(header.places):
-        return False
-    half = _half("", halves[0], header)
-    if half.time is None or half.algbw is None or half.time.value <= 0:
-        return False
-    # Wide limits: in old versions all-gather's algbw contains (n-1)/n, and small ones are printed as 0.00.
-    return half.algbw.low <= 1.1 * size / half.time.value / 1e3 <= 2.5 * half.algbw.high
 
 
 def _halves(text: str, header: Header) -> tuple[list[list[str]], str]:
@@ -384,4 +361,4 @@ def _half(place: str, values: list[str], header: Header) -> Half:
         next((printed(named[name]) for name in names if name in named), None)
         for names in (TIMES, ("algbw",), ("busbw",))
     )
-    return Half(place, time, algbw, busbw, next((named[name] for name in header.columns if name in ERRORS), "N/A"))
+    return Half(place, time, algbw, busbw, next((named[name] for name in header.columns if name in COUNTS), "N/A"))

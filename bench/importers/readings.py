@@ -6,7 +6,6 @@ and returns a `Reading`: numbers, what was left out and why, and what the file d
 records there. Errors are ForeignErrors of one line.
 """
 
-import codecs
 import hashlib
 import math
 import re
@@ -30,14 +29,6 @@ LONGEST_LINE = 2000
 MOST_GARBLED = 0.05
 # First bytes of a packed file → how it is packed.
 PACKED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"PK\x03\x04": "zip", b"\x28\xb5\x2f\xfd": "zstd"}
-# Byte-order marks. A UTF-32 mark begins like a UTF-16 one, so it comes first.
-MARKS = {
-    codecs.BOM_UTF32_LE: "utf-32",
-    codecs.BOM_UTF32_BE: "utf-32",
-    codecs.BOM_UTF8: "utf-8-sig",
-    codecs.BOM_UTF16_LE: "utf-16",
-    codecs.BOM_UTF16_BE: "utf-16",
-}
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _LABEL = re.compile(
@@ -97,19 +88,13 @@ def open_source(path: Path) -> Source:
 
 
 def decode(path: Path, raw: bytes) -> str:
-    """The text in the bytes of a file: UTF-8, or UTF-16 or UTF-32 with or without a mark."""
+    """The text in the bytes of a file: UTF-8, with or without a mark."""
     for start, kind in PACKED.items():
         if raw.startswith(start):
             raise ForeignError(f"{path}: packed with {kind}; unpack it first")
-    encoding = next((encoding for mark, encoding in MARKS.items() if raw.startswith(mark)), None)
-    if encoding is None:
-        # UTF-16 without a mark: every other byte of plain text is a zero.
-        head = raw[:4096]
-        little, big = (head[first::2].count(0) > len(head) // 4 for first in (1, 0))
-        encoding = "utf-16-le" if little else "utf-16-be" if big else "utf-8"
-    text = raw.decode(encoding, errors="replace")
+    text = raw.decode("utf-8-sig", errors="replace")
     if text.count("\ufffd") + text.count("\0") > MOST_GARBLED * len(text):
-        raise ForeignError(f"{path}: not text")
+        raise ForeignError(f"{path}: not UTF-8 text")
     return text
 
 
