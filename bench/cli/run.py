@@ -96,7 +96,7 @@ def replay(
     traces: Annotated[
         list[Path],
         typer.Argument(
-            help="What the job recorded: a file of each rank, a folder or tar of them, or a list of calls.",
+            help="What the job recorded: a file of each rank, a folder or .tar.gz of them, or a list of calls.",
             metavar="TRACE...",
         ),
     ],

@@ -1,4 +1,4 @@
-"""Read what a job recorded, whatever the format: one file, one a rank, or all ranks in a folder, a glob or a tar.
+"""Read what a job recorded, whatever the format: one file, one a rank, or all ranks in a folder, a glob or a .tar.gz.
 
 In: paths. Out: a `CallList`. The format is told by the content. A saved list of calls is read here, too, so that
 `replay` takes either.

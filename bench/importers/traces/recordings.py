@@ -1,6 +1,6 @@
 """Open recordings, go through their long lists, and translate the names in them; shared by the readers of all formats.
 
-In: a path. Out: (name, text) of each file: plain, packed, or one a rank in a tar; and entries of a long JSON list, one
+In: a path. Out: (name, text) of each file: plain, .gz, or one a rank in a .tar.gz; and entries of a long JSON list, one
 at a time: a file of 300 MB as one tree of Python objects would take some 3 GB, entry by entry it takes little more than
 its text. Raises ForeignError, in one line, for what cannot be read.
 
@@ -8,21 +8,19 @@ Limits hold before the work that they limit: packed bytes before they are unpack
 instructions of a pickle before it is loaded, the size of a group before its ranks are listed.
 """
 
-import bz2
 import functools
 import gzip
 import io
 import json
-import lzma
 import os
 import pickle
 import pickletools
 import re
 import tarfile
 import zlib
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import IO, Any, Never
+from typing import IO, Any, Never, Self
 
 from bench.catalog import dtypes
 from bench.model.errors import ForeignError, json_words
@@ -41,12 +39,10 @@ MOST_INSTRUCTIONS = 50_000_000
 # Characters of JSON that a byte of a pickle may become, for it names each text once and refers to it afterwards; and
 # characters that any pickle may become.
 UNFOLDED, LEAST_UNFOLDED = 100, 2**20
-# First bytes of a packed file → what unpacks it.
-PACKED: dict[bytes, Callable[[Any], Any]] = {
-    b"\x1f\x8b": gzip.open,
-    b"BZh": bz2.open,
-    b"\xfd7zXZ": lzma.open,
-}
+# First bytes of a file that gzip packed, and of files that other tools packed.
+GZIP = b"\x1f\x8b"
+OTHERS_PACKED = (b"BZh", b"\xfd7zXZ", b"PK\x03\x04", b"\x28\xb5\x2f\xfd")
+ONLY_GZIP = "an archive that is not read; only .gz and .tar.gz are: unpack it first"
 # Read at a time.
 CHUNK = 2**20
 # A tar consists of blocks of this size, and ends with blocks of zeros.
@@ -70,17 +66,19 @@ _SPACE = " \t\r\n,"
 class _Unpacked(io.RawIOBase):
     """The bytes of a file, unpacked if need be. Raises ForeignError when they are too many.
 
-    last: the last BLOCK bytes that were read.
+    packed: whether gzip packed the file. last: the last BLOCK bytes that were read.
     """
 
     def __init__(self, name: str, file: IO[bytes]) -> None:
         self._name, self._left, self.last = name, MOST_BYTES, b""
         start = file.read(6)
         file.seek(0)
-        unpack = next((unpack for magic, unpack in PACKED.items() if start.startswith(magic)), None)
-        if unpack is not None and os.fstat(file.fileno()).st_size > MOST_PACKED:
+        if start.startswith(OTHERS_PACKED):
+            raise ForeignError(f"{name}: {ONLY_GZIP}")
+        self.packed = start.startswith(GZIP)
+        if self.packed and os.fstat(file.fileno()).st_size > MOST_PACKED:
             raise ForeignError(f"{name}: larger than {format_bytes(MOST_PACKED)}, packed; cut it to a few steps")
-        self._file: Any = file if unpack is None else unpack(file)
+        self._file: Any = gzip.GzipFile(fileobj=file) if self.packed else file
 
     def readable(self) -> bool:
         return True
@@ -102,10 +100,12 @@ def texts(path: Path) -> Iterator[tuple[str, str]]:
             unpacked = _Unpacked(str(path), file)
             buffered: Any = io.BufferedReader(unpacked, CHUNK)
             if _begins_a_tar(buffered.peek(BLOCK)[:BLOCK]):
+                if not unpacked.packed:
+                    raise ForeignError(f"{path}: {ONLY_GZIP}")
                 yield from _in_tar(path, unpacked, buffered)
             else:
                 yield path.name, _text(path.name, buffered)
-    except (OSError, EOFError, zlib.error, lzma.LZMAError, tarfile.TarError) as error:
+    except (OSError, EOFError, zlib.error, tarfile.TarError) as error:
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         raise ForeignError(f"{path}: {reason.lower()}") from None
     except (ValueError, LookupError, ArithmeticError, RecursionError) as error:  # a damaged header of a tar
@@ -119,9 +119,20 @@ def _begins_a_tar(block: bytes) -> bool:
         return False
 
 
+class _Header(tarfile.TarInfo):
+    """A header of a tar. One that claims too many bytes is refused at once: skipping them would take minutes."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        info = super().frombuf(buf, encoding, errors)
+        if info.size > MOST_BYTES:
+            raise ValueError(f"a part of it claims to have {format_bytes(info.size)}")
+        return info
+
+
 def _in_tar(path: Path, unpacked: _Unpacked, buffered: IO[bytes]) -> Iterator[tuple[str, str]]:
     """The recordings in a tar, read from its begin to its end; one that was cut off would lack ranks without a word."""
-    with tarfile.open(fileobj=buffered, mode="r|") as archive:
+    with tarfile.open(fileobj=buffered, mode="r|", tarinfo=_Header) as archive:
         for number, member in enumerate(archive):
             if number == MOST_FILES:
                 raise ForeignError(f"{path}: more than {MOST_FILES} files")
@@ -145,7 +156,7 @@ def _hidden(name: str) -> bool:
 def _text(name: str, file: IO[bytes]) -> str:
     """The text, unpacked if need be; that of a pickle as JSON."""
     data = b"".join(iter(functools.partial(file.read, CHUNK), b""))
-    if data.startswith(tuple(PACKED)):
+    if data.startswith((GZIP, *OTHERS_PACKED)):
         raise ForeignError(f"{name}: packed twice; unpack it first")
     if data[:1] == PICKLE:
         return _unpickled(name, data)
