@@ -36,7 +36,7 @@ def harmed(tmp_path_factory, launcher):
     settings = [f"faults=[{', '.join(planted)}]", f"sizes={sizes}", "world_sizes=[2, 3]", "timeout=2s"]
     began = time.monotonic()
     done = warm("run", warm.config(), "--no-plots", *(word for setting in settings for word in ("--set", setting)))
-    assert time.monotonic() - began < 60
+    assert time.monotonic() - began < 300, "a hang ends at its deadline, however busy the machine"
     assert done.returncode == 1
     assert not ranks_left()
     return warm.only_run(), warm("report", "--format", "markdown").stdout

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from bench.model.errors import ForeignError
-from bench.model.units import format_bytes
+from bench.model.units import first_few, format_bytes
 
 # What small files may need, and what each further byte on disk may: a packed trace unfolds to some ten times its size,
 # and Python's objects take some ten times that of the text they are made of.
@@ -27,7 +27,7 @@ def limited(paths: Sequence[Path]) -> Iterator[None]:
         try:
             yield
         except MemoryError:
-            files = str(paths[0]) + (f" and {len(paths) - 1} more" if len(paths) > 1 else "")
+            files = first_few(list(map(str, paths)), 1)
             text = f"{files}: reading {format_bytes(size)} takes more than {format_bytes(most)} of memory"
             raise ForeignError(text) from None
 

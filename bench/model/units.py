@@ -7,6 +7,7 @@ letter. Raises ValueError with a sentence; callers add file and key.
 """
 
 import re
+from collections.abc import Sequence
 
 # Seconds in a nanosecond; bytes in a mebibyte.
 NS, MIB = 1e-9, 2**20
@@ -165,6 +166,12 @@ def _three_digits(number: float) -> str:
 def format_ratio(ratio: float) -> str:
     """Three decimals, of small ones two significant digits: `1.210`, `0.976`, `0.0013`."""
     return f"{ratio:.3f}" if ratio >= 0.0995 else f"{ratio:.2g}"
+
+
+def first_few(texts: Sequence[str], most: int, separator: str = ", ") -> str:
+    """The first of several texts, and how many more there are: `a, b and 3 more`."""
+    more = f" and {len(texts) - most} more" if len(texts) > most else ""
+    return separator.join(texts[:most]) + more
 
 
 def counted(number: int, noun: str) -> str:

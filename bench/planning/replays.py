@@ -29,6 +29,7 @@ from bench.catalog.operations import OPERATIONS, REPLAY, ranks_together
 from bench.model.errors import ForeignError
 from bench.model.recorded_calls import ALL_TO_ALL, ONE_WAY, CallList, RecordedCall
 from bench.model.records import Case, Replay, ReplayedCall, ReplayedList
+from bench.model.units import first_few
 from bench.planning.footprint import buffer_bytes
 
 # Calls of one step beyond which stamps of a launch would not fit (`footprint.MAX_STAMP_PAIRS`).
@@ -102,8 +103,7 @@ def case_of(replayed: Replay, base: Case) -> Case:
 
 
 def _sources(recorded: CallList) -> str:
-    first, more = recorded.ranks[0].source, len(recorded.ranks) - 1
-    return f"{first} and {more} more" if more else first
+    return first_few([rank.source for rank in recorded.ranks], 1)
 
 
 # ── which step ───────────────────────────────────────────────────────────────────────────────────

@@ -19,7 +19,7 @@ from bench.model.conclusions import (
     ReplayedKind,
     ReplayedStep,
 )
-from bench.model.units import format_bytes, format_rate, format_rounded_bytes, format_seconds, format_share
+from bench.model.units import first_few, format_bytes, format_rate, format_rounded_bytes, format_seconds, format_share
 from bench.report import markdown
 from bench.report.labels import (
     NOTHING,
@@ -316,8 +316,7 @@ def gate_document(verdict: GateVerdict, names: Sequence[str]) -> str:
     counts = Counter(check.verdict for check in verdict.nodes)
     counted = ", ".join(f"{count} {word}" for word, count in counts.items())
     failed = [names[check.node] for check in verdict.nodes if check.verdict == CheckVerdict.FAIL]
-    more = f" and {len(failed) - SHOWN_NODES} more" if len(failed) > SHOWN_NODES else ""
-    named = f"{', '.join(failed[:SHOWN_NODES])}{more}; " if failed else ""
+    named = f"{first_few(failed, SHOWN_NODES)}; " if failed else ""
     lines = [f"{verdict.verdict}: {named}of {len(verdict.nodes)} nodes {counted}", ""]
     if rows:
         headers = ["node", "verdict", "of the usual rate", "note"]

@@ -14,7 +14,7 @@ from bench.catalog.operations import OPERATIONS, PLACES, heaviest_bytes, placeme
 from bench.model.conclusions import Interval, Summary
 from bench.model.records import OPTION_NAMED, OPTIONS, Case, Option, Skip
 from bench.model.units import counted as counted
-from bench.model.units import format_bytes, format_modes
+from bench.model.units import first_few, format_bytes, format_modes
 from bench.report.parts import part_of
 
 # Attribute of a case → its value in words.
@@ -244,8 +244,7 @@ def variety(cases: Sequence[Case]) -> list[str]:
 def _listed(words: Iterable[str]) -> str:
     """Each word once; if there are many, the first MOST_LISTED and the number of the others."""
     distinct = list(dict.fromkeys(words))
-    more = f" and {len(distinct) - MOST_LISTED} more" if len(distinct) > MOST_LISTED + 1 else ""
-    return ", ".join(distinct[:MOST_LISTED] if more else distinct) + more
+    return first_few(distinct, MOST_LISTED if len(distinct) > MOST_LISTED + 1 else len(distinct))
 
 
 # ── the groups, columns and rows of tables ───────────────────────────────────────────────────────
@@ -346,9 +345,8 @@ def rounding(cases: Sequence[Case]) -> list[str]:
     )
     if not odd:
         return []
-    named = ", ".join(f"{format_bytes(size)} for {n} ranks" for size, n in odd[:MOST_NAMED])
-    more = f" and {len(odd) - MOST_NAMED} more" if len(odd) > MOST_NAMED else ""
-    return [f"sizes are rounded down to whole equal shares, as in nccl-tests: {named}{more}"]
+    named = first_few([f"{format_bytes(size)} for {n} ranks" for size, n in odd], MOST_NAMED)
+    return [f"sizes are rounded down to whole equal shares, as in nccl-tests: {named}"]
 
 
 def notes_of(members: Sequence[Summary]) -> list[str]:

@@ -15,7 +15,7 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from bench.model.conclusions import Analysis, Bound, Fit, Summary
 from bench.model.records import Run
-from bench.model.units import format_rate
+from bench.model.units import first_few, format_rate
 from bench.report.labels import counted, ranks_text, row_name, size_rows
 from bench.report.plots import figures
 from bench.report.plots.figures import COLOURS, Line, Page, Panel, log_time_axis, marks, spread, time_label
@@ -106,8 +106,7 @@ def _over_sizes(summaries: Sequence[Summary]) -> tuple[list[Panel], list[str]]:
     kept = every if alone else [p for p in every if any(len(line.members) > 1 for line in p.lines)]
     drawn = {s.case.op for panel in kept for s in panel.members}
     missing = list(dict.fromkeys(s.case.op for s in summaries if s.case.op not in drawn))
-    more = f" and {len(missing) - MOST_NAMED} more" if len(missing) > MOST_NAMED else ""
-    return kept, [f"without two sizes: {', '.join(missing[:MOST_NAMED])}{more}"] if missing else []
+    return kept, [f"without two sizes: {first_few(missing, MOST_NAMED)}"] if missing else []
 
 
 def by_ranks(members: list[Summary]) -> list[Line]:
