@@ -217,7 +217,12 @@ def test_what_a_killed_fork_server_costs_is_measured_by_a_resume(cli, measuring)
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
 def test_the_end_of_a_terminal_or_of_a_job_is_answered_as_ctrl_c(cli, measuring, number):
     """It comes to every process of the group; also where the shell made the run ignore Ctrl-C."""
-    process, place = measuring(preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN))
+
+    def as_a_shell_would() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # also where these tests run under nohup
+
+    process, place = measuring(preexec_fn=as_a_shell_would)
     os.killpg(process.pid, number)
     _, err = process.communicate(timeout=180)
     assert process.returncode == 130 and "run --resume" in err and "Traceback" not in err, err

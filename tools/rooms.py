@@ -10,21 +10,21 @@ from tabulate import tabulate
 ROOT = Path(__file__).resolve().parents[1]
 # Room of the core, or package → most lines: those it had when this became a law, and 5 %.
 BUDGETS = {
-    "model": 1910,
+    "model": 1920,
     "catalog": 1410,
     "stats": 760,
     "config": 1620,
-    "planning": 1270,
+    "planning": 1220,
     "store": 1350,
     "machine": 1340,
     "protocol": 510,
     "launch": 3320,
-    "rank": 3780,
-    "analyze": 4450,
-    "importers": 2940,
+    "rank": 3770,
+    "analyze": 4440,
+    "importers": 2910,
     "report": 4760,
     "cli": 2710,
-    "training": 8290,
+    "training": 8280,
     "bits": 1110,
 }
 PACKAGES = ("training", "bits")
