@@ -225,12 +225,18 @@ def test_mpirun(cli):
 
 
 def by_mpirun(cli, ranks, text, **variables):
-    """A run of this configuration in a job that Open MPI's mpirun started."""
+    """A run of this configuration in a job that Open MPI's mpirun started.
+
+    Its files are not in /tmp, where another mpirun of these tests may remove the folder that both use.
+    """
+    place = cli.folder / "m"
+    place.mkdir(exist_ok=True)
+    own = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "PRTE_MCA_prte_tmpdir_base": str(place)}
     command = [host.mpirun(), "--oversubscribe", "--bind-to", "none", "-n", str(ranks), sys.executable]
     return subprocess.run(
         [*command, str(ROOT / "run_bench.py"), "run", cli.config(text), "--no-plots"],
         cwd=cli.folder,
-        env=cli.environment | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"} | variables,
+        env=cli.environment | own | variables,
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
