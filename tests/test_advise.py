@@ -19,7 +19,8 @@ from bench.model.errors import ConfigError
 from bench.model.records import Case, Failure, Run, Samples, Timings
 from bench.model.steps import StepDetail
 from bench.model.units import format_seconds
-from bench.report.markdown import fitted
+from bench.report.markdown import written
+from bench.report.screen import fitted
 from bench.stats import intervals
 from bench.store import folders
 from bench.store.encoding import samples_to_line
@@ -374,7 +375,7 @@ def explained_of(advised: str, cpu: bool | None = None, **more) -> ExplainedAdvi
 
 
 def code_blocks(explained: ExplainedAdvice, language: str = "python") -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)\n```", advice.document(explained), re.DOTALL)
+    return re.findall(rf"```{language}\n(.*?)\n```", written(advice.document(explained)), re.DOTALL)
 
 
 def on_two_ranks(folder: Path, script: str) -> list[str]:
@@ -435,7 +436,7 @@ def only(explained: ExplainedAdvice, *names: str) -> ExplainedAdvice:
 def test_a_setting_is_typed_only_where_it_is_worth_it():
     explained = explained_of("default")
     none = replace(explained, ways=tuple(replace(way, worth=False) for way in explained.ways))
-    text = advice.document(none)
+    text = written(advice.document(none))
     assert "`" not in text and "What to type" not in text
 
 
@@ -444,7 +445,7 @@ def test_a_long_plan_is_cut_in_the_table_and_whole_in_the_code():
     cost = AllReduceCost.of_link(0, 1e6)
     link = LinkModel(cost, "a link", "link", largest=MIB // 2)
     found = replace(advisor.advise(ready_times, cost), advised="plan")
-    text = advice.document(advisor.explain(found, ready_times, link, 4))
+    text = written(advice.document(advisor.explain(found, ready_times, link, 4)))
     assert len(found.plan.buckets) > advice.MOST_BUCKETS
     assert f"{len(found.plan.buckets) - advice.MOST_BUCKETS} more" in text
     (caps,) = re.findall(r"bucket_cap_mb_list=(\[.*?\n\])", text, re.DOTALL)

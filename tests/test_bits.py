@@ -17,6 +17,7 @@ from bench.catalog.dtypes import DTYPES
 from bench.config import models
 from bench.model.records import Machine
 from bench.planning import plan as plans
+from bench.report.markdown import written
 
 CONFIG = """
 backends: [gloo]
@@ -115,7 +116,7 @@ def test_messages_that_are_cut_otherwise_have_other_sums(launcher, tmp_path):
     (comparison,) = larger.comparisons
     assert 0 < comparison.share < 1 and comparison.furthest_ulp >= 1 and sum(comparison.nearer) > 0
     assert all(row.identical for row in rows if row.variation != analysis.LARGER)
-    assert "ULP" in report.table(rows) and report.sentences(rows)
+    assert "ULP" in written(report.results(rows)) and report.sentences(rows)
 
 
 def test_a_planted_bit_on_a_real_rank_is_found(warm):

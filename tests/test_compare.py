@@ -182,7 +182,7 @@ def test_of_two_modes_means_are_compared_and_where_it_changed_is_said():
     )
     (change,) = compare(*runs(), [old], [new]).changes
     assert change.verdict == SLOWER and change.ratio.value == pytest.approx(1.5, rel=0.01)
-    assert "40% → 70%" in change.where
+    assert "40 % → 70 %" in change.where
 
 
 def test_the_verdict_speaks_of_its_occasions():

@@ -9,6 +9,7 @@ from bench.model.records import Case, Machine, Settings
 from bench.planning import footprint
 from bench.planning import plan as planning
 from bench.report import listings
+from bench.report.markdown import written
 from bench.stats import intervals
 from conftest import SAMPLING
 from test_sampling import FakeRanks, noisy, sample, settings
@@ -73,7 +74,7 @@ def test_the_plan_says_so_where_it_matters():
     machine = Machine("h", 2, 2**50, 32 * 2**20, 0, {})
 
     def listed(*sets: str) -> str:
-        return listings.plan(planning.expand(parse(CONFIG, "c", sets), machine, 1), machine)
+        return written(listings.plan(planning.expand(parse(CONFIG, "c", sets), machine, 1), machine))
 
     assert "iterations are kept" not in listed()
     assert "at 1024 ranks at most 256 iterations are kept" in listed("world_sizes=[2, 1024]")

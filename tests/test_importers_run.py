@@ -17,6 +17,7 @@ from bench.importers import assembly, nccl_tests
 from bench.importers.readings import Options, open_source
 from bench.model.records import Aggregate, Case, Run, Samples
 from bench.report import document
+from bench.report.markdown import written
 from conftest import invented_run, samples
 
 CASE = Case("all_reduce", "nccl", 4, "float32", 1048576, metric="pipelined", depth=20)
@@ -90,7 +91,7 @@ def test_nothing_is_concluded_from_what_is_not_there():
 def test_the_report_says_whose_numbers_these_are():
     run = aggregated(1e-3)
     analysis = analyze(run)
-    text = document.build(run, analysis, [], "")
+    text = written(document.build(run, analysis, [], ""))
     assert f"nccl-tests 2.17.8: each time is a {WORDS}; stragglers are hidden" in text
     assert "CollBench verified none of the results; the tool itself found 1 right and 0 wrong" in text
     assert "every result was verified" not in text and "maximum over ranks" not in text

@@ -231,7 +231,11 @@ def by_mpirun(cli, ranks, text, **variables):
     """
     place = cli.folder / "m"
     place.mkdir(exist_ok=True)
-    own = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "PRTE_MCA_prte_tmpdir_base": str(place)}
+    own = {
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "PRTE_MCA_prte_tmpdir_base": str(place),
+    }
     command = [host.mpirun(), "--oversubscribe", "--bind-to", "none", "-n", str(ranks), sys.executable]
     return subprocess.run(
         [*command, str(ROOT / "run_bench.py"), "run", cli.config(text), "--no-plots"],

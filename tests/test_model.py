@@ -15,6 +15,7 @@ from bench.analyze.analysis import analyze
 from bench.analyze.model import gpu_rate, infiniband_rate
 from bench.model.conclusions import Bound, Interval, Summary
 from bench.model.records import Case
+from bench.model.units import format_share
 from bench.stats import intervals
 from conftest import invented_run, samples
 
@@ -179,7 +180,7 @@ def test_a_series_that_no_model_describes_says_so_instead():
     (fit,) = model.fits(series(zigzag))
     assert fit.segments == () and fit.alpha_s is None and fit.rate is None and fit.half_size is None
     assert fit.worst_residual > model.WORST_RESIDUAL
-    assert "no model" in fit.note and f"{fit.worst_residual:.0%}" in fit.note
+    assert "no model" in fit.note and format_share(fit.worst_residual) in fit.note
 
 
 def test_series_that_differ_in_anything_but_size_are_apart():

@@ -16,6 +16,7 @@ from bench.analyze.trend import trend
 from bench.model.records import Case
 from bench.model.units import format_rate, format_seconds
 from bench.report import document, machine_format, nccl_tests
+from bench.report.markdown import written
 from bench.report.plots import ranks_and_time, sizes
 from bench.training.report import cs336
 from conftest import invented_run, samples
@@ -83,9 +84,9 @@ def test_it_is_the_same_number_everywhere(run):
 def test_it_is_the_same_text_everywhere(run):
     analysis = analyze(run)
     texts = {
-        "terminal": "\n".join(document.terminal(run, analysis)),
-        "report": document.build(run, analysis),
-        "full table": document.case_details(analysis.summaries),
+        "terminal": "\n".join(tuple(map(written, document.terminal(run, analysis)))),
+        "report": written(document.build(run, analysis)),
+        "full table": written(document.case_details(analysis.summaries)),
         "answer": "\n".join(document.answer(run, analysis)),
         "CS336": cs336.document(run, analysis),
         "JUnit": machine_format.to_junit(run, analysis),

@@ -7,6 +7,7 @@ import pytest
 from bench.analyze.recorded import recorded_job
 from bench.model.recorded_calls import CallList, RankRecording, RecordedCall
 from bench.report import findings
+from bench.report.markdown import written
 
 GROUP = (0, 1, 2)
 
@@ -31,7 +32,7 @@ def test_the_shortest_call_moves_data_and_the_rest_waits_for_the_rank_that_made_
     assert found.total.waited_s == pytest.approx(0.007 / 3) and found.total.unsplit_s == 0
     assert found.total.waited_for == pytest.approx({2: 0.007 / 3}) and found.late == (2, 1.0)
     assert "for rank 2" in findings.recorded_sentence(found)
-    table = "\n".join(findings.recorded_parts(found))
+    table = written(findings.recorded_parts(found))
     assert "moving" in table and "exposed" not in table
 
 
@@ -59,7 +60,7 @@ def test_what_cannot_be_divided_is_withheld_with_the_reason(ranks, reason):
     assert found.total.moved_s == found.total.waited_s == 0 and found.late is None
     assert found.total.unsplit_s == pytest.approx(found.total.in_calls_s)
     assert any(reason in text for text in found.withheld), found.withheld
-    assert "waiting  " not in "\n".join(findings.recorded_parts(found))
+    assert "waiting  " not in written(findings.recorded_parts(found))
 
 
 def test_a_send_is_divided_on_nccl_alone():

@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pandas as pd
 import pytest
+from markdown_it import MarkdownIt
 from matplotlib import rc_context
 from rich.console import Console
 
@@ -27,12 +28,15 @@ from bench.model.records import Case, Failure, Machine, Samples, Skip
 from bench.model.units import format_modes
 from bench.model.visible import visible
 from bench.planning.plan import expand
-from bench.report import comparison, document, listings, machine_format, markdown
+from bench.report import comparison, document, listings, machine_format, markdown, page
+from bench.report.blocks import Heading, keyed, table
 from bench.report.comparison import VERDICTS
 from bench.report.labels import label
+from bench.report.markdown import written
 from bench.report.plots import PICTURES, draw, figures, ranks_and_time
 from bench.report.plots import comparison as comparison_plots
 from bench.report.progress import CaseProgress
+from bench.report.screen import fitted
 from conftest import TINY, invented_run, samples
 
 MACHINE = Machine("h", 2, 2**34, 2**25, 0, {})
@@ -77,12 +81,12 @@ def picture(name, run, analysis) -> str:
     return file.getvalue()
 
 
-def written(run, pictures=()):
+def built(run, pictures=()):
     return document.build(run, analyze(run), list(pictures), "../../plots/r")
 
 
 def test_a_report_says_what_how_far_and_what_is_missing(run):
-    text = written(run)
+    text = written(built(run))
     for part in (
         "# invented: all_reduce", "How far to trust it", "mean over 30 iterations", "over 2 launches", " 4 KiB |",
         "## Failed", "rank 3 was ended by SIGKILL", "<summary>Left out", "needs 6 × 1.03 GiB of memory",
@@ -93,19 +97,19 @@ def test_a_report_says_what_how_far_and_what_is_missing(run):
 
 def test_the_page_needs_no_other_file(run, tmp_path):
     (tmp_path / "time.png").write_bytes(b"\x89PNG")
-    text = written(run, [("Time against size", "time")])
-    found = markdown.page(text, "<b>title</b>", {"../../plots/r/time.png": tmp_path / "time.png"})
+    blocks = built(run, [("Time against size", "time")])
+    found = page.page(blocks, "<b>title</b>", {"../../plots/r/time.png": tmp_path / "time.png"})
     assert re.findall(r'(?:src|href)="(?!data:|#|method.md)', found) == []
     assert "data:image/png;base64," in found and "<table" in found and "<nav>" in found
     assert "&lt;b&gt;title" in found and "http:" not in found and "https:" not in found
     assert found.count("<details>") == found.count("</details>") >= 3 and "bus bandwidth" in found
     (tmp_path / "time.svg").write_bytes(b"<svg></svg>")
-    assert "data:image/svg+xml" in markdown.page(text, "t", {"../../plots/r/time.png": tmp_path / "time.png"})
+    assert "data:image/svg+xml" in page.page(blocks, "t", {"../../plots/r/time.png": tmp_path / "time.png"})
 
 
 def test_html_in_a_name_stays_text():
     run = run_of(also=[Samples(CASES[0], 9, 0.0, failure=Failure("raised", 0, "<script>alert(1)</script>"))])
-    assert "<script>alert" not in markdown.page(written(run), "t", {})
+    assert "<script>alert" not in page.page(built(run), "t", {})
 
 
 # What a file from elsewhere may hold in the place of a host, a failure, a reason or a name of a run.
@@ -132,7 +136,7 @@ def test_documents_hold_nothing_that_runs_loads_or_links(tmp_path):
     run = hostile_run()
     (tmp_path / "time.png").write_bytes(b"\x89PNG")
     files = document.documents(run, analyze(run), [("Time against size", "time")], tmp_path, tmp_path)
-    text, page = files["report.md"], files["report.html"]
+    text, html = files["report.md"], files["report.html"]
     assert [line for line in text.split("\n") if "![" in line] == ["![Time against size](./time.png)"]
     marks = [line for line in text.split("\n") if "<" in line]
     assert {re.sub("summary>.*?<", "summary><", line) for line in marks} <= {
@@ -140,26 +144,29 @@ def test_documents_hold_nothing_that_runs_loads_or_links(tmp_path):
         markdown.CLOSED,
     }
     assert not re.search(r"\]\(http|://|www\.|^\[z\]|^# Trust", text, re.MULTILINE)
-    assert re.findall(r"<(?:img|a|script|link|iframe|object)\b[^>]*", page.replace('<a href="#part-', "")) == [
+    assert re.findall(r"<(?:img|a|script|link|iframe|object)\b[^>]*", html.replace('<a href="#part-', "")) == [
         "<script",
-        *re.findall(r'<img src="data:image/png;base64,[^"]*" alt="Time against size"', page),
+        *re.findall(r'<img src="data:image/png;base64,[^"]*" alt="Time against size"', html),
     ]
-    assert page.count("<img") == 1 and "Content-Security-Policy" in page and "default-src 'none'" in page
+    assert html.count("<img") == 1 and "Content-Security-Policy" in html and "default-src 'none'" in html
     for content in files.values():
         assert visible(content) == content
 
 
 def test_the_page_may_run_its_own_script_only():
-    page = markdown.page("# x", "t", {})
-    (script,) = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
+    text = page.page([Heading("x", 1)], "t", {})
+    (script,) = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    assert f"script-src 'sha256-{digest}'" in page and "unsafe-eval" not in page
+    assert f"script-src 'sha256-{digest}'" in text and "unsafe-eval" not in text
 
 
 def test_a_bar_in_a_name_does_not_divide_its_cell():
-    text = markdown.table([["a|b\nc", "d\\|e"]], ["one", "two"], "ll")
-    assert len(text.split("\n")) == 3 and markdown.page(text, "t", {}).partition("<details>")[0].count("<td") == 2
-    assert "a|b c" in markdown.fitted(text, 80) and "d|e" in markdown.fitted(text, 80)
+    blocks = table([("a|b\nc", "d\\|e")], keyed([("one", 0), ("two", 1)], lambda row, number: row[number], "left"))
+    text = written(blocks)
+    html = MarkdownIt("commonmark").enable("table").render(text)
+    assert len(text.strip().split("\n")) == 3 and html.count("<td") == 2 and "a|b c" in html
+    assert page.page(blocks, "t", {}).partition("<details>")[0].count("<td") == 2
+    assert "a|b c" in fitted(blocks, 80) and "d\\|e" in fitted(blocks, 80)
 
 
 def test_what_programs_read_holds_no_formula_and_no_control_character():
@@ -241,7 +248,7 @@ def test_what_stands_out_is_in_the_report_and_in_the_pictures():
     run = invented_run([*made, samples(pairs, 1, exchange)], launches=3)
     run = dataclasses.replace(run, plan=dataclasses.replace(run.plan, link_bytes_per_s=5e9))
     analysis = analyze(run)
-    text = document.build(run, analysis, [], "")
+    text = written(document.build(run, analysis, [], ""))
     for part in (
         "## What stands out",
         "**rank 3**",
@@ -312,10 +319,10 @@ def test_a_tick_shows_its_value():
 def test_a_run_without_numbers_still_gets_a_report(tmp_path):
     dead = invented_run([Samples(case, 1, 0.0, failure=Failure("hang", None, "nobody")) for case in CASES])
     assert draw(dead, analyze(dead), tmp_path) == []
-    assert "| failed |" in written(dead).replace("  ", "")
-    assert "## Failed" in written(dead)
+    assert "| failed |" in written(built(dead)).replace("  ", "")
+    assert "## Failed" in written(built(dead))
     empty = invented_run([])
-    assert "nothing was" in written(empty)
+    assert "nothing was" in written(built(empty))
 
 
 def test_a_comparison_is_drawn_and_tabled(tmp_path):
@@ -325,7 +332,7 @@ def test_a_comparison_is_drawn_and_tabled(tmp_path):
     svg = (tmp_path / "comparison.svg").read_text()
     for word in ("time after / time before", "slower", "too small to matter (±5 %)", "6 cases slower", "4 KiB"):
         assert word in svg, word
-    document = comparison.document(result)
+    document = written(comparison.document(result))
     assert document.startswith("SLOWER by 5") and "; 6 cases slower\n" in document
     assert document.count("| SLOWER") == len(CASES)
     data = json.loads(machine_format.comparison_json(result))
@@ -416,7 +423,7 @@ def test_a_trend_is_drawn_and_tabled(tmp_path):
     svg = (tmp_path / "trend.svg").read_text()
     for word in ("+50 %", "1 of 15 cases changed level", "and 3 more cases: see the table", "time of one operation"):
         assert word in svg, word
-    document = comparison.trend_document(trends, names)
+    document = written(comparison.trend_document(trends, names))
     assert "+50 % from run 5 on" in document and document.count("steady") == 14
     assert json.loads(machine_format.trend_json(trends, names))["cases"][4]["steps"][0]["run"] == "run-4"
     assert len(pd.read_csv(io.StringIO(machine_format.trend_csv(trends)))) == 15 * 7
@@ -430,7 +437,7 @@ def test_checks_are_tabled():
         Check(CASES[2], 9e9, 0.1, None, "MISSING", "not in this run"),
     ]
     table = CheckedTable(tuple(checks), "FAIL", "a line surely misses its limit")
-    document = comparison.checks_document(table, "r")
+    document = written(comparison.checks_document(table, "r"))
     assert document.startswith("FAIL: r, 3 expected: 1 fail, 1 missing, 1 pass")
     assert "9.00 | [8.50 – 9.50]" in re.sub(" +", " ", document)
     frame = pd.read_csv(io.StringIO(machine_format.checks_csv(checks)))
@@ -445,14 +452,14 @@ def plain(table):
 
 
 def test_listings_name_what_exists(run):
-    text = plain(listings.operations())
+    text = plain(written(listings.operations()))
     assert "all_reduce that each rank contributes and receives 2(n-1)/n" in text
     assert "\nbarrier - -" in text
-    text = plain(listings.backends({"nccl": "no GPU here"}))
+    text = plain(written(listings.backends({"nccl": "no GPU here"})))
     assert "\nreduce not out of place not out of place" in text and "no complex128, complex64" in text
     assert "no GPU here" in text
     assert "\nnccl int16 - band, bor, bxor -" in text
-    text = listings.plan(run.plan, MACHINE)
+    text = written(listings.plan(run.plan, MACHINE))
     assert "6 × 1.03 GiB" in text and "takes at most about" in text
 
 
@@ -461,7 +468,7 @@ def test_a_plan_of_many_variants_has_a_row_an_operation():
     ops = "operations=[all_reduce, all_gather, barrier, broadcast_object]"
     text = b"backends: [gloo]\nworld_sizes: [2]\noperations: [barrier]\nsizes: [4KiB, 1MiB]\n"
     plan = expand(parse(text, "c", [*sets, ops]), MACHINE, 1)
-    lines = [plain(line).strip() for line in listings.plan(plan, MACHINE).splitlines()]
+    lines = [plain(line).strip() for line in written(listings.plan(plan, MACHINE)).splitlines()]
     both = "isolated, pipelined (20 back to back)"
     assert lines[2].startswith(f"all_gather gloo float32, int8 · {both} 2, 3 2 ≤ 4 KiB – ≤ 1 MiB 16 ")
     assert lines[3].startswith(f"all_reduce gloo float32, int8 · max, sum · {both} 2, 3 2 4 KiB – 1 MiB 32 ")
@@ -472,22 +479,22 @@ def test_a_plan_of_many_variants_has_a_row_an_operation():
 
 def test_reasons_stand_once_with_what_they_skip():
     skips = [Skip(Case("reduce", "gloo", n, "int16", 4096), "gloo has no int16") for n in (2, 4)]
-    text = listings.plan(run_of(skips=skips).plan, MACHINE)
+    text = written(listings.plan(run_of(skips=skips).plan, MACHINE))
     assert "gloo has no int16: 2 × reduce · gloo · int16 · 2, 4 ranks · 4 KiB" in text
     assert "| 2 | reduce · gloo · int16 · 2, 4 ranks · 4 KiB | gloo has no int16 |" in re.sub(
-        " +", " ", written(run_of(skips=skips))
+        " +", " ", written(built(run_of(skips=skips)))
     )
 
 
 def test_many_tables_become_one():
     cases = [Case(op, "gloo", 2, "float32", size) for op in CALLS for size in (4096, 2**20)]
     run = run_of([usual(case) for case in cases if OPERATIONS[case.op].sized or case.size_bytes == 4096])
-    shown = document.summary_tables(summarize(run))
+    shown = written(document.summary_tables(summarize(run)))
     assert shown.count("\n|:--") == 1 and "| barrier " in shown and "All: gloo, float32, " in shown
     for op in CALLS:  # each says what its size counts, and what is peculiar on this backend
         assert f"**{op} on gloo**: {'size: ' if OPERATIONS[op].sized else 'no data is moved'}" in shown
     assert "gloo has no reduce-scatter of its own" in shown
-    full = written(run)
+    full = written(built(run))
     assert full.count("\n## ") > len(CALLS) and full.startswith("# invented: 22 operations")
 
 
@@ -529,7 +536,9 @@ def test_two_modes_change_no_number_and_are_a_sentence_beside_the_table():
     two = dataclasses.replace(USUAL, stall=Stall(0.45, 5e-4, 3.5e-3))
     assert answer(two) == answer(USUAL)
     sentence = f"two modes: 2 ranks, 1 KiB: {format_modes(0.45, 5e-4, 3.5e-3)}"
-    assert document.summary_tables([two]).replace(f"- {sentence}\n", "") == document.summary_tables([USUAL])
+    assert written(document.summary_tables([two])).replace(f"- {sentence}\n", "") == written(
+        document.summary_tables([USUAL])
+    )
 
 
 def test_a_precision_is_missed_only_where_it_was_asked_for():
@@ -539,7 +548,7 @@ def test_a_precision_is_missed_only_where_it_was_asked_for():
         settings = dataclasses.replace(run.plan.settings, sampling=sampling)
         stopped = [dataclasses.replace(one, stopped_by="time") for one in run.samples]
         run = dataclasses.replace(run, plan=dataclasses.replace(run.plan, settings=settings), samples=stopped)
-        text = document.build(run, analyze(run))
+        text = written(document.build(run, analyze(run)))
         return "was not reached" in text, "time at ±" in text
 
     assert (notes(None), notes(0.9), notes(1e-6)) == ((False, False), (False, False), (True, True))

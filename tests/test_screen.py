@@ -6,37 +6,43 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from bench.report import markdown
-from bench.report.markdown import fitted
+from bench.report.blocks import Code, Items, keyed, table
+from bench.report.screen import fitted
 from conftest import ROOT
 
 WORDS = st.text(st.characters(categories=("L", "N")), min_size=1, max_size=12)
+
+
+def tabled(rows, headers):
+    return table(rows, keyed([(header, number) for number, header in enumerate(headers)], lambda row, at: row[at]))
+
+
 CELLS = st.lists(WORDS, min_size=1, max_size=6).map(" ".join)
 
 
 @settings(deadline=None)
 @given(st.lists(st.lists(CELLS, min_size=3, max_size=3), min_size=1, max_size=4), st.integers(80, 120))
 def test_a_table_fits_and_keeps_every_word(rows, width):
-    text = fitted(markdown.table(rows, ["one", "two", "three"]), width)
+    text = fitted(tabled(rows, ["one", "two", "three"]), width)
     assert max(map(cell_len, text.split("\n"))) <= width
     assert sorted(text.replace("─", " ").split()) == sorted(" ".join(["one two three", *map(" ".join, rows)]).split())
 
 
 def test_a_table_of_many_columns_becomes_a_block_a_row():
     rows = [[f"case {row}", *(f"value-{row}-{column}" for column in range(9))] for row in range(2)]
-    text = fitted(markdown.table(rows, ["case", *(f"column {column}" for column in range(9))]), 60)
+    text = fitted(tabled(rows, ["case", *(f"column {column}" for column in range(9))]), 60)
     assert text.startswith("case 0\n    column 0: value-0-0\n") and "\ncase 1\n" in text
 
 
 def test_a_number_stays_with_its_unit():
-    text = fitted(markdown.table([["1.22 ms and 3.72 ms", "x" * 20]], ["time", "name"]), 36)
+    text = fitted(tabled([["1.22 ms and 3.72 ms", "x" * 20]], ["time", "name"]), 36)
     assert "1.22 ms and" in text and "3.72 ms" in text
 
 
 @settings(deadline=None)
 @given(st.lists(WORDS, min_size=1, max_size=40), st.integers(20, 100))
 def test_sentences_are_wrapped_and_lists_keep_their_indent(words, width):
-    text = fitted("- " + " ".join(words), width)
+    text = fitted([Items((" ".join(words),))], width)
     first, *others = text.split("\n")
     assert first.startswith("- ") and all(line.startswith("  ") for line in others)
     assert max(map(len, text.split("\n"))) <= width
@@ -44,8 +50,8 @@ def test_sentences_are_wrapped_and_lists_keep_their_indent(words, width):
 
 
 def test_code_is_left_alone():
-    code = "```python\n" + "x = " + "1 + " * 50 + "1\n| not a table |\n```"
-    assert fitted(code, 40) == code
+    code = "x = " + "1 + " * 50 + "1\n| not a table |"
+    assert fitted([Code(code, "python")], 40) == f"```python\n{code}\n```"
 
 
 COMMANDS = [

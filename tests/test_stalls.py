@@ -8,6 +8,7 @@ import pytest
 from bench.analyze.analysis import analyze
 from bench.model.records import Case
 from bench.report import document, findings
+from bench.report.markdown import written
 from conftest import invented_run, samples
 
 SIZES = (1024, 2**14, 2**24)
@@ -47,7 +48,11 @@ def test_the_verdict_follows_from_intervals(verdict, made):
     assert analysis.stalls.verdict == verdict, analysis.stalls
     sentence = findings.stalls_sentence(analysis.stalls)
     # It stands once, in the answer.
-    assert document.terminal(run, analysis)[1].count(sentence) == document.build(run, analysis).count(sentence) == 1
+    assert (
+        tuple(map(written, document.terminal(run, analysis)))[1].count(sentence)
+        == written(document.build(run, analysis)).count(sentence)
+        == 1
+    )
     assert not any("stall" in warning for warning in analysis.warnings)
 
 
@@ -63,11 +68,11 @@ def test_at_most_three_caveats_stand_above_the_answer_and_what_is_missing_is_sai
     run = run_of()
     run = replace(run, samples=run.samples[:-2], warnings=tuple("abcde"))
     analysis = analyze(run)
-    notes, reply = document.terminal(run, analysis)[1].split("\n\n")
+    notes, reply = tuple(map(written, document.terminal(run, analysis)))[1].split("\n\n")
     assert len(notes.splitlines()) == document.MOST_CAVEATS + 1 and notes.endswith("report.md")
     assert f"and {len(document.caveats(analysis)) - document.MOST_CAVEATS} more" in notes
     assert reply.startswith("**INCOMPLETE: 2 of 48") and "INCOMPLETE" not in notes
-    text = document.build(run, analysis)
+    text = written(document.build(run, analysis))
     assert text.partition("\n\n- ")[2].startswith("**INCOMPLETE") and text.count("INCOMPLETE") == 1
     assert all(caveat in text for caveat in document.caveats(analysis))
 
@@ -86,5 +91,5 @@ def test_what_other_programs_may_have_done_is_said():
 
 def test_both_schedulings_stand_side_by_side():
     run = run_of()
-    text = document.summary_tables(analyze(run).summaries)
+    text = written(document.summary_tables(analyze(run).summaries))
     assert text.count("2 ranks normal") == text.count("2 ranks batch") == 2  # times and bandwidth

@@ -14,7 +14,9 @@ from bench.analyze.summaries import choice_changes, headlines, summarize
 from bench.launch import sweep
 from bench.launch.supervisor import LaunchOutcome
 from bench.model.records import Case, Failure, Fault, Launch, Samples
+from bench.model.units import format_share
 from bench.report import document, findings
+from bench.report.markdown import written
 from bench.report.plots import sizes
 from conftest import invented_run, samples
 
@@ -128,7 +130,7 @@ def test_what_disturbed_a_case_is_said_beside_its_outliers():
     (summary,) = summarize(invented_run([dataclasses.replace(quiet, usage=usage)]))
     said = " ".join(summary.outlier_causes)
     ranks = CASE.world_size
-    for part in (f"{3 * ranks} involuntary", "the hypervisor took 20% of a core", "4 periods", "other processes used"):
+    for part in (f"{3 * ranks} involuntary", "the hypervisor took 20 % of a core", "4 periods", "other processes used"):
         assert part in said, part
     (clean,) = summarize(invented_run([samples(CASE, 1, ms(*[[1, 1.1]] * 30))]))
     assert (clean.outliers, clean.outlier_causes) == (0, ())
@@ -231,7 +233,7 @@ def test_dispatching_is_a_share_of_the_device_times():
     made = samples(CASE, 1, steady(1.0))
     usage = dataclasses.replace(made.usage, dispatch_bound=[len(made.timed.duration_ns)] + [0] * (CASE.world_size - 1))
     (summary,) = summarize(invented_run([dataclasses.replace(made, usage=usage)]))
-    share = f"{1 / CASE.world_size:.1%}"
+    share = format_share(1 / CASE.world_size, 1)
     assert any(text.startswith(f"{share} of the device times have dispatching") for text in summary.warnings)
 
 
@@ -282,7 +284,7 @@ def test_the_report_says_what_was_chosen_and_where_that_changes():
     run.environment[:] = [{"launches": [{"chosen": told()}]}]
     summaries = summarize(run)
     assert [one.chosen for one in summaries] == ["RING LL, 1 channel", *["NVLS SIMPLE, 16 channels"] * 2]
-    assert "NVLS SIMPLE, 16 channels" in document.case_details(summaries)
+    assert "NVLS SIMPLE, 16 channels" in written(document.case_details(summaries))
     (sentence,) = choice_changes(summaries)
     assert sentence == (
         "all_reduce float32 8 ranks: RING LL, 1 channel from 1 KiB on; NVLS SIMPLE, 16 channels from 1 MiB on"
@@ -302,5 +304,5 @@ def test_a_picture_marks_where_the_choice_changes():
 
 def test_without_nccl_there_is_no_column():
     run = measured()
-    assert "NCCL chose" not in document.case_details(summarize(run)) and choice_changes(summarize(run)) == []
-    assert "What NCCL chose" not in "".join(findings.folded(analyze(run)))
+    assert "NCCL chose" not in written(document.case_details(summarize(run))) and choice_changes(summarize(run)) == []
+    assert "What NCCL chose" not in written(findings.folded(analyze(run)))

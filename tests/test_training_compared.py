@@ -20,6 +20,7 @@ from bench.model.records import Failure, Skip
 from bench.model.steps import InvariantCheck
 from bench.report import comparison, machine_format
 from bench.report.labels import label
+from bench.report.markdown import written
 from bench.report.plots.comparison import draw_comparison
 from bench.stats import verdicts
 from bench.store import encoding, folders
@@ -241,7 +242,7 @@ def result(request):
 
 def test_the_numbers_arrive_in_every_format(result):
     changes, change = of(result), of(result)["flat"]
-    text = comparison.document(result)
+    text = written(comparison.document(result))
     assert text.startswith("SLOWER") and ("How measured: 6 pairs" in text) is bool(result.ended)
     step, moved = [line for line in text.splitlines() if line.split("|")[1:2] and line.split("|")[1].strip() == "flat"]
     assert f"{change.ratio.value:.3f}" in step and f"[{change.ratio.low:.3f} – {change.ratio.high:.3f}]" in step

@@ -17,7 +17,9 @@ from bench.analyze.analysis import analyze
 from bench.model.conclusions import Analysis, Diagnosis, Interval, IntervalKind
 from bench.model.records import Case, Machine
 from bench.model.steps import InvariantCheck, Link
-from bench.report import document, listings, machine_format, markdown, nccl_tests
+from bench.report import document, listings, machine_format, nccl_tests
+from bench.report.markdown import written
+from bench.report.page import page as render
 from bench.report.parts import calls_only
 from bench.training.catalog.strategies import label, strategy_of
 from bench.training.conclusions import AAPair, CallSize, ScenarioAnalysis, training_of
@@ -48,7 +50,7 @@ def mixed():
 
 
 def build(analysis, run=RUN):
-    return document.build(run, analysis, [], "p")
+    return written(document.build(run, analysis, [], "p"))
 
 
 def row_of(table, *words):
@@ -62,13 +64,13 @@ def result_of(scenario, name):
 
 def test_the_table_has_the_outcome(analysis):
     flat = result_of(training_of(analysis).scenarios[0], "flat")
-    row = row_of(training.overview(training_of(analysis).scenarios[0]), "flat")
+    row = row_of(written(training.overview(training_of(analysis).scenarios[0])), "flat")
     assert row[:2] == ["flat", str(flat.place)]
     assert row[2] == f"{flat.step.value * 1e3:.1f} ms ± 400 µs"
     assert row[3] == f"{flat.exposed.value * 1e3:.2f} ms ± 500 µs"
     assert row[5] == f"{100 * flat.share:.1f} ± 1.0"
     assert flat.hidden < 0 and row[6] == f"{100 * flat.hidden:.1f}: {training.DEARER}"
-    assert row_of(training.overview(training_of(analysis).scenarios[0]), "overlap_param")[6] == "55.2"
+    assert row_of(written(training.overview(training_of(analysis).scenarios[0])), "overlap_param")[6] == "55.2"
 
 
 def test_the_answer_is_the_best_strategy_and_controls_are_none(analysis):
@@ -81,13 +83,14 @@ def test_the_answer_is_the_best_strategy_and_controls_are_none(analysis):
     assert answer.startswith(f"**{best.label}**") and equal in answer and "20.9 ms a step" in answer
     assert "1.67 ms [1.37 – 1.97 ms]" in answer
     assert {"default": "default", "cap": "cap of", "plan": "plan of"}[scenario.advice.advised] in answer
-    for text in (document.terminal(RUN, answered)[0], build(answered, RUN).partition("\n\n- ")[2]):
+    for text in (written(document.terminal(RUN, answered)[0]), build(answered, RUN).partition("\n\n- ")[2]):
         assert text.startswith(answer) and "| strategy" in text
     assert "differ by up to 600 µs" in trust and "2 caveats" in trust
 
 
 def test_equal_places_unresolved_and_refused_are_told_apart(analysis):
-    text = training.overview(training_of(analysis).scenarios[0]) + training.refused(training_of(analysis).scenarios[0])
+    scenario = training_of(analysis).scenarios[0]
+    text = written([*training.overview(scenario), *training.refused(scenario)])
     assert row_of(text, "overlap_bucket 256 KiB", "2 =")[1] == "2 ="
     unresolved = row_of(text, "ddp noop", "1, not resolved")
     assert unresolved[3].startswith("-400 µs") and unresolved[4] == "[-700 – -100 µs]"
@@ -132,7 +135,7 @@ def test_json_is_json_even_where_a_number_is_none(analysis):
 
 
 def test_the_report_says_what_is_missing_and_no_number_is_none(analysis):
-    text = document.build(RUN, analysis, [("Step time", "training-steps")], "../../plots/r")
+    text = written(document.build(RUN, analysis, [("Step time", "training-steps")], "../../plots/r"))
     for part in ("zero1: the shares", "rank 1 was ended by SIGKILL", "](../../plots/r/training-steps.png)", "fsdp2"):
         assert part in text, part
     assert "nan" not in text.lower() and "None" not in text and " inf" not in text
@@ -157,9 +160,9 @@ def test_a_report_of_both_has_each_part_once(mixed):
     assert [line.partition(":")[0] for line in answer][::2] == ["**all_reduce on gloo**", "**Trust**"]
     assert len(answer) == 3
     assert "every result was verified" in answer[2] and "invariants of every strategy" in answer[2]
-    method = document.method_line(mixed, calls_only(mixed, analysis)[1].summaries)
+    method = written(document.method(mixed, calls_only(mixed, analysis)[1].summaries))
     assert "barrier before each call" in method and "5 steps of a strategy between two barriers" in method
-    terminal, _ = document.terminal(mixed, analysis)
+    terminal, _ = tuple(map(written, document.terminal(mixed, analysis)))
     assert "### micro · gloo" in terminal and "### all_reduce on gloo" in terminal
 
 
@@ -175,8 +178,8 @@ def test_layouts_of_others(mixed, analysis):
 
 def test_the_page_renders_it(analysis, tmp_path):
     (tmp_path / "a.png").write_bytes(b"\x89PNG")
-    text = document.build(RUN, analysis, [("Step time", "a")], "p")
-    page = markdown.page(text, "t", {"p/a.png": tmp_path / "a.png"})
+    blocks = document.build(RUN, analysis, [("Step time", "a")], "p")
+    page = render(blocks, "t", {"p/a.png": tmp_path / "a.png"})
     assert "data:image/png;base64," in page and page.count("<table>") >= 6
 
 
@@ -190,12 +193,12 @@ def test_an_empty_run_has_a_report():
     empty = with_training(NOTHING, scenarios=(ScenarioAnalysis(invented.SCENARIO, None, (), (), 0.0, 0, 0),))
     nothing = replace(RUN, samples=[])
     assert document.NOTHING_MEASURED in build(NOTHING, nothing)
-    assert "No strategy was timed." in document.terminal(nothing, empty)[0]
+    assert "No strategy was timed." in written(document.terminal(nothing, empty)[0])
     assert "0 of 0 strategies" in build(empty, nothing)
 
 
 def test_invariants_count_strategies_and_name_offenders(analysis):
-    table = training.invariants(training_of(analysis).scenarios)
+    table = written(training.invariants(training_of(analysis).scenarios))
     assert row_of(table, "I1")[2:] == ["9", "-", "1 × noop does not synchronise"]
     assert row_of(table, "I12")[2] == "0" and "zero1: the shares" in row_of(table, "I12")[3]
     assert row_of(table, "I2")[2] == "not checked"
@@ -206,7 +209,7 @@ def test_what_is_violated_in_one_launch_does_not_hold(analysis):
     both = replace(
         scenario.results[1], checks=(InvariantCheck("I1", True, "x"), InvariantCheck("I1", False, "a | b\nc"))
     )
-    table = training.invariants([replace(scenario, results=(both,))])
+    table = written(training.invariants([replace(scenario, results=(both,))]))
     assert row_of(table, "I1")[2:3] == ["0"] and "a \\| b c" in table
 
 
@@ -218,7 +221,7 @@ def test_a_split_that_does_not_add_up_is_a_doubt(analysis):
 
 
 def test_advice_lays_measured_beside_predicted(analysis):
-    text = training.advice(training_of(analysis).scenarios[0])
+    text = written(training.advice(training_of(analysis).scenarios[0]))
     row = row_of(text, "plan")
     plan = next(result for result in training_of(analysis).scenarios[0].results if result.strategy == invented.PLAN)
     tail = f"{(plan.split.tail_s - plan.split.late_s) * 1e3:.2f} ms"
@@ -229,7 +232,7 @@ def test_advice_lays_measured_beside_predicted(analysis):
 def test_a_pair_that_differs_is_shouted(analysis):
     pair = AAPair("flat", Interval(2e-3, 1e-3, 3e-3, "over launches"))
     unknown = AAPair("naive", Interval(2e-3, 2e-3, 2e-3, IntervalKind.NONE))
-    table = training.aa_pairs(replace(training_of(analysis).scenarios[0], aa_pairs=(pair, unknown)))
+    table = written(training.aa_pairs(replace(training_of(analysis).scenarios[0], aa_pairs=(pair, unknown))))
     assert row_of(table, "flat")[3].startswith("NO") and row_of(table, "naive")[2:] == ["-", "-"]
 
 
@@ -243,7 +246,7 @@ def test_calls_are_compared_with_the_fastest_of_their_ladder():
     time = Interval(2e-3, 1e-3, 3e-3, "over launches")
     points = [CallSize("gloo", n, 2**20, calls, time) for n in (2, 4) for calls in (16, 1)]
     slow = replace(points[0], time=replace(time, value=5e-3))
-    rows = training.call_sizes([slow, *points[1:]]).splitlines()[2:]
+    rows = written(training.call_sizes([slow, *points[1:]])).splitlines()[2:]
     assert [[cell.strip() for cell in row.strip("|").split("|")][3::3] for row in rows] == [
         ["1", "1.0"], ["16", "2.5"], ["1", "1.0"], ["16", "1.0"],
     ]  # fmt: skip
@@ -275,17 +278,17 @@ def test_where_cores_are_shared_buckets_that_cannot_be_told_apart_are_no_ranking
         # flat, which sends after backward, shares their place.
         results = [invented.result(strategy, place=2) for strategy in (*strategies, Strategy("flat"))]
         found = replace(invented.comparison(scenario, strategies), results=tuple(results))
-        assert ("share cores here" in training.alike(found)) is said
+        assert ("share cores here" in written(training.alike(found))) is said
 
 
 def test_a_plan_lists_strategies_memory_and_what_is_left_out(mixed):
     machine = Machine("h", 1, 2**34, 2**25, 0, {})
-    text = listings.plan(mixed.plan, machine)
+    text = written(listings.plan(mixed.plan, machine))
     assert "11 strategies; " in text and "of memory a rank" in text and "after backward, one all-reduce" in text
     assert "an emulated link carries all-reduces only: fsdp2 (micro gloo 2 ranks)" in text
     assert "no core is left to overlap" in text and "| all_reduce " in text and "training_step" not in text
     assert "5 steps each" in text and "the steps on top" in text
-    assert "iterations" not in listings.plan(RUN.plan, machine)
+    assert "iterations" not in written(listings.plan(RUN.plan, machine))
 
 
 def test_the_headline_is_the_fastest_that_synchronises(mixed):

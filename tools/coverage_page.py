@@ -16,6 +16,7 @@ from bench.catalog.operations import OPERATIONS
 from bench.model.records import Case, Run
 from bench.model.units import format_bytes
 from bench.report import markdown
+from bench.report.blocks import Heading, left, table
 from bench.store import folders
 
 # Text of a cell whose operation reduces nothing, and header of the column for operations that have no dtype.
@@ -68,20 +69,20 @@ def origin(run: Run) -> str:
     )
 
 
-def backend_section(backend: str, table: Table) -> str:
+def backend_section(backend: str, cases: Table) -> str:
     """The table of a backend: a row for each operation, a column for the dtypes whose cells are equal."""
-    reasons = list(dict.fromkeys(reason for cell in table.values() for reason in cell.values() if reason))
-    if len(reasons) == 1 and not any("" in cell.values() for cell in table.values()):
+    reasons = list(dict.fromkeys(reason for cell in cases.values() for reason in cell.values() if reason))
+    if len(reasons) == 1 and not any("" in cell.values() for cell in cases.values()):
         return f"## {backend}\n\nNothing was measured: {reasons[0]}"
-    operations = [name for name in OPERATIONS if any(op == name for op, _ in table)]
+    operations = [name for name in OPERATIONS if any(op == name for op, _ in cases)]
     columns: dict[tuple[str, ...], list[str]] = {}
-    for dtype in (name for name in (*DTYPES, NO_DTYPE) if any(typed == name for _, typed in table)):
-        cells = tuple(cell_text(table.get((op, dtype), {}), reasons) for op in operations)
+    for dtype in (name for name in (*DTYPES, NO_DTYPE) if any(typed == name for _, typed in cases)):
+        cells = tuple(cell_text(cases.get((op, dtype), {}), reasons) for op in operations)
         columns.setdefault(cells, []).append(dtype)
-    rows = [[op, *row] for op, row in zip(operations, zip(*columns, strict=True), strict=True)]
-    headers = ["", *(", ".join(dtypes) for dtypes in columns.values())]
+    shown = [left("", operations.__getitem__)]
+    shown += [left(", ".join(dtypes), cells.__getitem__) for cells, dtypes in columns.items()]
     notes = "\n".join(f"{number}. {reason}" for number, reason in enumerate(reasons, start=1))
-    return "\n\n".join([f"## {backend}", markdown.table(rows, headers, "l" * len(headers)), notes])
+    return markdown.written([Heading(backend), *table(range(len(operations)), shown), notes]).rstrip("\n")
 
 
 def cell_text(cell: dict[str, str], reasons: list[str]) -> str:

@@ -32,7 +32,7 @@ from bench.model.comparisons import (
 from bench.model.conclusions import Summary
 from bench.model.errors import ConfigError, UnmeasurableError
 from bench.model.records import OPTIONS, Case, Json, Run
-from bench.model.units import counted, format_ratio, format_seconds
+from bench.model.units import counted, format_ratio, format_seconds, format_share
 from bench.stats import intervals, verdicts
 from bench.stats.intervals import Floats, launch_interval
 from bench.store.ledger import LedgerEntry
@@ -289,7 +289,8 @@ def _where(pair: Pair) -> str:
     before, after = pair
     if before.stall and after.stall:
         fast = f"{format_seconds(before.stall.fast_s)} → {format_seconds(after.stall.fast_s)}"
-        return f"fast mode {fast}, share of the slow one {before.stall.share:.0%} → {after.stall.share:.0%}"
+        shares = f"{format_share(before.stall.share)} → {format_share(after.stall.share)}"
+        return f"fast mode {fast}, share of the slow one {shares}"
     return moved_text((before.p10_s, before.p50_s, before.p90_s), (after.p10_s, after.p50_s, after.p90_s))
 
 
@@ -302,7 +303,9 @@ def moved_text(before: Iterable[float | None], after: Iterable[float | None]) ->
 def _single(old: Summary, new: Summary, min_change: float, noise_floor: float | None) -> Change:
     assert old.time_s is not None and new.time_s is not None  # noqa: S101 - the caller selects such
     judgement = verdicts.by_noise_floor(old.time_s, new.time_s, min_change, noise_floor)
-    note = ONE_LAUNCH if noise_floor is None else f"one launch on a side: rests on the stated {noise_floor:.0%}"
+    note = (
+        ONE_LAUNCH if noise_floor is None else f"one launch on a side: rests on the stated {format_share(noise_floor)}"
+    )
     return Change("", old.case, old.time_s, new.time_s, judgement, note)
 
 

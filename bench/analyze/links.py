@@ -28,7 +28,7 @@ from bench.catalog.operations import OPERATIONS, cycle
 from bench.catalog.subgroups import rounds
 from bench.model.conclusions import Finding, Matrix
 from bench.model.records import Case, Run, Samples
-from bench.model.units import counted, format_bytes
+from bench.model.units import counted, format_bytes, format_share
 from bench.stats.intervals import Floats
 
 FEWEST_RANKS = 4
@@ -144,11 +144,11 @@ def _findings(case: Case, where: str, effects: Floats) -> list[Finding]:
         share, chance = float(excess[index]), f"(p = {p[index]:.1g}; {where})"
         if len(ranks) == 1:
             subject = f"rank {ranks[0]}"
-            text = f"{subject} is slow: all its exchanges take {share:.0%} longer {chance}"
+            text = f"{subject} is slow: all its exchanges take {format_share(share)} longer {chance}"
             finding = Finding("slow rank", subject, text, (case,), rank=ranks[0], ranks=ranks)
         else:
             subject = f"link {ranks[0]}–{ranks[1]}"
-            text = f"{subject} is slow: {share:.0%} more than its two ranks explain {chance}"
+            text = f"{subject} is slow: {format_share(share)} more than its two ranks explain {chance}"
             finding = Finding("slow link", subject, text, (case,), ranks=ranks, link=ranks)
         findings.append(replace(finding, share=share, p=float(p[index])))
     return findings
@@ -176,10 +176,9 @@ def _in_common(case: Case, where: str, names: Sequence[str], alike: Sequence[Fin
     share, p = float(np.median([f.share or 0.0 for f in alike])), max(f.p or 0.0 for f in alike)
     if len(names) == 1:
         kind, subject = "slow node", f"node {names[0]}"
-        text = f"{subject} ({in_words(ranks)}) is slow: all exchanges of these ranks take {share:.0%} longer"
+        text = f"{subject} ({in_words(ranks)}) is slow: all exchanges of these ranks take {format_share(share)} longer"
     else:
         kind, subject = "slow link", f"link {names[0]}–{names[1]}"
-        text = (
-            f"{subject} is slow: {len(alike)} pairs of ranks across it take {share:.0%} more than their ranks explain"
-        )
+        more = f"{format_share(share)} more than their ranks explain"
+        text = f"{subject} is slow: {len(alike)} pairs of ranks across it take {more}"
     return Finding(kind, subject, f"{text} (p = {p:.1g} or less each; {where})", (case,), ranks=ranks, share=share, p=p)

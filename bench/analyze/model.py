@@ -26,7 +26,7 @@ from bench.catalog.backends import BACKENDS
 from bench.catalog.operations import OPERATIONS, ranks_together
 from bench.model.conclusions import Bound, Fit, Interval, IntervalKind, Segment, Summary
 from bench.model.records import Case, Json, Run, case_order
-from bench.model.units import counted, format_bytes, format_rate
+from bench.model.units import counted, format_bytes, format_rate, format_share
 from bench.stats import intervals
 from bench.stats.intervals import Floats
 
@@ -84,7 +84,8 @@ def _fit(series: list[Summary]) -> Fit:
     case, seen = series[0].case, _half_size_seen(sizes, times)
     if worst > WORST_RESIDUAL:
         where = format_bytes(series[int(residuals.argmax())].case.size_bytes)
-        note = f"no model: latency plus size over rate is off by {worst:.0%} at {where} even in its best segments"
+        error = format_share(worst)
+        note = f"no model: latency plus size over rate is off by {error} at {where} even in its best segments"
         return Fit(case, (), None, None, None, seen, worst, note)
     segments = tuple(
         Segment(series[a].case.size_bytes, series[b - 1].case.size_bytes, alpha, beta)

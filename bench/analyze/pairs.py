@@ -34,7 +34,7 @@ from bench.model.comparisons import (
 )
 from bench.model.errors import ConfigError
 from bench.model.records import OPTION_NAMED, Case, Plan, Run, Samples
-from bench.model.units import counted
+from bench.model.units import counted, format_share
 from bench.stats import spending, verdicts
 from bench.stats.intervals import Floats, launch_interval
 from bench.stats.verdicts import ERROR_RATE, SAME_RATE, Levels
@@ -294,7 +294,8 @@ def compare_sides(
         ended=ended,
         rule=(
             f"looks at {', '.join(map(str, LOOKS[:4]))}, … pairs and at the end of the budget, over which error rates "
-            f"of {ERROR_RATE:.0%} (a change) and {SAME_RATE:.0%} (SAME) are spent (Lan and DeMets), fixed before the "
+            f"of {format_share(ERROR_RATE)} (a change) and {format_share(SAME_RATE)} (SAME) are spent (Lan and "
+            "DeMets), fixed before the "
             f"first pair: at this look p ≤ {shown.levels.change:.2g} names a change, and two one-sided tests at "
             f"{shown.levels.same:.2g} show SAME"
         ),

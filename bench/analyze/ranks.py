@@ -29,7 +29,7 @@ from bench.analyze.sessions import Clocks, Hosts, hosts, in_words
 from bench.catalog.operations import OPERATIONS, cycle
 from bench.model.conclusions import Finding
 from bench.model.records import Case, Run, Samples
-from bench.model.units import format_seconds
+from bench.model.units import format_seconds, format_share
 from bench.stats.intervals import Floats
 
 Booleans = NDArray[np.bool_]
@@ -263,9 +263,10 @@ def _finding(group: list[tuple[_Suspicion, float]], cases: dict[str, Case]) -> F
     if worst.chance**worst.launches * round(1 / worst.chance) > LEVEL:
         here = " in this launch" if worst.launches == 1 else f" in these {worst.launches} launches"
     text = (
-        f"{who} of {case.world_size} on {case.backend} is late{here}: last to arrive in {share:.0%} of the "
-        f"iterations (chance: {worst.chance:.1%}), {format_seconds(delay)} after the others, in {len(group)} of "
-        f"{alike} cases; it costs up to {worst.relative_cost:.0%} of an operation's time (p = {p:.1g} after Holm)"
+        f"{who} of {case.world_size} on {case.backend} is late{here}: last to arrive in {format_share(share)} of the "
+        f"iterations (chance: {format_share(worst.chance, 1)}), {format_seconds(delay)} after the others, "
+        f"in {len(group)} of {alike} cases; it costs up to {format_share(worst.relative_cost)} of an operation's time "
+        f"(p = {p:.1g} after Holm)"
     )
     return Finding(
         kind="late node" if unit.is_node else "late rank",

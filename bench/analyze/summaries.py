@@ -20,7 +20,7 @@ from bench.catalog import operations
 from bench.catalog.operations import OPERATIONS
 from bench.model.conclusions import Interval, Summary
 from bench.model.records import Case, Failure, Json, Run, Samples, Timings, case_order
-from bench.model.units import counted, format_bytes, format_modes
+from bench.model.units import counted, format_bytes, format_modes, format_share
 from bench.stats import intervals
 from bench.stats.intervals import Floats
 from bench.stats.series import common_mode, outliers, over_launches, steady
@@ -191,12 +191,13 @@ def _warnings(summary: Summary, time_s: Interval, bound: float) -> list[str]:
     warnings = []
     if time_s.value < TIMER_LIMIT * (summary.timer_s or 0.0):
         warnings.append("timer-limited: reading the clock, or the events, is part of this number")
-    if "time" in summary.stopped_by and summary.asked and (summary.reached or 0.0) > summary.asked:
-        warnings.append(f"stopped by time at ±{summary.reached:.0%} where ±{summary.asked:.0%} was asked")
+    asked, reached = summary.asked, summary.reached
+    if "time" in summary.stopped_by and asked and reached is not None and reached > asked:
+        warnings.append(f"stopped by time at ±{format_share(reached)} where ±{format_share(asked)} was asked")
     if not summary.steady:
         warnings.append("not steady: the time changed near an end of a launch")
     if summary.foreign_cpu is not None and summary.foreign_cpu > FOREIGN_CPU_LIMIT:
-        warnings.append(f"other processes used {summary.foreign_cpu:.0%} of the busy CPU time")
+        warnings.append(f"other processes used {format_share(summary.foreign_cpu)} of the busy CPU time")
     if summary.stall is not None:
         stall = summary.stall
         warnings.append(f"two modes: {format_modes(stall.share, stall.fast_s, stall.slow_s)}")
@@ -205,7 +206,8 @@ def _warnings(summary: Summary, time_s: Interval, bound: float) -> list[str]:
         warnings.append(f"{summary.far_outliers} of {summary.iterations} iterations are far outliers{beside}")
     if bound:
         warnings.append(
-            f"{bound:.1%} of the device times have dispatching in them: the GPU ran out of work before all was enqueued"
+            f"{format_share(bound, 1)} of the device times have dispatching in them: the GPU ran out of work before "
+            "all was enqueued"
         )
     if summary.failures:
         failed = len(summary.failures)
@@ -273,13 +275,13 @@ def _disturbances(launches: Sequence[Samples]) -> tuple[str, ...]:
     wall = sum(usage.wall_s for usage in usages)
     steal = sum(usage.steal_s or 0.0 for usage in usages)
     if wall and steal / wall > STEAL_SHARE:
-        phrases.append(f"the hypervisor took {steal / wall:.0%} of a core")
+        phrases.append(f"the hypervisor took {format_share(steal / wall)} of a core")
     throttled = sum(usage.throttled or 0 for usage in usages)
     if throttled:
         phrases.append(f"a cgroup's quota was used up in {throttled} periods")
     foreign = _foreign_cpu(launches)
     if foreign is not None and foreign > FOREIGN_SHARE:
-        phrases.append(f"other processes used {foreign:.0%} of the busy CPU time")
+        phrases.append(f"other processes used {format_share(foreign)} of the busy CPU time")
     return tuple(phrases)
 
 

@@ -35,6 +35,7 @@ from bench.model.records import Plan
 from bench.model.units import counted
 from bench.planning import plan as plans
 from bench.planning.footprint import arena_bytes
+from bench.report import markdown
 from bench.report.plots import DRAW
 from bench.store import encoding, folders
 
@@ -162,8 +163,8 @@ def _written(rows: list[BitsRow], name: str) -> None:
     folders.make_folder(folder)
     picture = _drawn(rows, folder)
     folders.write(folder / DATA, json.dumps(report.as_json(rows), indent=1) + "\n")
-    folders.write(folder / DOCUMENT, report.document(rows, name, picture.name if picture else None))
-    show("\n\n".join([report.brief(rows), report.headline(rows)]))
+    folders.write(folder / DOCUMENT, markdown.written(report.document(rows, name, picture.name if picture else None)))
+    show([*report.brief(rows), report.headline(rows)])
     say(f"\n{folder / DOCUMENT}\n{folder / DATA}" + (f"\n{picture}" if picture else ""))
 
 

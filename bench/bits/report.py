@@ -1,6 +1,6 @@
 """Write which results are the same bits: a table, a sentence for each that is not, and the same as JSON.
 
-In: rows of comparisons. Out: Markdown, and a dictionary. Computes only sums and layout.
+In: rows of comparisons. Out: blocks, and a dictionary. Computes only sums and layout.
 """
 
 from collections.abc import Sequence
@@ -8,8 +8,8 @@ from dataclasses import asdict
 
 from bench.bits.model import BitsRow, Differing
 from bench.model.records import Json
-from bench.model.units import format_bytes
-from bench.report import markdown
+from bench.model.units import format_bytes, format_share
+from bench.report.blocks import Blocks, Column, Heading, Picture, items, keyed, left, section, table
 from bench.report.labels import NOTHING, counted, dtype_words, ranks_text
 
 IDENTICAL = "identical"
@@ -34,7 +34,7 @@ def headline(rows: Sequence[BitsRow]) -> str:
     return text
 
 
-def brief(rows: Sequence[BitsRow]) -> str:
+def brief(rows: Sequence[BitsRow]) -> Blocks:
     """The table of what differs, and in a sentence each what is identical in every variation."""
     differing = {(_name(row), row.case.world_size) for row in rows if row.wrong or not row.identical}
     shown = [row for row in rows if (_name(row), row.case.world_size) in differing]
@@ -48,24 +48,22 @@ def brief(rows: Sequence[BitsRow]) -> str:
         if worlds:
             by_worlds.setdefault(ranks_text(worlds[0]) if len(worlds) == 1 else _listed(worlds), []).append(name)
     lines = [f"identical in every variation on {worlds}: {', '.join(names)}" for worlds, names in by_worlds.items()]
-    return "\n\n".join([*([table(shown)] if shown else []), *lines])
+    return [*results(shown), *lines]
 
 
 def _listed(worlds: Sequence[int]) -> str:
     return f"{', '.join(map(str, worlds[:-1]))} and {worlds[-1]} ranks"
 
 
-def table(rows: Sequence[BitsRow]) -> str:
+def results(rows: Sequence[BitsRow]) -> Blocks:
     """A row for each operation, dtype, backend and world size; a column for each variation."""
-    variations = list(dict.fromkeys(row.variation for row in rows))
     cells: dict[tuple[str, str], dict[str, str]] = {}
     for row in rows:
         cells.setdefault((_name(row), ranks_text(row.case.world_size)), {})[row.variation] = cell(row)
-    lines = [
-        [name, ranks, *(of_row.get(variation, NOTHING) for variation in variations)]
-        for (name, ranks), of_row in cells.items()
-    ]
-    return markdown.table(lines, ["operation", "", *variations], "ll" + "l" * len(variations))
+    columns: list[Column[tuple[str, str]]] = [left("operation", lambda key: key[0]), left("", lambda key: key[1])]
+    variations = dict.fromkeys(row.variation for row in rows)
+    columns += keyed(zip(variations, variations, strict=True), lambda key, name: cells[key].get(name, NOTHING), "left")
+    return table(cells, columns)
 
 
 def cell(row: BitsRow) -> str:
@@ -99,21 +97,18 @@ def _sentence(differing: Sequence[Differing]) -> str:
     first, most = differing[0], max(differing, key=lambda comparison: comparison.share)
     rank, element = first.first or (0, 0)
     text = f"from {format_bytes(first.size_bytes)} on ({first.where}); first element {element} of rank {rank}"
-    text += f"; most at {format_bytes(most.size_bytes)}, {most.share:.1%}"
+    text += f"; most at {format_bytes(most.size_bytes)}, {format_share(most.share, 1)}"
     before, after = (sum(comparison.nearer[side] for comparison in differing) for side in (0, 1))
     if before + after:
-        text += f"; in {after / (before + after):.0%} of them this one is nearer to the exact sum"
+        text += f"; in {format_share(after / (before + after))} of them this one is nearer to the exact sum"
     return text
 
 
-def document(rows: Sequence[BitsRow], name: str, picture: str | None) -> str:
+def document(rows: Sequence[BitsRow], name: str, picture: str | None) -> Blocks:
     """bits.md."""
-    parts = [f"# {name}: is it the same sum?", headline(rows), table(rows), EXPLAINED]
-    if texts := sentences(rows):
-        parts += ["## What differs", markdown.lines(texts)]
-    if picture is not None:
-        parts.append(f"![Share of elements that differ, over size]({picture})")
-    return "\n\n".join(parts) + "\n"
+    drawn = [Picture("Share of elements that differ, over size", picture)] if picture is not None else []
+    differs = section("What differs", items(sentences(rows)))
+    return [Heading(f"{name}: is it the same sum?", 1), headline(rows), *results(rows), EXPLAINED, *differs, *drawn]
 
 
 def as_json(rows: Sequence[BitsRow]) -> Json:

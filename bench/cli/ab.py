@@ -25,7 +25,7 @@ from bench.model import units
 from bench.model.comparisons import MIN_CHANGE
 from bench.model.errors import ConfigError, UnmeasurableError
 from bench.model.records import AbState, Side
-from bench.model.units import format_seconds
+from bench.model.units import format_seconds, format_share
 from bench.planning import plan as planning
 from bench.report.labels import label
 from bench.store import encoding, folders
@@ -52,7 +52,7 @@ def ab(
     budget: Annotated[str, typer.Option(help="Longest time to measure.", metavar="TIME")] = "5min",
     min_change: Annotated[
         str, typer.Option(help="Smallest change of time that matters.", metavar="SHARE")
-    ] = f"{MIN_CHANGE:.0%}",
+    ] = format_share(MIN_CHANGE),
     each: Annotated[bool, typer.Option("--each", help="Go on until each case is decided.")] = False,
     fail_on: Annotated[
         FailOn | None, typer.Option(help="What gives exit code 1 (default: slower; nothing decided gives 3).")

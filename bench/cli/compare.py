@@ -21,9 +21,10 @@ from bench.cli.comparison import (
 from bench.cli.terminal import say
 from bench.model.comparisons import MIN_CHANGE
 from bench.model.errors import ConfigError, UnmeasurableError
+from bench.model.units import format_share
 from bench.store import folders
 
-DEFAULT_MIN_CHANGE = f"{MIN_CHANGE:.0%}"
+DEFAULT_MIN_CHANGE = format_share(MIN_CHANGE)
 
 
 Against = Annotated[
@@ -151,11 +152,10 @@ def _trend(
     if not trends:
         raise UnmeasurableError(f"no case was measured in {trend.FEWEST_RUNS} of these {len(runs)} runs")
     writers = {
-        ComparisonFormat.MARKDOWN: lambda: comparison.trend_document(trends, names),
         ComparisonFormat.CSV: lambda: machine_format.trend_csv(trends),
         ComparisonFormat.JSON: lambda: machine_format.trend_json(trends, names),
     }
-    print_as(format, writers, quiet)
+    print_as(format, lambda: comparison.trend_document(trends, names), writers, quiet)
     if format is None and not quiet:
         from bench.report.plots import comparison as pictures  # here: loads matplotlib
 
@@ -192,12 +192,11 @@ def _check(
     # A line that was not measured is a failure in any case.
     fatal = {expect.FAIL, expect.MISSING, *([expect.INCONCLUSIVE] if fail_on is FailOn.INCONCLUSIVE else [])}
     writers = {
-        ComparisonFormat.MARKDOWN: lambda: comparison.checks_document(result, run.name),
         ComparisonFormat.CSV: lambda: machine_format.checks_csv(result.checks),
         ComparisonFormat.JSON: lambda: machine_format.checks_json(result, run.name),
         ComparisonFormat.JUNIT: lambda: machine_format.checks_junit(result, run.name, fatal),
     }
-    print_as(format, writers, quiet)
+    print_as(format, lambda: comparison.checks_document(result, run.name), writers, quiet)
     if result.verdict in fatal:
         return SLOWER_OR_FAILED
     return UNDECIDED if result.verdict == expect.INCONCLUSIVE and fail_on is None else 0

@@ -1,6 +1,6 @@
 """Compare two kept runs, or the two sides of a run, and show it: for `compare`, `ab`, `run` and `report`."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -11,6 +11,7 @@ from bench.cli.terminal import say
 from bench.model import units
 from bench.model.comparisons import MIN_CHANGE, ChangeVerdict, Comparison
 from bench.model.errors import ConfigError, UnmeasurableError
+from bench.report.blocks import Block
 from bench.store import folders, ledger
 
 SLOWER_OR_FAILED, UNDECIDED = 1, 3
@@ -86,9 +87,9 @@ def conclude_sides(path: Path, plots: bool, quiet: bool = False) -> Comparison:
     from bench.report import comparison, machine_format, markdown
 
     result = compare_sides(path)
-    text = comparison.document(result)
-    output.show(text, quiet)
-    written = {folders.REPORT: markdown.safe(text), folders.SUMMARY: machine_format.comparison_csv(result)}
+    blocks = comparison.document(result)
+    output.show(blocks, quiet)
+    written = {folders.REPORT: markdown.written(blocks), folders.SUMMARY: machine_format.comparison_csv(result)}
     folder = output.documents_at(path)
     folders.make_folder(folder)
     for name, content in written.items():
@@ -115,12 +116,11 @@ def print_comparison(
     from bench.report import comparison, machine_format
 
     writers = {
-        ComparisonFormat.MARKDOWN: lambda: comparison.document(result),
         ComparisonFormat.CSV: lambda: machine_format.comparison_csv(result),
         ComparisonFormat.JSON: lambda: machine_format.comparison_json(result),
         ComparisonFormat.JUNIT: lambda: machine_format.comparison_junit(result),
     }
-    print_as(format, writers, quiet)
+    print_as(format, lambda: comparison.document(result), writers, quiet)
     picture = _draw(result, folder) if format is None and not quiet else None
     if picture is not None:
         say(f"\n{picture}")
@@ -134,20 +134,24 @@ def exit_code(result: Comparison) -> int:
 
 def print_as(
     format: ComparisonFormat | None,  # noqa: A002
+    document: Callable[[], Sequence[Block]],
     writers: Mapping[ComparisonFormat, Callable[[], str]],
     quiet: bool = False,
 ) -> None:
-    """Print a comparison in this format; None is Markdown, fitted to the terminal. writers: format → its text.
+    """Print a comparison in this format; None fits the document to the terminal. writers: other format → its text.
 
     quiet: print the first line only. Raises ConfigError with a format.
     """
     if quiet and format is not None:
         raise ConfigError(f"--quiet prints one line, --format {format.value} all: give one of them")
-    text = writers[format or ComparisonFormat.MARKDOWN]().rstrip("\n")
     if format is None:
-        output.show(text, quiet)
+        output.show(document(), quiet)
+    elif format is ComparisonFormat.MARKDOWN:
+        from bench.report import markdown  # here: loads tabulate
+
+        say(markdown.written(document()).rstrip("\n"))
     else:
-        say(text)
+        say(writers[format]().rstrip("\n"))
 
 
 def _draw(result: Comparison, folder: Path) -> Path | None:

@@ -97,8 +97,9 @@ def _shown(path: Path, imported: Imported) -> int:
     result = folders.read(path)
     analysis = analyze(result)
     cases = len({samples.case for samples in imported.samples})
-    show(document.import_line(imported.facts, imported.rows, cases, imported.plan.launches, len(imported.samples)))
-    show(f"{path}\n")
+    line = document.import_line(imported.facts, imported.rows, cases, imported.plan.launches, len(imported.samples))
+    show([f"{line}\n{path}"])
+    say("")
     conclude(result, analysis, plots=False)
     failed = sum(1 for samples in imported.samples if samples.failure is not None)
     if failed:

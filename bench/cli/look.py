@@ -21,7 +21,7 @@ from bench.store import folders
 
 # Formats of a report on stdout, and what writes each.
 FORMATS = {
-    "markdown": Deferred("report.document:build"),
+    "markdown": Deferred("report.document:as_markdown"),
     "csv": Deferred("report.machine_format:to_csv"),
     "json": Deferred("report.machine_format:to_json"),
     "junit": Deferred("report.machine_format:to_junit"),
@@ -93,7 +93,7 @@ def diagnose(
     if format is DiagnosisFormat.JSON:
         say(json.dumps(dataclasses.asdict(diagnosis), indent=1, ensure_ascii=False))
     else:
-        show(f"{result.name}\n\n{findings.diagnosis(diagnosis)}")
+        show([result.name, *findings.diagnosis(diagnosis)])
 
 
 NO_REPORT = ("-", "no report yet")
@@ -121,7 +121,7 @@ def list_(what: Annotated[Listing, typer.Argument(help="What to list.")] = RUNS)
                 except BenchError as error:
                     notes.append(str(error))
             notes = [f"damaged: {text}" for text in notes]
-            show("\n\n".join([listings.runs(rows), *notes]) if rows else "\n".join([*notes, NO_RUNS]))
+            show([*listings.runs(rows), *notes] if rows else ["\n".join([*notes, NO_RUNS])])
         case "operations":
             show(listings.operations())
         case "backends":

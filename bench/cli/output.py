@@ -7,6 +7,7 @@ Documents of a run outside results/ go with its pictures.
 import os
 import shutil
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 
 from bench.cli.app import PLOTS, RESULTS
@@ -14,13 +15,14 @@ from bench.cli.terminal import say
 from bench.model.conclusions import Analysis
 from bench.model.records import Run
 from bench.report import plots as catalogue
-from bench.report.markdown import fitted, plain
+from bench.report.blocks import Block
+from bench.report.screen import fitted, plain
 from bench.store import folders
 
 
-def show(text: str, quiet: bool = False) -> None:
-    """Print Markdown. quiet: its first line only. What programs read is printed as it is, without this."""
-    say(plain(text.partition("\n")[0]) if quiet else fitted(text, _columns()))
+def show(blocks: Sequence[Block], quiet: bool = False) -> None:
+    """Print blocks. quiet: the first line of the first, a text. What programs read is printed without this."""
+    say(plain(str(blocks[0]).partition("\n")[0]) if quiet else fitted(blocks, _columns()))
 
 
 def show_hanging(first: str, text: str) -> None:
@@ -64,9 +66,10 @@ def conclude(
 
     head, ending = document.terminal(run, analysis)
     if tables and not quiet:
-        show(f"{head}\n")
+        show(head)
+        say("")
     written = write_report(run, analysis, plots, output)
-    show(document.brief(run, analysis) if quiet else "\n".join([*written, "", ending]).rstrip(), quiet)
+    show([document.brief(run, analysis)] if quiet else ["\n".join(written), *ending], quiet)
 
 
 def write_report(run: Run, analysis: Analysis, plots: bool, output: Path | None = None) -> list[str]:

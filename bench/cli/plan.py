@@ -64,7 +64,7 @@ def plan(
     if entries := ledger.read(RESULTS):
         here = machine_of_sessions([{"host": host.facts()}], expanded.settings.sampling)
         changes = smallest_changes(entries, here, expanded.launches, [case.key for case in expanded.cases])
-        show(listings.smallest_change(sorted(changes.values()), len(expanded.cases)).rstrip("\n"))
+        say(listings.smallest_change(sorted(changes.values()), len(expanded.cases)))
     reason = planning.unmeasurable_reason(expanded)
     if reason is not None:
         raise UnmeasurableError(f"{asked.name}: nothing can be measured here: {reason}")

@@ -153,7 +153,7 @@ def _look(paths: list[Path], save: Path | None, plots: bool) -> int:
         folders.write(save, call_file.to_text(recorded))
     written = [str(save)] if save is not None else []
     job = recorded_job(recorded)
-    show("\n\n".join(findings.recorded_parts(job)))
+    show(findings.recorded_parts(job))
     if plots and job.total is not None:
         analysis = Analysis((), (), Diagnosis((), ()), recorded=job)
         written.append(str(catalogue.draw_recorded(analysis, PLOTS / f"look-{_name_of(paths)}")))

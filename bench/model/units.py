@@ -116,7 +116,7 @@ def parse_share(value: int | float | str) -> float:
         raise ValueError(f"{value!r} is not a share; write 5% or 0.05")
     share = float(match[1]) / (100 if match[2] else 1)
     if share >= 1:
-        raise ValueError(f"{value!r} would be {share:.0%}: write less than 100%, such as 5% or 0.05")
+        raise ValueError(f"{value!r} would be {format_share(share)}: write less than 100%, such as 5% or 0.05")
     return share
 
 
@@ -184,6 +184,6 @@ def format_modes(slow_share: float, fast_s: float, slow_s: float) -> str:
     return f"{format_share(slow_share)} of calls take {format_seconds(slow_s)}, others {format_seconds(fast_s)}"
 
 
-def format_share(share: float) -> str:
-    """Such as `39 %`."""
-    return f"{100 * share:.0f} %"
+def format_share(share: float, digits: int = 0) -> str:
+    """Such as `39 %`; digits: behind the point."""
+    return f"{100 * share:.{digits}f} %"

@@ -18,7 +18,7 @@ from bench.catalog.operations import OPERATIONS, ranks_together
 from bench.catalog.variables import SHARED_GPU
 from bench.config.models import Config
 from bench.model.records import OPTIONS, Case, Machine, Option, Replay, settings_of
-from bench.model.units import counted, format_rounded_bytes
+from bench.model.units import counted, format_rounded_bytes, format_share
 from bench.planning import replays
 from bench.planning.footprint import buffer_bytes, scratch_bytes, temporary_bytes
 
@@ -172,7 +172,7 @@ def _unsupported_by_memory(case: Case, machine: Machine, pool_bytes: int, flush_
     place, free = (" on a GPU", "free") if on_gpu else (" on a host" if machine.ranks else "", "available")
     return (
         f"needs {together} × {format_rounded_bytes(a_rank)} of memory{place}; {format_rounded_bytes(usable)} may be "
-        f"used ({USABLE_SHARE_OF_MEMORY:.0%} of what is {free})"
+        f"used ({format_share(USABLE_SHARE_OF_MEMORY)} of what is {free})"
     )
 
 

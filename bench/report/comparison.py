@@ -1,6 +1,6 @@
 """Write comparisons of runs, for people: two runs, two sides in pairs, many runs, a run and a table.
 
-In: a `Comparison`, `Trend` values or a `CheckedTable`. Out: Markdown, the verdict in its first line. Computes only
+In: a `Comparison`, `Trend` values or a `CheckedTable`. Out: blocks, the verdict in its first line. Computes only
 layout and counts. CSV, JSON and JUnit are in `machine_format`, pictures in `plots.comparison`.
 """
 
@@ -14,6 +14,7 @@ from bench.model.comparisons import (
     SAME,
     SLOWER,
     Change,
+    Check,
     CheckedTable,
     CheckVerdict,
     Comparison,
@@ -25,7 +26,7 @@ from bench.model.comparisons import (
 from bench.model.conclusions import Interval, IntervalKind
 from bench.model.records import NOT_AVAILABLE, case_order
 from bench.model.units import format_rate, format_ratio, format_seconds, format_share
-from bench.report import markdown
+from bench.report.blocks import Blocks, Column, Heading, below, items, left, table
 from bench.report.labels import NOTHING, between, common_parts, counted, interval_text, label
 
 # Verdict of a case → a word for it, the gravest first.
@@ -48,36 +49,29 @@ LISTS = {"broken": "Measured before, failed after", "only_before": "Only before"
 
 
 # ── two runs, or two sides that took turns ───────────────────────────────────────────────────────
-def document(result: Comparison) -> str:
+def document(result: Comparison) -> Blocks:
     """Verdict, tables, differences of machine and settings, cases on one side only, how measured, warnings."""
-    changes = in_order(result.changes)
-    parts = [headline(result), f"## {result.before} → {result.after}"]
+    shown: Blocks = [headline(result), Heading(f"{result.before} → {result.after}")]
     if result.whole is not None:
         whole = result.whole
         text = f"The run as a whole: {whole.verdict}, index after / before {_ratio_and_p(whole)}: {whole.reason}."
-        parts.append(f"{text} The smallest change that matters is {result.min_change * 100:g} %.")
-    if changes:
-        parts += _tables(changes)
-    if result.differences:
-        rows = [[name, old[:LONGEST_FACT], new[:LONGEST_FACT]] for name, old, new in result.differences]
-        parts += ["What else differs:", markdown.table(rows, ["", "before", "after"], "lll")]
+        shown.append(f"{text} The smallest change that matters is {result.min_change * 100:g} %.")
+    if result.changes:
+        shown += _tables(in_order(result.changes))
+    shown += below("What else differs:", table(result.differences, DIFFERENCES))
     for name, title in LISTS.items():
         reasons: dict[str, list[str]] = {}
         unpaired: Sequence[Unpaired] = getattr(result, name)
         for case in unpaired:
             reasons.setdefault(" ".join(case.reason.split()), []).append(case.name)
-        if reasons:
-            lines = [f"{'; '.join(names)}: {reason}" for reason, names in reasons.items()]
-            parts.append(f"{title}:\n\n{markdown.lines(lines)}")
+        shown += below(f"{title}:", items(f"{'; '.join(names)}: {reason}" for reason, names in reasons.items()))
     if result.ended:
         how = "A and B take turns block by block, in random order"
         if result.alternate is not None:
             how = f"A and B one after the other, in random order ({result.alternate})"
         unit = f"{result.pairs} pairs of launches, {how}; the pair is the unit"
-        parts.append(f"How measured: {unit}; {result.ended} · {result.rule}")
-    if result.warnings:
-        parts.append(f"Warnings:\n\n{markdown.lines(result.warnings)}")
-    return "\n\n".join(parts)
+        shown.append(f"How measured: {unit}; {result.ended} · {result.rule}")
+    return [*shown, *below("Warnings:", items(result.warnings))]
 
 
 def in_order(changes: Sequence[Change]) -> list[Change]:
@@ -134,7 +128,7 @@ def _ratio_and_p(judged: Change | Judgement) -> str:
 
 
 def _ratio(ratio: Interval) -> str:
-    """Such as `1.210 [1.100 – 1.330]`."""
+    """Such as `1.210 [1.100 – 1.330]`; a dash for an interval that is not known."""
     return f"{format_ratio(ratio.value)} {interval_text(ratio, format_ratio)}"
 
 
@@ -143,48 +137,43 @@ def _percent(level: float | None) -> str:
     return NOTHING if level is None else f"{level * 100:.4g} %"
 
 
-def _tables(changes: Sequence[Change]) -> list[str]:
+def _tables(changes: Sequence[Change]) -> Blocks:
     """One row a change: verdict, times, ratio with its interval; below it the reasons and notes, each once.
 
     What the names of all have in common stands above the table. Then: which part of the times changed, in the cases
     that did; and the exposed communication of cases that compute, too.
     """
     common, short = common_parts([change.name for change in changes])
-    rows, remarks, where, exposed = [], dict[str, list[str]](), [], []
-    for name, change in zip(short, changes, strict=True):
-        times = [format_seconds(change.before.value), format_seconds(change.after.value)]
-        ratio = _ratio(change.ratio)
-        p = NOTHING if change.p is None else f"{change.p:.2g}"
-        rows.append([name, change.verdict, *times, ratio, _percent(change.level), p, _to_decide(change)])
-        if change.verdict in {SLOWER, FASTER}:  # the interval shows the reason
-            where += [f"{name}: {change.where}"] if change.where else []
-        elif change.reason:
-            remarks.setdefault(change.reason, []).append(name)
-        if change.note:
-            remarks.setdefault(change.note, []).append(name)
-        if change.exposed is not None:
-            difference = change.exposed.difference
-            of_step = [format_seconds(side.value) for side in (change.exposed.before, change.exposed.after)]
-            sign = "+" if difference.value > 0 else ""
-            moved = [f"{sign}{format_seconds(difference.value)}", interval_text(difference, format_seconds)]
-            exposed.append([name, *of_step, *moved, direction(change.exposed)])
-    headers = ["case", "verdict", "before", "after", "after / before", "level", "p", "to decide"]
-    parts = [f"All: {common}"] if common else []
-    parts.append(markdown.table(rows, headers, "llrrrrrr"))
-    if any(change.verdict == INCONCLUSIVE for change in changes):
-        parts.append(TO_DECIDE)
-    undecided = [name for name, change in zip(short, changes, strict=True) if change.verdict == INCONCLUSIVE]
+    rows = list(zip(short, changes, strict=True))
+    columns: list[Column[tuple[str, Change]]] = [
+        left("case", lambda row: row[0]),
+        left("verdict", lambda row: row[1].verdict),
+        Column("before", lambda row: format_seconds(row[1].before.value)),
+        Column("after", lambda row: format_seconds(row[1].after.value)),
+        Column("after / before", lambda row: _ratio(row[1].ratio)),
+        Column("level", lambda row: _percent(row[1].level)),
+        Column("p", lambda row: NOTHING if row[1].p is None else f"{row[1].p:.2g}"),
+        Column("to decide", lambda row: _to_decide(row[1])),
+    ]
+    shown: Blocks = [*([f"All: {common}"] if common else []), *table(rows, columns)]
+    undecided = [name for name, change in rows if change.verdict == INCONCLUSIVE]
+    if undecided:
+        shown.append(TO_DECIDE)
+    remarks: dict[str, list[str]] = {}
+    for name, change in rows:
+        # Where it changed, the interval shows the reason.
+        for text in (change.reason if change.verdict not in {SLOWER, FASTER} else "", change.note):
+            if text:
+                remarks.setdefault(text, []).append(name)
     lines = []
     for text, names in remarks.items():
         which = f"{text}: {', '.join(names)}"
         lines.append(text if len(names) == len(changes) else f"undecided: {text}" if names == undecided else which)
-    parts += [markdown.lines(lines)] if lines else []
-    parts += [f"Where it changed:\n\n{markdown.lines(where)}"] if where else []
-    if exposed:
-        headers = ["case", "before", "after", "after − before", "interval", ""]
-        parts.append("Exposed communication (a step less the same step without synchronisation):")
-        parts.append(markdown.table(exposed, headers, "lrrrrl"))
-    return parts
+    changed = [(name, change) for name, change in rows if change.verdict in {SLOWER, FASTER} and change.where]
+    exposed = [(name, change.exposed) for name, change in rows if change.exposed is not None]
+    shown += [*items(lines), *below("Where it changed:", items(f"{name}: {change.where}" for name, change in changed))]
+    explained = "Exposed communication (a step less the same step without synchronisation):"
+    return [*shown, *below(explained, table(exposed, EXPOSED))]
 
 
 def _to_decide(change: Change) -> str:
@@ -201,32 +190,49 @@ def direction(exposed: ExposedChange) -> str:
     return "not resolved" if kind == IntervalKind.OVER_LAUNCHES else f"not resolved, {kind}"
 
 
+def _moved(difference: Interval) -> str:
+    return f"{'+' if difference.value > 0 else ''}{format_seconds(difference.value)}"
+
+
+EXPOSED: list[Column[tuple[str, ExposedChange]]] = [
+    left("case", lambda row: row[0]),
+    Column("before", lambda row: format_seconds(row[1].before.value)),
+    Column("after", lambda row: format_seconds(row[1].after.value)),
+    Column("after − before", lambda row: _moved(row[1].difference)),
+    Column("interval", lambda row: interval_text(row[1].difference, format_seconds)),
+    left("", lambda row: direction(row[1])),
+]
+DIFFERENCES: list[Column[tuple[str, str, str]]] = [
+    left("", lambda row: row[0]),
+    left("before", lambda row: row[1][:LONGEST_FACT]),
+    left("after", lambda row: row[2][:LONGEST_FACT]),
+]
+
+
 # ── many runs ────────────────────────────────────────────────────────────────────────────────────
-def trend_document(trends: Sequence[Trend], runs: Sequence[str]) -> str:
+def trend_document(trends: Sequence[Trend], runs: Sequence[str]) -> Blocks:
     """How many cases changed their level, the runs with their numbers, one row per case."""
-    rows = []
-    for trend in trends:
-        changes = []
-        for level in trend.changed:
-            alone = " (only the last run so far)" if level.first == len(trend.runs) - 1 else ""
-            first = runs.index(trend.runs[level.first]) + 1
-            changes.append(f"{percent(level.ratio)} from run {first} on{alone}")
-        times = [trend.times_s[0], trend.times_s[-1]]
-        rows.append(
-            [
-                label(trend.case),
-                str(len(trend.runs)),
-                *(format_seconds(time.value) for time in times),
-                format_ratio(times[1].value / times[0].value),
-                "; ".join(changes) or "steady",
-            ]
-        )
+    numbers: list[Column[tuple[int, str]]] = [Column("", lambda row: str(row[0])), left("run", lambda row: row[1])]
+    columns: list[Column[Trend]] = [
+        left("case", lambda trend: label(trend.case)),
+        Column("runs", lambda trend: str(len(trend.runs))),
+        Column("first", lambda trend: format_seconds(trend.times_s[0].value)),
+        Column("last", lambda trend: format_seconds(trend.times_s[-1].value)),
+        Column("last / first", lambda trend: format_ratio(trend.times_s[-1].value / trend.times_s[0].value)),
+        left("level", lambda trend: _levels(trend, runs)),
+    ]
     changed = sum(bool(trend.changed) for trend in trends)
-    names = markdown.table([[str(number), name] for number, name in enumerate(runs, 1)], ["", "run"], "rl")
-    headers = ["case", "runs", "first", "last", "last / first", "level"]
-    table = markdown.table(rows, headers, "lrrrrl")
-    total = counted(len(trends), "case")
-    return "\n\n".join([f"{changed} of {total} changed level over {len(runs)} runs", names, table])
+    headline = f"{changed} of {counted(len(trends), 'case')} changed level over {len(runs)} runs"
+    return [headline, *table(enumerate(runs, 1), numbers), *table(trends, columns)]
+
+
+def _levels(trend: Trend, runs: Sequence[str]) -> str:
+    """Where the level changed, and by how much."""
+    changes = []
+    for level in trend.changed:
+        alone = " (only the last run so far)" if level.first == len(trend.runs) - 1 else ""
+        changes.append(f"{percent(level.ratio)} from run {runs.index(trend.runs[level.first]) + 1} on{alone}")
+    return "; ".join(changes) or "steady"
 
 
 def percent(ratio: float) -> str:
@@ -235,27 +241,24 @@ def percent(ratio: float) -> str:
 
 
 # ── a run against a table ────────────────────────────────────────────────────────────────────────
-def checks_document(result: CheckedTable, run: str) -> str:
+def checks_document(result: CheckedTable, run: str) -> Blocks:
     """The verdict, then one row for each line of the table of expectations."""
     checks = result.checks
     counts = Counter(check.verdict for check in checks)
     counted = ", ".join(f"{counts[verdict]} {verdict.lower()}" for verdict in CHECK_VERDICTS if counts[verdict])
-    rows = [
-        [
-            label(check.case),
-            check.verdict,
-            format_rate(check.expected),
-            f"{check.tolerance * 100:g} %",
-            format_rate(check.measured.value) if check.measured else NOTHING,
-            interval_text(check.measured, format_rate) if check.measured else NOTHING,
-            check.note,
-        ]
-        for check in checks
-    ]
-    headers = ["case", "verdict", "expected GB/s", "tolerance", "busbw GB/s", "95 % interval", "note"]
-    parts = [f"{result.verdict}: {run}, {len(checks)} expected: {counted}; {result.reason}"]
+    shown: Blocks = [f"{result.verdict}: {run}, {len(checks)} expected: {counted}; {result.reason}"]
     if result.index is not None and len(checks) > 1:
-        parts.append(f"The table as a whole: measured / least allowed {_ratio(result.index)}")
-    parts.append(markdown.table(rows, headers, "llrrrrl"))
+        shown.append(f"The table as a whole: measured / least allowed {_ratio(result.index)}")
     sources = [source for source in dict.fromkeys(check.source for check in checks) if source]
-    return "\n\n".join([*parts, *([f"Expected by {'; '.join(sources)}"] if sources else [])])
+    return [*shown, *table(checks, CHECKS), *([f"Expected by {'; '.join(sources)}"] if sources else [])]
+
+
+CHECKS: list[Column[Check]] = [
+    left("case", lambda check: label(check.case)),
+    left("verdict", lambda check: check.verdict),
+    Column("expected GB/s", lambda check: format_rate(check.expected)),
+    Column("tolerance", lambda check: f"{check.tolerance * 100:g} %"),
+    Column("busbw GB/s", lambda check: format_rate(check.measured.value) if check.measured else NOTHING),
+    Column("95 % interval", lambda check: interval_text(check.measured, format_rate) if check.measured else NOTHING),
+    left("note", lambda check: check.note),
+]

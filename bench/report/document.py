@@ -1,7 +1,7 @@
 """Write report.md and report.html: what was measured, on what, how far to trust it, the tables, the pictures.
 
-In: a `Run`, its analysis, the pictures that exist. Out: text, also for the terminal. The HTML page is the same
-document, rendered from Markdown with the pictures inside, so that one file can be mailed. Packages write what they
+In: a `Run`, its analysis, the pictures that exist. Out: blocks, also for the terminal, and files. The HTML page is the
+same document with the pictures inside, so that one file can be mailed. Packages write what they
 measured (`parts`). An imported run is described as far as its files tell. Computes no statistics but the median
 width of the intervals.
 """
@@ -16,8 +16,10 @@ from bench.catalog.operations import OPERATIONS
 from bench.model.conclusions import Analysis, Summary
 from bench.model.records import Case, Failure, Json, Run
 from bench.model.units import format_bytes, format_rate, format_rounded_bytes, format_seconds, format_share
-from bench.report import findings, labels, machine_format, markdown
-from bench.report.labels import NOTHING, counted, interval_text, label, size_text
+from bench.report import blocks, findings, labels, machine_format, markdown
+from bench.report.blocks import Blocks, Column, Heading, fold, in_line, items, keyed, left, section, table
+from bench.report.labels import NOTHING, counted, interval_text, label, seconds_text, size_text, with_interval
+from bench.report.page import page
 from bench.report.parts import calls_only, parts
 from bench.report.plots import PICTURES, Picture
 
@@ -33,7 +35,10 @@ MOST_NAMED, MOST_NOTES = 4, 200
 # Columns of times with both ends of their intervals that fit into 80 characters.
 MOST_INTERVALS = 2
 COMPACT = "Time, half the width of its 95 % interval, and in brackets the bus bandwidth in GB/s:"
-NO_RANK = "none"
+NO_RANK, FAILED = "none", "failed"
+# Header of a column → its cell.
+Cell = Callable[[Summary], str]
+Cells = dict[str, Cell]
 # Scheduling of a case → words for it.
 SCHEDULING = {
     "normal": "normal scheduling",
@@ -52,108 +57,124 @@ def documents(run: Run, analysis: Analysis, pictures: Sequence[Picture], folder:
     """The files of a report, by name. folder: where its pictures are. output: where the files will be."""
     address = os.path.relpath(folder, output)
     files = {f"{address}/{name}.png": folder / f"{name}.png" for _, name in pictures}
-    text = markdown.safe(build(run, analysis, pictures, address), files)
+    report = build(run, analysis, pictures, address)
     written = {
         "summary.csv": machine_format.to_csv(run, analysis),
-        REPORT: text,
-        "report.html": markdown.page(text, run.name, files),
+        REPORT: markdown.written(report),
+        "report.html": page(report, run.name, files),
     }
     return written | {name: text for part in parts() for name, text in part.files(analysis).items()}
 
 
-def build(run: Run, analysis: Analysis, pictures: Sequence[Picture] = (), folder: str = "") -> str:
-    """The whole report as Markdown: the answer first, what only some readers need folded.
+def build(run: Run, analysis: Analysis, pictures: Sequence[Picture] = (), folder: str = "") -> Blocks:
+    """The whole report: the answer first, what only some readers need folded.
 
     folder: the path from the report to the pictures.
     """
     _, calls = calls_only(run, analysis)
     first, others = (
         [
-            f"![{title}]({folder}/{name}.png)"
+            blocks.Picture(title, f"{folder}/{name}.png")
             for number, (title, name) in enumerate(pictures)
             if (number == 0 or name.startswith(UNFOLDED)) is wanted
         ]
         for wanted in (True, False)
     )
     groups = labels.groups(calls.summaries)
-    noted = [[label(s.case), text] for s in calls.summaries for text in s.warnings if not text.startswith(IN_COLUMNS)]
-    notes = [markdown.table(noted[:MOST_NOTES], ["case", "note"], "ll")] if noted else []
-    if len(noted) > MOST_NOTES:
-        notes.append(f"And {len(noted) - MOST_NOTES} more: column `warnings` of summary.csv.")
-    details = []
-    if len(groups) <= MOST_SECTIONS:
-        for title, members in groups:
-            details += [*[f"**{title}**"] * (len(groups) > 1), case_details(members)]
-    reasons = labels.by_reason(run.plan.skips)
-    skipped = [[str(len(cases)), labels.in_one_line(cases), markdown.cell(reason)] for reason, cases in reasons]
-    left_out = markdown.table(skipped, ["cases", "which", "why"], "rll")
     failed = {samples.case for samples in run.samples if samples.failure is not None}
-    of_packages = [text for part in parts() for text in part.sections(analysis, failed)]
+    of_packages = [block for part in parts() for block in part.sections(analysis, failed)]
     found = calls.diagnosis.findings or calls.inconsistencies or calls.replayed
-    doubts = caveats(analysis)
-    pages = [part.page for part in parts() if part.answers(analysis)]
-    blocks = [
-        markdown.in_line(f"# {run.manifest.get('name', run.name)}: {_subject(run)}"),
-        markdown.lines(answer(run, analysis)) or NOTHING_MEASURED,
+    pages = "".join(f", {part.page}" for part in parts() if part.answers(analysis))
+    circumstances = [*items(_circumstances(run, analysis)), *method(run, calls.summaries)]
+    return [
+        Heading(in_line(f"{run.manifest.get('name', run.name)}: {_subject(run)}"), 1),
+        *(items(answer(run, analysis)) or [NOTHING_MEASURED]),
         *first,
-        *_failed(run),
+        *section("Failed", _failed(run)),
         *_sections(groups),
         *of_packages,
         *(findings.standing_out(calls) if found or groups or not of_packages else []),
-        "## How far to trust it",
-        markdown.lines(doubts) if doubts else "Nothing was found that speaks against these numbers.",
-        *markdown.folded("More pictures", others),
-        *markdown.folded("Everything about each case", details),
+        Heading("How far to trust it"),
+        *(items(caveats(analysis)) or ["Nothing was found that speaks against these numbers."]),
+        *fold("More pictures", others),
+        *fold("Everything about each case", _details(groups)),
         *findings.folded(calls),
-        *markdown.folded("Notes on single cases", notes),
-        *(line for part in parts() for title, texts in part.folded(analysis) for line in markdown.folded(title, texts)),
-        *markdown.folded("Left out", [left_out] if left_out else []),
-        *markdown.folded(
-            "What was measured, on what, and how",
-            [markdown.lines(_circumstances(run, analysis)), method_line(run, calls.summaries)],
-        ),
-        "The words are explained in docs/reading.md, which report.html has at its end; the method in docs/method.md"
-        + "".join(f", {page}" for page in pages)
-        + ".",
+        *fold("Notes on single cases", _notes(calls.summaries)),
+        *(block for part in parts() for title, inner in part.folded(analysis) for block in fold(title, inner)),
+        *fold("Left out", _left_out(run)),
+        *fold("What was measured, on what, and how", circumstances),
+        "The words are explained in docs/reading.md, which report.html has at its end; the method in "
+        f"docs/method.md{pages}.",
     ]
-    return "\n\n".join(blocks) + "\n"
 
 
-def _failed(run: Run) -> list[str]:
+def as_markdown(run: Run, analysis: Analysis) -> str:
+    """The whole report without pictures, for standard output."""
+    return markdown.written(build(run, analysis))
+
+
+def _failed(run: Run) -> Blocks:
     """The measurements that failed: a row for each case and way to fail."""
     launches: dict[tuple[Case, Failure], list[str]] = {}
     for samples in run.samples:
         if samples.failure is not None:
             launches.setdefault((samples.case, samples.failure), []).append(str(samples.launch))
-    rows = [
-        [
-            labels.in_one_line([case]),
-            ", ".join(numbers),
-            failure.kind,
-            NO_RANK if failure.rank is None else str(failure.rank),
-            markdown.cell(failure.text),
-        ]
-        for (case, failure), numbers in launches.items()
+    columns: list[Column[tuple[Case, Failure]]] = [
+        left("case", lambda row: labels.in_one_line([row[0]])),
+        left("launch", lambda row: ", ".join(launches[row])),
+        left("kind", lambda row: row[1].kind),
+        left("rank", lambda row: NO_RANK if row[1].rank is None else str(row[1].rank)),
+        left("what happened", lambda row: row[1].text),
     ]
-    headers = ["case", "launch", "kind", "rank", "what happened"]
-    return ["## Failed", markdown.table(rows, headers, "lllll")] if rows else []
+    return table(launches, columns)
 
 
-def terminal(run: Run, analysis: Analysis) -> tuple[str, str]:
+def _details(groups: Sequence[tuple[str, list[Summary]]]) -> Blocks:
+    """Everything about each case, as far as a reader can browse it."""
+    if len(groups) > MOST_SECTIONS:
+        return []
+    titles = [[f"**{title}**"] * (len(groups) > 1) for title, _ in groups]
+    return [block for title, (_, cases) in zip(titles, groups, strict=True) for block in [*title, *case_details(cases)]]
+
+
+def _notes(summaries: Sequence[Summary]) -> Blocks:
+    """The warnings of single cases, but for those that tables have as a column."""
+    noted = [(s.case, text) for s in summaries for text in s.warnings if not text.startswith(IN_COLUMNS)]
+    more = len(noted) - MOST_NOTES
+    columns: list[Column[tuple[Case, str]]] = [
+        left("case", lambda row: label(row[0])),
+        left("note", lambda row: row[1]),
+    ]
+    return [
+        *table(noted[:MOST_NOTES], columns),
+        *([f"And {more} more: column `warnings` of summary.csv."] if more > 0 else []),
+    ]
+
+
+def _left_out(run: Run) -> Blocks:
+    """The cases that were skipped, by reason."""
+    columns: list[Column[tuple[str, list[Case]]]] = [
+        Column("cases", lambda row: str(len(row[1]))),
+        left("which", lambda row: labels.in_one_line(row[1])),
+        left("why", lambda row: row[0]),
+    ]
+    return table(labels.by_reason(run.plan.skips), columns)
+
+
+def terminal(run: Run, analysis: Analysis) -> tuple[Blocks, Blocks]:
     """What `run` and `report` print: first the tables, then caveats and the answer.
 
     A run of a package begins with its answer: its tables say why, and are longer than a screen.
     """
-    reply = "\n".join(answer(run, analysis))
-    recorded = [findings.recorded_sentence(analysis.recorded)] if analysis.recorded is not None else []
-    tables = [*recorded, *map(findings.replay_table, analysis.replayed), _terminal_tables(run, analysis)]
+    reply: Blocks = list(filter(None, ["\n".join(answer(run, analysis))]))
+    recorded: Blocks = [findings.recorded_sentence(analysis.recorded)] if analysis.recorded is not None else []
+    replayed = [block for step in analysis.replayed for block in findings.replay_table(step)]
     weighty = caveats(analysis)
     more = len(weighty) - MOST_CAVEATS
-    notes = "\n".join(
-        [f"note: {text}" for text in weighty[:MOST_CAVEATS]] + [f"and {more} more in {REPORT}"] * (more > 0)
-    )
-    above, below = ([reply], [notes]) if any(part.answers(analysis) for part in parts()) else ([], [notes, reply])
-    return "\n\n".join(filter(None, [*above, *tables])), "\n\n".join(filter(None, below))
+    lines = [f"note: {text}" for text in weighty[:MOST_CAVEATS]] + [f"and {more} more in {REPORT}"] * (more > 0)
+    notes: Blocks = ["\n".join(lines)] if lines else []
+    above, below = (reply, notes) if any(part.answers(analysis) for part in parts()) else ([], [*notes, *reply])
+    return [*above, *recorded, *replayed, *_terminal_tables(run, analysis)], below
 
 
 def caveats(analysis: Analysis) -> list[str]:
@@ -162,11 +183,11 @@ def caveats(analysis: Analysis) -> list[str]:
     return [*(text for part in parts() for text in part.caveats(analysis)), *warnings]
 
 
-def _terminal_tables(run: Run, analysis: Analysis) -> str:
+def _terminal_tables(run: Run, analysis: Analysis) -> Blocks:
     """The tables of collectives, then those of packages."""
     summaries = calls_only(run, analysis)[1].summaries
-    sections = [text for part in parts() for text in part.brief(analysis)]
-    return "\n\n".join([*([summary_tables(summaries)] if summaries or not sections else []), *sections])
+    of_packages = [block for part in parts() for block in part.brief(analysis)]
+    return [*(summary_tables(summaries) if summaries or not of_packages else []), *of_packages]
 
 
 def problems(run: Run, analysis: Analysis) -> list[str]:
@@ -275,127 +296,151 @@ def _verified(run: Run) -> str:
 
 
 # ── the tables ───────────────────────────────────────────────────────────────────────────────────
-def summary_tables(summaries: Sequence[Summary]) -> str:
+def summary_tables(summaries: Sequence[Summary]) -> Blocks:
     """Tables for the terminal: an overview of each group, or one table of all if there are more than MOST_TABLES."""
     groups = labels.groups(summaries)
     if not groups:
-        return NOTHING_MEASURED
+        return [NOTHING_MEASURED]
     if len(groups) > MOST_TABLES:
-        return "\n\n".join([COMPACT, _compact(groups), _all_notes(groups)])
-    texts = []
+        return [COMPACT, *_compact(groups), *_all_notes(groups)]
+    shown: Blocks = []
     for title, members in groups:
-        texts += [f"### {title}", markdown.lines(labels.notes_of(members))]
+        shown += [Heading(title, 3), *items(labels.notes_of(members))]
         if len(labels.columns(s.case for s in members)) > MOST_INTERVALS:
-            texts += ["time ± half of its 95 % interval", _pivot(members, lambda s: [_time_and_width(s)])]
+            shown += ["time ± half of its 95 % interval", *_pivot(members, {"": _time_and_width})]
         else:
-            texts += ["time [95 % interval]", _pivot(members, lambda s: [_time_and_interval(s)])]
+            shown += ["time [95 % interval]", *_pivot(members, {"": _time_and_interval})]
         if any(s.busbw for s in members):
-            rates = _pivot(members, lambda s: [_rate(s.busbw) if s.time_s else "failed"])
-            texts += ["bus bandwidth, GB/s", rates]
-    return "\n\n".join(texts)
+            rates = _pivot(members, {"": lambda s: _rate(s.busbw) if s.time_s else FAILED})
+            shown += ["bus bandwidth, GB/s", *rates]
+    return shown
 
 
-def _sections(groups: Sequence[tuple[str, list[Summary]]]) -> list[str]:
+def _sections(groups: Sequence[tuple[str, list[Summary]]]) -> Blocks:
     """A section for each table, or one table for all if there are more than MOST_SECTIONS."""
     if len(groups) > MOST_SECTIONS:
-        return ["## All cases", COMPACT, _compact(groups), _all_notes(groups), IN_FULL]
-    texts = []
+        return [Heading("All cases"), COMPACT, *_compact(groups), *_all_notes(groups), IN_FULL]
+    shown: Blocks = []
     for title, members in groups:
         time = "Time, as imported," if any(s.imported for s in members) else "Mean time"
-        texts += [f"## {title}", f"{time} with its 95 % interval, and bus bandwidth:"]
-        if any(s.busbw for s in members):
-            table = _pivot(members, lambda s: [_time_and_interval(s), _rate(s.busbw)], ["GB/s"])
-        else:
-            table = _pivot(members, lambda s: [_time_and_interval(s)])
-        texts += [table, markdown.lines(labels.notes_of(members))]
-    return texts
+        rates: Cells = {"GB/s": lambda s: _rate(s.busbw)} if any(s.busbw for s in members) else {}
+        shown += [Heading(title), f"{time} with its 95 % interval, and bus bandwidth:"]
+        shown += [*_pivot(members, {"": _time_and_interval} | rates), *items(labels.notes_of(members))]
+    return shown
 
 
-def _all_notes(groups: Sequence[tuple[str, list[Summary]]]) -> str:
+def _all_notes(groups: Sequence[tuple[str, list[Summary]]]) -> Blocks:
     """The notes of each operation and backend, each note once."""
     texts: dict[str, dict[str, bool]] = {}
     for _, members in groups:
         case = members[0].case
         for note in labels.notes([case]):
             texts.setdefault(f"{case.op} on {case.backend}", {})[note] = True
-    return markdown.lines(
-        [f"**{name}**: {'; '.join(notes)}" for name, notes in texts.items()]
-        + labels.rounding([s.case for _, members in groups for s in members])
-    )
+    rounded = labels.rounding([s.case for _, members in groups for s in members])
+    return items([*(f"**{name}**: {'; '.join(notes)}" for name, notes in texts.items()), *rounded])
 
 
-def _pivot(members: Sequence[Summary], cells_of: Callable[[Summary], list[str]], further: Sequence[str] = ()) -> str:
-    """One row per size; in each column the cells of a summary. further: headers of the second cell and on."""
-    columns = labels.columns(s.case for s in members)
+def _pivot(members: Sequence[Summary], cells: Cells) -> Blocks:
+    """One row per size; for each number of ranks a column for each of these. cells: header → cell of a summary.
+
+    An empty header is that of the number of ranks.
+    """
     summaries = {s.case: s for s in members}
-    missing = [NOTHING] * (1 + len(further))
-    rows = []
-    for row in labels.size_rows(list(summaries)):
-        cells = {labels.column(case): cells_of(summaries[case]) for case in row}
-        rows.append([labels.row_name(row), *(cell for column in columns for cell in cells.get(column, missing))])
-    return markdown.table(rows, ["size", *(text for header in columns.values() for text in (header, *further))])
+    rows = [
+        (labels.row_name(row), {labels.column(case): summaries[case] for case in row})
+        for row in labels.size_rows(list(summaries))
+    ]
+    headers = [
+        (header or ranks, (column, cell))
+        for column, ranks in labels.columns(summaries).items()
+        for header, cell in cells.items()
+    ]
+
+    def of_row(row: tuple[str, dict[labels.ColumnKey, Summary]], key: tuple[labels.ColumnKey, Cell]) -> str:
+        column, cell = key
+        return cell(row[1][column]) if column in row[1] else NOTHING
+
+    return table(rows, [Column("size", lambda row: row[0]), *keyed(headers, of_row)])
 
 
-def _compact(tables: Sequence[tuple[str, Sequence[Summary]]]) -> str:
+def _compact(tables: Sequence[tuple[str, Sequence[Summary]]]) -> Blocks:
     """Many groups in one table, a row for each size of each group; above it what all have in common."""
     words = [labels.attributes(members[0].case) for _, members in tables]
     shared = labels.common_words(words)
-    columns = labels.columns(s.case for _, members in tables for s in members)
     rows = []
     for (_, members), own in zip(tables, words, strict=True):
         how = ", ".join(word for name, word in own.items() if name != "op" and name not in shared)
         summaries = {s.case: s for s in members}
         for row in labels.size_rows(list(summaries)):
-            cells = {labels.column(case): _time_width_and_rate(summaries[case]) for case in row}
-            rows.append([own["op"], how, labels.row_name(row), *(cells.get(column, NOTHING) for column in columns)])
-    headers = ["operation", "how", "size", *columns.values()]
-    table = markdown.table(rows, headers, "ll" + "r" * (1 + len(columns)))
-    return f"All: {', '.join(labels.in_words(shared))}\n\n{table}"
+            times = {labels.column(case): _time_width_and_rate(summaries[case]) for case in row}
+            rows.append((own["op"], how, labels.row_name(row), times))
+    columns: list[Column[tuple[str, str, str, dict[labels.ColumnKey, str]]]] = [
+        left("operation", lambda row: row[0]),
+        left("how", lambda row: row[1]),
+        Column("size", lambda row: row[2]),
+    ]
+    of_ranks = labels.columns(s.case for _, members in tables for s in members)
+    columns += keyed([(ranks, key) for key, ranks in of_ranks.items()], lambda row, key: row[3].get(key, NOTHING))
+    return [f"All: {', '.join(labels.in_words(shared))}", *table(rows, columns)]
 
 
-def case_details(members: Sequence[Summary]) -> str:
+def case_details(members: Sequence[Summary]) -> Blocks:
     """One row per case with everything that says how far to trust it."""
-    headers = [
-        "ranks", "size", "time", "95 % interval", "±", "algbw GB/s", "busbw GB/s", "slowest / fastest rank", "skew",
-        "pure", "p10", "p50", "p90", "p99", "outliers", "floor", "iterations", "launches", "stopped by",
-    ]  # fmt: skip
-    host = any(s.host_time_s is not None for s in members)
-    if host:
-        headers.insert(5, "host time")
-    chosen = any(s.chosen for s in members)
-    headers += ["NCCL chose"] if chosen else []
     several = len({s.case.scheduling for s in members}) > 1
-    rows = []
-    for s in members:
-        name = [f"{s.case.world_size}" + f" {s.case.scheduling}" * several, size_text(s.case.size_bytes)]
-        if s.time_s is None:
-            rows.append([*name, "failed", *[NOTHING] * (len(headers) - 3)])
-            continue
-        outliers = f"{s.outliers} ({s.far_outliers} far)" if s.outliers else "0"
-        # Where it did not end for its precision: the mean half-width within the launches that it had reached.
-        imprecise = s.asked is not None and s.reached is not None and s.reached > s.asked
-        row = [
-            *name,
-            format_seconds(s.time_s.value),
-            interval_text(s.time_s, format_seconds),
-            f"{s.time_s.relative_half_width:.0%}" if s.time_s.known else NOTHING,
-            _rate(s.algbw),
-            _rate(s.busbw),
-            f"{s.time_s.value / s.fastest_rank_s:.2f}" if s.fastest_rank_s else NOTHING,
-            *(
-                format_seconds(value) if value else NOTHING
-                for value in (s.skew_s, s.pure_s, s.p10_s, s.p50_s, s.p90_s, s.p99_s)
-            ),
-            NOTHING if s.imported else outliers,
-            format_seconds(s.floor_s) if s.floor_s else NOTHING,
-            str(s.iterations) if s.iterations else NOTHING,
-            str(s.launches),
-            f"{s.stopped_by} at ±{s.reached:.0%}" if imprecise else s.stopped_by,
-        ]
-        if host:
-            row.insert(5, format_seconds(s.host_time_s) if s.host_time_s else NOTHING)
-        rows.append([*row, s.chosen or NOTHING] if chosen else row)
-    return markdown.table(rows, headers)
+    host = (
+        [("host time", lambda s: seconds_text(s.host_time_s))]
+        if any(s.host_time_s is not None for s in members)
+        else []
+    )
+    chosen = [("NCCL chose", lambda s: s.chosen or NOTHING)] if any(s.chosen for s in members) else []
+    details: list[tuple[str, Callable[[Summary], str]]] = [
+        ("95 % interval", lambda s: interval_text(s.time_s, format_seconds) if s.time_s else NOTHING),
+        ("±", lambda s: format_share(s.time_s.relative_half_width) if s.time_s and s.time_s.known else NOTHING),
+        *host,
+        ("algbw GB/s", lambda s: _rate(s.algbw)),
+        ("busbw GB/s", lambda s: _rate(s.busbw)),
+        (
+            "slowest / fastest rank",
+            lambda s: f"{s.time_s.value / s.fastest_rank_s:.2f}" if s.time_s and s.fastest_rank_s else NOTHING,
+        ),
+        ("skew", lambda s: seconds_text(s.skew_s)),
+        ("pure", lambda s: seconds_text(s.pure_s)),
+        ("p10", lambda s: seconds_text(s.p10_s)),
+        ("p50", lambda s: seconds_text(s.p50_s)),
+        ("p90", lambda s: seconds_text(s.p90_s)),
+        ("p99", lambda s: seconds_text(s.p99_s)),
+        ("outliers", _outliers),
+        ("floor", lambda s: seconds_text(s.floor_s)),
+        ("iterations", lambda s: str(s.iterations) if s.iterations else NOTHING),
+        ("launches", lambda s: str(s.launches)),
+        ("stopped by", _stopped_by),
+        *chosen,
+    ]
+    columns = [
+        Column("ranks", lambda s: f"{s.case.world_size}" + f" {s.case.scheduling}" * several),
+        Column("size", lambda s: size_text(s.case.size_bytes)),
+        Column("time", lambda s: format_seconds(s.time_s.value) if s.time_s else FAILED),
+        *(Column(header, _if_timed(cell)) for header, cell in details),
+    ]
+    return table(members, columns)
+
+
+def _if_timed(cell: Callable[[Summary], str]) -> Callable[[Summary], str]:
+    """The cell; a dash where nothing was timed."""
+    return lambda s: NOTHING if s.time_s is None else cell(s)
+
+
+def _outliers(s: Summary) -> str:
+    if s.imported:
+        return NOTHING
+    return f"{s.outliers} ({s.far_outliers} far)" if s.outliers else "0"
+
+
+def _stopped_by(s: Summary) -> str:
+    """Where it did not end for its precision, with the mean half-width within the launches that it had reached."""
+    if s.asked is None or s.reached is None or s.reached <= s.asked:
+        return s.stopped_by
+    return f"{s.stopped_by} at ±{format_share(s.reached)}"
 
 
 def _rate(bytes_per_s: float | None) -> str:
@@ -403,11 +448,7 @@ def _rate(bytes_per_s: float | None) -> str:
 
 
 def _time_and_interval(summary: Summary) -> str:
-    """Such as `1.86 ms [1.51 – 2.29 ms]`; without the bracket if no interval is known."""
-    if summary.time_s is None:
-        return "failed"
-    time_s = summary.time_s
-    return format_seconds(time_s.value) + (f" {interval_text(time_s, format_seconds)}" if time_s.known else "")
+    return FAILED if summary.time_s is None else with_interval(summary.time_s, format_seconds)
 
 
 def _time_width_and_rate(summary: Summary) -> str:
@@ -418,8 +459,8 @@ def _time_width_and_rate(summary: Summary) -> str:
 def _time_and_width(summary: Summary) -> str:
     """Such as `1.86 ms ±97%`."""
     if summary.time_s is None:
-        return "failed"
-    width = f" ±{summary.time_s.relative_half_width:.0%}" if summary.time_s.known else ""
+        return FAILED
+    width = f" ±{format_share(summary.time_s.relative_half_width)}" if summary.time_s.known else ""
     return f"{format_seconds(summary.time_s.value)}{width}"
 
 
@@ -516,11 +557,16 @@ def duration(manifest: Json) -> str:
     return f"; took {format_seconds(seconds)}"
 
 
-def method_line(run: Run, summaries: Sequence[Summary]) -> str:
+def method(run: Run, summaries: Sequence[Summary]) -> Blocks:
     """How the numbers were measured: a line on collectives, whose summaries these are, and one on each package."""
-    cases, steps = [s.case for s in summaries], "\n\n".join(filter(None, (part.method(run) for part in parts())))
-    if not cases:
-        return steps or "How measured: nothing was."
+    of_packages = [text for part in parts() if (text := part.method(run))]
+    calls = [method_of_calls(run, summaries)] if summaries else []
+    return [*calls, *of_packages] or ["How measured: nothing was."]
+
+
+def method_of_calls(run: Run, summaries: Sequence[Summary]) -> str:
+    """A line on how collectives were measured. summaries: of at least one."""
+    cases = [s.case for s in summaries]
     metrics = " and ".join(dict.fromkeys(map(labels.metric_name, cases)))
     if run.imported is not None:
         several = run.plan.launches > 1
@@ -545,5 +591,5 @@ def method_line(run: Run, summaries: Sequence[Summary]) -> str:
         f"How measured: {metrics} · {barrier} before each call · {clock} · maximum over ranks, "
         f"mean over {iterations} iterations, geometric mean over {launches} launch{'' if max(each) == 1 else 'es'} · "
         f"{scheduling}{buffers}{order} · "
-        "what size counts stands with each table, GB = 10⁹ bytes" + (f"\n\n{steps}" if steps else "")
+        "what size counts stands with each table, GB = 10⁹ bytes"
     )

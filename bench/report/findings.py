@@ -1,26 +1,27 @@
 """Write as text what stands out in a run: slow ranks, outliers, models of time, replays; and which nodes pass a gate.
 
-In: conclusions. Out: Markdown. Computes only shares and layout.
+In: conclusions. Out: blocks and sentences. Computes only shares and layout.
 """
 
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from bench.model.comparisons import CheckVerdict, GateVerdict
+from bench.model.comparisons import CheckVerdict, GateVerdict, NodeCheck
 from bench.model.conclusions import (
     Analysis,
+    Bound,
     Diagnosis,
     Fit,
     GlooStalls,
-    Interval,
     RecordedJob,
     RecordedKind,
     RecordedTime,
     ReplayedKind,
     ReplayedStep,
+    Summary,
 )
 from bench.model.units import first_few, format_bytes, format_rate, format_rounded_bytes, format_seconds, format_share
-from bench.report import markdown
+from bench.report.blocks import Blocks, Column, Heading, below, fold, items, left, table
 from bench.report.labels import (
     NOTHING,
     between,
@@ -30,8 +31,11 @@ from bench.report.labels import (
     interval_text,
     label,
     ranks_text,
+    seconds_text,
+    with_interval,
 )
 
+Kinds = Sequence[ReplayedKind]
 # Kinds of calls in the table of a replay; the rest are one row.
 MOST_KINDS = 12
 # Cause and remedy of gloo's stalls.
@@ -63,79 +67,69 @@ REPLAY_EXPLAINED = (
 )
 
 
-def standing_out(analysis: Analysis) -> list[str]:
+def standing_out(analysis: Analysis) -> Blocks:
     """What every reader should see: who is slow, contradictions, and the calls of a recorded job."""
-    parts = ["## What stands out", diagnosis(analysis.diagnosis)]
+    shown = [Heading("What stands out"), *diagnosis(analysis.diagnosis)]
     if analysis.inconsistencies:
-        parts += ["The run contradicts itself:", markdown.lines(finding.text for finding in analysis.inconsistencies)]
+        shown += ["The run contradicts itself:", *items(finding.text for finding in analysis.inconsistencies)]
     if analysis.recorded is not None:
-        parts += ["## The recorded job", *recorded_parts(analysis.recorded)]
+        shown += [Heading("The recorded job"), *recorded_parts(analysis.recorded)]
     for step in analysis.replayed:
-        parts += [f"## The recorded job, made again on {ranks_text(step.case.world_size)}"]
-        parts += [replay_table(step), REPLAY_EXPLAINED]
+        shown += [Heading(f"The recorded job, made again on {ranks_text(step.case.world_size)}")]
+        shown += [*replay_table(step), REPLAY_EXPLAINED]
         if step.changes:
-            parts += ["Not as recorded:", markdown.lines(step.changes)]
-    return parts
+            shown += ["Not as recorded:", *items(step.changes)]
+    return shown
 
 
-def diagnosis(result: Diagnosis) -> str:
+def diagnosis(result: Diagnosis) -> Blocks:
     """The findings, then what was not found or could not be told."""
     named = [f"**{finding.subject}**: {finding.text}" for finding in result.findings]
-    return markdown.lines([*named, *result.silent]) or "Nothing was checked."
+    return items([*named, *result.silent]) or ["Nothing was checked."]
 
 
-def folded(analysis: Analysis) -> list[str]:
+def folded(analysis: Analysis) -> Blocks:
     """What only some readers need: outliers, what NCCL chose, models and bounds, if there are any."""
-    outliers, dependence = [], []
+    outliers: list[Column[Summary]] = [
+        left("case", lambda s: label(s.case)),
+        Column("outliers", lambda s: f"{s.outliers} of {s.iterations}"),
+        Column("far", lambda s: str(s.far_outliers)),
+        left("seen beside them", lambda s: "; ".join(s.outlier_causes)),
+    ]
+    bounds: list[Column[Bound]] = [
+        left("backend", lambda bound: bound.backend),
+        Column("ranks", lambda bound: str(bound.world_size)),
+        left("bound", lambda bound: bound.name),
+        Column("bus bandwidth GB/s", lambda bound: format_rate(bound.busbw)),
+    ]
     noticed = [s for s in analysis.summaries if s.far_outliers and s.outlier_causes]
-    if noticed:
-        rows = [
-            [label(s.case), f"{s.outliers} of {s.iterations}", str(s.far_outliers), "; ".join(s.outlier_causes)]
-            for s in noticed
-        ]
-        headers = ["case", "outliers", "far", "seen beside them"]
-        outliers = [OUTLIERS_EXPLAINED, markdown.table(rows, headers, "lrrl")]
-    if analysis.fits:
-        dependence += [MODEL_EXPLAINED, _models(analysis.fits)]
-    if analysis.bounds:
-        rows = [
-            [bound.backend, str(bound.world_size), bound.name, format_rate(bound.busbw)] for bound in analysis.bounds
-        ]
-        headers = ["backend", "ranks", "bound", "bus bandwidth GB/s"]
-        table = markdown.table(rows, headers, "lrlr")
-        dependence += ["No case can exceed these bus bandwidths:", table]
+    limits = table(analysis.bounds, bounds)
     return [
-        *markdown.folded("Outliers", outliers),
-        *markdown.folded(
-            "What NCCL chose", [CHOICES_EXPLAINED, markdown.lines(analysis.choices)] if analysis.choices else []
+        *fold("Outliers", below(OUTLIERS_EXPLAINED, table(noticed, outliers))),
+        *fold("What NCCL chose", below(CHOICES_EXPLAINED, items(analysis.choices))),
+        *fold(
+            "How time depends on size",
+            [
+                *below(MODEL_EXPLAINED, _models(analysis.fits)),
+                *below("No case can exceed these bus bandwidths:", limits),
+            ],
         ),
-        *markdown.folded("How time depends on size", dependence),
     ]
 
 
-def _models(fits: Sequence[Fit]) -> str:
+def _models(fits: Sequence[Fit]) -> Blocks:
     """One row per series of sizes."""
-
-    def with_interval(interval: Interval | None, text: Callable[[float], str]) -> str:
-        if interval is None:
-            return NOTHING
-        return f"{text(interval.value)} {interval_text(interval, text)}" if interval.known else text(interval.value)
-
-    rows = [
-        [
-            family(fit.case),
-            str(fit.case.world_size),
-            with_interval(fit.alpha_s, format_seconds),
-            with_interval(fit.rate, format_rate),
-            with_interval(fit.half_size, format_rounded_bytes),
-            format_rounded_bytes(fit.half_size_seen) if fit.half_size_seen else NOTHING,
-            str(len(fit.segments)) if fit.segments else NOTHING,
-            fit.note or f"{fit.worst_residual:.0%}",
-        ]
-        for fit in fits
+    columns: list[Column[Fit]] = [
+        left("operation", lambda fit: family(fit.case)),
+        Column("ranks", lambda fit: str(fit.case.world_size)),
+        Column("α", lambda fit: with_interval(fit.alpha_s, format_seconds)),
+        Column("r∞ GB/s", lambda fit: with_interval(fit.rate, format_rate)),
+        Column("n½", lambda fit: with_interval(fit.half_size, format_rounded_bytes)),
+        Column("n½ seen", lambda fit: format_rounded_bytes(fit.half_size_seen) if fit.half_size_seen else NOTHING),
+        Column("segments", lambda fit: str(len(fit.segments)) if fit.segments else NOTHING),
+        left("worst residual", lambda fit: fit.note or format_share(fit.worst_residual)),
     ]
-    headers = ["operation", "ranks", "α", "r∞ GB/s", "n½", "n½ seen", "segments", "worst residual"]
-    return markdown.table(rows, headers, "lrrrrrrl")
+    return table(fits, columns)
 
 
 def stalls_sentence(stalls: GlooStalls) -> str:
@@ -176,19 +170,17 @@ def _stalls_text(stalls: GlooStalls) -> str:
 
 
 # ── a recorded job ───────────────────────────────────────────────────────────────────────────────
-def recorded_parts(job: RecordedJob) -> list[str]:
+def recorded_parts(job: RecordedJob) -> Blocks:
     """Where the time in calls went: the sentence, tables by kind and by group, and what is withheld."""
-    parts = [recorded_sentence(job)]
-    parts.append(_recorded_table("calls", [(recorded_kind(kind), kind.time) for kind in job.kinds], job))
+    shown: Blocks = [recorded_sentence(job)]
+    shown += _recorded_table("calls", [(recorded_kind(kind), kind.time) for kind in job.kinds], job)
     if len(job.groups) > 1:
-        parts.append(_recorded_table("group", list(job.groups), job))
+        shown += _recorded_table("group", list(job.groups), job)
     if job.total is not None:
         divided = job.total.moved_s or job.total.waited_s
         explained = [DIVIDED_EXPLAINED] * bool(divided) + [EXPOSED_EXPLAINED] * (job.total.exposed_s is not None)
-        parts.append(" ".join([RECORDED_EXPLAINED, *explained]))
-    if job.withheld:
-        parts += ["Not told:", markdown.lines(job.withheld)]
-    return parts
+        shown.append(" ".join([RECORDED_EXPLAINED, *explained]))
+    return [*shown, *below("Not told:", items(job.withheld))]
 
 
 def recorded_sentence(job: RecordedJob) -> str:
@@ -205,7 +197,7 @@ def recorded_sentence(job: RecordedJob) -> str:
         rest = f", {format_seconds(total.unsplit_s)} that cannot be divided" if total.unsplit_s else ""
         text += f": {format_seconds(total.moved_s)} moving data{rest}, {format_seconds(total.waited_s)} waiting"
         if job.late is not None:
-            text += f", {job.late[1]:.0%} of it for rank {job.late[0]}"
+            text += f", {format_share(job.late[1])} of it for rank {job.late[0]}"
         elif total.waited_s:
             text += ", for no rank in particular"
     if total.exposed_s is not None:
@@ -224,31 +216,39 @@ def recorded_kind(kind: RecordedKind) -> str:
     )
 
 
-def _recorded_table(heading: str, rows: Sequence[tuple[str, RecordedTime]], job: RecordedJob) -> str:
+def _recorded_table(heading: str, rows: Sequence[tuple[str, RecordedTime]], job: RecordedJob) -> Blocks:
     """A row for each kind of call or group, the longest first."""
     total = job.total
-    divided = total is not None and bool(total.moved_s or total.waited_s)
-    computing = total is not None and total.exposed_s is not None
-    cells = [[name, *_recorded_cells(time, total is not None, divided, computing)] for name, time in rows[:MOST_KINDS]]
-    if rest := rows[MOST_KINDS:]:
-        sums = [f"{sum(time.calls for _, time in rest):.3g}"]
-        sums += [format_seconds(sum(time.in_calls_s for _, time in rest))] * (total is not None)
-        cells.append([f"{len(rest)} further", *sums, *[NOTHING] * (3 * divided + computing)])
-    headers = ["number", *(["in calls"] * (total is not None)), *(["moving", "waiting", "most for"] * divided)]
-    headers += ["exposed"] * computing
-    return markdown.table(cells, [heading, *headers], "l" + "r" * len(headers))
+    columns: list[Column[tuple[str, RecordedTime]]] = [
+        left(heading, lambda row: row[0]),
+        Column("number", lambda row: f"{row[1].calls:.3g}"),
+    ]
+    if total is not None:
+        columns.append(Column("in calls", lambda row: format_seconds(row[1].in_calls_s)))
+    if total is not None and (total.moved_s or total.waited_s):
+        columns += [
+            Column("moving", lambda row: _divided(row[1], row[1].moved_s)),
+            Column("waiting", lambda row: _divided(row[1], row[1].waited_s)),
+            Column("most for", lambda row: _waited_for(row[1])),
+        ]
+    if total is not None and total.exposed_s is not None:
+        columns.append(
+            Column("exposed", lambda row: NOTHING if row[1].exposed_s is None else format_seconds(row[1].exposed_s))
+        )
+    shown = list(rows[:MOST_KINDS])
+    if rest := [time for _, time in rows[MOST_KINDS:]]:
+        in_calls_s, calls = sum(time.in_calls_s for time in rest), sum(time.calls for time in rest)
+        shown.append((f"{len(rest)} further", RecordedTime(calls, in_calls_s, 0.0, 0.0, 0.0, {}, None)))
+    return table(shown, columns)
 
 
-def _recorded_cells(time: RecordedTime, timed: bool, divided: bool, computing: bool) -> list[str]:
-    cells = [f"{time.calls:.3g}", *([format_seconds(time.in_calls_s)] * timed)]
-    if divided:
-        known = bool(time.moved_s or time.waited_s)
-        cells += [format_seconds(value) if known else NOTHING for value in (time.moved_s, time.waited_s)]
-        last = max(time.waited_for, key=time.waited_for.__getitem__, default=None)
-        cells.append(NOTHING if last is None else f"rank {last}")
-    if computing:
-        cells.append(NOTHING if time.exposed_s is None else format_seconds(time.exposed_s))
-    return cells
+def _divided(time: RecordedTime, value: float) -> str:
+    return format_seconds(value) if time.moved_s or time.waited_s else NOTHING
+
+
+def _waited_for(time: RecordedTime) -> str:
+    last = max(time.waited_for, key=time.waited_for.__getitem__, default=None)
+    return NOTHING if last is None else f"rank {last}"
 
 
 def replay_sentence(step: ReplayedStep) -> str:
@@ -276,58 +276,58 @@ def kind_name(kind: ReplayedKind) -> str:
     return f"{case.op}{size} {' '.join(dtype_words(case))}".rstrip() + f" over {ranks_text(kind.ranks)}"
 
 
-def replay_table(step: ReplayedStep) -> str:
-    """A row for each kind of call, the longest first."""
+def replay_table(step: ReplayedStep) -> Blocks:
+    """A row for each kind of call, the longest first; the last of them all further ones."""
     total = sum(kind.time.value for kind in step.kinds)
-    rows = []
-    for kind in step.kinds[:MOST_KINDS]:
-        moved = kind.calls * kind.case.size_bytes
-        recorded = kind.recorded
-        rows.append(
-            [
-                kind_name(kind),
-                f"{kind.calls:.3g}",
-                format_rounded_bytes(moved) if moved else NOTHING,
-                NOTHING if recorded is None else format_seconds(recorded.in_calls_s),
-                NOTHING if recorded is None or not recorded.moved_s else format_seconds(recorded.moved_s),
-                f"{format_seconds(kind.time.value)} {interval_text(kind.time, format_seconds)}",
-                f"{kind.time.value / total:.0%}" if total else NOTHING,
-            ]
-        )
-    rest = step.kinds[MOST_KINDS:]
-    if rest:
-        calls, moved = sum(kind.calls for kind in rest), sum(kind.calls * kind.case.size_bytes for kind in rest)
-        time_s = sum(kind.time.value for kind in rest)
-        counts = [f"{len(rest)} further kinds", f"{calls:.3g}", format_rounded_bytes(moved)]
-        rows.append([*counts, NOTHING, NOTHING, format_seconds(time_s), f"{time_s / total:.0%}"])
-    headers = ["calls of a step", "number", "bytes", "recorded", "moving", "here", "share"]
-    return markdown.table(rows, headers, "lrrrrrr")
+    # One kind, or several in a row.
+    rows = [(kind,) for kind in step.kinds[:MOST_KINDS]] + [step.kinds[MOST_KINDS:]] * (len(step.kinds) > MOST_KINDS)
+
+    def recorded(kinds: Kinds, time: Callable[[RecordedTime], float]) -> str:
+        of_kind = kinds[0].recorded if len(kinds) == 1 else None
+        return seconds_text(time(of_kind)) if of_kind is not None else NOTHING
+
+    def moved(kinds: Kinds) -> str:
+        size = sum(kind.calls * kind.case.size_bytes for kind in kinds)
+        return format_rounded_bytes(size) if size else NOTHING
+
+    def here(kinds: Kinds) -> str:
+        return with_interval(kinds[0].time, format_seconds) if len(kinds) == 1 else format_seconds(time_s(kinds))
+
+    def time_s(kinds: Kinds) -> float:
+        return sum(kind.time.value for kind in kinds)
+
+    columns: list[Column[Kinds]] = [
+        left("calls of a step", lambda row: kind_name(row[0]) if len(row) == 1 else f"{len(row)} further kinds"),
+        Column("number", lambda row: f"{sum(kind.calls for kind in row):.3g}"),
+        Column("bytes", moved),
+        Column("recorded", lambda row: recorded(row, lambda time: time.in_calls_s)),
+        Column("moving", lambda row: recorded(row, lambda time: time.moved_s)),
+        Column("here", here),
+        Column("share", lambda row: format_share(time_s(row) / total) if total else NOTHING),
+    ]
+    return table(rows, columns)
 
 
 # ── a fleet ──────────────────────────────────────────────────────────────────────────────────────
-def gate_document(verdict: GateVerdict, names: Sequence[str]) -> str:
+def gate_document(verdict: GateVerdict, names: Sequence[str]) -> Blocks:
     """Whether a fleet is good enough: the verdict, then a row for each node that did not simply pass.
 
     names: of the nodes.
     """
     odd = [check for check in verdict.nodes if check.verdict != CheckVerdict.PASS or check.note]
     shown = list(verdict.nodes) if len(verdict.nodes) <= SHOWN_NODES else odd
-    rows = [[names[check.node], check.verdict, _share(check.rate), check.note] for check in shown]
+    columns: list[Column[NodeCheck]] = [
+        left("node", lambda check: names[check.node]),
+        left("verdict", lambda check: check.verdict),
+        Column("of the usual rate", lambda check: with_interval(check.rate, format_share)),
+        left("note", lambda check: check.note),
+    ]
     counts = Counter(check.verdict for check in verdict.nodes)
     counted = ", ".join(f"{count} {word}" for word, count in counts.items())
     failed = [names[check.node] for check in verdict.nodes if check.verdict == CheckVerdict.FAIL]
     named = f"{first_few(failed, SHOWN_NODES)}; " if failed else ""
-    lines = [f"{verdict.verdict}: {named}of {len(verdict.nodes)} nodes {counted}", ""]
-    if rows:
-        headers = ["node", "verdict", "of the usual rate", "note"]
-        lines += [markdown.table(rows, headers, "llrl"), ""]
-    if len(shown) < len(verdict.nodes):
-        lines.append(f"and {len(verdict.nodes) - len(shown)} further nodes that passed")
-    return "\n".join([*lines, *verdict.remarks, *(f"failed: {text}" for text in verdict.broken)]).rstrip()
-
-
-def _share(rate: Interval | None) -> str:
-    """Such as `61 % (55 to 68 %)`."""
-    if rate is None:
-        return NOTHING
-    return f"{rate.value:.0%} ({rate.low:.0%} to {rate.high:.0%})" if rate.known else f"{rate.value:.0%}"
+    further = len(verdict.nodes) - len(shown)
+    remarks = [f"and {further} further nodes that passed"] * bool(further)
+    remarks += [*verdict.remarks, *(f"failed: {text}" for text in verdict.broken)]
+    headline = f"{verdict.verdict}: {named}of {len(verdict.nodes)} nodes {counted}"
+    return [headline, *table(shown, columns), *(["\n".join(remarks)] if remarks else [])]

@@ -14,11 +14,13 @@ from bench.catalog.operations import OPERATIONS, PLACES, heaviest_bytes, placeme
 from bench.model.conclusions import Interval, Summary
 from bench.model.records import OPTION_NAMED, OPTIONS, Case, Option, Skip
 from bench.model.units import counted as counted
-from bench.model.units import first_few, format_bytes, format_modes
+from bench.model.units import first_few, format_bytes, format_modes, format_seconds
 from bench.report.parts import part_of
 
 # Attribute of a case → its value in words.
 Words = dict[str, str]
+# Number of ranks and scheduling.
+ColumnKey = tuple[int, str]
 
 # Stands for a number, a size or an interval that does not exist.
 NOTHING = "-"
@@ -60,6 +62,11 @@ def size_text(size_bytes: int) -> str:
     return format_bytes(size_bytes) if size_bytes else NOTHING
 
 
+def seconds_text(value: float | None) -> str:
+    """A time; a dash where there is none, or where it is zero."""
+    return format_seconds(value) if value else NOTHING
+
+
 def ranks_text(count: int) -> str:
     """`1 rank`, `2 ranks`."""
     return counted(count, "rank")
@@ -68,6 +75,13 @@ def ranks_text(count: int) -> str:
 def interval_text(interval: Interval, text: Callable[[float], str]) -> str:
     """Such as `[1.00 – 1.20 ms]`; a dash if no interval is known."""
     return f"[{between(text(interval.low), text(interval.high))}]" if interval.known else NOTHING
+
+
+def with_interval(interval: Interval | None, text: Callable[[float], str]) -> str:
+    """Such as `1.10 ms [1.00 – 1.20 ms]`; without the bracket if no interval is known; a dash if no value is."""
+    if interval is None:
+        return NOTHING
+    return text(interval.value) + (f" {interval_text(interval, text)}" if interval.known else "")
 
 
 def between(low: str, high: str) -> str:
@@ -260,12 +274,12 @@ def groups(summaries: Sequence[Summary]) -> list[tuple[str, list[Summary]]]:
     ]
 
 
-def column(case: Case) -> tuple[int, str]:
+def column(case: Case) -> ColumnKey:
     """What tells a case's column in a table: its number of ranks and its scheduling."""
     return case.world_size, case.scheduling
 
 
-def columns(cases: Iterable[Case]) -> dict[tuple[int, str], str]:
+def columns(cases: Iterable[Case]) -> dict[ColumnKey, str]:
     """The columns of a table and their headers, in order: `2 ranks`; `2 ranks normal` where scheduling differs."""
     keys = sorted({column(case) for case in cases}, key=lambda key: (key[0], key[1] != "normal", key[1]))
     several = len({scheduling for _, scheduling in keys}) > 1

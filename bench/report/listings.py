@@ -1,6 +1,6 @@
 """Write plans, recorded calls, and all that `list` lists, for a terminal.
 
-In: a `Plan`, a `CallList`, manifests, the tables of operations, backends and presets. Out: text. Loads no pandas, so
+In: a `Plan`, a `CallList`, manifests, the tables of operations, backends and presets. Out: blocks. Loads no pandas, so
 that `plan` and `list` answer quickly.
 """
 
@@ -8,18 +8,21 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from bench.catalog.backends import BACKENDS, unsupported_by_backend, unsupported_operation
+from bench.catalog.backends import BACKENDS, Backend, unsupported_by_backend, unsupported_operation
 from bench.catalog.dtypes import DTYPES
+from bench.catalog.operation import Operation
 from bench.catalog.operations import OPERATIONS, PLACES
 from bench.catalog.variables import AT_START, NETWORKS, TUNING
 from bench.model.recorded_calls import CallList
 from bench.model.records import Case, Json, Machine, Plan
-from bench.model.units import format_bytes, format_rate, format_rounded_bytes, format_seconds
+from bench.model.units import format_bytes, format_rate, format_rounded_bytes, format_seconds, format_share
 from bench.planning.footprint import bounded, buffer_bytes
 from bench.planning.plan import estimate_s
-from bench.report import labels, markdown
+from bench.report import labels
+from bench.report.blocks import Blocks, Column, keyed, left, table
 from bench.report.labels import NOTHING, counted, dtype_words, extras, ranks_text, variety
 from bench.report.parts import parts
 
@@ -30,7 +33,7 @@ MOST_REASONS = 12
 
 
 # ── plans ────────────────────────────────────────────────────────────────────────────────────────
-def plan(plan: Plan, machine: Machine) -> str:
+def plan(plan: Plan, machine: Machine) -> Blocks:
     """What a run would do: cases, memory, skips, and how long it takes."""
     s = plan.settings.sampling
     count = (
@@ -38,7 +41,7 @@ def plan(plan: Plan, machine: Machine) -> str:
         if s.iterations
         else " or ".join(
             [
-                *([f"until ±{s.relative_error:.0%}"] if s.relative_error is not None else []),
+                *([f"until ±{format_share(s.relative_error)}"] if s.relative_error is not None else []),
                 f"{format_seconds(s.seconds_per_case)} each",
                 f"{s.max_iterations} iterations",
             ]
@@ -46,18 +49,15 @@ def plan(plan: Plan, machine: Machine) -> str:
     )
     calls = [case for case in plan.cases if OPERATIONS[case.op].rank is None]
     of_packages = [part.planned(plan, machine) for part in parts()]
-    rows, scenes = _plan_rows(plan, calls), [line for text in of_packages for line in text.scenes]
-    headers = ["operation", "backend", "data", "ranks", "sizes", "from – to", "cases", "buffers a rank"]
-    align = "lllrrlrr"
-    lines = [markdown.table(rows, headers, align), ""] if rows else []
-    lines += scenes if rows or scenes else ["nothing can be measured here"]
+    scenes = [block for text in of_packages for block in text.scenes]
+    shown = [*_plan_table(plan, calls), *scenes] or ["nothing can be measured here"]
     if not plan.cases:
-        return "\n".join([*lines, *_skipped(plan)])
+        return [*shown, *_skipped(plan)]
     total = f"{counted(len(plan.cases), 'case')} × {counted(plan.launches, 'launch')} = "
     total += counted(plan.total, "measurement")
     how = [total, *([count] if calls or not scenes else []), *(words for text in of_packages for words in text.how)]
     bound = "about" if s.iterations or not calls else "at most about"
-    lines.append(f"{', '.join(how)}; seed {plan.settings.seed}")
+    lines = [f"{', '.join(how)}; seed {plan.settings.seed}"]
     lines.append(f"takes {bound} {format_seconds(estimate_s(plan))}{', and the steps on top' if scenes else ''}")
     lines += [f"at {n} ranks at most {most} iterations are kept" for n, most in bounded(plan).items()]
     lines += [
@@ -65,56 +65,63 @@ def plan(plan: Plan, machine: Machine) -> str:
     ]
     if plan.budget_s is not None:
         lines.append("the rest of the budget goes to further launches of the cases with the widest intervals")
-    lines += _skipped(plan)
-    if plan.settings.faults:
-        lines += ["", *(f"planted fault: {fault.do} on rank {fault.rank}" for fault in plan.settings.faults)]
-    return "\n".join(lines)
+    faults = [f"planted fault: {fault.do} on rank {fault.rank}" for fault in plan.settings.faults]
+    return [*shown, "\n".join(lines), *_skipped(plan), *(["\n".join(faults)] if faults else [])]
 
 
-def _skipped(plan: Plan) -> list[str]:
+def _skipped(plan: Plan) -> Blocks:
     """The cases that are left out, by reason."""
     if not plan.skips:
         return []
     reasons = labels.by_reason(plan.skips)
-    lines = ["", f"{counted(len(plan.skips), 'case')} skipped:"]
+    lines = [f"{counted(len(plan.skips), 'case')} skipped:"]
     for reason, cases in reasons[:MOST_REASONS]:
         lines.append(f"  {reason}: {f'{len(cases)} × ' if len(cases) > 1 else ''}{labels.in_one_line(cases)}")
     if len(reasons) > MOST_REASONS:
         lines.append(f"  and for {len(reasons) - MOST_REASONS} further reasons, which the run's report lists")
-    return lines
+    return ["\n".join(lines)]
 
 
-def _plan_rows(plan: Plan, calls: Sequence[Case]) -> list[list[str]]:
+@dataclass(frozen=True)
+class _PlanRow:
+    """Cases of one operation and backend that reach over equal ranks and sizes. sizes: names, ascending."""
+
+    cases: list[Case]
+    sizes: list[str]
+    memory: int
+
+
+PLANNED: list[Column[_PlanRow]] = [
+    left("operation", lambda row: row.cases[0].op),
+    left("backend", lambda row: row.cases[0].backend),
+    left("data", lambda row: labels.SEPARATOR.join(variety(row.cases)) or NOTHING),
+    Column("ranks", lambda row: ", ".join(str(n) for n in sorted({case.world_size for case in row.cases}))),
+    Column("sizes", lambda row: str(len(row.sizes))),
+    left("from – to", lambda row: " – ".join(dict.fromkeys([row.sizes[0], row.sizes[-1]]))),
+    Column("cases", lambda row: str(len(row.cases))),
+    Column("buffers a rank", lambda row: format_rounded_bytes(row.memory) if row.memory else NOTHING),
+]
+
+
+def _plan_table(plan: Plan, calls: Sequence[Case]) -> Blocks:
     """A row for each operation and backend; several if its variants differ in ranks or sizes."""
     variants: dict[tuple[str, str], dict[str, list[Case]]] = {}
     for case in calls:
         words = " ".join([*dtype_words(case), *extras(case)])
         variants.setdefault((case.op, case.backend), {}).setdefault(words, []).append(case)
     rows = []
-    for (op, backend), by_words in variants.items():
+    for by_words in variants.values():
         # Variants with equal (world size, size) share a row. Sizes that were rounded down by different units are equal.
         alike: dict[frozenset[tuple[int, str]], list[list[Case]]] = {}
         for cases in by_words.values():
             size_rows = labels.size_rows(cases)
             reach = frozenset((case.world_size, labels.row_name(row)) for row in size_rows for case in row)
             alike.setdefault(reach, []).append(cases)
-        for reach, several in alike.items():
+        for several in alike.values():
             cases = [case for members in several for case in members]
             sizes = [labels.row_name(row) for row in labels.size_rows(several[0])]
-            memory = max(buffer_bytes(case, plan.settings.pool_bytes) for case in cases)
-            rows.append(
-                [
-                    op,
-                    backend,
-                    labels.SEPARATOR.join(variety(cases)) or NOTHING,
-                    ", ".join(str(n) for n in sorted({n for n, _ in reach})),
-                    str(len(sizes)),
-                    " – ".join(dict.fromkeys([sizes[0], sizes[-1]])),
-                    str(len(cases)),
-                    format_rounded_bytes(memory) if memory else NOTHING,
-                ]
-            )
-    return rows
+            rows.append(_PlanRow(cases, sizes, max(buffer_bytes(case, plan.settings.pool_bytes) for case in cases)))
+    return table(rows, PLANNED)
 
 
 def smallest_change(changes: Sequence[float], cases: int) -> str:
@@ -127,20 +134,22 @@ def smallest_change(changes: Sequence[float], cases: int) -> str:
     middle = changes[len(changes) // 2]
     known = "" if len(changes) == cases else f"; of {cases - len(changes)} cases the ledger has nothing"
     return (
-        f"two such runs would show a change of {middle:.0%} in the typical case ({changes[0]:.0%} to "
-        f"{changes[-1]:.0%}), as the noise ledger has it{known}\n"
+        f"two such runs would show a change of {format_share(middle)} in the typical case "
+        f"({format_share(changes[0])} to {format_share(changes[-1])}), as the noise ledger has it{known}"
     )
 
 
 # ── runs and recordings ──────────────────────────────────────────────────────────────────────────
-def runs(found: Iterable[tuple[str, Json, tuple[str, str]]]) -> str:
+def runs(found: Iterable[tuple[str, Json, tuple[str, str]]]) -> Blocks:
     """One line per run. found: its name, its manifest, and (number of cases, best result) from its summary."""
-    rows = [
-        [name, str(manifest.get("started", ""))[:16].replace("T", " "), str(manifest.get("status")), *best]
-        for name, manifest, best in found
+    columns: list[Column[tuple[str, Json, tuple[str, str]]]] = [
+        left("run", lambda row: row[0]),
+        left("started (UTC)", lambda row: str(row[1].get("started", ""))[:16].replace("T", " ")),
+        left("status", lambda row: str(row[1].get("status"))),
+        Column("cases", lambda row: row[2][0]),
+        left("best result", lambda row: row[2][1]),
     ]
-    headers = ["run", "started (UTC)", "status", "cases", "best result"]
-    return markdown.table(rows, headers, "lllrl")
+    return table(found, columns)
 
 
 def headline(rows: Sequence[Mapping[str, str]]) -> tuple[str, str]:
@@ -183,18 +192,25 @@ def calls_config(recording: CallList, source: str) -> str:
 
 
 # ── the catalog ──────────────────────────────────────────────────────────────────────────────────
-def operations() -> str:
+def operations() -> Blocks:
     """The table of operations, as far as possible a line each: what their size counts, and their bus factor."""
-    rows = []
-    for op in OPERATIONS.values():
-        # busbw / algbw as a formula; its value at 4 ranks if FACTORS has no formula for it.
-        value = op.bus_factor(4) if op.bus_factor is not None else None
-        factor = NOTHING if value is None else FACTORS.get(value, f"{value:g} at n = 4")
+    columns: list[Column[Operation]] = [
+        left("operation", lambda op: op.name),
         # The rest of the sentence stands beside the tables of a run.
-        size = re.split("[,;:(]", op.size_means.removeprefix("bytes "))[0].strip() if op.sized else NOTHING
-        rows.append([op.name, size, factor])
-    table = markdown.table(rows, ["operation", "size: the bytes …", "bus factor"], "lll")
-    return f"{table}\n\nWhat a backend lacks: list backends. The options of each: docs/configuration.md."
+        left(
+            "size: the bytes …",
+            lambda op: re.split("[,;:(]", op.size_means.removeprefix("bytes "))[0].strip() if op.sized else NOTHING,
+        ),
+        left("bus factor", _factor),
+    ]
+    hint = "What a backend lacks: list backends. The options of each: docs/configuration.md."
+    return [*table(OPERATIONS.values(), columns), hint]
+
+
+def _factor(op: Operation) -> str:
+    """busbw / algbw as a formula; its value at 4 ranks if FACTORS has no formula for it."""
+    value = op.bus_factor(4) if op.bus_factor is not None else None
+    return NOTHING if value is None else FACTORS.get(value, f"{value:g} at n = 4")
 
 
 def _lacks(op: str, backend: str) -> str:
@@ -210,47 +226,57 @@ def _lacks(op: str, backend: str) -> str:
     return "; ".join(lacks)
 
 
-def backends(missing: dict[str, str]) -> str:
+def backends(missing: dict[str, str]) -> Blocks:
     """The table of backends: whether they can be used here, and what they do not support."""
-    rows = [[b.name, b.device, b.description, missing.get(b.name, "yes")] for b in BACKENDS.values()]
-    table = markdown.table(rows, ["backend", "device", "what it is", "usable here"], "llll")
-    lacks = []
-    for b in BACKENDS.values():
-        without = [op for op in OPERATIONS if unsupported_operation(op, b) is not None]
-        lacking = (b.unsupported_dtypes, b.unsupported_reduce_dtypes, b.unsupported_reduce_ops, without)
-        lacks.append([b.name, *(", ".join(sorted(names)) or NOTHING for names in lacking)])
-    headers = ["backend", "unsupported dtypes", "moved but not reduced", "unsupported reduce ops",
-               "unsupported operations"]  # fmt: skip
-    of_operations = [[op, *(_lacks(op, name) for name in BACKENDS)] for op in OPERATIONS]
-    single = markdown.table(
-        [row for row in of_operations if any(row[1:])], ["operation", *BACKENDS], "l" * (1 + len(BACKENDS))
-    )
-    unsupported = markdown.table(lacks, headers, "lllll")
-    return f"{table}\n\n{unsupported}\n\nUnsupported for single operations:\n\n{single}"
+
+    def named(names: Iterable[str]) -> str:
+        return ", ".join(sorted(names)) or NOTHING
+
+    usable: list[Column[Backend]] = [
+        left("backend", lambda b: b.name),
+        left("device", lambda b: b.device),
+        left("what it is", lambda b: b.description),
+        left("usable here", lambda b: missing.get(b.name, "yes")),
+    ]
+    unsupported: list[Column[Backend]] = [
+        left("backend", lambda b: b.name),
+        left("unsupported dtypes", lambda b: named(b.unsupported_dtypes)),
+        left("moved but not reduced", lambda b: named(b.unsupported_reduce_dtypes)),
+        left("unsupported reduce ops", lambda b: named(b.unsupported_reduce_ops)),
+        left(
+            "unsupported operations",
+            lambda b: named(op for op in OPERATIONS if unsupported_operation(op, b) is not None),
+        ),
+    ]
+    single: list[Column[str]] = [left("operation", lambda op: op)]
+    single += keyed([(name, name) for name in BACKENDS], _lacks, "left")
+    limited = [op for op in OPERATIONS if any(_lacks(op, name) for name in BACKENDS)]
+    several = BACKENDS.values()
+    limits = ["Unsupported for single operations:", *table(limited, single)]
+    return [*table(several, usable), *table(several, unsupported), *limits]
 
 
-def variables() -> str:
+def variables() -> Blocks:
     """The environment variables that may be set for ranks, by the library that they tune."""
     of_library: dict[str, list[str]] = {}
     for name, library in TUNING.items():
         of_library.setdefault(library, []).append(name)
     of_library["sides of ab only"] = sorted(AT_START)
-    return "\n\n".join(
-        [
-            *(f"{library}: {', '.join(names)}" for library, names in of_library.items()),
-            "Where all ranks are on one machine, only --leave-loopback allows values of these that may open ports to "
-            f"others: {', '.join(sorted(NETWORKS))}",
-        ]
-    )
+    return [
+        *(f"{library}: {', '.join(names)}" for library, names in of_library.items()),
+        "Where all ranks are on one machine, only --leave-loopback allows values of these that may open ports to "
+        f"others: {', '.join(sorted(NETWORKS))}",
+    ]
 
 
-def configs(files: Sequence[Path]) -> str:
+def configs(files: Sequence[Path]) -> Blocks:
     """Names of configurations, with the first line of their comment, and where their files are."""
-    rows = []
-    for path in files:
+
+    def purpose(path: Path) -> str:
         lines = path.read_text(encoding="utf-8").splitlines()
-        comments = [line.lstrip("# ") for line in lines if line.startswith("#") and "yaml-language-server" not in line]
-        rows.append([path.stem, comments[0] if comments else ""])
-    table = markdown.table(rows, ["name", "what it is for"], "ll")
-    folders = dict.fromkeys(str(path.parent) for path in files)
-    return f"{table}\n\nFiles: {', '.join(folders)}. run NAME measures one; a path of your own ends in .yaml."
+        comments = (line.lstrip("# ") for line in lines if line.startswith("#") and "yaml-language-server" not in line)
+        return next(comments, "")
+
+    columns: list[Column[Path]] = [left("name", lambda path: path.stem), left("what it is for", purpose)]
+    folders = ", ".join(dict.fromkeys(str(path.parent) for path in files))
+    return [*table(files, columns), f"Files: {folders}. run NAME measures one; a path of your own ends in .yaml."]

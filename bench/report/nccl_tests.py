@@ -16,7 +16,7 @@ from bench.catalog.nccl_tests_names import dtype_named as name_of_dtype
 from bench.catalog.operations import OPERATIONS, placement, ranks_together, row
 from bench.model.conclusions import Analysis, Summary
 from bench.model.records import Case, Json, Run
-from bench.report.document import method_line
+from bench.report.document import method_of_calls
 from bench.report.labels import label, metric_name, ranks_text
 from bench.report.parts import calls_only
 
@@ -135,7 +135,7 @@ def _how(run: Run, case: Case, members: Sequence[Summary]) -> Iterable[str]:
         f"# How measured: {metric_name(case)}; time is the mean over iterations of the maximum over ranks{over}; "
         "nccl-tests would print the mean over calls and ranks"
     )
-    yield ours if run.imported is None else f"# {method_line(run, members)}"
+    yield ours if run.imported is None else f"# {method_of_calls(run, members)}"
     yield f"# Backend: {case.backend}, {ranks_text(case.world_size)}; size: {OPERATIONS[case.op].size_means}"
     if different := _others(case):
         yield f"# Not at the default: {', '.join(different)}"

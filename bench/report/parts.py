@@ -7,13 +7,14 @@ from typing import Any
 from bench.catalog.packages import PACKAGES
 from bench.model.conclusions import Analysis
 from bench.model.records import Case, Json, Machine, Plan, Run
+from bench.report.blocks import Block, Blocks
 
 
 @dataclass(frozen=True)
 class PlannedText:
     """What `plan` says of a package's cases. scenes: what is measured; how: rounds and the like; notes: remedies."""
 
-    scenes: Sequence[str] = ()
+    scenes: Sequence[Block] = ()
     how: Sequence[str] = ()
     notes: Sequence[str] = ()
 
@@ -36,10 +37,10 @@ class CaseColumns:
 
 @dataclass(frozen=True)
 class ReportPart:
-    """A package's part of reports. Texts are Markdown.
+    """A package's part of reports.
 
     operations: its own. answers: sentences that answer. sections: of the document; failed: cases whose failures stand
-    elsewhere. brief: sections for a terminal. folded: (summary, parts). precision: of the sentence on trust. caveats:
+    elsewhere. brief: sections for a terminal. folded: (summary, blocks). precision: of the sentence on trust. caveats:
     what speaks against its numbers. circumstances: what was measured. method: how; empty if nothing was. files: what is
     written beside the document. page: which page explains it. span: several cases in one line. words: option → its
     value in words. first: options that a label names right behind the operation. metric: name of a metric.
@@ -48,9 +49,9 @@ class ReportPart:
 
     operations: tuple[str, ...]
     answers: Callable[[Analysis], list[str]]
-    sections: Callable[[Analysis, Collection[Case]], list[str]]
-    brief: Callable[[Analysis], list[str]]
-    folded: Callable[[Analysis], list[tuple[str, list[str]]]]
+    sections: Callable[[Analysis, Collection[Case]], Blocks]
+    brief: Callable[[Analysis], Blocks]
+    folded: Callable[[Analysis], list[tuple[str, Blocks]]]
     precision: Callable[[Analysis], list[str]]
     caveats: Callable[[Analysis], list[str]]
     circumstances: Callable[[Analysis], list[str]]

@@ -20,6 +20,7 @@ from scipy.special import digamma, polygamma, stdtr, stdtrit
 
 from bench.model.comparisons import FASTER, INCONCLUSIVE, MOST_FURTHER_LAUNCHES, SAME, SLOWER, ChangeVerdict, Judgement
 from bench.model.conclusions import Interval, IntervalKind
+from bench.model.units import format_share
 from bench.stats.intervals import Floats, ratio_of_intervals
 
 # Share of comparisons that may name a change where nothing changed, by the tests' own assumptions. It is below the 5 %
@@ -322,4 +323,6 @@ def by_noise_floor(before: Interval, after: Interval, smallest: float, floor: fl
         verdict = SAME
     elif center - down > 0 or center + up < 0:
         verdict = SLOWER if center > 0 else FASTER
-    return Judgement(ratio, verdict, f"by the stated noise floor of {floor:.0%} and the intervals within the launches")
+    return Judgement(
+        ratio, verdict, f"by the stated noise floor of {format_share(floor)} and the intervals within the launches"
+    )

@@ -20,6 +20,7 @@ from bench.catalog.dtypes import DTYPES
 from bench.cli.app import RESULTS
 from bench.cli.measuring import measure
 from bench.cli.output import analyzed, show, write_report
+from bench.cli.terminal import say
 from bench.config.documents import dump
 from bench.machine import host
 from bench.model import units
@@ -167,7 +168,8 @@ def advise(
     (measured_plans,) = training_of(analysis).scenarios
     stretch = runs.stretch_of(result, measured_plans.scenario, ready_times)
     verified = runs.verified(plans, ready_times, cost, measured_plans.results, stretch)
-    show("\n" + "\n\n".join([advice.verification(verified, measured_plans), *files]))
+    say("")
+    show([*advice.verification(verified, measured_plans), *files])
 
 
 def _parsed(option: str, parse: Callable[[str], float], text: str | None) -> float | None:

@@ -11,6 +11,7 @@ from bench.cli.terminal import say
 from bench.launch.launcher import Launcher
 from bench.machine import host
 from bench.model.errors import StoreError, UnmeasurableError
+from bench.report import markdown
 from bench.training.catalog.equivalence import SAMPLER_TRIALS, TRIALS, Proof, Trial, verdict
 from bench.training.launch import run_trials
 from bench.training.report import equivalence as report
@@ -32,10 +33,10 @@ def equivalence(
             trials, world_size, steps, launcher, begun=lambda index: status.update(trials[index].name)
         )
     proof = Proof(world_size, steps, tuple(map(verdict, results)), failure)
-    show(f"{report.tables(proof)}\n\n{report.headline(proof)}")
+    show([*report.tables(proof), report.headline(proof)])
     try:
         picture = report.draw(proof, FOLDER)
-        (FOLDER / report.DOCUMENT).write_text(report.document(proof), encoding="utf-8")
+        (FOLDER / report.DOCUMENT).write_text(markdown.written(report.document(proof)), encoding="utf-8")
     except OSError as error:
         raise StoreError(f"{FOLDER}: {(error.strerror or str(error)).lower()}") from None
     say(f"\n{FOLDER / report.DOCUMENT}\n{picture}")

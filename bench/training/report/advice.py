@@ -1,20 +1,29 @@
-"""Write the advice as Markdown, with code to paste, and the predicted beside the measured times of bucket plans.
+"""Write the advice, with code to paste, and the predicted beside the measured times of bucket plans.
 
-In: an `ExplainedAdvice`; `Verified` plans. Out: text. Computes and judges nothing.
+In: an `ExplainedAdvice`; `Verified` plans. Out: blocks. Computes and judges nothing.
 
 The Python code is run on two ranks of gloo by tests/test_advise.py, but for what needs NCCL.
 """
 
 import itertools
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from bench.model.units import format_rounded_bytes, format_seconds
-from bench.report import markdown
+from bench.model.units import format_rounded_bytes, format_seconds, format_share
+from bench.report.blocks import Blocks, Code, Column, Heading, items, keyed, left, section, table
 from bench.report.labels import NOTHING
-from bench.report.markdown import NO_BREAK
-from bench.training.conclusions import OFF_S, OFF_SHARE, WORTH, ExplainedAdvice, ScenarioAnalysis, Verified, Way
-from bench.training.report.steps import scenario_text
+from bench.report.screen import NO_BREAK
+from bench.training.conclusions import (
+    OFF_S,
+    OFF_SHARE,
+    WORTH,
+    ExplainedAdvice,
+    PlanPrediction,
+    ScenarioAnalysis,
+    Verified,
+    Way,
+)
+from bench.training.report.steps import bounds, scenario_text, seconds
 
 # Columns of code.
 COLUMNS = 78
@@ -32,27 +41,25 @@ LIMITS = {
 }
 
 
-def document(explained: ExplainedAdvice) -> str:
+def document(explained: ExplainedAdvice) -> Blocks:
     """The whole text."""
     advice, backward = explained.advice, format_seconds(explained.backward_s)
-    worth = _worth(explained)
+    worth, other = _worth(explained), advice.advised != "default"
     number, size = sum(len(bucket.members) for bucket in explained.buckets), format_rounded_bytes(explained.total)
-    latency, rate, length = advice.box
-    parts = [
-        f"# Advice for {explained.model}",
+    latency, rate, length = map(format_share, advice.box)
+    to_type: Blocks = [Code(ddp_code(explained, worth), "python")] if worth or other else []
+    return [
+        Heading(f"Advice for {explained.model}", 1),
         f"{number} gradients, {size}; backward {backward}, forward taken to last half as long; {explained.link}.",
         f"**{_answer(explained, worth)}** {_bound_by(explained)}",
-        "## Buckets: what each plan leaves after backward (the tail)",
-        _plans(explained),
-        f"Regret: above the best plan there, within {latency:.0%}/{rate:.0%}/{length:.0%} of latency/rate/backward.",
+        Heading("Buckets: what each plan leaves after backward (the tail)"),
+        *_plans(explained),
+        f"Regret: above the best plan there, within {latency}/{rate}/{length} of latency/rate/backward.",
+        *(_buckets(explained) if other else []),
+        *section("What saves more, each alone", [*_ways(explained, worth), *_others(explained, worth)]),
+        *section("What to type", to_type),
+        *section("To know", items([LIMITS[explained.cpu], _ranks(explained), *explained.notes])),
     ]
-    if advice.advised != "default":
-        parts.append(_buckets(explained))
-    parts += ["## What saves more, each alone", _ways(explained, worth), _others(explained, worth)]
-    if worth or advice.advised != "default":
-        parts += ["## What to type", f"```python\n{ddp_code(explained, worth)}\n```"]
-    parts += ["## To know", markdown.lines([LIMITS[explained.cpu], _ranks(explained), *explained.notes])]
-    return "\n\n".join(filter(None, parts))
 
 
 def _answer(explained: ExplainedAdvice, worth: Mapping[str, Way]) -> str:
@@ -60,8 +67,8 @@ def _answer(explained: ExplainedAdvice, worth: Mapping[str, Way]) -> str:
     advice = explained.advice
     default, chosen = _time(explained, advice.default.exposed_s), _time(explained, advice.chosen.exposed_s)
     what = {
-        "default": f"Leave torch's default, which leaves {default}: no cap and no plan saves {WORTH:.0%} of a step "
-        "without a loss elsewhere.",
+        "default": f"Leave torch's default, which leaves {default}: no cap and no plan saves "
+        f"{format_share(WORTH)} of a step without a loss elsewhere.",
         "cap": f"Set a cap of {explained.cap_mib:g} MiB: it leaves {chosen}, where torch's default leaves {default}.",
         "plan": f"Set the plan below: it leaves {chosen}, where torch's default leaves {default}.",
     }[advice.advised]
@@ -69,7 +76,7 @@ def _answer(explained: ExplainedAdvice, worth: Mapping[str, Way]) -> str:
     if most is None:
         return what
     more = "Most" if advice.advised == "default" else "Most of what is left"
-    return f"{what} {more} is saved by {_title(most, _hook(explained))}: {most.saved:.1%} of a step."
+    return f"{what} {more} is saved by {_title(most, _hook(explained))}: {format_share(most.saved, 1)} of a step."
 
 
 def _bound_by(explained: ExplainedAdvice) -> str:
@@ -96,29 +103,30 @@ def _time(explained: ExplainedAdvice, seconds: float) -> str:
 
 def _saved(explained: ExplainedAdvice, seconds: float) -> str:
     share = seconds / explained.step_s
-    return f"{share:.1%}" if abs(share) >= VISIBLE else NOTHING
+    return format_share(share, 1) if abs(share) >= VISIBLE else NOTHING
 
 
-def _plans(explained: ExplainedAdvice) -> str:
+def _plans(explained: ExplainedAdvice) -> Blocks:
     """One row for each plan; last the bound."""
     default = explained.advice.default.exposed_s
-    rows = [
-        [
-            name,
-            str(len(prediction.buckets)),
-            format_rounded_bytes(max(prediction.buckets)),
-            _time(explained, prediction.exposed_s),
-            _saved(explained, default - prediction.exposed_s),
-            _time(explained, prediction.worst_regret_s),
-        ]
-        for name, prediction in explained.predictions
+    # None: the bound of all plans, which has no buckets.
+    rows = [*explained.predictions, ("lower bound of all plans", None)]
+
+    def of_plan(text: Callable[[PlanPrediction], str]) -> Callable[[tuple[str, PlanPrediction | None]], str]:
+        return lambda row: "" if row[1] is None else text(row[1])
+
+    columns: list[Column[tuple[str, PlanPrediction | None]]] = [
+        left("plan", lambda row: row[0]),
+        Column("buckets", of_plan(lambda plan: str(len(plan.buckets)))),
+        Column("largest", of_plan(lambda plan: format_rounded_bytes(max(plan.buckets)))),
+        Column("tail", lambda row: _time(explained, explained.advice.bound_s if row[1] is None else row[1].exposed_s)),
+        Column("saves", of_plan(lambda plan: _saved(explained, default - plan.exposed_s))),
+        Column("worst regret", of_plan(lambda plan: _time(explained, plan.worst_regret_s))),
     ]
-    rows.append(["lower bound of all plans", "", "", _time(explained, explained.advice.bound_s), "", ""])
-    headers = ["plan", "buckets", "largest", "tail", "saves", "worst regret"]
-    return markdown.table(rows, headers, "lrrrrr")
+    return table(rows, columns)
 
 
-def _buckets(explained: ExplainedAdvice) -> str:
+def _buckets(explained: ExplainedAdvice) -> Blocks:
     """One row for each bucket, in the order in which they are sent; of a long plan only the first and the last ones."""
     rows = []
     for number, bucket in enumerate(explained.buckets, start=1):
@@ -128,7 +136,8 @@ def _buckets(explained: ExplainedAdvice) -> str:
         half = MOST_BUCKETS // 2
         rows[half:-half] = [[f"{len(rows) - MOST_BUCKETS} more", *[""] * 5]]
     headers = ["bucket", "size", "gradients", "ready at", "starts at", "through at"]
-    return markdown.table(rows, headers, "rrrrrr")
+    numbers = [(header, number) for number, header in enumerate(headers)]
+    return table(rows, keyed(numbers, lambda row, number: row[number]))
 
 
 # ── other settings ───────────────────────────────────────────────────────────────────────────────
@@ -137,24 +146,28 @@ def _worth(explained: ExplainedAdvice) -> dict[str, Way]:
     return {way.name: way for way in sorted(explained.ways, key=lambda way: -way.saved) if way.worth}
 
 
-def _ways(explained: ExplainedAdvice, worth: Mapping[str, Way]) -> str:
+def _ways(explained: ExplainedAdvice, worth: Mapping[str, Way]) -> Blocks:
     """One row for each setting that gets code."""
-    rows = [[_title(way, _hook(explained)), _time(explained, way.tail_s), f"{way.saved:.1%}"] for way in worth.values()]
-    return markdown.table(rows, ["setting", "tail", "saves"], "lrr")
+    columns: list[Column[Way]] = [
+        left("setting", lambda way: _title(way, _hook(explained))),
+        Column("tail", lambda way: _time(explained, way.tail_s)),
+        Column("saves", lambda way: format_share(way.saved, 1)),
+    ]
+    return table(worth.values(), columns)
 
 
-def _others(explained: ExplainedAdvice, worth: Mapping[str, Way]) -> str:
+def _others(explained: ExplainedAdvice, worth: Mapping[str, Way]) -> Blocks:
     """The settings that get no code, with the reason."""
     reasons = [f"{_title(way, _hook(explained))} ({_reason(way)})" for way in explained.ways if way.name not in worth]
-    return f"Not typed below: {'; '.join(reasons)}." if reasons else ""
+    return [f"Not typed below: {'; '.join(reasons)}."] if reasons else []
 
 
 def _reason(way: Way) -> str:
     if abs(way.saved) < VISIBLE:
         return "saves nothing"
     if way.saved >= WORTH and not way.worth:
-        return f"saves {way.saved:.1%} as assumed, loses elsewhere"
-    return f"{'saves' if way.saved > 0 else 'loses'} {abs(way.saved):.1%}"
+        return f"saves {format_share(way.saved, 1)} as assumed, loses elsewhere"
+    return f"{'saves' if way.saved > 0 else 'loses'} {format_share(abs(way.saved), 1)}"
 
 
 def _hook(explained: ExplainedAdvice) -> str:
@@ -240,15 +253,8 @@ def _filled(words: Iterable[str]) -> str:
 
 
 # ── predicted and measured ───────────────────────────────────────────────────────────────────────
-def verification(plans: Sequence[Verified], measured: ScenarioAnalysis) -> str:
+def verification(plans: Sequence[Verified], measured: ScenarioAnalysis) -> Blocks:
     """A heading, the table, when a prediction holds, which plan was best, and the refused plans."""
-    rows = []
-    for plan in plans:
-        cells = [format_seconds(plan.predicted_s), NOTHING, HOLDS[plan.holds], NOTHING, NOTHING]
-        if plan.tail_s is not None and plan.exposed is not None:
-            interval = f"[{format_seconds(plan.exposed.low)} – {format_seconds(plan.exposed.high)}]"
-            cells[1:] = [format_seconds(plan.tail_s), cells[2], format_seconds(plan.exposed.value), interval]
-        rows.append([plan.name, *cells])
     best = "Too little could be measured to tell which is the best."
     known = sorted(((plan.exposed, plan) for plan in plans if plan.exposed), key=lambda pair: pair[0].value)
     if len(known) > 1:
@@ -257,14 +263,22 @@ def verification(plans: Sequence[Verified], measured: ScenarioAnalysis) -> str:
         best = f"{first.name} exposed least, {'as' if predicted else 'against what was'} predicted."
         if least.high >= next_.low:
             best = f"{first.name} exposed least; that it is better than {second.name} is not resolved."
-    headers = ["plan", "predicted tail", "measured tail", "holds", "exposed communication", "its 95 % interval"]
-    parts = [
-        "## Predicted and measured",
-        markdown.table(rows, headers, "lrrrrr"),
+    return [
+        Heading("Predicted and measured"),
+        *table(plans, VERIFIED),
         f"Measured on {scenario_text(measured.scenario)}. A prediction holds if the tail, of the rank that comes last "
-        f"in a step, is off by {format_seconds(OFF_S)} or {OFF_SHARE:.0%} at most. "
+        f"in a step, is off by {format_seconds(OFF_S)} or {format_share(OFF_SHARE)} at most. "
         "Where a model computes, backward is taken to last longer by what copying and sending cost it here.",
         best,
-        markdown.lines(f"{plan.name}: {plan.refused}" for plan in plans if plan.refused),
+        *items(f"{plan.name}: {plan.refused}" for plan in plans if plan.refused),
     ]
-    return "\n\n".join(filter(None, parts))
+
+
+VERIFIED: list[Column[Verified]] = [
+    left("plan", lambda plan: plan.name),
+    Column("predicted tail", lambda plan: format_seconds(plan.predicted_s)),
+    Column("measured tail", lambda plan: seconds(plan.tail_s)),
+    Column("holds", lambda plan: HOLDS[plan.holds]),
+    Column("exposed communication", lambda plan: seconds(plan.exposed.value) if plan.exposed else NOTHING),
+    Column("its 95 % interval", lambda plan: bounds(plan.exposed)),
+]

@@ -13,9 +13,10 @@ from bench.model.conclusions import Analysis
 from bench.model.records import Case, Run
 from bench.model.units import format_bytes, format_seconds
 from bench.report import markdown
-from bench.report.labels import NOTHING, interval_text
+from bench.report.blocks import Blocks, Column, Heading, in_line, keyed, left, section, table
+from bench.report.labels import NOTHING, with_interval
 from bench.report.parts import calls_only
-from bench.training.conclusions import ScenarioAnalysis, training_of
+from bench.training.conclusions import ScenarioAnalysis, StrategyResult, training_of
 from bench.training.report import steps as training
 
 DEVICES = {"cpu": "CPU", "cuda": "GPU"}
@@ -33,33 +34,40 @@ ABOUT_STEPS = (
 
 
 def document(run: Run, analysis: Analysis) -> str:
-    """The tables, what their cells are, and why some are empty."""
-    parts = [*_all_reduces(run, analysis), *_steps(analysis), *_memory(analysis), *_scaling(analysis)]
-    return "\n\n".join([f"# Run {run.name}", *(parts or ["No all_reduce and no training step is in this run."])])
+    """The tables, what their cells are, and why some are empty, as Markdown."""
+    shown = [*_all_reduces(run, analysis), *_steps(analysis), *_memory(analysis), *_scaling(analysis)]
+    nothing = ["No all_reduce and no training step is in this run."]
+    return markdown.written([Heading(f"Run {run.name}", 1), *(shown or nothing)])
 
 
-def _steps(analysis: Analysis) -> list[str]:
+def _steps(analysis: Analysis) -> Blocks:
     results = [(scenario, result) for scenario in _ascending(analysis) for result in training.ordered(scenario)]
-    reasons = list(dict.fromkeys(markdown.cell(result.refused) for _, result in results if result.refused))
-    rows = []
-    for scenario, result in results:
-        case = scenario.scenario.case
-        cells = [NOTHING] * 3
-        if result.refused:
-            cells[0] = f"[{reasons.index(markdown.cell(result.refused)) + 1}]"
+    reasons = list(dict.fromkeys(in_line(result.refused) for _, result in results if result.refused))
+
+    def step(result: StrategyResult) -> str:
         if result.step is not None:
-            cells = [
-                training.spread(result.step.value, result.step_std, training.seconds),
-                training.spread(result.exposed.value if result.exposed else None, result.exposed_std, training.seconds),
-                training.percent(result.share),
-            ]
-        device, batch = DEVICES[BACKENDS[case.backend].device], str(training.global_batch(case))
-        name = training.names_of(scenario)[result.label]
-        rows.append([case.model, f"{case.backend} + {device}", str(case.world_size), batch, name, *cells])
-    headers = ["model", "backend + device", "processes", "global batch", "gradients", "time per step", "communication"]
-    align = "llrrlrrr"
-    table = markdown.table(rows, [*headers, "of the step, %"], align)
-    return ["## Training steps", table, ABOUT_STEPS, *_numbered(reasons)] if rows else []
+            return training.spread(result.step.value, result.step_std, training.seconds)
+        return f"[{reasons.index(in_line(result.refused)) + 1}]" if result.refused else NOTHING
+
+    def communication(result: StrategyResult) -> str:
+        exposed = result.exposed.value if result.exposed and result.step is not None else None
+        return training.spread(exposed, result.exposed_std, training.seconds)
+
+    columns: list[Column[tuple[ScenarioAnalysis, StrategyResult]]] = [
+        left("model", lambda row: row[0].scenario.case.model),
+        left("backend + device", lambda row: _device(row[0].scenario.case.backend)),
+        Column("processes", lambda row: str(row[0].scenario.case.world_size)),
+        Column("global batch", lambda row: str(training.global_batch(row[0].scenario.case))),
+        left("gradients", lambda row: training.names_of(row[0])[row[1].label]),
+        Column("time per step", lambda row: step(row[1])),
+        Column("communication", lambda row: communication(row[1])),
+        Column("of the step, %", lambda row: training.percent(row[1].share if row[1].step is not None else None)),
+    ]
+    return [Heading("Training steps"), *table(results, columns), ABOUT_STEPS, *_numbered(reasons)] if results else []
+
+
+def _device(backend: str) -> str:
+    return f"{backend} + {DEVICES[BACKENDS[backend].device]}"
 
 
 def _ascending(analysis: Analysis) -> list[ScenarioAnalysis]:
@@ -67,28 +75,31 @@ def _ascending(analysis: Analysis) -> list[ScenarioAnalysis]:
     return sorted(training_of(analysis).scenarios, key=lambda scenario: scenario.scenario.case.world_size)
 
 
-def _memory(analysis: Analysis) -> list[str]:
+def _memory(analysis: Analysis) -> Blocks:
     """As for optimizer state sharding: peaks after initialization, before and after the optimizer's step."""
-    rows = []
-    for scenario in _ascending(analysis):
-        place = [scenario.scenario.case.model, str(scenario.scenario.case.world_size), scenario.scenario.case.optimizer]
-        rows += [[*place, *row] for row in training.memory_rows(scenario)]
-    headers = ["model", "processes", "optimizer", "gradients", "after initialization", "before optimizer step"]
-    headers += ["after optimizer step", "later steps", "computed"]
-    table = markdown.table(rows, headers, "lrllrrrrr")
-    return ["## Peak memory of a process", table, training.MEMORY] if rows else []
+    rows = [
+        (scenario.scenario.case, row) for scenario in _ascending(analysis) for row in training.memory_rows(scenario)
+    ]
+    peaks = ["after initialization", "before optimizer step", "after optimizer step", "later steps", "computed"]
+    columns: list[Column[tuple[Case, Sequence[str]]]] = [
+        left("model", lambda row: row[0].model),
+        Column("processes", lambda row: str(row[0].world_size)),
+        left("optimizer", lambda row: row[0].optimizer),
+        left("gradients", lambda row: row[1][0]),
+    ]
+    columns += keyed([(peak, number) for number, peak in enumerate(peaks, 1)], lambda row, number: row[1][number])
+    return section("Peak memory of a process", [*table(rows, columns), *([training.MEMORY] if rows else [])])
 
 
-def _scaling(analysis: Analysis) -> list[str]:
-    tables = training.scaling(training_of(analysis).scaling)
-    return ["## Scaling over processes", tables] if tables else []
+def _scaling(analysis: Analysis) -> Blocks:
+    return section("Scaling over processes", training.scaling(training_of(analysis).scaling))
 
 
-def _numbered(reasons: Sequence[str]) -> list[str]:
+def _numbered(reasons: Sequence[str]) -> Blocks:
     return ["\n".join(f"[{number}] {reason}" for number, reason in enumerate(reasons, start=1))] if reasons else []
 
 
-def _all_reduces(run: Run, analysis: Analysis) -> list[str]:
+def _all_reduces(run: Run, analysis: Analysis) -> Blocks:
     run, analysis = calls_only(run, analysis)
     times = {_place(s.case): s.time_s for s in analysis.summaries if s.case.op == "all_reduce"}
     missing = {_place(skip.case): skip.reason for skip in run.plan.skips if skip.case.op == "all_reduce"}
@@ -98,21 +109,19 @@ def _all_reduces(run: Run, analysis: Analysis) -> list[str]:
         return []
     sizes = sorted({size for *_, size in every})
     reasons = list(dict.fromkeys(missing[place] for place in every if place in missing and times.get(place) is None))
-    rows = []
-    for backend, ranks in dict.fromkeys(place[:2] for place in every):
-        cells = []
-        for size in sizes:
-            time_s = times.get((backend, ranks, size))
-            reason = missing.get((backend, ranks, size))
-            if time_s is not None:
-                span = f" {interval_text(time_s, format_seconds)}" if time_s.known else ""
-                cells.append(format_seconds(time_s.value) + span)
-            else:
-                cells.append(f"[{reasons.index(reason) + 1}]" if reason else NOTHING)
-        rows.append([f"{backend} + {DEVICES[BACKENDS[backend].device]}", str(ranks), *cells])
-    headers = ["backend + device", "processes", *map(_size, sizes)]
-    table = markdown.table(rows, headers, "l" + "r" * (len(sizes) + 1))
-    return ["## All-reduce of float32", table, ABOUT, *_numbered(reasons)]
+
+    def cell(place: tuple[str, int, int]) -> str:
+        if times.get(place) is not None:
+            return with_interval(times[place], format_seconds)
+        return f"[{reasons.index(missing[place]) + 1}]" if place in missing else NOTHING
+
+    columns: list[Column[tuple[str, int]]] = [
+        left("backend + device", lambda row: _device(row[0])),
+        Column("processes", lambda row: str(row[1])),
+    ]
+    columns += keyed([(_size(size), size) for size in sizes], lambda row, size: cell((*row, size)))
+    rows = dict.fromkeys(place[:2] for place in every)
+    return [Heading("All-reduce of float32"), *table(rows, columns), ABOUT, *_numbered(reasons)]
 
 
 def _place(case: Case) -> tuple[str, int, int]:

@@ -1,6 +1,6 @@
-"""Write an equivalence proof as Markdown, and draw its loss curves.
+"""Write an equivalence proof, and draw its loss curves.
 
-In: a `Proof`. Out: Markdown, and a figure with one panel for each topic. Judges nothing.
+In: a `Proof`. Out: blocks, and a figure with one panel for each topic. Judges nothing.
 """
 
 from pathlib import Path
@@ -9,16 +9,29 @@ from typing import Any
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from bench.report import markdown
+from bench.report.blocks import Blocks, Column, Heading, Picture, items, left, table
 from bench.report.labels import NOTHING
 from bench.report.plots.figures import COLOURS, LINES, MARKERS, STYLE, save
-from bench.training.catalog.equivalence import PairTrial, Proof, SamplerTrial, Verdict
+from bench.training.catalog.equivalence import PairTrial, Proof, SamplerTrial, Trial, Verdict
 
 PICTURE, DOCUMENT = "losses.png", "equivalence.md"
 EXPECTED = {"equal": "same", "differ": "differs", "shown": "either"}
 COLUMNS = 3
 # About so many markers a curve. Each curve has them at other points, so that curves that coincide can be told apart.
 MARKS = 6
+TRIED = (
+    "A small model is trained twice from the same parameters on the same examples: by K = {k} ranks (gloo, "
+    "DistributedDataParallel) on B / K examples each, and by one process on B. A difference is max |a − b| / max |b| "
+    "of a parameter, the largest over parameters and ranks. The same means up to rounding, and that the loss fell: "
+    "parameters that did not move would be equal too. Trials that must differ show that the comparison can tell."
+)
+DIFFERENT = (
+    "docs/training.md says when averaging parameters is the same as averaging gradients. Where a batch of B a rank "
+    "makes the batch of a step K times as large, as many examples are seen in 1 / K of the steps: lr × K makes up for "
+    "that about, and not exactly. Adam divides a gradient by its own size, so a factor in it does nothing but weigh ε "
+    "less. Where K does not divide N, padding counts the first examples twice. BatchNorm takes its statistics from a "
+    "rank's own share."
+)
 
 
 def headline(proof: Proof) -> str:
@@ -32,45 +45,43 @@ def headline(proof: Proof) -> str:
     return f"HOLDS ({ranks}): all {len(judged)} are as they must be, the same or different"
 
 
-def tables(proof: Proof) -> str:
+def tables(proof: Proof) -> Blocks:
     """One row for each trial; then a list of what samplers read, as a table cannot hold the bars between ranks."""
-    rows, readings = [], []
-    for verdict in proof.verdicts:
-        trial, difference = verdict.result.trial, verdict.result.difference
-        name, expected = trial.name, EXPECTED["equal"]
-        if isinstance(trial, SamplerTrial):
-            broken = f", expected `{trial.expected}`" if verdict.holds is False else ""
-            readings.append(f"{name}: `{verdict.result.read or NOTHING}`{broken}")
-        else:
-            name, expected = f"{name}, {trial.dtype}", EXPECTED[trial.must]
-        size = NOTHING if difference is None else f"{difference:.2g}"
-        rows.append([name, expected, size, verdict.limit or NOTHING, verdict.text])
     size = f"largest relative parameter difference after {proof.steps} steps"
-    table = markdown.table(rows, ["trial", "expected", size, "allowed", "verdict"], "llrrl")
-    return f"{table}\n\nWhich examples the ranks read:\n\n{markdown.lines(readings)}"
+    columns: list[Column[Verdict]] = [
+        left("trial", lambda verdict: _name(verdict.result.trial)),
+        left("expected", lambda verdict: _expected(verdict.result.trial)),
+        Column(size, lambda v: NOTHING if v.result.difference is None else f"{v.result.difference:.2g}"),
+        Column("allowed", lambda verdict: verdict.limit or NOTHING),
+        left("verdict", lambda verdict: verdict.text),
+    ]
+    read = [(v, v.result.trial) for v in proof.verdicts if isinstance(v.result.trial, SamplerTrial)]
+    readings = [f"{trial.name}: `{v.result.read or NOTHING}`{_otherwise(v, trial)}" for v, trial in read]
+    return [*table(proof.verdicts, columns), "Which examples the ranks read:", *items(readings)]
 
 
-def document(proof: Proof) -> str:
-    """The whole document, with a link to the picture."""
-    k = proof.world_size
-    return f"""# Does data-parallel training train the same model?
+def _name(trial: Trial) -> str:
+    return trial.name if isinstance(trial, SamplerTrial) else f"{trial.name}, {trial.dtype}"
 
-{headline(proof)}.
 
-A small model is trained twice from the same parameters on the same examples: by K = {k} ranks (gloo,
-DistributedDataParallel) on B / K examples each, and by one process on B. A difference is max |a − b| / max |b| of a
-parameter, the largest over parameters and ranks. The same means up to rounding, and that the loss fell: parameters that
-did not move would be equal too. Trials that must differ show that the comparison can tell.
+def _expected(trial: Trial) -> str:
+    return EXPECTED["equal" if isinstance(trial, SamplerTrial) else trial.must]
 
-{tables(proof)}
 
-docs/training.md says when averaging parameters is the same as averaging gradients. Where a batch of B a rank makes the
-batch of a step K times as large, as many examples are seen in 1 / K of the steps: lr × K makes up for that about, and
-not exactly. Adam divides a gradient by its own size, so a factor in it does nothing but weigh ε less. Where K does not
-divide N, padding counts the first examples twice. BatchNorm takes its statistics from a rank's own share.
+def _otherwise(verdict: Verdict, trial: SamplerTrial) -> str:
+    return f", expected `{trial.expected}`" if verdict.holds is False else ""
 
-![loss curves]({PICTURE})
-"""
+
+def document(proof: Proof) -> Blocks:
+    """The whole document, with the picture."""
+    return [
+        Heading("Does data-parallel training train the same model?", 1),
+        f"{headline(proof)}.",
+        TRIED.format(k=proof.world_size),
+        *tables(proof),
+        DIFFERENT,
+        Picture("loss curves", PICTURE),
+    ]
 
 
 def draw(proof: Proof, folder: Path) -> Path:

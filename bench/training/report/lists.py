@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 
 from bench.model.records import Machine, Plan
 from bench.model.units import format_rounded_bytes, format_seconds
-from bench.report import markdown
+from bench.report.blocks import Blocks, Column, keyed, left, table
 from bench.report.labels import ranks_text
 from bench.report.parts import PlannedText
 from bench.training.catalog.presets import EXAMPLE, PRESETS, gradients, parameters
 from bench.training.catalog.strategies import competes, kind, label, strategy_of
-from bench.training.model import TRAINING_STEP
+from bench.training.model import TRAINING_STEP, Strategy
 from bench.training.planning.steps import notes, rank_bytes, scenarios_of
 from bench.training.report import steps as training
 
@@ -25,17 +25,22 @@ def planned(plan: Plan, machine: Machine) -> PlannedText:
     return PlannedText(scenes, how, notes(plan, machine.cores))
 
 
-def _scenarios(plan: Plan) -> list[str]:
+def _scenarios(plan: Plan) -> Blocks:
     """Of each scenario of training steps: its strategies, controls first, and the memory that a rank needs."""
-    lines = []
+    shown: Blocks = []
     for scenario, planned in scenarios_of(plan).items():
         strategies = sorted(planned, key=lambda strategy: (competes(strategy), label(strategy)))
         needed = rank_bytes(scenario, strategies, plan.settings.step_memory)
         memory = "" if needed is None else f"; {format_rounded_bytes(needed)} of memory a rank, without activations"
-        rows = [(label(strategy), kind(strategy).about) for strategy in strategies]
-        lines += [f"{training.scenario_text(scenario)}: {len(rows)} strategies{memory}", ""]
-        lines += [markdown.table(rows, ["strategy", "what it does"], "ll"), ""]
-    return lines
+        shown += [f"{training.scenario_text(scenario)}: {len(strategies)} strategies{memory}"]
+        shown += table(strategies, STRATEGIES)
+    return shown
+
+
+STRATEGIES: list[Column[Strategy]] = [
+    left("strategy", label),
+    left("what it does", lambda strategy: kind(strategy).about),
+]
 
 
 def best(measured: Sequence[Mapping[str, str]]) -> str | None:
@@ -48,20 +53,16 @@ def best(measured: Sequence[Mapping[str, str]]) -> str | None:
     return None
 
 
-def models() -> str:
+def models() -> Blocks:
     """The presets, with their sizes."""
-    rows = [
-        [
-            name,
-            f"{parameters(preset):,}",
-            str(len(gradients(preset))),
-            *(str(getattr(preset, size)) for size in MODEL_SIZES),
-        ]
-        for name, preset in PRESETS.items()
+    columns: list[Column[str]] = [
+        left("model", lambda name: name),
+        Column("parameters", lambda name: f"{parameters(PRESETS[name]):,}"),
+        Column("gradients", lambda name: str(len(gradients(PRESETS[name])))),
     ]
-    headers = ["model", "parameters", "gradients", *MODEL_SIZES]
-    table = markdown.table(rows, headers, "lrrrrrrr")
-    return (
-        f"{table}\n\nAny other by its sizes, such as {EXAMPLE}; either with -v50000 (vocabulary), -kv2 (heads of keys "
+    columns += keyed([(size, size) for size in MODEL_SIZES], lambda name, size: str(getattr(PRESETS[name], size)))
+    others = (
+        f"Any other by its sizes, such as {EXAMPLE}; either with -v50000 (vocabulary), -kv2 (heads of keys "
         "and values) and -tied behind it; or your own: {import: package.module:build}"
     )
+    return [*table(PRESETS, columns), others]

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from bench.model.conclusions import Analysis
 from bench.model.records import Case
 from bench.model.units import counted
-from bench.report import markdown
+from bench.report.blocks import Blocks, items, section
 from bench.report.parts import ReportPart
 from bench.training.catalog.strategies import label, strategy_of
 from bench.training.conclusions import training_of
@@ -15,38 +15,36 @@ from bench.training.report import lists, steps, trace
 from bench.training.report.machine_format import COLUMNS
 
 
-def sections(analysis: Analysis, failed: Collection[Case]) -> list[str]:
+def sections(analysis: Analysis, failed: Collection[Case]) -> Blocks:
     """Each scenario, scaling over ranks, and the ladder of call sizes."""
-    found = training_of(analysis)
-    scaling, call_sizes = steps.scaling(found.scaling), steps.call_sizes(found.call_sizes)
-    return [
-        *(text for scenario in found.scenarios for text in steps.section(scenario, failed)),
-        *(["## Scaling over numbers of ranks", scaling] if scaling else []),
-        *(["## The same bytes in more and more calls", call_sizes] if call_sizes else []),
-    ]
+    scenarios = training_of(analysis).scenarios
+    return [*(block for one in scenarios for block in steps.section(one, failed)), *_over_ranks_and_calls(analysis, 2)]
 
 
-def brief(analysis: Analysis) -> list[str]:
+def brief(analysis: Analysis) -> Blocks:
     """The same for a terminal."""
+    scenarios = training_of(analysis).scenarios
+    return [*(block for one in scenarios for block in steps.brief_section(one)), *_over_ranks_and_calls(analysis, 3)]
+
+
+def _over_ranks_and_calls(analysis: Analysis, level: int) -> Blocks:
     found = training_of(analysis)
-    scaling, call_sizes = steps.scaling(found.scaling), steps.call_sizes(found.call_sizes)
     return [
-        *map(steps.brief_section, found.scenarios),
-        *([f"### Scaling over numbers of ranks\n\n{scaling}"] if scaling else []),
-        *([f"### The same bytes in more and more calls\n\n{call_sizes}"] if call_sizes else []),
+        *section("Scaling over numbers of ranks", steps.scaling(found.scaling), level),
+        *section("The same bytes in more and more calls", steps.call_sizes(found.call_sizes), level),
     ]
 
 
-def folded(analysis: Analysis) -> list[tuple[str, list[str]]]:
+def folded(analysis: Analysis) -> list[tuple[str, Blocks]]:
     """The invariants, and what the columns are."""
     scenarios = training_of(analysis).scenarios
     if not scenarios:
         return []
     return [
-        ("What must hold of training steps", [steps.invariants(scenarios)]),
+        ("What must hold of training steps", steps.invariants(scenarios)),
         (
             "What exposed communication is, and what the columns of training steps are",
-            [steps.DEFINITION, markdown.lines(steps.COLUMNS)],
+            [steps.DEFINITION, *items(steps.COLUMNS)],
         ),
     ]
 

@@ -1,6 +1,6 @@
 """Write what a run says of training steps: the answer, tables and sentences of each scenario, then the invariants.
 
-In: a `ScenarioAnalysis`, or the analysis of a run. Out: Markdown; an empty text where there is nothing to say. Also the
+In: a `ScenarioAnalysis`, or the analysis of a run. Out: blocks and sentences. Also the
 names and numbers that pictures and comparisons write, and a run without its training steps, for what shows collectives.
 Computes nothing but layout. A missing number is a dash, never a zero or `nan`.
 """
@@ -9,17 +9,18 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import astuple, fields, replace
+from dataclasses import astuple, dataclass, fields, replace
 
 from bench.catalog.backends import BACKENDS
 from bench.model.conclusions import Interval
 from bench.model.records import Case, Run
-from bench.model.steps import RankMemory
-from bench.model.units import format_bytes, format_rate, format_rounded_bytes, format_seconds
-from bench.report import labels, markdown
+from bench.model.steps import InvariantCheck, RankMemory
+from bench.model.units import format_bytes, format_rate, format_rounded_bytes, format_seconds, format_share
+from bench.report import blocks, labels
+from bench.report.blocks import Blocks, Column, Heading, items, keyed, left, table
 from bench.report.labels import NOTHING, SEPARATOR, between, common_parts, counted, ranks_text
 from bench.training.catalog.strategies import competes, kind, label, strategy_of
-from bench.training.conclusions import Advice, CallSize, ScalingPoint, ScenarioAnalysis, StrategyResult
+from bench.training.conclusions import AAPair, Advice, CallSize, ScalingPoint, ScenarioAnalysis, Split, StrategyResult
 from bench.training.model import REFERENCE, TRAINING_STEP, Scenario, Strategy
 
 # What each invariant says, in the order of docs/training.md.
@@ -213,50 +214,51 @@ def _value(interval: Interval | None) -> float | None:
     return None if interval is None else interval.value
 
 
-def _listed(items: Iterable[str], separator: str = "; ") -> str:
+def _listed(texts: Iterable[str], separator: str = "; ") -> str:
     """Each item once, the first MOST_NAMED of them, in one cell."""
-    distinct = list(dict.fromkeys(map(markdown.cell, items)))
+    distinct = list(dict.fromkeys(texts))
     more = [f"and {len(distinct) - MOST_NAMED} more"] if len(distinct) > MOST_NAMED else []
     return separator.join(distinct[:MOST_NAMED] + more) or NOTHING
 
 
 # ── one scenario ─────────────────────────────────────────────────────────────────────────────────
-def section(scenario: ScenarioAnalysis, failed: Collection[Case]) -> list[str]:
+def section(scenario: ScenarioAnalysis, failed: Collection[Case]) -> Blocks:
     """Its part of a report. failed: cases whose failures the report lists elsewhere."""
     bodies = {
-        "### Memory of a rank": memory(scenario),
-        "### What cannot be told apart": alike(scenario),
-        "### Where exposed communication goes": split(scenario),
-        "### A/A pairs: the difference of two copies of a strategy": aa_pairs(scenario),
-        "### Best buckets": advice(scenario),
+        "Memory of a rank": memory(scenario),
+        "What cannot be told apart": alike(scenario),
+        "Where exposed communication goes": split(scenario),
+        "A/A pairs: the difference of two copies of a strategy": aa_pairs(scenario),
+        "Best buckets": advice(scenario),
     }
     return [
-        f"## {scenario_text(scenario.scenario)}",
+        Heading(scenario_text(scenario.scenario)),
         reference(scenario),
-        overview(scenario),
-        *filter(None, [refused(scenario, failed)]),
-        *(part for title, body in bodies.items() if body for part in (title, body)),
+        *overview(scenario),
+        *refused(scenario, failed),
+        *(block for title, body in bodies.items() for block in blocks.section(title, body, 3)),
     ]
 
 
-def brief_section(scenario: ScenarioAnalysis) -> str:
+def brief_section(scenario: ScenarioAnalysis) -> Blocks:
     """The same for a terminal: its main table without standard deviations, what is alike, and what got no times."""
     names = names_of(scenario)
-    rows = [
-        [
-            names[result.label],
-            place_text(result, scenario).removesuffix(f", {UNRESOLVED}"),
-            seconds(result.step.value),
-            f"{seconds(result.exposed.value)} {bounds(result.exposed)}" if result.exposed else NOTHING,
-            percent(result.share),
-        ]
-        for result in ordered(scenario)
-        if result.step is not None
+    columns: list[Column[StrategyResult]] = [
+        left("strategy", lambda result: names[result.label]),
+        left("place", lambda result: place_text(result, scenario).removesuffix(f", {UNRESOLVED}")),
+        Column("step_time", lambda result: seconds(_value(result.step))),
+        Column(
+            "comm_time [95 % interval]",
+            lambda result: f"{seconds(result.exposed.value)} {bounds(result.exposed)}" if result.exposed else NOTHING,
+        ),
+        Column("of it, %", lambda result: percent(result.share)),
     ]
-    headers = ["strategy", "place", "step_time", "comm_time [95 % interval]", "of it, %"]
-    table = markdown.table(rows, headers, "llrrr") or NOT_TIMED
-    parts = [f"### {scenario_text(scenario.scenario)}", reference(scenario), table, alike(scenario), refused(scenario)]
-    return "\n\n".join(filter(None, parts))
+    head: Blocks = [Heading(scenario_text(scenario.scenario), 3), reference(scenario)]
+    return [*head, *(table(_timed(scenario), columns) or [NOT_TIMED]), *alike(scenario), *refused(scenario)]
+
+
+def _timed(scenario: ScenarioAnalysis) -> list[StrategyResult]:
+    return [result for result in ordered(scenario) if result.step is not None]
 
 
 def answers(scenarios: Sequence[ScenarioAnalysis]) -> list[str]:
@@ -308,7 +310,7 @@ def reference(scenario: ScenarioAnalysis) -> str:
     return f"Computing without synchronisation: {without} · {used} of {scenario.blocks} timed blocks used · {limit}"
 
 
-def overview(scenario: ScenarioAnalysis) -> str:
+def overview(scenario: ScenarioAnalysis) -> Blocks:
     """One row for each strategy that was timed, by place: estimate ± standard deviation over rounds."""
 
     def hidden(result: StrategyResult) -> str:
@@ -318,34 +320,29 @@ def overview(scenario: ScenarioAnalysis) -> str:
         return percent(result.hidden) + (f": {DEARER}" if result.hidden < 0 else "")
 
     names = names_of(scenario)
-    rows = [
-        [
-            names[result.label],
-            place_text(result, scenario),
-            spread(result.step.value, result.step_std, seconds),
-            spread(_value(result.exposed), result.exposed_std, seconds),
-            bounds(result.exposed),
-            spread(result.share, result.share_std, percent),
-            hidden(result),
-        ]
-        for result in ordered(scenario)
-        if result.step is not None
+    columns: list[Column[StrategyResult]] = [
+        left("strategy", lambda result: names[result.label]),
+        left("place", lambda result: place_text(result, scenario)),
+        Column("step_time ± std", lambda result: spread(_value(result.step), result.step_std, seconds)),
+        Column("comm_time ± std", lambda result: spread(_value(result.exposed), result.exposed_std, seconds)),
+        Column("its 95 % interval", lambda result: bounds(result.exposed)),
+        Column("comm_frac ± std, %", lambda result: spread(result.share, result.share_std, percent)),
+        Column("hidden, %", hidden),
     ]
-    headers = ["strategy", "place", "step_time ± std", "comm_time ± std", "its 95 % interval", "comm_frac ± std, %"]
-    return markdown.table(rows, [*headers, "hidden, %"], "llrrrrr") or NOT_TIMED
+    return table(_timed(scenario), columns) or [NOT_TIMED]
 
 
-def refused(scenario: ScenarioAnalysis, elsewhere: Collection[Case] = ()) -> str:
+def refused(scenario: ScenarioAnalysis, elsewhere: Collection[Case] = ()) -> Blocks:
     """Strategies without times, with the reason, but for those whose failures stand elsewhere."""
     names = names_of(scenario)
-    return markdown.lines(
-        f"**{names[result.label]}** got no times: {markdown.cell(result.refused)}"
+    return items(
+        f"**{names[result.label]}** got no times: {result.refused}"
         for result in ordered(scenario)
         if result.refused and result.case not in elsewhere
     )
 
 
-def alike(scenario: ScenarioAnalysis) -> str:
+def alike(scenario: ScenarioAnalysis) -> Blocks:
     """A line for each place that several strategies share, and one for those that expose nothing for certain."""
     names, case = names_of(scenario), scenario.scenario.case
     timed = [result for result in ordered(scenario) if result.step is not None and competes(result.strategy)]
@@ -369,32 +366,38 @@ def alike(scenario: ScenarioAnalysis) -> str:
     if unresolved:
         verb = "exposes" if len(unresolved) == 1 else "expose"
         lines.append(f"**{UNRESOLVED}**: the interval of what {', '.join(unresolved)} {verb} holds 0")
-    return markdown.lines(lines)
+    return items(lines)
 
 
-def split(scenario: ScenarioAnalysis) -> str:
+def split(scenario: ScenarioAnalysis) -> Blocks:
     """The parts of exposed communication: one row for each strategy with a split."""
-    names, rows = names_of(scenario), []
+    names = names_of(scenario)
     sharded = any(kind(result.strategy).sharded for result in scenario.results)
-    for result in ordered(scenario):
-        parts = result.split
-        if parts is None:
-            continue
-        times = [parts.tail_s, parts.late_s, parts.pack_s, parts.interference_s, parts.update_s]
-        times += [*([parts.gather_s] if sharded else []), parts.residual_s, result.communication_only_s]
-        adds_up = {True: "yes", False: "NO", None: NOTHING}[result.adds_up]
-        calls = NOTHING if result.calls is None else str(len(result.calls))
-        rows.append([names[result.label], calls, seconds(_value(result.exposed)), *map(seconds, times), adds_up])
-    headers = ["strategy", "calls a step", "comm_time", "tail", "of it late ranks", "pack", "interference", "update"]
-    headers += [*(["gather"] if sharded else []), "residual", "calls alone", "adds up"]
-    return markdown.table(rows, headers, "l" + "r" * (len(headers) - 2) + "l")
+    rows = [(result, result.split) for result in ordered(scenario) if result.split is not None]
+    columns: list[Column[tuple[StrategyResult, Split]]] = [
+        left("strategy", lambda row: names[row[0].label]),
+        Column("calls a step", lambda row: NOTHING if row[0].calls is None else str(len(row[0].calls))),
+        Column("comm_time", lambda row: seconds(_value(row[0].exposed))),
+        Column("tail", lambda row: seconds(row[1].tail_s)),
+        Column("of it late ranks", lambda row: seconds(row[1].late_s)),
+        Column("pack", lambda row: seconds(row[1].pack_s)),
+        Column("interference", lambda row: seconds(row[1].interference_s)),
+        Column("update", lambda row: seconds(row[1].update_s)),
+        *([Column("gather", lambda row: seconds(row[1].gather_s))] if sharded else []),
+        Column("residual", lambda row: seconds(row[1].residual_s)),
+        Column("calls alone", lambda row: seconds(row[0].communication_only_s)),
+        left("adds up", lambda row: {True: "yes", False: "NO", None: NOTHING}[row[0].adds_up]),
+    ]
+    return table(rows, columns)
 
 
-def memory(scenario: ScenarioAnalysis) -> str:
+def memory(scenario: ScenarioAnalysis) -> Blocks:
     """The memory of each strategy alone, measured and computed; empty if it was not measured."""
-    headers = ["strategy", "model made", "before the first update", "after it", "further steps", "computed"]
+    sizes = ["model made", "before the first update", "after it", "further steps", "computed"]
     rows = memory_rows(scenario)
-    return f"{markdown.table(rows, headers, 'lrrrrr')}\n\n{MEMORY}" if rows else ""
+    columns: list[Column[list[str]]] = [left("strategy", lambda row: row[0])]
+    columns += keyed([(size, number) for number, size in enumerate(sizes, 1)], lambda row, number: row[number])
+    return [*table(rows, columns), MEMORY] if rows else []
 
 
 def memory_rows(scenario: ScenarioAnalysis) -> list[list[str]]:
@@ -415,56 +418,79 @@ def _bytes(size: int | None) -> str:
     return NOTHING if size is None else format_rounded_bytes(size)
 
 
-def aa_pairs(scenario: ScenarioAnalysis) -> str:
+def aa_pairs(scenario: ScenarioAnalysis) -> Blocks:
     """The A/A pairs: what two copies of one strategy differ by."""
-    rows = []
-    for pair in scenario.aa_pairs:
-        difference, holds_zero = pair.difference, NOTHING
-        if difference.known:
-            # One in twenty intervals of 95 % misses the true value.
-            inside = difference.low <= 0 <= difference.high
-            holds_zero = "yes" if inside else "NO (by chance, 1 pair in 20 does not)"
-        rows.append([short_name(pair.label), seconds(difference.value), bounds(difference), holds_zero])
-    headers = ["strategy, twice", "second − first, a step", "its 95 % interval", "holds 0"]
-    return markdown.table(rows, headers, "lrrl")
+    return table(scenario.aa_pairs, AA_PAIRS)
 
 
-def advice(scenario: ScenarioAnalysis) -> str:
+def _holds_zero(difference: Interval) -> str:
+    """One in twenty intervals of 95 % misses the true value."""
+    if not difference.known:
+        return NOTHING
+    return "yes" if difference.low <= 0 <= difference.high else "NO (by chance, 1 pair in 20 does not)"
+
+
+AA_PAIRS: list[Column[AAPair]] = [
+    left("strategy, twice", lambda pair: short_name(pair.label)),
+    Column("second − first, a step", lambda pair: seconds(pair.difference.value)),
+    Column("its 95 % interval", lambda pair: bounds(pair.difference)),
+    left("holds 0", lambda pair: _holds_zero(pair.difference)),
+]
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """Of buckets: predicted tail and worst regret in seconds; the strategy that sends them, or None for the bound."""
+
+    name: str
+    which: str
+    tail_s: float
+    regret_s: float | None
+    strategy: Strategy | None
+
+
+def advice(scenario: ScenarioAnalysis) -> Blocks:
     """The advised plan, the best cap and torch's default: the predicted tail, and what was measured of them."""
     advised = scenario.advice
     if advised is None:
-        return ""
+        return []
     default = Strategy("plan", buckets=advised.default.buckets) if scenario.scenario.shape else Strategy("ddp")
-    measured = {
-        replace(result.strategy, called=""): (
-            seconds(result.split.tail_s - result.split.late_s),
-            f"{seconds(result.exposed.value)} {bounds(result.exposed)}",
-        )
-        for result in scenario.results
-        if result.split and result.exposed
-    }
+    measured = {replace(r.strategy, called=""): (r.split, r.exposed) for r in scenario.results if r.split and r.exposed}
     plan, cap = Strategy("plan", buckets=advised.plan.buckets), Strategy("overlap_bucket", cap_bytes=advised.cap.cap)
+    buckets = f"{len(advised.plan.buckets)} buckets"
     rows = [
-        [
-            name,
-            which,
-            seconds(prediction.exposed_s),
-            seconds(prediction.worst_regret_s),
-            *measured.get(strategy, (NOTHING, NOTHING)),
-        ]
-        for name, which, prediction, strategy in (
-            ("plan", f"{len(advised.plan.buckets)} buckets", advised.plan, plan),
-            ("best uniform cap", format_bytes(advised.cap.cap or 0), advised.cap, cap),
-            ("torch's default", NOTHING, advised.default, default),
-        )
+        _Plan("plan", buckets, advised.plan.exposed_s, advised.plan.worst_regret_s, plan),
+        _Plan(
+            "best uniform cap",
+            format_bytes(advised.cap.cap or 0),
+            advised.cap.exposed_s,
+            advised.cap.worst_regret_s,
+            cap,
+        ),
+        _Plan("torch's default", NOTHING, advised.default.exposed_s, advised.default.worst_regret_s, default),
+        _Plan("bound: no plan beats it", NOTHING, advised.bound_s, None, None),
     ]
-    rows.append(["bound: no plan beats it", NOTHING, seconds(advised.bound_s), NOTHING, NOTHING, NOTHING])
-    headers = ["buckets", "which", "predicted tail", "worst regret", "measured tail"]
-    headers.append("exposed communication (comm_time)")
-    table = markdown.table(rows, headers, "llrrrr")
+
+    def tail(row: _Plan) -> str:
+        parts, _ = measured.get(row.strategy, (None, None)) if row.strategy else (None, None)
+        return seconds(parts.tail_s - parts.late_s) if parts else NOTHING
+
+    def exposed(row: _Plan) -> str:
+        _, time = measured.get(row.strategy, (None, None)) if row.strategy else (None, None)
+        return f"{seconds(time.value)} {bounds(time)}" if time else NOTHING
+
+    columns = [
+        left("buckets", lambda row: row.name),
+        left("which", lambda row: row.which),
+        Column("predicted tail", lambda row: seconds(row.tail_s)),
+        Column("worst regret", lambda row: seconds(row.regret_s)),
+        Column("measured tail", tail),
+        Column("exposed communication (comm_time)", exposed),
+    ]
     sizes = ", ".join(map(format_rounded_bytes, advised.plan.buckets))
     what = {"default": "Leave torch's default", "cap": "Set the cap", "plan": "Set the plan"}[advised.advised]
-    return f"**{what}.** {PREDICTION} The plan, in the order in which buckets are sent: {sizes}.\n\n{table}"
+    text = f"**{what}.** {PREDICTION} The plan, in the order in which buckets are sent: {sizes}."
+    return [text, *table(rows, columns)]
 
 
 # ── all of a run ─────────────────────────────────────────────────────────────────────────────────
@@ -479,77 +505,105 @@ def unexplained(scenarios: Sequence[ScenarioAnalysis]) -> list[str]:
     return lines
 
 
-def invariants(scenarios: Sequence[ScenarioAnalysis]) -> str:
+def invariants(scenarios: Sequence[ScenarioAnalysis]) -> Blocks:
     """One row for each invariant: how many strategies keep it, which violate it, why it does not apply to others."""
     checks = []
     for title, scenario in zip(_titles(scenarios), scenarios, strict=True):
         where = f" ({title})" if len(scenarios) > 1 else ""
         names = names_of(scenario)
         checks += [(names[result.label] + where, check) for result in scenario.results for check in result.checks]
-    rows = []
-    for invariant in dict.fromkeys([*INVARIANTS, *(check.invariant for _, check in checks)]):
-        alike = [(strategy, check) for strategy, check in checks if check.invariant == invariant]
-        kept = {strategy for strategy, check in alike if check.ok}
-        violations = [(strategy, check) for strategy, check in alike if check.ok is False]
-        violating = {strategy for strategy, _ in violations}
-        # A strategy checked in several launches keeps an invariant if it violates it in none of them.
-        holds = str(len(kept - violating)) if alike else "not checked"
-        reasons = Counter(
-            check.text for strategy, check in alike if check.ok is None and strategy not in kept | violating
-        )
-        rows.append(
-            [
-                invariant,
-                INVARIANTS.get(invariant, NOTHING),
-                holds,
-                _listed(f"{strategy}: {check.text}" for strategy, check in violations),
-                _listed(f"{count} × {text}" for text, count in reasons.items()),
-            ]
-        )
-    headers = ["invariant", "what must hold", "holds of", "VIOLATED by", "does not apply"]
-    return markdown.table(rows, headers, "llrll")
+    kinds = dict.fromkeys([*INVARIANTS, *(check.invariant for _, check in checks)])
+    return table(
+        [(kind, [(name, check) for name, check in checks if check.invariant == kind]) for kind in kinds], CHECKED
+    )
 
 
-def scaling(points: Sequence[ScalingPoint]) -> str:
+Checks = list[tuple[str, InvariantCheck]]
+
+
+def _violating(checks: Checks) -> set[str]:
+    return {strategy for strategy, check in checks if check.ok is False}
+
+
+def _holds(checks: Checks) -> str:
+    """How many strategies keep it: those checked in several launches if they violate it in none of them."""
+    kept = {strategy for strategy, check in checks if check.ok}
+    return str(len(kept - _violating(checks))) if checks else "not checked"
+
+
+def _without(checks: Checks) -> str:
+    """Why it does not apply to some, with their number."""
+    judged = {strategy for strategy, check in checks if check.ok is not None}
+    reasons = Counter(check.text for strategy, check in checks if check.ok is None and strategy not in judged)
+    return _listed(f"{count} × {text}" for text, count in reasons.items())
+
+
+CHECKED: list[Column[tuple[str, Checks]]] = [
+    left("invariant", lambda row: row[0]),
+    left("what must hold", lambda row: INVARIANTS.get(row[0], NOTHING)),
+    Column("holds of", lambda row: _holds(row[1])),
+    left("VIOLATED by", lambda row: _listed(f"{name}: {check.text}" for name, check in row[1] if check.ok is False)),
+    left("does not apply", lambda row: _without(row[1])),
+]
+
+
+def scaling(points: Sequence[ScalingPoint]) -> Blocks:
     """Throughput, speed-up and efficiency over numbers of ranks; one table for each model, backend and the like."""
-    tables: dict[str, list[list[str]]] = {}
+    tables: dict[str, list[ScalingPoint]] = {}
     for point in points:
-        case, efficiency = point.case, f"100 (base: {ranks_text(point.base_ranks)})"
-        if point.efficiency is not None:
-            limits = ends(point.efficiency)
-            efficiency = percent(point.efficiency.value)
-            efficiency += f" [{percent(limits[0])} – {percent(limits[1])}]" if limits else ""
-        row = [short_name(point.label), str(case.world_size), seconds(point.step.value)]
-        row += [f"{point.examples_per_s.value:.3g}", f"{point.speed_up:.2f}", efficiency]
+        case = point.case
         link = [f"link {case.link}"] if case.link else []
         title = SEPARATOR.join([case.model, case.backend, f"batch {case.batch} a rank", *_how(case), *link])
-        tables.setdefault(title, []).append(row)
-    headers = ["strategy", "ranks", "step_time", "examples/s", "speed-up", "efficiency, %"]
-    parts = [f"**{title}**\n\n{markdown.table(rows, headers, 'lrrrrr')}" for title, rows in tables.items()]
-    return "\n\n".join([*parts, SCALING]) if parts else ""
+        tables.setdefault(title, []).append(point)
+    shown = [block for title, rows in tables.items() for block in [f"**{title}**", *table(rows, SCALED)]]
+    return [*shown, SCALING] if shown else []
 
 
-def call_sizes(points: Sequence[CallSize]) -> str:
+def _efficiency(point: ScalingPoint) -> str:
+    if point.efficiency is None:
+        return f"100 (base: {ranks_text(point.base_ranks)})"
+    limits = ends(point.efficiency)
+    between_ = f" [{percent(limits[0])} – {percent(limits[1])}]" if limits else ""
+    return percent(point.efficiency.value) + between_
+
+
+SCALED: list[Column[ScalingPoint]] = [
+    left("strategy", lambda point: short_name(point.label)),
+    Column("ranks", lambda point: str(point.case.world_size)),
+    Column("step_time", lambda point: seconds(point.step.value)),
+    Column("examples/s", lambda point: f"{point.examples_per_s.value:.3g}"),
+    Column("speed-up", lambda point: f"{point.speed_up:.2f}"),
+    Column("efficiency, %", _efficiency),
+]
+
+
+def call_sizes(points: Sequence[CallSize]) -> Blocks:
     """The same bytes in more and more calls: the time of all calls, and its ratio to the fastest point."""
     ladders: dict[tuple[str, int, int], list[CallSize]] = {}
     for point in sorted(points, key=lambda point: point.calls):
         backend = f"{point.backend} {point.options}".rstrip()
         ladders.setdefault((backend, point.world_size, point.total_bytes), []).append(point)
     rows = [
-        [
-            backend,
-            str(world),
-            format_bytes(total),
-            str(point.calls),
-            format_rounded_bytes(total // point.calls),
-            f"{seconds(point.time.value)} {bounds(point.time) if ends(point.time) else ''}".rstrip(),
-            f"{point.time.value / min(other.time.value for other in ladder):.1f}",
-        ]
-        for (backend, world, total), ladder in ladders.items()
+        (backend, point, min(other.time.value for other in ladder))
+        for (backend, _, _), ladder in ladders.items()
         for point in ladder
     ]
-    headers = ["backend", "ranks", "bytes", "calls", "bytes a call", "time of all calls", "times the fastest"]
-    return markdown.table(rows, headers, "lrrrrrr")
+    return table(rows, LADDER)
+
+
+def _time_and_ends(time: Interval) -> str:
+    return f"{seconds(time.value)} {bounds(time) if ends(time) else ''}".rstrip()
+
+
+LADDER: list[Column[tuple[str, CallSize, float]]] = [
+    left("backend", lambda row: row[0]),
+    Column("ranks", lambda row: str(row[1].world_size)),
+    Column("bytes", lambda row: format_bytes(row[1].total_bytes)),
+    Column("calls", lambda row: str(row[1].calls)),
+    Column("bytes a call", lambda row: format_rounded_bytes(row[1].total_bytes // row[1].calls)),
+    Column("time of all calls", lambda row: _time_and_ends(row[1].time)),
+    Column("times the fastest", lambda row: f"{row[1].time.value / row[2]:.1f}"),
+]
 
 
 def method_line(run: Run) -> str:
@@ -562,6 +616,7 @@ def method_line(run: Run) -> str:
         f"How training steps were measured: {'–'.join(map(str, steps))} steps of a strategy between two barriers, "
         f"slowest rank · all strategies in every round, each round in another random order, seed {settings.seed} · "
         f"{settings.warmup_steps} steps of each beforehand · {counted(plan.launches, 'launch')} of fresh processes · "
-        f"blocks in which others used more than {plan.max_foreign_cpu:.0%} of the machine's CPU time are left out · "
+        f"blocks in which others used more than {format_share(plan.max_foreign_cpu)} of the machine's CPU time "
+        "are left out · "
         "± is the standard deviation over rounds"
     )

@@ -1,0 +1,124 @@
+"""What a document is made of: a list of blocks, and tables as lists of columns.
+
+In: texts. Out: blocks, for all renderers: `markdown` writes files, `page` one of HTML, `screen` fits a terminal. In
+texts, `**` marks what is strong and a backtick what is code; nothing else is a mark.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Generic, Literal, TypeAlias, TypeVar
+
+Row = TypeVar("Row")
+Key = TypeVar("Key")
+Align = Literal["left", "right"]
+
+
+@dataclass(frozen=True)
+class Heading:
+    """A heading; level 1 is the document's."""
+
+    text: str
+    level: int = 2
+
+
+@dataclass(frozen=True)
+class Items:
+    """A list, an item a line."""
+
+    texts: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Cells of rows below their headers. aligned: of each column."""
+
+    headers: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    aligned: tuple[Align, ...]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture by its address."""
+
+    title: str
+    address: str
+
+
+@dataclass(frozen=True)
+class Code:
+    """Lines of a program, never broken."""
+
+    text: str
+    language: str = ""
+
+
+@dataclass(frozen=True)
+class Fold:
+    """Blocks below a line that opens them: what only some readers need."""
+
+    summary: str
+    blocks: tuple["Block", ...]
+
+
+# A text by itself is a paragraph; its lines stay lines.
+Block: TypeAlias = str | Heading | Items | Table | Picture | Code | Fold
+Blocks: TypeAlias = list[Block]
+
+
+@dataclass(frozen=True)
+class Column(Generic[Row]):
+    """A column of a table. cell: of a row."""
+
+    header: str
+    cell: Callable[[Row], str]
+    align: Align = "right"
+
+
+def in_line(text: str) -> str:
+    """A text on one line: nothing that it quotes begins a line of its own."""
+    return " ".join(text.split("\n"))
+
+
+def left(header: str, cell: Callable[[Row], str]) -> Column[Row]:
+    """A column of words."""
+    return Column(header, cell, "left")
+
+
+def keyed(
+    headers: Iterable[tuple[str, Key]], cell: Callable[[Row, Key], str], align: Align = "right"
+) -> list[Column[Row]]:
+    """A column for each key. headers: (header, key) of each; cell: of a row and a key."""
+
+    def column(header: str, key: Key) -> Column[Row]:
+        return Column(header, lambda row: cell(row, key), align)
+
+    return [column(header, key) for header, key in headers]
+
+
+def table(rows: Iterable[Row], columns: Sequence[Column[Row]]) -> Blocks:
+    """A row for each of these; nothing without rows."""
+    cells = tuple(tuple(in_line(column.cell(row)) for column in columns) for row in rows)
+    headers, aligned = tuple(column.header for column in columns), tuple(column.align for column in columns)
+    return [Table(headers, cells, aligned)] if cells else []
+
+
+def items(texts: Iterable[str]) -> Blocks:
+    """A list; nothing without texts."""
+    listed = tuple(map(in_line, texts))
+    return [Items(listed)] if listed else []
+
+
+def fold(summary: str, blocks: Sequence[Block]) -> Blocks:
+    """Blocks that a reader opens; nothing without blocks."""
+    return [Fold(summary, tuple(blocks))] if blocks else []
+
+
+def below(text: str, blocks: Sequence[Block]) -> Blocks:
+    """Blocks below a sentence that announces them; nothing without blocks."""
+    return [text, *blocks] if blocks else []
+
+
+def section(title: str, blocks: Sequence[Block], level: int = 2) -> Blocks:
+    """Blocks below a heading; nothing without blocks."""
+    return [Heading(title, level), *blocks] if blocks else []

@@ -1,0 +1,145 @@
+"""Write blocks as one file of HTML, in the colours that the reader's system has: no other file, no network.
+
+In: blocks, and files of pictures. Out: HTML. All text is escaped; the guide for readers, a page of the documentation,
+is the only Markdown that is rendered, and its renderer is loaded only then.
+"""
+
+import base64
+import hashlib
+import html
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from bench.model.visible import visible
+from bench.report.blocks import Align, Block, Code, Fold, Heading, Items, Picture, Table
+
+READING = Path(__file__).parent / "reading.md"
+# Larger SVG files, of pictures with a mark for each sample, make the page slow; their PNG is taken.
+MOST_SVG_BYTES = 300_000
+# Tables with more columns are printed in smaller letters.
+WIDE = 8
+# A table or picture that is wider than the page scrolls in a box of its own.
+BOX = '<div class="box">{}</div>'
+# Marks of texts.
+_STRONG, _CODE = re.compile(r"\*\*(.+?)\*\*", re.DOTALL), re.compile("`([^`]+)`")
+_STYLE = """
+:root { color-scheme: light dark; --text: #1a1a1a; --back: #fff; --line: #ddd; --strong: #888; --soft: #f4f6f8; }
+@media (prefers-color-scheme: dark) {
+  :root { --text: #e4e4e4; --back: #16181b; --line: #3a3d42; --strong: #777; --soft: #22252a; }
+}
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 1160px; margin: 2em auto; padding: 0 20px;
+  color: var(--text); background: var(--back); overflow-wrap: anywhere; }
+.box { overflow-x: auto; margin: 1em 0; }
+table { border-collapse: collapse; font-size: 14px; font-variant-numeric: tabular-nums; overflow-wrap: normal; }
+th, td { padding: .25em .7em; border-bottom: 1px solid var(--line); vertical-align: top; }
+th { border-bottom: 2px solid var(--strong); vertical-align: bottom; }
+td[style*="right"] { white-space: nowrap; }
+td[style*="left"] { min-width: 8em; max-width: 40em; }
+table.wide { font-size: 11px; } table.wide th, table.wide td { padding: .25em .35em; }
+tr:hover td { background: var(--soft); }
+img { max-width: 100%; min-width: 600px; background: #fff; border: 1px solid var(--line); border-radius: 4px; }
+h2 { margin-top: 1.6em; border-bottom: 1px solid var(--line); }
+nav { columns: 16em; margin: 1em 0; padding: .6em 1em; background: var(--soft); border-radius: 4px; }
+nav a { display: block; color: inherit; }
+details { margin: 1em 0; } summary { cursor: pointer; font-weight: 600; font-size: 1.1em; }
+details > *:not(summary) { margin-left: .4em; }
+@media print {
+  :root { --text: #000; --back: #fff; --line: #bbb; --soft: #fff; }
+  body { max-width: none; font-size: 10px; margin: 0; } table.wide { font-size: 7px; } nav { display: none; }
+  h2, summary { break-after: avoid; } img, tr { break-inside: avoid; }
+}
+"""
+# What is folded would not be printed.
+_SCRIPT = """
+addEventListener("beforeprint", () => document.querySelectorAll("details").forEach(one => { one.open = true; }));
+"""
+
+
+def page(blocks: Sequence[Block], title: str, pictures: Mapping[str, Path]) -> str:
+    """The blocks as HTML. pictures: address → file (PNG); an SVG beside it is taken if it is small."""
+    names: list[str] = []
+    parts = [_html(block, names, pictures) for block in blocks]
+    names.append("How to read this report")
+    parts.append(f'<details><summary id="part-{len(names)}">{names[-1]}</summary>\n{_guide()}</details>')
+    links = "".join(f'<a href="#part-{number}">{name}</a>' for number, name in enumerate(names, start=1))
+    contents = f"<nav>{links}</nav>" if len(names) > 1 else ""
+    body = "\n".join(parts)
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{_policy()}">\n'
+        '<meta name="viewport" content="width=device-width">\n'
+        f"<title>{html.escape(title)}</title>\n<style>{_STYLE}</style>\n<script>{_SCRIPT}</script>\n</head>\n"
+        f"<body>\n{body.replace('</h1>', f'</h1>{contents}', 1)}\n</body>\n</html>\n"
+    )
+
+
+def _html(block: Block, names: list[str], pictures: Mapping[str, Path]) -> str:
+    """One block. names: of the parts that the contents list, to which its own are added."""
+    match block:
+        case Heading(text, level):
+            if level != 2:
+                return f"<h{level}>{_marked(text)}</h{level}>"
+            names.append(_marked(text))
+            return f'<h2 id="part-{len(names)}">{names[-1]}</h2>'
+        case Items(texts):
+            return "<ul>\n" + "".join(f"<li>{_marked(text)}</li>\n" for text in texts) + "</ul>"
+        case Table():
+            look = ' class="wide"' if len(block.headers) > WIDE else ""
+            head = _row("th", block.headers, block.aligned)
+            rows = "".join(_row("td", row, block.aligned) for row in block.rows)
+            return BOX.format(f"<table{look}>\n<thead>\n{head}</thead>\n<tbody>\n{rows}</tbody>\n</table>")
+        case Picture(title, address):
+            if address not in pictures:
+                return f"<p>{_marked(title)}</p>"
+            return BOX.format(f'<img src="{_data(pictures[address])}" alt="{html.escape(title)}">')
+        case Code(text):
+            return f"<pre><code>{html.escape(visible(text))}\n</code></pre>"
+        case Fold(summary, inner):
+            names.append(_marked(summary))
+            opened = f'<summary id="part-{len(names)}">{names[-1]}</summary>'
+            return "\n".join(["<details>" + opened, *(_html(part, names, pictures) for part in inner), "</details>"])
+        case str():
+            return f"<p>{_marked(block)}</p>"
+
+
+def _row(tag: str, cells: Sequence[str], aligned: Sequence[Align]) -> str:
+    written = (
+        f'<{tag} style="text-align:{align}">{_marked(cell)}</{tag}>\n'
+        for cell, align in zip(cells, aligned, strict=True)
+    )
+    return f"<tr>\n{''.join(written)}</tr>\n"
+
+
+def _marked(text: str) -> str:
+    """A text with its marks as tags."""
+    return _CODE.sub(r"<code>\1</code>", _STRONG.sub(r"<strong>\1</strong>", html.escape(visible(text))))
+
+
+def _guide() -> str:
+    """The page on how to read a report, but for what is for programs."""
+    from markdown_it import MarkdownIt  # here: only this page needs a renderer
+
+    text = READING.read_text(encoding="utf-8").split("\n", 1)[1].partition("\n## In a program\n")[0]
+    # Other pages are named, not linked: the file stands alone.
+    text = re.sub(r"\[[^\]]*\]\(([\w/-]+\.md)\)", r"docs/\1", text).replace("\n## ", "\n### ")
+    rendered = str(MarkdownIt("commonmark", {"html": False}).enable("table").render(text))
+    return rendered.replace("<table>", BOX.partition("{}")[0] + "<table>").replace(
+        "</table>", "</table>" + BOX.partition("{}")[2]
+    )
+
+
+def _policy() -> str:
+    """What a browser may do with the page: show it, with the pictures in it, and run its one script. No network."""
+    script = base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode()
+    return (
+        f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{script}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _data(file: Path) -> str:
+    vector = file.with_suffix(".svg")
+    chosen = vector if vector.is_file() and vector.stat().st_size <= MOST_SVG_BYTES else file
+    kind = "svg+xml" if chosen is vector else "png"
+    return f"data:image/{kind};base64,{base64.b64encode(chosen.read_bytes()).decode()}"
