@@ -71,19 +71,23 @@ def sized(*sizes, op="all_gather"):
     return [Case(op, "gloo", n, "float32", size) for n, size in sizes]
 
 
+def asked(case, size):
+    return replace(case, asked_bytes=size)
+
+
 def test_sizes_that_were_one_before_they_were_rounded_are_one_row():
-    cases = sized((2, 4096), (3, 4092), (2, 2**20), (3, 2**20 - 4), (7, 2**20 - 16))
+    two, three, *large = sized((2, 4096), (3, 4092), (2, 2**20), (3, 2**20 - 4), (7, 2**20 - 16))
+    cases = [two, asked(three, 4096), large[0], *(asked(case, 2**20) for case in large[1:])]
     rows = labels.size_rows(cases)
     assert [labels.row_name(row) for row in rows] == ["≤ 4 KiB", "≤ 1 MiB"]
     assert [len(row) for row in rows] == [2, 3]
     (note,) = labels.rounding(cases)
     assert note.startswith("sizes are rounded down to whole equal shares, as in nccl-tests: 4092 B for 3 ranks, ")
+    assert asked(three, 4096) == three  # the size that was asked for tells no cases apart
 
 
-def test_sizes_that_are_not_one_stay_apart():
-    assert len(labels.size_rows(sized((2, 4096), (3, 4032)))) == 2  # more than 3 packs of 16 B away
-    assert len(labels.size_rows(sized((3, 4092), (3, 4080)))) == 2  # the same ranks
-    assert len(labels.size_rows(sized((2, 4096), (3, 4092), op="all_reduce"))) == 2  # it has no shares
+def test_sizes_that_were_asked_for_stay_apart():
+    assert len(labels.size_rows(sized((2, 4096), (3, 4092)))) == 2
     assert labels.rounding(sized((2, 4096), (4, 1000), (3, 12))) == []
 
 

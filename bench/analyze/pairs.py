@@ -187,10 +187,10 @@ def matched(
     that have the field. If all sizes differ, they pair in ascending order. Raises ConfigError if no case has a partner,
     or if one has several.
     """
-    names = [item.name for item in fields(Case)]
+    names = [item.name for item in fields(Case) if item.compare]
     differing = []
     for name in names:
-        a_values, b_values = ({getattr(case.case, name) for case in side if _has(case.case, name)} for side in (a, b))
+        a_values, b_values = ({_value(case.case, name) for case in side if _has(case.case, name)} for side in (a, b))
         if (a_values or b_values) and not a_values & b_values:
             differing.append(name)
     same = [name for name in names if name not in differing]
@@ -210,6 +210,11 @@ def matched(
     return paired, only_a, only_b
 
 
+def _value(case: Case, name: str) -> object:
+    """What pairs: of sizes the one that was asked for, as each number of ranks rounds it down otherwise."""
+    return case.asked if name == SIZE else getattr(case, name)
+
+
 def _has(case: Case, name: str) -> bool:
     """Whether the case's operation has this field."""
     operation = OPERATIONS[case.op]
@@ -222,7 +227,7 @@ def _by_key(side: Sequence[TimedCase], names: Sequence[str]) -> dict[tuple[objec
     """The cases by the values of these fields, in ascending order of size."""
     by_key: dict[tuple[object, ...], list[TimedCase]] = {}
     for case in sorted(side, key=lambda case: case.case.size_bytes):
-        by_key.setdefault(tuple(getattr(case.case, name) for name in names), []).append(case)
+        by_key.setdefault(tuple(_value(case.case, name) for name in names), []).append(case)
     return by_key
 
 

@@ -189,6 +189,13 @@ class Case:
         "", "dtype of torch's autocast around forward; empty: none", "autocast {}", of="training_step"
     )
 
+    asked_bytes: int = field(default=0, compare=False)
+
+    @property
+    def asked(self) -> int:
+        """The size that was asked for, which `size_bytes` may have rounded down to whole equal shares."""
+        return self.asked_bytes or self.size_bytes
+
     @property
     def key(self) -> str:
         """The only join key between runs, such as `all_reduce/gloo/n4/float32/1048576`."""

@@ -96,7 +96,8 @@ def _whole_pieces(case: Case) -> Case:
     if OPERATIONS[case.op].pieces(ranks_together(case)) == 1:
         return case
     unit = operations.size_unit(case)
-    return replace(case, size_bytes=case.size_bytes // unit * unit or case.size_bytes)
+    whole = case.size_bytes // unit * unit
+    return replace(case, size_bytes=whole, asked_bytes=case.size_bytes) if whole not in {0, case.size_bytes} else case
 
 
 def unsupported(case: Case, machine: Machine, pool_bytes: int, flush_bytes: int) -> str | None:

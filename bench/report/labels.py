@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from bench.catalog.backends import BACKENDS
-from bench.catalog.dtypes import dtype_named
-from bench.catalog.operations import OPERATIONS, PLACES, heaviest_bytes, placement, ranks_together, size_unit
+from bench.catalog.operations import OPERATIONS, PLACES, heaviest_bytes, placement, ranks_together
 from bench.model.conclusions import Interval, Summary
 from bench.model.records import OPTION_NAMED, OPTIONS, Case, Option, Skip
 from bench.model.units import counted as counted
@@ -287,29 +286,19 @@ def columns(cases: Iterable[Case]) -> dict[ColumnKey, str]:
 
 
 def size_rows(cases: Sequence[Case]) -> list[list[Case]]:
-    """The rows of a table, by ascending size. cases: differ in size, ranks and scheduling only.
+    """The rows of a table, a row for each size that was asked for, ascending.
 
-    One size that was asked for is one row, also if it was rounded down differently for different numbers of ranks.
+    cases: differ in size, ranks and scheduling only.
     """
-    rows: list[list[Case]] = []
-    for case in sorted(cases, key=lambda case: (case.size_bytes, case.world_size)):
-        row = [*rows[-1], case] if rows else [case]
-        # The sizes of a row are equal; or they were one size, rounded down: each column occurs once, and each size is
-        # less than its unit below the largest.
-        largest = max(case.size_bytes for case in row)
-        equal = all(case.size_bytes == largest for case in row)
-        distinct = len({column(case) for case in row}) == len(row)
-        if rows and (equal or (distinct and all(largest - case.size_bytes < size_unit(case) for case in row))):
-            rows[-1] = row
-        else:
-            rows.append([case])
-    return rows
+    rows: dict[int, list[Case]] = {}
+    for case in sorted(cases, key=lambda case: (case.asked, case.world_size)):
+        rows.setdefault(case.asked, []).append(case)
+    return list(rows.values())
 
 
 def row_name(row: Sequence[Case]) -> str:
-    """The size of a row: `4 KiB`, or `≤ 4 KiB` if its sizes were rounded down to different values."""
-    sizes = {case.size_bytes for case in row}
-    return ("≤ " if len(sizes) > 1 else "") + size_text(max(sizes))
+    """The size of a row: `4 KiB`, or `≤ 4 KiB` where it was rounded down for some numbers of ranks."""
+    return ("≤ " if any(case.asked_bytes for case in row) else "") + size_text(row[0].asked)
 
 
 def by_reason(skips: Sequence[Skip]) -> list[tuple[str, list[Case]]]:
@@ -346,17 +335,8 @@ def notes(cases: Sequence[Case]) -> list[str]:
 
 
 def rounding(cases: Sequence[Case]) -> list[str]:
-    """A sentence on sizes that were rounded down to whole equal shares; empty if all are round numbers."""
-    odd = sorted(
-        {
-            (case.size_bytes, ranks_together(case))
-            for case in cases
-            if case.size_bytes >= SMALLEST_ROUND
-            and size_unit(case) > dtype_named(case.dtype).itemsize
-            and case.size_bytes % 1024
-            and case.size_bytes % 1000
-        }
-    )
+    """A sentence on sizes that were rounded down to whole equal shares; empty if none of at least 1 KiB was."""
+    odd = sorted({(case.size_bytes, ranks_together(case)) for case in cases if case.asked_bytes >= SMALLEST_ROUND})
     if not odd:
         return []
     named = first_few([f"{format_bytes(size)} for {n} ranks" for size, n in odd], MOST_NAMED)

@@ -111,11 +111,10 @@ def _plan_table(plan: Plan, calls: Sequence[Case]) -> Blocks:
         variants.setdefault((case.op, case.backend), {}).setdefault(words, []).append(case)
     rows = []
     for by_words in variants.values():
-        # Variants with equal (world size, size) share a row. Sizes that were rounded down by different units are equal.
-        alike: dict[frozenset[tuple[int, str]], list[list[Case]]] = {}
+        # Variants with equal (world size, size asked for) share a row.
+        alike: dict[frozenset[tuple[int, int]], list[list[Case]]] = {}
         for cases in by_words.values():
-            size_rows = labels.size_rows(cases)
-            reach = frozenset((case.world_size, labels.row_name(row)) for row in size_rows for case in row)
+            reach = frozenset((case.world_size, case.asked) for case in cases)
             alike.setdefault(reach, []).append(cases)
         for several in alike.values():
             cases = [case for members in several for case in members]

@@ -89,6 +89,10 @@ RATIO = ("ratio", "ratio_low", "ratio_high", "interval")
 RUN_FACTS = ("started", "finished", "status", "argv", "overrides", "collbench", "imported")
 
 
+def _fields(case: Case) -> Json:
+    return asdict(case) | {"asked_bytes": case.asked}
+
+
 # ── one run ──────────────────────────────────────────────────────────────────────────────────────
 def to_json(run: Run, analysis: Analysis) -> str:
     """The run with all its cases; null where there is no number."""
@@ -99,7 +103,7 @@ def to_json(run: Run, analysis: Analysis) -> str:
     cases = []
     for summary in analysis.summaries:
         measured = _columns(summary)
-        case_fields = asdict(summary.case)
+        case_fields = _fields(summary.case)
         named = {"key": measured.pop("key"), "operation": case_fields.pop("op")}
         cases.append({**named, **case_fields, **measured, **of_packages.get(summary.case, {})})
     environment = [
@@ -131,7 +135,7 @@ def to_csv(run: Run, analysis: Analysis) -> str:
     rows = []
     for summary in analysis.summaries:
         measured = {RENAMED.get(name, name): value for name, value in _columns(summary).items()}
-        case = {name: value for name, value in asdict(summary.case).items() if name not in unused}
+        case = {name: value for name, value in _fields(summary.case).items() if name not in unused}
         texts = {name: "; ".join(measured.pop(name)) for name in ("failures", "warnings")}
         row = {"key": measured.pop("key"), **case, **measured, **of_packages.get(summary.case, {}), **texts}
         rows.append({name: _in_csv(value) for name, value in row.items()})

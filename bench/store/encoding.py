@@ -99,6 +99,7 @@ def _place(number: int) -> int:
 def _case_to_json(case: Case) -> Json:
     """Options at their defaults are left out."""
     usual = {option.name for option in OPTIONS if getattr(case, option.name) == option.default}
+    usual |= {"asked_bytes"} if not case.asked_bytes else set()
     return {field.name: getattr(case, field.name) for field in dataclasses.fields(case) if field.name not in usual}
 
 
@@ -109,7 +110,12 @@ def _case_from_json(data: Json) -> Case:
             raise ValueError(f"{name} {getattr(case, name)!r:.60}: CollBench has no such")
     if (part := part_of(case)) is not None:
         part.check(case)
-    limits = {"world_size": (1, MOST_RANKS), "size_bytes": (0, MOST_ELEMENTS), "root": (0, case.world_size - 1)}
+    limits = {
+        "world_size": (1, MOST_RANKS),
+        "size_bytes": (0, MOST_ELEMENTS),
+        "asked_bytes": (0, MOST_ELEMENTS),
+        "root": (0, case.world_size - 1),
+    }
     for name, (low, high) in limits.items():
         if not low <= getattr(case, name) <= high:
             raise ValueError(f"{name} {getattr(case, name)}: from {low} to {high}")

@@ -63,11 +63,7 @@ def _at_one_size(cases: Sequence[Case]) -> tuple[str, list[Case]]:
     tables: dict[str, list[Case]] = {}
     for case in cases:
         tables.setdefault(labels.title(case), []).append(case)
-    rows = [
-        (labels.row_name(row).removeprefix("≤ "), row)
-        for members in tables.values()
-        for row in labels.size_rows(members)
-    ]
+    rows = [(labels.size_text(row[0].asked), row) for members in tables.values() for row in labels.size_rows(members)]
     count = Counter(name for name, row in rows if row[0].size_bytes)
     if not count:
         return "no size", list(cases)

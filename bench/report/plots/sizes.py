@@ -16,7 +16,7 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 from bench.model.conclusions import Analysis, Bound, Fit, Summary
 from bench.model.records import Run
 from bench.model.units import first_few, format_rate
-from bench.report.labels import counted, ranks_text, row_name, size_rows
+from bench.report.labels import counted, ranks_text, size_rows, size_text
 from bench.report.plots import figures
 from bench.report.plots.figures import COLOURS, Line, Page, Panel, log_time_axis, marks, spread, time_label
 
@@ -124,8 +124,7 @@ def _by_size(members: list[Summary]) -> list[Line]:
     lines = []
     for place in reversed(spread(list(range(len(rows))), MOST_SIZES)):
         row = sorted(rows[place], key=lambda case: case.world_size)
-        # The name is without `≤`; the tables say what a size was rounded down to.
-        name = row_name(row).removeprefix("≤ ") if row[0].size_bytes else "no size"
+        name = size_text(row[0].asked) if row[0].size_bytes else "no size"
         lines.append(Line(name, [of_case[case] for case in row]))
     return lines
 
