@@ -10,22 +10,22 @@ from tabulate import tabulate
 ROOT = Path(__file__).resolve().parents[1]
 # Room of the core, or package → most lines: those it had when this became a law, and 5 %.
 BUDGETS = {
-    "model": 1920,
+    "model": 1930,
     "catalog": 1410,
-    "stats": 760,
+    "stats": 770,
     "config": 1620,
-    "planning": 1220,
-    "store": 1350,
+    "planning": 1230,
+    "store": 1360,
     "machine": 1340,
     "protocol": 510,
     "launch": 3320,
     "rank": 3770,
-    "analyze": 4440,
+    "analyze": 4460,
     "importers": 2910,
-    "report": 4760,
-    "cli": 2710,
-    "training": 8280,
-    "bits": 1110,
+    "report": 5000,
+    "cli": 2720,
+    "training": 8380,
+    "bits": 1100,
 }
 PACKAGES = ("training", "bits")
 

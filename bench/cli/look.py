@@ -3,8 +3,6 @@
 Each imports what it needs when it is called: `list` loads neither numpy nor a part of torch.
 """
 
-import dataclasses
-import json
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
@@ -85,13 +83,13 @@ def diagnose(
 ) -> None:
     """A rank is late if it arrives last more often than by chance. Links are judged by the operation pairwise."""
     from bench.analyze import analysis
-    from bench.report import findings
+    from bench.report import findings, machine_format
 
     path = folders.find(RESULTS, run)
     result = folders.read(path)
     diagnosis = analysis.diagnose(result)
     if format is DiagnosisFormat.JSON:
-        say(json.dumps(dataclasses.asdict(diagnosis), indent=1, ensure_ascii=False))
+        say(machine_format.diagnosis_json(diagnosis))
     else:
         show([result.name, *findings.diagnosis(diagnosis)])
 

@@ -13,6 +13,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from pydantic import BaseModel, Field
+
 from bench.catalog.operations import OPERATIONS
 from bench.model.comparisons import (
     Change,
@@ -24,7 +26,7 @@ from bench.model.comparisons import (
     Judgement,
     Trend,
 )
-from bench.model.conclusions import Analysis, Interval, Summary
+from bench.model.conclusions import Analysis, Diagnosis, Finding, Interval, Summary
 from bench.model.records import OPTIONS, Case, Json, Run
 from bench.model.units import format_rate, format_seconds
 from bench.model.visible import visible
@@ -33,7 +35,7 @@ from bench.report.labels import interval_text
 from bench.report.parts import parts
 
 # Increased when a field is renamed, removed or changes its meaning.
-SCHEMA = 3
+SCHEMA = 4
 NUMBER, COUNT, TEXT, TEXTS, TRUTH = ["number", "null"], "integer", ["string", "null"], "array", "boolean"
 # Field of a case → its type in JSON, and what it is. Those of the case itself (operation, backend, …) come before.
 FIELDS: dict[str, tuple[Any, str]] = {
@@ -89,6 +91,32 @@ RATIO = ("ratio", "ratio_low", "ratio_high", "interval")
 RUN_FACTS = ("started", "finished", "status", "argv", "overrides", "collbench", "imported")
 
 
+class PublicFinding(BaseModel):
+    """A rank, node, link or size that stands out, with the evidence."""
+
+    kind: str = Field(description="late rank, late node, slow rank, slow node, slow link, or inconsistent")
+    subject: str = Field(description="who it is, such as rank 2, node h5 or link 0–3")
+    text: str = Field(description="the finding in a sentence")
+    cases: tuple[str, ...] = Field(description="keys of the cases that show it")
+    rank: int | None = Field(description="if the subject is one rank")
+    ranks: tuple[int, ...] = Field(description="all ranks that it is about")
+    link: tuple[int, int] | None = Field(description="both ends, if the subject is a link")
+    cost_s: float | None = Field(description="time that it adds to an operation")
+    share: float | None = Field(description="of iterations in which it came last; or by how much its time is longer")
+    p: float | None = Field(description="p-value after correction for several tests")
+
+
+def _finding(finding: Finding) -> Json:
+    values = {name: getattr(finding, name) for name in PublicFinding.model_fields if name != "cases"}
+    return PublicFinding(**values, cases=tuple(case.key for case in finding.cases)).model_dump()
+
+
+def diagnosis_json(diagnosis: Diagnosis) -> str:
+    """What was found, and why nothing was where nothing was."""
+    document = {"findings": [_finding(finding) for finding in diagnosis.findings], "silent": list(diagnosis.silent)}
+    return json.dumps(_finite(document), indent=1, ensure_ascii=False, allow_nan=False)
+
+
 def _fields(case: Case) -> Json:
     return asdict(case) | {"asked_bytes": case.asked}
 
@@ -116,7 +144,7 @@ def to_json(run: Run, analysis: Analysis) -> str:
         "cases": cases,
         **{name: value for part in parts() for name, value in part.columns.document(analysis).items()},
         "skipped": [{"key": skip.case.key, "reason": skip.reason} for skip in run.plan.skips],
-        "findings": [asdict(finding) for finding in (*analysis.diagnosis.findings, *analysis.inconsistencies)],
+        "findings": [_finding(finding) for finding in (*analysis.diagnosis.findings, *analysis.inconsistencies)],
         "warnings": list(analysis.warnings),
     }
     return json.dumps(_finite(document), indent=1, ensure_ascii=False, allow_nan=False)
@@ -191,7 +219,7 @@ def json_schema() -> Json:
         "cases": {"type": "array", "items": {"type": "object", "required": list(FIELDS), "properties": case}},
         **{name: field for part in columns for name, field in part.top.items()},
         "skipped": {"type": "array", "items": {"type": "object", "required": ["key", "reason"]}},
-        "findings": {"type": "array", "description": "ranks, nodes or links that are named, with the evidence"},
+        "findings": {"type": "array", "items": PublicFinding.model_json_schema()},
         "warnings": {"type": "array", "items": {"type": "string"}, "description": "the gravest first"},
     }
     return {
