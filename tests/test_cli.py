@@ -120,7 +120,7 @@ def test_a_run_goes_into_the_folder_that_is_asked_for(warm):
     config = warm.config()
     folder = warm.folder / "here" / "mine"
     done = warm("run", config, "--output", "here/mine", "--quiet", "--set", "world_sizes=[2]")
-    assert done.returncode == 0 and done.stdout.count("\n") == 1 and "among 2 ranks" in done.stdout, done.stderr
+    assert done.returncode == 0 and done.stdout.count("\n") == 1 and "with 2 ranks" in done.stdout, done.stderr
     assert done.stderr == "" and not warm.runs()
     assert {"report.md", "report.html", "summary.csv", "plots"} <= {path.name for path in folder.iterdir()}
     assert (folder / "plots/time.png").is_file() and "](plots/time.png)" in (folder / "report.md").read_text()

@@ -257,7 +257,7 @@ def test_sizes_of_shares_are_rounded_down_and_too_small_ones_are_skipped():
     [
         (["groups=[contiguous:3]"], "4 ranks cannot be divided into groups of 3"),
         (["groups=[strided:2:serial]", "metrics=[pipelined]"], "timed call by call"),
-        (["operations=[broadcast]", "roots=[9]"], "there is no rank 9 among 4"),
+        (["operations=[broadcast]", "roots=[9]"], "there is no rank 9: it has 4 ranks, from 0"),
         (["operations=[sendrecv_ring]", "groups=[strided:1]"], "ring needs 2 ranks or more"),
         (["ctas=[4]"], "need NCCL"),
         (["metrics=[graph]"], "metric graph needs GPUs"),

@@ -519,7 +519,7 @@ def answer(*summaries, warnings=()):
 
 def test_the_answer_pairs_each_time_with_its_interval():
     first, trust = answer(USUAL)
-    assert "1 KiB takes 1.00 ms [900 µs – 1.20 ms] among 2 ranks" in first and "0.001 GB/s (1 KiB, 2 ranks)" in first
+    assert "1 KiB takes 1.00 ms [900 µs – 1.20 ms] with 2 ranks" in first and "0.001 GB/s (1 KiB, 2 ranks)" in first
     assert "±15 %" in trust
 
 

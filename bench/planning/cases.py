@@ -152,7 +152,7 @@ def unsupported_anywhere(case: Case) -> str | None:
     if together < operation.fewest_ranks:
         return f"{case.op} needs {counted(operation.fewest_ranks, 'rank')} or more"
     if case.root >= together:
-        return f"there is no rank {case.root} among {together}"
+        return f"there is no rank {case.root}: it has {together} ranks, from 0"
     if (reason := unsupported_by_backend(case)) is not None:
         return reason
     if case.splits and (reason := splits.unsupported(case.splits, together)) is not None:

@@ -268,7 +268,7 @@ def _group_answer(members: Sequence[Summary]) -> str:
     smallest, columns = min(s.case.size_bytes for s in members), labels.columns(s.case for s in members)
     at_smallest = {labels.column(s.case): s for s in members if s.case.size_bytes == smallest}
     times = [
-        f"{_time_and_interval(at_smallest[column])} among {header}"
+        f"{_time_and_interval(at_smallest[column])} with {header}"
         for column, header in columns.items()
         if column in at_smallest
     ]
