@@ -9,7 +9,8 @@ import pandas as pd
 
 from bench.cli.app import RESULTS
 from bench.cli.output import analyzed
-from bench.model.records import Json, Run
+from bench.model.facts import Manifest, Session
+from bench.model.records import Run
 from bench.model.units import NS
 from bench.report import machine_format
 from bench.store import folders
@@ -25,8 +26,8 @@ class LoadedRun:
     """
 
     name: str
-    manifest: Json
-    environment: list[Json]
+    manifest: Manifest
+    environment: list[Session]
     summary: pd.DataFrame
     samples: pd.DataFrame
     warnings: tuple[str, ...]

@@ -30,7 +30,7 @@ def test_what_a_machine_records_of_itself_has_the_shape_that_is_asked_for():
     launch = {"backend": "nccl", "world_size": 2, "launch": 1, "clocks": clocks, "health": health, "ranks": ranks}
     hosts = [{**host.facts(), "gpus": [gpu], "ranks": [0, 1], "cores": [0, 1], "fewest_cores": 1}]
     session = {"host": host.facts(), "before": host.state(), "launches": [launch], "hosts": hosts}
-    facts.check_environment([session | {"job": {"launcher": "torchrun", "ranks": 2}}])
+    facts.environment_of([session | {"job": {"launcher": "torchrun", "ranks": 2}}])
     launch["clocks"] = [clocks[0][:1], clocks[1]]
     with pytest.raises(ValueError, match="clocks"):
-        facts.check_environment([session])
+        facts.environment_of([session])

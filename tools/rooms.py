@@ -10,12 +10,12 @@ from tabulate import tabulate
 ROOT = Path(__file__).resolve().parents[1]
 # Room of the core, or package → most lines: those it had when this became a law, and 5 %.
 BUDGETS = {
-    "model": 1930,
+    "model": 2110,
     "catalog": 1410,
     "stats": 770,
     "config": 1620,
     "planning": 1230,
-    "store": 1360,
+    "store": 1240,
     "machine": 1340,
     "protocol": 510,
     "launch": 3320,

@@ -344,7 +344,7 @@ def _warnings(
     imports = [run for run in (before, after) if run.imported is not None]
     for run in imports:
         source = run.imported or {}
-        tool, statistic = (", ".join(map(str, source.get(key, []))) for key in ("tool", "statistic"))
+        tool, statistic = (", ".join(named) for named in (source.get("tool", []), source.get("statistic", [])))
         yield f"{run.name} was imported from {tool}: {statistic}; not verified here"
     if len(imports) == 1:
         yield (

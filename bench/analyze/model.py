@@ -25,7 +25,8 @@ from bench.analyze.sessions import places_of
 from bench.catalog.backends import BACKENDS
 from bench.catalog.operations import OPERATIONS, ranks_together
 from bench.model.conclusions import Bound, Fit, Interval, IntervalKind, Segment, Summary
-from bench.model.records import Case, Json, Run, case_order
+from bench.model.facts import HostFacts
+from bench.model.records import Case, Run, case_order
 from bench.model.units import counted, format_bytes, format_rate, format_share
 from bench.stats import intervals
 from bench.stats.intervals import Floats
@@ -312,7 +313,7 @@ def impossible(run: Run, summaries: Sequence[Summary]) -> Iterable[str]:
             )
 
 
-def gpu_rate(host: Json) -> tuple[str, float] | None:
+def gpu_rate(host: HostFacts) -> tuple[str, float] | None:
     """Name and rate of the fastest way into the first GPU of a host; None where it was not read."""
     gpus = host.get("gpus") or []
     if not gpus:
@@ -327,7 +328,7 @@ def gpu_rate(host: Json) -> tuple[str, float] | None:
     return None
 
 
-def infiniband_rate(host: Json) -> float | None:
+def infiniband_rate(host: HostFacts) -> float | None:
     """Bytes/s of all active InfiniBand ports of a host together; None where there is none."""
     rates = []
     for port in host.get("infiniband") or []:
@@ -337,7 +338,5 @@ def infiniband_rate(host: Json) -> float | None:
     return sum(rates) or None
 
 
-def _first_host(run: Run) -> Json:
-    session = run.environment[0] if run.environment else {}
-    host: Json = session.get("host", {})
-    return host
+def _first_host(run: Run) -> HostFacts:
+    return run.environment[0].get("host", {}) if run.environment else {}

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.analyze.parts import parts
-from bench.model.records import NOT_AVAILABLE, Json, Run, Samples, Sampling, Timings
+from bench.model.facts import LaunchFacts, RankFacts, Session
+from bench.model.records import NOT_AVAILABLE, Run, Samples, Sampling, Timings
 from bench.store.ledger import MachineIdentity
 
 # Name of a fact → its value in words.
@@ -38,7 +39,7 @@ FACTS = (
 )
 
 
-def launches_of(sessions: Iterable[Json]) -> list[Json]:
+def launches_of(sessions: Iterable[Session]) -> list[LaunchFacts]:
     """The records of all launches, in their order."""
     return [launch for session in sessions for launch in session.get("launches", [])]
 
@@ -76,7 +77,7 @@ def facts_of(run: Run) -> Facts:
     }
 
 
-def session_facts(sessions: list[Json]) -> Facts:
+def session_facts(sessions: list[Session]) -> Facts:
     """Machine, software and environment variables of a measured run; each variable is a fact of its own."""
     hosts = [host for session in sessions for host in session.get("hosts") or [session.get("host", {})]]
     gpus = [host.get("gpus", []) for host in hosts]
@@ -93,7 +94,7 @@ def session_facts(sessions: list[Json]) -> Facts:
     return facts
 
 
-def rank_facts(sessions: list[Json], fact: Callable[[Json], Any]) -> list[Any]:
+def rank_facts(sessions: Iterable[Session], fact: Callable[[RankFacts], Any]) -> list[Any]:
     """One fact of each rank of each launch."""
     return [fact(rank) for launch in launches_of(sessions) for rank in launch.get("ranks", [])]
 
@@ -123,7 +124,7 @@ def machine_of(run: Run) -> MachineIdentity | None:
     return machine_of_sessions(run.environment, run.plan.settings.sampling)
 
 
-def machine_of_sessions(sessions: list[Json], sampling: Sampling) -> MachineIdentity:
+def machine_of_sessions(sessions: list[Session], sampling: Sampling) -> MachineIdentity:
     """The machine that entries of environment.json describe, and how it is sampled."""
     facts = session_facts(sessions)
     names = ("hostname", "cpu.model", "cpu.usable_cores", "gpus", "boot_id", "kernel", "packages.torch", "nccl")
@@ -193,7 +194,7 @@ class Clocks:
     """The clock records of each launch of a run, by which the arrivals of all ranks are put on rank 0's clock."""
 
     def __init__(self, run: Run) -> None:
-        self._launches: dict[tuple[Any, ...], list[Json]] = defaultdict(list)
+        self._launches: dict[tuple[Any, ...], list[LaunchFacts]] = defaultdict(list)
         for launch in launches_of(run.environment):
             self._launches[launch.get("backend"), launch.get("world_size"), launch.get("launch")].append(launch)
         # Computed once: there are more cases than launches, and a launch can have a thousand ranks.
@@ -215,12 +216,13 @@ class Clocks:
             return Aligned(timed, 0.0)
         launches = self._launches[place]
         # After a failure new processes measure the rest: which of them made these samples is not recorded.
-        if len(launches) != 1 or not launches[0].get("clocks"):
+        clocks = launches[0].get("clocks") if len(launches) == 1 else None
+        if not clocks:
             return None
         import numpy as np  # here: `plan` needs the rest of this module, and not numpy
 
         # `rank.group.Bounds` of each rank (at, low, high; ns), at the start and at the end of the launch.
-        begin, end = (np.array(bounds, dtype=np.int64) for bounds in launches[0]["clocks"])
+        begin, end = (np.array(bounds, dtype=np.int64) for bounds in clocks)
         offset_0, offset_1 = ((bounds[:, 1] + bounds[:, 2]) // 2 for bounds in (begin, end))
         span = max(1, int(end[-1, 0] - begin[-1, 0]))
         at = timed.start_ns[:, :1] + samples.base_ns - begin[-1, 0]  # rank 0's offset is 0

@@ -15,6 +15,7 @@ from bench.analyze.summaries import FOREIGN_CPU_LIMIT
 from bench.catalog.backends import BACKENDS
 from bench.catalog.operations import OPERATIONS
 from bench.model.conclusions import Summary
+from bench.model.facts import HostFacts, Session
 from bench.model.records import LOAD_LIMIT, NOT_AVAILABLE, UNLIMITED, Json, Run
 from bench.model.units import format_bytes, format_share
 
@@ -39,11 +40,11 @@ PORT_FAULTS = {
 # Fewest launches with which an interval over launches supports a claim (docs/method.md).
 LAUNCHES_FOR_A_CLAIM = 8
 # Facts that should be equal on all hosts of a job, read from a host's record; the second table only with GPUs.
-COMPARED: dict[str, Callable[[Json], Any]] = {
+COMPARED: dict[str, Callable[[HostFacts], Any]] = {
     "torch": lambda host: host.get("packages", {}).get("torch"),
     "CollBench at commit": lambda host: host.get("commit"),
 }
-COMPARED_WITH_GPUS: dict[str, Callable[[Json], Any]] = {
+COMPARED_WITH_GPUS: dict[str, Callable[[HostFacts], Any]] = {
     "NCCL": lambda host: host.get("nccl"),
     "GPU driver": lambda host: next((gpu.get("driver") for gpu in host.get("gpus", [])), None),
 }
@@ -132,9 +133,10 @@ def _launch_warnings(run: Run) -> Iterable[str]:
         yield f"measured in {len(run.environment)} sessions (resumed)"
 
 
-def _hosts_warnings(run: Run, session: Json) -> Iterable[str]:
-    hosts: list[Json] = session.get("hosts") or [{**session.get("host", {}), "before": session.get("before", {})}]
-    hosts = [{**hosts[0], "after": session.get("after", {})}, *hosts[1:]]
+def _hosts_warnings(run: Run, session: Session) -> Iterable[str]:
+    alone: HostFacts = {**session.get("host", {}), "before": session.get("before", {})}
+    first, *others = session.get("hosts") or [alone]
+    hosts: list[HostFacts] = [{**first, "after": session.get("after", {})}, *others]
     for host in hosts:
         where = f"host {host.get('hostname')}: " if len(hosts) > 1 else ""
         yield from (where + warning for warning in (*_host_warnings(run, host), *_gpu_warnings(host)))
@@ -147,8 +149,8 @@ def _hosts_warnings(run: Run, session: Json) -> Iterable[str]:
                 yield f"host {host.get('hostname')} has {what} {theirs}, rank 0 has {ours}: make them equal"
 
 
-def _host_warnings(run: Run, host: Json) -> Iterable[str]:
-    cores = len(host.get("cores", [])) or host.get("cpu", {}).get("usable_cores")
+def _host_warnings(run: Run, host: HostFacts) -> Iterable[str]:
+    cores = len(host.get("cores", [])) or host.get("cpu", {}).get("usable_cores", 0)
     worlds = {case.world_size for case in run.plan.cases if BACKENDS[case.backend].device == "cpu"}
     # Without a job, all ranks of a world run on this host.
     ranks_here = {n: sum(rank < n for rank in host["ranks"]) if "ranks" in host else n for n in worlds}
@@ -185,9 +187,9 @@ def _cores(count: int) -> str:
     return "1 core" if count == 1 else f"{count} cores"
 
 
-def _gpu_warnings(host: Json) -> Iterable[str]:
-    for moment in ("before", "after"):
-        for index, gpu in enumerate(host.get(moment, {}).get("gpus") or []):
+def _gpu_warnings(host: HostFacts) -> Iterable[str]:
+    for moment, state in (("before", host.get("before", {})), ("after", host.get("after", {}))):
+        for index, gpu in enumerate(state.get("gpus") or []):
             flags = gpu.get("throttle_reasons")
             reasons = [reason for bit, reason in THROTTLED.items() if isinstance(flags, int) and flags & bit]
             if reasons:
@@ -213,7 +215,7 @@ def _health_warnings(run: Run) -> Iterable[str]:
         yield f"host {host}: {what}: {why} in {count} of {len(launches)} launches: these were not its usual times"
 
 
-def _gpu_order_warnings(session: Json) -> Iterable[str]:
+def _gpu_order_warnings(session: Session) -> Iterable[str]:
     """Where CUDA counts GPUs in another order than NVML: what is recorded of one is then that of another."""
     hosts = session.get("hosts") or [session.get("host", {})]
     known = {host.get("hostname"): [gpu.get("uuid") for gpu in host.get("gpus", [])] for host in hosts}
@@ -243,20 +245,20 @@ def _hardships(changes: Json) -> Iterable[str]:
         yield "PCIe transfers repeated"
 
 
-def _unused_rank_warnings(run: Run, session: Json) -> Iterable[str]:
+def _unused_rank_warnings(run: Run, session: Session) -> Iterable[str]:
     """Where no case uses all ranks of the job: those of the last hosts were not measured."""
     ranks = session.get("job", {}).get("ranks", 0)
     largest = max((case.world_size for case in run.plan.cases), default=0)
     if largest < ranks:
-        first = len(session.get("hosts", [{}])[0].get("ranks", ()))
+        first = len(session["hosts"][0].get("ranks", [])) if "hosts" in session else 0
         crosses = "; no case crosses hosts" if largest <= first < ranks else ""
         unused = f"{ranks - largest} of the {ranks} ranks of the job are in no case{crosses}"
         yield f"{unused}: set world_sizes, or leave it out"
 
 
-def _polling_warnings(run: Run, session: Json) -> Iterable[str]:
+def _polling_warnings(run: Run, session: Session) -> Iterable[str]:
     """With more ranks than cores, ranks that wait by polling take the cores from those that they wait for."""
-    cores = session.get("host", {}).get("cpu", {}).get("usable_cores")
+    cores = session.get("host", {}).get("cpu", {}).get("usable_cores", 0)
     polling = {(case.backend, case.world_size) for case in run.plan.cases if BACKENDS[case.backend].polls}
     for backend in sorted({name for name, _ in polling}):
         crowded = sorted(size for name, size in polling if name == backend and cores and size > cores)

@@ -9,7 +9,8 @@ from dataclasses import replace
 
 from bench.cli.terminal import say
 from bench.model.conclusions import Analysis, Summary
-from bench.model.records import Case, Json, Launch, Run, Samples
+from bench.model.facts import RankFacts
+from bench.model.records import Case, Launch, Run, Samples
 from bench.report import nccl_tests
 from bench.store import encoding
 
@@ -29,11 +30,11 @@ class LiveTables:
         self._missing = Counter(case for launch in run.plan.order for case in launch.cases)
         self._samples: dict[Case, list[Samples]] = defaultdict(list)
         self._summaries: dict[Case, Summary] = {}
-        self._ranks: dict[Kind, Sequence[Json]] = {}
+        self._ranks: dict[Kind, Sequence[RankFacts]] = {}
         self._printing = self._print()
         self._awaited: set[Case | Kind] | None = next(self._printing, None)
 
-    def joined(self, launch: Launch, ranks: Sequence[Json]) -> None:
+    def joined(self, launch: Launch, ranks: Sequence[RankFacts]) -> None:
         """The ranks of a launch begin to measure. ranks: the facts of each."""
         self._ranks.setdefault((launch.backend, launch.world_size), ranks)
         self._go_on()

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from rich.console import Console
 
@@ -26,6 +26,7 @@ from bench.config import documents, models, names
 from bench.config.models import Config
 from bench.machine import host, interrupts
 from bench.model.errors import StoreError, UnmeasurableError
+from bench.model.facts import RankFacts, Session
 from bench.model.recorded_calls import CallList
 from bench.model.records import Json, Launch, Machine, Plan
 from bench.planning import plan as planning
@@ -193,7 +194,7 @@ def measure(
             def before_go(launch: Launch, ranks: Sequence[Json]) -> None:
                 loading.join()
                 if tables is not None:
-                    tables.joined(launch, ranks)
+                    tables.joined(launch, cast("Sequence[RankFacts]", ranks))
 
             measuring = sweep.sweep(
                 before.plan,
@@ -215,7 +216,7 @@ def _load(modules: Sequence[str]) -> None:
 
 
 @contextlib.contextmanager
-def recorded_session(path: Path, sessions: list[Json], more: Json | None = None) -> Iterator[list[Json]]:
+def recorded_session(path: Path, sessions: Sequence[Session], more: Json | None = None) -> Iterator[list[Json]]:
     """Context that records one session of a run: its status, and the machine before and after.
 
     Yields a list for what the ranks of each launch said of themselves. more: further facts of the session.
@@ -233,7 +234,9 @@ def recorded_session(path: Path, sessions: list[Json], more: Json | None = None)
 
 
 @contextlib.contextmanager
-def recorded_sides(path: Path, sessions: list[Json], facts: Mapping[str, Json]) -> Iterator[dict[str, list[Json]]]:
+def recorded_sides(
+    path: Path, sessions: Sequence[Session], facts: Mapping[str, Json]
+) -> Iterator[dict[str, list[Json]]]:
     """The same for a run of two sides: a session of each side. facts: by side. Yields a list for each side."""
     with _marked(path):
         state = host.state()

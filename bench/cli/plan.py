@@ -23,7 +23,7 @@ from bench.model.records import Machine
 from bench.planning import plan as planning
 from bench.report import listings
 from bench.report.launch_files import JobSpec, JobVerb, LauncherName, launch_file
-from bench.store import ledger
+from bench.store import facts, ledger
 
 
 def plan(
@@ -62,7 +62,7 @@ def plan(
     expanded = planned(settings, machine, seed, recording_of(settings))
     show(listings.plan(expanded, machine))
     if entries := ledger.read(RESULTS):
-        here = machine_of_sessions([{"host": host.facts()}], expanded.settings.sampling)
+        here = machine_of_sessions(facts.environment_of([{"host": host.facts()}]), expanded.settings.sampling)
         changes = smallest_changes(entries, here, expanded.launches, [case.key for case in expanded.cases])
         say(listings.smallest_change(sorted(changes.values()), len(expanded.cases)))
     reason = planning.unmeasurable_reason(expanded)

@@ -23,6 +23,7 @@ from bench.launch.side_process import SideProcess
 from bench.launch.turns import Measuring, Turn, Turns, drive
 from bench.machine import host
 from bench.model.errors import BenchError
+from bench.model.facts import Session
 from bench.model.records import AbState, Json, Plan, Samples, Side
 from bench.planning import plan as planning
 from bench.report.labels import label
@@ -44,7 +45,7 @@ class _TwoSides:
 
     plans: dict[str, Plan]
     samples: dict[str, list[Samples]]
-    environments: dict[str, list[Json]]
+    environments: dict[str, list[Session]]
 
     def cases(self) -> "list[PairedCase]":
         """The cases of both sides in pairs."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from bench.model.facts import ImportFacts, Manifest, Session
 from bench.model.steps import InvariantCheck, Link, Shape, StepDetail
 
 if TYPE_CHECKING:  # numpy is only needed where arrays are made: planning and listing start without it
@@ -610,9 +611,9 @@ class Run:
     """
 
     path: Path
-    manifest: Json
+    manifest: Manifest
     plan: Plan
-    environment: list[Json]
+    environment: list[Session]
     samples: list[Samples]
     warnings: tuple[str, ...] = ()
     recording: CallList | None = None
@@ -622,7 +623,6 @@ class Run:
         return f"{self.path.parent.name}:{self.path.name}" if "side" in self.manifest else self.path.name
 
     @property
-    def imported(self) -> Json | None:
+    def imported(self) -> ImportFacts | None:
         """What the manifest says of the source of the numbers, if another tool measured them; else None."""
-        source = self.manifest.get("imported")
-        return source if isinstance(source, dict) else None
+        return self.manifest.get("imported")

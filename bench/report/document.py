@@ -14,6 +14,7 @@ from statistics import median
 
 from bench.catalog.operations import OPERATIONS
 from bench.model.conclusions import Analysis, Summary
+from bench.model.facts import HostFacts, Manifest, Session, Told
 from bench.model.records import Case, Failure, Json, Run
 from bench.model.units import format_bytes, format_rate, format_rounded_bytes, format_seconds, format_share
 from bench.report import blocks, findings, labels, machine_format, markdown
@@ -502,7 +503,7 @@ def _circumstances(run: Run, analysis: Analysis) -> list[str]:
             f"{file.get('name')} (sha256 {str(file.get('sha256'))[:12]})" for file in run.imported.get("files", [])
         ]
         lines.append(f"**From**: {', '.join(run.imported.get('tool', []))}, imported; {', '.join(files)}")
-        machine: Json = session.get("imported", {})
+        machine: Told = session.get("imported", {})
         where = [", ".join(machine.get("hosts", [])), str(machine.get("devices", ""))]
         if any(where):
             lines.append(f"**On** (as the file says): {': '.join(filter(None, where))}")
@@ -517,7 +518,7 @@ def _circumstances(run: Run, analysis: Analysis) -> list[str]:
     return lines
 
 
-def machine_lines(session: Json) -> list[str]:
+def machine_lines(session: Session) -> list[str]:
     """Lines on the launcher, machine, GPUs and software, as far as they are known."""
     lines = []
     if "job" in session:
@@ -526,7 +527,7 @@ def machine_lines(session: Json) -> list[str]:
         hosts = "host" if len(names) == 1 else f"{len(names)} hosts:"
         job = session["job"]
         lines.append(f"**Started by**: {job['launcher']}, {job['ranks']} ranks on {hosts} {shown}")
-    host: Json = session.get("host", {})
+    host: HostFacts = session.get("host", {})
     if not host:
         return lines
     cpu = host.get("cpu", {})
@@ -539,7 +540,7 @@ def machine_lines(session: Json) -> list[str]:
     # The versions of NCCL and MPI that the ranks had loaded.
     ranks = [rank for launch in session.get("launches", []) for rank in launch.get("ranks", [])]
     loaded = {"NCCL ": {rank.get("nccl") for rank in ranks}, "": {rank.get("mpi") for rank in ranks}}
-    libraries = [f"{name}{version}" for name, versions in loaded.items() for version in sorted(versions - {None})]
+    libraries = [f"{name}{version}" for name, versions in loaded.items() for version in sorted(filter(None, versions))]
     software = [
         f"torch {host.get('packages', {}).get('torch')}",
         f"Python {host.get('python')}",
@@ -548,7 +549,7 @@ def machine_lines(session: Json) -> list[str]:
     return [*lines, f"**With**: {', '.join([*software, *libraries])}"]
 
 
-def duration(manifest: Json) -> str:
+def duration(manifest: Manifest) -> str:
     """Such as `; took 62.8 s`; empty if it is not known."""
     started, finished = manifest.get("started"), manifest.get("finished")
     if not started or not finished:

@@ -139,7 +139,7 @@ def to_json(run: Run, analysis: Analysis) -> str:
     ]
     document: Json = {
         "schema": SCHEMA,
-        "run": {"name": run.name, **{name: run.manifest[name] for name in RUN_FACTS if name in run.manifest}},
+        "run": {"name": run.name, **{name: value for name, value in run.manifest.items() if name in RUN_FACTS}},
         "environment": environment,
         "cases": cases,
         **{name: value for part in parts() for name, value in part.columns.document(analysis).items()},

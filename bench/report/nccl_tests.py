@@ -15,7 +15,8 @@ from bench.catalog.nccl_tests_names import NO_REDUCE_OP, NO_ROOT, reduce_op_name
 from bench.catalog.nccl_tests_names import dtype_named as name_of_dtype
 from bench.catalog.operations import OPERATIONS, placement, ranks_together, row
 from bench.model.conclusions import Analysis, Summary
-from bench.model.records import Case, Json, Run
+from bench.model.facts import RankFacts
+from bench.model.records import Case, Run
 from bench.report.document import method_of_calls
 from bench.report.labels import label, metric_name, ranks_text
 from bench.report.parts import calls_only
@@ -56,7 +57,9 @@ def rows(cases: Iterable[Case]) -> list[list[Case]]:
     return list(of_rows.values())
 
 
-def heading(run: Run, cases: Sequence[Case], ranks: Sequence[Json], summaries: Mapping[Case, Summary]) -> list[str]:
+def heading(
+    run: Run, cases: Sequence[Case], ranks: Sequence[RankFacts], summaries: Mapping[Case, Summary]
+) -> list[str]:
     """The lines above a table. ranks: the facts of each rank. summaries: those that are known already."""
     case, members = cases[0], [summaries[case] for case in cases if case in summaries]
     lines = [
@@ -146,7 +149,7 @@ def _others(case: Case) -> list[str]:
     return [extra for extra in case.extras if extra.partition("=")[0] not in TOLD]
 
 
-def _ranks_of(run: Run, case: Case) -> list[Json]:
+def _ranks_of(run: Run, case: Case) -> list[RankFacts]:
     """The facts of each rank, as the first launch of such ranks recorded them."""
     launches = [launch for session in run.environment for launch in session.get("launches", [])]
     kind = (case.backend, case.world_size)
@@ -154,7 +157,7 @@ def _ranks_of(run: Run, case: Case) -> list[Json]:
     return next(alike, [])
 
 
-def _devices(case: Case, ranks: Sequence[Json]) -> Iterable[str]:
+def _devices(case: Case, ranks: Sequence[RankFacts]) -> Iterable[str]:
     """One line a rank; what is not known of it is 0 or a word."""
     of_rank = {facts.get("rank"): facts for facts in ranks}
     for rank in range(case.world_size):

@@ -21,7 +21,7 @@ import re
 import secrets
 import shutil
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -162,7 +162,7 @@ def update_manifest(path: Path, **changes: Any) -> None:
     write(path / MANIFEST, _json_text({**_read_json(path / MANIFEST, dict), **changes}))
 
 
-def write_environment(path: Path, sessions: list[Json]) -> None:
+def write_environment(path: Path, sessions: Sequence[Mapping[str, Any]]) -> None:
     """Write what was read of the machine, one entry a session (the first run, and each resume)."""
     write(path / ENVIRONMENT, _json_text(sessions))
 
@@ -279,16 +279,16 @@ def read(path: Path) -> Run:
     """
     from bench.store import call_file, encoding, facts  # as above
 
-    manifest = read_manifest(path)
+    stored = read_manifest(path)
     folder, side = _side_of(path)
     with _naming_damage(f"{folder / MANIFEST}:"):
-        facts.check_manifest(manifest)
+        manifest = facts.manifest_of(stored)
     if "sides" in manifest and not side:
         raise StoreError(f"{path}: a run of two sides; name one of them: {path.name}:a or {path.name}:b")
     plan_file = folder / (PLAN_B if side == SIDES[1] else PLAN)
-    plan_json, environment = _read_json(plan_file, dict), _read_json(folder / ENVIRONMENT, list)
+    plan_json, sessions = _read_json(plan_file, dict), _read_json(folder / ENVIRONMENT, list)
     with _naming_damage(f"{folder / ENVIRONMENT}:"):
-        facts.check_environment(environment)
+        environment = facts.environment_of(sessions)
     if not (folder / SAMPLES).exists():
         raise StoreError(
             f"{folder}: it has no {SAMPLES}, so nothing that was measured: collbench run --resume {folder} measures it"
