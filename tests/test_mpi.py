@@ -300,21 +300,37 @@ def test_steps_of_training_are_checked_and_measured(warm, mpi):
     assert [skip.reason for skip in run.plan.skips] == ["ddp sends by torch.distributed, not on mpi"]
 
 
-def test_in_a_job_a_rank_listens_at_one_port_and_waits_until_it_is_free(monkeypatch):
+def listening(monkeypatch, job, rank, **others):
+    """The variables of a rank that listens where it is known."""
+    monkeypatch.setattr(os, "environ", variables := {"PMIX_NAMESPACE": job})
+    rank_mpi._listen_where_known(SimpleNamespace(rank=rank, **others))
+    return variables
+
+
+def test_in_a_job_a_rank_listens_at_one_port(monkeypatch):
     """mpirun's daemons hand out the port of the first launch to those that follow."""
+    monkeypatch.setattr(rank_mpi, "_is_free", lambda port: True)  # which other programs may have taken
     ports = []
     for rank in (1, 1, 2):
-        monkeypatch.setattr(os, "environ", variables := {"PMIX_NAMESPACE": f"a job of {os.getpid()}"})
-        rank_mpi._listen_where_known(SimpleNamespace(rank=rank))
-        (port,) = {variables.pop(setting) for setting in rank_mpi.PORT_SETTINGS.values()}
-        ports.append(port)
+        variables = listening(monkeypatch, "a job", rank)
+        ports.append({variables[setting] for setting in rank_mpi.PORT_SETTINGS.values()})
         assert variables["OMPI_MCA_btl_tcp_port_range_v4"] == variables["OMPI_MCA_btl_tcp_port_range_v6"] == "1"
-    assert ports[0] == ports[1] != ports[2]
+    assert len(ports[0]) == 1 and ports[0] == ports[1] != ports[2]
+
+
+def test_in_a_job_a_rank_waits_until_its_port_is_free(monkeypatch):
+    """It says that it is alive while it waits."""
+    looks = iter([False, False, True])
+    monkeypatch.setattr(rank_mpi, "_is_free", lambda port: next(looks))
+    ticks = []
+    listening(monkeypatch, "a job", 2, tick=lambda: ticks.append(1))
+    assert len(ticks) == 2 and next(looks, None) is None
+
+
+def test_a_port_that_somebody_listens_at_is_not_free():
     with socket.socket() as taken:
-        taken.bind(("", int(ports[2])))
-        # The rank says that it is alive while it waits.
-        rank_mpi._listen_where_known(SimpleNamespace(rank=2, tick=taken.close))
-    assert {variables[setting] for setting in rank_mpi.PORT_SETTINGS.values()} == {ports[2]}
+        taken.bind(("", 0))
+        assert not rank_mpi._is_free(taken.getsockname()[1])
 
 
 @pytest.mark.parametrize("setting", rank_mpi.PORT_SETTINGS.values())
