@@ -10,7 +10,7 @@ SYSTEM ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help install install-mpi bench-gloo bench-nccl bench-mpi gloo-stalls bench-ddp cs336 ab replay gate report plots compare \
-  diagnose list doctor equivalence check lint test test-all test-gpu gpu-check docs pictures coverage prove prove-quick \
+  diagnose list doctor equivalence check lint test test-all test-gpu gpu-check virtual-gpu test-virtual-gpu docs pictures coverage prove prove-quick \
   bench-self clean
 
 help:  ## Show this list
@@ -45,7 +45,8 @@ COMPILE := PYTHONDONTWRITEBYTECODE= $(PY) -c
 
 .venv/.installed-dev: requirements-dev.txt requirements-mpi.txt .venv/.installed
 	@echo "installing what the tests need into .venv (once)"
-	@$(PIP) -r requirements-dev.txt
+	@grep -v ^-r requirements-dev.txt > .venv/requirements-dev.txt  # not torch again: with SYSTEM=1 it is another one
+	@$(PIP) -r requirements-mpi.txt -r .venv/requirements-dev.txt
 	@$(COMPILE) 'import pytest, hypothesis, scipy.stats, torch._dynamo, torch.profiler'
 	@touch $@
 
@@ -71,7 +72,7 @@ bench-mpi: .venv/.installed-mpi  ## gloo against MPI, and which of them is faste
 gloo-stalls: .venv/.installed  ## Does gloo stall here, and what does SCHED_BATCH change? (within a minute; docs/studies/gloo-stalls.md)
 	@$(BENCH) ab configs/gloo-stalls.yaml --b scheduling=[batch] --each --budget 50s || test $$? -eq 3
 
-bench-ddp: .venv/.installed  ## What gradient synchronisation costs a training step, and the best buckets (4 to 5 min)
+bench-ddp: .venv/.installed  ## What gradient synchronisation costs a training step on the CPU, and the best buckets (4 to 5 min)
 	@$(BENCH) run configs/ddp-buckets.yaml $(SET)
 	@$(BENCH) run configs/ddp.yaml $(SET)
 	@$(BENCH) advise --from ddp
@@ -128,10 +129,10 @@ lint: .venv/.installed-dev  ## Check style and types; print lines and files a ro
 # server that its tests share; the one that is done first takes over tests of the other.
 PYTEST := $(PY) -m pytest tests --numprocesses 2 --dist worksteal
 
-test: .venv/.installed-dev  ## Run the tests that take seconds (4 min)
+test: .venv/.installed-dev  ## Run the tests that take seconds (about 4 min)
 	@$(PYTEST) -m "not slow"
 
-test-all: test  ## Then those that take longer: kills, joined jobs, whole trainings, every example (12 min in all)
+test-all: test  ## Then those that take longer: kills, joined jobs, whole trainings, every example (about 18 min in all)
 	@$(PYTEST) -m slow
 
 test-gpu: .venv/.installed-dev  ## Run the tests that need a GPU
@@ -139,6 +140,23 @@ test-gpu: .venv/.installed-dev  ## Run the tests that need a GPU
 
 gpu-check: .venv/.installed-dev  ## Ten minutes on a GPU: what is expected beside what is measured; results/gpu-check.md
 	@$(PY) -m tools.gpu_check
+
+# A CUDA build of torch, 5 GB, in an environment of its own; what lies below it is stood in for (proof/virtual_gpu/).
+.venv-cuda/.installed: requirements.txt proof/virtual_gpu/requirements.txt
+	@command -v g++ > /dev/null || { echo "virtual GPUs need g++ (apt install g++)" >&2; exit 2; }
+	@test $$(df --output=avail -k . | tail -1) -gt 7000000 || { echo "virtual GPUs need 7 GB of disk" >&2; exit 2; }
+	@echo "installing a CUDA build of torch into .venv-cuda (once)"
+	@$(PYTHON) -m venv .venv-cuda
+	@grep -v ^torch requirements.txt > .venv-cuda/requirements.txt
+	@.venv-cuda/bin/python -m pip install --quiet --no-compile --disable-pip-version-check \
+	  -r .venv-cuda/requirements.txt -r proof/virtual_gpu/requirements.txt
+	@touch $@
+
+virtual-gpu: .venv-cuda/.installed  ## Build virtual GPUs: torch's CUDA code runs without a GPU, times follow a rule
+	@.venv-cuda/bin/python -m proof.virtual_gpu.build .venv-cuda
+
+test-virtual-gpu: virtual-gpu .venv/.installed-dev  ## Hold what is reported on virtual GPUs against the rule
+	@$(PY) -m pytest proof/virtual_gpu -q
 
 docs: .venv/.installed-dev  ## Make the generated pages again, and mark what was proved of older code
 	@$(PY) -m tools.architecture_page

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from tabulate import tabulate
 
-from bench.analyze import gate
-from bench.analyze.gate import Group, Round, Times
-from bench.model.comparisons import GateVerdict
+from bench.gate import analyze as gate
+from bench.gate.analyze import Group, Round, Times
+from bench.gate.conclusions import GateVerdict
 
 # Scatter of the logarithm of a pair's time from round to round, as it is on clusters that are in use.
 SCATTER = 0.13

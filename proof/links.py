@@ -28,6 +28,7 @@ import ctypes
 import fcntl
 import functools
 import itertools
+import json
 import math
 import os
 import shutil
@@ -40,10 +41,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from bench.launch import launcher
-from bench.launch.ranks import Ranks
+from bench.launch.ranks import NO_LOG, Ranks
 from bench.protocol import rank_context
 
 # Where `ip netns` keeps its namespaces: files that hold them open.
@@ -317,15 +317,15 @@ class NamespacedLauncher:
     launcher: launcher.Launcher
     network: Network
 
-    def start(self, world_size: int, target: str, argument: Any) -> Ranks:
+    def start(self, world_size: int, target: str, job: object, log: Path = NO_LOG) -> Ranks:
         if world_size > len(self.network.namespaces):
             raise ValueError(f"{world_size} ranks, but {len(self.network.namespaces)} namespaces")
-        return self.launcher.start(world_size, f"{__name__}:enter", (self.network, target, argument))
+        return self.launcher.start(world_size, f"{__name__}:enter", (self.network, target, job), log)
 
 
-def enter(context: rank_context.RankContext, argument: tuple[Network, str, Any]) -> None:
+def enter(context: rank_context.RankContext, argument: bytes) -> None:
     """First thing in a rank. The threads that it starts later, gloo's too, are in the namespace with it."""
-    network, target, inner = argument
-    _move_to(network.namespaces[context.rank])
-    os.environ["GLOO_SOCKET_IFNAME"] = network.interfaces[context.rank]
-    rank_context.enter(target, context, inner)
+    network, target, job = json.loads(argument)
+    _move_to(network["namespaces"][context.rank])
+    os.environ["GLOO_SOCKET_IFNAME"] = network["interfaces"][context.rank]
+    rank_context.enter(target, context, json.dumps(job).encode())

@@ -2,6 +2,7 @@
 
 import functools
 import gc
+import json
 import time
 from collections.abc import Callable
 from typing import Any
@@ -88,9 +89,9 @@ def ratio_of(ratios: np.ndarray) -> tuple[float, float, float]:
     return float(np.exp(middle)), float(np.exp(middle - half)), float(np.exp(middle + half))
 
 
-def main(context: RankContext, task: tuple[str, int]) -> None:
+def main(context: RankContext, task: bytes) -> None:
     """A rank: sends, for each line, the means of the blocks of each kind of loop."""
-    backend, trials = task
+    backend, trials = json.loads(task)
     gc.disable()  # as a rank of the suite does while it measures
     scheduling = "batch" if backend == "gloo" and host.unsupported_batch() is None else "normal"
     with joined(context, backend, 120, scheduling=scheduling) as group:
@@ -104,7 +105,11 @@ def main(context: RankContext, task: tuple[str, int]) -> None:
             tensor = arena.take(size, torch.float32)  # the very buffer: another one lies elsewhere in the caches
             bare = functools.partial(bare_loop, BARE[backend](tensor), length, depth, group.barrier)
             timer = timing.CaseTimer(work, case, group.barrier, _nothing, group.device, group.align)
-            loops = {"reported": lambda t=timer, k=length: t.measure(k).duration_ns, "bare": bare, "bare again": bare}
+            loops = {
+                "reported": lambda t=timer, k=length: t.measure(k)["duration_ns"],
+                "bare": bare,
+                "bare again": bare,
+            }
             mine: dict[str, list[list[int]]] = {name: [] for name in loops}
             for turn in range(trials * turns + WARMUP):
                 for name in rng.permutation(list(loops)):
@@ -112,7 +117,7 @@ def main(context: RankContext, task: tuple[str, int]) -> None:
                     if turn >= WARMUP:
                         mine[name].append(durations)
                     tensor.zero_()  # a bare loop does not refill, and sums grow
-            everyone = group.gather(mine, dict[str, list[list[int]]])
+            everyone = group.gather(mine)
             if group.rank == 0:
                 slowest = {name: np.max([one[name] for one in everyone], axis=0) for name in loops}
                 means = {name: times.reshape(trials, -1).mean(axis=1).tolist() for name, times in slowest.items()}

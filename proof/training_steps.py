@@ -15,12 +15,12 @@ from bench.analyze.analysis import analyze
 from bench.analyze.summaries import headlines
 from bench.model.records import Case
 from bench.training.analyze import runs
-from bench.training.analyze.runs import stretch_of
 from bench.training.analyze.steps import by_launch, estimate, rounds_of, scenarios_of
 from bench.training.conclusions import training_of
 from bench.training.model import Scenario, Strategy
-from bench.training.planning import buckets, planner
+from bench.training.planning import buckets
 from bench.training.planning import link_model as known_links
+from bench.training.planning.advisor import advise
 from bench.training.planning.buckets import ReadyTimes
 from bench.training.planning.steps import shape_of
 from bench.training.rank import models
@@ -186,14 +186,16 @@ def buckets_on_a_link(rig: Rig, trials: int) -> list[Line]:
         starter = NamespacedLauncher(rig.launcher, network)
         cost = known_links.measured(headlines(rig.measure(CURVE, starter)), "proof", "float32").cost
         plans = {f"cap {cap >> 20} MiB": buckets.uniform(profile, cap) for cap in CAPS}
-        plans |= {"torch's default": buckets.torch_default(profile), "best": planner.optimal(profile, cost)}
+        plans |= {
+            "torch's default": buckets.torch_default(profile),
+            "best cap": buckets.uniform(profile, advise(profile, cost).cap_bytes),
+        }
         asked = {"all in one": (Strategy("flat"), (len(profile.nbytes),))}
         for name, ends in plans.items():
             asked[name] = (Strategy("plan", buckets=buckets.bucket_bytes(profile, ends)), ends)
         run = rig.measure(_steps(trials, (strategy for strategy, _ in asked.values())), starter)
     (comparison,) = training_of(analyze(run)).scenarios
-    stretch = stretch_of(run, comparison.scenario, profile)
-    found = runs.verified(asked, profile, cost, comparison.results, stretch)
+    found = runs.verified(asked, profile, cost, comparison)
     off = [plan.tail_s / plan.predicted_s - 1 for plan in found]
     apart = [pair for pair in combinations(found, 2) if _ratio(*(plan.predicted_s for plan in pair)) > APART]
     alike = sum((a.predicted_s < b.predicted_s) == (a.tail_s < b.tail_s) for a, b in apart)

@@ -1,22 +1,22 @@
 """A rank whose monotonic clock is another one: a time namespace of its own, as on another host."""
 
 import ctypes
+import json
 import os
 from pathlib import Path
-from typing import Any
 
 from bench.protocol import rank_context
 
 CLONE_NEWTIME = 0x80
 
 
-def enter(context: rank_context.RankContext, argument: tuple[int, str, Any]) -> None:
+def enter(context: rank_context.RankContext, argument: bytes) -> None:
     """Every rank but the first is `ahead_s` ahead. Before any thread exists, or the kernel refuses."""
-    ahead_s, target, inner = argument
+    ahead_s, target, job = json.loads(argument)
     if context.rank:
         unsupported = move_clock(ahead_s)
         assert unsupported is None, unsupported
-    rank_context.enter(target, context, inner)
+    rank_context.enter(target, context, json.dumps(job).encode())
 
 
 def move_clock(ahead_s: int) -> str | None:

@@ -24,7 +24,7 @@ import psutil
 import pytest
 
 import run_bench
-from bench.launch.launcher import Launcher, fork_servers
+from bench.launch.launcher import Launcher
 from bench.machine import network
 from bench.model.records import Case, Launch, Plan, Run, Samples, Sampling, Settings, Timings, Usage
 from bench.store import folders
@@ -108,6 +108,16 @@ def called_here(
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             code = run_bench.main()
     return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
+
+
+def fork_servers() -> list[psutil.Process]:
+    """The fork servers of this process: one, or none."""
+    servers = []
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+            if "multiprocessing.forkserver" in " ".join(child.cmdline()):
+                servers.append(child)
+    return servers
 
 
 def ranks_left(seconds: float = 30.0) -> list[psutil.Process]:

@@ -52,11 +52,6 @@ HEADER = [
     "#       size         count      type   redop    root" + 2 * "     time   algbw   busbw #wrong",
     "#        (B)    (elements)                          " + 2 * "     (us)  (GB/s)  (GB/s)       ",
 ]
-OLD_HEADER = [
-    "#                                                     out-of-place                       in-place",
-    "#       size         count    type   redop     time   algbw   busbw  error     time   algbw   busbw  error",
-    "#        (B)    (elements)                     (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)",
-]
 FOOT = ["# Out of bounds values : 0 OK", "# Avg bus bandwidth    : 1.2345", "#"]
 
 
@@ -84,17 +79,6 @@ def nccl(test: str = "all_reduce", ranks: int = 4, named: bool = True, **rows) -
         *FOOT,
     ]
     return "\n".join([*lines, *(end if named else [])]) + "\n"
-
-
-def nccl_old(ranks: int = 4, error: str = "1e-07", bounds: str = "0 OK", sizes=SIZES) -> str:
-    """nccl-tests before 2.10, which is refused: the largest deviation, no root."""
-    rows = [
-        f"{size:12d}  {size // 4:12d}  {'float':>6}  {'sum':>6}{half('all_reduce', size, ranks, 'out', error)}"
-        f"{half('all_reduce', size, ranks, 'in', error)}"
-        for size in sizes
-    ]
-    foot = [f"# Out of bounds values : {bounds}", "# Avg bus bandwidth    : 3.21", "#"]
-    return "\n".join(["$ ./build/all_reduce_perf -b 8 -g 4", *preamble("all_reduce", ranks), *OLD_HEADER, *rows, *foot])
 
 
 def nccl_json(ranks: int = 2, **changes) -> str:

@@ -65,7 +65,7 @@ class SimulatedDevice:
 
     # ── what happens on it ───────────────────────────────────────────────────────────────────────
     def enqueue(self, runs_ns, dispatch_ns=ENQUEUE_NS, not_before_ns=0):
-        """Work of so many ns, which the host needs `dispatch_ns` to enqueue. not_before_ns: when others are there."""
+        """Work of this many ns, which the host needs `dispatch_ns` to enqueue. not_before_ns: when others are there."""
         if self.capturing is not None:
             self.capturing.append(runs_ns)
             return

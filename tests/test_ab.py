@@ -45,11 +45,6 @@ def paired(log_ratios, name: str = "c", noise: float = 0.0, seed: int = 1) -> Pa
 
 
 # ── which cases form a pair ──────────────────────────────────────────────────────────────────────
-def test_equal_cases_are_partners_and_others_are_left_out():
-    a = [timed(size_bytes=size) for size in (1024, 2048)]
-    b = [timed(size_bytes=size) for size in (2048, 4096)]
-    cases, only_a, only_b = pairs.matched(a, b)
-    assert ([(case.a, case.b) for case in cases], only_a, only_b) == ([(a[1], b[0])], [a[0]], [b[1]])
 
 
 def test_a_field_in_which_the_sides_differ_is_left_out_of_the_match():
@@ -59,7 +54,7 @@ def test_a_field_in_which_the_sides_differ_is_left_out_of_the_match():
 
 
 def test_a_field_differs_among_the_operations_that_have_it():
-    """Calls of a ladder have no batch: they are no reason why steps of another batch could not be partners."""
+    """Barriers have no batch: they are no reason why steps of another batch could not be partners."""
     step, barrier = {"op": "training_step", "strategy": "flat", "size_bytes": 0}, {"op": "barrier", "size_bytes": 0}
     a, b = ([timed(size_bytes=size), timed(**barrier), timed(**step, batch=size // 512)] for size in (1024, 2048))
     cases, only_a, only_b = pairs.matched(a, b)
@@ -94,22 +89,17 @@ def test_what_both_sides_share_cancels_out():
     assert found.verdict == SLOWER and found.ratio.value == pytest.approx(1.1, rel=0.02)
 
 
-def test_no_verdict_before_the_first_look():
-    found = at_the_end(paired([0.5, 0.5001, 0.4999, 0.5, 0.5]))
-    assert found.verdict == INCONCLUSIVE and "fewer than 6 pairs" in found.reason
-
-
 @pytest.mark.slow
 def test_many_looks_at_nothing_find_hardly_ever_something():
     dice = np.random.default_rng(3)
     counts = [n for n in pairs.LOOKS if n <= 48]
     looks = [[(n, n / 48) for n in counts[: made + 1]] for made in range(len(counts))]
     wrong = early = 0
-    for _ in range(200):
+    for _ in range(100):
         cases = [paired(sigma * dice.normal(size=48), str(sigma)) for sigma in (0.05, 0.1, 0.3)]
         wrong += any({SLOWER, FASTER} & set(pairs.look(cases, each, 0.02).verdicts) for each in looks)
         early += any({SLOWER, FASTER} & set(pairs.look(cases, [(n, 1.0)], 0.02).verdicts) for n in counts)
-    assert wrong <= 13 < early  # 3 % are meant; all of the rate at each look gives about 15 %
+    assert wrong <= 6 < early  # 3 % are meant; all of the rate at each look gives about 15 %
 
 
 def test_a_look_at_the_same_pairs_when_the_budget_has_ended_may_spend_the_rest():
@@ -209,12 +199,6 @@ def test_looks_are_kept_and_the_end_of_the_budget_is_the_last_one(monkeypatch, f
     assert kept == [[6, 0.4138], [8, 0.5517], [12, 0.8276], [14, 1.0]] == [list(look) for look in fake.state.looks]
 
 
-def test_a_look_at_the_end_takes_the_place_of_an_earlier_one_at_the_same_pairs(monkeypatch, folder):
-    fake = FakePairs(monkeypatch, folder, OPEN)
-    fake.until_decided(125.0)
-    assert fake.state.looks == [(6, 0.48), (8, 0.64), (12, 1.0)]
-
-
 def test_a_run_that_is_resumed_goes_on_with_its_looks(monkeypatch, folder):
     """It looks at nothing again: a second look at the same pairs would be a second chance."""
     fake = FakePairs(monkeypatch, folder, OPEN, complete=9)
@@ -244,16 +228,6 @@ def test_a_case_that_failed_on_side_b_only_is_broken():
     assert [change.case for change in result.changes] == [other] and result.pairs == 6
     turned = pairs.compare_sides(side(True), side(False), ("A", "B"), KEY, 0.05, "", [(6, 1.0)])
     assert turned.only_after == result.broken and not turned.broken
-
-
-def test_a_case_with_one_pair_has_no_verdict_and_is_named():
-    few = dataclasses.replace(CASE, size_bytes=2048)
-    times = [
-        samples(case, n, [[10**6 + n] * 2] * 9) for case, most in ((CASE, 6), (few, 1)) for n in range(1, most + 1)
-    ]
-    result = pairs.compare_sides(*[invented_run(times)] * 2, ("A", "B"), KEY, 0.05, "", [(6, 1.0)])
-    assert [change.case for change in result.changes] == [CASE]
-    assert any(warning.startswith("no verdict without two pairs") and few.key in warning for warning in result.warnings)
 
 
 # ── the exit code ────────────────────────────────────────────────────────────────────────────────
@@ -293,9 +267,9 @@ def kept(place, log_ratios, fail_on=None) -> str:
 )
 def test_the_exit_code_says_whether_anything_was_decided(warm, log_ratios, fail_on, code, verdict):
     name = kept(warm.folder, log_ratios, fail_on)
-    done = warm("run", "--resume", name, "--no-plots")
+    done = warm("resume", name, "--no-plots")
     assert (done.returncode, verdict_of(done)) == (code, verdict), done.stdout + done.stderr
-    quiet = warm("run", "--resume", name, "--no-plots", "--quiet")
+    quiet = warm("resume", name, "--no-plots", "--quiet")
     assert (quiet.returncode, quiet.stdout) == (code, done.stdout.partition("\n")[0] + "\n")
 
 
@@ -335,14 +309,14 @@ def test_two_sizes_are_told_apart_and_the_sides_are_runs(warm):
 
 @pytest.mark.slow
 def test_a_budget_ends_it_and_resume_adds_nothing(warm):
-    done = warm("ab", warm.config(), "--budget", "12s", "--min-change", "0.1%", "--no-plots")
+    done = warm("ab", warm.config(), "--budget", "20s", "--min-change", "0.1%", "--no-plots")
     assert_ended(done)
     (path,) = warm.runs()
     lines = (path / "samples.jsonl").read_bytes()
     asked = folders.read_manifest(path)["ab"]
     assert asked["ended"] and asked["looks"][0][0] == pairs.FEWEST_PAIRS
     assert f"{asked['looks'][-1][0]} pairs" in done.stdout
-    assert warm("run", "--resume", path.name, "--no-plots").returncode == done.returncode
+    assert warm("resume", path.name, "--no-plots").returncode == done.returncode
     assert (path / "samples.jsonl").read_bytes() == lines
 
 
@@ -356,14 +330,14 @@ def test_ctrl_c_keeps_what_was_measured_and_resume_goes_on(cli, warm):
         time.sleep(0.05)
     os.killpg(process.pid, signal.SIGINT)
     _, err = process.communicate(timeout=180)
-    assert process.returncode == 130 and "run --resume" in err and "Traceback" not in err
+    assert process.returncode == 130 and "collbench resume" in err and "Traceback" not in err
     assert_nothing_left(cli)
     (path,) = cli.runs()
     kept = (path / "samples.jsonl").read_bytes()
     manifest = folders.read_manifest(path)
     assert 0 < manifest["ab"]["spent_s"] < 60
     folders.update_manifest(path, ab={**manifest["ab"], "budget_s": manifest["ab"]["spent_s"] + 2})
-    assert_ended(warm("run", "--resume", path.name, "--no-plots"))
+    assert_ended(warm("resume", path.name, "--no-plots"))
     again = (path / "samples.jsonl").read_bytes()
     assert again.startswith(kept) and len(again) > len(kept)
 
@@ -419,11 +393,6 @@ def test_what_makes_no_sense_is_one_line_before_anything_is_measured(warm, optio
     assert words in done.stderr and not warm.runs()
 
 
-def test_a_missing_file_is_one_line(warm):
-    done = warm("ab", warm.config(), "absent.yaml")
-    assert (done.returncode, done.stderr) == (2, "error: absent.yaml: No such file or directory\n")
-
-
 @pytest.mark.slow
 def test_training_has_sides_too(warm, monkeypatch):
     monkeypatch.setattr(pairs, "LOOKS", (2,))  # two pairs suffice for a table
@@ -433,4 +402,4 @@ def test_training_has_sides_too(warm, monkeypatch):
     )
     done = warm("ab", warm.config(text), "--b", "training.batch=2", "--budget", "250s", "--no-plots", timeout=300)
     assert_ended(done)
-    assert "flat" in done.stdout and "nano" in done.stdout and "batch 4 → batch 2" in done.stdout
+    assert "flat" in done.stdout and "nano" in done.stdout and "batch 4 a rank → batch 2 a rank" in done.stdout

@@ -92,7 +92,7 @@ def test_a_real_run_keeps_to_its_budget_and_resumes_with_what_is_left(warm):
     assert first == [1, 1]  # all once, before any twice
     assert sum(s.usage.wall_s for s in run.samples) < 3 * 5  # what costs more than is left is not begun
     assert "missing" not in done.stdout
-    assert warm("run", "--resume", "tiny", "--no-plots").returncode == 0
+    assert warm("resume", "tiny", "--no-plots").returncode == 0
 
 
 def test_a_budget_shortens_each_case_but_never_below_the_fewest_iterations(warm):
@@ -127,7 +127,7 @@ class Silent:
 class NoRanks:
     """A launcher that starts none, so that each case is recorded as failed."""
 
-    def start(self, world_size, function, job):
+    def start(self, world_size, function, job, log):
         raise MpirunError("no mpirun here")
 
 

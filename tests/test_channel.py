@@ -10,7 +10,6 @@ import socket
 import threading
 import time
 from multiprocessing import AuthenticationError
-from multiprocessing.connection import Connection, deliver_challenge
 from multiprocessing.reduction import ForkingPickler
 
 import pytest
@@ -59,70 +58,32 @@ def test_another_key_is_refused_on_both_ends(listener):
     assert all(isinstance(end, AuthenticationError) for end in joined(listener, other=b"x" * 32))
 
 
-def test_a_silent_stranger_is_not_waited_for(listener, monkeypatch):
-    monkeypatch.setattr(channel, "PROOF_S", 1)
-    began = time.monotonic()
-    with socket.create_connection(listener.getsockname()), pytest.raises(AuthenticationError):
-        channel.answer(listener.accept()[0], KEY)
-    with pytest.raises(AuthenticationError):  # nobody accepts here: the kernel does
-        channel.connect("127.0.0.1", listener.getsockname()[1], KEY, 5)
-    assert time.monotonic() - began < 10
-
-
-def drip(raw, data, stop):
-    """Send a byte now and then, until the other end has had enough."""
-    with contextlib.suppress(OSError):
-        for number in range(len(data)):
-            raw.sendall(data[number : number + 1])
-            if stop.wait(0.3):
-                return
-
-
 def test_a_stranger_who_sends_a_byte_now_and_then_is_not_waited_for(listener, monkeypatch):
     """Each byte comes in time; all of them together would take an hour."""
     monkeypatch.setattr(channel, "PROOF_S", 1)
-    stop, endless = threading.Event(), b"x" * 10_000
+    stop, began = threading.Event(), time.monotonic()
     with socket.create_connection(listener.getsockname()) as stranger:
-        thread = threading.Thread(target=drip, args=(stranger, endless, stop))
+
+        def drip():
+            with contextlib.suppress(OSError):  # until the other end has had enough
+                while not stop.wait(0.3):
+                    stranger.sendall(b"x")
+
+        thread = threading.Thread(target=drip)
         thread.start()
         with pytest.raises(AuthenticationError):
             channel.answer(listener.accept()[0], KEY)
         stop.set()
         thread.join()
-    stop.clear()
-
-    def slow_listener():
-        caller, _ = listener.accept()
-        with caller:
-            drip(caller, channel.GREETING + endless, stop)
-
-    thread = threading.Thread(target=slow_listener)
-    thread.start()
-    with pytest.raises(AuthenticationError):
-        channel.connect("127.0.0.1", listener.getsockname()[1], KEY, 5)
-    stop.set()
-    thread.join()
+    assert time.monotonic() - began < 10  # a nonce and a proof at this pace take twice as long
 
 
-@pytest.mark.parametrize("length", [0, 1, channel.NONCE_BYTES - 1, channel.NONCE_BYTES + 1])
+@pytest.mark.parametrize("length", [0, channel.NONCE_BYTES - 1, channel.NONCE_BYTES + 1])
 def test_a_nonce_of_another_length_proves_nothing(listener, monkeypatch, length):
     """Not even for an end that knows the key: with a nonce of no bytes, one proof would do for ever."""
     monkeypatch.setattr(channel, "PROOF_S", 1)
     nonce, own = b"n" * length, b"o" * channel.NONCE_BYTES
     place = channel._text_of(listener.getsockname())
-
-    def short_listener():
-        caller, _ = listener.accept()
-        with caller, contextlib.suppress(OSError):
-            caller.sendall(channel.GREETING + nonce)
-            theirs = caller.recv(1000)[: channel.NONCE_BYTES]
-            caller.sendall(channel._proof(KEY, b"coordinator", nonce + theirs + place))
-
-    thread = threading.Thread(target=short_listener)
-    thread.start()
-    with pytest.raises(AuthenticationError):
-        channel.connect("127.0.0.1", listener.getsockname()[1], KEY, 5)
-    thread.join()
 
     def short_caller():
         with socket.create_connection(listener.getsockname()) as raw, contextlib.suppress(OSError):
@@ -248,18 +209,6 @@ def test_a_message_that_is_sent_again_is_refused(listener):
         here._raw.send_bytes(frame)
         with pytest.raises(OSError, match="changed on its way"):
             messages.receive(there)
-
-
-def test_something_else_that_listens_is_named(listener):
-    def other():
-        with Connection(listener.accept()[0].detach()) as line, contextlib.suppress(EOFError, OSError):
-            deliver_challenge(line, KEY)
-
-    coordinator = threading.Thread(target=other)
-    coordinator.start()
-    with pytest.raises(AuthenticationError, match="something else listens"):
-        channel.connect("127.0.0.1", listener.getsockname()[1], KEY, 5)
-    coordinator.join()
 
 
 def test_a_connection_goes_on_where_it_was_after_it_was_handed_on(listener):

@@ -47,8 +47,8 @@ def test_usage_errors_exit_with_2(warm):
     assert warm("nonsense").returncode == 2
     assert warm("plan").returncode == 2
     assert warm("list", "everything").returncode == 2
-    one_line(warm("run"), 2, "--resume")
-    one_line(warm("run", "a.yaml", "--resume", "x"), 2, "not both")
+    one_line(warm("run"), 2, "CONFIG")
+    one_line(warm("resume", "x"), 2, "no such run")
     one_line(warm("run", "no.yaml"), 2, "no.yaml")
     one_line(warm("run", warm.config(), "--set", "a=1"), 2, "--set a=1: a: unknown key")
     one_line(warm("run", warm.config(), "--set", "launches=0"), 2, "--set launches=0: launches")
@@ -110,7 +110,7 @@ def test_a_run_ends_with_table_report_and_plots(warm):
     assert "data:image/svg+xml" in (run.path / "report.html").read_text()
     assert run.name in warm("list").stdout and "GB/s" in warm("list").stdout
     folders.update_manifest(run.path, status="interrupted")  # Ctrl-C while the report was written
-    again = warm("run", "--resume", run.name, "--no-plots")
+    again = warm("resume", run.name, "--no-plots")
     assert again.returncode == 0 and len(warm.only_run().samples) == 2
     assert folders.read_manifest(run.path)["status"] == "complete"
 
@@ -127,12 +127,11 @@ def test_a_run_goes_into_the_folder_that_is_asked_for(warm):
     (folder / "report.md").unlink()
     assert warm("report", "here/mine").returncode == 0 and (folder / "report.md").is_file()
     one_line(warm("run", config, "--output", "here/mine"), 2, "here/mine", "not empty")
-    one_line(warm("run", "--resume", "here/mine", "--output", "other"), 2, "--output")
     samples = folder / folders.SAMPLES
     first, _ = samples.read_bytes().splitlines(keepends=True)
     samples.write_bytes(first)
     assert warm("report", "here/mine").stdout.rpartition("\n\n")[2].startswith("INCOMPLETE: 1 of 2")
-    done = warm("run", "--resume", "here/mine", "--quiet", "--no-plots")
+    done = warm("resume", "here/mine", "--quiet", "--no-plots")
     assert done.returncode == 0 and done.stdout.count("\n") == 1 and "INCOMPLETE" not in done.stdout
     assert len(folders.read(folder).samples) == 2
     # A copy is not where --output put it.
@@ -146,7 +145,7 @@ def test_report_and_plots_rebuild_everything_from_the_samples(example):
     shutil.copytree(example.folder / "example" / "before", folder)
     for name in ("report.md", "report.html", "summary.csv"):
         (folder / name).unlink(missing_ok=True)
-    assert example("report", "before").returncode == 0
+    assert example("report", "before", "--no-plots").returncode == 0
     assert all((folder / name).is_file() for name in ("report.md", "report.html", "summary.csv"))
     for form, start in (("csv", "key,"), ("json", "{"), ("markdown", "# gloo"), ("nccl-tests", "# CollBench")):
         assert example("report", "example/before", "--format", form).stdout.startswith(start)
@@ -163,13 +162,12 @@ def test_two_runs_are_compared(example):
         assert example("compare", "example/before", "example/after", "--format", form).stdout.startswith(start)
 
 
-def test_quiet_is_the_verdict_in_one_line(example):
+def test_the_verdict_can_be_had_in_one_line(example):
     runs = ("example/before", "example/after")
-    whole, done = example("compare", *runs), example("compare", *runs, "--quiet")
+    whole, done = example("compare", *runs), example("compare", *runs, "--format", "line")
     line = whole.stdout.partition("\n")[0]
     assert (done.returncode, done.stdout, done.stderr) == (whole.returncode, f"{line}\n", "")
-    one_line(example("compare", *runs, "--quiet", "--format", "csv"), 2, "--quiet", "--format")
-    assert example("compare", *runs, "example/before", "--quiet").returncode == 2  # named twice
+    assert example("compare", *runs, "example/before", "--format", "line").returncode == 2  # named twice
 
 
 def slowed(example, name: str = "slow", factor: float = 2.0, started: str | None = None) -> str:
@@ -213,6 +211,8 @@ def test_several_runs_make_a_trend(example):
     assert "changed level over 7 runs" in done.stdout.splitlines()[0]
     assert done.stdout.index("day0") < done.stdout.index("day4")
     assert list((example.folder / "plots").glob("*-to-day4/trend.png"))
+    for form, start in (("csv", "key,"), ("json", "{")):
+        assert example("compare", *later, "--format", form).stdout.startswith(start)
     one_line(example("compare", *later, "--format", "junit"), 2, "trend")
     one_line(example("compare", *later, "--noise-floor", "5%"), 2, "--noise-floor", "two runs")
     one_line(example("compare", *later, later[0]), 2, "named twice: day0")
@@ -236,8 +236,12 @@ def test_a_run_is_held_against_a_table(example):
         assert done.returncode == 1 and done.stdout.startswith(start)
     one_line(example("compare", "example/before", "--against", table(line % ("3KiB", "1 MB/s"))), 3, "nothing of what")
     one_line(example("compare", "example/before", "--against", table(line % ("3KiB", "1M"))), 2, "expect[0].busbw")
-    one_line(example("compare", "example/before", "example/after", "--against", reached), 2, "one run, but 2")
-    one_line(example("compare", "example/before", "--against", reached, "--across", "backend"), 2, "--across")
+    networks = table(line % ("16MiB", "1 MB/s, fabric: slow net"), line % ("16MiB", "500 GB/s, fabric: fast net"))
+    assert example("compare", "example/before", "--against", f"{networks}:slow").returncode == 0
+    assert example("compare", "example/before", "--against", f"{networks}:fast").returncode == 1
+    one_line(example("compare", "example/before", "--against", f"{networks}:other"), 2, "slow net", "fast net")
+    one_line(example("compare", "example/before", "example/after", "--against", networks), 2, "one run, but 2")
+    one_line(example("compare", "example/before", "--against", networks, "--across", "backend"), 2, "--across")
 
 
 def test_a_table_that_is_neither_met_nor_missed_gives_3_unless_asked_otherwise(example):
@@ -298,10 +302,10 @@ def test_runs_are_listed_and_reported_beside_damaged_ones(example):
     assert done.returncode == 0 and "20260101T000000Z-good" in done.stdout
     assert done.stdout.count("damaged: results/") == 2 and "Z-bad/manifest.json:1:2: damaged" in done.stdout
     assert "Z-nothing: not a run folder" in done.stdout
-    done = example("report", "empty")
+    done = example("report", "empty", "--no-plots")
     assert done.returncode == 0 and "Nothing was measured" in done.stdout
     assert example("diagnose", "empty").returncode == 0
-    assert example("report", "good").returncode == 0
+    assert example("report", "good", "--no-plots").returncode == 0
 
 
 def test_runs_that_are_not_ours_are_not_written_to(example):
@@ -325,30 +329,6 @@ def test_a_reader_that_leaves_early_is_no_error(example):
 def test_the_doctor_says_what_can_be_measured(warm):
     done = warm("doctor")
     assert done.returncode == 0, done.stdout
-    for word in (
-        "torch",
-        "gloo",
-        "nccl",
-        "mpi",
-        "cores",
-        "memory",
-        "governor",
-        "load",
-        "shared memory",
-        "open files",
-        "trial",
-    ):
+    for word in ("torch", "gloo", "nccl", "mpi", "cores", "memory", "load", "shared memory", "open files"):
         assert word in done.stdout
     assert "summed 4 KiB correctly" in done.stdout
-
-
-def test_two_sides_of_one_run_are_laid_side_by_side(example):
-    done = example("compare", "example/before", "--across", "world_size=2,4", "--format", "markdown")
-    assert done.returncode == 0, done.stderr  # four ranks are slower than two, which is no fault
-    assert done.stdout.startswith("SLOWER")
-    assert "before: 2 → " in done.stdout and "2 ranks → 4 ranks" in done.stdout
-    one_line(
-        example("compare", "example/before", "--across", "world_size"), 2, "say which two: --across world_size=ONE"
-    )
-    one_line(example("compare", "example/before", "--across", "world_size=2,8"), 3, "case of 8; it has 2, 4")
-    one_line(example("compare"), 2, "compare what? Name BEFORE and AFTER")

@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from bench.analyze.analysis import diagnose
 from bench.analyze.sessions import Clocks
 from bench.analyze.summaries import summarize
 from bench.launch.launcher import Launcher
+from bench.launch.ranks import NO_LOG
 from bench.model.records import Case
 from clock_ranks import move_clock
 from conftest import invented_run, samples
@@ -35,8 +37,8 @@ class Elsewhere:
 
     launcher: Launcher
 
-    def start(self, world_size: int, target: str, argument: Any) -> Any:
-        return self.launcher.start(world_size, "clock_ranks:enter", (AHEAD_S, target, argument))
+    def start(self, world_size: int, target: str, job: Any, log: Path = NO_LOG) -> Any:
+        return self.launcher.start(world_size, "clock_ranks:enter", (AHEAD_S, target, job), log)
 
 
 @pytest.fixture(scope="module")

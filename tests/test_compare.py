@@ -65,6 +65,7 @@ def wrong(found):
 
 
 # ── over many repetitions ────────────────────────────────────────────────────────────────────────
+@pytest.mark.slow
 def test_without_a_change_hardly_any_of_100_runs_of_60_cases_says_one():
     before, after = simulated(np.random.default_rng(1), 100, 60, 5, 0.1)
     false_alarms = wrong(decided(before, after))
@@ -113,13 +114,6 @@ def test_what_is_the_same_is_called_so_with_enough_launches():
     assert (decided(before, after) == SAME).mean() >= 0.8
 
 
-def test_a_small_change_that_is_known_well_is_the_same():
-    """It matters less than the user said, however surely it is there."""
-    base = np.exp(np.random.default_rng(6).normal(0, 0.002, 8))
-    assert of(base, base * 1.02).verdict == SAME
-    assert of(base, base * 1.02, min_change=0.01).verdict == SLOWER
-
-
 def on_occasions(seed: int, scatter: float):
     """200 pairs of unchanged runs of 6 cases and 10 launches, each on an occasion of its own."""
     dice = np.random.default_rng(seed)
@@ -127,6 +121,7 @@ def on_occasions(seed: int, scatter: float):
     return [side * np.exp(scatter * dice.normal(size=(200, 6, 1))) for side in sides]
 
 
+@pytest.mark.slow
 def test_occasions_that_differ_as_launches_do_are_no_change_and_a_large_one_is_found():
     before, after = on_occasions(13, 0.1)
     assert wrong(decided(before, after)) <= 0.05
@@ -183,15 +178,6 @@ def test_of_two_modes_means_are_compared_and_where_it_changed_is_said():
     (change,) = compare(*runs(), [old], [new]).changes
     assert change.verdict == SLOWER and change.ratio.value == pytest.approx(1.5, rel=0.01)
     assert "40 % → 70 %" in change.where
-
-
-def test_the_verdict_speaks_of_its_occasions():
-    one = [summary(CASE, [1, 1.01, 1.02, 1])]
-    other = dataclasses.replace(runs()[1], path=ELSEWHERE)
-    said = compare(runs()[0], other, one, one).warnings
-    assert any("two occasions" in text for text in said)
-    said = compare(runs()[0], other, one, one, by_occasion={CASE.key: (0.1, 7.0)}).warnings
-    assert any("noise ledger shows" in text for text in said)
 
 
 # ── one launch on a side ─────────────────────────────────────────────────────────────────────────
@@ -312,23 +298,6 @@ def test_any_option_can_be_the_axis(field, a, b, name):
     assert name in change.name and change.ratio.value == pytest.approx(2)
     with pytest.raises(ConfigError, match=f"both {a} and "):
         compare(*runs(), both, both, across=field)
-
-
-def test_of_calls_back_to_back_the_depth_is_a_part_of_the_metric():
-    deep = dataclasses.replace(CASE, metric="pipelined", depth=20)
-    (change,) = compare(*runs(), [summary(CASE, [2, 2])], [summary(deep, [1, 1])], across="metric").changes
-    assert change.ratio.value == pytest.approx(0.5)
-
-
-def test_within_a_run_the_other_side_says_why_it_lacks_a_case():
-    cases = [dataclasses.replace(CASE, backend=backend, size_bytes=size) for backend, size in (
-        ("gloo", 4), ("nccl", 4), ("gloo", 8), ("gloo", 16))]  # fmt: skip
-    measured = [samples(case, launch, [[10**5] * 2] * 9) for case in cases for launch in (1, 2)]
-    run = invented_run(measured, skips=[Skip(dataclasses.replace(cases[3], backend="nccl"), "needs a GPU")])
-    result = compare_runs(run, run, across="backend=gloo,nccl")
-    assert [(case.case, case.reason) for case in result.only_before] == [
-        (cases[2], "not asked for"), (cases[3], "needs a GPU")
-    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

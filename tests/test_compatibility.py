@@ -9,7 +9,7 @@ from bench.analyze import warnings
 from bench.analyze.sessions import differences, facts_of
 from bench.launch import compatibility
 from bench.launch.job import JobRank
-from bench.model.errors import ConfigError, JobError
+from bench.model.errors import JobError
 from bench.model.records import Case
 from conftest import invented_run, samples
 
@@ -65,14 +65,6 @@ def test_who_does_not_fit_is_named(handshakes, change, words):
     handshakes[3] |= change
     with pytest.raises(JobError, match=re.escape(words)):
         compatibility.check(handshakes)
-
-
-def test_what_cannot_be_read_is_part_of_the_hello():
-    def asked():
-        raise ConfigError("c.yaml: No such file")
-
-    handshake = compatibility.handshake(JobRank("srun", 1, 2, 0, "127.0.0.1", (1,), "x", True), asked)
-    assert handshake["problem"] == "c.yaml: No such file"
 
 
 def test_two_ranks_on_one_gpu_are_refused_unless_they_may(handshakes):

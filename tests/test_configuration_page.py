@@ -13,18 +13,6 @@ SECTIONS = [model for group in (page.OF_CONFIGURATIONS, page.OF_TABLES) for _, m
 KEYS = [(model, key) for model in (*SECTIONS, expected.Options) for key in fields_of(model)]
 
 
-def test_the_page_has_every_section_of_the_models():
-    every = {one for model in (models.Config, expected.Expectations) for one in _within(model)}
-    assert every == {*SECTIONS, expected.Options}
-
-
-def _within(model):
-    yield model
-    for field in fields_of(model).values():
-        for section in page.sections_of(field):
-            yield from _within(section)
-
-
 def test_each_key_is_explained_with_valid_examples():
     for model, key in KEYS:
         field = fields_of(model)[key]

@@ -83,13 +83,6 @@ def test_an_operation_without_a_reduce_op_is_a_part_for_every_reduce_op():
     assert texts([left, broadcast, timed("reduce", 32, 1e-3)]) == []
 
 
-def test_pairs_lone_ranks_and_failures_are_left_out():
-    assert texts([timed("pairwise", 32, 1e-3), timed("pairwise", 64, 9e-3)]) == []
-    assert texts([timed("all_reduce", s, t, world_size=1) for s, t in ((32, 1e-3), (64, 9e-3))]) == []
-    failed = Summary(Case("all_reduce", "gloo", 4, "float32", 32), 0, 0, None)
-    assert texts([failed, timed("all_reduce", 64, 9e-3)]) == []
-
-
 def test_a_series_is_named_once_a_rule_with_its_worst_size():
     base = [timed("all_reduce", 32, 1e-3), timed("all_reduce", 64, 3e-3), timed("all_reduce", 128, 20e-3)]
     (finding,) = consistency.findings(base)

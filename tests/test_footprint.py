@@ -4,19 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from bench.config.models import parse
-from bench.model.records import Case, Machine, Settings
+from bench.model.records import Case, Settings
 from bench.planning import footprint
-from bench.planning import plan as planning
-from bench.report import listings
-from bench.report.markdown import written
 from bench.stats import intervals
 from conftest import SAMPLING
 from test_sampling import FakeRanks, noisy, sample, settings
 
 CASE = Case("all_reduce", "gloo", 2, "float32", 4096)
 TRAINING = Case("training_step", "gloo", 2, "float32", 0, metric="pipelined", depth=4, strategy="flat", model="tiny")
-CONFIG = b"backends: [gloo]\nworld_sizes: [2]\noperations: [all_reduce]\nsizes: [4KiB]\n"
 
 
 @pytest.mark.parametrize("n", [2, 64, 131, 132, 1024, 65536])
@@ -68,15 +63,3 @@ def test_training_steps_are_one_batch_and_leave_the_times_of_their_parts():
     assert footprint.arena_bytes(steps, 2**26) == 0
     # Start, duration, seven parts and four tails, in place of a start and a duration.
     assert footprint.most_iterations(TRAINING) == footprint.most_iterations(CASE) * 2 // (2 + 7 + 4)
-
-
-def test_the_plan_says_so_where_it_matters():
-    machine = Machine("h", 2, 2**50, 32 * 2**20, 0, {})
-
-    def listed(*sets: str) -> str:
-        return written(listings.plan(planning.expand(parse(CONFIG, "c", sets), machine, 1), machine))
-
-    assert "iterations are kept" not in listed()
-    assert "at 1024 ranks at most 256 iterations are kept" in listed("world_sizes=[2, 1024]")
-    assert "are kept" not in listed("world_sizes=[1024]", "sampling.iterations=256")
-    assert "at most 256" in listed("world_sizes=[1024]", "sampling.iterations=257")

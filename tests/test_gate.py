@@ -6,13 +6,13 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import psutil
 import pytest
 
-from bench.analyze import gate
-from bench.launch.supervisor import Evidence, explain_exit
+from bench.gate import analyze as gate
 from conftest import ROOT, TINY
 from proof import links
 from proof.gate import ALLOWED, Fleet
@@ -20,7 +20,8 @@ from proof.gate import ALLOWED, Fleet
 needs_links = pytest.mark.skipif(links.unsupported() is not None, reason=str(links.unsupported()))
 # Loading torch in so many processes takes long on a busy machine; and so does noticing a rank that hangs.
 PATIENCE_S = 500
-GATED = TINY.replace("[4KiB, 64KiB]", "[256KiB]").replace("iterations: 8", "iterations: 12").replace("10s", "30s")
+# The time-out is what a hang costs, and far above what a call takes on a busy machine.
+GATED = TINY.replace("[4KiB, 64KiB]", "[256KiB]").replace("iterations: 8", "iterations: 12").replace("10s", "15s")
 
 
 def having(verdict, which=gate.FAIL):
@@ -85,12 +86,6 @@ def test_in_a_small_fleet_the_slow_node_is_named_and_not_its_partners(nodes):
     for slow in range(nodes):
         verdict = Fleet(nodes, {slow: 0.7}, scatter=0.02, seed=slow).judged()
         assert having(verdict) == [slow] and having(verdict, gate.PASS) == [n for n in range(nodes) if n != slow]
-
-
-def test_slow_nodes_are_found_and_their_partners_are_not_named():
-    verdicts = [Fleet(64, {5: 0.6, 40: 0.5}, seed).judged() for seed in range(20)]
-    assert sum({5, 40} <= set(having(verdict)) for verdict in verdicts) >= 17
-    assert sum(bool(set(having(verdict)) - {5, 40}) for verdict in verdicts) <= 2
 
 
 def test_a_node_as_slow_as_is_just_allowed_is_hardly_ever_named():
@@ -216,6 +211,16 @@ class Job:
         own = [psutil.Process(process.pid) for process in self.nodes[node]]
         return [*own, *(child for process in own for child in process.children(recursive=True))]
 
+    def measuring_ranks_of_node(self, node):
+        """Its ranks, once they have sent more than joining takes: until then, a silence may last much longer."""
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:
+            ranks = [process for process in self.of_node(node)[1:] if process.num_threads() > 3]
+            if ranks and sent_bytes(ranks[0].pid) > 2**19:
+                return ranks
+            time.sleep(0.02)
+        raise AssertionError("no rank measures")
+
     def wait_for_stage(self, stage):
         deadline = time.monotonic() + PATIENCE_S
         while not list(self.folder.glob(f"results/*-gate-{stage}")) and time.monotonic() < deadline:
@@ -235,6 +240,12 @@ class Job:
                 agent.kill()
                 with contextlib.suppress(ValueError):  # its output has been read
                     agent.communicate()
+
+
+def sent_bytes(pid):
+    """What the interfaces of a process's network have sent, of which loopback is one."""
+    lines = Path(f"/proc/{pid}/net/dev").read_text().splitlines()[2:]
+    return sum(int(line.partition(":")[2].split()[8]) for line in lines)
 
 
 @contextlib.contextmanager
@@ -271,14 +282,10 @@ def test_sound_nodes_of_several_ranks_are_measured_inside_and_in_pairs(cli):
 @pytest.mark.parametrize("whole", [True, False], ids=["host", "rank"])
 def test_a_node_that_hangs_and_one_that_is_slow_are_named_and_the_others_are_measured(cli, whole):
     """The whole host hangs, with all its processes; or the rank alone, so that its host still answers."""
-    with gated(cli, nodes=7, slow=2) as job:
+    with gated(cli, nodes=5, slow=2) as job:
         job.wait_for_stage("look")
-        deadline = time.monotonic() + PATIENCE_S
-        agent, *children = job.of_node(3)
-        while not (ranks := [child for child in children if child.num_threads() > 3]) and time.monotonic() < deadline:
-            time.sleep(0.02)
-            _, *children = job.of_node(3)
-        for process in [agent, *children] if whole else ranks:
+        ranks = job.measuring_ranks_of_node(3)
+        for process in job.of_node(3) if whole else ranks:
             process.send_signal(signal.SIGSTOP)
         code, text, content, taint = job.done()
     # On a busy machine the others scatter so much that the slow one may stay undecided, and a sound one, whose rank
@@ -287,7 +294,7 @@ def test_a_node_that_hangs_and_one_that_is_slow_are_named_and_the_others_are_mea
     assert "node2" not in hosts(content, "PASS"), text
     assert code == 1 and content["verdict"] == "FAIL"
     assert taint.read_text().split() == hosts(content, "FAIL")
-    hung, fine = content["nodes"][3], [content["nodes"][node] for node in (0, 1, 4, 5, 6)]
+    hung, fine = content["nodes"][3], [content["nodes"][node] for node in (0, 1, 4)]
     assert ("answer" if whole else "stage look") in hung["note"] and hung["rate"] is None
     assert all(check["rate"] is not None for check in fine), text  # none of them passed unmeasured
 
@@ -295,14 +302,3 @@ def test_a_node_that_hangs_and_one_that_is_slow_are_named_and_the_others_are_mea
 def test_the_gate_needs_several_hosts(cli):
     done = cli("gate", cli.config())
     assert done.returncode == 3 and "there is one" in done.stderr
-
-
-def test_a_rank_that_is_stopped_is_named_where_the_others_gave_up():
-    gave_up = [Evidence(rank, exit_code=1, error="RuntimeError: Timed out waiting 60000ms") for rank in (0, 1)]
-    assert explain_exit([*gave_up, Evidence(2, state="stopped")]).rank == 2
-
-
-def test_a_rank_whose_store_is_gone_is_a_victim():
-    """As torch says it while another host hangs: it must not be blamed."""
-    text = "DistNetworkError: Failed to recv, got 0 bytes. Connection was likely closed. Did the remote server crash?"
-    assert explain_exit([Evidence(0), Evidence(1, exit_code=1, error=text)]).rank is None

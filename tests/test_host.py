@@ -11,7 +11,6 @@ from bench.catalog.backends import BACKENDS
 from bench.machine import host
 from conftest import ROOT
 
-TORCH = {"version": "2.13.0", "cuda": "13.0", "hip": None}
 REMEDY = "make install-mpi (pip install .[mpi])"
 
 

@@ -9,10 +9,9 @@ import pytest
 import foreign
 from bench.analyze.analysis import diagnose
 from bench.analyze.summaries import summarize
-from bench.importers import assembly, nccl_tests
-from bench.importers.readings import Options, open_source
+from bench.interop.importers import assembly, nccl_tests
+from bench.interop.importers.readings import Options, open_source
 from bench.model.errors import ForeignError
-from bench.store import encoding
 from conftest import invented_run
 
 
@@ -39,14 +38,7 @@ def test_times_and_cases(read):
         for size in foreign.SIZES
         for placement, place in (("usual", "in"), ("out", "out"))
     }
-    case = reading.numbers[0].case
-    assert (case.op, case.world_size, case.dtype, case.metric, case.depth) == (
-        "all_reduce",
-        2,
-        "float32",
-        "pipelined",
-        20,
-    )
+    assert reading.numbers[0].case.key == "all_reduce/nccl/n2/float32/1024/metric=pipelined/depth=20/placement=out"
     # -a 3 stands in the command line
     assert reading.numbers[0].aggregate.statistic == "mean of 20 calls back to back, maximum over ranks"
     assert not any("averag" in what for what in reading.unknown)
@@ -70,14 +62,6 @@ def test_ranks_of_processes_with_several_devices(read):
     assert not any("do not follow" in note for note in reading.notes)
 
 
-def test_strings_for_truth_and_an_empty_error(read):
-    _, reading = read(foreign.nccl_json(config=config(blocking_collectives="true", parallel_init="false")))
-    assert reading.numbers[0].case.metric == "isolated"
-    assert not any("error" in note or "parallel" in note for note in reading.notes)
-    _, reading = read(foreign.nccl_json(errors=["ncclSystemError: gone"]))
-    assert any("ncclSystemError: gone" in note for note in reading.notes)
-
-
 @pytest.mark.parametrize(("nwrong", "verified"), [(0.0, True), (7, False), (None, None)])
 def test_wrong_elements(read, nwrong, verified):
     document = json.loads(foreign.nccl_json())
@@ -88,57 +72,24 @@ def test_wrong_elements(read, nwrong, verified):
     assert (number.failure is not None) == (verified is False)
 
 
-def test_registered_buffers_are_a_case_of_their_own(read):
-    args = ["/opt/all_reduce_perf", "--local_register=1"]
-    _, reading = read(foreign.nccl_json(args=args))
-    assert reading.numbers[0].case.memory == "registered"
-
-
-def test_the_collective_is_in_the_command_line_only(read):
-    text = foreign.nccl_json(args=[])
-    with pytest.raises(ForeignError, match="--operation"):
-        read(text)
-    assert read(text, operation="all_reduce")[1].numbers[0].case.op == "all_reduce"
-    assert read(foreign.nccl_json(args=["numactl", "./alltoall_perf"]))[1].numbers[0].case.op == "all_to_all"
-
-
-def test_cpu_times_are_left_out(read):
-    document = json.loads(foreign.nccl_json())
-    for result in document["results"]:
-        for key in ("out_of_place", "in_place"):
-            result[key]["cpu_time"] = result[key].pop("time")
-    assert not read(json.dumps(document))[1].numbers
-
-
 def test_the_list_of_rccl_tests(read):
-    common = {"numCycle": 0, "name": "AllReduce", "ranks": 4, "type": "float", "redop": "sum"}
-    rows = [
-        {
-            **common,
-            "name": "all_reduce",
-            "size": size,
-            "inPlace": 1,
-            "time": 1e6 * foreign.time_s(size, "in"),
-            "wrong": "0",
-        }
-        for size in foreign.SIZES
-    ]
+    common = {
+        "numCycle": 0,
+        "name": "all_reduce",
+        "ranks": 4,
+        "type": "float",
+        "redop": "sum",
+        "inPlace": 1,
+        "wrong": "0",
+    }
+    rows = [common | {"size": size, "time": 1e6 * foreign.time_s(size, "in")} for size in foreign.SIZES]
     _, reading = read(json.dumps(rows))
     assert {n.case.placement for n in reading.numbers} == {"usual"} and reading.numbers[0].case.world_size == 4
     assert reading.numbers[0].aggregate.time_s == pytest.approx(foreign.time_s(1024, "in"))
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        foreign.nccl_json()[:-40],
-        '{"results": 3}',
-        "[]",
-        "[{}]",
-        '{"results": [{}, 1, null]}',
-        "{" * 100_000,
-        "[" * 100_000,
-    ],
+    "text", [foreign.nccl_json()[:-40], '{"results": 3}', "[{}]", '{"results": [{}, 1, null]}', "[" * 100_000]
 )
 def test_damage_is_one_sentence(read, text):
     with pytest.raises(ForeignError) as caught:
@@ -243,15 +194,3 @@ def test_several_gpus_of_a_process_or_a_root_name_nobody(read):
     several = diagnosed(read, apart(1), ranks=8)
     assert not several.findings and any("one process for each GPU" in text for text in several.silent)
     assert not diagnosed(read, apart(1), test="broadcast").findings
-
-
-def test_times_of_single_processes_are_kept_with_the_run(read):
-    source, reading = read(timed_each({"per_process_max_times_us": [[1.0, 5.0], [2.0, 4.0]]}))
-    for samples in assembly.assemble("nccl-tests", "x", [(source, reading)]).samples:
-        assert encoding.samples_from_line(encoding.samples_to_line(samples)) == samples
-
-
-@pytest.mark.parametrize("odd", [{}, {"times_us": "x"}, {"times_us": [1.0, None]}, {"times_us": [1.0, -1.0]}, []])
-def test_odd_times_of_single_calls_are_left_to_the_mean(read, odd):
-    _, reading = read(timed_each(odd))
-    assert all(one.aggregate.each_s == () for one in reading.numbers)

@@ -11,11 +11,11 @@ import pytest
 
 import foreign
 from bench.analyze.analysis import analyze
-from bench.importers import assembly, nccl_tests
-from bench.importers.readings import Options, Source, open_source
+from bench.interop.importers import assembly, nccl_tests
+from bench.interop.importers.readings import Options, Source, open_source
+from bench.interop.report import document
 from bench.model.errors import ForeignError
 from bench.model.records import Case
-from bench.report.nccl_tests import document
 from conftest import invented_run, samples
 
 NODE_INFO = "node-1:123:456 [0] NCCL INFO Channel 00/02 : 0 1 2 3"
@@ -54,13 +54,6 @@ LAYOUTS = {
     "UTF-8 with a mark": b"\xef\xbb\xbf" + foreign.nccl().encode(),
     "colours": foreign.nccl().replace("float", "\x1b[32mfloat\x1b[0m"),
     "Open MPI tags": each_line(lambda line: f"[1,0]<stdout>:{line}"),
-    "PRRTE tags": each_line(lambda line: f"[prterun-node-1-123@1,0]<stdout>: {line}"),
-    "Slurm labels": each_line(lambda line: f" 0: {line}"),
-    "Hydra labels": each_line(lambda line: f"[0] {line}"),
-    "pdsh labels": each_line(lambda line: f"node01: {line}"),
-    "time stamps": each_line(lambda line: f"[2026-01-02 03:04:05.678] {line}"),
-    "Kubernetes": each_line(lambda line: f"2026-01-02T03:04:05.678901234Z stdout F {line}"),
-    "stamps and tags": each_line(lambda line: f"2026-01-02T03:04:05Z [1,0]<stdout>:{line}"),
     "messages between rows": each_line(lambda line: f"{line}\n{NODE_INFO}"),
     "messages inside rows": each_line(inside_a_row),
     "time stamp behind": each_line(behind_a_row("  2026-01-02 03:04:05", "           timestamp")),
@@ -102,8 +95,6 @@ def test_our_own_numbers_are_not_taken_for_those_of_nccl_tests(read):
 @pytest.mark.parametrize(
     "text",
     [
-        foreign.nccl_old(),
-        "\n".join(line for line in foreign.nccl_old().split("\n") if line not in foreign.OLD_HEADER),
         "#      bytes             N    type      op" + 2 * "     time  algbw  busbw      res",
         foreign.nccl_json(version=1),
     ],
@@ -132,17 +123,6 @@ def test_usual_placements_are_those_of_our_table(read, test, op, usual):
         "usual": pytest.approx(foreign.time_s(1024, usual), rel=2e-3),
         other: pytest.approx(foreign.time_s(1024, other), rel=2e-3),
     }
-
-
-def test_a_lone_half_is_in_place_where_the_header_says_so(read):
-    header = foreign.HEADER[1].split("#wrong")[0] + "#wrong"
-    text = "\n".join(
-        header if "algbw" in line else line.replace("out-of-place", "")
-        for line in ROW.sub(r"\1\3", foreign.nccl()).split("\n")
-    )
-    numbers = read(text).numbers
-    assert [n.case.placement for n in numbers] == ["usual"] * len(foreign.SIZES)
-    assert numbers[0].aggregate.time_s == pytest.approx(foreign.time_s(1024, "in"), rel=2e-3)
 
 
 # ── how a time came about ────────────────────────────────────────────────────────────────────────
@@ -226,12 +206,6 @@ def test_a_lost_collective_is_taken_from_the_name_or_asked_for(read):
     assert read(f"$ mpirun -np 4 ./build/all_reduce_perf -b 8\n{text}").numbers[0].case.op == "all_reduce"
 
 
-def test_bandwidths_that_do_not_follow_are_counted(read):
-    reading = read(foreign.nccl().replace("Rank  3", "Rank  7"))
-    (note,) = [note for note in reading.notes if "do not follow" in note]
-    assert note.startswith("8 of 8 ") and "8 ranks" in note
-
-
 # ── several executions ───────────────────────────────────────────────────────────────────────────
 def test_a_log_of_several_tests_is_taken_apart(read):
     reading = read(foreign.nccl() + "\n" + foreign.nccl("all_gather", ranks=2) + "\n" + foreign.nccl("alltoall"))
@@ -288,7 +262,7 @@ def test_a_row_that_is_torn_gives_no_number_that_was_not_printed(read):
 
 
 # ── uneven shares ────────────────────────────────────────────────────────────────────────────────
-def uneven(spread: float = 1.0, counts=(1000, 4096), summary: str = "") -> str:
+def uneven(spread: float = 1.0, counts=(1000, 4096)) -> str:
     """alltoallv_perf among 4 ranks. counts: elements for each peer, were they even; 0: a matrix takes their place."""
     rows = []
     for count in counts:
@@ -297,7 +271,7 @@ def uneven(spread: float = 1.0, counts=(1000, 4096), summary: str = "") -> str:
         lead = f"{size:12d}  {count:12d}  {'float':>8}  {'none':>6}  {-1:6d}"
         rows.append(f"{lead}{foreign.half('alltoall', size, 4, 'out')}{foreign.half('alltoall', size, 4, 'in', 'N/A')}")
     text = foreign.nccl("alltoall").replace("alltoall_perf", "alltoallv_perf")
-    return text.replace("\n".join(foreign.nccl_rows("alltoall")), "\n".join([*([summary] if summary else []), *rows]))
+    return text.replace("\n".join(foreign.nccl_rows("alltoall")), "\n".join(rows))
 
 
 def test_uneven_shares_are_an_uneven_all_to_all(read):
@@ -306,13 +280,6 @@ def test_uneven_shares_are_an_uneven_all_to_all(read):
     assert {number.case.op for number in reading.numbers} == {"all_to_all"}
     assert any("SPREAD" in what for what in reading.unknown) and any("busiest" in note for note in reading.notes)
     assert not any("do not follow" in note for note in reading.notes)
-
-
-def test_the_spread_is_taken_from_the_summary_that_the_tool_prints(read):
-    line = "# NCCL_TESTS_ALLTOALLV_PRINT_SUMMARY: mode=generated nranks=4 total_bytes=16000 spread=0.500 time_usec=9.12"
-    reading = read(uneven(0.5, summary=line))
-    assert {number.case.splits for number in reading.numbers} == {"distance:0.5"}
-    assert not any("SPREAD" in what for what in reading.unknown)
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import pytest
 
 import foreign
 from bench.catalog import operations
-from bench.importers import assembly, osu
-from bench.importers.readings import LONGEST_LINE, Options, Source, open_source
+from bench.interop.importers import osu
+from bench.interop.importers.readings import LONGEST_LINE, Options, Source, open_source
 from bench.model.errors import ForeignError
 from bench.model.records import Case
 from conftest import ended_after
@@ -25,15 +25,6 @@ def read(tmp_path):
 
 def pair(title: str, unit: str, *rows: str) -> str:
     return "\n".join(["", f"# OSU {title} v7.4", "# Datatype: MPI_CHAR.", f"# Size      {unit}", *rows, ""])
-
-
-def test_osu_sends_from_one_buffer_into_another(read):
-    """A broadcast has only one; of the others ours may be in place."""
-    placements = {
-        op: read(foreign.osu(f"MPI {title}"), world_size=2).numbers[0].case.placement
-        for op, title in (("all_reduce", "Allreduce"), ("broadcast", "Broadcast"), ("all_gather", "Allgather"))
-    }
-    assert placements == {"all_reduce": "out", "broadcast": "usual", "all_gather": "usual"}
 
 
 @pytest.mark.parametrize("full", [False, True])
@@ -59,16 +50,10 @@ def test_an_all_reduce(read, full):
     ],
 )
 def test_sizes_become_totals(read, title, op, factor):
+    """OSU's size is one rank's share of the first four; of reduce_scatter it is the whole already."""
     reading = read(foreign.osu(title, datatype="MPI_CHAR"), world_size=4)
     assert [(n.case.op, n.case.size_bytes) for n in reading.numbers] == [(op, size * factor) for size in foreign.SIZES]
     assert any("multiplied by 4" in note for note in reading.notes) == (factor == 4)
-
-
-def test_sizes_are_multiplied_where_ours_count_all_shares():
-    """OSU's size is one rank's share of these; of reduce_scatter it is the whole already."""
-    shares = {test.op for test in osu.TESTS.values() if test.scaled}
-    names = ("all_gather", "gather", "scatter", "all_to_all")
-    assert shares == {op for op in names if operations.OPERATIONS[op].pieces(4) == 4}
 
 
 def test_the_number_of_ranks(read):
@@ -149,20 +134,6 @@ def test_what_has_no_counterpart_is_left_out(read):
     text = foreign.osu() + foreign.osu("MPI Multi") + foreign.osu("MPI_Put") + foreign.osu("MPI Persistent Allreduce")
     reading = read(text, world_size=4)
     assert len(reading.numbers) == 4 and sum(reading.left_out.values()) == 12
-
-
-def test_other_output_is_refused(read):
-    with pytest.raises(ForeignError, match="no table of results of the OSU"):
-        read(foreign.nccl())
-
-
-def test_a_title_with_a_tab_is_quoted_in_one_line(tmp_path):
-    path = tmp_path / "x.txt"
-    path.write_text(foreign.osu().replace("MPI Allreduce", "MPI a\tAllreduce"))
-    source = open_source(path)
-    with pytest.raises(ForeignError) as caught:
-        assembly.assemble("osu", "x", [(source, osu.read(source, Options()))])
-    assert str(caught.value).isprintable()
 
 
 @pytest.mark.parametrize("part", ["mpirun -n 1 ", "mpirun", " -n 1", "#OSU ", "# OSU a ", " ", "# OSU a Test "])

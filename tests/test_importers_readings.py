@@ -5,10 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.catalog import dtypes, nccl_tests_names
-from bench.catalog.operations import OPERATIONS
-from bench.importers import osu, readings
-from bench.importers.readings import Printed, agrees, open_source, operation_in
+from bench.interop.importers import readings
+from bench.interop.importers.readings import open_source, operation_in
 from bench.model.errors import ForeignError
 
 
@@ -39,20 +37,6 @@ def test_enormous_files_are_refused_by_their_size(tmp_path):
         open_source(path)
 
 
-def test_what_cannot_be_opened_is_one_sentence():
-    for path in ("missing.txt", ".", "a\0b"):
-        with pytest.raises(ForeignError) as caught:
-            open_source(Path(path))
-        assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
-def test_encodings(tmp_path, encoding):
-    path = tmp_path / "x"
-    path.write_bytes("# size\r\n  8 µs\r\n".encode(encoding))
-    assert open_source(path).lines()[:2] == ["# size", "  8 µs"]
-
-
 LABELS = (
     "[1,0]<stdout>:", "[1,12]<stderr>: ", "[prterun-a-1@1,3]<stdout>: ", "[0] ", "0: ", "  12: ", "node-01: ",
     "2026-01-02T03:04:05Z ", "2026-01-02 03:04:05,678 ", "[2026-01-02 03:04:05] ", "03:04:05.678 ",
@@ -71,12 +55,6 @@ def test_labels_of_launchers_fall_away_and_other_lines_stay():
         assert line_of(line) == line
 
 
-def test_every_foreign_name_leads_to_something_that_exists():
-    assert set(nccl_tests_names.OPERATIONS.values()) | {test.op for test in osu.TESTS.values()} <= set(OPERATIONS)
-    assert set(readings.DTYPES.values()) <= set(dtypes.DTYPES)
-    assert set(nccl_tests_names.REDUCE_OPS.values()) <= set(dtypes.REDUCE_OPS)
-
-
 def test_a_file_name_tells_a_collective_if_it_tells_only_one():
     names = {
         "allreduce_8gpu.log": "all_reduce",
@@ -92,8 +70,3 @@ def test_a_file_name_tells_a_collective_if_it_tells_only_one():
         "output.txt": None,
     }
     assert {name: operation_in(name) for name in names} == names
-
-
-def test_a_time_of_zero_is_not_divided_by():
-    for time_s in (Printed(0.0, 0.0), Printed(-2.5e13, 2.5e13)):
-        assert not agrees(1e6, time_s, Printed(8.4, 0.0005))

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 import foreign
-from bench.analyze import compare, expect, warnings
+from bench.analyze import compare, expect
 from bench.analyze.analysis import analyze
 from bench.analyze.summaries import headlines, summarize
 from bench.config.expected import Expectation, Expectations
-from bench.importers import assembly, nccl_tests
-from bench.importers.readings import Options, open_source
+from bench.interop.importers import assembly, nccl_tests
+from bench.interop.importers.readings import Options, open_source
 from bench.model.records import Aggregate, Case, Run, Samples
 from bench.report import document
 from bench.report.markdown import written
-from conftest import invented_run, samples
+from conftest import invented_run
 
 CASE = Case("all_reduce", "nccl", 4, "float32", 1048576, metric="pipelined", depth=20)
 WORDS = "mean of 20 calls back to back, averaged over ranks"
@@ -41,36 +41,12 @@ def test_one_number_has_no_interval():
     assert (summary.scatter, summary.reached, summary.skew_s, summary.imported) == (None, None, None, WORDS)
 
 
-def test_several_launches_have_the_usual_one():
-    (summary,) = summarize(aggregated(1e-3, 1.1e-3, 1.2e-3))
-    (headline,) = headlines(aggregated(1e-3, 1.1e-3, 1.2e-3))
-    assert summary.time_s is not None and summary.time_s.kind == "over launches"
-    assert summary.time_s.value == pytest.approx((1.0 * 1.1 * 1.2) ** (1 / 3) * 1e-3)
-    assert summary.time_s.low < 1e-3 and summary.time_s.high > 1.2e-3
-    assert headline.time_s == summary.time_s
-
-
 def test_single_numbers_stay_undecided_without_a_noise_floor():
     old, new = aggregated(1e-3), aggregated(2e-3)
     both = headlines(old), headlines(new)
     undecided = compare.compare(old, new, *both)
     assert undecided.verdict == "INCONCLUSIVE" and not undecided.changes[0].ratio.known
     assert compare.compare(old, new, *both, noise_floor=0.1).verdict == "SLOWER"
-
-
-def test_several_launches_are_decided_as_usual():
-    old, new = aggregated(1e-3, 1.01e-3, 0.99e-3, 1e-3), aggregated(2e-3, 2.01e-3, 1.99e-3, 2e-3)
-    assert compare.compare(old, new, headlines(old), headlines(new)).verdict == "SLOWER"
-
-
-def test_compared_with_a_measured_run_the_difference_in_counting_is_said():
-    measured = invented_run([samples(CASE, k, [[10**6] * 4] * 30) for k in (1, 2, 3)], launches=3)
-    other = aggregated(1e-3, 1.1e-3)
-    result = compare.compare(measured, other, headlines(measured), headlines(other))
-    assert len(result.changes) == 1
-    assert any("imported from nccl-tests 2.17.8: mean of 20 calls" in warning for warning in result.warnings)
-    assert any("two ways of counting" in warning for warning in result.warnings)
-    assert ("aggregation", "maximum over ranks, mean over iterations", WORDS) in result.differences
 
 
 def test_a_table_of_expectations_wants_an_interval():
@@ -82,12 +58,6 @@ def test_a_table_of_expectations_wants_an_interval():
     assert [c.verdict for c in expect.check(expected, headlines(aggregated(1e-3, 1e-3))).checks] == ["PASS"]
 
 
-def test_nothing_is_concluded_from_what_is_not_there():
-    run = aggregated(1e-3, 1.1e-3)
-    analysis = analyze(run)
-    assert not analysis.diagnosis.findings and "nobody can be named" in analysis.diagnosis.silent[0]
-
-
 def test_the_report_says_whose_numbers_these_are():
     run = aggregated(1e-3)
     analysis = analyze(run)
@@ -96,19 +66,6 @@ def test_the_report_says_whose_numbers_these_are():
     assert "CollBench verified none of the results; the tool itself found 1 right and 0 wrong" in text
     assert "every result was verified" not in text and "maximum over ranks" not in text
     assert "set launches" not in text
-
-
-@pytest.mark.parametrize(
-    ("verified", "words"),
-    [
-        ({"right": 3, "wrong": 1, "not checked": 2}, "found 3 right and 1 wrong, and did not check 2"),
-        ({"not checked": 4}, "does not say that it checked any"),
-    ],
-)
-def test_what_the_tool_checked_is_told(verified, words):
-    run = aggregated(1e-3)
-    run.manifest["imported"]["verified"] = verified
-    assert any(words in warning for warning in warnings.warnings_of(run, summarize(run)))
 
 
 # ── files to a run ───────────────────────────────────────────────────────────────────────────────
@@ -232,12 +189,3 @@ def test_a_fault_is_one_line_and_leaves_nothing(warm, arguments, words):
     done = warm("import", *arguments)
     assert done.returncode == 2 and done.stderr.count("\n") == 1 and words in done.stderr
     assert not (warm.folder / "results").exists()
-
-
-def test_a_full_disk_leaves_no_half_of_a_run(warm, small_disk):
-    sizes = tuple(1024 * step for step in range(1, 200))
-    (warm.folder / "x.txt").write_text(foreign.nccl(sizes=sizes))
-    (warm.folder / "results").symlink_to(small_disk)
-    done = warm("import", "nccl-tests", "x.txt")
-    assert done.returncode == 2 and "the disk is full" in done.stderr and "Traceback" not in done.stderr
-    assert not list(small_disk.glob("*/samples.jsonl"))

@@ -37,7 +37,10 @@ SWEEP = TINY.replace("[2]", "[1, 2]")
 SLOW = TINY.replace("iterations: 8", "iterations: 400").replace("sizes: [4KiB, 64KiB]", "sizes: [4KiB]")
 # On a machine that other work keeps busy, loading torch four times takes a minute.
 PATIENCE_S = 240
+RUN_BENCH = str(ROOT / "run_bench.py")
+PIPES = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
 needs_links = pytest.mark.skipif(links.unsupported() is not None, reason=str(links.unsupported()))
+needs_mpi = pytest.mark.skipif(host.unsupported_mpi() is not None, reason=str(host.unsupported_mpi()))
 
 
 @pytest.fixture(autouse=True)
@@ -87,8 +90,39 @@ def slurm(cli, ranks: int) -> list[CommandLine]:
 
 
 def run(tasks, *arguments: str) -> list[subprocess.CompletedProcess]:
-    started = [task.start("run", *arguments) for task in tasks]
+    return together(tasks, "run", *arguments)
+
+
+def together(tasks, *words: str) -> list[subprocess.CompletedProcess]:
+    started = [task.start(*words) for task in tasks]
     return [finished(process) for process in started]
+
+
+def started_by(cli, *command: str, **variables: str) -> subprocess.CompletedProcess:
+    """What became of the command of a launcher."""
+    return subprocess.run(
+        command, cwd=cli.folder, env=cli.environment | variables, capture_output=True, text=True, timeout=PATIENCE_S
+    )
+
+
+def by_torchrun(cli, port: int, *words: str) -> subprocess.CompletedProcess:
+    launcher = ["-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={port}"]
+    return started_by(cli, sys.executable, *launcher, RUN_BENCH, *words, "--no-plots")
+
+
+def pairs_of_hosts(cli, network, config: str) -> list[subprocess.Popen]:
+    """A run of two ranks on each two hosts of a network, all in one folder, as torchrun's variables say."""
+    return [
+        subprocess.Popen(
+            ["ip", "netns", "exec", name, sys.executable, RUN_BENCH, "run", config, "--no-plots"],
+            cwd=cli.folder,
+            env=cli.environment
+            | {"RANK": str(number % 2), "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+            | {"MASTER_ADDR": network.addresses[number - number % 2], "MASTER_PORT": "29500"},
+            **PIPES,
+        )
+        for number, name in enumerate(network.namespaces)
+    ]
 
 
 def assert_measured(cli, launcher: str, sizes: set[int]) -> None:
@@ -104,11 +138,11 @@ def assert_measured(cli, launcher: str, sizes: set[int]) -> None:
     assert_nothing_left(cli)
 
 
+@pytest.mark.slow
 def test_two_torchruns_of_two_ranks_each_are_one_job_of_four(cli):
     file = file_for(cli, LauncherName.TORCHRUN, TINY.replace("[2]", "[1, 3, 4, 5]"), nodes=2, each=2)
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     nodes = [["sh", file, str(node), "127.0.0.1"] for node in range(2)]
-    started = [subprocess.Popen(command, cwd=cli.folder, env=cli.environment, **pipes) for command in nodes]
+    started = [subprocess.Popen(command, cwd=cli.folder, env=cli.environment, **PIPES) for command in nodes]
     first, second = [finished(process) for process in started]
     assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
     assert first.stdout and not second.stdout  # rank 0 alone speaks
@@ -121,11 +155,7 @@ def test_two_sides_in_a_job_take_turns_and_differ_in_variables_also_when_resumed
     """Rank 0 tells the variables, which no process has on its command line when it resumes."""
 
     def job(*words: str) -> None:
-        command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={free_port()}"]
-        done = subprocess.run(
-            [*command, str(ROOT / "run_bench.py"), *words, "--no-plots"],
-            cwd=cli.folder, env=cli.environment, capture_output=True, text=True, timeout=PATIENCE_S,
-        )  # fmt: skip
+        done = by_torchrun(cli, free_port(), *words)
         assert done.returncode in {0, 1, 3}, done.stdout + done.stderr
         assert_nothing_left(cli)
 
@@ -134,7 +164,7 @@ def test_two_sides_in_a_job_take_turns_and_differ_in_variables_also_when_resumed
     pairs = {sample.launch for sample in folders.read(path / "a").samples}
     asked = folders.read_manifest(path)["ab"]
     folders.update_manifest(path, ab={**asked, "budget_s": asked["spent_s"] + 2, "ended": None})
-    job("run", "--resume", path.name, "--trust")
+    job("resume", path.name, "--trust")
     for side, wanted in (("a", None), ("b", "WARN")):
         run = folders.read(path / side)
         assert {sample.launch for sample in run.samples} > pairs
@@ -218,10 +248,12 @@ def test_mpirun(cli):
     (cli.folder / "hosts").write_text("# a comment\nlocalhost slots=2\n")
     allowed = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     path = f"{host.mpirun().parent}{os.pathsep}{os.environ['PATH']}"
-    command, environment = ["sh", file, "hosts"], cli.environment | allowed | {"PATH": path}
-    done = subprocess.run(command, cwd=cli.folder, env=environment, capture_output=True, text=True, timeout=PATIENCE_S)
+    done = started_by(cli, "sh", file, "hosts", **allowed, PATH=path)
     assert done.returncode == 0, done.stderr
     assert_measured(cli, "mpirun (Open MPI)", {2})
+
+
+TWICE_ON_MPI = TINY.replace("backends: [gloo]", "backends: [mpi]").replace("launches: 1", "launches: 2")
 
 
 def by_mpirun(cli, ranks, text, **variables):
@@ -236,19 +268,13 @@ def by_mpirun(cli, ranks, text, **variables):
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
         "PRTE_MCA_prte_tmpdir_base": str(place),
     }
-    command = [host.mpirun(), "--oversubscribe", "--bind-to", "none", "-n", str(ranks), sys.executable]
-    return subprocess.run(
-        [*command, str(ROOT / "run_bench.py"), "run", cli.config(text), "--no-plots"],
-        cwd=cli.folder,
-        env=cli.environment | own | variables,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-    )
+    launcher = [host.mpirun(), "--oversubscribe", "--bind-to", "none", "-n", str(ranks)]
+    command = [sys.executable, RUN_BENCH, "run", cli.config(text), "--no-plots"]
+    return started_by(cli, *launcher, *command, **own, **variables)
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(host.unsupported_mpi() is not None, reason=str(host.unsupported_mpi()))
+@needs_mpi
 def test_mpi_is_measured_in_a_job_of_mpirun(cli):
     """The ranks of every launch take the place of the processes that mpirun started, beside those of gloo."""
     text = TINY.replace("backends: [gloo]", "backends: [gloo, mpi]").replace("[2]", "[2, 3]")
@@ -261,20 +287,18 @@ def test_mpi_is_measured_in_a_job_of_mpirun(cli):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(host.unsupported_mpi() is not None, reason=str(host.unsupported_mpi()))
+@needs_mpi
 def test_later_launches_of_a_job_find_each_other_over_tcp(cli):
     """They are told the ports of the first launch, and ranks on one host listen on loopback only."""
-    text = TINY.replace("backends: [gloo]", "backends: [mpi]").replace("launches: 1", "launches: 2")
-    done = by_mpirun(cli, 2, text, OMPI_MCA_btl="self,tcp")
+    done = by_mpirun(cli, 2, TWICE_ON_MPI, OMPI_MCA_btl="self,tcp")
     assert done.returncode == 0, done.stderr
     assert {s.launch for s in cli.only_run().samples if s.failure is None} == {1, 2}
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(host.unsupported_mpi() is not None, reason=str(host.unsupported_mpi()))
+@needs_mpi
 def test_a_job_says_at_once_that_a_lost_rank_of_mpi_is_not_replaced(cli):
-    text = TINY.replace("backends: [gloo]", "backends: [mpi]").replace("launches: 1", "launches: 2")
-    done = by_mpirun(cli, 2, text + "faults: [{do: kill, rank: 1, iteration: 3, launch: 1}]\n")
+    done = by_mpirun(cli, 2, TWICE_ON_MPI + "faults: [{do: kill, rank: 1, iteration: 3, launch: 1}]\n")
     assert done.returncode == 1, done.stderr
     lost, *later = [s.failure.text for s in cli.only_run().samples]
     assert "rank 1" in lost and later and all("mpirun replaces none" in text for text in later)
@@ -282,19 +306,7 @@ def test_a_job_says_at_once_that_a_lost_rank_of_mpi_is_not_replaced(cli):
 
 @pytest.mark.skipif(shutil.which("mpiexec.hydra") is None, reason="mpiexec.hydra is not installed")
 def test_hydra(cli):
-    command = [
-        "mpiexec.hydra",
-        "-n",
-        "2",
-        sys.executable,
-        str(ROOT / "run_bench.py"),
-        "run",
-        cli.config(),
-        "--no-plots",
-    ]
-    done = subprocess.run(
-        command, cwd=cli.folder, env=cli.environment, capture_output=True, text=True, timeout=PATIENCE_S
-    )
+    done = started_by(cli, "mpiexec.hydra", "-n", "2", sys.executable, RUN_BENCH, "run", cli.config(), "--no-plots")
     assert done.returncode == 0, done.stderr
     assert_measured(cli, "mpirun (Hydra)", {2})
 
@@ -303,9 +315,8 @@ def test_hydra(cli):
 def test_the_file_for_ray_runs_on_two_workers(cli):
     file = file_for(cli, LauncherName.RAY, TINY.replace("[2]", "[1, 2]"), nodes=1, each=2)
     with tempfile.TemporaryDirectory(prefix="r-") as place:  # short: a socket's path has a limit
-        environment = cli.environment | {"PYTHONPATH": str(ROOT), "RAY_TMPDIR": place, "RAY_USAGE_STATS_ENABLED": "0"}
-        command = [sys.executable, file]
-        done = subprocess.run(command, cwd=cli.folder, env=environment, capture_output=True, text=True, timeout=240)
+        ray = {"PYTHONPATH": str(ROOT), "RAY_TMPDIR": place, "RAY_USAGE_STATS_ENABLED": "0"}
+        done = started_by(cli, sys.executable, file, **ray)
     assert done.returncode == 0, done.stdout + done.stderr
     assert_measured(cli, "Ray Train", {1, 2})
 
@@ -316,19 +327,7 @@ def test_two_hosts_with_a_cable_between_them(cli):
     """Namespaces: neither loopback nor anything else but the cable joins them."""
     config = cli.config(TINY.replace("iterations: 8", "iterations: 300").replace("[4KiB, 64KiB]", "[64KiB]"))
     with links.shaped_pair("1gbit") as network:
-        started = [
-            subprocess.Popen(
-                ["ip", "netns", "exec", name, sys.executable, str(ROOT / "run_bench.py"), "run", config, "--no-plots"],
-                cwd=cli.folder,
-                env=cli.environment
-                | {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
-                | {"MASTER_ADDR": network.addresses[0], "MASTER_PORT": "29500"},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            for rank, name in enumerate(network.namespaces)
-        ]
+        started = pairs_of_hosts(cli, network, config)
         listening = set()
         while any(process.poll() is None for process in started):
             for name in network.namespaces:
@@ -368,11 +367,7 @@ def test_somebody_who_knows_all_that_launchers_tell_is_not_taken_for_rank_0(cli)
                         continue
 
         threading.Thread(target=answer, daemon=True).start()
-        command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={port}"]
-        done = subprocess.run(
-            [*command, str(ROOT / "run_bench.py"), "run", cli.config(), "--no-plots"],
-            cwd=cli.folder, env=cli.environment, capture_output=True, text=True, timeout=PATIENCE_S,
-        )  # fmt: skip
+        done = by_torchrun(cli, port, "run", cli.config())
         taken.shutdown(socket.SHUT_RDWR)
     assert done.returncode == 0, done.stderr
     assert not impostors
@@ -383,22 +378,8 @@ def test_somebody_who_knows_all_that_launchers_tell_is_not_taken_for_rank_0(cli)
 @needs_links
 def test_two_jobs_of_one_size_in_one_shared_folder_do_not_disturb_each_other(cli):
     """Both have the port that torchrun takes by default, on other hosts: nothing else that a launcher tells differs."""
-    config = cli.config()
     with links.bridged(4, "1gbit") as network:
-        started = [
-            subprocess.Popen(
-                ["ip", "netns", "exec", name, sys.executable, str(ROOT / "run_bench.py"), "run", config, "--no-plots"],
-                cwd=cli.folder,
-                env=cli.environment
-                | {"RANK": str(number % 2), "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
-                | {"MASTER_ADDR": network.addresses[number - number % 2], "MASTER_PORT": "29500"},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            for number, name in enumerate(network.namespaces)
-        ]
-        done = [finished(process) for process in started]
+        done = [finished(process) for process in pairs_of_hosts(cli, network, cli.config())]
     assert [one.returncode for one in done] == [0, 0, 0, 0], "".join(one.stderr for one in done)
     assert len(cli.runs()) == 2 and not list(cli.folder.glob("results/.secret-*"))
 
@@ -453,13 +434,13 @@ def test_an_interrupt_of_any_process_ends_the_job_and_it_can_go_on(cli, victims)
         started[victim].send_signal(signal.SIGTERM)
     done = [finished(process) for process in started]
     assert [one.returncode for one in done] == [130, 130]
-    assert "run --resume" in done[0].stderr and (done[1].stdout, done[1].stderr) == ("", "")
+    assert "collbench resume" in done[0].stderr and (done[1].stdout, done[1].stderr) == ("", "")
     assert "Traceback" not in done[0].stderr
     assert_nothing_left(cli)
     assert cli.only_run().manifest["status"] == "interrupted"
     assert all(s.failure is None for s in cli.only_run().samples)
     if victims == [1]:
-        done = run(slurm(cli, 2), "--resume", "tiny", "--no-plots")
+        done = together(slurm(cli, 2), "resume", "tiny", "--no-plots")
         assert [one.returncode for one in done] == [0, 0], done[0].stderr
         assert len(cli.only_run().samples) == cli.only_run().plan.total
 
@@ -529,12 +510,6 @@ def test_copies_that_know_nothing_of_each_other_are_refused(cli, tmp_path):
     starter = tmp_path / "orted"
     starter.symlink_to(Path(sys.executable).resolve())
     call = "import subprocess, sys; sys.exit(subprocess.run(sys.argv[1:]).returncode)"
-    command = [str(starter), "-c", call, sys.executable, str(ROOT / "run_bench.py"), "run", cli.config()]
-    done = subprocess.run(command, cwd=cli.folder, env=cli.environment, capture_output=True, text=True, timeout=240)
+    done = started_by(cli, str(starter), "-c", call, sys.executable, RUN_BENCH, "run", cli.config())
     assert done.returncode == 2
     assert "error: started by orted, which tells no rank here" in done.stderr and not cli.runs()
-
-
-def test_processes_that_only_start_ranks_load_no_torch():
-    code = "import sys, bench.launch.coordinator, bench.launch.agent; assert 'torch' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from bench.catalog.operations import CALLS, usual
+from bench.catalog.operations import usual
 from bench.model.conclusions import Summary
 from bench.model.records import OPTIONS, Case
 from bench.report import labels
@@ -32,39 +32,32 @@ def test_two_schedulings_are_columns_of_one_table():
     assert title == labels.title(CASE)
 
 
-def test_a_training_step():
-    case = usual(
-        Case(
-            "training_step", "gloo", 2, "float32", 0, metric="pipelined", depth=4, alignment="unaligned",
-            strategy="overlap_bucket(cap_bytes=1048576)", model="tiny", batch=1, sequence=64, optimizer="sgd",
-            link="2ms + 1GB/s", threads=1, clip=0.5,
-        )
-    )  # fmt: skip
-    assert labels.label(case) == (
-        "training_step · overlap_bucket 1 MiB · tiny · gloo · float32 · 2 ranks · 4 steps back to back · batch 1 · "
-        "sequence 64 · sgd · link 2ms + 1GB/s · clipped to 0.5"
-    )
-    assert labels.label(replace(case, strategy="")).startswith("training_step · tiny · gloo")
-    assert labels.title(case).startswith("training_step on gloo (float32, 4 steps back to back, overlap_bucket 1 MiB, ")
-    with_two = [replace(case, strategy=name) for name in ("flat", "none")]
-    assert " · flat, none · " in labels.span(with_two)
+def words(parts):
+    return [part.words for part in parts]
+
+
+def test_what_all_cases_are_is_told_once():
+    two, four = (replace(CASE, world_size=n, reduce_op="max") for n in (2, 4))
+    common, own = labels.describe([two, four])
+    assert words(common) == [
+        "reduce", "nccl", "float32", "1 MiB", "max", "in place", "root 0", "isolated", "rotate buffers",
+    ]  # fmt: skip
+    assert [words(parts) for parts in own] == [["2 ranks"], ["4 ranks"]]
 
 
 def test_a_rare_option_is_common_only_if_all_have_it():
-    plain, uneven = (labels.attributes(Case("all_to_all", "gloo", 2, "float32", 64, splits=s)) for s in ("", "hot:2"))
-    assert "splits" in labels.common_words([uneven, uneven]) and "splits" not in labels.common_words([plain, uneven])
-    barrier = labels.attributes(usual(Case("barrier", "gloo", 2, "float32", 64)))
-    assert labels.common_words([plain, barrier])["buffers"] == "rotate buffers"
+    plain, uneven = (Case("all_to_all", "gloo", 2, "float32", 64, splits=splits) for splits in ("", "hot:2"))
+    assert "parts hot:2" in words(labels.describe([uneven, uneven])[0])
+    common, own = labels.describe([plain, uneven])
+    assert "parts hot:2" not in words(common) and [words(parts) for parts in own] == [[], ["parts hot:2"]]
+    barrier = usual(Case("barrier", "gloo", 2, "float32", 64))
+    assert "rotate buffers" in words(labels.describe([plain, barrier])[0])
 
 
-def test_a_title():
-    assert labels.title(CASE) == "reduce on nccl (float32, sum, in place, root 0, isolated, rotate buffers)"
-    assert labels.title(usual(Case("barrier", "gloo", 2, "float32", 8, metric="pipelined", depth=20))) == (
-        "barrier on gloo (pipelined (20 back to back))"
-    )
-    assert labels.label(usual(Case("barrier", "gloo", 1, "float32", 8))) == "barrier · gloo · 1 rank"
-    objects = usual(Case("gather_object", "gloo", 2, "float32", 1024))
-    assert labels.label(objects) == "gather_object · gloo · 2 ranks · 1 KiB"
+def test_a_default_is_named_where_another_case_of_the_operation_differs():
+    _, own = labels.describe([CASE, replace(CASE, scheduling="batch"), replace(CASE, op="broadcast")])
+    assert "normal scheduling" in words(own[0]) and "batch scheduling" in words(own[1])
+    assert not any("scheduling" in text for text in words(own[2]))
 
 
 def sized(*sizes, op="all_gather"):
@@ -89,31 +82,3 @@ def test_sizes_that_were_one_before_they_were_rounded_are_one_row():
 def test_sizes_that_were_asked_for_stay_apart():
     assert len(labels.size_rows(sized((2, 4096), (3, 4092)))) == 2
     assert labels.rounding(sized((2, 4096), (4, 1000), (3, 12))) == []
-
-
-def test_a_span_names_everything_that_occurs():
-    cases = [
-        replace(CASE, dtype=d, reduce_op=r, world_size=n)
-        for d in ("float32", "int8")
-        for r in ("sum", "max")
-        for n in (2, 4)
-    ]
-    assert labels.span(cases) == "reduce · nccl · float32, int8 · sum, max · 2, 4 ranks · 1 MiB"
-    assert labels.span(cases[:1]) == labels.label(cases[0])
-    many = [replace(CASE, op=op) for op in CALLS]
-    assert labels.span(many).startswith(
-        "all_reduce, all_reduce_coalesced, all_gather, all_gather_list, reduce_scatter and 17 more · nccl"
-    )
-
-
-def test_unusual_things_are_said_and_usual_ones_are_not():
-    usually = Case("reduce", "mpi", 2, "float32", 4096)
-    assert labels.words_to_show([usually]) == {"reduce": set()}
-    assert labels.words_to_show([usually, replace(usually, placement="out")]) == {"reduce": {"placement"}}
-    assert labels.words_to_show([replace(usually, reduce_op="max")]) == {"reduce": {"reduce_op"}}
-
-
-def test_notes_say_why_there_is_no_bandwidth_and_what_is_peculiar():
-    shared = Case("all_reduce", "nccl", 2, "float32", 4096, oversubscribed=True)
-    assert any("share a GPU" in note for note in labels.notes([shared])) and len(labels.notes([CASE])) == 1
-    assert any("ring reduce-scatter" in note for note in labels.notes([Case("reduce", "gloo", 2, "float32", 4096)]))

@@ -15,8 +15,10 @@ from bench.report.launch_files import FILE_NAMES, JobSpec, JobVerb, LauncherName
 from conftest import ROOT, TINY
 
 EXAMPLES = ROOT / "examples" / "launch"
-SETS: list[str] = []
+
+
 NOTES = ("World sizes above 8 will be skipped", "2 of the 8 ranks will wait")
+SETS: list[str] = []
 WANTED = JobSpec("Big run_2", "my configs/a'b.yaml", ("sizes=[1KiB]",), 4, 2, False, 8, 100.0)
 
 
@@ -45,14 +47,6 @@ def test_shells_understand_them(verb):
 
 
 @pytest.mark.parametrize("launcher", LauncherName)
-@pytest.mark.parametrize("name", ["ddp", "ddp-buckets", "ddp-shape", "ddp-strategies", "ddp-cs336"])
-def test_a_training_configuration_has_a_file_for_each_launcher(launcher, name):
-    """Steps of training have cases like all others; so their file starts the same verb with their configuration."""
-    config = ROOT / f"configs/{name}.yaml"
-    assert_starts(launch_file_for(config, SETS, launcher, nodes=2, each=None), launcher, ["run", str(config)])
-
-
-@pytest.mark.parametrize("launcher", LauncherName)
 def test_a_gate_has_a_file_for_each_launcher(launcher):
     file = launch_file_for(ROOT / "configs/nccl.yaml", SETS, launcher, nodes=16, each=8, verb=JobVerb.GATE)
     assert_starts(file, launcher, ["gate", str(ROOT / "configs/nccl.yaml")])
@@ -76,15 +70,16 @@ def assert_starts(file: str, launcher: LauncherName, arguments: list[str]) -> No
             assert command[command.index("run_bench.py") + 1 :] == arguments
 
 
-@pytest.mark.parametrize("options", [["--launcher", "slurm", "--nodes", "1"], []])
-def test_a_gate_of_one_node_or_without_launcher_is_refused(warm, options):
-    done = warm("plan", warm.config(), "--verb", "gate", *options)
+@pytest.mark.parametrize("options", [["--nodes", "2"], ["--ranks-per-node", "1"], ["--verb", "run"]])
+def test_what_only_a_job_has_asks_for_its_file(warm, options):
+    done = warm("plan", warm.config(), *options)
+    assert done.returncode == 0 and done.stdout == warm("plan", "tiny.yaml", "--launcher", "torchrun").stdout
+    assert "torchrun" in done.stdout
+
+
+def test_a_gate_of_one_node_is_refused(warm):
+    done = warm("plan", warm.config(), "--verb", "gate", "--nodes", "1")
     assert done.returncode == 2 and done.stderr.count("\n") == 1
-
-
-def test_a_gate_of_training_steps_is_refused(warm):
-    done = warm("plan", str(ROOT / "configs/ddp.yaml"), "--launcher", "slurm", "--verb", "gate")
-    assert done.returncode == 2 and "collective" in done.stderr
 
 
 def test_the_command_survives_the_shell():
@@ -108,12 +103,6 @@ def test_kubernetes_understands_it():
     assert container["command"][5:] == ["run_bench.py", "run", "my configs/a'b.yaml", "--set", "sizes=[1KiB]"]
     assert "resources" not in container
     assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
-
-
-def test_python_understands_it():
-    tree = ast.parse(launch_file(LauncherName.RAY, WANTED))
-    (arguments,) = (node.value for node in tree.body if isinstance(node, ast.Assign))
-    assert ast.literal_eval(arguments) == WANTED.arguments
 
 
 def test_ranks_that_do_not_meet_the_world_sizes_are_told():

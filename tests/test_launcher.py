@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from bench.launch.launcher import LOCK, PREFIX, RendezvousFolder, fork_servers, remove_abandoned
+from bench.launch.launcher import LOCK, PREFIX, RendezvousFolder, remove_abandoned
 from bench.machine import host
 from bench.model.errors import RankError
 from bench.store import locks
-from conftest import ROOT
+from conftest import ROOT, fork_servers
 from test_measure import assert_nothing_left
 
 
@@ -22,18 +22,6 @@ from test_measure import assert_nothing_left
 def temporary(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return tmp_path
-
-
-def test_it_is_gone_at_the_end(temporary):
-    with RendezvousFolder() as meeting:
-        assert meeting.place().parent == meeting.folder
-    assert not list(temporary.iterdir())
-
-
-def test_another_run_leaves_it_alone(temporary):
-    with RendezvousFolder() as meeting:
-        remove_abandoned()
-        assert meeting.folder.is_dir()
 
 
 def test_what_a_killed_run_left_is_removed(temporary):
@@ -112,19 +100,13 @@ def test_folders_of_other_hosts_are_left_alone_in_a_place_that_hosts_share(tempo
         assert meeting.folder.is_dir()
 
 
-def test_a_folder_that_is_removed_again_and_again_is_an_error_after_three_tries(temporary, monkeypatch):
-    made = []
-
-    def removed(descriptor):
-        made.append(descriptor)
-        raise FileNotFoundError
-
-    monkeypatch.setattr(locks, "exclusive", removed)
-    with pytest.raises(RankError, match="TMPDIR"):
-        RendezvousFolder().__enter__()
-    assert len(made) == 3
-
-
 def test_a_place_where_no_folder_can_be_made_is_one_line(tmp_path):
     with pytest.raises(RankError, match="TMPDIR"):
         RendezvousFolder(tmp_path / "nothing").__enter__()
+
+
+def test_the_fork_server_loads_what_a_rank_needs():
+    """Otherwise each rank of each launch would load torch for itself, in seconds."""
+    program = "import sys, bench.rank.preload; print({'torch', 'numpy', 'bench.rank.main'} <= {*sys.modules})"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "True\n"

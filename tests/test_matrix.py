@@ -83,11 +83,6 @@ def test_a_link_that_is_slow_in_every_launch_is_named():
     assert sum(named(placed(8, seed, slow_link=(1, 2))) == ["link 1–2"] for seed in range(10)) >= 9
 
 
-def test_one_launch_speaks_of_itself():
-    (finding,) = links.slow_ranks_and_links(run_of(4, slow_link=(1, 3)))[0]
-    assert "in this launch" in finding.text
-
-
 def test_three_ranks_are_said_to_tell_nothing():
     findings, silent = links.slow_ranks_and_links(run_of(3, slow_rank=1))
     assert not findings

@@ -12,10 +12,8 @@ import pytest
 
 from bench.catalog.backends import unsupported_by_backend
 from bench.catalog.metrics import METRICS
-from bench.catalog.operations import cycle
 from bench.config.models import parse
 from bench.machine import host
-from bench.model.errors import ConfigError
 from bench.model.records import Case, Machine
 from bench.planning.cases import unsupported_here
 from bench.planning.footprint import calls_between_refills, pool_slots
@@ -85,12 +83,6 @@ def test_a_wrong_element_between_a_pair_is_caught_and_its_receiver_named(warm):
     assert "of rank 0's data" in samples.failure.text
 
 
-def test_one_rank_has_nobody_to_pair_with():
-    config = parse(BASE.replace("all_reduce", "pairwise").replace("[2]", "[1]").encode(), "x")
-    (skip,) = expand(config, host.machine(), 1).skips
-    assert "needs 2 ranks" in skip.reason
-
-
 def test_other_buffers_and_real_time_are_cases_of_their_own(warm):
     config = warm.config(BASE)
     settings = ["buffers=flush"]
@@ -106,12 +98,6 @@ def test_other_buffers_and_real_time_are_cases_of_their_own(warm):
     assert "no measured case in common" in compared.stderr
 
 
-def test_real_time_that_is_not_permitted_is_a_skip_with_its_reason():
-    config = parse((BASE + "scheduling: rr\n").encode(), "x")
-    plan = expand(config, replace(MACHINE, scheduling_missing={"rr": "no"}), 1)
-    assert not plan.order and plan.skips[0].reason == "no"
-
-
 def loop_policies(process: psutil.Process) -> list[int]:
     """The scheduling policy of each thread of gloo that waits for the network."""
     policies = []
@@ -123,7 +109,9 @@ def loop_policies(process: psutil.Process) -> list[int]:
 
 
 @pytest.mark.skipif(host.unsupported_batch() is not None, reason=str(host.unsupported_batch()))
-@pytest.mark.parametrize(("scheduling", "policy"), [("normal", "SCHED_OTHER"), ("batch", "SCHED_BATCH")])
+@pytest.mark.parametrize(
+    ("scheduling", "policy"), [pytest.param("normal", "SCHED_OTHER", marks=pytest.mark.slow), ("batch", "SCHED_BATCH")]
+)
 def test_the_loop_threads_of_every_group_have_the_policy_that_was_asked_for(cli, scheduling, policy):
     """Three groups a rank: the world, the control group, and a subgroup that is made later."""
     sampling = "sampling: {relative_error: 0.00001, seconds_per_case: 1min, max_iterations: 1000000}"
@@ -162,37 +150,10 @@ def test_batch_is_refused_where_no_thread_waits_for_the_network():
     assert unsupported_here(case, replace(MACHINE, scheduling_missing={"batch": "no Linux"})) == "no Linux"
 
 
-def test_scheduling_is_one_value_or_a_list_and_nothing_else():
-    for wrong in ("bach", "[normal, normal]", "[]", "{}", "1"):
-        with pytest.raises(ConfigError, match=r"x.*: scheduling"):
-            parse((BASE + f"scheduling: {wrong}\n").encode(), "x")
-
-
-def test_two_schedulings_of_one_run_are_compared(warm):
-    config = warm.config(BASE.replace("launches: 1", "launches: 2") + "scheduling: [normal, batch]\n")
-    assert warm("run", config, "--no-plots").returncode == 0
-    assert {samples.case.scheduling for samples in warm.only_run().samples} == {"normal", "batch"}
-    how = warm.runs()[0].joinpath("report.md").read_text()
-    assert "SCHED_BATCH" in how and "normal scheduling" in how
-    compared = warm("compare", "--across", "scheduling=normal,batch")
-    assert "batch scheduling" in compared.stdout
-
-
 def test_the_dispatch_floor_is_below_the_operation(warm):
     assert warm("run", warm.config(BASE), "--no-plots").returncode == 0
     (samples,) = warm.only_run().samples
     assert all(0 < floor < np.median(samples.timed.duration_ns) for floor in samples.usage.floor_ns)
-
-
-def test_a_cycle_is_one_for_what_goes_through_no_rounds():
-    assert cycle(Case("all_reduce", "gloo", 8, "float32", 4096)) == 1
-    assert [cycle(Case("pairwise", "gloo", n, "float32", 4096)) for n in (4, 5)] == [3, 5]
-
-
-def test_a_planted_fault_for_a_rank_that_never_exists_is_refused(warm):
-    done = warm("plan", warm.config(BASE + "faults: [{do: late, rank: 7}]\n"))
-    assert done.returncode == 2
-    assert "no world size has a rank 7" in done.stderr
 
 
 def test_who_is_late_is_named_by_the_command_line(warm):

@@ -34,11 +34,6 @@ def test_calls_are_read_in_order_and_other_lines_are_not_calls():
     assert [(one.nbytes, one.algorithm) for one in choices(text)] == [(2097152, "NVLS"), (64, "RING")]
 
 
-def test_a_number_that_no_generation_had_stays_a_number():
-    (found,) = choices(f"{HEAD}4 Bytes -> Algo 9 proto 7 time 1.0\n")
-    assert (found.algorithm, found.protocol) == ("9", "7")
-
-
 INIT = f"""{HEAD}Channel 00/24 : 0[0] -> 1[1] via P2P/CUMEM
 {HEAD}Channel 01/24 : 0[0] -> 1[1] via P2P/CUMEM
 {HEAD}Channel 00/0 : 1[1] -> 2[0] [send] via NET/IB/0/GDRDMA

@@ -4,8 +4,8 @@ import numpy as np
 
 from bench.analyze.analysis import analyze
 from bench.catalog.operations import CALLS, OPERATIONS
+from bench.interop import report as nccl_tests
 from bench.model.records import Case, Failure, Samples
-from bench.report import nccl_tests
 from conftest import invented_run, samples
 
 # As in the output of nccl-tests 2.19.
@@ -79,17 +79,6 @@ def test_one_table_for_each_operation_backend_world_size_and_metric():
     assert "geometric mean over 2 launches" in found
 
 
-def test_whatever_else_differs_is_a_table_of_its_own_and_is_named():
-    plain = Case("sendrecv_ring", "nccl", 2, "float32", 4096)
-    other = Case(
-        "sendrecv_ring", "nccl", 2, "float32", 4096, settings="NCCL_ALGO=Ring", oversubscribed=True, buffers="hot"
-    )
-    found = text(measured(plain, 10), measured(other, 10))
-    assert found.count("# Collective test starting: sendrecv_perf") == 2
-    assert "# Not at the default: buffers=hot, settings=NCCL_ALGO=Ring, oversubscribed=True" in found
-    assert sorted(row[6] for row in rows(found)) == ["0.41", "N/A"]  # ranks that share a GPU publish no bandwidth
-
-
 def test_every_operation_has_a_table():
     made = [
         measured(Case(op, "gloo", 4, "float32" if OPERATIONS[op].typed else "bytes", 4096 * OPERATIONS[op].sized), 10)
@@ -98,8 +87,3 @@ def test_every_operation_has_a_table():
     found = text(*made)
     assert len(rows(found)) == len(CALLS) - 1
     assert "# no size, no columns: barrier · gloo · 4 ranks: 10.00 us" in found
-
-
-def test_numbers_fit_into_their_column():
-    shown = {0.123: "0.12", 9999.994: "9999.99", 10000.04: "10000.0", 1e6: "1000000", 1e9: "1.0e+09"}
-    assert {number: nccl_tests._fitted(number, 7) for number in shown} == shown

@@ -15,11 +15,11 @@ from bench.analyze.analysis import analyze
 from bench.analyze.noise import entry_of
 from bench.analyze.occasions import occasions, smallest_changes
 from bench.analyze.sessions import machine_of_sessions
-from bench.cli.measuring import planned
 from bench.config import models
 from bench.machine import host
 from bench.model.errors import StoreError
 from bench.model.records import Case, Fault
+from bench.planning import plan
 from bench.store import ledger
 from bench.store.ledger import CaseNoise, LedgerEntry, MachineIdentity
 from conftest import ROOT, SAMPLING, invented_run, samples
@@ -115,11 +115,6 @@ def test_only_enough_runs_of_the_same_machine_count():
     assert not occasions(entries, HERE, without={"run-3"})
 
 
-def test_an_upgrade_of_nccl_is_no_noise_but_plan_need_not_know_its_version():
-    old, new = (dataclasses.replace(HERE, nccl=version) for version in ("2.27", "2.28"))
-    assert old.is_same(HERE) and HERE.is_same(new) and not old.is_same(new)
-
-
 def test_the_smallest_change_shrinks_with_launches_but_not_below_what_occasions_differ_by():
     alike = [entry(number) for number in range(8)]
     few, many = (smallest_changes(alike, HERE, launches, [CASE.key])[CASE.key] for launches in (4, 32))
@@ -137,7 +132,7 @@ def test_planning_with_a_ledger_loads_no_large_package(tmp_path):
     """`plan` answers in half a second: numpy and scipy would double that."""
     (tmp_path / "results").mkdir()
     smoke = models.parse((ROOT / "configs" / "smoke.yaml").read_bytes(), "smoke.yaml", [], "smoke")
-    here = machine_of_sessions([{"host": host.facts()}], planned(smoke, host.machine(), 1, None).settings.sampling)
+    here = machine_of_sessions([{"host": host.facts()}], plan.expand(smoke, host.machine(), 1).settings.sampling)
     ledger.append(tmp_path / "results", entry(1, machine=here))
     code = "import sys, run_bench; assert run_bench.main(['plan', 'smoke', '--set', 'launches=4']) == 0; "
     code += "heavy = {'numpy', 'scipy', 'pandas', 'torch'} & set(sys.modules); assert not heavy, heavy"

@@ -157,9 +157,3 @@ def test_what_is_received_begins_at_a_multiple_of_512_bytes_and_shares_are_whole
             if transfer is not None and placement(case) == "out":
                 assert transfer.receives[0] * 4 % ALIGNMENT == 0, op
         assert room_bytes(case) % ALIGNMENT == 0
-
-
-def test_a_size_without_a_pack_for_each_share_is_rounded_to_elements():
-
-    assert _whole_pieces(Case("all_gather", "gloo", 8, "float32", 64)).size_bytes == 64
-    assert _whole_pieces(Case("all_gather", "gloo", 3, "float32", 100)).size_bytes == 96

@@ -22,6 +22,7 @@ def wheel(tmp_path_factory):
     return found
 
 
+@pytest.mark.slow
 def test_the_wheel_has_configurations_and_the_page_on_reading(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
     shipped = {f"bench/configs/{path.relative_to(ROOT / 'configs')}" for path in (ROOT / "configs").rglob("*.*")}

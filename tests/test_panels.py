@@ -105,15 +105,6 @@ def test_intervals_at_one_size_stand_beside_one_another():
             assert (right - left > 6).all() and (right - left < 12).all()
 
 
-def test_one_series_or_one_size_stays_at_its_place():
-    alone = analysis(Case("all_reduce", "gloo", 2, "float32", size) for size in SIZES)
-    (figure,) = sizes.time_against_size(RUN, alone)
-    assert figure.axes[0].containers[0][0].get_xdata() == pytest.approx(SIZES)
-    one = analysis(Case("all_reduce", "gloo", n, "float32", 4096) for n in (2, 4))
-    (figure,) = sizes.time_against_size(RUN, one)
-    assert figure.axes[0].get_xlim() == (2048, 8192)
-
-
 def test_an_interval_of_decades_is_cut_and_the_legend_says_so():
     found = analysis(Case("all_reduce", "gloo", n, "float32", size) for n in (2, 4) for size in SIZES)
     before = sizes.time_against_size(RUN, found)[0]
@@ -125,16 +116,6 @@ def test_an_interval_of_decades_is_cut_and_the_legend_says_so():
     low, high = figure.axes[0].get_ylim()
     assert low == pytest.approx(min(values) / 10) and high == pytest.approx(max(values) * 10)
     assert "a bar without a cap goes on beyond the picture" in words(figure)
-
-
-def test_logarithmic_axes_have_minor_ticks():
-    cases = [Case("all_reduce", "gloo", n, "float32", 4**k) for n in (2, 4) for k in range(5, 14)]
-    for draw in (sizes.time_against_size, sizes.bandwidth_against_size):
-        (figure,) = draw(RUN, analysis(cases))
-        figure.draw_without_rendering()
-        axes = figure.axes[0]
-        assert axes.get_xscale() == axes.get_yscale() == "log" and axes.get_xlabel().startswith("message size")
-        assert 2.0**11 in axes.xaxis.get_minorticklocs() and len(axes.yaxis.get_minorticklocs()) > 8
 
 
 def test_colours_are_told_apart_with_deuteranopia():
@@ -162,17 +143,6 @@ def lab(colour: str):
     return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
 
 
-def test_what_panels_have_in_common_stands_once():
-    first, second = sizes.time_against_size(RUN, everything())
-    text = words(first)
-    assert "gloo, float32, isolated, 1 launch; bars: 95 % intervals" in text and "(1 of 2)" in text
-    assert text.count("gloo") == 1 and text.count("isolated") == 1 and len(first.legends) == 1
-    assert "reduce_scatter_list" in text and "pairwise" in text
-    text = words(second)
-    assert "pipelined (20 back to back)" in text and "pairwise" not in text
-    assert "without two sizes: barrier" in text
-
-
 def test_a_default_is_named_beside_what_differs_from_it():
     modes = [
         Case("all_reduce", "gloo", n, "float32", size, scheduling=mode)
@@ -182,21 +152,6 @@ def test_a_default_is_named_beside_what_differs_from_it():
     for line in ("normal scheduling, 2 ranks", "batch scheduling, 4 ranks"):
         assert line in words(figure)
     assert "normal scheduling" in words(sizes.scaling(RUN, analysis(modes))[0])
-
-
-def test_a_panel_holds_what_can_be_told_apart():
-    dtypes = ("float32", "int8", "float16", "int32")
-    found = everything(metrics=("isolated",), dtypes=dtypes).summaries
-    made = figures.panels(found, sizes.by_ranks)
-    assert max(len(panel.lines) for panel in made) == MOST_SERIES
-    drawn = sorted(s.case.key for panel in made for line in panel.lines for s in line.members)
-    assert drawn == sorted(s.case.key for s in found)
-    reduces = [panel for panel in made if panel.words["op"] == "all_reduce"]
-    assert [[line.name for line in panel.lines][::2] for panel in reduces] == [
-        [f"{dtype}, 2 ranks" for dtype in dtypes[:3]],
-        ["2 ranks"],
-    ]
-    assert reduces[1].words["dtype"] == "int32"
 
 
 def test_what_does_not_fit_is_counted():
@@ -209,14 +164,3 @@ def test_what_does_not_fit_is_counted():
     made = figures.pages("Why?", "", found)
     left = 2 * 60 * 5 // MOST_SERIES - MOST_PAGES * figures.PANELS_A_PAGE
     assert len(made) == MOST_PAGES and made[-1].extra == [f"and {left} more panels: see the tables"]
-
-
-def test_operations_are_laid_side_by_side_at_the_size_that_most_have():
-    (figure,) = operations.operations(RUN, everything())
-    text = words(figure)
-    assert "at 1 MiB" in text and "barrier" in text and "isolated" in text and "pipelined" in text
-    assert (
-        operations.operations(RUN, analysis(Case("sendrecv_ring", "gloo", 2, "float32", size) for size in SIZES)) == []
-    )
-    many = analysis(Case("sendrecv_ring", "nccl", 2, "float32", 4096, settings=f"NCCL_NTHREADS={k}") for k in range(60))
-    assert f"{60 - operations.MOST_ROWS} more rows: see the tables" in words(operations.operations(RUN, many)[0])

@@ -3,14 +3,13 @@
 import json
 import subprocess
 import sys
-from collections import Counter
 
 import pytest
 
 from bench.analyze.analysis import analyze
-from bench.cli import live_tables
+from bench.interop import report as nccl_tests
+from bench.interop.cli import live_tables
 from bench.planning.footprint import batches
-from bench.report import nccl_tests
 from bench.store import encoding, folders
 from bench.store.folders import Journal
 from conftest import ROOT
@@ -75,28 +74,12 @@ def test_a_wrong_result_has_no_number_and_the_table_goes_on(warm):
     assert "# Out of bounds values : 1 FAILED" in done.stdout and "# failed: all_reduce" in done.stdout
 
 
-@pytest.mark.slow
-def test_with_a_budget_no_row_is_printed_before_the_last_launch(warm):
-    done = warm("perf", "all_reduce", *SHORTER, "--set", "budget=4s")
-    assert done.returncode == 0, done.stderr
-    run = warm.only_run()
-    assert max(Counter(samples.case for samples in run.samples).values()) > 1
-    assert table(done.stdout) == table(nccl_tests.document(run, analyze(run)))
-
-
 def test_without_the_backend_nothing_is_measured(warm):
     done = warm("perf", "all_reduce", "-b", "8", "-g", "2")
     if "nccl" in done.stdout:
         pytest.skip("there are GPUs here")
     assert done.returncode == 3 and "--backend gloo" in done.stderr and done.stderr.count("\n") == 1
     assert not warm.runs() and not done.stdout
-
-
-def test_one_rank_is_told_that_it_communicates_nothing(warm):
-    done = warm("perf", "all_reduce", "-b", "8", "-e", "8", "--backend", "gloo", "--no-plots")
-    assert done.returncode == 0, done.stderr
-    (row,) = table(done.stdout)
-    assert row.split()[-2] == "N/A" and "# one rank:" in done.stdout.partition("# Collective test starting")[0]
 
 
 def test_flags_are_kept_as_yaml_and_nothing_is_measured(warm):
@@ -110,12 +93,6 @@ def test_flags_are_kept_as_yaml_and_nothing_is_measured(warm):
     assert again.returncode == 2 and again.stderr.startswith("error: --save kept.yaml: file exists")
     both = warm("perf", "all_gather", "--save", "new.yaml", "--set", "launches=2")
     assert both.returncode == 2 and not (warm.folder / "new.yaml").exists()
-
-
-def test_help_lists_the_flags_that_are_honoured(warm):
-    text = warm("perf", "--help").stdout
-    assert "--minbytes" in text and "--parallel_init" not in text
-    assert all(warm(verb, "-b", "8").returncode == 2 for verb in ("run", "plan"))
 
 
 @pytest.mark.slow

@@ -1,13 +1,17 @@
 """A plan holds every combination once a launch, in an order that its seed fixes, and says what it leaves out."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from bench.catalog import dtypes, subgroups
 from bench.config.models import parse
 from bench.model.records import Case, Failure, Launch, Machine, Samples
 from bench.planning import cases, footprint
 from bench.planning import plan as planning
+
+ROOT = Path(__file__).resolve().parents[1]
 
 MACHINE = Machine("h", 2, 16 * 2**30, 32 * 2**20, 0, {})
 BASE = b"backends: [gloo]\nworld_sizes: [2, 4]\noperations: [all_reduce]\nsizes: [4KiB, 1MiB]\nlaunches: 3\n"
@@ -82,12 +86,6 @@ def test_row_by_row_every_launch_goes_from_size_to_size_and_both_placements_shar
         assert len(footprint.batches(launch.cases, shuffled.settings)) == 1
 
 
-def test_keys_leave_out_defaults():
-    case = Case("all_reduce", "gloo", 4, "float32", 1048576)
-    assert case.key == "all_reduce/gloo/n4/float32/1048576"
-    assert replace(case, reduce_op="max").key == case.key + "/reduce_op=max"
-
-
 def test_what_does_not_fit_into_memory_is_skipped_with_the_numbers():
     small = replace(MACHINE, memory_available_bytes=4 * 2**30)
     plan = expand(["sizes=[1MB, 1GB]", "world_sizes=[2, 6]"], small)
@@ -123,47 +121,33 @@ def test_what_does_not_fit_into_a_gpu_is_skipped_with_the_numbers():
     assert all(case.size_bytes == 2**20 or case.world_size == 2 for case in plan.cases)
 
 
+NCCL = ["backends=[nccl]", "world_sizes=[1]"]
 SHARED = ["backends=[nccl]", "world_sizes=[4]", "oversubscribe_gpu=true"]
 ONE_GPU = replace(MACHINE, gpus=1)
+NO_MULTICAST = replace(ONE_GPU, registered_missing="registered memory needs multicast")
+AMPERE = replace(ONE_GPU, gpu_capability=80)
+ROOMY = replace(MACHINE, memory_available_bytes=2**50)
 
 
 @pytest.mark.parametrize(
     ("sets", "machine", "reason"),
     [
         ([*SHARED, "env={NCCL_ALGO: [Ring, Tree]}"], ONE_GPU, "ranks that share a GPU need NCCL_ALGO=Ring"),
+        ([*NCCL, "memory=[registered]"], NO_MULTICAST, "needs multicast"),
+        ([*NCCL, "metrics=[graph]", "operations=[barrier]"], ONE_GPU, "waits on the CPU"),
         (
-            ["backends=[nccl]", "world_sizes=[1]", "memory=[registered]"],
-            replace(ONE_GPU, registered_missing="registered memory needs multicast"),
-            "needs multicast",
-        ),
-        (
-            ["backends=[nccl]", "world_sizes=[1]", "metrics=[graph]", "operations=[barrier]"],
-            ONE_GPU,
-            "waits on the CPU",
-        ),
-        (
-            ["backends=[nccl]", "world_sizes=[1]", "dtypes=[complex64]", "operations=[reduce_scatter]"],
+            [*NCCL, "dtypes=[complex64]", "operations=[reduce_scatter]"],
             ONE_GPU,
             "nccl has no reduce_scatter of complex64",
         ),
-        (
-            ["backends=[nccl]", "world_sizes=[1]", "dtypes=[float8_e4m3fn]"],
-            replace(ONE_GPU, gpu_capability=80),
-            "nccl reduces float8_e4m3fn from compute capability 9.0 on; the GPU has 8.0",
-        ),
-        (
-            ["backends=[nccl]", "world_sizes=[1]", "dtypes=[float8_e5m2]", "reduce_ops=[premul_sum]"],
-            ONE_GPU,
-            "nccl has no premul_sum of float8_e5m2",
-        ),
-        (["backends=[nccl]"], replace(MACHINE, backends_missing={"nccl": "no GPU"}), "no GPU"),
+        ([*NCCL, "dtypes=[float8_e4m3fn]"], AMPERE, "from compute capability 9.0 on; the GPU has 8.0"),
+        ([*NCCL, "dtypes=[float8_e5m2]", "reduce_ops=[premul_sum]"], ONE_GPU, "nccl has no premul_sum of float8_e5m2"),
+        (NCCL, replace(MACHINE, backends_missing={"nccl": "no GPU"}), "no GPU"),
         (["backends=[nccl]", "world_sizes=[4]"], replace(MACHINE, gpus=2), "this machine has 2"),
         (["sizes=[4095]"], MACHINE, "whole number of float32"),
-        (
-            ["dtypes=[bfloat16]", "world_sizes=[257]"],
-            replace(MACHINE, memory_available_bytes=2**50),
-            "not exact in bfloat16",
-        ),
+        (["dtypes=[bfloat16]", "world_sizes=[257]"], ROOMY, "not exact in bfloat16"),
+        (["operations=[barrier]", "metrics=[first]"], MACHINE, "metric first is for torch's operations on buffers"),
+        (["operations=[init_process_group]", "backends=[mpi]"], MACHINE, "MPI joins its ranks before"),
     ],
 )
 def test_what_cannot_be_measured_is_skipped_with_its_reason(sets, machine, reason):
@@ -171,13 +155,6 @@ def test_what_cannot_be_measured_is_skipped_with_its_reason(sets, machine, reaso
     assert plan.total == 0
     assert all(reason in skip.reason for skip in plan.skips)
     assert plan.skips
-
-
-@pytest.mark.parametrize("capability", [None, 90, 100])
-def test_float8_is_reduced_from_hopper_on_and_copied_by_every_gpu(capability):
-    sets = ["backends=[nccl]", "world_sizes=[1]", "dtypes=[float8_e4m3fn]", "sizes=[4KiB]"]
-    assert expand(sets, replace(ONE_GPU, gpu_capability=capability)).total
-    assert expand([*sets, "operations=[broadcast]"], replace(ONE_GPU, gpu_capability=80)).total
 
 
 def test_remaining_is_the_plan_minus_what_is_done():
@@ -217,13 +194,6 @@ def test_a_pool_is_bounded_and_large_messages_need_none():
     assert footprint.scratch_bytes(replace(case, buffers="flush"), 64 * 2**20) == 64 * 2**20
 
 
-def test_the_estimate_grows_with_the_work():
-    assert planning.estimate_s(expand(["launches=6"])) > planning.estimate_s(expand())
-    assert planning.estimate_s(expand(["sampling.iterations=1000"])) > planning.estimate_s(
-        expand(["sampling.iterations=10"])
-    )
-
-
 def test_variables_are_an_axis_with_processes_of_their_own():
     plan = expand(
         ["env={GLOO_LOG_LEVEL: [WARN, ERROR], GLOO_DEVICE_TRANSPORT: [TCP]}", "world_sizes=[2]", "launches=1"]
@@ -234,6 +204,17 @@ def test_variables_are_an_axis_with_processes_of_their_own():
     }
     assert len(plan.order) == 2
     assert all(len({case.settings for case in block.cases}) == 1 for block in plan.order)
+
+
+def test_what_is_captured_in_a_graph_shares_its_communicator_with_nothing_else():
+    config = parse((ROOT / "configs" / "nccl.yaml").read_bytes(), "c", [])
+    plan = planning.expand(config, replace(MACHINE, gpus=8, backends_missing={}), 1)
+    kinds = [{case.metric == "graph" for case in block.cases} for block in plan.order]
+    assert {True} in kinds and {False} in kinds and {True, False} not in kinds
+
+
+def test_groups_are_in_the_order_of_ranks_as_torch_has_them():
+    assert subgroups.divide("sets:5,1|0,3", 8).groups == ((1, 5), (0, 3))
 
 
 def test_what_an_operation_does_not_know_makes_no_further_cases():
@@ -280,3 +261,7 @@ def test_ranks_share_a_gpu_only_where_that_is_asked_for():
     assert {case.world_size for case in expand(sets, one).cases} == {1}
     shared = expand([*sets, "oversubscribe_gpu=true"], one)
     assert {(case.world_size, case.oversubscribed) for case in shared.cases} == {(1, False), (2, True)}
+
+
+def test_a_sum_that_is_not_exact_is_no_endless_loop():
+    assert dtypes.calls_before_refill("bfloat16", "sum", 1024) == 1

@@ -3,7 +3,7 @@
 import pytest
 
 from proof import accuracy, claims, code
-from proof.claim import HOLDS, MISSED, UNDECIDED, Claim, Line, at_least, at_most, judged
+from proof.claim import HOLDS, MISSED, UNDECIDED, at_least, at_most, judged
 
 
 def test_a_fingerprint_changes_with_the_code_and_not_with_comments(tmp_path, monkeypatch):
@@ -31,30 +31,6 @@ def test_a_demanded_count_grows_with_the_trials(hits, trials, outcome):
 
 def test_what_is_allowed_is_rounded_down():
     assert at_most("", 2, 60, 2 / 60).outcome == HOLDS and at_most("", 1, 10, 0.05).outcome == MISSED
-
-
-def _nothing(rig, trials):
-    return []
-
-
-def test_the_newest_run_is_shown_and_only_the_newest_of_this_code_and_protocol_is_current(tmp_path, monkeypatch):
-    (tmp_path / "module.py").write_text("X = 1\n")
-    monkeypatch.setattr(code, "BENCH", tmp_path)
-    claim = Claim(
-        lambda rig, trials: [], "tries", 40, 1, 1, ["module.py"], version=2, replaced={1: "it could not fail"}
-    )
-    lines = [[Line("says", "at most 5%", f"{hits} of 40", UNDECIDED)] for hits in (4, 2, 7)]
-    runs = [accuracy.record(claim, 40, found, 1.0, "2026") for found in lines]
-    runs[2]["version"] = 1
-    page = accuracy.page({"name": claim}, {"name": runs})
-    assert all(page.count(f"| {hits} of 40 |") == shown for hits, shown in ((4, 1), (2, 0), (7, 0)))
-    assert "2 earlier runs: 2 lines: 2 undecided" in page
-    assert "protocol 1 was replaced because it could not fail" in page
-    assert "Of this code: 1 line: 1 undecided" in page and "Not current" not in page
-    (tmp_path / "module.py").write_text("X = 2\n")
-    assert "**Not current**: name (older code)" in accuracy.page({"name": claim}, {"name": runs})
-    runs[0]["version"] = 1
-    assert "**Not current**: name (protocol 1)" in accuracy.page({"name": claim}, {"name": runs})
 
 
 def test_a_claim_whose_protocol_changed_says_why():

@@ -4,9 +4,9 @@ import time
 
 import pytest
 
-from bench.analyze.recorded import recorded_job
-from bench.model.recorded_calls import CallList, RankRecording, RecordedCall
-from bench.report import findings
+from bench.replay import report as findings
+from bench.replay.analyze.recorded import recorded_job
+from bench.replay.model import CallList, RankRecording, RecordedCall
 from bench.report.markdown import written
 
 GROUP = (0, 1, 2)
@@ -86,12 +86,6 @@ def test_time_of_calls_that_overlap_is_counted_once_where_a_timeline_tells_when_
     found = job(enqueued)
     assert found.total.in_calls_s == pytest.approx(0.008)
     assert any("overlapped" in text for text in found.withheld)
-
-
-def test_ten_calls_enqueued_together_take_as_long_as_they_ran():
-    """Each takes 5 ms, enqueued 50 µs apart: 50 ms, not the 5.45 ms between the first and the last enqueue."""
-    calls = [call(5.0, 5.0 * number, start_s=50e-6 * number, group=(0,)) for number in range(10)]
-    assert job(calls).total.in_calls_s == pytest.approx(0.050)
 
 
 def test_exposed_time_is_told_where_computing_was_recorded_everywhere():

@@ -6,7 +6,6 @@ import json
 import numpy as np
 import pytest
 
-from bench.analyze import sessions
 from bench.analyze.analysis import NOBODY_LATE, analyze, diagnose
 from bench.analyze.ranks import LARGEST_SHARE
 from bench.report.plots import ranks_and_time
@@ -76,12 +75,6 @@ def test_where_hosts_say_nothing_ranks_are_named(tmp_path, rename):
     assert named(path) == sorted(f"rank {rank}" for rank in large_runs.ranks_of(2))
 
 
-def test_one_late_rank_of_two_on_a_host_is_a_rank(tmp_path):
-    path = small(tmp_path, [6])
-    hosts_changed(path, lambda launch, rank: f"h{rank // 2}")
-    assert named(path) == ["rank 6"]
-
-
 def test_ranks_that_are_late_in_one_launch_only_are_not_named(tmp_path):
     path, other = small(tmp_path, [7], launches=1), small(tmp_path, launches=2)
     lines = (other / folders.SAMPLES).read_bytes().splitlines()
@@ -113,13 +106,6 @@ def test_the_fit_is_the_same_dense_and_sparse(monkeypatch):
     monkeypatch.setattr(links, "LARGEST_DENSE", 2)
     assert np.abs(links.fit(times) - dense).max() < 1e-3
     assert dense[12:].max() == pytest.approx(np.log(3), abs=0.1)
-
-
-def test_hosts_come_with_their_ranks(tmp_path):
-    found = sessions.hosts(folders.read(small(tmp_path, cases=1, launches=1)))
-    assert found["gloo", RANKS]["node7"] == tuple(range(56, 64))
-    assert sessions.in_words((8, 9, 10)) == "ranks 8–10"
-    assert (sessions.in_words((3,)), sessions.in_words((1, 4))) == ("rank 3", "ranks 1, 4")
 
 
 def test_the_picture_of_many_ranks_labels_the_late_ones(tmp_path):

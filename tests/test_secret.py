@@ -43,18 +43,6 @@ def test_the_secret_lies_in_a_private_file_for_as_long_as_processes_join(tmp_pat
         assert not files(tmp_path)
 
 
-@pytest.mark.parametrize("one_host", [False, True])
-def test_launcher_and_port_tell_nothing_of_the_key(tmp_path, one_host):
-    """Somebody who knows both, and cannot read the file, has no key; the next job of the same name has another one."""
-    keys = set()
-    for _ in range(2):
-        with of(tmp_path, 0, one_host).made(PORT) as key:
-            keys.add(key)
-            (tmp_path / "stranger").mkdir(exist_ok=True)
-            assert of(tmp_path / "stranger", 1, one_host).key(PORT) is None
-    assert len(keys) == 2
-
-
 def test_what_a_killed_job_left_is_replaced(tmp_path):
     with of(tmp_path, 0).made(PORT):
         path, left = of(tmp_path).path(PORT), of(tmp_path).path(PORT).read_text()

@@ -74,20 +74,10 @@ def test_the_busiest_rank_bounds_the_rate():
     assert operations.busbw(replace(case, splits=""), 2.0) == 1500
 
 
-WRONG = ["zipf", "zipf:x", "rows:1,2;3", "hot:4:seed", "rows:", "distance:2", "distance:1:drift"]
-
-
-@pytest.mark.parametrize("wrong", WRONG)
-def test_what_is_no_distribution_is_refused(wrong):
-    with pytest.raises(ValueError):
-        splits.parse(wrong)
-
-
 @pytest.mark.parametrize(
     ("given_", "said"),
     [
         ("{zipf: 1, hot: 2}", "exactly one of"),
-        ("{seed: 3}", "exactly one of"),
         ("{matrix: [[1, 2], [3]]}", "needs 2 numbers"),
         ("{matrix: none.csv}", "no such file"),
         ("{matrix: [[1]], drift: true}", "no seed and no drift"),

@@ -1,7 +1,5 @@
 """Whether gloo stalls here follows from cases under both schedulings, and is said only where intervals show it."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -62,34 +60,3 @@ def test_the_factor_is_that_of_small_calls_and_the_wait_is_what_slow_ones_take_l
     assert stalls.share == pytest.approx(0.4, abs=0.1) and stalls.wait_s == pytest.approx(5e-3, rel=0.2)
     assert stalls.factor.low < stalls.factor.value < stalls.factor.high
     assert stalls.factor.value == pytest.approx(1 + 5 * stalls.share, rel=0.2)
-
-
-def test_at_most_three_caveats_stand_above_the_answer_and_what_is_missing_is_said_first():
-    run = run_of()
-    run = replace(run, samples=run.samples[:-2], warnings=tuple("abcde"))
-    analysis = analyze(run)
-    notes, reply = tuple(map(written, document.terminal(run, analysis)))[1].split("\n\n")
-    assert len(notes.splitlines()) == document.MOST_CAVEATS + 1 and notes.endswith("report.md")
-    assert f"and {len(document.caveats(analysis)) - document.MOST_CAVEATS} more" in notes
-    assert reply.startswith("**INCOMPLETE: 2 of 48") and "INCOMPLETE" not in notes
-    text = written(document.build(run, analysis))
-    assert text.partition("\n\n- ")[2].startswith("**INCOMPLETE") and text.count("INCOMPLETE") == 1
-    assert all(caveat in text for caveat in document.caveats(analysis))
-
-
-def test_without_stalls_and_without_batch_nothing_is_said():
-    analysis = analyze(run_of(schedulings=("normal",)))
-    assert analysis.stalls is None and analyze(run_of(schedulings=("batch",))).stalls is None
-
-
-def test_what_other_programs_may_have_done_is_said():
-    run = run_of(factor=2.0)
-    stalls = analyze(run).stalls
-    assert "Other programs" not in findings.stalls_sentence(stalls)
-    assert findings.stalls_sentence(replace(stalls, disturbed=True)).endswith("calls wait for these, too.")
-
-
-def test_both_schedulings_stand_side_by_side():
-    run = run_of()
-    text = written(document.summary_tables(analyze(run).summaries))
-    assert text.count("2 ranks normal") == text.count("2 ranks batch") == 2  # times and bandwidth

@@ -3,9 +3,7 @@
 import pytest
 
 from bench.analyze.summaries import summarize
-from bench.config.models import parse
 from bench.model.records import Machine
-from bench.planning.plan import expand
 
 MACHINE = Machine("h", 2, 16 * 2**30, 32 * 2**20, 0, {})
 STARTUP = """
@@ -46,16 +44,3 @@ def test_a_wrong_first_call_is_noticed(warm):
 def test_groups_within_the_world_are_made_anew_too(warm):
     sets = ["--set", "world_sizes=[4]", "--set", "groups=[contiguous:2, strided:2]"]
     assert warm("run", warm.config(STARTUP), "--no-plots", *sets).returncode == 0
-
-
-@pytest.mark.parametrize(
-    ("sets", "said"),
-    [
-        (["operations=[barrier]", "metrics=[first]"], "metric first is for torch's operations on buffers"),
-        (["operations=[new_group]", "backends=[mpi]"], "it is torch's"),
-        (["operations=[init_process_group]", "backends=[mpi]"], "MPI joins its ranks before"),
-    ],
-)
-def test_what_has_no_start_up_is_skipped_with_the_reason(sets, said):
-    plan = expand(parse(STARTUP.encode(), "x.yaml", sets), MACHINE, 1)
-    assert plan.skips and all(said in skip.reason for skip in plan.skips)

@@ -1,6 +1,5 @@
 """What was measured is kept through crashes, full disks and hands that meddle; what cannot be read says so."""
 
-import os
 import re
 import shutil
 from pathlib import Path
@@ -87,13 +86,7 @@ def test_a_damaged_line_costs_its_case_and_is_named_with_its_number(run, damage)
     found = folders.read(run)
     assert [one.launch for one in found.samples] == [1, 2]
     (warning,) = found.warnings
-    assert re.search(r"samples\.jsonl: line 2: damaged: .*; that case counts as not measured: run --resume", warning)
-
-
-def test_many_damaged_lines_are_counted(run):
-    (run / "samples.jsonl").write_bytes(line(1) + b"\n" + b"nonsense\n" * 9)
-    warnings = folders.read(run).warnings
-    assert len(warnings) == folders.MOST_DAMAGED + 1 and "4 further lines are damaged" in warnings[-1]
+    assert re.search(r"samples\.jsonl: line 2: damaged: .*; that case counts as not measured: collbench", warning)
 
 
 @pytest.mark.parametrize("name", ["plan.json", "environment.json", "samples.jsonl", "manifest.json"])
@@ -123,13 +116,6 @@ def test_what_is_no_run_is_said_to_be_none(tmp_path):
         folders.find(tmp_path, None)
     with pytest.raises(StoreError, match="no such run"):
         folders.find(tmp_path, "nothing")
-
-
-def test_runs_of_the_same_second_get_folders_of_their_own(tmp_path):
-    made = {folders.create(tmp_path, PLAN, b"", {}) for _ in range(3)}
-    assert len(made) == 3
-    assert set(folders.runs(tmp_path)) == made
-    assert folders.find(tmp_path, "t") == max(made)
 
 
 def test_one_writer_at_a_time_and_a_dead_one_is_noticed(run):
@@ -174,7 +160,7 @@ def test_a_full_disk_tears_nothing(small_disk):
     run = folders.create(small_disk, PLAN, b"", {})
     (small_disk / "filler").write_bytes(b"x" * (small_disk_free(small_disk) - 8192))
     with Journal(run) as journal:
-        with pytest.raises(StoreError, match=r"the disk is full; what was measured is kept.*--resume"):
+        with pytest.raises(StoreError, match=r"the disk is full; what was measured is kept.*collbench resume"):
             for _ in range(100):
                 journal.append(line(1))
         kept = len(folders.read(run).samples)
@@ -190,17 +176,3 @@ def test_a_full_disk_tears_nothing(small_disk):
 
 def small_disk_free(place) -> int:
     return shutil.disk_usage(place).free
-
-
-def test_a_folder_that_cannot_be_made_is_one_line(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError, match="not a directory"):
-        folders.create(tmp_path / "file" / "results", PLAN, b"", {})
-
-
-def test_only_whole_files_replace_old_ones(run):
-    folders.write(run / "report.md", "first")
-    if os.geteuid() == 0:  # root may write anywhere: take the way through a folder that vanishes
-        with pytest.raises(StoreError):
-            folders.write(run / "gone" / "report.md", "second")
-    assert (run / "report.md").read_text() == "first"

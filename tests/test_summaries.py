@@ -10,13 +10,13 @@ import pytest
 
 from bench.analyze import warnings
 from bench.analyze.analysis import analyze
-from bench.analyze.summaries import choice_changes, headlines, summarize
+from bench.analyze.compare import compare_runs
+from bench.analyze.summaries import choice_changes, summarize
 from bench.launch import sweep
 from bench.launch.supervisor import LaunchOutcome
-from bench.model.records import Case, Failure, Fault, Launch, Samples
-from bench.model.units import format_share
-from bench.report import document, findings
-from bench.report.markdown import written
+from bench.model.errors import UnmeasurableError
+from bench.model.records import Case, Failure, Launch, Samples
+from bench.report.document import answer, brief
 from bench.report.plots import sizes
 from conftest import invented_run, samples
 
@@ -99,28 +99,6 @@ def test_a_neighbour_is_noticed_and_an_idle_machine_is_not_accused():
     assert busy.foreign_cpu == pytest.approx(0.5) and idle.foreign_cpu == 0
     found = warnings.warnings_of(invented_run([samples(CASE, 1, steady(1.0), busy_s=4.0)]), [busy])
     assert any("50 %" in warning for warning in found)
-
-
-def test_the_head_of_a_report_warns_of_what_matters():
-    run = invented_run([samples(CASE, 1, steady(1.0))], faults=[Fault("late", 1)])
-    found = warnings.warnings_of(run, summarize(run))
-    assert "planted on purpose" in found[0]
-    assert any("one launch only" in warning for warning in found)
-
-
-def test_runs_are_compared_by_the_very_numbers_of_the_report():
-    rng = np.random.default_rng(2)
-    other = dataclasses.replace(CASE, size_bytes=CASE.size_bytes * 2)
-    made = [
-        samples(case, launch, 1e6 * rng.lognormal(0, 0.2, (60, CASE.world_size)))
-        for case, launches in ((CASE, 3), (other, 1))
-        for launch in range(1, launches + 1)
-    ]
-    made.append(Samples(CASE, 4, 0.0, failure=Failure("killed", 0, "gone")))
-    run = invented_run(made, launches=4)
-    fields = ("case", "launches", "iterations", "time_s", "means_s", "algbw", "busbw", "p10_s", "p50_s", "p90_s")
-    for brief, whole in zip(headlines(run), summarize(run), strict=True):
-        assert all(getattr(brief, name) == getattr(whole, name) for name in (*fields, "stall", "failures"))
 
 
 def test_what_disturbed_a_case_is_said_beside_its_outliers():
@@ -229,12 +207,12 @@ def test_ranks_that_no_case_uses_are_said(on_first, crosses):
     assert ("no case crosses hosts" in text) is crosses
 
 
-def test_dispatching_is_a_share_of_the_device_times():
+def test_a_case_that_is_bound_by_dispatching_is_said_and_what_was_left_out_is_counted():
     made = samples(CASE, 1, steady(1.0))
-    usage = dataclasses.replace(made.usage, dispatch_bound=[len(made.timed.duration_ns)] + [0] * (CASE.world_size - 1))
+    usage = dataclasses.replace(made.usage, dispatch_bound=len(made.timed.duration_ns) // 2, left_out=3)
     (summary,) = summarize(invented_run([dataclasses.replace(made, usage=usage)]))
-    share = format_share(1 / CASE.world_size, 1)
-    assert any(text.startswith(f"{share} of the device times have dispatching") for text in summary.warnings)
+    assert any(text.startswith("dispatch-bound: in 50.0 % of the iterations") for text in summary.warnings)
+    assert any(text.startswith("3 iterations left out") for text in summary.warnings)
 
 
 # ── what NCCL chose ──────────────────────────────────────────────────────────────────────────────
@@ -265,30 +243,13 @@ def test_the_last_call_of_each_case_counts():
     assert sweep._chosen(Launch("nccl", 8, 0, CASES), LaunchOutcome()) == {}
 
 
-def test_one_launch_of_each_kind_is_probed_and_only_where_nccl_tells():
-    others = [dataclasses.replace(case, backend="gloo") for case in CASES]
-    launches = [Launch("gloo", 8, 1, tuple(others)), *(Launch("nccl", 8, n + 1, o) for n, o in enumerate(orders()))]
-    (probed,) = sweep._to_probe(launches)
-    assert (probed.backend, probed.number, set(probed.cases)) == ("nccl", 0, set(CASES))
-    barrier = dataclasses.replace(CASES[0], op="barrier", size_bytes=0)
-    assert sweep._to_probe([Launch("nccl", 8, 1, (barrier,))]) == []
-
-
-def orders():
-    """Each launch has the cases in an order of its own, and a further one has only some of them."""
-    return (CASES, CASES[::-1], (CASES[1], CASES[0], CASES[2]), CASES[:1])
-
-
-def test_the_report_says_what_was_chosen_and_where_that_changes():
+def test_a_sentence_says_where_the_choice_changes():
     run = measured()
     run.environment[:] = [{"launches": [{"chosen": told()}]}]
     summaries = summarize(run)
     assert [one.chosen for one in summaries] == ["RING LL, 1 channel", *["NVLS SIMPLE, 16 channels"] * 2]
-    assert "NVLS SIMPLE, 16 channels" in written(document.case_details(summaries))
     (sentence,) = choice_changes(summaries)
-    assert sentence == (
-        "all_reduce float32 8 ranks: RING LL, 1 channel from 1 KiB on; NVLS SIMPLE, 16 channels from 1 MiB on"
-    )
+    assert "RING LL, 1 channel from 1 KiB on; NVLS SIMPLE, 16 channels from 1 MiB on" in sentence
 
 
 def test_a_picture_marks_where_the_choice_changes():
@@ -302,7 +263,19 @@ def test_a_picture_marks_where_the_choice_changes():
     assert not plain.axes[0].texts
 
 
-def test_without_nccl_there_is_no_column():
-    run = measured()
-    assert "NCCL chose" not in written(document.case_details(summarize(run))) and choice_changes(summarize(run)) == []
-    assert "What NCCL chose" not in written(findings.folded(analyze(run)))
+def test_times_of_virtual_gpus_are_never_shown_as_those_of_hardware():
+    runs = []
+    for name in ("Virtual GPU, H100", "NVIDIA H100"):
+        run = invented_run([samples(CASE, launch, steady(1.0)) for launch in (1, 2)])
+        run.environment[:] = [{"launches": [{"ranks": [{"rank": 0, "device_name": name}]}]}]
+        runs.append(run)
+    virtual, real = runs
+    analyses = [analyze(run) for run in runs]
+    assert [all(s.virtual for s in analysis.summaries) for analysis in analyses] == [True, False]
+    first = [answer(run, analysis)[0] for run, analysis in zip(runs, analyses, strict=True)]
+    assert [line.startswith("**Virtual GPUs**") for line in first] == [True, False]
+    assert "Virtual" in brief(virtual, analyses[0]) and "takes" in brief(virtual, analyses[0])
+    assert compare_runs(virtual, virtual).changes
+    for pair in ((virtual, real), (real, virtual)):
+        with pytest.raises(UnmeasurableError, match="virtual GPUs"):
+            compare_runs(*pair)

@@ -10,9 +10,18 @@ import pytest
 
 from bench.launch import supervisor, sweep, turns
 from bench.launch.ranks import Ranks
-from bench.launch.supervisor import Evidence, LaunchOutcome, explain_exit, explain_hang, innermost_frame, watchdog
+from bench.launch.supervisor import (
+    Evidence,
+    LaunchOutcome,
+    explain_exit,
+    explain_hang,
+    innermost_frame,
+    nccl_errors,
+    watchdog,
+)
 from bench.model.records import Case, Failure, Launch
 from bench.protocol import messages
+from bench.rank.process import one_line
 
 
 class Clock:
@@ -140,6 +149,9 @@ IN_BARRIER = "in wait (/x/protocol/rank_context.py:30)"
 ON_LINK = "in wait (/x/training/rank/transport.py:99)"
 FILES = ("/x/rank/timing.py", "/x/protocol/rank_context.py", "/x/training/rank/transport.py")
 CLOSED = "RuntimeError: Connection closed by peer [127.0.0.1]:1234"
+TIMED_OUT = "RuntimeError: Timed out waiting 60000ms"
+# As torch says it while another host hangs: who says it must not be blamed.
+STORE_GONE = "DistNetworkError: Failed to recv, got 0 bytes. Connection was likely closed. Did the remote server crash?"
 
 
 @pytest.mark.parametrize(
@@ -153,12 +165,15 @@ CLOSED = "RuntimeError: Connection closed by peer [127.0.0.1]:1234"
         ([Evidence(0, exit_code=0, finished=True), Evidence(1, exit_code=-11)], "killed", 1),
         (
             [
-                Evidence(0, exit_code=70, error=CLOSED),
-                Evidence(1, exit_code=70, error="RuntimeError: Timed out waiting"),
+                Evidence(0, exit_code=1, error=TIMED_OUT),
+                Evidence(1, exit_code=1, error=TIMED_OUT),
+                Evidence(2, state="stopped"),
             ],
-            "raised",
-            None,
+            "hang",
+            2,
         ),
+        ([Evidence(0), Evidence(1, exit_code=1, error=STORE_GONE)], "raised", None),
+        ([Evidence(0, exit_code=70, error=CLOSED), Evidence(1, exit_code=70, error=TIMED_OUT)], "raised", None),
     ],
 )
 def test_an_end(ranks, kind, rank):
@@ -251,3 +266,43 @@ def test_what_nccl_says_of_others_and_of_itself(said, rank):
     """The texts are those of ProcessGroupNCCL and of NCCL 2.27 to 2.29."""
     ranks = [Evidence(0, exit_code=70, error=said), Evidence(1, exit_code=70, error=CLOSED)]
     assert explain_exit(ranks).rank == rank
+
+
+# What torch 2.14 wrote when ncclCommGetAsyncError gave an error on rank 1.
+ASYNC = (
+    "[rank1]:[E1125 ProcessGroupNCCL.cpp:687] [Rank 1] Watchdog caught an error\n"
+    "[rank1]:[E1125 ProcessGroupNCCL.cpp:2110] [PG ID 0 PG GUID 0(default_pg) Rank 1] Process group watchdog thread "
+    "terminated with exception: NCCL error: remote process exited or there was a network error, NCCL version 2.30.7\n"
+    "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.\n"
+    "Last error:\nsocketProgressOpt: Call to recv from 10.0.0.2<49901> failed : Broken pipe\nException raised from x\n"
+)
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_an_error_that_nccl_reports_while_calls_run_is_named_with_its_cause(ended):
+    codes = (None, -6) if ended else (None, None)
+    told = nccl_errors(ASYNC)
+    ranks = [Evidence(rank, exit_code=code, nccl=told.get(rank)) for rank, code in enumerate(codes)]
+    failure = explain_exit(ranks) if ended else explain_hang(ranks, 5.0)
+    assert (failure.kind, failure.rank) == ("raised", 1)
+    assert "ncclRemoteError" in failure.text and "10.0.0.2<49901> failed : Broken pipe" in failure.text
+    killed = explain_exit([replace(ranks[0], exit_code=-9), ranks[1]])
+    assert (killed.kind, killed.rank) == ("killed", 0)  # what rank 1 says follows from that
+    raised = explain_exit([replace(ranks[0], exit_code=1, error="ValueError: x"), ranks[1]])
+    assert (raised.kind, raised.rank) == ("raised", 0) and "ValueError" in raised.text
+    left = explain_exit([replace(ranks[0], exit_code=0), ranks[1]])
+    assert (left.kind, left.rank) == ("exited", 0)
+    stopped = explain_hang([replace(ranks[0], state="stopped"), ranks[1]], 5.0)
+    assert (stopped.kind, stopped.rank) == ("hang", 0)
+
+
+def test_of_an_exception_of_nccl_the_cause_is_kept():
+    text = (
+        "NCCL error in: /pytorch/torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:3888, unhandled system error (run "
+        "with NCCL_DEBUG=INFO for details), NCCL version 2.30.7\n"
+        "ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error.\n"
+        "Last error:\nError: network not found."
+    )
+    line = one_line(RuntimeError(text))
+    assert line.startswith("RuntimeError: NCCL 2.30.7: ncclSystemError: ") and line.endswith("network not found.")
+    assert one_line(ValueError("a\nb")) == "ValueError: a" and one_line(ValueError()) == "ValueError: "

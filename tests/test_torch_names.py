@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from bench.rank import torch_names
-from bench.rank.torch_names import NAMES, newest, private, version
+from bench.rank.torch_names import NAMES, private, version
 from conftest import ROOT
 
 SOURCES = sorted((ROOT / "bench").rglob("*.py"))
@@ -87,12 +87,6 @@ def test_a_private_name_that_is_missing_says_what_it_was_for(monkeypatch):
     monkeypatch.delattr(torch.cuda, "_sleep")
     with pytest.raises(RuntimeError, match=r"torch.cuda._sleep, which device times on GPUs needs: versions 2.8 to"):
         private("torch.cuda", "_sleep")
-
-
-def test_the_newest_name_is_taken():
-    assert newest(torch, "this_is_none_of_them", "zeros") is torch.zeros
-    with pytest.raises(RuntimeError, match="none of a, b"):
-        newest(torch, "a", "b")
 
 
 def test_every_private_name_that_is_asked_for_is_in_the_table():

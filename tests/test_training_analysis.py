@@ -7,10 +7,9 @@ import pytest
 
 from bench.analyze.analysis import analyze
 from bench.analyze.summaries import headlines
-from bench.model.conclusions import Interval, Summary
-from bench.model.records import Case, Failure, Samples
+from bench.model.records import Failure, Samples
 from bench.model.steps import InvariantCheck, StepDetail
-from bench.training.analyze.steps import NOT_YET, call_sizes, estimate, estimates
+from bench.training.analyze.steps import NOT_YET, estimate, estimates
 from bench.training.conclusions import training_of
 from bench.training.model import Strategy
 from training_fixtures import FLAT_AND_NAIVE, NANO, block, case_of, run_of, run_with, samples_of, timeline, with_copies
@@ -238,18 +237,3 @@ def test_other_analyses_claim_nothing_of_training_steps():
         assert summary.stall is None and summary.steady and summary.asked is None and summary.skew_s is None
         assert not any(word in text for word in ("modes", "steady", "stopped by time") for text in summary.warnings)
     assert not any("seconds_per_case" in text or "stalls" in text for text in analysis.warnings)
-
-
-def test_the_same_bytes_in_more_calls_are_a_ladder():
-    def summary(calls, size, world=2, time_s=1e-3, **more):
-        options = {"metric": "pipelined", "call": "async", "depth": calls, **more}
-        interval = Interval(time_s, 0.9 * time_s, 1.1 * time_s, "over launches")
-        return Summary(Case("all_reduce", "gloo", world, "float32", size, **options), 3, 30, interval)
-
-    ladder = [summary(10, 600), summary(1, 6000), summary(7, 856), summary(1, 6000, world=4), summary(10, 600, world=4)]
-    others = [summary(1, 8000), summary(7, 852), summary(5, 1200, call="sync"), summary(5, 1200, metric="isolated")]
-    sizes = call_sizes([*ladder, *others, replace(summary(2, 3000), time_s=None)])
-    assert [(size.world_size, size.calls, size.total_bytes) for size in sizes] == [
-        (2, 1, 6000), (2, 7, 6000), (2, 10, 6000), (4, 1, 6000), (4, 10, 6000),
-    ]  # fmt: skip
-    assert (sizes[2].time.value, sizes[2].time.low) == (pytest.approx(10e-3), pytest.approx(9e-3))

@@ -79,6 +79,7 @@ def test_a_step_that_takes_20_percent_longer_is_found_and_no_other_is_named():
     assert turned["flat"].verdict == FASTER
 
 
+@pytest.mark.slow
 def test_two_runs_of_the_same_are_hardly_ever_called_changed():
     found = [compare(planted(seed), planted(1000 + seed)) for seed in range(40)]
     assert np.mean([result.verdict in {SLOWER, FASTER} for result in found]) <= 0.1

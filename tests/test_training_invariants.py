@@ -18,7 +18,7 @@ SCENARIO = Scenario(Case("training_step", "gloo", 2, "float32", 0, model="nano",
 def bench(other=None, sizes=(400, 200)):
     """Rank 0 of two; the other says `other(own)`."""
     place = RankInfo(0, 2, torch.device("cpu"), ProcessGroupTransport(2))
-    return CheckContext(SCENARIO, place, lambda own, kind: [own, other(own) if other else own], 1, [1, 0], list(sizes))
+    return CheckContext(SCENARIO, place, lambda own: [own, other(own) if other else own], 1, [1, 0], list(sizes))
 
 
 def runner(calls=(200, 400), strategy=OVERLAPPED, buckets=([1], [0])):

@@ -14,26 +14,27 @@ import pytest
 
 import training_fixtures as invented
 from bench.analyze.analysis import analyze
+from bench.interop import report as nccl_tests
 from bench.model.conclusions import Analysis, Diagnosis, Interval, IntervalKind
 from bench.model.records import Case, Machine
 from bench.model.steps import InvariantCheck, Link
-from bench.report import document, listings, machine_format, nccl_tests
+from bench.report import document, listings, machine_format
 from bench.report.markdown import written
 from bench.report.page import page as render
 from bench.report.parts import calls_only
+from bench.report.public import JSON_ONLY, PublicCase
 from bench.training.catalog.strategies import label, strategy_of
-from bench.training.conclusions import AAPair, CallSize, ScenarioAnalysis, training_of
+from bench.training.conclusions import AAPair, ScenarioAnalysis, training_of
 from bench.training.model import Strategy
 from bench.training.report import cs336
 from bench.training.report import steps as training
-from bench.training.report.machine_format import FIELDS
+from bench.training.report.machine_format import TrainingCase
 from conftest import samples
 from training_fixtures import with_training
 
 RUN = invented.run()
 NOTHING = Analysis((), (), Diagnosis(()))
 CALL = Case("all_reduce", "gloo", 2, "float32", 4096)
-LADDER = [replace(CALL, metric="pipelined", call="async", depth=n, size_bytes=2**20 // n) for n in (1, 16)]
 
 
 @pytest.fixture(scope="module")
@@ -43,9 +44,9 @@ def analysis():
 
 @pytest.fixture(scope="module")
 def mixed():
-    """A run of training steps, an all-reduce, and the same bytes in 1 and in 16 calls."""
-    made = [samples(case, launch, [[1e6, 1.1e6]] * 8) for launch in (1, 2) for case in (CALL, *LADDER)]
-    order = tuple(replace(launch, cases=(*launch.cases, CALL, *LADDER)) for launch in RUN.plan.order)
+    """A run of training steps and an all-reduce."""
+    made = [samples(case, launch, [[1e6, 1.1e6]] * 8) for launch in (1, 2) for case in (CALL,)]
+    order = tuple(replace(launch, cases=(*launch.cases, CALL)) for launch in RUN.plan.order)
     return replace(RUN, samples=[*RUN.samples, *made], plan=replace(RUN.plan, order=order))
 
 
@@ -79,10 +80,10 @@ def test_the_answer_is_the_best_strategy_and_controls_are_none(analysis):
     scenario = replace(scenario, results=(*scenario.results, again))
     answered = with_training(analysis, scenarios=(scenario,))
     answer, trust = document.answer(RUN, answered)
-    best, equal = result_of(scenario, "overlap_bucket 256 KiB"), "overlap_bucket 1 MiB ends before the cap"
+    best, equal = result_of(scenario, "overlap_bucket 256 KiB"), "level with overlap_bucket 1 MiB"
     assert answer.startswith(f"**{best.label}**") and equal in answer and "20.9 ms a step" in answer
     assert "1.67 ms [1.37 – 1.97 ms]" in answer
-    assert {"default": "default", "cap": "cap of", "plan": "plan of"}[scenario.advice.advised] in answer
+    assert "set a cap of" in answer
     for text in (written(document.terminal(RUN, answered)[0]), build(answered, RUN).partition("\n\n- ")[2]):
         assert text.startswith(answer) and "| strategy" in text
     assert "differ by up to 600 µs" in trust and "2 caveats" in trust
@@ -112,7 +113,12 @@ def test_the_csv_is_typed_and_has_the_fields_columns(mixed):
         "model", "backend", "world_size", "global_batch_size", "warmup_steps", "benchmark_steps", "step_time_avg",
         "step_time_std", "comm_time_avg", "comm_time_std", "comm_time_low", "comm_frac_avg", "comm_frac_std", "place",
     } < {*frame.columns}  # fmt: skip
-    assert {*FIELDS} < {*frame.columns} and "splits" not in frame.columns
+    own = {
+        name
+        for name, field in TrainingCase.model_fields.items()
+        if name not in PublicCase.model_fields and JSON_ONLY not in field.metadata
+    }
+    assert own < {*frame.columns} and not {"checks", "call_bytes"} & {*frame.columns} and "splits" not in frame.columns
     flat = frame[frame.label == "flat"].iloc[0]
     result = result_of(training_of(analyze(mixed)).scenarios[0], "flat")
     assert flat.comm_time_avg == pytest.approx(result.exposed.value)
@@ -122,16 +128,15 @@ def test_the_csv_is_typed_and_has_the_fields_columns(mixed):
     parts = flat.tail_s + flat.pack_s + flat.interference_s + flat.residual_s + flat.gather_s + flat.update_s
     assert parts == pytest.approx(flat.comm_time_avg)
     assert frame[frame.label == "zero1"].step_time_avg.isna().all()
-    assert frame[frame.op == "all_reduce"].comm_time_avg.isna().all() and (frame.op == "all_reduce").sum() == 3
+    assert frame[frame.op == "all_reduce"].comm_time_avg.isna().all() and (frame.op == "all_reduce").sum() == 1
 
 
 def test_json_is_json_even_where_a_number_is_none(analysis):
     broken = replace(training_of(analysis).scenarios[0], noise_s=math.inf)
     data = json.loads(machine_format.to_json(RUN, with_training(analysis, scenarios=(broken,))))
-    assert data["scenarios"][0]["noise_s"] is None and data["scenarios"][0]["advice"]["cap"]["cap"]
+    assert data["scenarios"][0]["noise_s"] is None and data["scenarios"][0]["advice"]["cap_bytes"]
     assert {case["label"] for case in data["cases"]} == {result.label for result in broken.results if result.step}
     assert any(check["invariant"] == "I1" and check["ok"] for case in data["cases"] for check in case["checks"])
-    assert {*FIELDS} <= {*machine_format.json_schema()["properties"]["cases"]["items"]["properties"]}
 
 
 def test_the_report_says_what_is_missing_and_no_number_is_none(analysis):
@@ -149,18 +154,16 @@ def test_a_report_of_both_has_each_part_once(mixed):
     text = build(analysis, mixed)
     titles = re.findall(r"^(?:#+ .*|<details><summary>.*)$", text, re.MULTILINE)
     assert len(titles) == len(set(titles))
-    for part in ("## How far to trust it", "## micro · gloo", "## all_reduce on gloo", "## The same bytes", "Left out"):
+    for part in ("## How far to trust it", "## micro · gloo", "## all_reduce on gloo", "Left out"):
         assert sum(part in title for title in titles) == 1, part
-    # The calls of the ladder have a table of their own and no other, and training steps are in no table of calls.
-    assert not any("pipelined" in title or "training_step on" in title for title in titles)
-    table = next(part for part in text.split("\n\n") if part.startswith("| backend") and "bytes a call" in part)
-    assert len(table.splitlines()) == 4 and "64.0 KiB" in table
+    # Training steps are in no table of calls.
+    assert not any("training_step on" in title for title in titles)
     missing, *answer = document.answer(mixed, analysis)
     assert "INCOMPLETE" in missing
     assert [line.partition(":")[0] for line in answer][::2] == ["**all_reduce on gloo**", "**Trust**"]
     assert len(answer) == 3
     assert "every result was verified" in answer[2] and "invariants of every strategy" in answer[2]
-    method = written(document.method(mixed, calls_only(mixed, analysis)[1].summaries))
+    method = written(document.method(mixed, analysis, calls_only(mixed, analysis)[1].summaries))
     assert "barrier before each call" in method and "5 steps of a strategy between two barriers" in method
     terminal, _ = tuple(map(written, document.terminal(mixed, analysis)))
     assert "### micro · gloo" in terminal and "### all_reduce on gloo" in terminal
@@ -181,12 +184,6 @@ def test_the_page_renders_it(analysis, tmp_path):
     blocks = document.build(RUN, analysis, [("Step time", "a")], "p")
     page = render(blocks, "t", {"p/a.png": tmp_path / "a.png"})
     assert "data:image/png;base64," in page and page.count("<table>") >= 6
-
-
-def test_files_have_a_trace_where_steps_were_recorded(analysis, tmp_path):
-    written = document.documents(RUN, analysis, [], tmp_path, tmp_path)
-    assert json.loads(written["trace.json"])["traceEvents"] and "step_time_avg" in written["summary.csv"]
-    assert "trace.json" not in document.documents(RUN, NOTHING, [], tmp_path, tmp_path)
 
 
 def test_an_empty_run_has_a_report():
@@ -221,12 +218,13 @@ def test_a_split_that_does_not_add_up_is_a_doubt(analysis):
 
 
 def test_advice_lays_measured_beside_predicted(analysis):
-    text = written(training.advice(training_of(analysis).scenarios[0]))
-    row = row_of(text, "plan")
-    plan = next(result for result in training_of(analysis).scenarios[0].results if result.strategy == invented.PLAN)
-    tail = f"{(plan.split.tail_s - plan.split.late_s) * 1e3:.2f} ms"
-    assert row[2:5] == ["1.20 ms", "300 µs", tail] and row[5].startswith(f"{plan.exposed.value * 1e3:.2f} ms [")
-    assert text.startswith("**Set the plan.**")
+    scenario = training_of(analysis).scenarios[0]
+    text = written(training.advice(scenario))
+    row = row_of(text, "cap of 256 KiB")
+    assert row[1] == training.seconds(scenario.advice.cap.tail_s) and text.startswith("**Set the cap.**")
+    measured = next(result for result in scenario.results if result.label == "overlap_bucket 256 KiB")
+    tail = f"{(measured.split.tail_s - measured.split.late_s) * 1e3:.2f} ms"
+    assert row[4] == tail and row[5].startswith(f"{measured.exposed.value * 1e3:.2f} ms [")
 
 
 def test_a_pair_that_differs_is_shouted(analysis):
@@ -240,16 +238,6 @@ def test_long_labels_are_cut_and_stay_distinct():
     many = [Strategy("plan", buckets=(2**20, 2**21, size, *[2**22] * 40)) for size in (2**10, 2**11)]
     found = training.short_names([label(strategy) for strategy in many])
     assert list(found.values()) == ["plan [1 MiB, 2 MiB, … 43 buckets]", "plan [1 MiB, 2 MiB, … 43 buckets] #2"]
-
-
-def test_calls_are_compared_with_the_fastest_of_their_ladder():
-    time = Interval(2e-3, 1e-3, 3e-3, "over launches")
-    points = [CallSize("gloo", n, 2**20, calls, time) for n in (2, 4) for calls in (16, 1)]
-    slow = replace(points[0], time=replace(time, value=5e-3))
-    rows = written(training.call_sizes([slow, *points[1:]])).splitlines()[2:]
-    assert [[cell.strip() for cell in row.strip("|").split("|")][3::3] for row in rows] == [
-        ["1", "1.0"], ["16", "2.5"], ["1", "1.0"], ["16", "1.0"],
-    ]  # fmt: skip
 
 
 def test_intervals_that_say_nothing_are_no_numbers(analysis):
@@ -285,8 +273,8 @@ def test_a_plan_lists_strategies_memory_and_what_is_left_out(mixed):
     machine = Machine("h", 1, 2**34, 2**25, 0, {})
     text = written(listings.plan(mixed.plan, machine))
     assert "11 strategies; " in text and "of memory a rank" in text and "after backward, one all-reduce" in text
-    assert "an emulated link carries all-reduces only: fsdp2 (micro gloo 2 ranks)" in text
-    assert "no core is left to overlap" in text and "| all_reduce " in text and "training_step" not in text
+    assert "an emulated link carries all-reduces only: training_step · fsdp2 · micro · gloo · float32 · 2 ranks" in text
+    assert "no core is left to overlap" in text and "| all_reduce " in text and text.count("training_step") == 1
     assert "5 steps each" in text and "the steps on top" in text
     assert "iterations" not in written(listings.plan(RUN.plan, machine))
 
@@ -295,5 +283,5 @@ def test_the_headline_is_the_fastest_that_synchronises(mixed):
     frame = pd.read_csv(io.StringIO(machine_format.to_csv(mixed, analyze(mixed))), dtype=str, keep_default_na=False)
     rows = frame.to_dict("records")
     number, best = listings.headline(rows)
-    assert number == "13" and best.endswith("a step: overlap_bucket 256 KiB, micro, gloo, 2 ranks")
+    assert number == "11" and best.endswith("a step: overlap_bucket 256 KiB, micro, gloo, 2 ranks")
     assert "GB/s: all_reduce" in listings.headline([row for row in rows if row["op"] == "all_reduce"])[1]

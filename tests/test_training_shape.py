@@ -89,8 +89,7 @@ def test_it_takes_no_memory():
         ("{shape: tiny, backward: soon}", "backward"),
         ("{shape: tiny, layers: 3}", "layers"),
         ("{import: nothing}", "package.module:name"),
-        ("{d_model: 64, d_ff: 128, layers: 1, heads: 5}", "not divided into 5 heads"),
-        ("{d_model: 64, d_ff: 128, heads: 4}", "layers"),
+        ("d64-ff128-l1-h5-v100", "not divided into 5 heads"),
         ("d64-ff128-l0-h4-v100", "1 at least"),
     ],
 )

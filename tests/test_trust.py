@@ -47,7 +47,7 @@ def test_a_command_in_place_of_an_interpreter_never_runs(warm, trust):
     marker = warm.folder / "marker"
     for python in (["/bin/sh", "-c", f"touch {marker}"], "bin/python", 7):
         name = unfinished(warm, python=python, own_process=True)
-        one_line(warm("run", "--resume", name, *trust), "manifest.json", "python")
+        one_line(warm("resume", name, *trust), "manifest.json", "python")
     assert not marker.exists()
 
 
@@ -56,9 +56,9 @@ def test_an_interpreter_of_a_folder_runs_only_when_it_is_confirmed(warm):
     python.write_text(f"#!/bin/sh\ntouch {marker}\nexit 1\n")
     python.chmod(0o755)
     name = unfinished(warm, python=str(python), own_process=True)
-    one_line(warm("run", "--resume", name), str(python), "--trust")
+    one_line(warm("resume", name), str(python), "--trust")
     assert not marker.exists()
-    one_line(warm("run", "--resume", name, "--trust"), str(python), "lacks")  # it is no Python
+    one_line(warm("resume", name, "--trust"), str(python), "lacks")  # it is no Python
     assert marker.exists()
 
 
@@ -66,17 +66,17 @@ def test_an_interpreter_of_a_folder_runs_only_when_it_is_confirmed(warm):
 @pytest.mark.parametrize("name", ["LD_PRELOAD", "PYTHONPATH", "OMPI_MCA_mca_base_env_list"])
 def test_variables_of_a_folders_side_are_held_to_the_table(warm, name, trust):
     run = unfinished(warm, variables={name: "x"}, own_process=True)
-    one_line(warm("run", "--resume", run, *trust), f"{name}=x")
+    one_line(warm("resume", run, *trust), f"{name}=x")
 
 
 @pytest.mark.slow
 def test_variables_of_a_folders_side_are_confirmed_and_then_set(cli):
     name = unfinished(cli, variables={"OMP_NUM_THREADS": "2"})
-    one_line(cli("run", "--resume", name), "OMP_NUM_THREADS=2", "--trust")
+    one_line(cli("resume", name), "OMP_NUM_THREADS=2", "--trust")
     path = cli.folder / "results" / name
     (path / folders.SAMPLES).write_bytes(b"")  # all is to be measured, as far as the budget goes
     folders.update_manifest(path, ab={**folders.read_manifest(path)["ab"], "budget_s": 1.0})
-    assert_ended(cli("run", "--resume", name, "--trust", "--no-plots"))
+    assert_ended(cli("resume", name, "--trust", "--no-plots"))
     (session,) = folders.read(path / "b").environment
     assert {rank["variables"]["OMP_NUM_THREADS"] for launch in session["launches"] for rank in launch["ranks"]} == {"2"}
 
@@ -88,9 +88,9 @@ def test_a_model_of_a_folders_plan_is_imported_only_when_it_is_confirmed(cli):
     cli.environment["PYTHONPATH"] = str(cli.folder)
     plan = planning.expand(parse(OWN_MODEL.encode(), "x.yaml", [], "x"), host.machine(), 1)
     path = folders.create(cli.folder / "results", plan, OWN_MODEL.encode(), {"argv": [], "collbench": "x"})
-    one_line(cli("run", "--resume", path.name), "planted:build", "--trust")
+    one_line(cli("resume", path.name), "planted:build", "--trust")
     assert not marker.exists()
-    assert cli("run", "--resume", path.name, "--trust", "--no-plots").returncode == 1
+    assert cli("resume", path.name, "--trust", "--no-plots").returncode == 1
     assert marker.exists()
 
 
@@ -103,7 +103,7 @@ def test_a_file_that_is_a_link_is_not_written(warm, file):
     (path / folders.SAMPLES).write_bytes(b"")  # all is to be measured again
     (path / file).unlink()
     (path / file).symlink_to(victim)
-    one_line(warm("run", "--resume", str(path), "--no-plots"), file, "link")
+    one_line(warm("resume", str(path), "--no-plots"), file, "link")
     assert victim.read_bytes() == b"precious\nwithout an end"
 
 
@@ -201,8 +201,8 @@ def test_leaving_loopback_on_one_machine_is_confirmed(warm):
     assert not warm.runs()
     assert warm("run", warm.config(), *setting, "--leave-loopback", "--no-plots").returncode == 0
     (path,) = warm.runs()
-    one_line(warm("run", "--resume", path.name, "--no-plots"), *words)
-    assert warm("run", "--resume", path.name, "--leave-loopback", "--no-plots").returncode == 0
+    one_line(warm("resume", path.name, "--no-plots"), *words)
+    assert warm("resume", path.name, "--leave-loopback", "--no-plots").returncode == 0
 
 
 def test_a_side_without_an_interpreter_of_its_own_has_the_one_that_runs(warm):
@@ -210,4 +210,4 @@ def test_a_side_without_an_interpreter_of_its_own_has_the_one_that_runs(warm):
     name = unfinished(warm, python=sys.executable)
     path = warm.folder / "results" / name
     folders.update_manifest(path, ab={**folders.read_manifest(path)["ab"], "ended": "the budget was spent"})
-    assert "--trust" not in warm("run", "--resume", name, "--no-plots").stderr
+    assert "--trust" not in warm("resume", name, "--no-plots").stderr

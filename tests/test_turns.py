@@ -207,9 +207,9 @@ def test_ranks_that_wait_for_their_turn_use_no_cpu(launcher, tmp_path, backend):
     if (reason := host.machine().backends_missing.get(backend)) is not None:
         pytest.skip(reason)
     cases = tuple(replace(case, backend=backend) for case in CASES)
-    job = Job(Launch(backend, 2, 1, cases), SETTINGS, str(tmp_path / "log.txt"), turns=True)
+    job = Job(Launch(backend, 2, 1, cases), SETTINGS, turns=True)
     turn, starter = GrantedLate(), MpiLauncher(launcher) if backend == "mpi" else launcher
-    ranks = starter.start(2, RANK, job)
+    ranks = starter.start(2, RANK, job, tmp_path / "log.txt")
     try:
         took = []
         watching = watch(

@@ -18,7 +18,6 @@ from bench.training.conclusions import (
     PACKAGE,
     AAPair,
     Advice,
-    CallSize,
     PlanPrediction,
     ScenarioAnalysis,
     Split,
@@ -48,7 +47,7 @@ STRATEGIES = (
     Strategy("overlap_bucket", cap_bytes=2**18),
     Strategy("overlap_bucket", cap_bytes=2**20),
     Strategy("overlap_bucket", cap_bytes=25 * 2**20),
-    Strategy("overlap_bucket", cap_bytes=2**20, bucket_boundary="before"),
+    Strategy("overlap_bucket", cap_bytes=2**22),
     PLAN,
 )
 
@@ -73,8 +72,7 @@ def buckets_of(strategy):
     limits = iter(strategy.buckets or ())
     limit, found, filled = next(limits, strategy.cap_bytes), [[]], 0
     for number in order:
-        early = strategy.bucket_boundary == "before" and filled + GRADIENTS[number].nbytes > (limit or 1)
-        if filled and (early or filled >= (limit or 1)):
+        if filled and filled >= (limit or 1):
             found.append([])
             limit, filled = next(limits, strategy.cap_bytes), 0
         found[-1].append(number)
@@ -132,12 +130,11 @@ def predicted(cap):
 
 def advice():
     caps = tuple((2**k, predicted(2**k)) for k in range(14, 25))
-    best = min(caps, key=lambda pair: pair[1])
-    at = (1.2, 0.8, 1.0)
-    plan = PlanPrediction(PLAN.buckets, 1.2e-3, 0.3e-3, at)
-    cap = PlanPrediction(PLAN.buckets, best[1], 0.5e-3, at, cap=best[0])
-    default = PlanPrediction((2**23,), predicted(2**23), 4e-3, at)
-    return Advice("plan", plan, cap, default, 1.1e-3, 0.8e-3, (0.2, 0.2, 0.2), caps)
+    best_cap, best_s = min(caps, key=lambda pair: pair[1])
+    cap = PlanPrediction(PLAN.buckets, best_s, 1.3 * best_s, 0.7 * best_s)
+    default_s = predicted(2**23)
+    default = PlanPrediction((2**23,), default_s, 1.3 * default_s, 0.7 * default_s)
+    return Advice(True, best_cap, cap, default, 0.8e-3, 0.2, caps)
 
 
 def comparison(scenario=SCENARIO, strategies=STRATEGIES):
@@ -165,14 +162,6 @@ def comparison(scenario=SCENARIO, strategies=STRATEGIES):
     return ScenarioAnalysis(scenario, compute, tuple(results), aa_pairs, 0.6e-3, 168, 2, advice())
 
 
-def call_sizes():
-    return tuple(
-        CallSize("gloo", world, 24_000_000, calls, interval((12e-3 + 0.6e-3 * calls) * world, 1e-3))
-        for world in (2, 4)
-        for calls in (1, 6, 60, 600)
-    )
-
-
 def analysis(scenarios=None):
     """The conclusions from `run`, made by hand."""
     scenarios = (comparison(),) if scenarios is None else scenarios
@@ -187,7 +176,7 @@ def analysis(scenarios=None):
         summaries,
         ("2 ranks share 1 core", f"{key}: 2 of 168 timed blocks left out: other processes used the CPU"),
         Diagnosis(()),
-        of_packages={PACKAGE: TrainingAnalysis(scenarios, call_sizes=call_sizes())},
+        of_packages={PACKAGE: TrainingAnalysis(scenarios)},
         own_cases=frozenset(result.case for scenario in scenarios for result in scenario.results),
     )
 

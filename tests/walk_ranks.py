@@ -12,15 +12,17 @@ from bench.rank import timing
 from bench.rank.process import joined
 from bench.rank.rounds import workload_of
 from bench.rank.tensors import Arena
+from bench.store import encoding
 
 # Buffers of a case, so that several are walked through and one is used again.
 POOL_BYTES = 2 * 1920
 SETTINGS = Settings(Sampling(1, 0.0, 1, 0.05, 1.0, 1), 5, 60.0, POOL_BYTES, POOL_BYTES)
 
 
-def walk(context: RankContext, cases: list[Case]) -> None:
+def walk(context: RankContext, encoded: bytes) -> None:
     """Tell the parent, for each case, what was wrong before and after it was spoilt."""
     try:
+        cases = encoding.decoded(encoded, list[Case])
         if cases[0].backend == "gloo":
             with contextlib.suppress(OSError):  # without, most of its time is waiting for a turn
                 host.use_realtime()

@@ -15,7 +15,7 @@ FLOW = """# Architecture
 
 ```text
     configs/x.yaml   a job's recording   other tools' output
-          │ config        │ importers.traces    │ importers
+          │ config        │ replay              │ interop
           ▼               ▼                     │
         Config ─ planning ▶ Plan ── store ─▶ results/<run>/
                             │
@@ -46,12 +46,23 @@ A room says in which process its lines run, and what they may import:
 | `launch/` | start ranks, watch and end them | parents; no torch | the rooms above; not `rank/` |
 | `rank/` | what one rank does | ranks; loads torch | as `launch/`, but not it |
 | `analyze/` | facts to conclusions | the parent, after measuring | the first six |
-| `importers/` | other tools' files to facts | the parent | the first six |
+| `importers/`, in packages | other tools' files to facts | the parent | the first six, and `machine/` |
 | `report/` | conclusions to text and pictures | the parent, after measuring | the first six |
 | `cli/` | the verbs; the only place that prints and picks exit codes | the parent | everything but `rank/` |
 
-A package, `training/` or `bits/`, has rooms of the same names, which keep the same law inside. It may use the core; the
-core knows it by its record in `packages.py` alone.
+The core measures collectives, compares runs and says who is slow. What only one ability needs stands in a package:
+
+| package | what it adds |
+|---|---|
+| `training/` | steps of training, advice on buckets, the equivalence proof |
+| `bits/` | are the results the same bit by bit? |
+| `replay/` | a job's recordings: where its time went, and the same calls made here |
+| `gate/` | is every node of a job good enough? |
+| `interop/` | results of nccl-tests, rccl-tests and OSU; nccl-tests' flags and columns |
+
+A package has rooms of the same names, which keep the same law inside. It may use the core, and no other package. The
+core knows it only by its record, a line in `catalog/packages.py`: operations, a section of the configuration, planning,
+analysis, a part of the report, pictures, verbs.
 
 Facts (`model/records.py`) and conclusions (`model/conclusions.py`) are different types, and facts are kept: everything
 below the line can be deleted and made again from `samples.jsonl`. Read `model/records.py` first.

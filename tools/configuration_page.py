@@ -16,12 +16,11 @@ from bench.config.fields import OneOf, fields_of
 from bench.config.models import Config, FaultConfig, SamplingConfig, SizeRange, SplitsConfig
 from bench.model.records import OPTIONS
 from bench.model.units import format_bytes, parse_bytes, parse_seconds, parse_share
+from bench.replay.config import ReplaySection
 from bench.training.catalog.strategies import STRATEGIES
 from bench.training.config import (
-    CallSizesSection,
     ImportedModel,
     ShapeSection,
-    SizesSection,
     StrategySection,
     TrainingSection,
 )
@@ -38,7 +37,7 @@ operations: [all_reduce, all_gather]
 dtypes: [float32]
 sizes: {from: 4KiB, to: 64MiB, factor: 4}   # or a list: [1MB, 10MB]
 metrics: [isolated]              # one call between two stamps; pipelined: several back to back
-launches: 8                      # all of it in new processes, so many times
+launches: 8                      # repeat all of it in new processes, 8 times
 sampling:
   relative_error: 0.02           # a case ends early when its interval is within 2 % of its mean
   seconds_per_case: 250ms        # its time in a launch
@@ -60,7 +59,6 @@ training:
     - ddp: {options: [fp16]}     # torch's DistributedDataParallel with its fp16 hook
   rounds: 8                      # in each round of a launch, every strategy has its turn
   steps: 2                       # of a strategy in one round
-  call_sizes: {parameters: 6000000, calls: [1, 6, 60, 600]}   # what the number of calls costs
 """
 INTRODUCTION = """
 A configuration is a YAML file: `collbench run my.yaml`. Those that come with the suite are in `configs/`, and
@@ -115,15 +113,17 @@ OF_CONFIGURATIONS: Sections = {
         SplitsConfig,
     ),
     "faults": ("Each entry of `faults`:", FaultConfig),
+    "replay": ("The section `replay` ([replay.md](replay.md)):", ReplaySection),
     "training": ("The section `training`:", TrainingSection),
     "strategies": (
         "An entry of `strategies` is a name, or `{name: settings}`. The settings, of which each strategy takes some:",
         StrategySection,
     ),
-    "models by their sizes": ("An entry of `models` may be these sizes:", SizesSection),
-    "models without computing": ("Or the gradients of a model, with a backward pass that only waits:", ShapeSection),
+    "models without computing": (
+        "An entry of `models` may be the gradients of a model, with a backward pass that only waits:",
+        ShapeSection,
+    ),
     "models of your own": ("Or a function of yours:", ImportedModel),
-    "call_sizes": ("The section `call_sizes`:", CallSizesSection),
 }
 OF_TABLES: Sections = {
     "The file": ("Keys at the beginning of a line.", Expectations),
@@ -189,7 +189,7 @@ def table(model: type[BaseModel]) -> list[str]:
         if key == "name" and model is Config:
             default = "the file's name"
         if key in {"operations", "sizes"} and model is Config:
-            default = "**required** without `training`"
+            default = "**required** without a section"
         examples = " or ".join(f"`{key}: {in_flow(example)}`" for example in field.examples or ())
         rows = advanced if field.json_schema_extra else usual
         rows.append(f"| {examples} | {meaning(field)} | {default} |")
@@ -211,7 +211,7 @@ def options() -> list[str]:
     """The options that have a key, and the names of the others."""
     keys = [f"`{option.name}`" + f" (`{option.key}`)" * (option.key != option.name) for option in OPTIONS if option.key]
     others = ", ".join(f"`{option.name}`" for option in OPTIONS if not option.key)
-    whence = "follow from `metrics`, `recording` and `training`, or from the machine"
+    whence = "follow from `metrics`, `replay` and `training`, or from the machine"
     return [f"Set by a [key](#keys): {', '.join(keys)}. The others {whence}: {others}."]
 
 

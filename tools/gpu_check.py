@@ -20,6 +20,7 @@ from tabulate import tabulate
 from bench.launch import launcher
 from bench.machine import gpus, host
 from bench.model.records import Case, Machine, Samples
+from bench.planning.cases import GPU_EACH
 from bench.rank import torch_names
 from bench.rank.collectives import Call, rest
 from bench.rank.device import Action, Device, cycles_a_ns, device_of
@@ -145,7 +146,7 @@ def _case() -> Case:
 def _timed_ns(rig: Rig, call: Call) -> float:
     """Mean ns of a call by the suite."""
     timer = CaseTimer(_Calls(call), _case(), rest, rest, rig.device, rest)
-    return statistics.fmean(timer.measure(WARMUP + CALLS, WARMUP).duration_ns[WARMUP:])
+    return statistics.fmean(timer.measure(WARMUP + CALLS)["duration_ns"][WARMUP:])
 
 
 # ── steps that run commands ──────────────────────────────────────────────────────────────────────
@@ -193,7 +194,7 @@ def fork_program() -> str:
 import ctypes
 from bench.machine import environment
 environment.prepare_process()
-import {", ".join([*launcher.PRELOAD, *RANK_MODULES])}
+import {", ".join([launcher.FIRST, launcher.LAST, *RANK_MODULES])}
 print(ctypes.CDLL("libcuda.so.1").cuDeviceGetCount(ctypes.byref(ctypes.c_int())))
 """
 
@@ -210,8 +211,9 @@ def refused(commands: Commands) -> Outcome:
     wanted = host.machine().gpus + 1
     lines = (f"world_sizes: [{wanted}]", "operations: [all_reduce]", "sizes: [4KiB]")
     code, text, _, _ = commands.measured("refused", *lines)
-    told = next((line for line in text.splitlines() if "GPUs, one each" in line), text.strip()[-80:])
-    return Outcome(f"{wanted} ranks", "exit code 3 and a sentence", f"{code}: {told}", code == 3 and "one each" in told)
+    told = next((line for line in text.splitlines() if GPU_EACH in line), text.strip()[-80:])
+    good = code == 3 and GPU_EACH in told
+    return Outcome(f"{wanted} ranks", "exit code 3 and a sentence", f"{code}: {told}", good)
 
 
 def shared(commands: Commands) -> Outcome:

@@ -28,7 +28,7 @@ from bench.model.records import Case, Job, Launch, Sampling, Settings
 from bench.protocol import messages
 from bench.protocol.rank_context import RankContext
 from bench.rank.process import joined, run_rank
-from bench.store import folders
+from bench.store import encoding, folders
 
 ROOT = Path(__file__).resolve().parents[1]
 SIZES = (2, 4, 8, 16, 32, 64)
@@ -102,24 +102,24 @@ def job(n: int, folder: Path) -> tuple[float, ...]:
     )
 
 
-def gathering(context: RankContext, job: Job) -> None:
+def gathering(context: RankContext, job: bytes) -> None:
     """Entry of a rank that gathers invented timings, and sends the CPU time of one gather."""
 
     def work() -> dict[str, object]:
-        with joined(context, "gloo", job.settings.timeout_s, 0, "normal") as group:
+        with joined(context, "gloo", encoding.decoded(job, Job).settings.timeout_s) as group:
             numbers = [[10**15 + k for k in range(ITERATIONS)], list(range(10**5, 10**5 + ITERATIONS)), None, 10**7]
             context.send({"kind": "ready", "facts": {}, "waits_in": []})
             context.wait_for_go()
             took = []
             for _ in range(GATHERS):
                 began = time.process_time()
-                group.gather([numbers] * CASES, list[tuple[list[int], list[int], None, int]])
+                group.gather([numbers] * CASES)
                 took.append(time.process_time() - began)
             if context.rank == 0:
                 context.send({"kind": "sampled", "failure": None}, json.dumps(statistics.median(took)).encode())
         return {}
 
-    run_rank(context, job.log, work)
+    run_rank(context, work)
 
 
 def gather_s(n: int) -> float:
@@ -127,7 +127,7 @@ def gather_s(n: int) -> float:
     settings = Settings(Sampling(1, 0.0, 4, None, 1.0, 4), seed=1, timeout_s=300.0, pool_bytes=0)
     launch = Launch("gloo", n, 1, (Case("all_reduce", "gloo", n, "float32", 1024),))
     with Launcher() as launcher:
-        ranks = launcher.start(n, "tools.job_scale:gathering", Job(launch, settings, os.devnull))
+        ranks = launcher.start(n, "tools.job_scale:gathering", Job(launch, settings))
         try:
             for member in ranks.members:
                 messages.receive(member.connection)

@@ -124,7 +124,7 @@ def ended(trial: Trial, process: "subprocess.Popen[str]", outcomes: Outcomes) ->
         outcomes.exact += 1  # it ended before it began
     else:
         before, kept = samples_of(run), trial.lines()
-        again = trial.start("run", "--resume", str(run), "--trust", "--no-plots")
+        again = trial.start("resume", str(run), "--trust", "--no-plots")
         _, err = again.communicate(timeout=END_WAIT_S)
         problem = differs(before, kept, samples_of(run), trial.lines(), run)
         outcomes.exact += problem is None

@@ -32,7 +32,7 @@ def ranks_of(node: int) -> range:
 
 
 def collectives(count: int, ranks: int) -> tuple[Case, ...]:
-    """So many cases of all-reduce, ten sizes of each buffer policy that there never was."""
+    """`count` cases of all-reduce, ten sizes of each buffer policy that there never was."""
     return tuple(
         Case("all_reduce", "gloo", ranks, "float32", 1024 * 2 ** (number % 10), buffers=f"pool{number // 10}")
         for number in range(count)
@@ -55,7 +55,7 @@ def timed(rng: np.random.Generator, arrive: Numbers) -> Json:
 
 
 def exchanges(rng: np.random.Generator, case: Case, cycles: int, slow: dict[tuple[int, int], float]) -> Json:
-    """Of a pairwise case: each pair takes as long as any, and so many times longer where it is slow."""
+    """Of a pairwise case: each pair takes as long as any, and this many times longer where it is slow."""
     schedule = rounds(case.world_size)
     duration = np.zeros((cycles * len(schedule), case.world_size))
     for row in range(len(duration)):
@@ -139,7 +139,7 @@ def large_run(
 
 
 def pairs_run(root: Path, slow: dict[tuple[int, int], float], ranks: int = 32, cycles: int = 12, seed: int = 1) -> Path:
-    """A run of pairwise exchanges in which these pairs, smaller rank first, take so many times as long."""
+    """A run of pairwise exchanges in which these pairs, smaller rank first, take this many times as long."""
     rng = np.random.default_rng(seed)
     case = Case("pairwise", "gloo", ranks, "float32", 2**20)
     return write(root, "pairs", [case], 1, {(case.key, 1): exchanges(rng, case, cycles, slow)})

@@ -8,26 +8,29 @@ from pathlib import Path
 from tabulate import tabulate
 
 ROOT = Path(__file__).resolve().parents[1]
-# Room of the core, or package → most lines: those it had when this became a law, and 5 %.
+# Room of the core, or package → most lines: those it had in November 2026, and 5 %.
 BUDGETS = {
-    "model": 2110,
-    "catalog": 1410,
-    "stats": 770,
-    "config": 1620,
-    "planning": 1230,
-    "store": 1240,
-    "machine": 1340,
+    "model": 1840,
+    "catalog": 1320,
+    "stats": 760,
+    "config": 1330,
+    "planning": 700,
+    "store": 1090,
+    "machine": 1390,
     "protocol": 510,
-    "launch": 3320,
-    "rank": 3770,
-    "analyze": 4460,
-    "importers": 2910,
-    "report": 5000,
-    "cli": 2720,
-    "training": 8380,
-    "bits": 1100,
+    "launch": 3310,
+    "rank": 3600,
+    "analyze": 3570,
+    "report": 4530,
+    "cli": 1950,
+    "training": 7390,
+    "bits": 1080,
+    "replay": 3420,
+    "gate": 810,
+    "interop": 2550,
 }
-PACKAGES = ("training", "bits")
+PACKAGES = ("training", "bits", "replay", "gate", "interop")
+CORE = 25_000  # less than its rooms' budgets together: not all of them can grow
 
 
 def lines_of(folder: Path) -> tuple[int, int]:
@@ -42,9 +45,9 @@ def main() -> None:
     for room, (files, lines) in rooms.items():
         rows.append([room, files, lines, BUDGETS[room]])
     core = [room for room in BUDGETS if room not in PACKAGES]
-    for name, members in (("core", core), ("bench", [*BUDGETS])):
+    for name, members, budget in (("core", core, CORE), ("bench", [*BUDGETS], None)):
         files, lines = (sum(rooms[room][column] for room in members) for column in (0, 1))
-        rows.append([name, files, lines, sum(BUDGETS[room] for room in members)])
+        rows.append([name, files, lines, budget])
     for folder in ("tests", "proof", "tools"):
         rows.append([f"({folder})", *lines_of(ROOT / folder), None])
     print(tabulate(rows, headers=["room", "files", "lines", "budget"], missingval=""))

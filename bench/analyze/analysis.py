@@ -11,8 +11,6 @@ from bench.analyze.links import matrices, slow_ranks_and_links
 from bench.analyze.model import bounds, fits, hardware_bounds
 from bench.analyze.parts import parts
 from bench.analyze.ranks import late_ranks
-from bench.analyze.recorded import recorded_job
-from bench.analyze.replay import replayed_steps
 from bench.analyze.stalls import gloo_stalls
 from bench.analyze.summaries import choice_changes, summarize
 from bench.analyze.warnings import incomplete, warnings_of
@@ -27,7 +25,6 @@ def analyze(run: Run) -> Analysis:
     """Everything that follows from one run."""
     summaries = summarize(run)
     diagnosis = diagnose(run)
-    recorded = recorded_job(run.recording) if run.recording is not None else None
     missing = incomplete(run)
     of_packages = {name: part.analyze(run, summaries) for name, part in parts().items()}
     return Analysis(
@@ -39,8 +36,6 @@ def analyze(run: Run) -> Analysis:
         bounds=(*bounds(summaries, run.plan.link_bytes_per_s), *hardware_bounds(run, summaries)),
         matrices=tuple(matrices(run)),
         choices=tuple(choice_changes(summaries)),
-        recorded=recorded,
-        replayed=tuple(replayed_steps(run, recorded)),
         of_packages=of_packages,
         own_cases=frozenset(case for name, part in parts().items() for case in part.own_cases(run, of_packages[name])),
         stalls=gloo_stalls(summaries),

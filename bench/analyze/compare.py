@@ -16,7 +16,7 @@ import numpy as np
 from bench.analyze.occasions import FEWEST_OCCASIONS, occasions
 from bench.analyze.parts import NOT_YET, exposed_of, parts
 from bench.analyze.round_series import LAUNCHES_FOR_INTERVAL, estimate, means
-from bench.analyze.sessions import differences, facts_of, machine_of
+from bench.analyze.sessions import differences, facts_of, is_virtual, machine_of
 from bench.analyze.summaries import headlines
 from bench.model.comparisons import (
     FASTER,
@@ -66,12 +66,19 @@ def compare(
 ) -> Comparison:
     """Compare the cases that both runs measured. Raises UnmeasurableError if there are none, and none failed after.
 
+    Also if one run, and not both, was measured on virtual GPUs.
+
     min_change: the smallest relative change that matters. noise_floor: the largest relative difference between two
     measurements of the same thing, as stated by the user; used only where a side has one launch. across: a field of
     the case that may differ between the sides, such as `backend`; or with its value on each side,
     `backend=gloo,nccl`. Raises ConfigError if it cannot be used. by_occasion: by how much occasions differ on the
     machine of both runs, where that is known. label: of a case, for people.
     """
+    if is_virtual(before) != is_virtual(after):
+        virtual = before if is_virtual(before) else after
+        raise UnmeasurableError(
+            f"{virtual.name} was measured on virtual GPUs, by a rule: it compares with such runs only"
+        )
     axis = axis_of(across)
     olds, news = (axis.by_key(summaries, value) for summaries, value in zip((old, new), axis.values, strict=True))
     pairs = [(olds[key], news[key]) for key in olds if key in news and olds[key].time_s and news[key].time_s]

@@ -80,7 +80,7 @@ def lines_for_fabric(expected: Expectations, word: str) -> Expectations:
     named = [line for line in expected.expect if line.fabric and word.lower() in line.fabric.lower()]
     if not named:
         fabrics = dict.fromkeys(line.fabric for line in expected.expect if line.fabric)
-        raise ConfigError(f"--fabric {word}: no line of the table is for it; it has {', '.join(fabrics) or 'none'}")
+        raise ConfigError(f"no line of the table is for the network {word}; it has {', '.join(fabrics) or 'none'}")
     return expected.model_copy(
         update={"expect": [line for line in expected.expect if line in named or not line.fabric]}
     )
@@ -105,7 +105,7 @@ def _misfit(expected: Expectations, summaries: Sequence[Summary], places: Places
         alike.setdefault((place, line.operation), []).append(line)
     for lines in alike.values():
         if len({line.fabric for line in lines}) > 1:
-            return f"for this hardware it has lines of {_fabrics(lines)}: name the network with --fabric"
+            return f"for this hardware it has lines of {_fabrics(lines)}: name the network, --against FILE:NETWORK"
     return None
 
 

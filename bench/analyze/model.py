@@ -52,9 +52,14 @@ ROUNDING = 1e-9
 GRID, MOST_STEPS = 120, 50
 # Operation whose time is that of one exchange: each rank sends `size` bytes and receives as many at once.
 PAIRWISE = "pairwise"
-# NVLink: one link, one direction. Version → bytes/s (NVIDIA's data sheets: P100 4 × 20, V100 6 × 25, A100 12 × 25,
-# H100 18 × 25, B200 18 × 50 GB/s).
-NVLINK = {1: 20e9, 2: 25e9, 3: 25e9, 4: 25e9, 5: 50e9}
+# NVLink: one link, one direction. What NVML calls the version is an enum (nvml.h, nvmlNvlinkVersion_t: 1.0, 2.0, 2.2,
+# 3.0, 3.1, 4.0, 5.0, 6.0) → bytes/s (NVIDIA's data sheets: P100 4 × 20, V100 6 × 25, A100 12 × 25, H100 18 × 25,
+# B200 18 × 50 GB/s).
+NVLINK = {1: 20e9, 2: 25e9, 3: 25e9, 4: 25e9, 5: 25e9, 6: 25e9, 7: 50e9, 8: 50e9}
+# Some drivers say 7 of a Hopper (compute capability 9), whose links are those of 6.
+HOPPER, HOPPER_LINK = range(90, 100), 25e9
+# From here on, switches reduce and copy on the way (NVLink SHARP), so that a GPU sends and receives each byte once.
+REDUCING_SWITCHES = 90
 # PCIe: one lane, one direction. Generation → bytes/s (8b/10b up to 2, 128b/130b up to 5, 242/256 in 6).
 PCIE_LANE = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
 # A rate is impossible only if it exceeds the bound by this factor, because clocks differ between cards.
@@ -283,7 +288,10 @@ def hardware_bounds(run: Run, summaries: Sequence[Summary]) -> list[Bound]:
     bounds = []
     for backend, n in sorted(measured):
         if gpu is not None and BACKENDS[backend].device == "cuda":
-            bounds.append(Bound(backend, n, gpu[0], gpu[1]))
+            # Where switches reduce, an all-reduce sends each byte once, and its bus bandwidth counts 2(n-1)/n of them.
+            capabilities = [device.get("capability") or 0 for device in host.get("gpus") or []]
+            factor = 2 * (n - 1) / n if n > 1 and min(capabilities, default=0) >= REDUCING_SWITCHES else 1.0
+            bounds.append(Bound(backend, n, gpu[0], max(1.0, factor) * gpu[1]))
         h = places[backend, n].hosts if (backend, n) in places else 1
         if fabric is not None and h > 1:
             # If each host reduces first, 2(h-1)/h of the data cross a host's ports, which is less than 2(n-1)/n.
@@ -319,9 +327,12 @@ def gpu_rate(host: HostFacts) -> tuple[str, float] | None:
     if not gpus:
         return None
     gpu = gpus[0]
-    links = [NVLINK[version] for version in gpu.get("nvlinks") or [] if version in NVLINK]
-    if links:
-        return f"NVLink ({len(links)} links)", sum(links)
+    versions = gpu.get("nvlinks") or []
+    if isinstance(versions, list) and versions:
+        if not {*versions} <= {*NVLINK}:
+            return None  # links of a kind that is not known here
+        rates = [HOPPER_LINK if gpu.get("capability") in HOPPER else NVLINK[version] for version in versions]
+        return f"NVLink ({len(rates)} links)", sum(rates)
     generation, width = gpu.get("pcie_generation"), gpu.get("pcie_width")
     if generation in PCIE_LANE and isinstance(width, int):
         return f"PCIe {generation} × {width}", PCIE_LANE[generation] * width

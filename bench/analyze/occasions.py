@@ -48,7 +48,7 @@ def _scatter(history: Sequence[CaseNoise]) -> tuple[float, float]:
 def smallest_changes(
     entries: Sequence[LedgerEntry], machine: MachineIdentity, launches: int, keys: Collection[str]
 ) -> Mapping[str, float]:
-    """By key: the relative change that a comparison of two runs of so many launches would just show, half of the times.
+    """By key: the relative change that a comparison of two runs with this many launches would show half of the time.
 
     From what launches scattered by in the ledger, and occasions, if there are enough of them: else they are taken to
     scatter as launches do. Without correction for the number of cases. Empty for a single launch.

@@ -20,23 +20,23 @@ NOT_YET = "not measured yet"
 class AnalysisPart:
     """A package's part of the analysis.
 
-    counts: its samples of a run with only the timed blocks that count; those of others as they are. analyze: what it
-    concludes, in a type of its own. exposed: of each case that communicates beside computing, the exposed seconds of
+    analyze: what it concludes, in a type of its own. counts: its samples of a run with only the timed blocks that
+    count; those of others as they are. exposed: of each case that communicates beside computing, the exposed seconds of
     each round, and by how much two copies of one case differ. warnings: on a run. facts: settings of a run that two
     comparable runs share. is_control: whether a case only shows the noise of a run. own_cases: the cases of a run that
     the package shows alone, also if their operation is the core's; from what it concluded. untested: why its ranks are
     not tested for being late. whole: of a case, the one under which a skip stands for all of its kind.
     """
 
-    counts: Callable[[Run, Sequence[Samples]], list[Samples]]
     analyze: Callable[[Run, Sequence[Summary]], object]
-    exposed: Callable[[Run], Mapping[Case, tuple[Series, float]]]
-    warnings: Callable[[Run], list[str]]
-    facts: Callable[[Run], dict[str, str]]
-    is_control: Callable[[Case], bool]
-    own_cases: Callable[[Run, object], set[Case]]
-    untested: Callable[[Iterable[Case]], list[str]]
-    whole: Callable[[Case], Case]
+    counts: Callable[[Run, Sequence[Samples]], list[Samples]] = lambda run, samples: list(samples)
+    exposed: Callable[[Run], Mapping[Case, tuple[Series, float]]] = lambda run: {}
+    warnings: Callable[[Run], list[str]] = lambda run: []
+    facts: Callable[[Run], dict[str, str]] = lambda run: {}
+    is_control: Callable[[Case], bool] = lambda case: False
+    own_cases: Callable[[Run, object], set[Case]] = lambda run, concluded: set()
+    untested: Callable[[Iterable[Case]], list[str]] = lambda cases: []
+    whole: Callable[[Case], Case] = lambda case: case
 
 
 def parts() -> dict[str, AnalysisPart]:

@@ -12,7 +12,8 @@ launch".
 A node is a host with two ranks or more, where there are several hosts; it arrives when half of its ranks have. Nodes
 are examined first, then the ranks of the nodes that are not late. In each case, the late ones are at the end of the
 order of arrival, a quarter of all at most, and come after all the others by 10 % of the operation's time (and by the
-uncertainty of the clocks) in the median over iterations, and in more than half of the iterations of each launch.
+uncertainty of the clocks; on GPUs by 50 µs) in the median over iterations, and in more than half of those of each
+launch.
 Friedman's test has to show that there are differences at all. For each late one, a one-sided binomial test then
 compares with chance how often it comes after all that are not late, over an effective number of iterations (they are
 autocorrelated), corrected by Holm (1979) over all ranks, nodes and cases.
@@ -26,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.analyze.sessions import Clocks, Hosts, hosts, in_words
+from bench.catalog.backends import BACKENDS
 from bench.catalog.operations import OPERATIONS, cycle
 from bench.model.conclusions import Finding
 from bench.model.records import Case, Run, Samples
@@ -37,6 +39,8 @@ Booleans = NDArray[np.bool_]
 LEVEL = 0.05
 # Smallest delay that counts, as a share of the operation's time: a smaller one is not worth investigating.
 SMALLEST_COST = 0.10
+# On GPUs also, in seconds: ranks leave the barrier before each iteration by some tens of microseconds apart.
+SMALLEST_ON_GPU_S = 50e-6
 # At most this share of all ranks, or nodes, can be late: to be late is to differ from most others.
 LARGEST_SHARE = 0.25
 # With fewer iterations nothing is said of who is late.
@@ -139,7 +143,8 @@ def _suspicions(case: Case, launches: Sequence[Samples], clocks: Clocks, nodes: 
     if sum(map(len, arrivals)) < FEWEST_ITERATIONS:
         return []
     time_s = float(np.mean([np.mean(measured.slowest_s) for s in launches if (measured := s.timed or s.aggregate)]))
-    limit_s = max(SMALLEST_COST * time_s, unsure_s)
+    on_gpu = BACKENDS[case.backend].device == "cuda" and launches[0].aggregate is None
+    limit_s = max(SMALLEST_COST * time_s, unsure_s, SMALLEST_ON_GPU_S if on_gpu else 0.0)
     late_nodes: list[_Suspicion] = []
     if nodes:
         # A node is there when half of its ranks are (the lower median): one late rank does not make the node late.
@@ -262,10 +267,12 @@ def _finding(group: list[tuple[_Suspicion, float]], cases: dict[str, Case]) -> F
     here = ""
     if worst.chance**worst.launches * round(1 / worst.chance) > LEVEL:
         here = " in this launch" if worst.launches == 1 else f" in these {worst.launches} launches"
+    # On GPUs the wait is not in the operation's time: all are aligned before it.
+    costs = "costs up to" if BACKENDS[case.backend].device == "cpu" else "makes others wait, beside the time, for up to"
     text = (
         f"{who} of {case.world_size} on {case.backend} is late{here}: last to arrive in {format_share(share)} of the "
         f"iterations (chance: {format_share(worst.chance, 1)}), {format_seconds(delay)} after the others, "
-        f"in {len(group)} of {alike} cases; it costs up to {format_share(worst.relative_cost)} of an operation's time "
+        f"in {len(group)} of {alike} cases; it {costs} {format_share(worst.relative_cost)} of an operation's time "
         f"(p = {p:.1g} after Holm)"
     )
     return Finding(

@@ -38,10 +38,19 @@ FACTS = (
     "cgroup_cpu_max",
 )
 
+# What names of virtual GPUs begin with, whatever their rule calls them.
+VIRTUAL = "Virtual GPU"
+
 
 def launches_of(sessions: Iterable[Session]) -> list[LaunchFacts]:
     """The records of all launches, in their order."""
     return [launch for session in sessions for launch in session.get("launches", [])]
+
+
+def is_virtual(run: Run) -> bool:
+    """Whether ranks ran on virtual GPUs (proof/virtual_gpu/), whose times follow a rule and are none of hardware."""
+    ranks = [rank for launch in launches_of(run.environment) for rank in launch.get("ranks", [])]
+    return any(str(rank.get("device_name", "")).startswith(VIRTUAL) for rank in ranks)
 
 
 # ── facts that can explain a difference ──────────────────────────────────────────────────────────

@@ -6,21 +6,20 @@ per launch the mean over iterations, over launches the geometric mean with Stude
 which of its timed blocks count.
 """
 
-import dataclasses
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 
 from bench.analyze.parts import samples_that_count
-from bench.analyze.sessions import Aligned, Clocks, launches_of
+from bench.analyze.sessions import Aligned, Clocks, is_virtual, launches_of
 from bench.catalog import operations
 from bench.catalog.operations import OPERATIONS
 from bench.model.conclusions import Interval, Summary
 from bench.model.records import Case, Failure, Json, Run, Samples, Timings, case_order
-from bench.model.units import counted, format_bytes, format_modes, format_share
+from bench.model.units import counted, format_bytes, format_modes, format_seconds, format_share
 from bench.stats import intervals
 from bench.stats.intervals import Floats
 from bench.stats.series import common_mode, outliers, over_launches, steady
@@ -33,6 +32,8 @@ FOREIGN_CPU_LIMIT = 0.10
 FOREIGN_CPU_MIN_S = 0.3
 # Shares above which a disturbance is named: stolen time of the wall time; other processes of the busy CPU time.
 STEAL_SHARE, FOREIGN_SHARE = 0.01, 0.05
+# How the warning begins on a case whose device times have dispatching in them.
+DISPATCH_BOUND = "dispatch-bound"
 # Share of iterations beyond the far fence above which the mean says little.
 OUTLIER_LIMIT = 0.05
 
@@ -49,7 +50,8 @@ def summarize(run: Run) -> list[Summary]:
     sampling = run.plan.settings.sampling
     asked = sampling.relative_error if sampling.iterations is None else None
     summaries = _by_case(run, lambda case, good, failures: _summary(case, good, failures, clocks, asked))
-    return [dataclasses.replace(s, chosen=_chosen(choices.get(s.case.key, {}))) for s in summaries]
+    virtual = is_virtual(run)
+    return [replace(s, chosen=_chosen(choices.get(s.case.key, {})), virtual=virtual) for s in summaries]
 
 
 def headlines(run: Run) -> list[Summary]:
@@ -182,14 +184,15 @@ def _summary(
         foreign_cpu=_foreign_cpu(good),
         failures=failures,
     )
-    bound = sum(sum(usage.dispatch_bound or []) for usage in usages) / (summary.iterations * case.world_size)
-    return dataclasses.replace(summary, warnings=tuple(_warnings(summary, time_s, bound)))
+    bound = sum(usage.dispatch_bound or 0 for usage in usages) / summary.iterations
+    left_out = sum(usage.left_out or 0 for usage in usages)
+    return replace(summary, warnings=tuple(_warnings(summary, time_s, bound, left_out)))
 
 
-def _warnings(summary: Summary, time_s: Interval, bound: float) -> list[str]:
-    """bound: share of the iterations of all ranks whose device times have dispatching in them."""
+def _warnings(summary: Summary, time_s: Interval, bound: float, left_out: int) -> list[str]:
+    """bound: share of the iterations whose device times have dispatching in them. left_out: how many do not count."""
     warnings = []
-    if time_s.value < TIMER_LIMIT * (summary.timer_s or 0.0):
+    if time_s.value * summary.case.depth < TIMER_LIMIT * (summary.timer_s or 0.0):
         warnings.append("timer-limited: reading the clock, or the events, is part of this number")
     asked, reached = summary.asked, summary.reached
     if "time" in summary.stopped_by and asked and reached is not None and reached > asked:
@@ -202,12 +205,17 @@ def _warnings(summary: Summary, time_s: Interval, bound: float) -> list[str]:
         stall = summary.stall
         warnings.append(f"two modes: {format_modes(stall.share, stall.fast_s, stall.slow_s)}")
     elif summary.far_outliers > OUTLIER_LIMIT * summary.iterations:
-        beside = f"; beside them: {', '.join(summary.outlier_causes)}" if summary.outlier_causes else ""
+        beside = f"; seen meanwhile: {', '.join(summary.outlier_causes)}" if summary.outlier_causes else ""
         warnings.append(f"{summary.far_outliers} of {summary.iterations} iterations are far outliers{beside}")
     if bound:
+        host = f"; by the host's clock {format_seconds(summary.host_time_s)}" if summary.host_time_s else ""
         warnings.append(
-            f"{format_share(bound, 1)} of the device times have dispatching in them: the GPU ran out of work before "
-            "all was enqueued"
+            f"{DISPATCH_BOUND}: in {format_share(bound, 1)} of the iterations the GPU ran out of work before all was "
+            f"enqueued, so this is no time of the device{host}"
+        )
+    if left_out:
+        warnings.append(
+            f"{counted(left_out, 'iteration')} left out, in which the GPU ran out of work before all was enqueued"
         )
     if summary.failures:
         failed = len(summary.failures)
@@ -330,7 +338,7 @@ def choice_changes(summaries: Sequence[Summary]) -> list[str]:
     series: dict[Case, list[Summary]] = defaultdict(list)
     for summary in summaries:
         if summary.chosen:
-            series[dataclasses.replace(summary.case, size_bytes=0)].append(summary)
+            series[replace(summary.case, size_bytes=0)].append(summary)
     sentences = []
     for case, members in series.items():
         ordered = sorted(members, key=lambda summary: summary.case.size_bytes)

@@ -105,7 +105,7 @@ def _changes(level: Floats, noise: float, t: float) -> tuple[list[int], float]:
 def _alike(level: Floats, changes: Sequence[int]) -> float:
     """Factor by which the mean of runs that are alike is less certain: √((1 + ρ) / (1 − ρ)), 1 if they are independent.
 
-    ρ is the correlation of neighbours in what the levels leave, less its bias for so many runs and levels.
+    ρ is the correlation of neighbours in what the levels leave, less its bias for this number of runs and levels.
     """
     edges = [0, *changes, len(level)]
     left = np.concatenate([level[a:b] - level[a:b].mean() for a, b in pairwise(edges)])

@@ -11,7 +11,7 @@ from typing import Any
 from bench.analyze.model import impossible
 from bench.analyze.parts import parts
 from bench.analyze.sessions import launches_of
-from bench.analyze.summaries import FOREIGN_CPU_LIMIT
+from bench.analyze.summaries import DISPATCH_BOUND, FOREIGN_CPU_LIMIT
 from bench.catalog.backends import BACKENDS
 from bench.catalog.operations import OPERATIONS
 from bench.model.conclusions import Summary
@@ -76,7 +76,7 @@ def incomplete(run: Run) -> str:
     missing = _missing(run)
     if not missing or _budget_is_spent(run):
         return ""
-    return f"INCOMPLETE: {missing} of {run.plan.total} measurements missing (collbench run --resume {run.path} goes on)"
+    return f"INCOMPLETE: {missing} of {run.plan.total} measurements missing (collbench resume {run.path} goes on)"
 
 
 def _missing(run: Run) -> int:
@@ -281,6 +281,12 @@ def _sample_warnings(summaries: Sequence[Summary]) -> Iterable[str]:
     if short:
         asked = format_share(max(s.asked or 0.0 for s in short))
         yield f"±{asked} was not reached in {len(short)} of {len(good)} cases: more launches would help"
+    bound = [s for s in good if any(w.startswith(DISPATCH_BOUND) for w in s.warnings)]
+    if bound:
+        yield (
+            f"{len(bound)} of {len(good)} cases are bound by dispatching: enqueueing takes longer than the GPU can be "
+            "occupied meanwhile, so their times are the host's (host_time_s in summary.csv); a smaller depth helps"
+        )
     unsteady = sum(1 for s in good if not s.steady)
     if unsteady:
         yield (

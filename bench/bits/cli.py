@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 # Raw results of all launches on disk: more is a configuration for timing, not for this.
 MOST_BYTES = 8 * 2**30
-PLAN, DOCUMENT, DATA = "plan.json", "bits.md", "bits.json"
+DOCUMENT, DATA = "bits.md", "bits.json"
 EVERYTHING = "all"
 
 
@@ -144,16 +144,15 @@ def _comparable(plan: Plan, path: Path) -> Plan:
 
 def _other_side(plan: Plan, folder: Path, python: str, variables: dict[str, str]) -> None:
     """Have another process, with its own interpreter and variables, fill a folder with its results."""
-    (folder / PLAN).write_text(json.dumps(encoding.plan_to_json(plan)), encoding="utf-8")
     done = subprocess.run(
         [python, "-m", "bench.bits.cli", str(folder), str(os.getpid())],
         env=environment.of_side(variables),
+        input=encoding.encoded(plan),
         capture_output=True,
-        text=True,
         check=False,
     )
     if done.returncode:
-        why = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
+        why = (done.stderr.decode(errors="replace").strip().splitlines() or [f"status {done.returncode}"])[-1]
         raise UnmeasurableError(f"side B: {why}")
 
 
@@ -191,9 +190,8 @@ def _code(rows: list[BitsRow], require: list[str]) -> int:
     return 1 if broken else 0
 
 
-def serve(folder: Path) -> None:
-    """The other side: run the plan in this folder, and leave the results there."""
-    plan = encoding.plan_from_json(json.loads((folder / PLAN).read_text(encoding="utf-8")))
+def serve(plan: Plan, folder: Path) -> None:
+    """The other side: run the plan, and leave the results in the folder."""
     with mpirun.ByBackend(sweep.preload([plan])) as launcher:
         launching.collect(plan, launcher, folder)
 
@@ -201,6 +199,6 @@ def serve(folder: Path) -> None:
 if __name__ == "__main__":
     processes.end_with_parent(int(sys.argv[2]))
     try:
-        serve(Path(sys.argv[1]))
+        serve(encoding.decoded(sys.stdin.buffer.read(), Plan), Path(sys.argv[1]))
     except UnmeasurableError as error:
         sys.exit(str(error))

@@ -5,7 +5,6 @@ the raw ones. Times nothing, and writes no run: `bits.analyze` compares.
 """
 
 import json
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -42,7 +41,7 @@ def _results(plan: Plan, launch: Launch, launcher: Starter, folder: Path) -> lis
     folder.mkdir()
     lines: list[Json] = []
     settings = plan.settings.needed_by(launch.cases)
-    job = BitsJob(Job(launch, settings, os.devnull), str(folder))
+    job = BitsJob(Job(launch, settings), str(folder))
     requested = time.monotonic()
     try:
         ranks = launcher.start(launch.world_size, "bench.bits.rank:main", job)

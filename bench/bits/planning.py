@@ -42,11 +42,6 @@ class BitsJob:
         """What is called."""
         return self.job.launch
 
-    @property
-    def log(self) -> str:
-        """The file into which ranks print."""
-        return self.job.log
-
 
 def place(folder: Path, position: int) -> Path:
     """The folder of the raw results of a launch, in that of all. position: of the launch in the plan."""
@@ -56,7 +51,7 @@ def place(folder: Path, position: int) -> Path:
 def uncomparable(case: Case) -> str | None:
     """Why the results of a case are not compared; None if they are."""
     operation = OPERATIONS[case.op]
-    if not operation.pooled or operation.recorded or operation.rank is not None:
+    if not operation.pooled or operation.rank is not None:
         return "it has no buffers whose bits could be compared"
     if case.op == "all_to_all_uneven" or case.splits:
         return "its parts are uneven: smaller messages are no part of larger ones"

@@ -1,6 +1,6 @@
 """Make each case's call twice on data whose sums are rounded, and keep hashes and bits of what this rank received.
 
-In: a `BitsJob`. Out: for each case a message with the hashes of all ranks, and
+In: an encoded `BitsJob`. Out: for each case a message with the hashes of all ranks, and
 files with the raw results, which the parent reads only where hashes differ:
 
     FOLDER/<case>-<rank>       what the first call gave, part after part
@@ -13,7 +13,6 @@ import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -31,15 +30,16 @@ from bench.rank.group import Group
 from bench.rank.main import buffers_of, entered
 from bench.rank.process import facts, run_rank, wait_to_begin
 from bench.rank.tensors import POISON, Arena, turns
+from bench.store import encoding
 
 # Cases whose hashes are gathered in one call: with more ranks than cores, a call takes longer than hashing.
 TOGETHER = 16
 DIGEST_BYTES = 8
 
 
-def main(context: RankContext, job: BitsJob) -> None:
+def main(context: RankContext, job: bytes) -> None:
     """Entry of a rank's process; never returns."""
-    run_rank(context, job.log, lambda: _work(context, job))
+    run_rank(context, lambda: _work(context, encoding.decoded(job, BitsJob)))
 
 
 def _work(context: RankContext, bits: BitsJob) -> Json:
@@ -61,8 +61,7 @@ def _compare(context: RankContext, bits: BitsJob, group: Group, arena: Arena) ->
             arena.clear()
             own.append(_results(case, position, bits, group, arena))
             context.tick()
-        gathered = group.gather(own, list[dict[str, Any]])
-        for case, results in zip(cases, zip(*gathered, strict=True), strict=True):
+        for case, results in zip(cases, zip(*group.gather(own), strict=True), strict=True):
             if group.rank == 0:
                 line = json.dumps({"case": case.key, "ranks": results}).encode()
                 context.send({"kind": "sampled", "failure": None}, line)

@@ -81,7 +81,7 @@ def dtype_named(name: str) -> Dtype:
 
 
 def unsupported_reduction(dtype: str, reduce_op: str, ranks: int) -> str | None:
-    """Why elements of a dtype cannot be reduced with this op over so many ranks; None if they can."""
+    """Why elements of a dtype cannot be reduced with this op over this many ranks; None if they can."""
     if DTYPES[dtype].kind not in REDUCE_OPS[reduce_op].kinds:
         return f"{reduce_op} is not defined for {dtype}"
     if largest_value(dtype, reduce_op, ranks) < 1:
@@ -112,6 +112,8 @@ def calls_before_refill(dtype: str, reduce_op: str, ranks: int) -> int | None:
     """How often a buffer may be reduced in place before it must be refilled to verify the result; None: any number."""
     if ranks == 1 and reduce_op != "premul_sum":
         return None
+    if largest_value(dtype, reduce_op, ranks) < 1:
+        return 1  # not exact with this number of ranks
     if reduce_op == "bxor":
         return 1  # after one call all inputs are equal and cancel out
     if reduce_op == "product":

@@ -28,7 +28,7 @@ class Operation:
     paired: ranks call it in pairs, round by round (`rounds`). Iterations of different rounds cannot be pooled, so such
         an operation has no pipelined metric.
     torch_only: why MPI has no such call; empty if it has one (`bench/rank/mpi.py`).
-    splits: whether what a rank sends can be divided unevenly. recorded: whether it makes the calls of a recorded job.
+    splits: whether what a rank sends can be divided unevenly.
     startup: whether it is what a job does before its first call; once: whether a launch does it only once.
     options: the general options of a case that it has; None: all of them.
     round_by_round: whether the cases of a launch are compared with each other round by round. They are measured in one
@@ -55,7 +55,6 @@ class Operation:
     paired: bool = False
     torch_only: str = ""
     splits: bool = False
-    recorded: bool = False
     startup: bool = False
     once: bool = False
     options: tuple[str, ...] | None = None

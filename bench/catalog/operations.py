@@ -17,7 +17,7 @@ from bench.model.records import OPTIONS, Case
 
 # Every buffer begins at a multiple of this, in bytes, and so does what is received behind what is sent.
 ALIGNMENT = 512
-# NCCL moves packs of so many bytes, but single elements where a pointer is no multiple of them.
+# NCCL moves packs of this many bytes, but single elements where a pointer is no multiple of them.
 PACK_BYTES = 16
 # Tensors in a coalesced all-reduce: as many as a bucket of gradients of a small model has.
 COALESCED_PIECES = 8
@@ -39,17 +39,10 @@ def _ranks(n: int) -> int:
     return n
 
 
-def _recorded_stamps(case: Case) -> int:
-    """Start and duration of each call of a replay, where there are several."""
-    calls = int(case.recording.partition(":")[2] or 1)
-    return 2 * calls if calls > 1 else 0
-
-
 ALL_SHARES = "bytes of all n shares: each rank contributes 1/n of it"
 A_RANKS = "bytes that each rank contributes and receives"
 ONCE, WITH_SHARE, NOTHING = (1, 0), (1, 1), NO_BUFFERS
 IN, IN_OUT, OUT_IN = ("in",), ("in", "out"), ("out", "in")
-REPLAY = "replay"
 
 OPERATIONS = {
     operation.name: operation
@@ -122,11 +115,6 @@ OPERATIONS = {
             "new_group", "nothing: a further process group is made", None, NOTHING,
             calls=SYNC, typed=False, sized=False, startup=True, torch_only="it is torch's",
         ),
-        Operation(
-            REPLAY, "bytes of the buffers that the calls of a recorded job use on a rank", None, ONCE,
-            calls=SYNC, placements=IN, typed=False, recorded=True, torch_only="it makes the calls of torch.distributed",
-            inner_stamps=_recorded_stamps,
-        ),
         # The pickled object is a few bytes larger than the size, and its length is sent before it.
         Operation(
             "all_gather_object", f"{ALL_SHARES}, as a Python object",
@@ -149,10 +137,8 @@ OPERATIONS = {
 }  # fmt: skip
 
 
-# Those that are one call of a library: neither replays of many, nor what a package or a job's beginning does.
-CALLS = tuple(
-    name for name, operation in OPERATIONS.items() if not (operation.recorded or operation.startup or operation.rank)
-)
+# Those that are one call of a library: neither what a package does, nor what a job's beginning does.
+CALLS = tuple(name for name, operation in OPERATIONS.items() if not (operation.startup or operation.rank))
 
 
 def usual(case: Case) -> Case:
@@ -167,8 +153,6 @@ def usual(case: Case) -> Case:
         changes["size_bytes"] = 0
     if not case.splits:
         changes["counts"] = "known"
-    if operation.recorded:
-        changes["groups"] = "world"  # its calls have groups of their own
     return replace(case, **changes)
 
 
@@ -204,13 +188,13 @@ def size_unit(case: Case) -> int:
 
 
 def behind(case: Case, elements: int) -> int:
-    """The element at which received data begin behind so many that are sent: at a multiple of ALIGNMENT."""
+    """Number of the element at which received data begin, behind those that are sent: at a multiple of ALIGNMENT."""
     unit = ALIGNMENT // dtype_named(case.dtype).itemsize
     return -(-elements // unit) * unit
 
 
 def room_bytes(case: Case) -> int:
-    """Bytes that one buffer takes, with the gaps that put it and its parts at multiples of ALIGNMENT or beside them."""
+    """Bytes that one buffer takes, with the gaps that put it and its parts at multiples of ALIGNMENT, or off them."""
     data = buffer_bytes(case)
     if not data:
         return 0

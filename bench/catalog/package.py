@@ -16,12 +16,17 @@ MOST_PAGES = 4
 
 @dataclass(frozen=True)
 class Verb:
-    """One verb. function: "module:function" within `bench`. panel: its heading in --help. example: its words."""
+    """One verb. function: "module:function" within `bench`. panel: its heading in --help. example: its words.
+
+    job: for a verb that a job is started with: from a Config, its path, a Machine and the number of nodes, the seconds
+    that it takes at most.
+    """
 
     function: str
     panel: str
     help: str
     example: str
+    job: Deferred | None = None
 
     def load(self) -> Callable[..., int | None]:
         """Import the module and return the function."""
@@ -56,17 +61,32 @@ class PictureKind:
 
 
 @dataclass(frozen=True)
+class KeptFile:
+    """What a package reads from files that a configuration names, and keeps in the folder of the run.
+
+    name: of the file in the folder. read: from the section of a configuration, what its files hold. to_text: from that,
+    the file. load: from the path of the file, the same again; raises ForeignError if it is damaged.
+    """
+
+    name: str
+    read: Deferred
+    to_text: Deferred
+    load: Deferred
+
+
+@dataclass(frozen=True)
 class Package:
     """What a package adds. operations, pictures and verbs stand in the core's tables like its own.
 
-    section: of a configuration, a `config.section.PackageSection`. planning: a `planning.parts.PlanningPart`. analysis:
-    an `analyze.parts.AnalysisPart`. report: a `report.parts.ReportPart`. formats: of `report --format`, what writes
-    them from a run and its analysis. lists: what `list` can list besides.
+    section: of a configuration, a `config.section.PackageSection`. kept: what its section names in files. planning: a
+    `planning.parts.PlanningPart`. analysis: an `analyze.parts.AnalysisPart`. report: a `report.parts.ReportPart`.
+    formats: of `report --format`, what writes them from a run and its analysis. lists: what `list` can list besides.
     """
 
     name: str
     operations: tuple[Operation, ...] = ()
     section: Deferred | None = None
+    kept: KeptFile | None = None
     planning: Deferred | None = None
     analysis: Deferred | None = None
     report: Deferred | None = None

@@ -4,6 +4,9 @@ To add a package: a folder with a `package.py`, and one line here.
 """
 
 from bench.bits.package import BITS
+from bench.gate.package import GATE
+from bench.interop.package import INTEROP
+from bench.replay.package import REPLAY
 from bench.training.package import TRAINING
 
-PACKAGES = (TRAINING, BITS)
+PACKAGES = (TRAINING, BITS, REPLAY, GATE, INTEROP)

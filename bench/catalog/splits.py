@@ -54,7 +54,7 @@ def parse(text: str) -> Splits:
 
 
 def unsupported(text: str, ranks: int) -> str | None:
-    """Why so many ranks cannot be divided in this way; None if they can."""
+    """Why this number of ranks cannot be divided in this way; None if they can."""
     splits = parse(text)
     if splits.rows and len(splits.rows) != ranks:
         return f"a matrix of {len(splits.rows)} rows is for {len(splits.rows)} ranks, not for {ranks}"

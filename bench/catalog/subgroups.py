@@ -53,7 +53,8 @@ def group_size(text: str, world_size: int) -> int:
 
 
 def _sets(text: str) -> tuple[tuple[int, ...], ...]:
-    return tuple(tuple(map(int, part.split(","))) for part in text.removeprefix("sets:").split("|"))
+    """The listed groups, each in the order of ranks, whatever order they are listed in: torch sorts them, too."""
+    return tuple(tuple(sorted(map(int, part.split(",")))) for part in text.removeprefix("sets:").split("|"))
 
 
 def in_text(groups: Sequence[Sequence[int]]) -> str:
@@ -70,7 +71,7 @@ def _stride(text: str, world_size: int) -> int:
 
 
 def unsupported(text: str, world_size: int) -> str | None:
-    """Why so many ranks cannot be divided in this way; None if they can."""
+    """Why this number of ranks cannot be divided in this way; None if they can."""
     if _SETS.fullmatch(text):
         ranks = [rank for members in _sets(text) for rank in members]
         if len({len(members) for members in _sets(text)}) > 1:

@@ -13,7 +13,7 @@ from bench import __version__
 from bench.cli.app import RESULTS, Quiet, Sets
 from bench.cli.comparison import FailOn, conclude_sides, exit_code, share
 from bench.cli.job import run_task
-from bench.cli.measuring import planned, recording_of
+from bench.cli.measuring import kept_of
 from bench.cli.sides import check_in_job, measure_sides
 from bench.cli.terminal import say
 from bench.cli.trust import Difference, LeaveLoopback, check_variables, difference
@@ -64,7 +64,7 @@ def ab(
     """The ranks of A and B take turns, block by block, so that what the machine does meanwhile cancels out.
 
     It ends as soon as B is SLOWER or FASTER, or all is shown to be the SAME, or the budget is spent; with --each as
-    soon as this is known of each case. `run --resume RUN` goes on. RUN:a and RUN:b name its sides for other verbs. Exit
+    soon as this is known of each case. `resume RUN` goes on. RUN:a and RUN:b name its sides for other verbs. Exit
     code 1 if B is slower, or a case fails on B only; 3 if nothing was decided.
     """
     smallest, budget_s = share("--min-change", min_change), _seconds(budget)
@@ -124,7 +124,7 @@ def _create(
         config = models.parse(raw, str(source), side.sets, source.stem)
         machine = host.machine() if coordinator is None else coordinator.machine(planning.demands(config))
         seeded = state.seed if config.seed is None else config.seed
-        plan = planned(_with_launches(config, pairs.LOOKS[-1]), machine, seeded, recording_of(config))
+        plan = planning.expand(_with_launches(config, pairs.LOOKS[-1]), machine, seeded, kept_of(config))
         reason = planning.unmeasurable_reason(plan)
         if reason is not None:
             raise UnmeasurableError(f"{source}: nothing can be measured here: {reason}")

@@ -50,26 +50,17 @@ VERBS = {
     "run": Verb(
         "cli.run:run", "Measure", "Measure a configuration; ends with a table, a report and plots.", "run gloo"
     ),
-    "perf": Verb(
-        "cli.perf:perf",
+    "resume": Verb(
+        "cli.run:resume",
         "Measure",
-        "Measure as nccl-tests does: its flags, its columns line by line, then how far to trust them.",
-        "perf all_reduce -b 8 -e 128M -f 2 -g 2 --backend gloo",
+        "Measure what is missing in a run.",
+        "resume docs/example/before",
     ),
     "ab": Verb(
         "cli.ab:ab",
         "Measure",
         "Is B slower than A? Two configurations, environments or Pythons, in turn.",
         "ab smoke --b OMP_NUM_THREADS=2 --budget 30s",
-    ),
-    "replay": Verb(
-        "cli.run:replay",
-        "Measure",
-        "What does a recorded job's communication cost here?",
-        "replay docs/example/training.calls.jsonl --look",
-    ),
-    "gate": Verb(
-        "cli.gate:gate", "Measure", "Is every node good enough? Names those that are not, in few rounds.", "gate nccl"
     ),
     "report": Verb(
         "cli.look:report",
@@ -100,12 +91,6 @@ VERBS = {
     ),
     "plan": Verb(
         "cli.plan:plan", "Prepare", "Show what a run would do and how long it takes; starts nothing.", "plan gloo"
-    ),
-    "import": Verb(
-        "cli.import_:import_",
-        "Prepare",
-        "Make a run from the output of another tool.",
-        "import nccl-tests all_reduce_perf.log",
     ),
     **{name: verb for package in PACKAGES for name, verb in package.verbs.items()},
 }

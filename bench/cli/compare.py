@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from bench.cli.app import PLOTS, RESULTS, Quiet
+from bench.cli.app import PLOTS, RESULTS
 from bench.cli.comparison import (
     SLOWER_OR_FAILED,
     UNDECIDED,
@@ -28,10 +28,12 @@ DEFAULT_MIN_CHANGE = format_share(MIN_CHANGE)
 
 
 Against = Annotated[
-    Path | None, typer.Option(help="A table of expected bandwidths (YAML) to hold one run against.", metavar="FILE")
-]
-Fabric = Annotated[
-    str | None, typer.Option(help="With --against: the network, where the table has several.", metavar="WORD")
+    str | None,
+    typer.Option(
+        help="A table of expected bandwidths (YAML) to hold one run against; a word of its network, if the table has "
+        "several.",
+        metavar="FILE[:NETWORK]",
+    ),
 ]
 MinChange = Annotated[str, typer.Option(help="Smallest change of time that matters.", metavar="SHARE")]
 NoiseFloor = Annotated[
@@ -57,15 +59,13 @@ def compare(
         typer.Argument(help="Two runs, or more, or one with --against or --across.", metavar="BEFORE AFTER"),
     ] = None,
     against: Against = None,
-    fabric: Fabric = None,
     min_change: MinChange = DEFAULT_MIN_CHANGE,
     noise_floor: NoiseFloor = None,
     across: Across = None,
     fail_on: WhatFails = None,
     format: Annotated[  # noqa: A002
-        ComparisonFormat | None, typer.Option(help="Print only this format; draw no picture.")
+        ComparisonFormat | None, typer.Option(help="Print only this, such as the line with the verdict; draw nothing.")
     ] = None,
-    quiet: Quiet = False,
 ) -> int:
     """Two runs: a verdict on each case; of cases that compute, too, also on exposed communication.
 
@@ -87,11 +87,9 @@ def compare(
         _refuse(pairwise, "compares two runs, not one with a table")
         if len(runs) != 1:
             raise ConfigError(f"--against takes one run, but {len(runs)} were named: {', '.join(runs)}")
-        return _check(runs[0], against, fabric, format, fail_on, quiet)
-    if fabric is not None:
-        raise ConfigError("--fabric is for --against")
+        return _check(runs[0], against, format, fail_on)
     if len(runs) < 2 and across is not None:
-        return _within(runs[0] if runs else None, format, smallest, floor, across, quiet)
+        return _within(runs[0] if runs else None, format, smallest, floor, across)
     if not runs:
         raise ConfigError("compare what? Name BEFORE and AFTER, or one run with --across backend=gloo,mpi")
     if len(runs) == 1:
@@ -100,9 +98,9 @@ def compare(
         before, after = (folders.find(RESULTS, name) for name in runs)
         result = compare_runs(before, after, smallest, floor, across)
         result = replace(result, fail_on=failing(fail_on))
-        return print_comparison(result, PLOTS / f"{result.before}-vs-{result.after}", format, quiet)
+        return print_comparison(result, PLOTS / f"{result.before}-vs-{result.after}", format)
     _refuse(pairwise, f"is for two runs, but {len(runs)} were named")
-    return _trend(runs, format, smallest, quiet)
+    return _trend(runs, format, smallest)
 
 
 def _refuse(options: list[str], why: str) -> None:
@@ -116,7 +114,6 @@ def _within(
     min_change: float,
     noise_floor: float | None,
     across: str,
-    quiet: bool,
 ) -> int:
     """Compare two sides of one run, such as two backends. Neither came first, so a slower one is no fault."""
     from bench.analyze.compare import axis_of
@@ -128,14 +125,13 @@ def _within(
     result = compare_runs(path, path, min_change, noise_floor, across)
     before, after = (f"{result.before}: {value}" for value in sides)
     folder = PLOTS / f"{result.before}-{'-vs-'.join(sides)}"
-    return print_comparison(replace(result, before=before, after=after, fail_on=()), folder, format, quiet)
+    return print_comparison(replace(result, before=before, after=after, fail_on=()), folder, format)
 
 
 def _trend(
     runs: list[str],
     format: ComparisonFormat | None,  # noqa: A002
     min_change: float,
-    quiet: bool,
 ) -> int:
     from bench.analyze import trend
     from bench.analyze.summaries import headlines
@@ -155,8 +151,8 @@ def _trend(
         ComparisonFormat.CSV: lambda: machine_format.trend_csv(trends),
         ComparisonFormat.JSON: lambda: machine_format.trend_json(trends, names),
     }
-    print_as(format, lambda: comparison.trend_document(trends, names), writers, quiet)
-    if format is None and not quiet:
+    print_as(format, lambda: comparison.trend_document(trends, names), writers)
+    if format is None:
         from bench.report.plots import comparison as pictures  # here: loads matplotlib
 
         say(f"\n{pictures.draw_trend(trends, names, PLOTS / f'{names[0]}-to-{names[-1]}')}")
@@ -165,11 +161,9 @@ def _trend(
 
 def _check(
     name: str,
-    table: Path,
-    fabric: str | None,
+    against: str,
     format: ComparisonFormat | None,  # noqa: A002
     fail_on: FailOn | None,
-    quiet: bool,
 ) -> int:
     from bench.analyze import expect
     from bench.analyze.sessions import places_of
@@ -179,16 +173,18 @@ def _check(
     from bench.report.labels import label
 
     run = folders.read(folders.find(RESULTS, name))
-    expectations = expected.load(names.path_of(table, names.EXPECTED))
-    if fabric is not None:
-        expectations = expect.lines_for_fabric(expectations, fabric)
+    path, colon, fabric = (against, "", "") if Path(against).exists() else against.partition(":")
+    expectations = expected.load(names.path_of(Path(path), names.EXPECTED))
     try:
-        result = expect.check(expectations, headlines(run), places_of(run))
+        lines = expect.lines_for_fabric(expectations, fabric) if colon else expectations
+        result = expect.check(lines, headlines(run), places_of(run))
     except ConfigError as error:
-        raise ConfigError(f"--against {table}: {error}") from None
+        raise ConfigError(f"--against {against}: {error}") from None
     if all(check.measured is None for check in result.checks):
         wanted = "; ".join(label(check.case) for check in result.checks)
-        raise UnmeasurableError(f"{run.name} has measured nothing of what {table} expects: {wanted} ({result.reason})")
+        raise UnmeasurableError(
+            f"{run.name} has measured nothing of what {against} expects: {wanted} ({result.reason})"
+        )
     # A line that was not measured is a failure in any case.
     fatal = {expect.FAIL, expect.MISSING, *([expect.INCONCLUSIVE] if fail_on is FailOn.INCONCLUSIVE else [])}
     writers = {
@@ -196,7 +192,7 @@ def _check(
         ComparisonFormat.JSON: lambda: machine_format.checks_json(result, run.name),
         ComparisonFormat.JUNIT: lambda: machine_format.checks_junit(result, run.name, fatal),
     }
-    print_as(format, lambda: comparison.checks_document(result, run.name), writers, quiet)
+    print_as(format, lambda: comparison.checks_document(result, run.name), writers)
     if result.verdict in fatal:
         return SLOWER_OR_FAILED
     return UNDECIDED if result.verdict == expect.INCONCLUSIVE and fail_on is None else 0

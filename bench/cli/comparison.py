@@ -37,6 +37,7 @@ class ComparisonFormat(StrEnum):
     CSV = "csv"
     JSON = "json"
     JUNIT = "junit"
+    LINE = "line"
 
 
 def share(option: str, text: str) -> float:
@@ -63,7 +64,7 @@ def compare_runs(
     for run in (old, new):
         if not run.samples:
             raise UnmeasurableError(
-                f"{run.name}: interrupted before its first sample: collbench run --resume {run.path} measures it"
+                f"{run.name}: interrupted before its first sample: collbench resume {run.path} measures it"
             )
     return compare.compare_runs(old, new, min_change, noise_floor, across, ledger.read(RESULTS), label)
 
@@ -76,7 +77,7 @@ def compare_sides(path: Path) -> Comparison:
     a, b = (folders.read(path / side) for side in folders.SIDES)
     state, sides = folders.read_ab(path), folders.read_sides(path)
     names = f"A: {sides['a'].text}", f"B: {sides['b'].text}"
-    ended = state.ended or "interrupted: run --resume goes on"
+    ended = state.ended or "interrupted: collbench resume goes on"
     fail_on = FailOn(state.fail_on) if state.fail_on else None
     result = pairs.compare_sides(a, b, names, label, state.min_change, ended, state.looks)
     return replace(result, fail_on=failing(fail_on), undecided_fails=fail_on is None, alternate=state.alternate)
@@ -107,12 +108,8 @@ def print_comparison(
     result: Comparison,
     folder: Path,
     format: ComparisonFormat | None,  # noqa: A002
-    quiet: bool = False,
 ) -> int:
-    """Print a comparison; without a format also draw it, unless `quiet`. folder: of its picture. Returns the exit code.
-
-    quiet: print the verdict only.
-    """
+    """Print a comparison; without a format also draw it. folder: of its picture. Returns the exit code."""
     from bench.report import comparison, machine_format
 
     writers = {
@@ -120,8 +117,8 @@ def print_comparison(
         ComparisonFormat.JSON: lambda: machine_format.comparison_json(result),
         ComparisonFormat.JUNIT: lambda: machine_format.comparison_junit(result),
     }
-    print_as(format, lambda: comparison.document(result), writers, quiet)
-    picture = _draw(result, folder) if format is None and not quiet else None
+    print_as(format, lambda: comparison.document(result), writers)
+    picture = _draw(result, folder) if format is None else None
     if picture is not None:
         say(f"\n{picture}")
     return exit_code(result)
@@ -136,16 +133,10 @@ def print_as(
     format: ComparisonFormat | None,  # noqa: A002
     document: Callable[[], Sequence[Block]],
     writers: Mapping[ComparisonFormat, Callable[[], str]],
-    quiet: bool = False,
 ) -> None:
-    """Print a comparison in this format; None fits the document to the terminal. writers: other format → its text.
-
-    quiet: print the first line only. Raises ConfigError with a format.
-    """
-    if quiet and format is not None:
-        raise ConfigError(f"--quiet prints one line, --format {format.value} all: give one of them")
-    if format is None:
-        output.show(document(), quiet)
+    """Print a comparison in this format; None fits the document to the terminal. writers: other format → its text."""
+    if format in {None, ComparisonFormat.LINE}:
+        output.show(document(), format is ComparisonFormat.LINE)
     elif format is ComparisonFormat.MARKDOWN:
         from bench.report import markdown  # here: loads tabulate
 

@@ -23,7 +23,6 @@ FORMATS = {
     "csv": Deferred("report.machine_format:to_csv"),
     "json": Deferred("report.machine_format:to_json"),
     "junit": Deferred("report.machine_format:to_junit"),
-    "nccl-tests": Deferred("report.nccl_tests:document"),
     **{name: writer for package in PACKAGES for name, writer in package.formats.items()},
 }
 

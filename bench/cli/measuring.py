@@ -8,27 +8,27 @@ import contextlib
 import importlib
 import secrets
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from rich.console import Console
 
 from bench import __version__
+from bench.catalog.packages import PACKAGES
 from bench.cli.app import RESULTS
-from bench.cli.live_tables import LiveTables
 from bench.cli.output import analyzed, conclude
 from bench.cli.terminal import say
 from bench.cli.trust import check_variables
 from bench.config import documents, models, names
 from bench.config.models import Config
 from bench.machine import host, interrupts
+from bench.model.conclusions import Analysis
 from bench.model.errors import StoreError, UnmeasurableError
 from bench.model.facts import RankFacts, Session
-from bench.model.recorded_calls import CallList
-from bench.model.records import Json, Launch, Machine, Plan
+from bench.model.records import Json, Launch, Run
 from bench.planning import plan as planning
 from bench.store import encoding, folders, ledger
 from bench.store.folders import Journal
@@ -50,6 +50,19 @@ class ConfigSource:
     default_name: str
 
 
+class Watch(Protocol):
+    """What prints the numbers of a run while it is measured."""
+
+    def joined(self, launch: Launch, ranks: Sequence[RankFacts]) -> None:
+        """The ranks of a launch begin to measure. ranks: the facts of each."""
+
+    def sampled(self, line: bytes) -> None:
+        """A line of samples.jsonl was written."""
+
+    def concluded(self, analysis: Analysis) -> None:
+        """The run has ended."""
+
+
 def source(config: Path) -> ConfigSource:
     """The configuration in a file; raises ConfigError if there is none of this name."""
     path = names.path_of(config)
@@ -63,14 +76,14 @@ def start(
     coordinator: "Coordinator | None",
     argv: Sequence[str],
     leave_loopback: bool,
-    live: bool = False,
+    live: Callable[[Run], Watch] | None = None,
     output: Path | None = None,
     quiet: bool = False,
 ) -> int:
     """Plan a new run, measure it and write its report; return the exit code.
 
-    live: measure row by row, and print each row of nccl-tests' tables when it is known. output: the folder of the run;
-    a new one in results/ if None. quiet: print one line.
+    live: measure row by row, and let what it makes of the run print each row when it is known. output: the folder of
+    the run; a new one in results/ if None. quiet: print one line.
     """
     config = models.parse(asked.raw, asked.name, sets, asked.default_name)
     unsupported = host.unsupported_platform()
@@ -78,9 +91,9 @@ def start(
         raise UnmeasurableError(unsupported)
     seed = config.seed if config.seed is not None else secrets.randbelow(2**32)
     machine = host.machine() if coordinator is None else coordinator.machine(planning.demands(config))
-    recorded = recording_of(config)
-    plan = planned(config, machine, seed, recorded)
-    if live:
+    kept = kept_of(config)
+    plan = planning.expand(config, machine, seed, kept)
+    if live is not None:
         plan = planning.row_by_row(plan)
     check_variables(encoding.variables_of(plan), coordinator, leave_loopback)
     reason = planning.unmeasurable_reason(plan)
@@ -89,29 +102,26 @@ def start(
     if planning.demands(plan).gpus:
         say(f"measuring {host.measured_with()}", err=True)
     facts = {"argv": list(argv), "overrides": sets, "collbench": __version__}
-    path = folders.create(RESULTS, plan, asked.raw, facts, recorded, output)
-    return measured(path, plots, coordinator, LiveTables(folders.read(path)) if live else None, quiet)
+    path = folders.create(RESULTS, plan, asked.raw, facts, kept, output)
+    return measured(path, plots, coordinator, live(folders.read(path)) if live is not None else None, quiet)
 
 
-def recording_of(config: Config) -> CallList | None:
-    """The job whose calls a configuration makes again; None if it names none."""
-    if not config.recording:
-        return None
-    from bench.importers import traces
-
-    return traces.read([Path(name) for name in config.recording])
-
-
-def planned(config: Config, machine: Machine, seed: int, recorded: CallList | None) -> Plan:
-    """The plan of a configuration, with the job that it replays."""
-    return planning.expand(config, machine, seed, recorded)
+def kept_of(config: Config) -> dict[str, Any]:
+    """What packages read from the files that a configuration names: name of a package → what it read."""
+    kept = {}
+    for package in PACKAGES:
+        if package.kept is not None and package.section is not None:
+            section = getattr(config, package.section.value.name)
+            if section is not None:
+                kept[package.name] = package.kept.read(section)
+    return kept
 
 
 def measured(
     path: Path,
     plots: bool,
     coordinator: "Coordinator | None",
-    tables: LiveTables | None = None,
+    tables: Watch | None = None,
     quiet: bool = False,
 ) -> int:
     """Measure what the run's plan contains and its folder does not; then print and write the report.
@@ -126,7 +136,7 @@ def measured(
         raise
 
 
-def _conclude(path: Path, plots: bool, tables: LiveTables | None, quiet: bool) -> int:
+def _conclude(path: Path, plots: bool, tables: Watch | None, quiet: bool) -> int:
     """Print the tables and the answer of a run that has ended, write report and plots; return the exit code."""
     from bench.analyze import noise
     from bench.report import document
@@ -151,7 +161,7 @@ def measure(
     plots: bool,
     coordinator: "Coordinator | None" = None,
     after_failure: bool = True,
-    tables: LiveTables | None = None,
+    tables: Watch | None = None,
     quiet: bool = False,
 ) -> None:
     """Measure what is missing in a run, with a progress bar if not `quiet`. after_failure: even if a launch failed.
@@ -171,11 +181,11 @@ def measure(
                 with _marked(path):
                     pass
             return
-        session = recorded_session(path, before.environment, coordinator.facts() if coordinator else {})
+        facts = {"": coordinator.facts() if coordinator else {}}
         console = Console(stderr=True, quiet=quiet, force_terminal=None if tables is None else False)
         observer = CaseProgress(console, before.plan.total, done)
         with contextlib.ExitStack() as stack:
-            launches = stack.enter_context(session)
+            launches = stack.enter_context(recorded_sessions(path, before.environment, facts))[""]
             launcher = (
                 coordinator.launcher
                 if coordinator is not None
@@ -186,7 +196,7 @@ def measure(
             loading = threading.Thread(target=_load, args=(modules,), daemon=True)
             loading.start()
 
-            def append(line: bytes) -> None:
+            def append_and_show(line: bytes) -> None:
                 journal.append(line)
                 if tables is not None:
                     tables.sampled(line)
@@ -200,7 +210,7 @@ def measure(
                 before.plan,
                 before.samples,
                 launcher,
-                append,
+                journal.append if tables is None else append_and_show,
                 path / folders.LOG,
                 launches.append,
                 observing,
@@ -216,31 +226,19 @@ def _load(modules: Sequence[str]) -> None:
 
 
 @contextlib.contextmanager
-def recorded_session(path: Path, sessions: Sequence[Session], more: Json | None = None) -> Iterator[list[Json]]:
-    """Context that records one session of a run: its status, and the machine before and after.
-
-    Yields a list for what the ranks of each launch said of themselves. more: further facts of the session.
-    """
-    with _marked(path):
-        session: Json = {"host": host.facts(), "before": host.state(), **(more or {})}
-        folders.write_environment(path, [*sessions, session])
-        launches: list[Json] = []
-        try:
-            yield launches
-        finally:
-            session |= {"after": host.state(), "launches": launches}
-            with contextlib.suppress(StoreError):  # a full disk has been reported already
-                folders.write_environment(path, [*sessions, session])
-
-
-@contextlib.contextmanager
-def recorded_sides(
+def recorded_sessions(
     path: Path, sessions: Sequence[Session], facts: Mapping[str, Json]
 ) -> Iterator[dict[str, list[Json]]]:
-    """The same for a run of two sides: a session of each side. facts: by side. Yields a list for each side."""
+    """Context that records a session of each side of a run: its status, and the machine before and after.
+
+    facts: further ones of each session, by side; a run without sides has one, of the side "". Yields a list for each
+    side, for what the ranks of its launches said of themselves.
+    """
     with _marked(path):
-        state = host.state()
-        added: dict[str, Json] = {side: {"side": side, **of_side, "before": state} for side, of_side in facts.items()}
+        here: Json = {"host": host.facts(), "before": host.state()}
+        added: dict[str, Json] = {
+            side: {**({"side": side} if side else {}), **here, **of_side} for side, of_side in facts.items()
+        }
         folders.write_environment(path, [*sessions, *added.values()])
         launches: dict[str, list[Json]] = {side: [] for side in facts}
         try:
@@ -267,7 +265,7 @@ def _marked(path: Path) -> Iterator[None]:
     except KeyboardInterrupt:
         with contextlib.suppress(StoreError):
             mark("interrupted")
-        say(f"interrupted; what was measured is kept, go on with: collbench run --resume {path}", err=True)
+        say(f"interrupted; what was measured is kept, go on with: collbench resume {path}", err=True)
         raise
     except BaseException:
         with contextlib.suppress(StoreError):

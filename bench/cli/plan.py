@@ -10,15 +10,15 @@ import typer
 from bench.analyze.occasions import smallest_changes
 from bench.analyze.sessions import machine_of_sessions
 from bench.catalog.backends import BACKENDS
-from bench.cli.app import RESULTS, Sets
-from bench.cli.measuring import planned, recording_of, source
+from bench.cli.app import RESULTS, VERBS, Sets
+from bench.cli.measuring import kept_of, source
 from bench.cli.output import show
 from bench.cli.terminal import say
 from bench.config import models as configuration
 from bench.config import names
 from bench.config.models import Config
 from bench.machine import host
-from bench.model.errors import BenchError, UnmeasurableError
+from bench.model.errors import UnmeasurableError
 from bench.model.records import Machine
 from bench.planning import plan as planning
 from bench.report import listings
@@ -32,26 +32,23 @@ def plan(
     ],
     sets: Sets = [],  # noqa: B006 - typer reads the default
     launcher: Annotated[
-        LauncherName | None, typer.Option(help="Print the file that starts the run on several hosts with this one.")
+        LauncherName | None, typer.Option(help="Print the file that starts a job with this one (default: torchrun).")
     ] = None,
     nodes: Annotated[
-        int | None, typer.Option(help="With --launcher: how many hosts (default: 2).", metavar="N", min=1)
+        int | None, typer.Option(help="Print the file of a job on N hosts (default: 2).", metavar="N", min=1)
     ] = None,
     ranks_per_node: Annotated[
         int | None,
-        typer.Option(help="With --launcher; left out: for the largest world size, or 8 with GPUs.", min=1),
+        typer.Option(help="Likewise; left out: for the largest world size, or 8 with GPUs.", metavar="N", min=1),
     ] = None,
-    verb: Annotated[JobVerb, typer.Option(help="With --launcher: what the job is to do.")] = JobVerb.RUN,
+    verb: Annotated[JobVerb | None, typer.Option(help="Likewise: what the job is to do (default: run).")] = None,
 ) -> int:
-    """With --launcher it prints a job file instead, to be started on several hosts."""
-    if launcher is not None:
-        say(launch_file_for(config, sets, launcher, nodes or USUAL_NODES, ranks_per_node, verb), nl=False)
+    """With --launcher, --nodes, --ranks-per-node or --verb it prints the file that starts a job on several hosts."""
+    if any(option is not None for option in (launcher, nodes, ranks_per_node, verb)):
+        chosen = launcher or LauncherName.TORCHRUN
+        file = launch_file_for(config, sets, chosen, nodes or USUAL_NODES, ranks_per_node, verb or JobVerb.RUN)
+        say(file, nl=False)
         return 0
-    if nodes is not None or ranks_per_node is not None or verb != JobVerb.RUN:
-        raise BenchError(
-            "plan: --nodes, --ranks-per-node and --verb are for the file of a launcher: add --launcher "
-            f"({', '.join(LauncherName)})"
-        )
     asked = source(config)
     settings = configuration.parse(asked.raw, asked.name, sets, asked.default_name)
     unsupported = host.unsupported_platform()
@@ -59,7 +56,7 @@ def plan(
         raise UnmeasurableError(unsupported)
     machine = host.machine()
     seed = settings.seed if settings.seed is not None else secrets.randbelow(2**32)
-    expanded = planned(settings, machine, seed, recording_of(settings))
+    expanded = planning.expand(settings, machine, seed, kept_of(settings))
     show(listings.plan(expanded, machine))
     if entries := ledger.read(RESULTS):
         here = machine_of_sessions(facts.environment_of([{"host": host.facts()}]), expanded.settings.sampling)
@@ -101,15 +98,10 @@ def wanted(
     machine = Machine(
         "", ranks, PLENTY_BYTES, USUAL_CACHE_BYTES, ranks, backends_missing={}, ranks=ranks, ranks_a_host=each
     )
-    if verb == JobVerb.GATE:
-        from bench.analyze import gate  # here: loads scipy
-
-        gate.check(settings, config)
-        if nodes < 2:
-            raise BenchError("plan --verb gate: it compares nodes: --nodes 2 or more")
-        seconds, largest = gate.estimates_s(settings, machine, [each] * nodes)[1], ranks
+    if (job := VERBS[verb].job) is not None:
+        seconds, largest = job(settings, config, machine, nodes), ranks
     else:
-        seconds = planning.estimate_s(planned(settings, machine, 0, recording_of(settings)))
+        seconds = planning.estimate_s(planning.expand(settings, machine, 0, kept_of(settings)))
         largest = max(settings.world_sizes, default=ranks)
     return JobSpec(
         name=settings.name,

@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from bench.catalog.variables import AT_START
-from bench.cli.measuring import recorded_sides
+from bench.cli.measuring import recorded_sessions
 from bench.launch import mpirun, sweep
 from bench.launch.ranks import Starter
 from bench.launch.side_process import SideProcess
 from bench.launch.turns import Measuring, Turn, Turns, drive
-from bench.machine import host
 from bench.model.errors import BenchError
 from bench.model.facts import Session
 from bench.model.records import AbState, Json, Plan, Samples, Side
@@ -100,7 +99,7 @@ def measure_sides(path: Path, coordinator: "Coordinator | None" = None, quiet: b
             return
         measure, facts = stack.enter_context(_measuring(path, measured, sides, coordinator))
         sessions = [session for side in SIDES for session in measured.environments[side]]
-        records = stack.enter_context(recorded_sides(path, sessions, facts))
+        records = stack.enter_context(recorded_sessions(path, sessions, facts))
         progress = stack.enter_context(PairProgress(Console(stderr=True, quiet=quiet), state.budget_s, state.spent_s))
 
         def measure_launch(side: str, number: int, turns: Turns) -> Measuring[None]:
@@ -183,19 +182,20 @@ def _read(path: Path) -> _TwoSides:
 def _measuring(
     path: Path, measured: _TwoSides, sides: Mapping[str, Side], coordinator: "Coordinator | None"
 ) -> Iterator[tuple[Measure, dict[str, Json]]]:
-    """The function that measures a launch of a side, and the facts of each side's host and packages.
+    """The function that measures a launch of a side, and what is known of each side besides this process's facts.
 
     If a side has an interpreter or variables of its own, both get a process of their own, because they must differ in
     nothing else. Otherwise they share a fork server, and in a job its processes.
     """
     with contextlib.ExitStack() as stack:
+        modules, log = sweep.preload([measured.plans[side] for side in SIDES]), path / folders.LOG
         own = any(side.variables or side.python not in {None, sys.executable} for side in sides.values())
         processes = {
             letter: stack.enter_context(
                 SideProcess(
                     f"side {letter.upper()}",
                     side.python or sys.executable,
-                    ["-m", "bench.cli.side", str(path / letter)],
+                    ["-m", "bench.cli.side", str(log), *modules],
                     side.variables,
                 )
             )
@@ -204,7 +204,6 @@ def _measuring(
         }
         launcher: Starter | None = None
         if not processes and coordinator is None:
-            modules = sweep.preload([measured.plans[side] for side in SIDES])
             launcher = stack.enter_context(mpirun.ByBackend(modules))
         for process in processes.values():
             process.wait_until_ready()
@@ -212,14 +211,14 @@ def _measuring(
         def measure(
             side: str, number: int, append: Callable[[bytes], None], launched: Callable[[Json], None], turn: Turn
         ) -> Measuring[None]:
+            plan, probe = one_launch(measured.plans[side], number), number == 1
+            plan = replace(plan, order=tuple(planning.remaining(plan, measured.launch_samples(side, number))))
             if side in processes:
-                return processes[side].measure(number, append, launched, turn)
-            plan, done = one_launch(measured.plans[side], number), measured.launch_samples(side, number)
+                return processes[side].measure(plan, probe, append, launched, turn)
             starter = replace(coordinator.launcher, variables=sides[side].variables) if coordinator else launcher
             assert starter is not None  # noqa: S101 - some side has no process of its own
-            log, probe = path / folders.LOG, number == 1
-            return sweep.sweep(plan, done, starter, append, log, launched, sweep.Silent(), turn=turn, probe=probe)
+            return sweep.sweep(plan, (), starter, append, log, launched, sweep.Silent(), turn=turn, probe=probe)
 
         more = coordinator.facts() if coordinator else {}
-        facts = {side: {"host": processes[side].facts if side in processes else host.facts(), **more} for side in SIDES}
+        facts = {side: {"host": processes[side].facts, **more} if side in processes else more for side in SIDES}
         yield measure, facts

@@ -25,8 +25,7 @@ Trust = Annotated[
     bool,
     typer.Option(
         "--trust",
-        help="With --resume: start the interpreters and import the models that the run's folder names, and set its "
-        "sides' variables.",
+        help="Start the interpreters and import the models that the run's folder names, and set its sides' variables.",
     ),
 ]
 LeaveLoopback = Annotated[

@@ -19,6 +19,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.events import AliasEvent, CollectionEndEvent, CollectionStartEvent
+from ruamel.yaml.parser import RoundTripParser
 from ruamel.yaml.reader import ReaderError
 
 from bench.model.errors import ConfigError
@@ -141,20 +142,31 @@ def document(raw: bytes, source: str, example: str, sets: Sequence[str] = ()) ->
     return read_document
 
 
+class _StrictParser(RoundTripParser):
+    """Refuses what is not allowed as soon as it comes, before the library makes a value of it."""
+
+    depth = 0
+
+    def get_event(self) -> Any:
+        """The next event; raises MarkedYAMLError."""
+        event = super().get_event()
+        self.depth += isinstance(event, CollectionStartEvent) - isinstance(event, CollectionEndEvent)
+        if self.depth > MOST_DEPTH:
+            raise MarkedYAMLError(None, None, "nested too deeply", event.start_mark)
+        if isinstance(event, AliasEvent):
+            raise MarkedYAMLError(None, None, "aliases (*name) are not allowed; write it out", event.start_mark)
+        if tag := getattr(event, "tag", None):
+            raise MarkedYAMLError(None, None, f"tags such as {tag} are not allowed", event.start_mark)
+        return event
+
+
 def _load(raw: bytes, source: str) -> Any:
     """A YAML value with marks. Raises ConfigError."""
     try:
         text = raw.decode("utf-8")
-        depth = 0
-        for event in YAML(pure=True).parse(text):
-            depth += isinstance(event, CollectionStartEvent) - isinstance(event, CollectionEndEvent)
-            if depth > MOST_DEPTH:
-                raise ConfigError(f"{source}: nested too deeply")
-            if isinstance(event, AliasEvent):
-                raise MarkedYAMLError(None, None, "aliases (*name) are not allowed; write it out", event.start_mark)
-            if tag := getattr(event, "tag", None):
-                raise MarkedYAMLError(None, None, f"tags such as {tag} are not allowed", event.start_mark)
-        value = YAML(pure=True).load(text)
+        yaml: Any = YAML(pure=True)
+        yaml.Parser = _StrictParser
+        value = yaml.load(text)
         _check_keys(value, source)
         return value
     except UnicodeDecodeError:

@@ -35,8 +35,8 @@ from bench.config.fields import (
     validate,
 )
 from bench.config.models import Config
-from bench.model.recorded_calls import MOST_RANKS
 from bench.model.records import OPTIONS, Option
+from bench.model.units import MOST_RANKS
 
 # Expected values usually come from data sheets and other people's tables, which have round numbers.
 DEFAULT_TOLERANCE = 0.1
@@ -98,7 +98,7 @@ class Expectation(Strict):
     ranks_per_node: Annotated[int, Field(ge=1)] | None = key(
         "Number of ranks on each node that the line is for.", 8, default=None
     )
-    fabric: str | None = key("The network; `--fabric` chooses by a word of it.", "NVLink", default=None)
+    fabric: str | None = key("The network; `--against FILE:NETWORK` chooses by a word of it.", "NVLink", default=None)
     dtype: DtypeName = key("Type of the elements.", "bfloat16", default="float32")
     size: Bytes | None = key("Message size. Without it, the largest that was measured.", "1GiB", default=None)
     metric: MetricName = key("What an iteration times, as in `metrics`.", "pipelined", default="isolated")

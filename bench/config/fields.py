@@ -37,9 +37,8 @@ from bench.catalog.variables import unfit, unknown
 from bench.config.documents import Document, in_flow, short
 from bench.config.names import allowed, near
 from bench.model.errors import ConfigError
-from bench.model.recorded_calls import MOST_RANKS
 from bench.model.records import NAME_PATTERN
-from bench.model.units import parse_bytes, parse_rate, parse_seconds, parse_share
+from bench.model.units import MOST_RANKS, parse_bytes, parse_rate, parse_seconds, parse_share
 
 # Types of our problems: of a value, of a key that is unknown, of a key that is missing.
 VALUE, UNKNOWN, MISSING = "value", "unknown", "missing key"

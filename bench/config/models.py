@@ -14,7 +14,8 @@ from pydantic import Discriminator, Field, Tag, create_model, model_validator
 
 from bench.catalog import splits
 from bench.catalog.metrics import METRICS
-from bench.catalog.operations import OPERATIONS, REPLAY
+from bench.catalog.operations import OPERATIONS
+from bench.catalog.packages import PACKAGES
 from bench.config import documents
 from bench.config.fields import (
     Alignment,
@@ -48,7 +49,7 @@ from bench.config.fields import (
     problem_at,
     validate,
 )
-from bench.config.section import SECTIONS, PackageSection
+from bench.config.section import PackageSection
 from bench.model.records import OPTIONS
 
 Content = TypeVar("Content", bound=Strict)
@@ -59,6 +60,12 @@ POOL_BYTES = 64 * 2**20
 MAX_SIZES = 200
 # What `splits` takes besides even, in messages and in the documentation.
 EVEN_OTHERS = "{zipf: 1.2}, {lognormal: 1}, {hot: 4}, {distance: 1}, {matrix: [[0, 3], [1, 2]]}"
+
+
+# What packages add.
+SECTIONS: tuple[PackageSection, ...] = tuple(
+    package.section.value for package in PACKAGES if package.section is not None
+)
 
 
 class SizeRange(Strict):
@@ -247,18 +254,10 @@ class CoreConfig(Strict):
         Annotated[Several[Bytes], Tag("list")] | Annotated[SizeRange, Tag("range")],
         Discriminator(lambda value: "range" if isinstance(value, dict | SizeRange) else "list"),
     ] = key(
-        "Message sizes: a list, or {from, to, factor}, or {from, to, step}. A replay and sections need none.",
+        "Message sizes: a list, or {from, to, factor}, or {from, to, step}. Sections need none.",
         {"from": "4KiB", "to": "64MiB", "factor": 4},
         ["1MB", "10MB"],
         default=[],
-    )
-    recording: Several[str] = key(
-        "Files of a recorded job, for the operation replay: traces, one for each rank, or a list of calls.",
-        ["job/rank0.json", "job/rank1.json"],
-        default=[],
-    )
-    gaps: Annotated[str, OneOf(("none", "recorded"), "kind of gaps")] = key(
-        "For the operation replay: recorded lets ranks pause between calls as the job did.", "recorded", default="none"
     )
     placements: Several[Placement] = key(
         "Where results go: in place, out of place, or as is usual for the operation.",
@@ -385,28 +384,24 @@ class CoreConfig(Strict):
 
     @classmethod
     def required_besides(cls, values: Mapping[str, Any]) -> Mapping[str, str]:
-        """`operations`, or a section; `sizes` for operations that have one; `recording` for replay."""
+        """`operations`, or a section; `sizes` for operations that have one."""
         asked = values.get("operations")
         if asked is None and not any(section.name in values for section in SECTIONS):
             others = " or ".join(f"a section {section.name}" for section in SECTIONS)
             return {"operations": f"missing; write operations: [all_reduce], or {others}"}
         needed = {}
         names = asked if isinstance(asked, list) else [] if asked is None else [asked]
-        if REPLAY in names and "recording" not in values:
-            needed["recording"] = f"missing; the operation {REPLAY} needs the files of a recorded job"
         for section in SECTIONS:
             if section.operation in names and section.name not in values:
                 needed[section.name] = f"missing; the operation {section.operation} needs {section.needs}"
-        if "sizes" not in values and set(map(str, names)) - {REPLAY, *(section.operation for section in SECTIONS)}:
+        if "sizes" not in values and set(map(str, names)) - {section.operation for section in SECTIONS}:
             needed["sizes"] = "missing; write message sizes, such as {from: 4KiB, to: 64MiB}"
         return needed
 
     @model_validator(mode="after")
     def _check(self) -> "CoreConfig":
-        if self.recording and REPLAY not in self.operations:
-            raise problem_at(("recording",), f"only the operation {REPLAY} uses a recording")
         for section in self._sections:
-            if self.budget is not None:
+            if self.budget is not None and not section.takes_budget:
                 raise problem_at(("budget",), f"{section.cases} take launches and rounds; a budget is for collectives")
             if set(self.operations) <= {section.operation}:
                 own = OPERATIONS[section.operation]

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import Any
 
-from bench.catalog.packages import PACKAGES
 from bench.config.fields import Strict
 
 
@@ -12,7 +11,7 @@ class PackageSection:
     """A section. name: its key. model: what it holds. about, example: for the documentation.
 
     operation: the one that it configures; needs: what that lacks without it, in words. cases: what it measures, in
-    words.
+    words. takes_budget: whether a budget divides time between them, too.
     """
 
     name: str
@@ -22,8 +21,4 @@ class PackageSection:
     operation: str
     needs: str
     cases: str
-
-
-SECTIONS: tuple[PackageSection, ...] = tuple(
-    package.section.value for package in PACKAGES if package.section is not None
-)
+    takes_budget: bool = False

@@ -9,7 +9,7 @@ import contextlib
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -26,14 +26,14 @@ from bench.launch.secret import REMEDY, JobSecret
 from bench.machine import host, network
 from bench.machine.gpus import HealthMeter
 from bench.model.errors import INTERRUPTED, ConfigError, JobError, RankError
-from bench.model.records import Json
+from bench.model.records import Job, Json
 from bench.protocol import channel, messages
 from bench.protocol.channel import AuthenticatedConnection
 from bench.store import encoding
 
 # Polling interval of the agent, in seconds: short against the supervisor's time-outs.
 LOOK_EVERY_S = 0.25
-# Rank 0 gets at most so many reports of progress a second, from all agents together.
+# Rank 0 gets at most this many reports of progress a second, from all agents together.
 MOST_REPORTS_A_SECOND = 1000
 # Time limit of one attempt to reach rank 0, in seconds; behind a firewall, attempts run into it.
 CONNECT_S = 3.0
@@ -107,10 +107,10 @@ class _Agent:
                 sentinels = [child.process.process.sentinel for child in self.children.values()]
                 ready: list[Any] = wait([self.line, *sentinels], LOOK_EVERY_S)  # type: ignore[list-item]
                 if self.line in ready:
-                    message, _ = messages.receive(self.line)
+                    message, job = messages.receive(self.line)
                     if message["kind"] == "leave":
                         return int(message["code"])
-                    self._obey(message)
+                    self._obey(message, job)
                 self._report()
         except KeyboardInterrupt:
             with contextlib.suppress(EOFError, OSError, KeyboardInterrupt):
@@ -124,9 +124,9 @@ class _Agent:
         finally:
             self._kill_all()
 
-    def _obey(self, message: Json) -> None:
+    def _obey(self, message: Json, job: bytes) -> None:
         if message["kind"] == "start":
-            self._start(message)
+            self._start(message, job)
             return
         child = self.children.get(message.get("launch", 0))
         if child is None:
@@ -138,13 +138,14 @@ class _Agent:
             child.process.ask_stack()
             self._tell(child, "inspected", state=child.process.state(), stack="")
 
-    def _start(self, message: Json) -> None:
+    def _start(self, message: Json, encoded: bytes) -> None:
+        """Start a rank. encoded: its job, which is handed on as it came, if this process may do what it asks for."""
         launch, folder = message["launch"], self.launcher.folder()
         try:
             line = self._rank_line()
             messages.send(line, {"kind": "rank_line", "launch": launch, "rank": self.rank})
             channel.limit(line, 0)  # the rank waits for `go` without a time limit
-            job = encoding.job_from_json(message["job"])
+            job: Job = encoding.decoded(encoded, Job)
             for name in encoding.imports_of(job):
                 if not self.trusted and name.encode() not in self.asked():
                     raise RankError(f"{name} is not in the configuration of this process")
@@ -154,8 +155,9 @@ class _Agent:
                     raise RankError(f"{name}: {reason}")
             process = self.launcher.fork(
                 RANK,
-                replace(job, log=str(folder / "log")),  # no message names a file to write into
+                encoded,
                 folder,
+                folder / "log",
                 rank=message["rank"],
                 world_size=message["world_size"],
                 rendezvous=message["rendezvous"],

@@ -17,7 +17,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from multiprocessing import AuthenticationError
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from bench.catalog.backends import BACKENDS
 from bench.launch import compatibility
 from bench.launch.job import OPEN_MPI, JobRank
 from bench.launch.launcher import Launcher
-from bench.launch.ranks import KILL_WAIT_S, RankJob, Ranks
+from bench.launch.ranks import KILL_WAIT_S, NO_LOG, LaunchJob, Ranks
 from bench.launch.secret import JobSecret
 from bench.machine import network
 from bench.model.errors import (
@@ -38,10 +38,10 @@ from bench.model.errors import (
     RankError,
     StoreError,
 )
-from bench.model.records import Demands, Job, Json, Machine
+from bench.model.records import Demands, Json, Machine
 from bench.protocol import channel, messages
 from bench.protocol.channel import AuthenticatedConnection
-from bench.store import folders
+from bench.store import encoding, folders
 
 # Launchers start the processes of a job within seconds of each other, but a host may have to pull a container first.
 JOIN_WAIT_S = 120.0
@@ -186,33 +186,23 @@ class JobLauncher:
     launches: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     mpi: Ranks | None = None
 
-    def start(self, world_size: int, entry: str, job: RankJob) -> Ranks:
-        """Start `world_size` ranks; raises LostRankError at once if an agent that should start one is lost.
+    def start(self, world_size: int, entry: str, job: object, log: Path = NO_LOG) -> Ranks:
+        """See `ranks.Starter.start`; raises LostRankError at once if an agent that should start one is lost.
 
         Raises MpirunError for ranks of MPI after one of them ended before its time: the others would wait for it.
         """
-        by_mpi = isinstance(job, Job) and BACKENDS[job.launch.backend].library == "mpi4py"
+        by_mpi = isinstance(job, LaunchJob) and BACKENDS[job.launch.backend].library == "mpi4py"
         if by_mpi and self.mpi is not None and self.mpi.failed:
-            raise MpirunError("a rank of MPI was lost, and mpirun replaces none: start the job again with run --resume")
+            raise MpirunError("a rank of MPI was lost, and mpirun replaces none: start a job with collbench resume RUN")
         listener = channel.listen(self.address, [0])
         assert listener is not None  # noqa: S101 - port 0 is any free one
         with listener:
             host, port = listener.getsockname()[:2]
             rendezvous = f"tcp:{host}:{port}"
-            task = {"job": asdict(job), "variables": dict(self.variables)}
-            members = self.members[1:world_size]
-            orders = [
-                {
-                    "rank": rank,
-                    "world_size": world_size,
-                    "rendezvous": rendezvous,
-                    "device": self.devices[member],
-                    **task,
-                }
-                for rank, member in enumerate(members, 1)
-            ]
-            launch = next(self.launches)
-            others = self.agents.start(launch, members, orders)
+            launch, encoded, variables = next(self.launches), encoding.encoded(job), dict(self.variables)
+            order = {"launch": launch, "world_size": world_size, "rendezvous": rendezvous, "variables": variables}
+            devices = {member: self.devices[member] for member in self.members[1:world_size]}
+            others = self.agents.start(launch, devices, order, encoded)
             folder = self.launcher.folder()
 
             def clean() -> None:
@@ -220,7 +210,7 @@ class JobLauncher:
                 shutil.rmtree(folder, ignore_errors=True)
                 for rank in others:
                     if rank.log:
-                        with contextlib.suppress(OSError, StoreError), folders.appending(Path(job.log)) as file:
+                        with contextlib.suppress(OSError, StoreError), folders.appending(log) as file:
                             file.write(
                                 f"[rank {rank.rank} on host {rank.agent.hostname}]\n{rank.log.rstrip()}\n".encode()
                             )
@@ -229,15 +219,16 @@ class JobLauncher:
             try:
                 own = self.launcher.fork(
                     entry,
-                    job,
+                    encoded,
                     folder,
+                    log,
                     rank=0,
                     world_size=world_size,
                     rendezvous=rendezvous,
                     key=self.agents.launch_key(launch),
                     device=self.devices[0],
                     listener=listener,
-                    variables=self.variables,
+                    variables=variables,
                 )
             except BaseException:
                 ranks.kill()
@@ -268,10 +259,10 @@ class RemoteAgent:
     def hostname(self) -> str:
         return str(self.handshake["hostname"])
 
-    def tell(self, message: Json) -> None:
+    def tell(self, message: Json, payload: bytes = b"") -> None:
         """Send a message; if that fails, mark the agent as lost."""
         try:
-            messages.send(self.line, message)
+            messages.send(self.line, message, payload)
         except OSError:
             self.lose()
 
@@ -415,21 +406,23 @@ class Agents:
         with self._changed:
             self._changed.wait_for(condition, seconds)
 
-    def start(self, launch: int, members: Sequence[int], orders: Sequence[Json]) -> list[RemoteRank]:
-        """Have these agents start ranks 1, 2, … of a launch. orders: fields of the `start` message of each.
+    def start(self, launch: int, devices: Mapping[int, int], order: Json, job: bytes) -> list[RemoteRank]:
+        """Have agents start ranks 1, 2, … of a launch. devices: of these agents, in order, the GPU of each.
+
+        order: what their `start` messages have in common. job: encoded.
 
         Raises LostRankError if one of these agents is lost: before anything is started, if that is known by then.
         Raises RankError if an agent could not start its rank.
         """
         self.raise_if_interrupted()
-        ranks = [RemoteRank(self, self._members[member], launch, rank) for rank, member in enumerate(members, 1)]
+        ranks = [RemoteRank(self, self._members[member], launch, rank) for rank, member in enumerate(devices, 1)]
         for rank in ranks:
             if rank.lost:
                 raise LostRankError(rank.lost, rank.rank)
         try:
-            for rank, order in zip(ranks, orders, strict=True):
+            for rank, device in zip(ranks, devices.values(), strict=True):
                 rank.agent.ranks[launch] = rank
-                rank.agent.tell({"kind": "start", "launch": launch, **order})
+                rank.agent.tell({"kind": "start", **order, "rank": rank.rank, "device": device}, job)
             for rank in ranks:
                 rank.line = self._line(rank)
         except BaseException:

@@ -1,7 +1,7 @@
 """Start ranks as fresh processes on this machine, and end them, whatever state they are in.
 
-In: an entry point ("package.module:function") and its job. Out: `Ranks`, with a two-way connection to each. Knows
-nothing of cases or collectives: `supervisor` exchanges messages with the ranks.
+In: an entry point ("package.module:function") and its job, which the rank decodes. Out: `Ranks`, with a two-way
+connection to each. Knows nothing of cases or collectives: `supervisor` exchanges messages with the ranks.
 
 A fork server loads torch once, in the background, while this process goes on (and never loads it);
 each rank is forked from it in about 10 ms. The rendezvous of ranks on one host is a file in a private folder
@@ -28,14 +28,14 @@ from types import MappingProxyType
 
 import psutil
 
-from bench.launch.ranks import KILL_WAIT_S, Ranks
+from bench.launch.ranks import KILL_WAIT_S, NO_LOG, Ranks
 from bench.machine import environment, host, interrupts
 from bench.machine.processes import ProcessHandle
 from bench.model.errors import LostRankError, RankError
 from bench.model.records import Json
 from bench.protocol.channel import Line
 from bench.protocol.rank_context import Board, RankContext, SemaphoreBarrier, barriers, enter
-from bench.store import locks
+from bench.store import encoding, locks
 
 KEY_BYTES = 32
 FIRST, LAST = "bench.rank.server", "bench.rank.preload"
@@ -46,7 +46,7 @@ ANSWERED_HERE = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
 SERVER_END_S = 1.0
 SERVER_LOST = (
     "the fork server, the parent of all ranks, was ended (out of memory, or killed from outside), and the ranks with "
-    "it; run --resume measures this case again"
+    "it; collbench resume measures this case again"
 )
 
 
@@ -170,8 +170,15 @@ class Launcher:
         psutil.wait_procs(ranks, timeout=KILL_WAIT_S)
         self._server.ended(KILL_WAIT_S)
 
-    def start(self, world_size: int, entry: str, job: object, variables: Sequence[Mapping[str, str]] = ()) -> Ranks:
-        """Fork `world_size` ranks, each of which runs `entry(context, job)`.
+    def start(
+        self,
+        world_size: int,
+        entry: str,
+        job: object,
+        log: Path = NO_LOG,
+        variables: Sequence[Mapping[str, str]] = (),
+    ) -> Ranks:
+        """See `ranks.Starter.start`.
 
         variables: for each rank, environment variables besides those that all ranks inherit.
         """
@@ -179,14 +186,16 @@ class Launcher:
         board = Board(world_size)
         barrier = barriers(board)
         key = secrets.token_bytes(KEY_BYTES)
+        encoded = encoding.encoded(job)
         members: list[LocalRank] = []
         ranks = Ranks(members, partial(shutil.rmtree, folder, ignore_errors=True))
         try:
             for rank in range(world_size):
                 member = self.fork(
                     entry,
-                    job,
+                    encoded,
                     folder,
+                    log,
                     rank=rank,
                     world_size=world_size,
                     rendezvous=f"file:{folder / 'store'}",
@@ -209,8 +218,9 @@ class Launcher:
     def fork(
         self,
         entry: str,
-        job: object,
+        job: bytes,
         folder: Path,
+        log: Path,
         *,
         rank: int,
         world_size: int,
@@ -225,9 +235,9 @@ class Launcher:
     ) -> LocalRank:
         """Fork one rank of a process group; its other ranks may be forked by other processes.
 
-        folder: for its files. line: its connection to the supervisor, if that is in another process; None for a pipe to
-        this process. board: that of its context, if it shares one. `RankContext` describes the others. Raises
-        LostRankError if the fork server ends meanwhile; the next call starts another.
+        job: encoded. folder: for its files. line: its connection to the supervisor, if that is in another process; None
+        for a pipe to this process. board: that of its context, if it shares one. `RankContext` describes the others.
+        Raises LostRankError if the fork server ends meanwhile; the next call starts another.
         """
         server = self._running_server()
         try:
@@ -240,6 +250,7 @@ class Launcher:
                 board=board or Board(world_size),
                 rendezvous=rendezvous,
                 key=key,
+                log=log,
                 stack_file=folder / f"stack-{rank}",
                 device=device,
                 listener=listener,
@@ -257,16 +268,6 @@ class Launcher:
                 raise LostRankError(SERVER_LOST) from None
             raise RankError(f"the ranks' processes could not be started: {type(error).__name__} {error}") from None
         return LocalRank(rank, process, handle, server, ours, context.stack_file, context.board)
-
-
-def fork_servers() -> list[psutil.Process]:
-    """The fork servers of this process: one, or none."""
-    servers = []
-    for child in psutil.Process().children():
-        with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-            if "multiprocessing.forkserver" in " ".join(child.cmdline()):
-                servers.append(child)
-    return servers
 
 
 @contextlib.contextmanager

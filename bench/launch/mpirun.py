@@ -26,7 +26,7 @@ from pathlib import Path
 from bench.catalog.backends import BACKENDS
 from bench.launch import mpirun_placeholder
 from bench.launch.launcher import Launcher, RendezvousFolder
-from bench.launch.ranks import KILL_WAIT_S, LaunchJob, RankJob, Ranks, Starter
+from bench.launch.ranks import KILL_WAIT_S, NO_LOG, LaunchJob, Ranks, Starter
 from bench.machine import environment, host, network
 from bench.model.errors import MpirunError, StoreError
 from bench.store import folders
@@ -55,8 +55,8 @@ class MpiLauncher:
 
     launcher: Launcher
 
-    def start(self, world_size: int, entry: str, job: object) -> Ranks:
-        """Start `world_size` ranks, each of which runs `entry(context, job)`; raises MpirunError."""
+    def start(self, world_size: int, entry: str, job: object, log: Path = NO_LOG) -> Ranks:
+        """See `ranks.Starter.start`; raises MpirunError."""
         program = host.mpirun()
         if program is None:
             raise MpirunError(f"mpirun was not found: {host.MPI_REMEDY}")
@@ -65,7 +65,7 @@ class MpiLauncher:
             undo.callback(shutil.rmtree, folder, ignore_errors=True)
             if isinstance(job, LaunchJob):
                 settings = job.launch.cases[0].settings
-                undo.callback(_keep_output, folder / OUTPUT, Path(job.log))
+                undo.callback(_keep_output, folder / OUTPUT, log)
             memory = str(undo.enter_context(RendezvousFolder(MEMORY)).folder) if MEMORY.is_dir() else ""
             lock = os.open(folder / LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -92,7 +92,7 @@ class MpiLauncher:
                     f"mpirun listened on {' and '.join(still_open)} for as long as it ran, and this system does not "
                     "let it be kept to loopback (Linux 5.7 does, unless a container forbids pidfd_getfd)"
                 )
-            ranks = self.launcher.start(world_size, entry, job, variables)
+            ranks = self.launcher.start(world_size, entry, job, log, variables)
             undo.callback(ranks.clean)
             return replace(ranks, clean=undo.pop_all().close, remarks=tuple(remarks))
         raise AssertionError("an ExitStack hides no exception")
@@ -162,9 +162,9 @@ class ByBackend:
     def __exit__(self, *_: object) -> None:
         self._launcher.__exit__()
 
-    def start(self, world_size: int, entry: str, job: RankJob) -> Ranks:
-        """Start `world_size` ranks, each of which runs `entry(context, job)`; the job is a `records.Job`."""
+    def start(self, world_size: int, entry: str, job: object, log: Path = NO_LOG) -> Ranks:
+        """See `ranks.Starter.start`; the job is that of a launch."""
         assert isinstance(job, LaunchJob)  # noqa: S101 - nothing else tells of a backend
         by_mpirun = BACKENDS[job.launch.backend].library == "mpi4py"
         starter: Starter = MpiLauncher(self._launcher) if by_mpirun else self._launcher
-        return starter.start(world_size, entry, job)
+        return starter.start(world_size, entry, job, log)

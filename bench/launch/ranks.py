@@ -3,9 +3,11 @@
 `launcher` implements it for child processes, `agents` for the ranks of other processes of a job. Starts no rank.
 """
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 from bench.model.records import Json, Launch
 from bench.protocol.channel import Line
@@ -104,18 +106,13 @@ class Ranks:
 
 
 # ── what ranks run ───────────────────────────────────────────────────────────────────────────────
-class RankJob(Protocol):
-    """The argument of a rank's entry point: a dataclass whose fields are JSON. log: the file into which ranks print."""
-
-    __dataclass_fields__: ClassVar[dict[str, Any]]
-
-    @property
-    def log(self) -> str: ...
+# Where nobody reads what ranks print.
+NO_LOG = Path(os.devnull)
 
 
 @runtime_checkable
-class LaunchJob(RankJob, Protocol):
-    """The argument of ranks that measure a launch."""
+class LaunchJob(Protocol):
+    """What ranks are to do that make the calls of a launch."""
 
     @property
     def launch(self) -> Launch: ...
@@ -124,5 +121,9 @@ class LaunchJob(RankJob, Protocol):
 class Starter(Protocol):
     """Starts ranks: `launcher.Launcher`, or a class that prepares something first and then uses it."""
 
-    def start(self, world_size: int, entry: str, job: RankJob) -> Ranks:
-        """Start `world_size` ranks, each of which runs `entry(context, job)`. entry: "package.module:function"."""
+    def start(self, world_size: int, entry: str, job: object, log: Path = NO_LOG) -> Ranks:
+        """Start `world_size` ranks, each of which runs `entry(context, job)`.
+
+        entry: "package.module:function". job: of records and plain values; the entry gets it as `store.encoding` writes
+        it for other processes, and decodes it, on whatever host the rank is. log: the file into which ranks print.
+        """

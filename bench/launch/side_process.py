@@ -19,8 +19,9 @@ from bench.launch.launcher import remove_abandoned
 from bench.launch.turns import Measuring, Turn
 from bench.machine import environment
 from bench.model.errors import BenchError
-from bench.model.records import Json
+from bench.model.records import Json, Plan
 from bench.protocol import channel, messages
+from bench.store import encoding
 
 # Time to load torch and start a fork server, from a cold disk.
 READY_WAIT_S = 120.0
@@ -70,10 +71,10 @@ class SideProcess:
         self.facts = message["facts"]
 
     def measure(
-        self, launch: int, append: Callable[[bytes], None], launched: Callable[[Json], None], turn: Turn
+        self, plan: Plan, probe: bool, append: Callable[[bytes], None], launched: Callable[[Json], None], turn: Turn
     ) -> Measuring[None]:
-        """Measure what this launch lacks. append: takes each line. launched: takes the records of process groups."""
-        messages.send(self._line, {"kind": "measure", "launch": launch})
+        """Measure a plan. probe, append, launched: see `sweep`."""
+        messages.send(self._line, {"kind": "measure", "probe": probe}, encoding.encoded(plan))
         while True:
             yield [self._line]
             while self._line.poll():
@@ -99,9 +100,7 @@ class SideProcess:
         except (EOFError, OSError):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(END_WAIT_S)
-            raise BenchError(
-                f"{self._name}: {self._python} {self._end()}; go on with: collbench run --resume RUN"
-            ) from None
+            raise BenchError(f"{self._name}: {self._python} {self._end()}; go on with: collbench resume RUN") from None
         if message["kind"] == "error":
             raise BenchError(f"{self._name}: {message['text']}")
         return message, line
@@ -142,13 +141,13 @@ class SideLine:
         self._granted: Callable[[], None] | None = None
         self._asked = 0
 
-    def requests(self) -> Iterator[int]:
-        """The launches to measure, until the connection is closed."""
+    def requests(self) -> Iterator[tuple[Plan, bool]]:
+        """The plans to measure, and whether to probe, until the connection is closed."""
         with contextlib.suppress(EOFError, OSError):
             while True:
-                message, _ = messages.receive(self._line)
+                message, plan = messages.receive(self._line)
                 if message["kind"] == "measure":
-                    yield message["launch"]
+                    yield encoding.decoded(plan, Plan), message["probe"]
 
     def tell(self, kind: str, payload: bytes = b"", **more: Any) -> None:
         """Send a message; raises OSError if nobody listens."""

@@ -29,7 +29,7 @@ from bench.protocol.channel import Line
 # Most that one poll adds to the silence, in seconds. If the machine sleeps, is migrated or starves this process, that
 # also stops the ranks: the time between two polls does not show that they hang.
 LONGEST_LOOK_S = 2 * LOOK_EVERY_S
-# Two polls so many seconds apart show that this host or process stood still: connections may have timed out.
+# Two polls this many seconds apart show that this host or process stood still: connections may have timed out.
 STOOD_STILL_S = 5.0
 # After a first rank ends, the others have this long to say why they fail: their messages are evidence.
 LAST_MESSAGES_S = 1.0
@@ -126,7 +126,7 @@ def watch(
         turn.leave()
     if outcome.failure is not None and stood_still_s:
         text = f"this host or process stood still for {stood_still_s:.0f} s, and then {outcome.failure.text}"
-        outcome.failure = Failure("lost", None, f"{text}; run --resume measures this case again")
+        outcome.failure = Failure("lost", None, f"{text}; collbench resume measures this case again")
     outcome.position = ranks.position()
     return outcome
 
@@ -250,6 +250,10 @@ _VICTIM = re.compile(
 # Lines of torch's ProcessGroupNCCL in the log, each with the rank that wrote it.
 _WATCHDOG = re.compile(r"Rank (\d+)\] .*?Watchdog caught collective operation timeout")
 _ENQUEUED = re.compile(r"Rank (\d+)\] .*?last enqueued (?:NCCL )?work: (\d+)")
+_ASYNC = re.compile(
+    r"Rank (\d+)\][^\n]*?(?:async(?:hronous)? exception|terminated with exception): (NCCL error[^\n]*)"
+    r"(?:\n(nccl\w+: [^\n]*))?(?:\nLast error:[ \t]*\n?([^\n]+))?"
+)
 # A rank whose stack ends inside torch waits for the other ranks.
 _IN_TORCH = re.compile(r"[/\\]torch[/\\]")
 
@@ -263,7 +267,7 @@ class Evidence:
     host no longer answers, or by which other process it ended; else None. waits_in: source files in which this rank
     waits for the others, such as that of the barrier: the functions called there leave no Python frame of their own.
     aborted: by NCCL's watchdog, because it waited too long. enqueued: number of its last call that NCCL had been given;
-    None if its log does not tell.
+    None if its log does not tell. nccl: what NCCL reported to its watchdog, with what NCCL calls the last error.
     """
 
     rank: int
@@ -277,6 +281,7 @@ class Evidence:
     waits_in: tuple[str, ...] = ()
     aborted: bool = False
     enqueued: int | None = None
+    nccl: str | None = None
 
     @property
     def is_elsewhere(self) -> bool:
@@ -294,6 +299,7 @@ def _evidence(ranks: Ranks, reports: Sequence[_Report], log: Path | None, printe
             file.seek(max(printed_from, _size(log) - LOG_BYTES))
             texts.insert(0, file.read().decode(errors="replace"))
     aborted, enqueued = watchdog("\n".join(texts))
+    told = nccl_errors("\n".join(texts))
     return [
         Evidence(
             rank=member.rank,
@@ -307,6 +313,7 @@ def _evidence(ranks: Ranks, reports: Sequence[_Report], log: Path | None, printe
             waits_in=report.waits_in,
             aborted=member.exit_code == -signal.SIGABRT and member.rank in aborted,
             enqueued=enqueued.get(member.rank),
+            nccl=told.get(member.rank),
         )
         for member, report in zip(ranks.members, reports, strict=True)
     ]
@@ -322,6 +329,14 @@ def watchdog(log: str) -> tuple[set[int], dict[int, int]]:
     return aborted, {int(rank): int(number) for rank, number in _ENQUEUED.findall(log)}
 
 
+def nccl_errors(log: str) -> dict[int, str]:
+    """Rank → the first error that NCCL reported while its calls ran, in one line."""
+    found: dict[int, str] = {}
+    for rank, *lines in _ASYNC.findall(log):
+        found.setdefault(int(rank), "; ".join(line.strip() for line in lines if line)[:300])
+    return found
+
+
 def innermost_frame(dump: str) -> str | None:
     """`in function (file.py:12)` of the first frame in a faulthandler dump; None if there is none."""
     match = re.search(r'File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>\S+)', dump)
@@ -335,6 +350,8 @@ def explain_exit(ranks: Sequence[Evidence]) -> Failure:
     if lost:  # all of them with the fork server, some with another host
         return Failure("lost", lost[0].rank if len(lost) < len(ranks) else None, str(lost[0].lost))
     for rank in ranks:
+        if rank.exit_code == -signal.SIGABRT and rank.nccl is not None:
+            continue  # torch ends a process whose communicator reports an error
         if rank.exit_code is not None and rank.exit_code < 0 and not rank.aborted:
             try:
                 name = signal.Signals(-rank.exit_code).name
@@ -342,6 +359,8 @@ def explain_exit(ranks: Sequence[Evidence]) -> Failure:
                 name = f"signal {-rank.exit_code}"
             why = " (out of memory, or killed from outside)" if name == "SIGKILL" else ""
             return Failure("killed", rank.rank, f"rank {rank.rank} was ended by {name}{why}")
+    if (failure := _nccl_reported(ranks, victims=False)) is not None:
+        return failure
     if any(rank.aborted for rank in ranks):
         return _did_not_come(ranks)
     raised = [rank for rank in ranks if rank.error is not None]
@@ -351,7 +370,8 @@ def explain_exit(ranks: Sequence[Evidence]) -> Failure:
     for rank in ranks:
         if rank.state == "stopped" and rank.exit_code is None:
             return Failure("hang", rank.rank, f"rank {rank.rank} is stopped (SIGSTOP or a debugger), others gave up")
-    left = [rank for rank in ranks if rank.exit_code is not None and not rank.finished and rank.error is None]
+    gone = [rank for rank in ranks if rank.exit_code is not None and not rank.finished and rank.error is None]
+    left = [rank for rank in gone if rank.nccl is None]
     if len(ranks) > 1 and len(left) == len(ranks) and len({rank.exit_code for rank in left}) == 1:
         # MPI ranks do this when mpirun is killed
         text = f"all ranks left with status {left[0].exit_code} before they were done; log.txt says more"
@@ -359,10 +379,20 @@ def explain_exit(ranks: Sequence[Evidence]) -> Failure:
     if left:
         text = f"rank {left[0].rank} left with status {left[0].exit_code} before it was done"
         return Failure("exited", left[0].rank, text)
+    if (failure := _nccl_reported(ranks, victims=True)) is not None:
+        return failure
     if raised:
         text = f"every rank lost the others; rank {raised[0].rank} says {raised[0].error}"
         return Failure("raised", None, text)
     return Failure("exited", None, "the ranks ended without a word")
+
+
+def _nccl_reported(ranks: Sequence[Evidence], victims: bool) -> Failure | None:
+    """The first error that NCCL reported while calls ran. victims: of ranks that only say that another one is gone."""
+    for rank in ranks:
+        if rank.nccl and bool(_VICTIM.search(rank.nccl)) is victims:
+            return Failure("raised", rank.rank, f"rank {rank.rank}: {rank.nccl}")
+    return None
 
 
 def _did_not_come(ranks: Sequence[Evidence]) -> Failure:
@@ -380,6 +410,8 @@ def _did_not_come(ranks: Sequence[Evidence]) -> Failure:
 
 def explain_hang(ranks: Sequence[Evidence], timeout_s: float) -> Failure:
     """The failure of the rank that holds up the others: it is stopped, else not waiting, else an iteration behind."""
+    if (failure := _nccl_reported(ranks, victims=False)) is not None:
+        return failure
     silence = f"no rank has gone on for {timeout_s:g} s"
     least = min(rank.progress for rank in ranks)
     for suspects, reason in (
@@ -393,4 +425,6 @@ def explain_hang(ranks: Sequence[Evidence], timeout_s: float) -> Failure:
             also = "".join(f", so is rank {other.rank}" for other in suspects[1:])
             named = tuple(rank.rank for rank in suspects) if len(suspects) > 1 else ()
             return Failure("hang", first.rank, f"{silence}: rank {first.rank} {reason}{where}{also}", named)
+    if (failure := _nccl_reported(ranks, victims=True)) is not None:
+        return failure
     return Failure("hang", None, f"{silence}: all ranks wait for each other, none stands out")

@@ -31,7 +31,7 @@ from bench.planning.plan import process_kind, remaining
 from bench.stats.intervals import launch_interval, within_launch
 from bench.store import encoding
 
-# An interval that is still wide after so many launches will not get narrow in a sensible time.
+# An interval that is still wide after this many launches will not get narrow in a sensible time.
 MOST_LAUNCHES = 200
 # A case with fewer launches is measured again, however narrow its interval is.
 FEWEST_TO_STOP = 5
@@ -84,9 +84,8 @@ def sweep(
     append: takes each line of samples.jsonl. launched: takes a record of each launch, with the facts of its ranks.
     before_go: takes a launch and the facts of its ranks when they are ready to measure. turn: of a side that takes
     turns with another one.
-    probe: ask NCCL what it chooses, in launches at the end. after_failure: whether all else is
-        measured after a launch that
-    failed.
+    probe: ask NCCL what it chooses, in launches at the end. after_failure: whether all else is measured after a launch
+    that failed.
     """
     spent = Spent()
     for samples in done if plan.budget_s is not None else ():
@@ -103,10 +102,10 @@ def sweep(
         """Start the ranks of one launch, watch them, and end them."""
         observer.launching(launch)
         settings = plan.settings.needed_by(launch.cases)
-        job = Job(launch, settings, str(log.resolve()), probing, turns=turn is not None)
+        job = Job(launch, settings, probing, turns=turn is not None)
         requested, in_order = time.monotonic(), iter(launch.cases)
         try:
-            ranks = launcher.start(launch.world_size, RANK, job)
+            ranks = launcher.start(launch.world_size, RANK, job, log.resolve())
         except LostRankError as error:  # in a job: only launches with this rank fail from here on
             return LaunchOutcome(failure=Failure("lost", error.rank, str(error)))
         except MpirunError as error:  # only launches that need mpirun fail

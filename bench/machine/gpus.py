@@ -109,7 +109,8 @@ def _number(handle: Any) -> str:
 
 
 def facts(handle: Any) -> Json:
-    """Facts that do not change during a run. nvlinks: the version of each link that is up, 0 if it cannot be read."""
+    """Facts that do not change during a run. nvlinks: NVML's enum of the version of each link that is up, 0 if
+    it cannot be read. capability: compute capability, such as 90."""
     versions = []
     for link in range(MOST_NVLINKS):
         if _ask(lambda n, link=link: n.nvmlDeviceGetNvLinkState(handle, link)) == 1:
@@ -128,6 +129,7 @@ def facts(handle: Any) -> Json:
         "pcie_generation": _ask(lambda n: n.nvmlDeviceGetMaxPcieLinkGeneration(handle)),
         "pcie_width": _ask(lambda n: n.nvmlDeviceGetMaxPcieLinkWidth(handle)),
         "nvlinks": versions,
+        "capability": capability(handle),
     }
 
 

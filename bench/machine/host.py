@@ -380,6 +380,11 @@ def missing_backends(torch: Json | None, gpu_count: int) -> dict[str, str]:
     missing = {} if mpi is None else {"mpi": mpi}
     if torch["cuda"] is None and torch["hip"] is None:
         missing["nccl"] = f"torch {torch['version']} is a CPU build; NCCL needs a CUDA build of torch and an NVIDIA GPU"
+    elif torch["cuda"] is None:
+        missing["nccl"] = (
+            f"torch {torch['version']} is a ROCm build: RCCL cannot be measured yet; collbench import reads the output "
+            "of rccl-tests"
+        )
     elif gpu_count == 0:
         missing["nccl"] = "no NVIDIA GPU is visible (nvidia-smi lists them; CUDA_VISIBLE_DEVICES hides them)"
     elif reason := old_driver(torch["cuda"], gpus.driver()):

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-# Who asks again after so many seconds is answered at once, wherever the program is.
+# Whoever asks again after this many seconds is answered at once, wherever the program is.
 PATIENCE_S = 1.0
 
 

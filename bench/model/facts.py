@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
 from typing_extensions import TypedDict
 
-from bench.model.recorded_calls import MOST_RANKS
+from bench.model.units import MOST_RANKS
 
 Fact = str | int | float | bool | None
 Facts = dict[str, Fact]
@@ -46,6 +46,7 @@ class GpuFacts(TypedDict, total=False):
     uuid: Fact
     driver: Fact
     nvlinks: list[int]
+    capability: int | None
 
 
 class HostFacts(TypedDict, total=False):

@@ -22,8 +22,6 @@ if TYPE_CHECKING:  # numpy is only needed where arrays are made: planning and li
     import numpy as np
     from numpy.typing import NDArray
 
-    from bench.model.recorded_calls import CallList
-
     Integers = NDArray[np.int64]
     Floats = NDArray[np.float64]
 
@@ -175,7 +173,7 @@ class Case:
         key="counts",
         of="splits",
     )
-    recording: str = _option("", "hash of a replay's calls and their number: 5f0c2a91d3be:52", of="recorded")
+    recording: str = _option("", "hash of a replay's calls and their number: 5f0c2a91d3be:52", of="replay")
     strategy: str = _option("", "how gradients are synchronised; empty: a scenario", of=STEP)
     model: str = _option("", "a preset, a shape, or package.module:build of a user's own", of=STEP)
     batch: int = _option(0, "examples of each rank in a step", "batch {}", of=STEP)
@@ -263,7 +261,7 @@ class Sampling:
 
     iterations: a fixed count; None means adaptive, until `seconds_per_case` are spent, or `max_iterations`, or the
         relative half-width of the interval of the mean is at most `relative_error` (None: no precision is asked for).
-    warmup, warmup_s: so many iterations come before, but no longer than these seconds; stored, not used.
+    warmup, warmup_s: iterations before the timed ones, and the seconds after which they end early; stored, not used.
     """
 
     warmup: int
@@ -313,7 +311,7 @@ class ReplayedList:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """The calls of a recorded job that a case makes, as `replays` made them from the recording.
+    """The calls of a recorded job that a case makes, as the package `replay` made them from the recording.
 
     cases: the distinct calls. lists: of each rank of this world; or one, which all ranks make. source: the recording,
     in words. recorded_world: ranks that it is of; None if that was not told. stand_in: whose calls are made, in a
@@ -446,7 +444,7 @@ class AbState:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What every rank of one launch is told. log: path of the file into which ranks print.
+    """What every rank of one launch is told.
 
     probe: time nothing; have NCCL tell what it chooses for each case. turns: before each timed block, wait for the
         turn, because the ranks of another side may be alive, too.
@@ -454,7 +452,6 @@ class Job:
 
     launch: Launch
     settings: Settings
-    log: str
     probe: bool = False
     turns: bool = False
 
@@ -491,8 +488,8 @@ class Timings:
     duration_ns: how long all the calls took on each rank: on CPUs by the host's clock; on GPUs by events, behind other
         work, so that neither dispatching nor waiting for a late rank is in it.
     host_ns: on GPUs only: host time of as many other iterations, from an idle device until it is idle again.
-    wait_ns: on GPUs only: how long each rank's device waited for the others just before its calls. All then begin
-        together; who waited least came last. `start_ns` is the host's there, and says nothing of the device.
+    wait_ns: on GPUs only: how long before the last rank's each rank's device was ready for the calls. All then begin
+        together; who waited 0 came last. `start_ns` is the host's there, and says nothing of the device.
     blocks: iterations in each block, in order; other cases were measured between two blocks. Empty where this is not
         known, as in runs of earlier versions.
     inner_start_ns, inner_duration_ns: of a replay, of each of its calls: arrays of shape (iterations, ranks, calls);
@@ -533,9 +530,9 @@ class Usage:
         that the hypervisor gave to others. throttled: periods in which a cgroup's quota was used up. None if the
         kernel does not report them.
     timer_cost_ns: what is measured where nothing is called: two stamps of the host, or two events of a stream.
-    floor_ns: time of the same call in a group of one rank, which is the cost of dispatching it. dispatch_bound:
-        iterations, without the warm-up, whose device time has dispatching in it, because the stream ran out of work.
-        None if they were not measured.
+    floor_ns: time of the same call in a group of one rank, which is the cost of dispatching it; None if not measured.
+    dispatch_bound, left_out: iterations, without the warm-up, whose device time has dispatching in it on any rank,
+        because its stream ran out of work: those that are among the timed ones, and those that were left out.
     """
 
     wall_s: float
@@ -548,7 +545,8 @@ class Usage:
     steal_s: float | None
     throttled: int | None = None
     floor_ns: list[float] | None = None
-    dispatch_bound: list[int] | None = None
+    dispatch_bound: int | None = None
+    left_out: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -607,7 +605,7 @@ class Samples:
 class Run:
     """The content of a results folder. environment: one entry a session (a resume is a further session).
 
-    recording: the job whose calls the plan makes again, if it does.
+    kept: name of a package → what it keeps in the folder (`catalog.package.KeptFile`).
     """
 
     path: Path
@@ -616,7 +614,7 @@ class Run:
     environment: list[Session]
     samples: list[Samples]
     warnings: tuple[str, ...] = ()
-    recording: CallList | None = None
+    kept: dict[str, Any] = field(default_factory=dict)
 
     @property
     def name(self) -> str:

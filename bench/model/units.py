@@ -9,8 +9,14 @@ letter. Raises ValueError with a sentence; callers add file and key.
 import re
 from collections.abc import Sequence
 
-# Seconds in a nanosecond; bytes in a mebibyte.
-NS, MIB = 1e-9, 2**20
+# Texts that a line has room for.
+FEW = 5
+# Seconds in a nanosecond and in a microsecond; bytes in a mebibyte.
+NS, US, MIB = 1e-9, 1e-6, 2**20
+# More ranks than any cluster has; a larger number is a typing error, or damage.
+MOST_RANKS = 65536
+# More elements, or bytes, than any memory holds; a larger number is damage.
+MOST_ELEMENTS = 2**63 - 1
 _DECIMAL = {"kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _BINARY = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _BYTES: dict[str, int] = {"": 1, "B": 1, **_DECIMAL, **_BINARY}
@@ -168,7 +174,7 @@ def format_ratio(ratio: float) -> str:
     return f"{ratio:.3f}" if ratio >= 0.0995 else f"{ratio:.2g}"
 
 
-def first_few(texts: Sequence[str], most: int, separator: str = ", ") -> str:
+def first_few(texts: Sequence[str], most: int = FEW, separator: str = ", ") -> str:
     """The first of several texts, and how many more there are: `a, b and 3 more`."""
     more = f" and {len(texts) - most} more" if len(texts) > most else ""
     return separator.join(texts[:most]) + more

@@ -5,21 +5,20 @@ In: a `Config` or a `Case`, and a `Machine`. Out: the cases, or a reason as one 
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any
 
 from bench.catalog import operations, splits, subgroups
 from bench.catalog.backends import BACKENDS, unsupported_by_backend, unsupported_by_gpu
 from bench.catalog.dtypes import dtype_named, unsupported_reduction
 from bench.catalog.metrics import METRICS, ONE_BY_ONE
+from bench.catalog.operation import Operation
 from bench.catalog.operations import OPERATIONS, ranks_together
 from bench.catalog.variables import SHARED_GPU
 from bench.config.models import Config
-from bench.model.records import OPTIONS, Case, Machine, Option, Replay, settings_of
+from bench.model.records import OPTIONS, Case, Machine, Option, settings_of
 from bench.model.units import counted, format_rounded_bytes, format_share
-from bench.planning import replays
 from bench.planning.footprint import buffer_bytes, scratch_bytes, temporary_bytes
 
 # Memory of a rank besides the buffers of its case: private pages of an idle torch process (about 60 MiB measured)
@@ -29,29 +28,25 @@ RANK_OVERHEAD_BYTES = 100 * 2**20
 USABLE_SHARE_OF_MEMORY = 0.8
 # Memory of a rank on its GPU besides buffers: CUDA's context, NCCL's communicator and channels.
 GPU_OVERHEAD_BYTES = 2**30
+# What ranks on NCCL need; `make gpu-check` looks for these words.
+GPU_EACH = "each with a GPU of its own"
 
 
-def combinations(
-    config: Config, machine: Machine, replay_of: Mapping[tuple[str, int], Replay] = MappingProxyType({})
-) -> Iterable[Case]:
+def combinations(config: Config, machine: Machine) -> Iterable[Case]:
     """Every case that is asked for, once, but for those of packages.
 
-    Values of options that an operation does not have make no further cases. replay_of: of each backend and world size.
+    Values of options that an operation does not have make no further cases.
     """
     distinct: dict[str, Case] = {}
     operators = [OPERATIONS[name] for name in config.operations if OPERATIONS[name].rank is None]
     what = itertools.product(operators, worlds(config, machine), config.dtypes, config.size_list or [0])
     for operation, (backend, n), dtype, size in what:
-        options = [option for option in OPTIONS if option.key and operation.has(option)]
-        shared = config.oversubscribe_gpu and BACKENDS[backend].device == "cuda" and n > machine.gpus
-        for values in itertools.product(*(values_of(config, option, n) for option in options)):
-            chosen = {option.name: value for option, value in zip(options, values, strict=True)}
-            if operation.paired or operation.recorded or operation.startup:
+        shared = oversubscribed(config, machine, backend, n)
+        for chosen in option_values(config, operation, n):
+            if operation.paired or operation.startup:
                 chosen["metric"] = ONE_BY_ONE
             depth = config.pipeline_depth if METRICS[chosen["metric"]].several else 1
             case = Case(operation.name, backend, n, dtype, size, depth=depth, oversubscribed=shared, **chosen)
-            if operation.recorded and (backend, n) in replay_of:
-                case = replays.case_of(replay_of[backend, n], case)
             # All roots of a group: those of the world that are in it.
             if config.roots != "all" or case.root < ranks_together(case):
                 case = _whole_pieces(operations.usual(case))
@@ -75,6 +70,18 @@ def world_sizes(config: Config, machine: Machine, backend: str) -> list[int]:
     fewest = 1 if on_gpus else 2
     most = max(fewest, machine.ranks or (machine.gpus if on_gpus else machine.cores))
     return sorted({n for k in range(most.bit_length()) if fewest <= (n := 2**k)} | {most})
+
+
+def oversubscribed(config: Config, machine: Machine, backend: str, world_size: int) -> bool:
+    """Whether ranks have to share a GPU, which the configuration allows."""
+    return config.oversubscribe_gpu and BACKENDS[backend].device == "cuda" and world_size > machine.gpus
+
+
+def option_values(config: Config, operation: Operation, world_size: int) -> Iterable[dict[str, Any]]:
+    """Every combination of the values that a configuration lists for options of an operation."""
+    options = [option for option in OPTIONS if option.key and operation.has(option)]
+    for values in itertools.product(*(values_of(config, option, world_size) for option in options)):
+        yield {option.name: value for option, value in zip(options, values, strict=True)}
 
 
 def values_of(config: Config, option: Option, world_size: int) -> Sequence[Any]:
@@ -126,7 +133,7 @@ def unsupported_here(case: Case, machine: Machine) -> str | None:
         return machine.scheduling_missing[case.scheduling]
     if BACKENDS[case.backend].device == "cuda" and case.world_size > machine.gpus and not case.oversubscribed:
         return (
-            f"{counted(case.world_size, 'rank')}, each with a GPU of its own: this machine has {machine.gpus} "
+            f"{counted(case.world_size, 'rank')}, {GPU_EACH}: this machine has {machine.gpus} "
             "(oversubscribe_gpu: true only tries that it works)"
         )
     if case.memory != "plain" and machine.registered_missing is not None:

@@ -5,7 +5,7 @@ nor numpy.
 
 Calls use the buffers of a pool in turn. Its size is bounded: a pool larger than the last-level cache would make each
 call work on cold memory, but virtual machines report their host's cache, and filling twice 480 MiB for each case took
-63 % of a rank's time. An operation in place needs so many buffers that calls back to back need no refill between them
+63 % of a rank's time. An operation in place needs enough buffers for calls back to back without a refill between them
 (docs/method.md, "Data").
 
 Each iteration gives a start and a duration for each rank. All of them are kept as they are, not condensed into
@@ -35,17 +35,17 @@ MOST_TOGETHER = 16
 FLATTENED = frozenset({"all_gather_list", "reduce_scatter_list"})
 # Fewer iterations than this are no measurement of a case: two in each of four blocks.
 FEWEST_ITERATIONS = 8
-# Long calls are made so often if that takes no longer than so many times `seconds_per_case`: four calls say too little
+# Long calls are made so often if that takes no longer than PATIENCE times `seconds_per_case`: four calls say too little
 # where blocks explain half of what launches seem to differ by.
 PATIENCE = 6
 
 
 def pool_slots(case: Case, pool_bytes: int) -> int:
-    """Number of buffers that a case uses in turn; with `rotate`, so many that they fill the pool.
+    """Number of buffers that a case uses in turn; with `rotate`, enough to fill the pool.
 
     Always enough for `depth` calls back to back without a refill between them.
     """
-    if case.size_bytes == 0 or OPERATIONS[case.op].recorded:
+    if case.size_bytes == 0 or OPERATIONS[case.op].rank is not None:
         return 1
     if metric_of(case).fixed_buffers:
         return case.depth

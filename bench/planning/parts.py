@@ -1,7 +1,8 @@
 """What a package does while a run is planned."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from bench.catalog.packages import PACKAGES
 from bench.config.models import Config
@@ -10,31 +11,35 @@ from bench.model.records import Case, Machine, Plan, Settings, Skip
 
 @dataclass(slots=True)
 class Expansion:
-    """What a configuration asks of a package. calls: cases of operations of the core, which the core examines."""
+    """What a configuration asks of a package. calls: cases that the core examines and plans like its own.
+
+    complete: from the plan, the plan with what these cases name.
+    """
 
     cases: list[Case] = field(default_factory=list)
     skips: list[Skip] = field(default_factory=list)
     calls: list[Case] = field(default_factory=list)
+    complete: Callable[[Plan], Plan] = lambda plan: plan
 
 
 @dataclass(frozen=True)
 class PlanningPart:
     """A package's part of planning.
 
-    expand: the cases of its section. complete: the plan, with what its cases name. launch_bytes: memory of a rank for
-    the cases of a launch; None if it is not known. case_s: seconds that a case takes besides its calls, of which
-    nothing is known. same_process: of a case, what those have in common that share processes. check: raises ValueError
-    for a case that no plan of this package can hold. imports: what a user's cases import, as "module:name".
+    expand: the cases of its section. operations: those of which the core knows nothing but what follows.
+    launch_bytes: memory of a rank for the cases of a launch; None if it is not known. case_s: seconds that a case takes
+    besides its calls, of which nothing is known. same_process: of a case, what those have in common that share
+    processes. check: raises ValueError for a case that no plan of this package can hold. imports: what a user's cases
+    import, as "module:name".
     """
 
-    operations: tuple[str, ...]
-    expand: Callable[[Config, Machine], Expansion]
-    complete: Callable[[Config, Machine, Plan], Plan]
-    launch_bytes: Callable[[Sequence[Case], Settings], int | None]
-    case_s: float
-    same_process: Callable[[Case], Case]
-    imports: Callable[[Sequence[Case], Settings], set[str]]
-    check: Callable[[Case], object]
+    expand: Callable[[Config, Machine, Mapping[str, Any]], Expansion]
+    operations: tuple[str, ...] = ()
+    launch_bytes: Callable[[Sequence[Case], Settings], int | None] = lambda cases, settings: None
+    case_s: float = 0.0
+    same_process: Callable[[Case], Case] = lambda case: case
+    imports: Callable[[Sequence[Case], Settings], set[str]] = lambda cases, settings: set()
+    check: Callable[[Case], object] = lambda case: None
 
 
 def parts() -> list[PlanningPart]:
@@ -43,5 +48,5 @@ def parts() -> list[PlanningPart]:
 
 
 def part_of(case: Case) -> PlanningPart | None:
-    """That of the package which has the case's operation; None if the core has it."""
+    """That of the package which plans the case's operation; None if the core does."""
     return next((part for part in parts() if case.op in part.operations), None)

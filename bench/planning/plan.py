@@ -8,14 +8,15 @@ affect the same sizes each time (docs/method.md).
 import itertools
 import random
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
 
 from bench.catalog.backends import BACKENDS
-from bench.catalog.metrics import makes_groups
+from bench.catalog.metrics import makes_groups, metric_of
 from bench.catalog.operations import OPERATIONS, row
 from bench.config.models import Config
-from bench.model.recorded_calls import CallList
 from bench.model.records import (
     OPTIONS,
     Case,
@@ -24,7 +25,6 @@ from bench.model.records import (
     Launch,
     Machine,
     Plan,
-    Replay,
     Samples,
     Sampling,
     Settings,
@@ -32,8 +32,7 @@ from bench.model.records import (
     case_order,
 )
 from bench.model.units import format_rounded_bytes
-from bench.planning import replays
-from bench.planning.cases import combinations, overhead_bytes, sharing_memory, unsupported, usable_bytes, worlds
+from bench.planning.cases import combinations, overhead_bytes, sharing_memory, unsupported, usable_bytes
 from bench.planning.footprint import (
     FEWEST_ITERATIONS,
     PATIENCE,
@@ -63,21 +62,17 @@ FIRST_LAUNCHES_SHARE = 0.3
 FEWEST_S = 0.01
 
 
-def expand(config: Config, machine: Machine, seed: int, recorded: CallList | None = None) -> Plan:
+def expand(config: Config, machine: Machine, seed: int, kept: Mapping[str, Any] = MappingProxyType({})) -> Plan:
     """The plan of all cases that the configuration asks for, without those that this machine cannot measure.
 
-    recorded: the job whose calls the operation `replay` makes again.
+    kept: name of a package → what it has read from the files that its section names.
     """
-    replay_of: dict[tuple[str, int], Replay] = {}
-    if recorded is not None:
-        for backend, n in worlds(config, machine):
-            replay_of[backend, n] = replays.replay(recorded, backend, n, config.gaps == "recorded")
     cases: list[Case] = []
     skips: list[Skip] = []
     flush_bytes = _flush_bytes(config, machine)
-    expansions = [part.expand(config, machine) for part in parts()]
+    expansions = [part.expand(config, machine, kept) for part in parts()]
     calls = (expansion.calls for expansion in expansions)
-    for case in itertools.chain(combinations(config, machine, replay_of), *calls):
+    for case in itertools.chain(combinations(config, machine), *calls):
         reason = unsupported(case, machine, config.buffer_pool, flush_bytes)
         if reason is None:
             cases.append(case)
@@ -85,15 +80,13 @@ def expand(config: Config, machine: Machine, seed: int, recorded: CallList | Non
             skips.append(Skip(case, reason))
     of_packages = [case for expansion in expansions for case in expansion.cases]
     plan = _plan(config, machine, seed, _order([*cases, *of_packages], config.launches, seed))
-    replayed = {case.recording: replay_of[case.backend, case.world_size] for case in cases if case.recording}
-    settings = replace(plan.settings, replays=replayed)
     if config.budget is not None and cases:
-        sampling = _within_budget(settings.sampling, config.budget, config.launches, cases)
-        settings, plan = replace(settings, sampling=sampling), replace(plan, budget_s=config.budget)
+        sampling = _within_budget(plan.settings.sampling, config.budget, config.launches, cases)
+        plan = replace(plan, settings=replace(plan.settings, sampling=sampling), budget_s=config.budget)
     skips += [skip for expansion in expansions for skip in expansion.skips]
-    plan = replace(plan, skips=tuple(skips), settings=settings)
-    for part in parts():
-        plan = part.complete(config, machine, plan)
+    plan = replace(plan, skips=tuple(skips))
+    for expansion in expansions:
+        plan = expansion.complete(plan)
     return plan
 
 
@@ -172,12 +165,20 @@ def _order(cases: list[Case], launches: int, seed: int) -> Iterable[Launch]:
 def process_kind(case: Case) -> tuple[object, ...]:
     """Cases of one kind share processes. Others cannot: NCCL, for one, reads its variables once in a process.
 
-    Groups that are made and left go on in threads for a while, which would make other cases slower. Cases of a package
-    share theirs with nothing else.
+    Groups that are made and left go on in threads for a while, which would make other cases slower. Once a communicator
+    of NCCL was captured in a graph, each later call on it waits for an event more. Cases of a package share processes
+    with nothing else.
     """
     apart = (getattr(case, option.name) for option in OPTIONS if option.needs_processes)
     part = part_of(case)
-    return (case.backend, case.world_size, *apart, makes_groups(case), part.same_process(case) if part else None)
+    return (
+        case.backend,
+        case.world_size,
+        *apart,
+        makes_groups(case),
+        metric_of(case).captured,
+        part.same_process(case) if part else None,
+    )
 
 
 def _within_budget(sampling: Sampling, budget_s: float, launches: int, cases: list[Case]) -> Sampling:

@@ -12,7 +12,7 @@ From a rank to its parent:
 
 From a parent to its rank: go (begin to measure, or: it is your turn). From rank 0 of a job to its agents:
 
-    start     start a rank; launch, rank (of the launch), world_size, rendezvous, device, job, variables
+    start     start a rank; launch, rank (of the launch), world_size, rendezvous, device, variables; payload: its job
     inspect   report the state and the stack of the rank
     kill      kill the rank
     leave     exit with the status `code`
@@ -27,9 +27,12 @@ From an agent to rank 0:
     failed        the rank could not be started; text
     interrupted   the agent received Ctrl-C or SIGTERM: the job shall end
 
-Between the verb `ab` and the process of a side (`launch/side_process.py`): measure (launch), and in answer ready
-(facts), turn (number; all its ranks wait), line (payload), launched (record), measured, error (text). The answer to
-turn is go, with the same number.
+Between the verb `ab` and the process of a side (`launch/side_process.py`): measure (probe: see `sweep`; payload: the
+plan), and in answer ready (facts), turn (number; all its ranks wait), line (payload), launched (record), measured,
+error (text). The answer to turn is go, with the same number.
+
+What ranks are to do, and a side, travels as payload, in the form of `store.encoding`, and the process that does it
+decodes it.
 
 Messages are never pickled: unpickling data from a network can run any code. (`Connection.send` and `.recv` pickle, so
 only `send_bytes` and `recv_bytes` are used.)

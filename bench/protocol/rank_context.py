@@ -128,7 +128,7 @@ class RankContext:
     board: where the rank counts its iterations.
     rendezvous: "file:PATH" or "tcp:HOST:PORT", through which the process group forms. key: of the launch; its ranks
         know each other by it.
-    stack_file: where the rank writes its Python stack on SIGUSR1.
+    log: the file into which the rank prints. stack_file: where it writes its Python stack on SIGUSR1.
     device: number of its GPU, if it needs one. listener: on rank 0 of a "tcp:" rendezvous, the socket that listens
         there.
     variables: environment variables that the rank sets for itself.
@@ -141,6 +141,7 @@ class RankContext:
     board: Board
     rendezvous: str
     key: bytes
+    log: Path
     stack_file: Path
     device: int
     listener: socket.socket | None = None
@@ -175,8 +176,11 @@ class RankContext:
         self.wait_for_go()
 
 
-def enter(target: str, context: RankContext, argument: Any) -> None:
-    """First function of a rank. `target` is text, "package.module:function": the parent must not import that module."""
+def enter(target: str, context: RankContext, job: bytes) -> None:
+    """First function of a rank: have `target` do its job, which it decodes.
+
+    target: text, "package.module:function", because the parent must not import that module.
+    """
     module, _, function = target.partition(":")
     environment.adopt(context.variables)
     try:
@@ -184,4 +188,4 @@ def enter(target: str, context: RankContext, argument: Any) -> None:
     except BaseException as error:  # torch is missing or broken: the parent reports it in one line
         context.send({"kind": "error", "text": f"{type(error).__name__}: {error}"})
         raise
-    entry(context, argument)
+    entry(context, job)

@@ -138,7 +138,7 @@ class Gpu:
 
 
 def cycles_a_ns(device: Device, sleep: Callable[[int], object]) -> float:
-    """Cycles that a GPU under load counts in a nanosecond. sleep: keeps its stream busy for so many cycles.
+    """Cycles that a GPU under load counts in a nanosecond. sleep: keeps its stream busy for this many cycles.
 
     If its clock rises later, the stream is occupied too shortly, which is noticed; if it falls, for too long.
     """
@@ -174,7 +174,7 @@ def device_of(handle: torch.device) -> Device:
 
 
 def idle(seconds: float) -> None:
-    """Wait for so many seconds: sleep for most of them, then poll the clock to end on time.
+    """Wait for this many seconds: sleep for most of them, then poll the clock to end on time.
 
     A short wait only polls: a sleep of nothing gives the core away, and a call of 0.5 ms then took 1.3 times as long.
     """

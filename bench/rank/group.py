@@ -4,21 +4,39 @@
 differ.
 """
 
+import io
+import pickle
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from bench.catalog.subgroups import WORLD, Subgroups, divide
 from bench.machine import host
 from bench.model.records import Case
 from bench.rank.collectives import LibraryCalls, Subgroup, rest
 from bench.rank.device import Device
-from bench.store import encoding
 
 CLOCK_ROUNDS = 20
-# Most that one rank may send in a gather: the stamps of a block of thousands of iterations have some megabytes.
-MOST_GATHERED_CHARACTERS = 2**28
+
+T = TypeVar("T")
+
+
+class PlainUnpickler(pickle.Unpickler):
+    """Loads numbers, text, bytes and containers of them; a pickle that names a function or a class is refused."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        raise pickle.UnpicklingError(f"an object of another rank names {module}.{name}, and plain data need no class")
+
+
+def pickled(value: object) -> bytes:
+    """A value for `unpickled`."""
+    return pickle.dumps(value)
+
+
+def unpickled(data: bytes | bytearray) -> Any:
+    """What `pickled` made of plain data (`PlainUnpickler`); raises UnpicklingError for anything else."""
+    return PlainUnpickler(io.BytesIO(data)).load()
 
 
 class Group(ABC):
@@ -41,14 +59,13 @@ class Group(ABC):
         self._world = world
         self._subgroups: dict[str, Subgroup] = {WORLD: Subgroup(rank, world_size, world)}
 
-    def gather(self, value: Any, kind: Any) -> list[Any]:
-        """Every rank's value, in order of rank, on every rank.
+    @abstractmethod
+    def gather(self, value: T) -> list[T]:
+        """Every rank's value, in order of rank, on every rank, on no queue of what is timed.
 
-        kind: its type, such as `list[int]` or a dataclass. A value travels as one string of JSON; raises RuntimeError
-        unless each rank's string has that type.
+        value: plain data (`PlainUnpickler`). Every rank passes a value of the same type: the ranks are processes of one
+        launch, which run the same code and have proved that they know its key.
         """
-        texts = self._gather_texts(encoding.gathered_to_text(value))
-        return [_checked(rank, text, kind) for rank, text in enumerate(texts)]
 
     def subgroup(self, case: Case) -> Subgroup:
         """The ranks that call a case together. Every rank must ask for the same cases in the same order."""
@@ -84,22 +101,8 @@ class Group(ABC):
         """Receive a number from a rank."""
 
     @abstractmethod
-    def _gather_texts(self, own: str) -> list[Any]:
-        """Every rank's text, in order of rank, on every rank, on no queue of what is timed. Checks nothing."""
-
-    @abstractmethod
     def _connect(self, division: Subgroups, number: int | None, together: bool) -> Any:
         """Make all groups of a division; the library's object for the one with this number, this rank's own."""
-
-
-def _checked(rank: int, text: Any, kind: Any) -> Any:
-    """What a rank has sent, if it is JSON of this type."""
-    if not isinstance(text, str) or len(text) > MOST_GATHERED_CHARACTERS:
-        raise RuntimeError(f"rank {rank} sent {type(text).__name__} in a gather, which is no text of JSON, or too long")
-    try:
-        return encoding.gathered_from_text(text, kind)
-    except ValueError as error:
-        raise RuntimeError(f"rank {rank} sent what does not belong in a gather: {error}") from None
 
 
 # ── clocks ───────────────────────────────────────────────────────────────────────────────────────
@@ -118,7 +121,7 @@ def clock_bounds(group: Group) -> list[Bounds] | None:
     answer was made between the two, so the offset lies between answer − second and answer − first stamp (Cristian
     1989). The bounds of all rounds are intersected.
     """
-    if len(set(group.gather(host.clock(), str))) == 1:
+    if len(set(group.gather(host.clock()))) == 1:
         return None
     bounds = [Bounds(time.perf_counter_ns(), 0, 0)]
     for other in range(1, group.world_size):

@@ -1,7 +1,7 @@
 """Run one rank of one launch: join the other ranks, then measure the launch's cases.
 
-In: a `RankContext` (which rank this is, the connection to its parent) and a `Job`. Out, over the connection, JSON
-messages:
+In: a `RankContext` (which rank this is, the connection to its parent) and an encoded `Job`. Out, over the connection,
+JSON messages:
 
     ready    every rank, with facts that only it knows; it then waits until the parent tells it to begin
     turn     any rank, if the job takes turns: it has timed a block, and waits until the parent tells it to go on
@@ -28,26 +28,26 @@ from bench.planning.footprint import arena_bytes, batches
 from bench.protocol.rank_context import RankContext
 from bench.rank import process_group, timing
 from bench.rank.group import Group, clock_bounds
+from bench.rank.parts import RankPart
 from bench.rank.process import facts, joined, run_rank, wait_to_begin
 from bench.rank.rounds import Batch, workload_of
 from bench.rank.tensors import Arena
-from bench.rank.workload import RankPart
 from bench.store import encoding
 
 # NCCL connects in the first call of a kind, and may tell more of it.
 PROBE_CALLS = 2
 
 
-def main(context: RankContext, job: Job) -> None:
+def main(context: RankContext, job: bytes) -> None:
     """Entry of a rank's process; never returns."""
-    run_rank(context, job.log, lambda: _work(context, job))
+    run_rank(context, lambda: _work(context, encoding.decoded(job, Job)))
 
 
 def _work(context: RankContext, job: Job) -> Json:
     kind = job.launch.cases[0]
     part = _part(kind)
     # A package may send objects of a user's classes; what is measured otherwise are byte strings.
-    objects = process_group.plain_objects() if part is None else contextlib.nullcontext()
+    objects = process_group.plain_objects() if part is None or part.plain else contextlib.nullcontext()
     with objects, entered(context, job) as group:
         if job.probe:
             wait_to_begin(context, group, lambda: facts(group, job.launch.backend))

@@ -35,7 +35,7 @@ from bench.model.records import Case
 from bench.protocol.rank_context import RankContext
 from bench.rank.collectives import BuildCall, BuildObjectCall, Call, CallArguments, LibraryCalls, Subgroup
 from bench.rank.device import Host
-from bench.rank.group import Group
+from bench.rank.group import Group, T, pickled, unpickled
 
 WORDS = {1: "BYTE", 2: "INT16_T", 4: "INT32_T", 8: "INT64_T", 16: "C_DOUBLE_COMPLEX"}
 NUMBERS = {
@@ -79,13 +79,13 @@ class MpiGroup(Group):
         self.barrier = control.Barrier
         self._control = control
 
-    def _gather_texts(self, own: str) -> list[str]:
-        data, sizes = own.encode(), np.empty(self.world_size, dtype=np.int64)
+    def gather(self, value: T) -> list[T]:
+        data, sizes = pickled(value), np.empty(self.world_size, dtype=np.int64)
         self._control.Allgather(np.array([len(data)]), sizes)
         gathered = bytearray(int(sizes.sum()))
         self._control.Allgatherv(data, [gathered, sizes.tolist()])
         ends = sizes.cumsum().tolist()
-        return [gathered[end - size : end].decode() for size, end in zip(sizes.tolist(), ends, strict=True)]
+        return [unpickled(gathered[end - size : end]) for size, end in zip(sizes.tolist(), ends, strict=True)]
 
     def send_number(self, rank: int, number: int) -> None:
         self._control.Send(np.array([number]), rank)

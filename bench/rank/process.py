@@ -1,6 +1,6 @@
 """Run the process of a rank, whatever it measures: join the other ranks, report it, do the work, and end.
 
-In: a `RankContext`, the run's log, and the work. Out: a joined `Group`, of the same type for every library; and to the
+In: a `RankContext` and the work. Out: a joined `Group`, of the same type for every library; and to the
 parent the messages `ready`, before the rank is told to begin, then `done` or `error`. The process ends when its parent
 ends, and prints into the log. Knows nothing of what is measured.
 """
@@ -35,13 +35,13 @@ STATUS_AFTER_ERROR = 70
 JOINED = {"torch": process_group.joined, "mpi4py": mpi.joined}
 
 
-def run_rank(context: RankContext, log_file: str, work: Callable[[], Json]) -> None:
+def run_rank(context: RankContext, work: Callable[[], Json]) -> None:
     """Do a rank's work. Never returns: it leaves by `os._exit`, so no teardown can block it.
 
     work: all that the rank does; returns the content of the message `done`.
     """
     _end_with_parent()
-    _write_to_log(context, log_file)
+    _write_to_log(context)
     status = 0
     try:
         context.send({"kind": "done", **work()})
@@ -88,7 +88,7 @@ def wait_to_begin(
     waits_in: modules, besides those of torch, in which this rank waits for the others. A rank that hangs in any other
     module is taken for the one that holds up the others.
     """
-    group.gather(group.rank, int)  # a first collective: a rank that cannot communicate is not ready
+    group.gather(group.rank)  # a first collective: a rank that cannot communicate is not ready
     files = [str(module.__file__) for module in (rank_context, mpi, timing, *waits_in)]
     context.send({"kind": "ready", "facts": facts(), "waits_in": files})
     context.wait_for_go()
@@ -112,10 +112,10 @@ def _end_with_parent() -> None:
     threading.Thread(target=watch, daemon=True, name="end with parent").start()
 
 
-def _write_to_log(context: RankContext, log_file: str) -> None:
-    """Send all that this process prints to the run's log, and its stack, on SIGUSR1, to the context's stack file."""
+def _write_to_log(context: RankContext) -> None:
+    """Send all that this process prints to the context's log, and its stack, on SIGUSR1, to its stack file."""
     # O_NOFOLLOW: the folder may be somebody else's, and its log a link to a file of the user.
-    log = os.open(log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    log = os.open(context.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     os.dup2(log, sys.stdout.fileno())
     os.dup2(log, sys.stderr.fileno())
     # Kept open for the life of the process: faulthandler writes to the descriptor.
@@ -124,6 +124,10 @@ def _write_to_log(context: RankContext, log_file: str) -> None:
 
 
 def one_line(error: BaseException) -> str:
-    """Type and first line of an exception, in at most 300 characters."""
-    first = (str(error).strip().splitlines() or [""])[0]
-    return f"{type(error).__name__}: {first}"[:300]
+    """Type and first line of an exception, in at most 300 characters; of NCCL's the lines with the cause, too."""
+    lines = str(error).strip().splitlines() or [""]
+    if lines[0].startswith("NCCL error"):  # then "ncclSystemError: …", "Last error:", and the error itself
+        where, _, version = lines[0].rpartition("NCCL version")
+        cause = " ".join(line.strip() for line in lines[1:4])
+        lines[0] = f"NCCL {version.strip()}: {cause}" if where and cause else lines[0]
+    return f"{type(error).__name__}: {lines[0]}"[:300]

@@ -7,7 +7,6 @@ they share no queue with what is timed; before it does, each of its members prov
 import contextlib
 import functools
 import hmac
-import pickle
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -28,7 +27,7 @@ from bench.protocol.rank_context import RankContext
 from bench.rank import torch_names
 from bench.rank.collectives import COLLECTIVES, OBJECT_COLLECTIVES, LibraryCalls, Subgroup, barrier_of, rest
 from bench.rank.device import Device, device_of
-from bench.rank.group import Group
+from bench.rank.group import Group, PlainUnpickler, T
 
 # The parent ends a hang after the run's timeout and names the rank to blame. The group's own timeout, which tells less,
 # comes later: it is for ranks whose parent is gone.
@@ -67,10 +66,10 @@ class TorchGroup(Group):
             self.align = functools.partial(dist.all_reduce, torch.zeros(1, device=device.handle))
             self.align()  # connects the ranks before anything is timed
 
-    def _gather_texts(self, own: str) -> list[Any]:
+    def gather(self, value: T) -> list[T]:
         gathered: list[Any] = [None] * self.world_size
         with plain_objects():  # `joined` has made sure who the members are; nobody has, who is on the way between them
-            dist.all_gather_object(gathered, own, group=self._control)
+            dist.all_gather_object(gathered, value, group=self._control)
         return gathered
 
     def send_number(self, rank: int, number: int) -> None:
@@ -159,7 +158,7 @@ def joined(
 
 @contextmanager
 def _scheduled(backend: str, scheduling: str, groups: int) -> Iterator[None]:
-    """Context in which this rank becomes a member of so many groups, each of which starts a loop thread."""
+    """Context in which this rank becomes a member of this many groups, each of which starts a loop thread."""
     if scheduling != "batch":
         yield
         return
@@ -208,13 +207,6 @@ def prove_membership(context: RankContext, group: dist.ProcessGroup) -> None:
     for rank, proof in enumerate(gathered(wanted[context.rank])):
         if not hmac.compare_digest(proof, wanted[rank]):
             raise RuntimeError(f"rank {rank} does not know the key of this launch: something else took its place")
-
-
-class PlainUnpickler(pickle.Unpickler):
-    """Loads numbers, text, bytes and containers of them; a pickle that names a function or a class is refused."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        raise pickle.UnpicklingError(f"an object of another rank names {module}.{name}, and plain data need no class")
 
 
 @contextmanager

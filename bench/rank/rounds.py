@@ -34,11 +34,11 @@ from bench.rank import timing
 from bench.rank.collectives import COLLECTIVES, rest
 from bench.rank.group import Group
 from bench.rank.objects import BarrierOperation, FirstCall, Joining, NewGroup, ObjectOperation
-from bench.rank.replay import ReplayOperation
+from bench.rank.parts import RankPart, RankPlace, Stage
 from bench.rank.sampling import Sampler
 from bench.rank.tensors import Arena, TensorOperation
 from bench.rank.timing import RankTimings
-from bench.rank.workload import BlockUse, Flushed, RankPart, Stage, Workload, plant
+from bench.rank.workload import BlockUse, Flushed, Workload, plant
 
 if TYPE_CHECKING:
     from bench.model.records import Integers
@@ -46,12 +46,8 @@ if TYPE_CHECKING:
 # CPU time of other processes that the kernel's accounting cannot tell from none: it counts in ticks of each core.
 UNSEEN_TICKS = 2
 # Fields of `Usage` with an entry a rank, and those that are sums over hosts.
-PER_RANK = ("cpu_s", "involuntary_switches", "peak_rss_bytes", "timer_cost_ns", "floor_ns", "dispatch_bound")
+PER_RANK = ("cpu_s", "involuntary_switches", "peak_rss_bytes", "timer_cost_ns", "floor_ns")
 PER_HOST = ("machine_busy_s", "steal_s", "throttled")
-# Types of what a launch gathers: of each case the result of a check and how long a call takes; times; costs.
-CHECKED, TIMED = list[tuple[str | None, float]], list[RankTimings]
-COSTS = list[tuple[dict[str, int | float | str | None], str | None]]
-GATHERED = (CHECKED, TIMED, COSTS)
 
 
 def workload_of(
@@ -70,9 +66,7 @@ def workload_of(
     operation, seed = OPERATIONS[case.op], settings.seed
     if stage is not None:
         return stage.workload(case)
-    if operation.recorded:
-        workload = ReplayOperation(settings.replays[case.recording], group, arena, seed, tick)
-    elif case.op in COLLECTIVES:
+    if case.op in COLLECTIVES:
         workload = tensors = TensorOperation(case, group, arena, settings.pool_bytes, seed, tick)
         if makes_groups(case):
             workload = FirstCall(case, group, tensors)
@@ -98,21 +92,20 @@ class Batch:
         self._meter = _Meter()
         arena.clear()
         self._cases: list[_MeasuredCase] = []
-        stage: Stage | None = None
-        if (deferred := OPERATIONS[cases[0].op].rank) is not None:
-            part: RankPart = deferred.value
-            context.enters(first)
-            folder = context.stack_file.parent
-            stage = part.stage(cases[0], job.settings, job.launch.number, group, folder, context.tick)
+        stages: dict[str, Stage] = {}
         for position, case in enumerate(cases, first):
             context.enters(position)
-            measured = _MeasuredCase(case, position, group, arena, job, context, stage)
+            if (deferred := OPERATIONS[case.op].rank) is not None and case.op not in stages:
+                part: RankPart = deferred.value
+                place = RankPlace(group, arena, context.stack_file.parent, context.tick)
+                stages[case.op] = part.stage(case, job.settings, job.launch.number, place)
+            measured = _MeasuredCase(case, position, group, arena, job, context, stages.get(case.op))
             measured.spent = self._meter.spent(measured.spent)
             self._cases.append(measured)
 
     def measure(self) -> list[Samples]:
         """Measure every case, and check its results before and after."""
-        ranks = self._group.gather([(measured.work.verify(), measured.first_s) for measured in self._cases], CHECKED)
+        ranks = self._group.gather([(measured.work.verify(), measured.first_s) for measured in self._cases])
         for index, measured in enumerate(self._cases):
             measured.failure = measured.failed([rank[index][0] for rank in ranks], "before timing")
             measured.start(max(rank[index][1] for rank in ranks))
@@ -138,10 +131,13 @@ class Batch:
             self._context.enters(measured.position)
             own[measured.position] = measured.timed_block()
             measured.spent = self._meter.spent(measured.spent)
-        ranks = self._group.gather([own[measured.position] for measured in unfinished], TIMED)
+        ranks = self._group.gather([own[measured.position] for measured in unfinished])
         for index, measured in enumerate(unfinished):
             block = [rank[index] for rank in ranks]
-            measured.sampler.add(_timings(block, measured.case.depth), max(rank.elapsed_ns for rank in block) * NS)
+            bound = [rank["dispatch_bound"] for rank in block if "dispatch_bound" in rank]
+            elapsed_s = max(rank["elapsed_ns"] for rank in block) * NS
+            timings = _timings(block, measured.case.depth)
+            measured.sampler.add(timings, elapsed_s, np.any(bound, axis=0) if bound else None)
         self._meter.reset()
 
     def _conclude(self) -> list[Samples]:
@@ -153,10 +149,12 @@ class Batch:
             problem = measured.work.verify() if measured.failure is None else None
             measured.spent = self._meter.spent(measured.spent)
             own.append((measured.costs(), problem))
-        ranks = self._group.gather(own, COSTS)
+        ranks = self._group.gather(own)
         samples = []
         for index, measured in enumerate(self._cases):
             usage = _usage([rank[index][0] for rank in ranks], measured.spent["wall_s"], self._arena.nbytes)
+            sampler = measured.sampler
+            usage = replace(usage, dispatch_bound=sampler.dispatch_bound, left_out=sampler.left_out)
             failure = measured.failed([rank[index][1] for rank in ranks], "after timing")
             samples.append(measured.samples(usage, failure))
         return samples
@@ -174,7 +172,6 @@ class _MeasuredCase:
         self._unix_s = 0.0
         self.spent: Json = {}
         self.failure: Failure | None = None
-        self._dispatch_bound: int | None = None
         self._detail: StepDetail | None = None
         # Without planted faults: for what is not a call.
         self._inner = workload_of(case, group, arena, job.settings, context.tick, stage)
@@ -206,15 +203,14 @@ class _MeasuredCase:
         self._unix_s = self._unix_s or time.time()
         if OPERATIONS[self.case.op].once:
             start_ns, duration_ns = self._group.joined_ns
-            return RankTimings([start_ns], [duration_ns], None, duration_ns)
+            return {"start_ns": [start_ns], "duration_ns": [duration_ns], "elapsed_ns": duration_ns}
         self._inner.block_begins()
-        timings = self._timer.measure(self.sampler.block.total, self.sampler.block.warmup)
-        timings.use = self._inner.block_ends()
+        timings = self._timer.measure(self.sampler.block.total)
+        if (use := self._inner.block_ends()) is not None:
+            timings["use"] = use
         if (stamps := self._inner.stamps()) is not None:
             # On a GPU host times were measured first, in as many further iterations.
-            timings.inner = stamps[-self.sampler.block.total :]
-        if timings.dispatch_bound is not None:
-            self._dispatch_bound = (self._dispatch_bound or 0) + timings.dispatch_bound
+            timings["inner"] = stamps[-self.sampler.block.total :]
         return timings
 
     def close(self) -> None:
@@ -243,7 +239,6 @@ class _MeasuredCase:
             "timer_cost_ns": self._timer.cost_ns(),
             "host": host.boot(),
             "floor_ns": None if call is None else timing.floor_ns(call, self._group.device),
-            "dispatch_bound": self._dispatch_bound,
         }
 
     def samples(self, usage: Usage, failure: Failure | None) -> Samples:
@@ -274,9 +269,9 @@ def _timings(ranks: list[RankTimings], depth: int) -> Timings:
     def columns(lists: list[list[int]]) -> Integers:
         return np.array(lists, dtype=np.int64).T
 
-    hosts = [rank.host_ns for rank in ranks if rank.host_ns is not None]
-    waits = [rank.wait_ns for rank in ranks if rank.wait_ns is not None]
-    stamps = [rank.inner for rank in ranks if rank.inner is not None]
+    hosts = [rank["host_ns"] for rank in ranks if "host_ns" in rank]
+    waits = [rank["wait_ns"] for rank in ranks if "wait_ns" in rank]
+    stamps = [rank["inner"] for rank in ranks if "inner" in rank]
 
     def inner(which: int) -> Integers | None:
         """Inner starts (0) or durations (1): iterations, ranks, calls or parts."""
@@ -284,13 +279,14 @@ def _timings(ranks: list[RankTimings], depth: int) -> Timings:
             return None
         return np.array([[iteration[which] for iteration in rank] for rank in stamps], dtype=np.int64).swapaxes(0, 1)
 
-    uses = [rank.use for rank in ranks if rank.use is not None]
-    wall_s = max(max(rank.duration_ns) for rank in ranks) * NS
+    uses = [rank["use"] for rank in ranks if "use" in rank]
+    wall_s = max(max(rank["duration_ns"]) for rank in ranks) * NS
     return Timings(
-        start_ns=columns([rank.start_ns for rank in ranks]),
-        duration_ns=columns([rank.duration_ns for rank in ranks]),
+        start_ns=columns([rank["start_ns"] for rank in ranks]),
+        duration_ns=columns([rank["duration_ns"] for rank in ranks]),
         host_ns=columns(hosts) if hosts else None,
-        wait_ns=columns(waits) if waits else None,
+        # The rank that comes last waits for none, but for how long its stream was occupied.
+        wait_ns=(waited := columns(waits)) - waited.min(axis=1, keepdims=True) if waits else None,
         calls=depth,
         inner_start_ns=inner(0),
         inner_duration_ns=inner(1),
@@ -301,14 +297,15 @@ def _timings(ranks: list[RankTimings], depth: int) -> Timings:
 def _foreign_cpu(ranks: list[BlockUse], wall_s: float) -> float:
     """Share of a host's CPU time that others than its ranks used; of several hosts, the largest. -1: not known."""
     shares = []
-    for name in {rank.host for rank in ranks}:
-        neighbours = [rank for rank in ranks if rank.host == name]
-        if neighbours[0].busy_s is None:
+    for name in {rank["host"] for rank in ranks}:
+        neighbours = [rank for rank in ranks if rank["host"] == name]
+        busy_s = neighbours[0]["busy_s"]
+        if busy_s is None:
             return -1.0
-        others_s = neighbours[0].busy_s - sum(rank.own_s for rank in neighbours)
+        others_s = busy_s - sum(rank["own_s"] for rank in neighbours)
         if others_s <= UNSEEN_TICKS / os.sysconf("SC_CLK_TCK"):
             others_s = 0.0
-        shares.append(round(others_s / (wall_s * neighbours[0].cores), 4))
+        shares.append(round(others_s / (wall_s * neighbours[0]["cores"]), 4))
     return max(shares)
 
 

@@ -15,18 +15,21 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bench.model.records import Sampling, Timings
 from bench.planning.footprint import FEWEST_ITERATIONS, PATIENCE
 from bench.stats.intervals import FEWEST_BLOCKS, within_launch
 
-# The time for a case is spent in so many rounds, unless a block would be longer than LONGEST_BLOCK_S: then in more.
+# The time for a case is spent in this many rounds, unless a block would be longer than LONGEST_BLOCK_S: then in more.
 ROUNDS, LONGEST_BLOCK_S = 5, 0.04
-# Warm-up before each block: so many calls, but no longer than this; none where one call takes LONG_CALL_S.
+# Warm-up before each block: this many calls, but no longer than AGAIN_S; none where one call takes LONG_CALL_S.
 AGAIN, AGAIN_S, LONG_CALL_S = 2, 0.005, 0.05
 # Looks in a row at which the interval must be as narrow as asked: a single one may be so by chance.
 LOOKS = 2
 UNBOUNDED = 2**62
+# Iterations with dispatching in their device time are left out of a block where they are this share of it at most.
+MOST_LEFT_OUT = 0.5
 # Those of `Timings` that have a row for each iteration.
 ARRAYS = ("start_ns", "duration_ns", "host_ns", "wait_ns", "inner_start_ns", "inner_duration_ns")
 
@@ -50,6 +53,8 @@ class Sampler:
     iterations of the warm-up, and of those after it. first_s: how long one call took that was made before, on the
     slowest rank. singly: each iteration of a fixed number is a block of its own. in_turns: the number of blocks follows
     from the time for a case, not from what was measured, so that both of two sides have as many.
+    dispatch_bound, left_out: iterations that were kept though dispatching is in their time, and those that were not;
+    None where that is not known.
     """
 
     def __init__(
@@ -69,6 +74,8 @@ class Sampler:
         self._elapsed_s, self._narrow = 0.0, 0
         self._warmups, self._blocks = list[Timings](), list[Timings]()
         self.stopped_by: str | None = None
+        self.dispatch_bound: int | None = None
+        self.left_out: int | None = None
         self._fixed: list[int] | None = None  # the sizes of the blocks of a fixed number of iterations
         if fixed is not None:
             count = fixed if singly else FEWEST_BLOCKS if fixed >= FEWEST_ITERATIONS else 1
@@ -76,16 +83,26 @@ class Sampler:
         warmup = _fitting(self._sampling.warmup, self._sampling.warmup_s, first_s)
         self.block = Block(warmup, 0) if warmup else self._next()
 
-    def add(self, timings: Timings, elapsed_s: float) -> None:
+    def add(self, timings: Timings, elapsed_s: float, dispatch_bound: NDArray[np.bool_] | None = None) -> None:
         """Take in the block that was asked for, from all ranks, and decide on the next one.
 
-        elapsed_s: of the block on the slowest rank, with everything around the calls.
+        elapsed_s: of the block on the slowest rank, with everything around the calls. dispatch_bound: iterations in
+        whose device time there is dispatching on any rank. That is no time of the call, so they are left out, on all
+        ranks, and others are measured in their place; but where they are most of a block, dispatching is what the case
+        is bound by, and they are kept and counted. The rule does not look at the times.
         """
         self._one_s = elapsed_s / self.block.total
         if self.block.warmup:
             self._warmups.append(_part(timings, slice(None, self.block.warmup)))
         if self.block.timed:
-            self._blocks.append(_part(timings, slice(self.block.warmup, None)))
+            block = _part(timings, slice(self.block.warmup, None))
+            if dispatch_bound is not None:
+                bound = dispatch_bound[self.block.warmup :]
+                few = bound.mean() <= MOST_LEFT_OUT
+                self.left_out = (self.left_out or 0) + (int(bound.sum()) if few else 0)
+                self.dispatch_bound = (self.dispatch_bound or 0) + (0 if few else int(bound.sum()))
+                block = _part(block, ~bound) if few else block
+            self._blocks.append(block)
             self._elapsed_s += elapsed_s
             self.stopped_by = self._decide()
         if self.stopped_by is None:
@@ -155,11 +172,11 @@ def _joined(blocks: Sequence[Timings]) -> Timings:
     return replace(blocks[0], **arrays, blocks=sizes, foreign_cpu=shares)
 
 
-def _part(timings: Timings, rows: slice) -> Timings:
+def _part(timings: Timings, rows: slice | NDArray[np.bool_]) -> Timings:
     arrays: dict[str, Any] = {name: array[rows] for name in ARRAYS if (array := getattr(timings, name)) is not None}
     return replace(timings, **arrays, blocks=())
 
 
 def _fitting(count: int, seconds: float, one_s: float) -> int:
-    """So many iterations of `one_s` as fit the time, at least one and at most `count`; none if that is 0."""
+    """Number of iterations of `one_s` that fit the time: at least one and at most `count`, which may be 0."""
     return min(count, max(1, math.floor(seconds / one_s))) if one_s > 0 else count

@@ -27,7 +27,7 @@ from bench.rank.collectives import COLLECTIVES, Call, CallArguments, Subgroup, T
 from bench.rank.group import Group
 from bench.rank.workload import Workload
 
-# Calls on so many buffers are built once and kept: building twenty before each pipelined iteration lets the ranks idle
+# Calls on this many buffers are built once and kept. Building twenty before a pipelined iteration lets the ranks idle
 # long enough to change its time (2 % at 4 KiB). Keeping more would waste memory.
 MOST_READY = 64
 # Largest size of the call in a group of one rank: what dispatching costs does not depend on the size.

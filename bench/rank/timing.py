@@ -8,14 +8,15 @@ decides how many iterations are made, and `main` verifies and sends the results.
 On a GPU a call returns before it is done, and two things are measured, one after the other. Host time, for all
 iterations of a block: as above, with the device idle before the barrier and before the last stamp. Device time:
 
-    prepare → device idle → barrier → stamp of the start → occupy the stream → event → align the ranks on the device
+    prepare → device idle → barrier → stamp of the start → event → occupy the stream → align the ranks on the device
     → event → call, or calls [→ waits] → event → device idle
 
 What waits on the host is timed by the host only: nothing can be enqueued behind it.
 
 Everything from `occupy` on is enqueued while the device is busy, so that the time between the last two events has
 neither dispatching in it nor waiting for a rank that left the barrier late. The time between the first two is how long
-this rank's device waited for the others: the rank that waits least came last. A replay with pauses is not enqueued
+this rank's device waited until all began: the rank that waits least came last. For how long its own stream is occupied
+is part of that, but of no difference between ranks: the first event comes before. A replay with pauses is not enqueued
 behind anything, because its pauses would be over before the device begins.
 
 Calls are prepared several at a time, where nothing has to be done between them: Python that runs between two calls
@@ -27,41 +28,40 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NotRequired, TypedDict
 
 from bench.model.records import Case
 from bench.rank.collectives import Call
 from bench.rank.device import Action, Device, Event, Graph
 from bench.rank.workload import BlockUse, Stamps, Workload
 
-# The stream is occupied for so long at least, and for SPARE times what enqueueing took lately (the median of so many
-# iterations), but never for longer than this. Where that was too short it is doubled, which then fades away.
+# The stream is occupied for at least LEAST_BACKLOG_NS, and for SPARE times what enqueueing took lately (the median of
+# RECENT iterations), but never for longer than this. Where that was too short it is doubled, which then fades away.
 LEAST_BACKLOG_NS, SPARE, RECENT, MOST_BACKLOG_NS, FADE, MOST_BOOST = 200_000, 2, 9, 20_000_000, 0.9, 64
 # Empty pairs of events that show what an event costs.
 EMPTY_PAIRS = 21
-# Prepares the next iterations, 1 to so many: what to do in each of them.
+# Prepares the next iterations, from 1 to the given number: what to do in each of them.
 Prepare = Callable[[int], Sequence[Action]]
 
 
-@dataclass(slots=True)
-class RankTimings:
-    """The times of one block of calls on one rank; lists of integer nanoseconds.
+class RankTimings(TypedDict):
+    """The times of one block of calls on one rank, as plain data, which ranks gather; lists of integer nanoseconds.
 
-    start_ns: absolute, on the monotonic clock. host_ns: on GPUs, host time until the device was idle again; else None.
-    elapsed_ns: of the whole block, with everything around the calls but filling buffers. dispatch_bound: iterations
-    after the warm-up whose stream was idle before all was enqueued, so that their time has dispatching in it; None
-    without a stream. wait_ns: how long the device waited for those of the other ranks before the calls; else None.
-    inner: stamps within each iteration, of operations that have some; else None. use: what the block used of the CPU,
-    where that is watched; else None.
+    start_ns: absolute, on the monotonic clock. elapsed_ns: of the whole block, with everything around the calls but
+    filling buffers. Not every device and operation has the others. host_ns: on GPUs, host time until the device was
+    idle again. dispatch_bound: of each iteration, whether the stream was idle before all was enqueued, so that its time
+    has dispatching in it. wait_ns: from the device's being ready until those of all ranks are, and so until the calls.
+    inner: stamps within each iteration. use: what the block used of the CPU.
     """
 
     start_ns: list[int]
     duration_ns: list[int]
-    host_ns: list[int] | None
     elapsed_ns: int
-    dispatch_bound: int | None = None
-    wait_ns: list[int] | None = None
-    inner: list[Stamps] | None = None
-    use: BlockUse | None = None
+    host_ns: NotRequired[list[int]]
+    dispatch_bound: NotRequired[list[bool]]
+    wait_ns: NotRequired[list[int]]
+    inner: NotRequired[list[Stamps]]
+    use: NotRequired[BlockUse]
 
 
 class CaseTimer:
@@ -78,8 +78,8 @@ class CaseTimer:
         self._prepare: Prepare | None = None
         self._graph: Graph | None = None
 
-    def measure(self, count: int, warmup: int = 0) -> RankTimings:
-        """Time `count` iterations, of which the first ones are the warm-up."""
+    def measure(self, count: int) -> RankTimings:
+        """Time `count` iterations."""
         # Before the first call: filling buffers between two calls would let the ranks idle.
         self._workload.reserve(count * self._case.depth)
         clock = self._device.clock_ns
@@ -90,18 +90,25 @@ class CaseTimer:
             self._prepare, self._graph = PREPARE[self._case.metric](self._workload, self._case, self._device)
         if self._stream is None:
             starts, durations = _on_host(self._prepare, count, self._barrier, self._tick)
-            return RankTimings(starts, durations, None, clock() - began)
+            return {"start_ns": starts, "duration_ns": durations, "elapsed_ns": clock() - began}
         starts, hosts = self._stream.host_times(self._prepare, count, self._barrier, self._tick)
         elapsed = clock() - began
         if self._workload.waits_on_host:
-            return RankTimings(starts, hosts, None, elapsed)
+            return {"start_ns": starts, "duration_ns": hosts, "elapsed_ns": elapsed}
         self._workload.reserve(count * self._case.depth)
         began = clock()
         behind = not self._workload.pauses
         timed = self._stream.timed(self._prepare, count, self._barrier, self._tick, behind)
-        elapsed += clock() - began
-        bound = sum(timed.late[warmup:]) if behind else None
-        return RankTimings(timed.starts, timed.durations, hosts, elapsed, bound, timed.waits)
+        timings: RankTimings = {
+            "start_ns": timed.starts,
+            "duration_ns": timed.durations,
+            "elapsed_ns": elapsed + clock() - began,
+            "host_ns": hosts,
+            "wait_ns": timed.waits,
+        }
+        if behind:
+            timings["dispatch_bound"] = timed.late
+        return timings
 
     def cost_ns(self) -> float:
         """Median time in ns that is measured where nothing is called: what reading the clock, or the events, costs."""
@@ -244,7 +251,7 @@ class _Stream:
         self._backlog = _Backlog()
 
     def make_events(self, count: int) -> None:
-        """Events for so many iterations; making one takes time."""
+        """Events for this many iterations; making one takes time."""
         event = self._device.event
         while len(self._events) < count:
             self._events.append((event(), event(), event()))
@@ -275,9 +282,9 @@ class _Stream:
             device.synchronize()
             barrier()
             start = clock()
+            aligning.record()
             if behind:
                 device.occupy(self._backlog.ns)
-            aligning.record()
             self._align()
             before.record()
             call()

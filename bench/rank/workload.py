@@ -1,10 +1,9 @@
 """Define what is measured: an operation that can be called repeatedly and whose results can be checked.
 
-`tensors` has the operations on buffers, `objects` those without, `replay` the calls of a recorded job, and packages
-those of their own (`RankPart`); `rounds` builds the workload of a case. Here stand what they have in common, and what
-is put around any of them: caches that are flushed before each call, and faults that are planted on purpose, to prove
-that the suite notices them. Without a fault for this rank and case nothing is put around, so that a run without faults
-pays nothing.
+`tensors` has the operations on buffers, `objects` those without, and packages have their own (`rank.parts`); `rounds`
+builds the workload of a case. Here stand what they have in common, and what is put around any of them: caches that are
+flushed before each call, and faults that are planted on purpose, to prove that the suite notices them. Without a fault
+for this rank and case nothing is put around, so that a run without faults pays nothing.
 """
 
 from __future__ import annotations
@@ -15,30 +14,26 @@ import signal
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import torch
 
-from bench.model.records import Case, Fault, Settings
+from bench.model.records import Case, Fault
 from bench.model.steps import InvariantCheck, StepDetail
 from bench.rank.collectives import Call
 from bench.rank.device import Action, idle
 
 if TYPE_CHECKING:
-    from bench.rank.group import Group
+    pass
 
 # Starts and durations in ns of what one iteration consists of; starts since the iteration began, or none.
 Stamps = tuple[list[int], list[int]]
 
 
-@dataclass(frozen=True, slots=True)
-class BlockUse:
-    """What a block used: CPU seconds of this rank's process (own_s), and of all processes of its host.
+class BlockUse(TypedDict):
+    """What a block used, as plain data, which ranks gather: CPU seconds.
 
-    busy_s: None if the kernel does not report it.
+    own_s: of this rank's process. busy_s: of all processes of its host; None if the kernel does not report it.
     """
 
     host: str
@@ -100,27 +95,6 @@ class Workload(ABC):
     def detail(self) -> StepDetail | None:
         """What one launch keeps besides times; called after the last block, by all ranks."""
         return None
-
-
-class Stage(Protocol):
-    """What the cases of a package's launch share on this rank."""
-
-    def workload(self, case: Case) -> Workload:
-        """The workload of one of the cases, ready to be called."""
-
-
-@dataclass(frozen=True)
-class RankPart:
-    """What a package's operation does in ranks.
-
-    prepare: sets up the process for a case and a rank, before the ranks join. waits_in: modules in which a rank that
-    waits for others may be. stage: from a case, settings, the number of the launch, a group, a private folder, and what
-    is called as a sign of life.
-    """
-
-    prepare: Callable[[Case, int], None]
-    waits_in: tuple[ModuleType, ...]
-    stage: Callable[[Case, Settings, int, Group, Path, Callable[[], None]], Stage]
 
 
 class Wrapped(Workload):

@@ -15,8 +15,16 @@ from statistics import median
 from bench.catalog.operations import OPERATIONS
 from bench.model.conclusions import Analysis, Summary
 from bench.model.facts import HostFacts, Manifest, Session, Told
-from bench.model.records import Case, Failure, Json, Run
-from bench.model.units import format_bytes, format_rate, format_rounded_bytes, format_seconds, format_share
+from bench.model.records import Case, Failure, Run
+from bench.model.units import (
+    FEW,
+    first_few,
+    format_bytes,
+    format_rate,
+    format_rounded_bytes,
+    format_seconds,
+    format_share,
+)
 from bench.report import blocks, findings, labels, machine_format, markdown
 from bench.report.blocks import Blocks, Column, Heading, fold, in_line, items, keyed, left, section, table
 from bench.report.labels import NOTHING, counted, interval_text, label, seconds_text, size_text, with_interval
@@ -24,15 +32,14 @@ from bench.report.page import page
 from bench.report.parts import calls_only, parts
 from bench.report.plots import PICTURES, Picture
 
-# Host names that the report lists; environment.json has them all.
-SHOWN_HOSTS = 8
 # Tables that fill a few screens, and sections that a reader can still browse; if there are more, one table holds all.
 MOST_TABLES, MOST_SECTIONS = 6, 60
+VIRTUAL_NOTE = "**Virtual GPUs**: these times follow a rule, and are none of hardware."
 # Groups of cases that the answer speaks of, and caveats above it on a terminal; tables and report have all.
 MOST_GROUPS = MOST_CAVEATS = 3
 REPORT = "report.md"
-# Operations that a title has room for, and notes that a reader will still read.
-MOST_NAMED, MOST_NOTES = 4, 200
+# Notes that a reader will still read.
+MOST_NOTES = 200
 # Columns of times with both ends of their intervals that fit into 80 characters.
 MOST_INTERVALS = 2
 COMPACT = "Time, half the width of its 95 % interval, and in brackets the bus bandwidth in GB/s:"
@@ -50,7 +57,7 @@ SCHEDULING = {
 UNFOLDED = tuple(kind.name for kind in PICTURES if kind.unfolded)
 # Beginning of a note on a case that the tables have as a column.
 IN_COLUMNS = "stopped by"
-NOTHING_MEASURED = "Nothing was measured: the run was interrupted before its first sample; run --resume measures it."
+NOTHING_MEASURED = "Nothing was measured: interrupted before its first sample; collbench resume measures it."
 IN_FULL = "Everything about each case is in summary.csv."
 
 
@@ -59,12 +66,11 @@ def documents(run: Run, analysis: Analysis, pictures: Sequence[Picture], folder:
     address = os.path.relpath(folder, output)
     files = {f"{address}/{name}.png": folder / f"{name}.png" for _, name in pictures}
     report = build(run, analysis, pictures, address)
-    written = {
+    return {
         "summary.csv": machine_format.to_csv(run, analysis),
         REPORT: markdown.written(report),
         "report.html": page(report, run.name, files),
     }
-    return written | {name: text for part in parts() for name, text in part.files(analysis).items()}
 
 
 def build(run: Run, analysis: Analysis, pictures: Sequence[Picture] = (), folder: str = "") -> Blocks:
@@ -84,9 +90,9 @@ def build(run: Run, analysis: Analysis, pictures: Sequence[Picture] = (), folder
     groups = labels.groups(calls.summaries)
     failed = {samples.case for samples in run.samples if samples.failure is not None}
     of_packages = [block for part in parts() for block in part.sections(analysis, failed)]
-    found = calls.diagnosis.findings or calls.inconsistencies or calls.replayed
+    found = calls.diagnosis.findings or calls.inconsistencies
     pages = "".join(f", {part.page}" for part in parts() if part.answers(analysis))
-    circumstances = [*items(_circumstances(run, analysis)), *method(run, calls.summaries)]
+    circumstances = [*items(_circumstances(run, analysis)), *method(run, analysis, calls.summaries)]
     return [
         Heading(in_line(f"{run.manifest.get('name', run.name)}: {_subject(run)}"), 1),
         *(items(answer(run, analysis)) or [NOTHING_MEASURED]),
@@ -121,7 +127,7 @@ def _failed(run: Run) -> Blocks:
         if samples.failure is not None:
             launches.setdefault((samples.case, samples.failure), []).append(str(samples.launch))
     columns: list[Column[tuple[Case, Failure]]] = [
-        left("case", lambda row: labels.in_one_line([row[0]])),
+        left("case", lambda row: labels.span([row[0]])),
         left("launch", lambda row: ", ".join(launches[row])),
         left("kind", lambda row: row[1].kind),
         left("rank", lambda row: NO_RANK if row[1].rank is None else str(row[1].rank)),
@@ -156,7 +162,7 @@ def _left_out(run: Run) -> Blocks:
     """The cases that were skipped, by reason."""
     columns: list[Column[tuple[str, list[Case]]]] = [
         Column("cases", lambda row: str(len(row[1]))),
-        left("which", lambda row: labels.in_one_line(row[1])),
+        left("which", lambda row: labels.span(row[1])),
         left("why", lambda row: row[0]),
     ]
     return table(labels.by_reason(run.plan.skips), columns)
@@ -168,14 +174,16 @@ def terminal(run: Run, analysis: Analysis) -> tuple[Blocks, Blocks]:
     A run of a package begins with its answer: its tables say why, and are longer than a screen.
     """
     reply: Blocks = list(filter(None, ["\n".join(answer(run, analysis))]))
-    recorded: Blocks = [findings.recorded_sentence(analysis.recorded)] if analysis.recorded is not None else []
-    replayed = [block for step in analysis.replayed for block in findings.replay_table(step)]
     weighty = caveats(analysis)
     more = len(weighty) - MOST_CAVEATS
     lines = [f"note: {text}" for text in weighty[:MOST_CAVEATS]] + [f"and {more} more in {REPORT}"] * (more > 0)
     notes: Blocks = ["\n".join(lines)] if lines else []
     above, below = (reply, notes) if any(part.answers(analysis) for part in parts()) else ([], [*notes, *reply])
-    return [*above, *recorded, *replayed, *_terminal_tables(run, analysis)], below
+    # The tables of collectives, then those of packages.
+    summaries = calls_only(run, analysis)[1].summaries
+    of_packages = [block for part in parts() for block in part.brief(analysis)]
+    tables = [*(summary_tables(summaries) if summaries or not of_packages else []), *of_packages]
+    return [*above, *tables], below
 
 
 def caveats(analysis: Analysis) -> list[str]:
@@ -184,31 +192,17 @@ def caveats(analysis: Analysis) -> list[str]:
     return [*(text for part in parts() for text in part.caveats(analysis)), *warnings]
 
 
-def _terminal_tables(run: Run, analysis: Analysis) -> Blocks:
-    """The tables of collectives, then those of packages."""
-    summaries = calls_only(run, analysis)[1].summaries
-    of_packages = [block for part in parts() for block in part.brief(analysis)]
-    return [*(summary_tables(summaries) if summaries or not of_packages else []), *of_packages]
-
-
 def problems(run: Run, analysis: Analysis) -> list[str]:
     """A sentence with the number of failed measurements; empty if none failed."""
     failed = sum(1 for samples in run.samples if samples.failure is not None)
     return [f"{failed} of {len(run.samples)} measurements failed; the report says why"] if failed else []
 
 
-def import_line(facts: Json, rows: int, cases: int, launches: int, results: int) -> str:
-    """The files that an import read, and what they held, in one line. facts: of the import."""
-    files = ", ".join(file["name"] for file in facts["files"])
-    held = f"{counted(rows, 'row')} → {counted(results, 'result')} of {counted(cases, 'case')}"
-    return f"imported {files} ({', '.join(facts['tool'])}): {held} in {counted(launches, 'launch')}"
-
-
 # ── the answer ───────────────────────────────────────────────────────────────────────────────────
 def brief(run: Run, analysis: Analysis) -> str:
     """The answer in one line: what is missing, and what was found first."""
     lines = answer(run, analysis) or [NOTHING_MEASURED]
-    return " ".join(lines[: 2 if analysis.incomplete else 1])
+    return " ".join(lines[: 1 + bool(analysis.incomplete) + (VIRTUAL_NOTE in lines)])
 
 
 def answer(run: Run, analysis: Analysis) -> list[str]:
@@ -218,8 +212,7 @@ def answer(run: Run, analysis: Analysis) -> list[str]:
     """
     summaries = calls_only(run, analysis)[1].summaries
     lines = [
-        *_of_calls([s for s in summaries if not (analysis.replayed and s.case.op == "replay")]),
-        *(f"{findings.replay_sentence(step)}." for step in analysis.replayed),
+        *_of_calls(summaries),
         *([findings.stalls_sentence(analysis.stalls)] if analysis.stalls is not None else []),
         *(text for part in parts() for text in part.answers(analysis)),
     ]
@@ -228,7 +221,8 @@ def answer(run: Run, analysis: Analysis) -> list[str]:
         more = f"; {len(stated) - 1} more in {REPORT}" if len(stated) > 1 else ""
         lines.append(f"**Stands out**: {stated[0]}{more}.")
     missing = [f"**{analysis.incomplete}**."] if analysis.incomplete else []
-    return [*missing, *lines, _trust(run, analysis, summaries)] if lines else missing
+    virtual = [VIRTUAL_NOTE] if any(s.virtual for s in analysis.summaries) else []
+    return [*virtual, *missing, *lines, _trust(run, analysis, summaries)] if lines else [*virtual, *missing]
 
 
 def _of_calls(summaries: Sequence[Summary]) -> list[str]:
@@ -366,15 +360,14 @@ def _pivot(members: Sequence[Summary], cells: Cells) -> Blocks:
 
 def _compact(tables: Sequence[tuple[str, Sequence[Summary]]]) -> Blocks:
     """Many groups in one table, a row for each size of each group; above it what all have in common."""
-    words = [labels.attributes(members[0].case) for _, members in tables]
-    shared = labels.common_words(words)
+    common, own = labels.describe([labels.kind(members[0].case) for _, members in tables])
     rows = []
-    for (_, members), own in zip(tables, words, strict=True):
-        how = ", ".join(word for name, word in own.items() if name != "op" and name not in shared)
+    for (_, members), words in zip(tables, own, strict=True):
+        how = ", ".join(part.words for part in words if part.name != "op")
         summaries = {s.case: s for s in members}
         for row in labels.size_rows(list(summaries)):
             times = {labels.column(case): _time_width_and_rate(summaries[case]) for case in row}
-            rows.append((own["op"], how, labels.row_name(row), times))
+            rows.append((members[0].case.op, how, labels.row_name(row), times))
     columns: list[Column[tuple[str, str, str, dict[labels.ColumnKey, str]]]] = [
         left("operation", lambda row: row[0]),
         left("how", lambda row: row[1]),
@@ -382,7 +375,7 @@ def _compact(tables: Sequence[tuple[str, Sequence[Summary]]]) -> Blocks:
     ]
     of_ranks = labels.columns(s.case for _, members in tables for s in members)
     columns += keyed([(ranks, key) for key, ranks in of_ranks.items()], lambda row, key: row[3].get(key, NOTHING))
-    return [f"All: {', '.join(labels.in_words(shared))}", *table(rows, columns)]
+    return [f"All: {', '.join(labels.in_words(common))}", *table(rows, columns)]
 
 
 def case_details(members: Sequence[Summary]) -> Blocks:
@@ -469,7 +462,7 @@ def _time_and_width(summary: Summary) -> str:
 def _subject(run: Run) -> str:
     """The operations of the run, and when it began."""
     operations = sorted({case.op for case in run.plan.cases}) or ["nothing"]
-    named = ", ".join(operations) if len(operations) <= MOST_NAMED else f"{len(operations)} operations"
+    named = first_few(operations)
     if run.imported is not None:
         return f"{named}, imported"
     return f"{named}, {str(run.manifest.get('started', ''))[:16].replace('T', ' ')} UTC"
@@ -487,7 +480,7 @@ def _circumstances(run: Run, analysis: Analysis) -> list[str]:
         dtypes = sorted({word for case in cases for word in labels.dtype_words(case)})
         what = [backends, *dtypes, *([f"{format_bytes(min(sizes))} to {format_bytes(max(sizes))}"] if sizes else [])]
         operations = dict.fromkeys(case.op for case in cases)
-        if len(operations) > MOST_NAMED:
+        if len(operations) > FEW:
             lines.append(f"**Operations**: {', '.join(operations)}")
         launches = counted(run.plan.launches, "launch")
         lines.append(f"**What**: {', '.join(what)}, world sizes {worlds}; {len(cases)} cases × {launches}")
@@ -523,10 +516,9 @@ def machine_lines(session: Session) -> list[str]:
     lines = []
     if "job" in session:
         names = list(dict.fromkeys(str(host.get("hostname")) for host in session["hosts"]))
-        shown = ", ".join(names[:SHOWN_HOSTS]) + (", …" if len(names) > SHOWN_HOSTS else "")
         hosts = "host" if len(names) == 1 else f"{len(names)} hosts:"
         job = session["job"]
-        lines.append(f"**Started by**: {job['launcher']}, {job['ranks']} ranks on {hosts} {shown}")
+        lines.append(f"**Started by**: {job['launcher']}, {job['ranks']} ranks on {hosts} {first_few(names)}")
     host: HostFacts = session.get("host", {})
     if not host:
         return lines
@@ -558,9 +550,10 @@ def duration(manifest: Manifest) -> str:
     return f"; took {format_seconds(seconds)}"
 
 
-def method(run: Run, summaries: Sequence[Summary]) -> Blocks:
-    """How the numbers were measured: a line on collectives, whose summaries these are, and one on each package."""
+def method(run: Run, analysis: Analysis, of_calls: Sequence[Summary]) -> Blocks:
+    """How the numbers were measured: a line on calls, and one on each package that measures in its own way."""
     of_packages = [text for part in parts() if (text := part.method(run))]
+    summaries = of_calls or ([] if of_packages else analysis.summaries)
     calls = [method_of_calls(run, summaries)] if summaries else []
     return [*calls, *of_packages] or ["How measured: nothing was."]
 

@@ -1,36 +1,31 @@
 """Describe cases in few words: labels, titles, rows of sizes, notes on tables, and numbers with their intervals.
 
-In: cases, summaries, skips. Out: short texts, and summaries in the groups that tables show. An attribute that an
-operation does not have is left out: a barrier has no size, Python objects have no dtype. Computes no statistics and no
-layout, and loads no large package.
+In: cases, summaries, skips. Out: short texts, and summaries in the groups that tables show. `describe` says what cases
+are, in parts; labels, titles and lists are made of its parts. What an operation does not have is no part: a barrier has
+no size, Python objects have no dtype. Computes no statistics and no layout, and loads no large package.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from bench.catalog.backends import BACKENDS
 from bench.catalog.operations import OPERATIONS, PLACES, heaviest_bytes, placement, ranks_together
 from bench.model.conclusions import Interval, Summary
-from bench.model.records import OPTION_NAMED, OPTIONS, Case, Option, Skip
+from bench.model.records import OPTION_NAMED, OPTIONS, Case, Skip
 from bench.model.units import counted as counted
 from bench.model.units import first_few, format_bytes, format_modes, format_seconds
 from bench.report.parts import part_of
 
-# Attribute of a case → its value in words.
-Words = dict[str, str]
 # Number of ranks and scheduling.
 ColumnKey = tuple[int, str]
 
 # Stands for a number, a size or an interval that does not exist.
 NOTHING = "-"
 SEPARATOR = " · "
-# Values of one kind in a line: more make the line longer than a terminal is wide.
-MOST_LISTED = 5
-# Options that a title always shows, first and in this order. Other options are shown only if they differ from their
-# default.
+# Options that are a part also at their default, and first. Others are parts only where they differ from it.
 ALWAYS = ("reduce_op", "placement", "root", "metric", "buffers")
-# Attributes that are left out if they are at their default and the same in all cases of an operation.
-UNSAID = tuple(name for name in ALWAYS if name != "metric")
+# Fields in the order of parts. A package names options that follow the operation.
+NAMES = tuple(dict.fromkeys(["op", "backend", "dtype", "world_size", "size_bytes", *ALWAYS, *OPTION_NAMED]))
 # Longer lists of groups or parts are cut.
 LONGEST = 24
 # Options whose values the table of options cannot put into words. Empty words are left out.
@@ -38,19 +33,15 @@ WORDS: dict[str, Callable[[Case], str]] = {
     "metric": lambda case: metric_name(case),
     "depth": lambda case: "",  # the metric's name holds it
     "placement": lambda case: PLACES[placement(case)],
-    "groups": lambda case: f"groups {_short(case.groups)}",
-    "splits": lambda case: f"parts {_short(case.splits)}",
+    "groups": lambda case: f"groups {short(case.groups)}",
+    "splits": lambda case: f"parts {short(case.splits)}",
     "recording": lambda case: "{} calls ({})".format(*reversed(case.recording.split(":"))),
 }
 # Smaller sizes are printed in bytes, so their rounding needs no explanation.
 SMALLEST_ROUND = 1024
-# Rounded sizes that a note names; the tables have them all.
-MOST_NAMED = 3
-# Cases with two modes that a note names; the notes on single cases have them all.
-MOST_MODES = 3
 
 
-def _short(text: str) -> str:
+def short(text: str) -> str:
     """A division or a distribution; of a list of groups or parts, its beginning."""
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
 
@@ -89,27 +80,106 @@ def between(low: str, high: str) -> str:
     return f"{number if number and high.endswith(f' {unit}') else low} – {high}"
 
 
-# ── one case ─────────────────────────────────────────────────────────────────────────────────────
+# ── what cases are ───────────────────────────────────────────────────────────────────────────────
+@dataclass(frozen=True)
+class CasePart:
+    """One thing that a case is. name: the field of `Case`. words: its value, as people read it.
+
+    usual: it need not be said: an option at its default, as in all cases of the operation that are described.
+    """
+
+    name: str
+    words: str
+    usual: bool = False
+
+
+Parts = list[CasePart]
+
+
+def describe(cases: Sequence[Case]) -> tuple[Parts, list[Parts]]:
+    """What all cases are, and what each one is besides.
+
+    An option at its default is a part if it is one of ALWAYS, or if another case of the operation differs from it.
+    """
+    return divide(case_parts(cases))
+
+
+def case_parts(cases: Sequence[Case]) -> list[Parts]:
+    """All parts of each case."""
+    unusual: dict[str, set[str]] = {}
+    for case in cases:
+        names = (option.name for option in OPTIONS if getattr(case, option.name) != option.default)
+        unusual.setdefault(case.op, set()).update(names)
+    return [_parts(case, unusual[case.op]) for case in cases]
+
+
+def divide(described: Sequence[Parts]) -> tuple[Parts, list[Parts]]:
+    """The parts that all have in common, and the others of each.
+
+    A case without a dtype or one of ALWAYS does not keep the others from having it in common.
+    """
+    named: dict[str, Parts] = {}
+    for parts in described:
+        for part in parts:
+            named.setdefault(part.name, []).append(part)
+    common = [
+        min(parts, key=lambda part: part.usual)
+        for name, parts in named.items()
+        if len({part.words for part in parts}) == 1 and (len(parts) == len(described) or name in {"dtype", *ALWAYS})
+    ]
+    names = {part.name for part in common}
+    return common, [[part for part in parts if part.name not in names] for parts in described]
+
+
+def _parts(case: Case, unusual: Collection[str]) -> Parts:
+    """unusual: options that are not at their default in some case of the operation."""
+    operation, package = OPERATIONS[case.op], part_of(case)
+    words = {
+        "op": case.op,
+        "backend": case.backend,
+        "dtype": case.dtype if operation.typed else "",
+        "world_size": ranks_text(case.world_size) if case.world_size else "",
+        "size_bytes": format_bytes(case.size_bytes) if operation.sized and case.size_bytes else "",
+    }
+    for name in (name for name in NAMES if name in OPTION_NAMED):
+        option = OPTION_NAMED[name]
+        if getattr(case, name) == option.default:
+            has = operation.has(option) and (name != "placement" or len(operation.placements) > 1)
+            if not has or (name not in ALWAYS and (name not in unusual or not option.default)):
+                continue
+        own = (package.words.get(name) if package else None) or WORDS.get(name)
+        words[name] = own(case) if own else option.words.format(getattr(case, name))
+    names = dict.fromkeys(["op", *(package.first if package else ()), *words])
+    return [
+        CasePart(name, words[name], name in OPTION_NAMED and name not in unusual) for name in names if words.get(name)
+    ]
+
+
+def kind(case: Case) -> Case:
+    """The case of any size and any number of ranks."""
+    return replace(case, world_size=0, size_bytes=0)
+
+
 def label(case: Case) -> str:
     """Such as `all_reduce · gloo · float32 · 4 ranks · 1 MiB`; then the options that are not at their default."""
-    size = [size_text(case.size_bytes)] if OPERATIONS[case.op].sized else []
-    words = _unusual(case)
-    part = part_of(case)
-    first = [words.pop(name) for name in (part.first if part else ()) if name in words]
-    head = [case.op, *first, case.backend, *dtype_words(case), ranks_text(case.world_size)]
-    return SEPARATOR.join([*head, *size, *words.values()])
+    return SEPARATOR.join(part.words for part in describe([case])[0] if not part.usual)
 
 
 def title(case: Case) -> str:
     """Title of the case's table: `all_reduce on gloo (float32, sum, in place, isolated, rotate buffers)`."""
-    words = attributes(case)
-    op, backend = words.pop("op"), words.pop("backend")
-    return f"{op} on {backend} ({', '.join(words.values())})"
+    head, *words = in_words(describe([kind(case)])[0])
+    return f"{head} ({', '.join(words)})"
 
 
-def family(case: Case) -> str:
-    """Name of the case's series of sizes, without the world size: `all_reduce gloo float32` and the extras."""
-    return " ".join([case.op, case.backend, *dtype_words(case), *extras(case)])
+def without_usual(parts: Parts) -> Parts:
+    """The parts that must be said: those that differ within an operation or from its default, and the metric."""
+    return [part for part in parts if part.name == "metric" or not part.usual]
+
+
+def in_words(parts: Parts) -> list[str]:
+    """Such as `all_reduce on gloo`, `float32`."""
+    head = " on ".join(part.words for part in parts if part.name in {"op", "backend"})
+    return [*([head] if head else []), *(part.words for part in parts if part.name not in {"op", "backend"})]
 
 
 def metric_name(case: Case) -> str:
@@ -124,51 +194,6 @@ def dtype_words(case: Case) -> list[str]:
     return [case.dtype] if OPERATIONS[case.op].typed else []
 
 
-def extras(case: Case) -> list[str]:
-    """Words for the options of a case that differ from the defaults, such as `max` or `root 1`."""
-    return list(_unusual(case).values())
-
-
-def _unusual(case: Case) -> Words:
-    """The options that differ from the defaults."""
-    words = {option.name: _in_words(case, option) for option in OPTIONS if getattr(case, option.name) != option.default}
-    return {name: word for name, word in words.items() if word}
-
-
-def _in_words(case: Case, option: Option) -> str:
-    """The value of an option, as people read it."""
-    part = part_of(case)
-    own = (part.words.get(option.name) if part else None) or WORDS.get(option.name)
-    return own(case) if own else option.words.format(getattr(case, option.name))
-
-
-def _default_in_words(case: Case, name: str) -> str:
-    """The default of an option of the case's operation, as people read it; empty if it has no such option or value."""
-    option = OPTION_NAMED[name]
-    return _in_words(case, option) if option.default and OPERATIONS[case.op].has(option) else ""
-
-
-def attributes(case: Case) -> Words:
-    """All attributes but size and ranks, in words; tables differ in these. Those that do not apply are left out."""
-    operation, unusual = OPERATIONS[case.op], _unusual(case)
-    words = {"op": case.op, "backend": case.backend, "dtype": case.dtype if operation.typed else ""}
-    for name in ALWAYS:
-        applies = len(operation.placements) > 1 if name == "placement" else operation.has(OPTION_NAMED[name])
-        words[name] = _in_words(case, OPTION_NAMED[name]) if applies or name in unusual else ""
-    return {name: word for name, word in (words | unusual).items() if word}
-
-
-def with_defaults(cases: Sequence[Case]) -> list[Words]:
-    """The attributes of each case. Where one has an option that another has at its default, the default is named."""
-    every = [attributes(case) for case in cases]
-    names = dict.fromkeys(name for words in every for name in words)
-    return [
-        {name: word for name in names if (word := words.get(name) or _default_in_words(case, name))}
-        for case, words in zip(cases, every, strict=True)
-    ]
-
-
-# ── several cases ────────────────────────────────────────────────────────────────────────────────
 def common_parts(names: Sequence[str]) -> tuple[str, list[str]]:
     """The parts that all labels have in common, and each label without them. A label is never left empty.
 
@@ -184,92 +209,43 @@ def common_parts(names: Sequence[str]) -> tuple[str, list[str]]:
     return SEPARATOR.join(part for part, shared in zip(parts[0], same, strict=True) if shared), kept
 
 
-def common_words(several: Sequence[Words]) -> Words:
-    """Attributes with one value in all. A case that does not name an option of ALWAYS does not have it."""
-    values: dict[str, list[str]] = {}
-    for words in several:
-        for name, word in words.items():
-            values.setdefault(name, []).append(word)
-    partly = {name for name, named in values.items() if len(named) < len(several)} - {"dtype", *ALWAYS}
-    return {name: named[0] for name, named in values.items() if len(set(named)) == 1 and name not in partly}
-
-
-def in_words(words: Words) -> list[str]:
-    """Such as `all_reduce on gloo`, `float32`."""
-    rest = dict(words)
-    head = " on ".join(filter(None, [rest.pop("op", ""), rest.pop("backend", "")]))
-    return [*([head] if head else []), *rest.values()]
-
-
-def words_to_show(cases: Iterable[Case]) -> dict[str, set[str]]:
-    """Operation → the attributes in UNSAID that must be named: they differ among its cases or from the default."""
-    values: dict[str, dict[str, set[str]]] = {}
-    unusual: dict[str, set[str]] = {}
-    for case in cases:
-        unusual.setdefault(case.op, set()).update(extras(case))
-        for name, word in attributes(case).items():
-            values.setdefault(case.op, {}).setdefault(name, set()).add(word)
-    return {
-        op: {name for name in UNSAID if len(words.get(name, ())) > 1 or words.get(name, set()) & unusual[op]}
-        for op, words in values.items()
-    }
-
-
-def without_usual(words: Words, op: str, must: dict[str, set[str]]) -> Words:
-    """The words without those of UNSAID that need not be named. must: from `words_to_show`."""
-    return {name: word for name, word in words.items() if name not in UNSAID or name in must[op]}
-
-
-def span(cases: Iterable[Case]) -> str:
+def span(cases: Sequence[Case]) -> str:
     """Many cases in one line: every value that occurs in them, once; sizes as a range. For one case, its label."""
-    several = list(cases)
-    if len(several) == 1:
-        return label(several[0])
-    ranks = ", ".join(str(n) for n in sorted({case.world_size for case in several}))
-    sizes = sorted({case.size_bytes for case in several if case.size_bytes})
+    if len(cases) == 1:
+        return label(cases[0])
+    ranks = ", ".join(str(n) for n in sorted({case.world_size for case in cases}))
+    sizes = sorted({case.size_bytes for case in cases if case.size_bytes})
     ends = dict.fromkeys(size_text(size) for size in [*sizes[:1], *sizes[-1:]])
-    parts = [_listed(case.op for case in several), _listed(case.backend for case in several), *variety(several)]
-    return SEPARATOR.join([*parts, f"{ranks} rank{'' if ranks == '1' else 's'}", *([" – ".join(ends)] if ends else [])])
+    head = [_listed(case.op for case in cases), _listed(case.backend for case in cases)]
+    tail = [f"{ranks} rank{'' if ranks == '1' else 's'}", " – ".join(ends)]
+    return SEPARATOR.join(filter(None, [*head, *variety(cases), *tail]))
 
 
-def in_one_line(cases: Sequence[Case]) -> str:
-    """Many cases in one line, as their package writes them, or as `span` does."""
-    part = part_of(cases[0])
-    return part.span(cases) if part else span(cases)
-
-
-def variety(cases: Sequence[Case]) -> list[str]:
-    """The dtypes of the cases, and the values of each attribute that differs among them or from its default."""
-    several = [attributes(case) for case in cases]
-    both = list(zip(cases, several, strict=True))
-    unusual = {word for case in cases for word in extras(case)}
-    parts = [_listed(word for case in cases for word in dtype_words(case))]
-    must = set().union(*words_to_show(cases).values())
-    for name in dict.fromkeys(name for words in several for name in words if name not in {"op", "backend", "dtype"}):
-        if name in UNSAID and name not in must:
-            continue
-        values = dict.fromkeys(filter(None, (words.get(name, _default_in_words(case, name)) for case, words in both)))
-        if len(values) > 1 or unusual & set(values):
-            parts.append(_listed(values))
-    return [part for part in parts if part]
+def variety(cases: Iterable[Case]) -> list[str]:
+    """The dtypes of the cases, and the values of each option that differs among them or from its default."""
+    values: dict[str, Parts] = {name: [] for name in NAMES}
+    for parts in case_parts([kind(case) for case in cases]):
+        for part in parts:
+            values[part.name].append(part)
+    of_options = [parts for name, parts in values.items() if name not in {"op", "backend"}]
+    return [_listed(part.words for part in parts) for parts in of_options if not all(part.usual for part in parts)]
 
 
 def _listed(words: Iterable[str]) -> str:
-    """Each word once; if there are many, the first MOST_LISTED and the number of the others."""
-    distinct = list(dict.fromkeys(words))
-    return first_few(distinct, MOST_LISTED if len(distinct) > MOST_LISTED + 1 else len(distinct))
+    """Each word once."""
+    return first_few(list(dict.fromkeys(words)))
 
 
 # ── the groups, columns and rows of tables ───────────────────────────────────────────────────────
 def groups(summaries: Sequence[Summary]) -> list[tuple[str, list[Summary]]]:
     """(title, summaries) of each table. Summaries in a table differ in size, ranks and scheduling only."""
-    tables: dict[str, list[Summary]] = {}
+    tables: dict[Case, list[Summary]] = {}
     for summary in summaries:
-        tables.setdefault(title(replace(summary.case, scheduling="normal")), []).append(summary)
+        tables.setdefault(replace(kind(summary.case), scheduling="normal"), []).append(summary)
     schedulings = ({summary.case.scheduling for summary in members} for members in tables.values())
     return [
-        (name if len(several) > 1 else title(members[0].case), members)
-        for (name, members), several in zip(tables.items(), schedulings, strict=True)
+        (title(case if len(several) > 1 else members[0].case), members)
+        for (case, members), several in zip(tables.items(), schedulings, strict=True)
     ]
 
 
@@ -339,7 +315,7 @@ def rounding(cases: Sequence[Case]) -> list[str]:
     odd = sorted({(case.size_bytes, ranks_together(case)) for case in cases if case.asked_bytes >= SMALLEST_ROUND})
     if not odd:
         return []
-    named = first_few([f"{format_bytes(size)} for {n} ranks" for size, n in odd], MOST_NAMED)
+    named = first_few([f"{format_bytes(size)} for {n} ranks" for size, n in odd])
     return [f"sizes are rounded down to whole equal shares, as in nccl-tests: {named}"]
 
 
@@ -352,10 +328,10 @@ def _two_modes(members: Sequence[Summary]) -> list[str]:
     """A sentence on the cases of a table whose calls have two modes: the widest apart; empty if there is none."""
     modes = [(summary.case, summary.stall) for summary in members if summary.stall is not None]
     modes.sort(key=lambda mode: -mode[1].slow_s / mode[1].fast_s)
-    named = []
     headers = columns(summary.case for summary in members)
-    for case, stall in modes[:MOST_MODES]:
-        text = format_modes(stall.share, stall.fast_s, stall.slow_s)
-        named.append(f"{headers[column(case)]}, {size_text(case.size_bytes)}: {text}")
-    more = f"; and {len(modes) - MOST_MODES} more" if len(modes) > MOST_MODES else ""
-    return [f"two modes: {'; '.join(named)}{more}"] if modes else []
+    named = [
+        f"{headers[column(case)]}, {size_text(case.size_bytes)}: "
+        + format_modes(stall.share, stall.fast_s, stall.slow_s)
+        for case, stall in modes
+    ]
+    return [f"two modes: {first_few(named, separator='; ')}"] if modes else []

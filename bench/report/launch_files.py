@@ -111,7 +111,7 @@ def launch_file(launcher: LauncherName, job: JobSpec) -> str:
 _WORDS = {
     JobVerb.RUN: {
         "results": "results are in results/",
-        "end": "# The signal ends the run in order before its time is over; go on with: run --resume.",
+        "end": "# The signal ends the run in order before its time is over; go on with: collbench resume RUN.",
         "survive": "",
         "keep": "",
     },

@@ -1,29 +1,25 @@
-"""Write plans, recorded calls, and all that `list` lists, for a terminal.
+"""Write plans, and all that `list` lists, for a terminal.
 
 In: a `Plan`, a `CallList`, manifests, the tables of operations, backends and presets. Out: blocks. Loads no pandas, so
 that `plan` and `list` answer quickly.
 """
 
-import json
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from bench.catalog.backends import BACKENDS, Backend, unsupported_by_backend, unsupported_operation
-from bench.catalog.dtypes import DTYPES
 from bench.catalog.operation import Operation
 from bench.catalog.operations import OPERATIONS, PLACES
 from bench.catalog.variables import AT_START, NETWORKS, TUNING
-from bench.model.recorded_calls import CallList
 from bench.model.records import Case, Json, Machine, Plan
 from bench.model.units import format_bytes, format_rate, format_rounded_bytes, format_seconds, format_share
 from bench.planning.footprint import bounded, buffer_bytes
 from bench.planning.plan import estimate_s
 from bench.report import labels
 from bench.report.blocks import Blocks, Column, keyed, left, table
-from bench.report.labels import NOTHING, counted, dtype_words, extras, ranks_text, variety
+from bench.report.labels import NOTHING, counted, ranks_text, variety
 from bench.report.parts import parts
 
 # Bus factor at 4 ranks → its formula.
@@ -76,7 +72,7 @@ def _skipped(plan: Plan) -> Blocks:
     reasons = labels.by_reason(plan.skips)
     lines = [f"{counted(len(plan.skips), 'case')} skipped:"]
     for reason, cases in reasons[:MOST_REASONS]:
-        lines.append(f"  {reason}: {f'{len(cases)} × ' if len(cases) > 1 else ''}{labels.in_one_line(cases)}")
+        lines.append(f"  {reason}: {f'{len(cases)} × ' if len(cases) > 1 else ''}{labels.span(cases)}")
     if len(reasons) > MOST_REASONS:
         lines.append(f"  and for {len(reasons) - MOST_REASONS} further reasons, which the run's report lists")
     return ["\n".join(lines)]
@@ -105,15 +101,14 @@ PLANNED: list[Column[_PlanRow]] = [
 
 def _plan_table(plan: Plan, calls: Sequence[Case]) -> Blocks:
     """A row for each operation and backend; several if its variants differ in ranks or sizes."""
-    variants: dict[tuple[str, str], dict[str, list[Case]]] = {}
+    variants: dict[tuple[str, str], dict[Case, list[Case]]] = {}
     for case in calls:
-        words = " ".join([*dtype_words(case), *extras(case)])
-        variants.setdefault((case.op, case.backend), {}).setdefault(words, []).append(case)
+        variants.setdefault((case.op, case.backend), {}).setdefault(labels.kind(case), []).append(case)
     rows = []
-    for by_words in variants.values():
+    for by_kind in variants.values():
         # Variants with equal (world size, size asked for) share a row.
         alike: dict[frozenset[tuple[int, int]], list[list[Case]]] = {}
-        for cases in by_words.values():
+        for cases in by_kind.values():
             reach = frozenset((case.world_size, case.asked) for case in cases)
             alike.setdefault(reach, []).append(cases)
         for several in alike.values():
@@ -138,7 +133,7 @@ def smallest_change(changes: Sequence[float], cases: int) -> str:
     )
 
 
-# ── runs and recordings ──────────────────────────────────────────────────────────────────────────
+# ── runs ────────────────────────────────────────────────────────────────────────────────────────
 def runs(found: Iterable[tuple[str, Json, tuple[str, str]]]) -> Blocks:
     """One line per run. found: its name, its manifest, and (number of cases, best result) from its summary."""
     columns: list[Column[tuple[str, Json, tuple[str, str]]]] = [
@@ -165,29 +160,6 @@ def headline(rows: Sequence[Mapping[str, str]]) -> tuple[str, str]:
     return str(
         len(measured)
     ), f"{rate} GB/s: {best['op']}, {best['backend']}, {ranks_text(int(best['world_size']))}, {size}"
-
-
-def calls_config(recording: CallList, source: str) -> str:
-    """A sweep with the job's operations, dtypes and sizes. The job's own combinations are in its comments."""
-    kinds: Counter[tuple[str, str, int]] = Counter()
-    for call in recording.ranks[0].calls:
-        operation = OPERATIONS.get(call.operation)
-        if operation is None or not (operation.typed and operation.sized) or call.dtype is None:
-            continue
-        # `size` counts the larger side, which all shares are in.
-        size = max(call.elements_in or 0, call.elements_out or 0) * DTYPES[call.dtype].itemsize
-        if size:
-            kinds[call.operation, call.dtype, size] += 1
-    lines = [f"# The operations and sizes of {source}; the job's own combinations, with their number in the recording:"]
-    lines += [f"#   {count} × {op} {dtype} {format_bytes(size)}" for (op, dtype, size), count in kinds.items()]
-    lines += [
-        f"backends: [{recording.backend or 'gloo'}]",
-        f"world_sizes: [{recording.world_size or 2}]",
-        f"operations: {json.dumps(list(dict.fromkeys(op for op, _, _ in kinds)))}",
-        f"dtypes: {json.dumps(list(dict.fromkeys(dtype for _, dtype, _ in kinds)))}",
-        f"sizes: {json.dumps(sorted({size for _, _, size in kinds}))}",
-    ]
-    return "\n".join(lines)
 
 
 # ── the catalog ──────────────────────────────────────────────────────────────────────────────────

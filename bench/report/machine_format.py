@@ -1,19 +1,18 @@
 """Write runs and comparisons for programs: CSV, JSON and JUnit XML.
 
 In: a run and its analysis, a comparison of runs, trends, checks against a table. Out: text, and the JSON Schema of a
-run (docs/report-schema.json). Units stand in the names of JSON's fields. Computes nothing and reads nothing.
+run (docs/report-schema.json), whose fields are in `public`. Computes nothing and reads nothing.
 """
 
 import csv
 import io
 import json
-import math
 import xml.etree.ElementTree as ET
 from collections.abc import Collection, Sequence
-from dataclasses import asdict
-from typing import Any
+from typing import Any, Union, cast
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, create_model
+from pydantic.json_schema import GenerateJsonSchema
 
 from bench.catalog.operations import OPERATIONS
 from bench.model.comparisons import (
@@ -26,128 +25,102 @@ from bench.model.comparisons import (
     Judgement,
     Trend,
 )
-from bench.model.conclusions import Analysis, Diagnosis, Finding, Interval, Summary
+from bench.model.conclusions import Analysis, Diagnosis
 from bench.model.records import OPTIONS, Case, Json, Run
 from bench.model.units import format_rate, format_seconds
 from bench.model.visible import visible
 from bench.report.comparison import LISTS, direction, headline, judgement_text
 from bench.report.labels import interval_text
-from bench.report.parts import parts
+from bench.report.parts import package_columns
+from bench.report.public import (
+    JSON_ONLY,
+    PublicCase,
+    PublicDiagnosis,
+    PublicRun,
+    PublicSkip,
+    RunFacts,
+    case_values,
+    interval_columns,
+    public_finding,
+)
 
-# Increased when a field is renamed, removed or changes its meaning.
-SCHEMA = 4
-NUMBER, COUNT, TEXT, TEXTS, TRUTH = ["number", "null"], "integer", ["string", "null"], "array", "boolean"
-# Field of a case → its type in JSON, and what it is. Those of the case itself (operation, backend, …) come before.
-FIELDS: dict[str, tuple[Any, str]] = {
-    "key": ("string", "names the case; the same in every run that measures it"),
-    "time_s": (NUMBER, "of one call on the slowest rank: mean of the iterations, geometric mean over the launches"),
-    "time_low_s": (NUMBER, "lower end of its 95 % interval; null if none is known"),
-    "time_high_s": (NUMBER, "upper end"),
-    "interval": (TEXT, "what the interval was computed over"),
-    "algbw_bytes_per_s": (NUMBER, "algorithm bandwidth: size over time"),
-    "busbw_bytes_per_s": (NUMBER, "bus bandwidth: algorithm bandwidth times the factor of the operation"),
-    "p10_s": (NUMBER, "10 % of the iterations are faster; null if there are too few to say"),
-    "p50_s": (NUMBER, "50 %: the median"),
-    "p90_s": (NUMBER, "90 %"),
-    "p99_s": (NUMBER, "99 %"),
-    "host_time_s": (NUMBER, "GPUs: time by the host's clock, from an idle device to an idle device"),
-    "fastest_rank_s": (NUMBER, "as time_s, of the fastest rank"),
-    "skew_s": (NUMBER, "mean of last minus first arrival"),
-    "pure_s": (NUMBER, "mean of last end minus last arrival"),
-    "floor_s": (NUMBER, "time of the call in a group of one rank"),
-    "timer_s": (NUMBER, "cost of reading the clock"),
-    "scatter_log_sd": (NUMBER, "standard deviation of the logarithms of the launches' means"),
-    "precision_asked": (NUMBER, "relative half-width that the configuration asks for within a launch; null if none"),
-    "precision_reached": (NUMBER, "the mean of those that were reached within launches; null without enough blocks"),
-    "foreign_cpu_share": (NUMBER, "share of the busy CPU time that other processes used"),
-    "launches": (COUNT, "launches that gave a number"),
-    "iterations": (COUNT, "timed iterations of all launches"),
-    "outliers": (COUNT, "iterations more than 1.5 interquartile ranges above the upper quartile"),
-    "far_outliers": (COUNT, "more than 3"),
-    "steady": (TRUTH, "false if the times changed near an end of a launch"),
-    "stopped_by": (TEXT, "why the case ended"),
-    "slow_share": (NUMBER, "share of the iterations in a second, slower mode; 0 if there is none"),
-    "fast_mode_s": (NUMBER, "mean of the iterations that are not in it; null if there is none"),
-    "slow_mode_s": (NUMBER, "mean of those that are"),
-    "chosen": (TEXT, "what NCCL chose; empty if it was not asked"),
-    "imported": (TEXT, "how another tool computed the time; empty for our own"),
-    "failures": (TEXTS, "what failed, one sentence each"),
-    "warnings": (TEXTS, "what speaks against the numbers of this case"),
-}
 # First characters of a formula in spreadsheets.
 FORMULAS = ("=", "+", "-", "@")
-# Our names of a summary's fields, where FIELDS says the unit. summary.csv has our names.
-RENAMED = {
-    "algbw_bytes_per_s": "algbw",
-    "busbw_bytes_per_s": "busbw",
-    "scatter_log_sd": "scatter",
-    "precision_asked": "asked",
-    "precision_reached": "reached",
-    "foreign_cpu_share": "foreign_cpu",
-}
 # A ratio with its interval, and what that was computed over.
 RATIO = ("ratio", "ratio_low", "ratio_high", "interval")
-# Facts of the manifest that the JSON of a run repeats.
-RUN_FACTS = ("started", "finished", "status", "argv", "overrides", "collbench", "imported")
-
-
-class PublicFinding(BaseModel):
-    """A rank, node, link or size that stands out, with the evidence."""
-
-    kind: str = Field(description="late rank, late node, slow rank, slow node, slow link, or inconsistent")
-    subject: str = Field(description="who it is, such as rank 2, node h5 or link 0–3")
-    text: str = Field(description="the finding in a sentence")
-    cases: tuple[str, ...] = Field(description="keys of the cases that show it")
-    rank: int | None = Field(description="if the subject is one rank")
-    ranks: tuple[int, ...] = Field(description="all ranks that it is about")
-    link: tuple[int, int] | None = Field(description="both ends, if the subject is a link")
-    cost_s: float | None = Field(description="time that it adds to an operation")
-    share: float | None = Field(description="of iterations in which it came last; or by how much its time is longer")
-    p: float | None = Field(description="p-value after correction for several tests")
-
-
-def _finding(finding: Finding) -> Json:
-    values = {name: getattr(finding, name) for name in PublicFinding.model_fields if name != "cases"}
-    return PublicFinding(**values, cases=tuple(case.key for case in finding.cases)).model_dump()
-
-
-def diagnosis_json(diagnosis: Diagnosis) -> str:
-    """What was found, and why nothing was where nothing was."""
-    document = {"findings": [_finding(finding) for finding in diagnosis.findings], "silent": list(diagnosis.silent)}
-    return json.dumps(_finite(document), indent=1, ensure_ascii=False, allow_nan=False)
-
-
-def _fields(case: Case) -> Json:
-    return asdict(case) | {"asked_bytes": case.asked}
 
 
 # ── one run ──────────────────────────────────────────────────────────────────────────────────────
 def to_json(run: Run, analysis: Analysis) -> str:
     """The run with all its cases; null where there is no number."""
-    of_packages: dict[Case, Json] = {}
-    for part in (part.columns for part in parts()):
-        for case, values in part.columns(run, analysis).items():
-            of_packages[case] = {**values, **part.details(analysis)[case]}
-    cases = []
-    for summary in analysis.summaries:
-        measured = _columns(summary)
-        case_fields = _fields(summary.case)
-        named = {"key": measured.pop("key"), "operation": case_fields.pop("op")}
-        cases.append({**named, **case_fields, **measured, **of_packages.get(summary.case, {})})
+    entries: Json = {}
+    for columns in package_columns():
+        entries |= dict(columns.document(analysis))
     environment = [
         {name: value for name, value in session.items() if name != "launches"} for session in run.environment
     ]
-    document: Json = {
-        "schema": SCHEMA,
-        "run": {"name": run.name, **{name: value for name, value in run.manifest.items() if name in RUN_FACTS}},
-        "environment": environment,
-        "cases": cases,
-        **{name: value for part in parts() for name, value in part.columns.document(analysis).items()},
-        "skipped": [{"key": skip.case.key, "reason": skip.reason} for skip in run.plan.skips],
-        "findings": [_finding(finding) for finding in (*analysis.diagnosis.findings, *analysis.inconsistencies)],
-        "warnings": list(analysis.warnings),
+    facts: Json = {name: value for name, value in run.manifest.items() if name in RunFacts.model_fields}
+    return _json(
+        run_model()(
+            schema_number=4,
+            run=RunFacts(**facts | {"name": run.name}),
+            environment=environment,
+            cases=public_cases(run, analysis),
+            skipped=[PublicSkip(key=skip.case.key, reason=skip.reason) for skip in run.plan.skips],
+            findings=[*map(public_finding, (*analysis.diagnosis.findings, *analysis.inconsistencies))],
+            warnings=analysis.warnings,
+            **entries,
+        )
+    )
+
+
+def diagnosis_json(diagnosis: Diagnosis) -> str:
+    """What was found, and why nothing was where nothing was."""
+    findings = [*map(public_finding, diagnosis.findings)]
+    return _json(PublicDiagnosis(findings=findings, silent=diagnosis.silent))
+
+
+def _json(document: BaseModel) -> str:
+    data = document.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    return json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False)
+
+
+class _Untitled(GenerateJsonSchema):
+    """A schema without titles of fields, which would only repeat their names."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+
+def run_model() -> type[PublicRun]:
+    """The model of a run with what packages add."""
+    columns = package_columns()
+    models: Any = (*(column.case for column in columns), PublicCase)
+    bases: Any = (*(column.entries for column in columns), PublicRun)
+    model = create_model("PublicRun", __base__=bases, __doc__=PublicRun.__doc__, cases=(list[Union[models]], ...))  # noqa: UP007
+    return cast(type[PublicRun], model)
+
+
+def json_schema() -> Json:
+    """The JSON Schema of `to_json`."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **run_model().model_json_schema(mode="serialization", schema_generator=_Untitled),
     }
-    return json.dumps(_finite(document), indent=1, ensure_ascii=False, allow_nan=False)
+
+
+def public_cases(run: Run, analysis: Analysis) -> list[PublicCase]:
+    """The cases, with what their packages add."""
+    added = {
+        case: (columns.case, own)
+        for columns in package_columns()
+        for case, own in columns.values(run, analysis).items()
+    }
+    cases = []
+    for summary in analysis.summaries:
+        model, own = added.get(summary.case, (PublicCase, {}))
+        cases.append(model(**case_values(summary), **own))
+    return cases
 
 
 def to_csv(run: Run, analysis: Analysis) -> str:
@@ -159,76 +132,14 @@ def to_csv(run: Run, analysis: Analysis) -> str:
 
     operations = [OPERATIONS[name] for name in {summary.case.op for summary in analysis.summaries}]
     unused = {option.name for option in OPTIONS if not any(operation.has(option) for operation in operations)}
-    of_packages = {case: row for part in parts() for case, row in part.columns.columns(run, analysis).items()}
     rows = []
-    for summary in analysis.summaries:
-        measured = {RENAMED.get(name, name): value for name, value in _columns(summary).items()}
-        case = {name: value for name, value in _fields(summary.case).items() if name not in unused}
-        texts = {name: "; ".join(measured.pop(name)) for name in ("failures", "warnings")}
-        row = {"key": measured.pop("key"), **case, **measured, **of_packages.get(summary.case, {}), **texts}
-        rows.append({name: _in_csv(value) for name, value in row.items()})
+    for case in public_cases(run, analysis):
+        left_out = unused | {name for name, field in type(case).model_fields.items() if JSON_ONLY in field.metadata}
+        row = {name: value for name, value in case if name not in left_out}
+        texts = {name: "; ".join(row.pop(name)) for name in ("failures", "warnings")}
+        rows.append({name: _in_csv(value) for name, value in (row | texts).items()})
     table = pd.DataFrame(rows)
     return str((table.convert_dtypes() if rows else table).to_csv(index=False))
-
-
-def _finite(data: Any) -> Any:
-    """The same data with None for numbers that JSON cannot hold: NaN and infinities."""
-    if isinstance(data, dict):
-        return {key: _finite(value) for key, value in data.items()}
-    if isinstance(data, list | tuple):
-        return [_finite(value) for value in data]
-    return None if isinstance(data, float) and not math.isfinite(data) else data
-
-
-def _columns(summary: Summary) -> Json:
-    """FIELDS of a case."""
-    stall = summary.stall
-    columns = {
-        **interval_columns(summary.time_s, "time_s", "time_low_s", "time_high_s", "interval"),
-        "key": summary.case.key,
-        "slow_share": stall.share if stall else 0.0,
-        "fast_mode_s": stall.fast_s if stall else None,
-        "slow_mode_s": stall.slow_s if stall else None,
-        "failures": [failure.text for failure in summary.failures],
-        "warnings": list(summary.warnings),
-    }
-    return {name: columns[name] if name in columns else getattr(summary, RENAMED.get(name, name)) for name in FIELDS}
-
-
-def interval_columns(interval: Interval | None, *names: str) -> Json:
-    """A value and its interval under these names: value, lower and upper limit, kind; the kind may be left out.
-
-    All are None if there is no value, the limits if no interval is known.
-    """
-    if interval is None:
-        return dict.fromkeys(names)
-    low, high = (interval.low, interval.high) if interval.known else (None, None)
-    return dict(zip(names, (interval.value, low, high, interval.kind), strict=False))
-
-
-def json_schema() -> Json:
-    """The JSON Schema of `to_json`; fields of the case itself may be added without another number."""
-    columns = [part.columns for part in parts()]
-    fields = FIELDS | {name: field for part in columns for name, field in part.fields.items()}
-    case = {name: {"type": kind, "description": about} for name, (kind, about) in fields.items()}
-    case |= {name: field for part in columns for name, field in part.only_json.items()}
-    properties: Json = {
-        "schema": {"const": SCHEMA},
-        "run": {"type": "object", "required": ["name"], "description": "name, times (UTC), status, command line"},
-        "environment": {"type": "array", "description": "one entry a session: the machine before and after it"},
-        "cases": {"type": "array", "items": {"type": "object", "required": list(FIELDS), "properties": case}},
-        **{name: field for part in columns for name, field in part.top.items()},
-        "skipped": {"type": "array", "items": {"type": "object", "required": ["key", "reason"]}},
-        "findings": {"type": "array", "items": PublicFinding.model_json_schema()},
-        "warnings": {"type": "array", "items": {"type": "string"}, "description": "the gravest first"},
-    }
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "A run of CollBench (report --format json)",
-        "type": "object",
-        "required": list(properties),
-        "properties": properties,
-    }
 
 
 # ── comparisons ──────────────────────────────────────────────────────────────────────────────────

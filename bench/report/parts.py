@@ -1,13 +1,13 @@
 """What a package adds to reports, tables and lists."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 from bench.catalog.packages import PACKAGES
 from bench.model.conclusions import Analysis
 from bench.model.records import Case, Json, Machine, Plan, Run
 from bench.report.blocks import Block, Blocks
+from bench.report.public import PublicCase, PublicModel
 
 
 @dataclass(frozen=True)
@@ -21,51 +21,47 @@ class PlannedText:
 
 @dataclass(frozen=True)
 class CaseColumns:
-    """What a package adds to CSV and JSON. fields: name → its type in JSON, and what it is.
+    """What a package adds to CSV and JSON.
 
-    columns: of each of its cases, these fields. only_json: further fields of a case in JSON, as JSON Schema; details:
-    their values. top: further entries of the document, as JSON Schema; document: their values.
+    case: the model of its cases; values: of each of them, the fields that this has besides those of `PublicCase`.
+    entries: the model of further entries of a run's JSON; document: their values.
     """
 
-    fields: Mapping[str, tuple[Any, str]]
-    columns: Callable[[Run, Analysis], dict[Case, Json]]
-    only_json: Json
-    details: Callable[[Analysis], dict[Case, Json]]
-    top: Json
-    document: Callable[[Analysis], Json]
+    case: type[PublicCase]
+    values: Callable[[Run, Analysis], dict[Case, Json]]
+    entries: type[PublicModel]
+    document: Callable[[Analysis], PublicModel]
 
 
 @dataclass(frozen=True)
 class ReportPart:
     """A package's part of reports.
 
-    operations: its own. answers: sentences that answer. sections: of the document; failed: cases whose failures stand
-    elsewhere. brief: sections for a terminal. folded: (summary, blocks). precision: of the sentence on trust. caveats:
-    what speaks against its numbers. circumstances: what was measured. method: how; empty if nothing was. files: what is
-    written beside the document. page: which page explains it. span: several cases in one line. words: option → its
-    value in words. first: options that a label names right behind the operation. metric: name of a metric.
-    planned: what `plan` says. verified: what was checked, in words. best: of rows of a summary, the best result.
+    answers: sentences that answer. sections: of the document; failed: cases whose failures stand elsewhere. brief:
+    sections for a terminal. page: which page explains it. operations: those that it describes in its own way, by what
+    follows. folded: (summary, blocks). precision: of the sentence on trust. caveats: what speaks against its numbers.
+    circumstances: what was measured. method: how; empty if nothing was. words: option → its value in words. first:
+    options that a label names right behind the operation. metric: name of a metric. planned: what `plan` says.
+    verified: what was checked, in words. best: of rows of a summary, the best result.
     """
 
-    operations: tuple[str, ...]
     answers: Callable[[Analysis], list[str]]
     sections: Callable[[Analysis, Collection[Case]], Blocks]
     brief: Callable[[Analysis], Blocks]
-    folded: Callable[[Analysis], list[tuple[str, Blocks]]]
-    precision: Callable[[Analysis], list[str]]
-    caveats: Callable[[Analysis], list[str]]
-    circumstances: Callable[[Analysis], list[str]]
-    method: Callable[[Run], str]
-    files: Callable[[Analysis], dict[str, str]]
     page: str
-    span: Callable[[Sequence[Case]], str]
-    words: Mapping[str, Callable[[Case], str]]
-    first: tuple[str, ...]
-    metric: Callable[[Case], str]
-    planned: Callable[[Plan, Machine], PlannedText]
-    verified: str
-    best: Callable[[Sequence[Mapping[str, str]]], str | None]
-    columns: CaseColumns
+    operations: tuple[str, ...] = ()
+    folded: Callable[[Analysis], list[tuple[str, Blocks]]] = lambda analysis: []
+    precision: Callable[[Analysis], list[str]] = lambda analysis: []
+    caveats: Callable[[Analysis], list[str]] = lambda analysis: []
+    circumstances: Callable[[Analysis], list[str]] = lambda analysis: []
+    method: Callable[[Run], str] = lambda run: ""
+    words: Mapping[str, Callable[[Case], str]] = field(default_factory=dict)
+    first: tuple[str, ...] = ()
+    metric: Callable[[Case], str] = lambda case: ""
+    planned: Callable[[Plan, Machine], PlannedText] = lambda plan, machine: PlannedText()
+    verified: str = ""
+    best: Callable[[Sequence[Mapping[str, str]]], str | None] = lambda rows: None
+    columns: CaseColumns | None = None
 
 
 def parts() -> list[ReportPart]:
@@ -76,6 +72,11 @@ def parts() -> list[ReportPart]:
 def part_of(case: Case) -> ReportPart | None:
     """That of the package which has the case's operation; None if the core has it."""
     return next((part for part in parts() if case.op in part.operations), None)
+
+
+def package_columns() -> list[CaseColumns]:
+    """What packages add to CSV and JSON."""
+    return [part.columns for part in parts() if part.columns is not None]
 
 
 def calls_only(run: Run, analysis: Analysis) -> tuple[Run, Analysis]:

@@ -89,7 +89,7 @@ class CaseProgress(ProgressBar):
             self.print_failure(f"failed: {label(case)}: {failure}")
 
     def extended(self, further: int) -> None:
-        """Add so many measurements to the total; subtract them if negative."""
+        """Add this many measurements to the total; subtract them if negative."""
         self._total += further
         self._progress.update(self._task, total=self._total)
 
@@ -109,7 +109,7 @@ class PairProgress(ProgressBar):
         self._judged = "no verdict yet"
 
     def show_pairs(self, pairs: int, spent_s: float) -> None:
-        """So many pairs are measured."""
+        """Show that this many pairs are measured."""
         self._describe(f"pair {pairs}: {self._judged}", completed=spent_s)
 
     def show_look(self, whole: Judgement | None, verdicts: Sequence[str], pairs: int) -> None:

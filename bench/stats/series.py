@@ -17,7 +17,7 @@ from bench.model.conclusions import Stall
 from bench.stats import intervals
 from bench.stats.intervals import Floats, average_ranks
 
-# A launch is looked at in so many parts at most, of so many times at least.
+# A launch is looked at in at most MOST_PARTS parts of at least SHORTEST_PART times each.
 MOST_PARTS, SHORTEST_PART = 40, 5
 # What a change must save, in units of the variance, for each unit of the logarithm of the number of times.
 PENALTY = 3.0

@@ -14,7 +14,7 @@ from scipy.special import ndtr
 
 # Points of the grid on which densities are integrated. With these, levels agree with published ones to 4 digits.
 GRID = 601
-# Density beyond so many standard deviations is left out.
+# Density beyond this many standard deviations is left out.
 WIDEST = 8.0
 # Halvings of the interval in which a boundary lies.
 HALVINGS = 40

@@ -1,7 +1,7 @@
-"""Convert records to JSON and back: plan.json, lines of samples.jsonl, jobs, and the values that ranks gather.
+"""Convert records to JSON and back: plan.json, lines of samples.jsonl, and what processes send each other.
 
-In: a Plan, a Job, Samples or a gathered value. Out: JSON or bytes; and the other way round. Touches no file: `store`
-does. The format is described in docs/develop/results-format.md.
+In: a Plan, Samples, or a value for another process. Out: JSON or bytes; and the other way round. Touches no file:
+`folders` does. The format is described in docs/develop/results-format.md.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from bench.catalog.backends import BACKENDS
 from bench.catalog.dtypes import BYTES, DTYPES, REDUCE_OPS
 from bench.catalog.metrics import METRICS
 from bench.catalog.operations import OPERATIONS
-from bench.model.recorded_calls import MOST_ELEMENTS, MOST_RANKS
 from bench.model.records import (
     OPTIONS,
     AbState,
@@ -36,6 +35,7 @@ from bench.model.records import (
     settings_of,
 )
 from bench.model.steps import InvariantCheck, StepDetail
+from bench.model.units import MOST_ELEMENTS, MOST_RANKS
 from bench.planning.parts import part_of, parts
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ OTHER_ARRAYS = ("host_ns", "wait_ns", "inner_start_ns", "inner_duration_ns")
 
 @functools.cache
 def _adapter(kind: Any) -> TypeAdapter[Any]:
-    """Made on first use: a rank needs those of the values that it gathers (`prepare_to_gather`), and no other."""
+    """Made on first use: a rank needs those of the values that it gathers (`prepare_to_decode`), and no other."""
     return TypeAdapter(kind)
 
 
@@ -122,12 +122,6 @@ def _case_from_json(data: Json) -> Case:
     return case
 
 
-def job_from_json(data: Json) -> Job:
-    """The job that a message carries, as `dataclasses.asdict` wrote it; raises ValueError on anything else."""
-    job: Job = _adapter(Job).validate_python(data)
-    return job
-
-
 def side_from_json(data: Json) -> Side:
     """What a manifest says of a side, as `dataclasses.asdict` wrote it; raises ValueError on anything else."""
     side: Side = _adapter(Side).validate_python(data)
@@ -142,21 +136,21 @@ def ab_from_json(data: Json) -> AbState:
     return state
 
 
-def prepare_to_gather(*kinds: Any) -> None:
+def prepare_to_decode(*kinds: Any) -> None:
     """Make what reads values of these types: 20 ms for a large one, which a forked rank then saves."""
     for kind in kinds:
         _adapter(kind)
 
 
-def gathered_to_text(value: Any) -> str:
-    """A value that a rank sends to the others, as JSON; NaN and infinity are kept."""
-    return to_json(value, inf_nan_mode="constants").decode()
+def encoded(value: Any) -> bytes:
+    """A value for another process, such as the job of a rank, as JSON; NaN and infinity are kept."""
+    return to_json(value, inf_nan_mode="constants")
 
 
-def gathered_from_text(text: str, kind: Any) -> Any:
-    """The inverse of `gathered_to_text`; raises ValueError, in one line, if it is not of this type."""
+def decoded(data: bytes | str, kind: Any) -> Any:
+    """The inverse of `encoded`; raises ValueError, in one line, if it is not of this type."""
     try:
-        return _adapter(kind).validate_json(text, strict=True)
+        return _adapter(kind).validate_json(data, strict=True)
     except ValidationError as error:
         problem = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, problem["loc"]))

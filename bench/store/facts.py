@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from bench.model.facts import HostFacts, LaunchFacts, Manifest, Session
+from bench.model.facts import LaunchFacts, Manifest, Session
 from bench.model.records import Json
 
 # Of a rank, such as `cuda:3` or `cpu`.
@@ -34,15 +34,11 @@ def environment_of(data: list[Any]) -> list[Session]:
         if "job" in session and "hosts" not in session:
             raise ValueError(f"{number}.hosts: a job has hosts")
         for host in [*([session["host"]] if "host" in session else []), *session.get("hosts", [])]:
-            _check_host(host, number)
+            if not host.get("cgroup_cpu_max", "max").strip():
+                raise ValueError(f"{number}.host.cgroup_cpu_max: it is empty")
         for launch in session.get("launches", []):
             _check_launch(launch, number)
     return sessions
-
-
-def _check_host(host: HostFacts, number: int) -> None:
-    if not host.get("cgroup_cpu_max", "max").strip():
-        raise ValueError(f"{number}.host.cgroup_cpu_max: it is empty")
 
 
 def _check_launch(launch: LaunchFacts, number: int) -> None:

@@ -24,11 +24,11 @@ import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, BinaryIO, TypeVar
 
+from bench.catalog.packages import PACKAGES
 from bench.model.errors import ForeignError, StoreError, damaged_json
-from bench.model.recorded_calls import CallList
 from bench.model.records import AbState, Json, Plan, Run, Samples, Side
 from bench.model.units import format_bytes
 from bench.store import locks
@@ -41,8 +41,6 @@ MANIFEST, CONFIG, PLAN, ENVIRONMENT = "manifest.json", "config.yaml", "plan.json
 SAMPLES, LOG, SUMMARY, REPORT = "samples.jsonl", "log.txt", "summary.csv", "report.md"
 # Who measures into the run: there for as long as it does, or until the next one does.
 OWNER = "owner.json"
-# The recorded job, of a run that makes its calls again.
-RECORDING = "recording.calls.jsonl"
 # A run of two sides (verb `ab`) has these besides, and lines of samples.jsonl begin with their side. RUN:a and RUN:b
 # name the sides; their documents are in folders of that name.
 SIDES = ("a", "b")
@@ -58,15 +56,20 @@ T = TypeVar("T")
 
 # ── writing ──────────────────────────────────────────────────────────────────────────────────────
 def create(
-    root: Path, plan: Plan, config: bytes, facts: Json, recording: CallList | None = None, output: Path | None = None
+    root: Path,
+    plan: Plan,
+    config: bytes,
+    facts: Json,
+    kept: Mapping[str, object] = MappingProxyType({}),
+    output: Path | None = None,
 ) -> Path:
     """Make `root/<utc>-<name>/`, or `output`, with all files of a run and no samples. Never touches an existing run.
 
     output: must not exist, or be an empty folder; the manifest then names it, too. facts: what the manifest holds
-    besides schema, name, times and status (command line, version, commit). recording: the job whose calls the plan
-    makes again.
+    besides schema, name, times and status (command line, version, commit). kept: name of a package → what it keeps in
+    the folder.
     """
-    from bench.store import call_file, encoding  # here: they load pydantic, which `list` does not need
+    from bench.store import encoding  # here: it loads pydantic, which `list` does not need
 
     now = datetime.now(UTC)
     if output is None:
@@ -79,8 +82,9 @@ def create(
     (path / LOG).touch()
     write(path / CONFIG, config)
     write(path / PLAN, _json_text(encoding.plan_to_json(plan)))
-    if recording is not None:
-        write(path / RECORDING, call_file.to_text(recording))
+    for package in PACKAGES:
+        if package.kept is not None and package.name in kept:
+            write(path / package.kept.name, package.kept.to_text(kept[package.name]))
     write(path / ENVIRONMENT, _json_text([]))
     write(path / SAMPLES, b"")
     manifest = {"schema": SCHEMA, "name": plan.name, **facts}
@@ -267,7 +271,7 @@ class Journal:
             os.ftruncate(self._fd, end)
             why, run = reason_of(error), self._path.parent
             raise StoreError(
-                f"{self._path}: {why}; what was measured is kept; go on with: collbench run --resume {run}"
+                f"{self._path}: {why}; what was measured is kept; go on with: collbench resume {run}"
             ) from None
 
 
@@ -277,7 +281,7 @@ def read(path: Path) -> Run:
 
     Raises StoreError with one line that says what is wrong.
     """
-    from bench.store import call_file, encoding, facts  # as above
+    from bench.store import encoding, facts  # as above
 
     stored = read_manifest(path)
     folder, side = _side_of(path)
@@ -291,7 +295,7 @@ def read(path: Path) -> Run:
         environment = facts.environment_of(sessions)
     if not (folder / SAMPLES).exists():
         raise StoreError(
-            f"{folder}: it has no {SAMPLES}, so nothing that was measured: collbench run --resume {folder} measures it"
+            f"{folder}: it has no {SAMPLES}, so nothing that was measured: collbench resume {folder} measures it"
         )
     lines, warnings = _read_lines(folder / SAMPLES, encoding.samples_from_line, _start_of(side) if side else None)
     # A launch of cases that are compared round by round has been measured again if it was interrupted while its lines
@@ -299,19 +303,20 @@ def read(path: Path) -> Run:
     samples = list({(entry.case, entry.launch): entry for entry in lines}.values())
     with _naming_damage(f"{plan_file}:"):
         plan = encoding.plan_from_json(plan_json)
-    recording = None
-    if (folder / RECORDING).is_file() and not side:
-        try:
-            recording = call_file.read(folder / RECORDING)
-        except ForeignError as error:
-            raise StoreError(str(error)) from None
+    kept = {}
+    for package in PACKAGES:
+        if package.kept is not None and not side and (folder / package.kept.name).is_file():
+            try:
+                kept[package.name] = package.kept.load(folder / package.kept.name)
+            except ForeignError as error:
+                raise StoreError(str(error)) from None
     if side:
         environment = [session for session in environment if session.get("side") == side]
         # The launches that were made: `ab` plans more than it needs.
         launches = max((entry.launch for entry in samples), default=0)
         order = tuple(launch for launch in plan.order if launch.number <= launches)
         plan = dataclasses.replace(plan, order=order, launches=launches)
-    return Run(path, manifest, plan, environment, samples, warnings, recording)
+    return Run(path, manifest, plan, environment, samples, warnings, kept)
 
 
 def _side_of(path: Path) -> tuple[Path, str]:
@@ -472,7 +477,7 @@ def _read_lines(
                     with _naming_damage(f"{path}: line {number}:"):
                         samples.append(samples_from_line(line))
                 except StoreError as error:
-                    damaged.append(f"{error}; that case counts as not measured: run --resume measures it again")
+                    damaged.append(f"{error}; that case counts as not measured: collbench resume measures it again")
     except OSError as error:
         raise StoreError(f"{path}: {reason_of(error)}") from None
     finally:

@@ -15,6 +15,8 @@ from bench.training.model import Scenario, Strategy
 # A setting is worth typing if it saves this share of a step. Steps of one job repeat to about 1 %, so that less could
 # not be seen.
 WORTH = 0.01
+# Batches a step with no_sync.
+BATCHES = 4
 # A prediction holds if it is wrong by at most this many seconds, or by at most this share of itself.
 OFF_S, OFF_SHARE = 1e-3, 0.1
 
@@ -108,7 +110,7 @@ class ScenarioAnalysis:
 
 @dataclass(frozen=True, slots=True)
 class ScalingPoint:
-    """How fast a strategy trains on so many ranks, each with the same batch.
+    """How fast a strategy trains on a number of ranks, each with the same batch.
 
     examples_per_s: of all ranks together. efficiency: the step without synchronisation on `base_ranks`, the fewest that
     were measured, divided by this step; None of that step itself. speed_up: of the examples a second, likewise.
@@ -121,21 +123,6 @@ class ScalingPoint:
     base_ranks: int
     efficiency: Interval | None
     speed_up: float
-
-
-@dataclass(frozen=True, slots=True)
-class CallSize:
-    """The same bytes all-reduced in so many calls back to back (Li et al., VLDB 2020, figure 2).
-
-    time: of all calls together. options: those that are not at their defaults, such as `scheduling=batch`.
-    """
-
-    backend: str
-    world_size: int
-    total_bytes: int
-    calls: int
-    time: Interval
-    options: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,89 +147,76 @@ class Verified:
         return abs(self.tail_s - self.predicted_s) <= max(OFF_S, OFF_SHARE * self.predicted_s)
 
 
-# ── advice on buckets, made by `advise`; times are predictions, seconds a step ───────────────────
+# ── advice on buckets; times are predictions, seconds a step ─────────────────────────────────────
 @dataclass(frozen=True, slots=True)
-class Advice:
-    """The bucket plan to use on a link that is known roughly, by `advise.advisor`; times are predictions.
+class PlanPrediction:
+    """What a bucket plan is predicted to leave after backward: its tail, in seconds a step.
 
-    A regret is how much more than the best plan there a plan leaves exposed, where link and backward are off by at most
-    `box`. advised: "default", "cap" or "plan", each only if it saves WORTH of a step where all is as assumed against
-    the one before it, and takes longer nowhere in the box. plan: with the least worst regret. cap: the uniform cap with
-    the least worst regret. least_s: what the best plan leaves if all is as assumed. bound_s: no plan, in whatever
-    order, leaves less. caps: (cap in bytes, predicted exposed seconds) of uniform caps, for the picture. box: shares by
-    which latency, rate and backward may be off.
+    buckets: bytes of each, in the order in which they are sent. tail_s: on the link as assumed. slower_s, faster_s: on
+    links whose latency and rate are worse, or better, by `Advice.off`.
     """
 
-    advised: str
-    plan: PlanPrediction
+    buckets: tuple[int, ...]
+    tail_s: float
+    slower_s: float
+    faster_s: float
+
+    @property
+    def tails_s(self) -> tuple[float, float, float]:
+        """On all three links."""
+        return self.tail_s, self.slower_s, self.faster_s
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """The best cap of buckets, of one size for all, on a link that is known roughly; and torch's default.
+
+    advised: whether the cap is worth typing in place of the default. cap_bytes: that cap; cap: what it leaves.
+    bound_s: no plan, in whatever order, leaves less. off: share by which latency and rate may be off. caps: (cap in
+    bytes, predicted tail) of uniform caps, for the picture.
+    """
+
+    advised: bool
+    cap_bytes: int
     cap: PlanPrediction
     default: PlanPrediction
-    least_s: float
     bound_s: float
-    box: tuple[float, float, float]
+    off: float
     caps: tuple[tuple[int, float], ...] = ()
 
     @property
     def chosen(self) -> PlanPrediction:
         """The prediction of what is advised."""
-        return {"default": self.default, "cap": self.cap, "plan": self.plan}[self.advised]
-
-
-@dataclass(frozen=True, slots=True)
-class PlanPrediction:
-    """The prediction for a bucket plan. buckets: bytes of each, in the order in which they are sent.
-
-    exposed_s: if all is as assumed. worst_regret_s: the largest regret, and worst_at the factors of latency, rate and
-    backward there. cap: in bytes, of a uniform cap.
-    """
-
-    buckets: tuple[int, ...]
-    exposed_s: float
-    worst_regret_s: float
-    worst_at: tuple[float, float, float]
-    cap: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedBucket:
-    """One bucket of a plan. members: registration numbers of its gradients, in the order they become ready.
-
-    ready_s: when the last of them is ready. start_s, done_s: when its all-reduce starts and ends.
-    """
-
-    nbytes: int
-    members: tuple[int, ...]
-    ready_s: float
-    start_s: float
-    done_s: float
+        return self.cap if self.advised else self.default
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """The prediction for code that makes gradients synchronise in another way, if all is as assumed; seconds a step.
+    """The prediction for code that makes gradients synchronise in another way; seconds a step.
 
-    name: which code, as in `training.report.advice`; number: what is typed in it, 0 if nothing is. tail_s:
-    communication that remains after backward. saved: share of a step with the advised buckets. worth: whether it saves
-    WORTH of that step, and takes longer nowhere in the box.
+    name: which code, as in `training.report.advice`. tail_s: communication that remains after backward. saved: share of
+    a step with the advised buckets.
     """
 
     name: str
-    number: int
     tail_s: float
     saved: float
-    worth: bool
+
+    @property
+    def worth(self) -> bool:
+        """Whether it saves enough to be typed."""
+        return self.saved >= WORTH
 
 
 @dataclass(frozen=True, slots=True)
 class ExplainedAdvice:
-    """An advice with all that explains it.
+    """An advice with what explains it.
 
-    model: whose gradients. link: in words; cpu: whether communicating on it takes CPU time; None if unknown. notes:
-    what else limits the predictions.
-    total: bytes of all gradients; itemsize: of one element. backward_s: when the last one is ready. bytes_s: all
-    gradients at the rate of the link; step_s: a step with torch's defaults. predictions: of the advised plan and of
-    plans in common use, by name. ways: what there is code for besides. caps_mib, cap_mib: `bucket_cap_mb_list` of
-    DistributedDataParallel for the plan, and `bucket_cap_mb` for the cap. ranks: for which all this holds, if known.
+    model: whose gradients, with their number and `total` bytes. link: in words; cpu: whether communicating on it takes
+    CPU time; None if unknown. notes: what else limits the predictions.
+    backward_s: when the last gradient is ready. bytes_s: all of them at the rate of the link. step_s: a step with
+    torch's defaults. ways: what there is code for besides. cap_mib: `bucket_cap_mb` of DistributedDataParallel for the
+    cap. ranks: for which all this holds, if known.
     """
 
     advice: Advice
@@ -250,15 +224,12 @@ class ExplainedAdvice:
     link: str
     cpu: bool | None
     notes: tuple[str, ...]
+    gradients: int
     total: int
-    itemsize: int
     backward_s: float
     bytes_s: float
     step_s: float
-    predictions: tuple[tuple[str, PlanPrediction], ...]
-    buckets: tuple[PlannedBucket, ...]
     ways: tuple[Way, ...]
-    caps_mib: tuple[float, ...]
     cap_mib: float
     ranks: int | None = None
 
@@ -270,7 +241,6 @@ class TrainingAnalysis:
 
     scenarios: tuple[ScenarioAnalysis, ...] = ()
     scaling: tuple[ScalingPoint, ...] = ()
-    call_sizes: tuple[CallSize, ...] = ()
 
 
 PACKAGE = "training"

@@ -25,7 +25,7 @@ from bench.config.names import allowed
 from bench.config.section import PackageSection
 from bench.model.units import parse_link
 from bench.training.catalog.presets import EXAMPLE as SIZES
-from bench.training.catalog.presets import PRESETS, VOCABULARY, Preset, find, name_of
+from bench.training.catalog.presets import PRESETS, find
 from bench.training.catalog.strategies import CALLED, DDP_HOOKS, STRATEGIES, USER_STRATEGY
 from bench.training.model import TRAINING_STEP, Strategy
 
@@ -44,7 +44,8 @@ def _importable(value: str) -> str:
     return value
 
 
-def _preset(value: str, others: str = "") -> str:
+def known_model(value: str, others: str = "") -> str:
+    """The name of a preset, or of sizes. Raises ValueError on another, with what was probably meant."""
     if find(value) is None:
         raise ValueError(f"{value} is no model{allowed(value, tuple(PRESETS), f'sizes such as {SIZES}{others}')}")
     return value
@@ -53,30 +54,16 @@ def _preset(value: str, others: str = "") -> str:
 def _model(value: str) -> str:
     if ":" in value:
         return _importable(value)
-    return _preset(value, ", {import: package.module:function}, {shape: xl-2026, backward: 1.2s}")
+    return known_model(value, ", {import: package.module:function}, {shape: xl-2026, backward: 1.2s}")
 
 
 class ShapeSection(Strict):
     """A preset without its weights: backward waits until each gradient's ready time, and nothing is computed."""
 
-    shape: Annotated[str, AfterValidator(_preset)] = key(
+    shape: Annotated[str, AfterValidator(known_model)] = key(
         "The model whose gradients are synchronised; `list models` shows the names.", "xl-2026"
     )
     backward: Seconds = key("Time that a backward pass takes.", "1.2s", default=0.06)
-
-
-class SizesSection(Strict):
-    """A transformer given by its sizes."""
-
-    d_model: Annotated[int, Field(ge=2)] = key("Width of the model.", 512)
-    d_ff: Annotated[int, Field(ge=1)] = key("Width of the feed-forward layers.", 1376)
-    layers: Annotated[int, Field(ge=1)] = key("Number of layers.", 6)
-    heads: Annotated[int, Field(ge=1)] = key("Number of attention heads.", 8)
-    vocabulary: Annotated[int, Field(ge=2)] = key("Number of tokens in the vocabulary.", 50_000, default=VOCABULARY)
-    kv_heads: Annotated[int, Field(ge=0)] = key(
-        "Number of heads of keys and values. With 0, as many as `heads`.", 2, default=0
-    )
-    tied: bool = key("Whether the head has the weights of the embedding.", True, default=False)
 
 
 class ImportedModel(Strict):
@@ -90,12 +77,8 @@ class ImportedModel(Strict):
 def _kind_of_model(value: Any) -> str:
     """The tag of a branch of `ModelName`: none is a key, because both stand in the paths of problems."""
     if isinstance(value, dict):
-        return "own" if "import" in value else "by shape" if {"shape", "backward"} & set(value) else "by sizes"
+        return "own" if "import" in value else "by shape"
     return "by shape" if isinstance(value, ShapeSection) else "by name"
-
-
-def _name_of_sizes(sizes: SizesSection) -> str:
-    return _preset(name_of(Preset(**sizes.model_dump())))
 
 
 def _strategy(value: Any) -> Any:
@@ -117,15 +100,6 @@ def _strategy(value: Any) -> Any:
     raise ValueError("write a name such as flat, or {ddp: {cap: 1MiB}}")
 
 
-def _autocast(value: Any) -> Any:
-    if value == "float16":
-        raise ValueError(
-            "autocast to float16 needs a gradient scaler, which leaves out steps whose gradients overflow, so that "
-            f"steps would not be alike; write {AUTOCAST}"
-        )
-    return value
-
-
 def _link(value: str) -> str:
     if value != REAL_LINK:
         parse_link(value)
@@ -138,7 +112,6 @@ Caps = Annotated[
 ModelName = Annotated[
     Annotated[Annotated[str, AfterValidator(_model)], Tag("by name")]
     | Annotated[ShapeSection, Tag("by shape")]
-    | Annotated[Annotated[SizesSection, AfterValidator(_name_of_sizes)], Tag("by sizes")]
     | Annotated[Annotated[ImportedModel, AfterValidator(lambda model: model.import_)], Tag("own")],
     Discriminator(_kind_of_model),
 ]
@@ -156,11 +129,6 @@ class StrategySection(Strict):
         ["1MiB", "4MiB"],
         default=None,
     )
-    bucket_boundary: Annotated[str, OneOf(("after", "before"), "way to close a bucket")] = key(
-        "Whether a bucket ends after the gradient that reaches the cap, as torch's do, or before it.",
-        "before",
-        default="after",
-    )
     buckets: (
         Annotated[
             Annotated[list[Bytes], Tag("sizes")]
@@ -169,7 +137,7 @@ class StrategySection(Strict):
         ]
         | None
     ) = key(
-        "Sizes of the buckets. A plan of a shape also takes advised, for the advisor's, and torch, for "
+        "Sizes of the buckets. A plan of a shape also takes advised, for those of the best cap, and torch, for "
         "torch's default.",
         ["1MiB", "4MiB"],
         "advised",
@@ -197,10 +165,6 @@ class StrategySection(Strict):
             raise problem_at((unused[0],), text)
         if entry.needs and not getattr(self, entry.needs[0]):
             raise ValueError(f"{self.name} needs {entry.needs[0]}, such as {entry.needs[1]}")
-        if unknown := [option for option in self.options if option not in entry.options]:
-            number = self.options.index(unknown[0])
-            text = f"{self.name} has no option {unknown[0]}; it has {', '.join(entry.options)}"
-            raise problem_at(("options", number), text)
         if isinstance(self.buckets, str) and self.name != "plan":
             raise ValueError(
                 f"buckets: {self.buckets} is for plan; {self.name} has torch's own without this key, and "
@@ -217,7 +181,6 @@ class StrategySection(Strict):
         """The strategy that is asked for, or one for each of its caps."""
         base = Strategy(
             self.name,
-            bucket_boundary=self.bucket_boundary,
             buckets=tuple(self.buckets) if isinstance(self.buckets, list) else (),
             options=tuple(self.options),
             accumulate=self.accumulate,
@@ -227,22 +190,11 @@ class StrategySection(Strict):
         return [base] if self.cap is None else [replace(base, cap_bytes=cap) for cap in self.cap]
 
 
-class CallSizesSection(Strict):
-    """So many parameters, all-reduced in so many calls."""
-
-    parameters: Annotated[int, Field(ge=1)] = key(
-        "Number of float32 values that are all-reduced altogether.", 1_000_000, default=6_000_000
-    )
-    calls: Several[Annotated[int, Field(ge=1)]] = key(
-        "Numbers of calls that the values are divided into.", [1, 10], default=[1, 6, 60, 600]
-    )
-
-
 class TrainingSection(Strict):
     """Steps of training: every strategy in every scenario."""
 
     models: Several[ModelName] = key(
-        "Models: names (`list models`), {d_model: …} for sizes, {shape: …} for gradients without "
+        "Models: names (`list models`), sizes such as d512-ff1376-l6-h8-v10000, {shape: …} for gradients without "
         "computing, {import: …} for your own.",
         ["tiny", "small-2026"],
         [{"shape": "xl-2026", "backward": "1.2s"}],
@@ -261,7 +213,7 @@ class TrainingSection(Strict):
     clip: Annotated[float, Field(ge=0)] = key(
         "Largest norm of all gradients, as for torch's clip_grad_norm_. 0 clips nothing.", 1.0, default=0.0
     )
-    autocast: Annotated[str, OneOf((AUTOCAST,), "dtype of autocast"), BeforeValidator(_autocast)] | None = key(
+    autocast: Annotated[str, OneOf((AUTOCAST,), "dtype of autocast")] | None = key(
         "Mixed precision: forward computes in this dtype, by torch's autocast. Parameters and gradients stay float32.",
         AUTOCAST,
         default=None,
@@ -284,11 +236,6 @@ class TrainingSection(Strict):
         "Measures also the peak memory of each strategy alone, which takes room for it beside the others.",
         True,
         default=False,
-    )
-    call_sizes: CallSizesSection | None = key(
-        "Measures also what the number of calls costs. Without it, this is not measured.",
-        {"parameters": 6_000_000, "calls": [1, 6, 60]},
-        default=None,
     )
 
 

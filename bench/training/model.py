@@ -23,8 +23,7 @@ PARTS = ("forward", "backward", "pack", "tail", "clip", "update", "gather")
 class Strategy:
     """One way to synchronise gradients; `training.catalog.strategies.STRATEGIES` says what each name does and takes.
 
-    cap_bytes: of buckets. bucket_boundary: a bucket ends "after" the cap is reached, as in torch, or "before" it would
-        be exceeded.
+    cap_bytes: a bucket ends after the gradient that reaches it, as in torch.
     buckets: bytes of each bucket, in the order in which they are sent; of the strategies plan and ddp.
     options: of ddp, such as "noop", "fp16", "gradient_as_bucket_view".
     accumulate: micro-batches a step; gradients are synchronised after the last one.
@@ -35,7 +34,6 @@ class Strategy:
 
     name: str
     cap_bytes: int | None = None
-    bucket_boundary: str = "after"
     buckets: tuple[int, ...] = ()
     options: tuple[str, ...] = ()
     accumulate: int = 1

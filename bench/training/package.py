@@ -57,13 +57,6 @@ TRAINING = Package(
             True,
             MOST_PAGES,
         ),
-        PictureKind(
-            "training-call-sizes",
-            "The same bytes in more and more calls",
-            "training.report.plots:call_sizes",
-            True,
-            MOST_PAGES,
-        ),
     ),
     verbs={
         "advise": Verb(
@@ -80,5 +73,5 @@ TRAINING = Package(
         ),
     },
     formats={"cs336": Deferred("training.report.cs336:document")},
-    lists={"models": Deferred("training.report.lists:models")},
+    lists={"models": Deferred("training.report.part:models")},
 )

@@ -20,17 +20,13 @@ DRAW = Deferred("report.plots.figures:draw_pages")
 # In the order of the report.
 PICTURES = (
     *(kind for package in PACKAGES for kind in package.pictures),
-    PictureKind("recorded", "Where the recorded job's time in calls went", "report.plots.operations:recorded"),
-    PictureKind(
-        "replay", "The calls of a recorded step, recorded and made again", "report.plots.operations:replayed_steps"
-    ),
     PictureKind("splits", "What each rank sends to each", "report.plots.operations:split_matrices"),
     PictureKind("operations", "Time of each operation", "report.plots.operations:operations"),
     PictureKind("time", "Time against size", "report.plots.sizes:time_against_size"),
     PictureKind("bandwidth", "Bus bandwidth against size", "report.plots.sizes:bandwidth_against_size"),
     PictureKind("scaling", "Time against number of ranks", "report.plots.sizes:scaling"),
     PictureKind("ranks", "Arrival and duration of each rank", "report.plots.ranks_and_time:ranks"),
-    PictureKind("matrix", "Rate between each two ranks", "report.plots.ranks_and_time:matrix", unfolded=True),
+    PictureKind("matrix", "Rate between each pair of ranks", "report.plots.ranks_and_time:matrix", unfolded=True),
     PictureKind("modes", "Distribution of the times", "report.plots.ranks_and_time:modes"),
     PictureKind(
         "over-time", "Every sample in the order in which it was taken", "report.plots.ranks_and_time:over_time"
@@ -46,14 +42,6 @@ def draw(run: Run, analysis: Analysis, folder: Path) -> list[Picture]:
         shown = (run, analysis) if kind.of_package else of_calls
         DRAW(kind.drawn_by, *shown, [folder / page for page in kind.pages])
     return drawn(folder)
-
-
-def draw_recorded(analysis: Analysis, folder: Path) -> Path:
-    """Draw where a recorded job's time in calls went, without a run; the picture's path."""
-    folder.mkdir(parents=True, exist_ok=True)
-    kind = next(kind for kind in PICTURES if kind.name == "recorded")
-    DRAW(kind.drawn_by, None, analysis, [folder / page for page in kind.pages])
-    return folder / f"{kind.name}.png"
 
 
 def drawn(folder: Path) -> list[Picture]:

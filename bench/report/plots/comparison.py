@@ -62,7 +62,7 @@ SIDE = 0.17
 ROW_WIDTH, LETTER = 6.2, 0.068
 # Letters in a line of the axis label, which is about as wide as the axis; inches of an entry of a legend.
 AXIS_LETTERS, ENTRY = 80, 1.8
-# Letters in a line of the title of a trend, and of a picture of so many trends beside each other.
+# Letters in a line of the title of a trend, and of a picture with 1, 2 or 3 trends side by side.
 PANEL_WIDE, TREND_WIDE = 48, (60, 100, 140)
 # Inches that the panel of exposed communication adds.
 BESIDE = 4.5

@@ -13,7 +13,7 @@ import math
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
@@ -28,16 +28,16 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullForma
 from bench.catalog import metrics
 from bench.catalog.package import MOST_PAGES
 from bench.model.conclusions import Summary
-from bench.model.records import Run
+from bench.model.records import Case, Run
 from bench.model.units import format_bytes, format_seconds
 from bench.report.labels import (
-    Words,
-    attributes,
-    common_words,
+    CasePart,
+    case_parts,
+    divide,
     in_words,
-    with_defaults,
+    kind,
+    metric_name,
     without_usual,
-    words_to_show,
 )
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -57,8 +57,8 @@ STYLE: Any = {
 }
 # Ratio of largest to smallest value on an axis below which labels at 1, 2 and 5 are too few.
 NARROW = 5
-# Ratio of neighbouring sizes below which they count as one: operations round the same size down differently.
-ALIKE = 1.2
+# Sizes that are closer than this share of their axis are at one place: their labels would overlap.
+CLOSE = 0.02
 # Points between neighbouring series at one x value: a marker is 5 wide, and the cap of an interval 6.
 BESIDE = 7
 # Largest share of the distance to the next x value that the series at one x value take together.
@@ -115,9 +115,12 @@ def framed(drawn: str, what: str) -> tuple[Figure, Axes]:
 
 
 def size_axis(axes: Axes, sizes: Sequence[int], most: int, text: Callable[[int], str] = format_bytes) -> None:
-    """Sizes (or numbers of ranks) along x, which doubles from one tick to the next. most: largest number of labels."""
-    # Labels of sizes that were rounded down from one size would overlap.
-    apart = [size for size, following in zip(sizes, [*sizes[1:], math.inf], strict=True) if following > ALIKE * size]
+    """Sizes (or numbers of ranks) along x, which doubles from one tick to the next.
+
+    sizes: those that were asked for, ascending. most: largest number of labels.
+    """
+    close = (sizes[-1] / sizes[0]) ** CLOSE
+    apart = [size for size, following in zip(sizes, [*sizes[1:], math.inf], strict=True) if following > close * size]
     shown = apart[:: math.ceil(len(apart) / most)]
     axes.set_xscale("log", base=2)
     axes.set_xticks(shown, [text(size) for size in shown])
@@ -128,14 +131,14 @@ def size_axis(axes: Axes, sizes: Sequence[int], most: int, text: Callable[[int],
         axes.set_xlim(sizes[0] / 2, 2 * sizes[-1])
 
 
-def dodged(axes: Axes, x: Sequence[float], every: Sequence[float], number: int, of: int) -> list[float]:
+def dodged(axes: Axes, x: Sequence[float], places: Sequence[float], number: int, of: int) -> list[float]:
     """The x values of one of several series on a logarithmic axis, moved a little so that intervals do not overlap.
 
-    every: the x values of all series. number, of: which of how many series this is.
+    places: the x values of all series, as they were asked for, ascending. number, of: which of how many series this is.
     """
-    places = sorted(set(every))
     across = math.log(places[-1] / places[0]) or math.log(4)  # one x value alone: see size_axis
-    nearest = min((math.log(b / a) for a, b in pairwise(places) if b > ALIKE * a), default=across)
+    gaps = [math.log(b / a) for a, b in pairwise(places)]
+    nearest = min((gap for gap in gaps if gap > CLOSE * across), default=across)
     points = 72 * axes.bbox.width / axes.figure.dpi
     step = min(BESIDE / points * across, TOGETHER * nearest / of)
     return [value * math.exp(step * (number - (of - 1) / 2)) for value in x]
@@ -230,9 +233,9 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """Lines that are drawn into one set of axes. words: what they have in common."""
+    """Lines that are drawn into one set of axes. common: what they have in common."""
 
-    words: Words
+    common: list[CasePart]
     lines: list[Line]
 
     @property
@@ -261,32 +264,32 @@ def panels(summaries: Sequence[Summary], split: Callable[[list[Summary]], list[L
 
     split: makes lines of summaries that differ in size and ranks only.
     """
-    together: dict[tuple[str, ...], dict[tuple[str, ...], list[Summary]]] = {}
+    of_kind: dict[Case, list[Summary]] = {}
     for summary in sorted(summaries, key=lambda s: metrics.order(s.case.metric)):
-        words = attributes(summary.case)
-        base = (words["op"], words["backend"], words["metric"])
-        together.setdefault(base, {}).setdefault(tuple(words.values()), []).append(summary)
+        of_kind.setdefault(kind(summary.case), []).append(summary)
+    together: dict[tuple[str, str, str], list[tuple[list[CasePart], list[Line]]]] = {}
+    for case, parts in zip(of_kind, case_parts(list(of_kind)), strict=True):
+        base = (case.op, case.backend, metric_name(case))
+        together.setdefault(base, []).append((parts, split(of_kind[case])))
     made = []
-    for families in together.values():
-        every = with_defaults([members[0].case for members in families.values()])
-        for chunk in _chunks(zip(every, map(split, families.values()), strict=True)):
-            common = common_words([words for words, _ in chunk])
-            lines = []
-            for words, line in chunk:
-                own = [word for name, word in words.items() if name not in common]
-                lines.append(Line(", ".join([*own, *filter(None, [line.name])]), line.members))
-            made.append(Panel(common, lines))
+    for chunk in (chunk for families in together.values() for chunk in _chunks(families)):
+        common, own = divide([parts for parts, _ in chunk])
+        lines = []
+        for parts, (_, line) in zip(own, chunk, strict=True):
+            words = [*(part.words for part in parts), *filter(None, [line.name])]
+            lines.append(Line(", ".join(words), line.members))
+        made.append(Panel(common, lines))
     return made
 
 
-def _chunks(families: Iterable[tuple[Words, list[Line]]]) -> list[list[tuple[Words, Line]]]:
-    """The lines of each panel, with the words of their family. A family is divided only if it exceeds MOST_SERIES."""
-    chunks: list[list[tuple[Words, Line]]] = []
-    for words, lines in families:
-        for part in (lines[start : start + MOST_SERIES] for start in range(0, len(lines), MOST_SERIES)):
-            if not chunks or len(chunks[-1]) + len(part) > MOST_SERIES:
+def _chunks(families: Iterable[tuple[list[CasePart], list[Line]]]) -> list[list[tuple[list[CasePart], Line]]]:
+    """The lines of each panel, with the parts of their kind. A kind is divided only if it exceeds MOST_SERIES."""
+    chunks: list[list[tuple[list[CasePart], Line]]] = []
+    for parts, lines in families:
+        for some in (lines[start : start + MOST_SERIES] for start in range(0, len(lines), MOST_SERIES)):
+            if not chunks or len(chunks[-1]) + len(some) > MOST_SERIES:
                 chunks.append([])
-            chunks[-1] += [(words, line) for line in part]
+            chunks[-1] += [(parts, line) for line in some]
     return chunks
 
 
@@ -295,10 +298,8 @@ def pages(drawn: str, what: str, shown: Sequence[Panel], left_out: Sequence[str]
 
     drawn, what: what is drawn, and what holds for all panels besides their words.
     """
-    must = words_to_show(s.case for panel in shown for s in panel.members)
-    named = [replace(panel, words=without_usual(panel.words, panel.words["op"], must)) for panel in shown]
     parts: list[list[Panel]] = []
-    for _, alike in groupby(named, key=lambda panel: panel.words["metric"]):
+    for _, alike in groupby(shown, key=lambda panel: metric_name(panel.members[0].case)):
         of_metric = list(alike)
         count = math.ceil(len(of_metric) / PANELS_A_PAGE)
         a_page = math.ceil(len(of_metric) / count) if count <= MOST_PAGES else PANELS_A_PAGE
@@ -314,7 +315,7 @@ def pages(drawn: str, what: str, shown: Sequence[Panel], left_out: Sequence[str]
 
 
 def _page(drawn: str, what: str, part: Sequence[Panel]) -> Page:
-    common = common_words([panel.words for panel in part])
+    common, own = divide([without_usual(panel.common) for panel in part])
     head = f"{drawn}\n{wrapped(', '.join([*in_words(common), what]), WIDE)}"
     styles = _styles(part)
     if len(part) == 1:
@@ -325,9 +326,8 @@ def _page(drawn: str, what: str, part: Sequence[Panel]) -> Page:
     figure, grid = _grid(len(part), TITLE_LINE * (1 + head.count("\n")) + GAP_HIGH)
     figure.suptitle(head, x=0.01, y=1 - 0.08 / figure.get_figheight(), ha="left", va="top", fontsize=10.5)
     columns, width = grid.shape[1], grid[0][0].get_position().width * figure.get_figwidth()
-    for axes, panel in zip(grid.flat, part, strict=False):
-        own = {name: word for name, word in panel.words.items() if name not in common}
-        axes.set_title(wrapped(", ".join(in_words(own)), int(LETTERS_AN_INCH * width)), fontsize=8.5)
+    for axes, of_panel in zip(grid.flat, own, strict=False):
+        axes.set_title(wrapped(", ".join(in_words(of_panel)), int(LETTERS_AN_INCH * width)), fontsize=8.5)
         axes.tick_params(labelsize=8)
     for number in range(len(part), grid.size):
         grid.flat[number].set_visible(False)

@@ -1,4 +1,4 @@
-"""Draw operations: the cost of each at one size, the parts of uneven all-to-alls, the calls of a recorded step.
+"""Draw operations: the cost of each at one size, and the parts of uneven all-to-alls.
 
 In: a run and its analysis. Out: figures; none if there is nothing to draw.
 """
@@ -13,12 +13,11 @@ from bench.catalog import splits
 from bench.catalog.dtypes import dtype_named
 from bench.catalog.metrics import order
 from bench.catalog.operations import ranks_together
-from bench.model.conclusions import Analysis, ReplayedStep, Summary
+from bench.model.conclusions import Analysis, Summary
 from bench.model.records import Case, Run
-from bench.model.units import format_rounded_bytes, format_seconds
+from bench.model.units import format_rounded_bytes
 from bench.report import labels
-from bench.report.findings import kind_name, recorded_kind, recorded_sentence
-from bench.report.labels import common_words, in_words, ranks_text, words_to_show
+from bench.report.labels import case_parts, divide, in_words, kind, ranks_text, without_usual
 from bench.report.plots.figures import COLOURS, MARKERS, WIDE, log_ticks, marks, time_axis, time_label, wrapped
 
 # Fewer rows show no more than the picture of time against size; more are too small to read.
@@ -27,10 +26,8 @@ FEWEST_ROWS, MOST_ROWS = 3, 45
 MOST_WORLDS = 6
 # Distributions in one picture, and letters in a line of the title of one.
 MOST_SPLITS, SPLIT_TITLE = 4, 34
-# Letters in a line of a title of the pictures of splits and of replays, and of a row's name.
-SPLITS_WIDE, REPLAY_WIDE, ROW_NAME = 100, 115, 44
-# Colour of the kinds of calls that have no colour of their own.
-OTHERS = "#BBBBBB"
+# Letters in a line of a title of the pictures of splits.
+SPLITS_WIDE = 100
 
 
 # ── the cost of each operation ───────────────────────────────────────────────────────────────────
@@ -41,28 +38,27 @@ def operations(run: Run, analysis: Analysis) -> list[Figure]:
     """
     of_case = {s.case: s for s in analysis.summaries if s.time_s}
     size, chosen = _at_one_size(list(of_case))
-    must = words_to_show(chosen)
-    words = {case: labels.without_usual(labels.attributes(case), case.op, must) for case in chosen}
-    shared = common_words(list(words.values()))
+    described = [without_usual(parts) for parts in case_parts([kind(case) for case in chosen])]
+    common, own = divide(described)
     rows: dict[str, list[Summary]] = {}
-    for case in chosen:
+    for case, parts in zip(chosen, own, strict=True):
         # Everything but the metric (it has panels) and what is the same in all rows.
-        own = {name: word for name, word in words[case].items() if name not in shared and name != "metric"}
-        rows.setdefault(", ".join(in_words(own)), []).append(of_case[case])
+        words = in_words([part for part in parts if part.name != "metric"])
+        rows.setdefault(", ".join(words), []).append(of_case[case])
     if len(rows) < FEWEST_ROWS:
         return []
     left_out = len(rows) - MOST_ROWS
     shown = dict(list(rows.items())[:MOST_ROWS])
-    head = ", ".join([*in_words(shared), f"at {size} per rank; {marks(analysis.summaries)}"])
+    head = ", ".join([*in_words(common), f"at {size} per rank; {marks(analysis.summaries)}"])
     more = f"; {left_out} more rows: see the tables" if left_out > 0 else ""
     return [_operations_figure(f"Time of each operation\n{wrapped(head + more, WIDE)}", shown, time_label(run))]
 
 
 def _at_one_size(cases: Sequence[Case]) -> tuple[str, list[Case]]:
     """The size that most tables have (the largest of several), and the cases with this size or with none."""
-    tables: dict[str, list[Case]] = {}
+    tables: dict[Case, list[Case]] = {}
     for case in cases:
-        tables.setdefault(labels.title(case), []).append(case)
+        tables.setdefault(kind(case), []).append(case)
     rows = [(labels.size_text(row[0].asked), row) for members in tables.values() for row in labels.size_rows(members)]
     count = Counter(name for name, row in rows if row[0].size_bytes)
     if not count:
@@ -133,89 +129,9 @@ def split_matrices(run: Run, analysis: Analysis) -> list[Figure]:
         axes.set_xlabel("receiving rank")
         axes.set_ylabel("sending rank")
         heaviest, even = itemsize * splits.heaviest(matrix), case.size_bytes * (n - 1) / n
-        text = f"{labels.WORDS['splits'](case)}: the busiest rank moves {format_rounded_bytes(heaviest)}, "
+        text = f"parts {labels.short(case.splits)}: the busiest rank moves {format_rounded_bytes(heaviest)}, "
         text += f"{heaviest / even:.1f} times as much as with equal parts"
         axes.set_title(wrapped(text, SPLIT_TITLE), fontsize=9)
     text = "What each rank sends to each in one all_to_all; the busiest rank bounds the time"
     figure.suptitle(wrapped(text, SPLITS_WIDE), x=0.01, ha="left", fontsize=10.5)
     return [figure]
-
-
-# ── recorded jobs ────────────────────────────────────────────────────────────────────────────────
-def recorded(run: Run | None, analysis: Analysis) -> list[Figure]:
-    """Time in calls by kind, divided into moving and waiting; and for whom ranks waited."""
-    job = analysis.recorded
-    if job is None or job.total is None or not job.total.in_calls_s:
-        return []
-    shown = job.kinds[: len(COLOURS)]
-    names = [wrapped(recorded_kind(kind), ROW_NAME) for kind in shown]
-    times = [kind.time for kind in shown]
-    ranks = sorted(job.ranks) if job.total.waited_for and len(job.ranks) <= MOST_ROWS else []
-    heights = [1 + 0.32 * len(shown), *([1 + 0.26 * len(ranks)] if ranks else [])]
-    figure = Figure(figsize=(9, 1.1 + sum(heights)), layout="constrained")
-    panels = figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]
-    begins = np.zeros(len(shown))
-    rows = np.arange(len(shown))
-    for name, colour, values in (
-        ("moving data", COLOURS[0], [time.moved_s for time in times]),
-        ("waiting for others", COLOURS[1], [time.waited_s for time in times]),
-        ("moving or waiting, cannot be told", OTHERS, [time.unsplit_s for time in times]),
-    ):
-        if any(values):
-            panels[0].barh(rows, values, left=begins, color=colour, label=name, height=0.7)
-            begins += values
-    panels[0].set_yticks(rows, names)
-    panels[0].invert_yaxis()
-    panels[0].legend(loc="lower right", fontsize=8)
-    panels[0].set_title("time in calls, a step, mean over ranks", fontsize=9.5)
-    if ranks:
-        waited = [job.total.waited_for.get(rank, 0.0) for rank in ranks]
-        panels[1].barh(range(len(ranks)), waited, color=COLOURS[1], height=0.7)
-        panels[1].set_yticks(range(len(ranks)), [f"rank {rank}" for rank in ranks])
-        panels[1].invert_yaxis()
-        panels[1].set_title("how long others waited for each rank, a step, mean over ranks", fontsize=9.5)
-    for axes in panels:
-        axes.grid(visible=False, axis="y")
-        axes.tick_params(axis="y", labelsize=8, length=0)
-        axes.set_xlim(left=0)
-        time_axis(axes.xaxis)
-    text = wrapped(recorded_sentence(job), REPLAY_WIDE)
-    figure.suptitle(f"Time in calls of a recorded step, by kind\n{text}", x=0.01, ha="left", fontsize=10.5)
-    return [figure]
-
-
-def replayed_steps(run: Run, analysis: Analysis) -> list[Figure]:
-    """The calls of a step along time: a page for each replay, the recording above and the median step below."""
-    return [_replay_figure(step) for step in analysis.replayed if step.bars]
-
-
-def _replay_figure(step: ReplayedStep) -> Figure:
-    """A row for each kind of call, so that calls that overlap are seen. Kinds without a colour share the last row."""
-    kinds = [kind.case for kind in step.kinds]
-    # A name beside each row says more than a legend of colours.
-    names = [wrapped(kind_name(kind), ROW_NAME) for kind in step.kinds[: len(COLOURS)]]
-    if len(kinds) > len(COLOURS):
-        names.append(f"{len(kinds) - len(COLOURS)} further kinds")
-    rows = len(names)
-    shown = [("recorded", step.recorded_bars)] if step.recorded_bars else []
-    shown.append(("here", step.bars))
-    figure = Figure(figsize=(9, 1.5 + len(shown) * (0.5 + 0.28 * rows)), layout="constrained")
-    panels = figure.subplots(len(shown), 1, sharex=True, squeeze=False)[:, 0]
-    for axes, (heading, bars) in zip(panels, shown, strict=True):
-        for bar in bars:
-            place = min(kinds.index(bar.kind), len(COLOURS))
-            colour = COLOURS[place] if place < len(COLOURS) else OTHERS
-            reach = [(bar.start_s, bar.duration_s)]
-            axes.broken_barh(reach, (rows - place - 0.9, 0.8), facecolor=colour, edgecolor="white", linewidth=0.3)
-        axes.set_ylim(0, rows)
-        axes.tick_params(axis="y", labelsize=8, length=0)
-        axes.grid(visible=False, axis="y")
-        axes.set_axisbelow(True)
-        axes.set_yticks([rows - place - 0.5 for place in range(rows)], names)
-        axes.set_title(heading, fontsize=9.5)
-    panels[-1].set_xlabel("time since the first call of the step")
-    time_axis(panels[-1].xaxis)
-    before = f"{format_seconds(step.recorded.in_calls_s)} recorded, " if step.recorded is not None else ""
-    text = f"Calls of one step on rank 0, along time; {before}{format_seconds(step.time.value)} here, mean over ranks"
-    figure.suptitle(wrapped(text, REPLAY_WIDE), x=0.01, ha="left", fontsize=10.5)
-    return figure

@@ -16,7 +16,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 from bench.catalog.operations import cycle
 from bench.model.conclusions import Analysis, Finding
 from bench.model.records import Case, Run, Samples, Timings, case_order
-from bench.model.units import format_modes, format_rate, format_seconds
+from bench.model.units import first_few, format_modes, format_rate, format_seconds
 from bench.report.labels import counted, label, ranks_text
 from bench.report.plots.figures import COLOURS, MARKERS, WIDE, framed, log_ticks, log_time_axis, time_axis, wrapped
 
@@ -26,8 +26,6 @@ MOST_ROWS, MOST_NUMBERS = 6, 16
 FEWEST_BOXED = 20
 # More boxes than this cannot be told apart, and take seconds to draw.
 MOST_BOXES = 32
-# Operations that a title has room for.
-MOST_NAMED = 4
 # What is drawn of each rank, for the picture of ranks.
 BOXES = "Box: quartiles, with the median; whiskers: 5th to 95th percentile."
 DOTS = "Dot: one iteration."
@@ -145,8 +143,7 @@ def over_time(run: Run, analysis: Analysis) -> list[Figure]:
     if not good:
         return []
     began = min(s.unix_s for s in run.samples)
-    operations = list(dict.fromkeys(s.case.op for s in good))
-    named = ", ".join(operations) if len(operations) <= MOST_NAMED else f"{len(operations)} operations"
+    named = first_few(list(dict.fromkeys(s.case.op for s in good)))
     backends = ", ".join(dict.fromkeys(s.case.backend for s in good))
     cases, launches = len({s.case for s in good}), run.plan.launches
     count = f"{counted(cases, 'case')}, {counted(launches, 'launch')}"
@@ -241,7 +238,7 @@ def modes(run: Run, analysis: Analysis) -> list[Figure]:
 
 
 def matrix(run: Run, analysis: Analysis) -> list[Figure]:
-    """The rate between each two ranks, at the largest world size with pairs, and the largest size there."""
+    """The rate between each pair of ranks, at the largest world size with pairs, and the largest size there."""
     if not analysis.matrices:
         return []
     chosen = max(analysis.matrices, key=lambda m: (m.case.world_size, m.case.size_bytes))
@@ -265,7 +262,7 @@ def matrix(run: Run, analysis: Analysis) -> list[Figure]:
     axes.set_ylabel("rank")
     slow = [f.subject for f in analysis.diagnosis.findings if f.kind in {"slow rank", "slow node", "slow link"}]
     findings = f"found: {', '.join(dict.fromkeys(slow))}" if slow else "nothing stands out"
-    heading = wrapped(f"Rate between each two ranks; {findings}", WIDE // 2)
+    heading = wrapped(f"Rate between each pair of ranks; {findings}", WIDE // 2)
     what = wrapped(f"{label(chosen.case)}, both directions at once", WIDE // 2)
     axes.set_title(f"{heading}\n{what}", fontsize=10.5)
     return [figure]

@@ -20,12 +20,10 @@ from bench.report.labels import counted, ranks_text, size_rows, size_text
 from bench.report.plots import figures
 from bench.report.plots.figures import COLOURS, Line, Page, Panel, log_time_axis, marks, spread, time_label
 
-# A bound above so many times the best bandwidth is named in the legend and not drawn.
+# A bound above this many times the best bandwidth is named in the legend and not drawn.
 FAR_BOUND = 4
 # Lines in the picture of scaling: sizes from the smallest to the largest, fewer than there are colours.
 MOST_SIZES = 4
-# Operations that a legend has room for.
-MOST_NAMED = 4
 # Labels of world sizes that fit below a panel.
 MOST_WORLDS = 8
 # Labels of sizes that fit below a single panel, and below each of several.
@@ -106,7 +104,7 @@ def _over_sizes(summaries: Sequence[Summary]) -> tuple[list[Panel], list[str]]:
     kept = every if alone else [p for p in every if any(len(line.members) > 1 for line in p.lines)]
     drawn = {s.case.op for panel in kept for s in panel.members}
     missing = list(dict.fromkeys(s.case.op for s in summaries if s.case.op not in drawn))
-    return kept, [f"without two sizes: {first_few(missing, MOST_NAMED)}"] if missing else []
+    return kept, [f"without two sizes: {first_few(missing)}"] if missing else []
 
 
 def by_ranks(members: list[Summary]) -> list[Line]:
@@ -137,19 +135,25 @@ def _world(summary: Summary) -> int:
     return summary.case.world_size
 
 
+def _places(page: Page, x_of: Callable[[Summary], int]) -> list[int]:
+    """The numbers of ranks, or the sizes that were asked for, of a page, ascending. x_of: `_world` or `_size`."""
+    members = [s for _, panel in page.places for s in panel.members]
+    return sorted({x_of(s) if x_of is _world else s.case.asked for s in members})
+
+
 def _placed(page: Page, x_of: Callable[[Summary], int]) -> Iterator[tuple[Axes, int, Line, list[float]]]:
     """(axes, style, line, its x values) of each line of a page. Lines of a panel stand a little apart along x."""
-    every = [x_of(s) for _, panel in page.places for s in panel.members]
+    places = _places(page, x_of)
     for axes, panel in page.places:
         for number, (style, line) in enumerate(page.styled(panel)):
             x = [x_of(s) for s in line.members]
-            yield axes, style, line, figures.dodged(axes, x, every, number, len(panel.lines))
+            yield axes, style, line, figures.dodged(axes, x, places, number, len(panel.lines))
 
 
 def _finish(page: Page, x_of: Callable[[Summary], int], y: str) -> None:
     """Label the axes and the lines. x_of: `_size` or `_world`; y: the label of the y axis."""
     axes = page.places[0][0]
-    every = sorted({x_of(s) for _, panel in page.places for s in panel.members})
+    every = _places(page, x_of)
     if x_of is _world:
         figures.size_axis(axes, every, MOST_WORLDS, str)
     else:
@@ -236,7 +240,7 @@ def _draw_bounds(axes: Axes, bounds: Sequence[Bound], panel: Panel, best: float)
     """Draw the bounds of bandwidth. best: the highest bandwidth on the page, GB/s."""
     limits: dict[tuple[str, float], list[int]] = {}
     for bound in bounds:
-        if bound.backend == panel.words.get("backend"):
+        if bound.backend == panel.members[0].case.backend:
             limits.setdefault((bound.name, round(bound.busbw, -3)), []).append(bound.world_size)
     for number, ((name, busbw), worlds) in enumerate(limits.items()):
         rate = busbw / 1e9

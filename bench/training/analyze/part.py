@@ -1,13 +1,14 @@
 """What training concludes from a run, as the core asks for it."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from bench.analyze.parts import AnalysisPart
 from bench.analyze.round_series import Series, estimates
 from bench.model.conclusions import Summary
 from bench.model.records import Case, Run
 from bench.training.analyze import steps
-from bench.training.analyze.runs import with_advice
+from bench.training.analyze.runs import advice_for
 from bench.training.analyze.steps import trains
 from bench.training.catalog.strategies import strategy_of
 from bench.training.conclusions import TrainingAnalysis
@@ -20,8 +21,9 @@ UNTESTED = (
 
 def analyze(run: Run, summaries: Sequence[Summary]) -> TrainingAnalysis:
     """All conclusions, with what is advised on buckets."""
-    scenarios = with_advice(run, steps.scenarios(run, summaries))
-    return TrainingAnalysis(scenarios, steps.scaling(scenarios), steps.call_sizes(summaries))
+    found = steps.scenarios(run, summaries)
+    scenarios = tuple(replace(result, advice=advice_for(run, result.scenario)) for result in found)
+    return TrainingAnalysis(scenarios, steps.scaling(scenarios))
 
 
 def exposed(run: Run) -> dict[Case, tuple[Series, float]]:
@@ -53,21 +55,6 @@ def facts(run: Run) -> dict[str, str]:
     }
 
 
-def own_cases(run: Run, concluded: object) -> set[Case]:
-    """The steps of a run, and the calls of the ladder of call sizes."""
-    points = concluded.call_sizes if isinstance(concluded, TrainingAnalysis) else ()
-    # The bytes of a point were rounded to whole elements of each call.
-    ladder = {
-        (point.backend, point.world_size, point.calls, round(point.total_bytes / point.calls)) for point in points
-    }
-    cases = {samples.case for samples in run.samples}
-    steps_of_run = {case for case in cases if trains(case)}
-    calls = {case for case in cases if (case.op, case.metric, case.call) == ("all_reduce", "pipelined", "async")}
-    return steps_of_run | {
-        case for case in calls if (case.backend, case.world_size, case.depth, case.size_bytes) in ladder
-    }
-
-
 def untested(cases: Iterable[Case]) -> list[str]:
     """Why nobody is named who is late, if there are steps of several ranks."""
     return [UNTESTED] if any(case.world_size > 1 and trains(case) for case in cases) else []
@@ -80,7 +67,7 @@ ANALYSIS = AnalysisPart(
     warnings=steps.disturbances,
     facts=facts,
     is_control=lambda case: trains(case) and bool(strategy_of(case.strategy).again),
-    own_cases=own_cases,
+    own_cases=lambda run, _: {samples.case for samples in run.samples if trains(samples.case)},
     untested=untested,
     whole=steps.whole,
 )

@@ -7,7 +7,6 @@ all launches are pooled, and the interval is marked within-run. The time of a st
 Also from here: which timed blocks count, by the one rule that summaries and comparisons follow, too.
 """
 
-import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
@@ -18,7 +17,6 @@ from numpy.typing import NDArray
 
 from bench.analyze.parts import NOT_YET
 from bench.analyze.round_series import Series, estimate, estimates, pooled, pooled_mean
-from bench.catalog.dtypes import dtype_named
 from bench.model.conclusions import Interval, Summary
 from bench.model.records import Case, Run, Samples, Timings
 from bench.model.steps import InvariantCheck, RankMemory
@@ -26,7 +24,7 @@ from bench.model.units import counted
 from bench.stats import intervals
 from bench.stats.intervals import Floats
 from bench.training.catalog.strategies import competes, kind, label, reference_of, strategy_of, text_of
-from bench.training.conclusions import AAPair, CallSize, ScalingPoint, ScenarioAnalysis, Split, StrategyResult
+from bench.training.conclusions import AAPair, ScalingPoint, ScenarioAnalysis, Split, StrategyResult
 from bench.training.model import PARTS, REFERENCE, TRAINING_STEP, Scenario, scenario_of
 from bench.training.planning.memory import alone_bytes
 
@@ -446,30 +444,3 @@ def _scaling_point(result: StrategyResult, base: ScenarioAnalysis) -> ScalingPoi
     efficiency = None if itself else intervals.ratio_of_intervals(step, base.compute)
     speed_up = base.compute.value / step.value * case.world_size / ranks
     return ScalingPoint(case, result.label, step, rate, ranks, efficiency, speed_up)
-
-
-# ── the ladder of call sizes ─────────────────────────────────────────────────────────────────────
-def call_sizes(summaries: Sequence[Summary]) -> tuple[CallSize, ...]:
-    """The same bytes all-reduced in more and more calls back to back, wherever two numbers of calls were measured.
-
-    A call has whole elements, so that all calls together may have up to one element a call less than the others.
-    """
-    asked = ("all_reduce", "pipelined", "async")
-    alike: dict[Case, dict[Case, Interval]] = defaultdict(dict)
-    for summary in summaries:
-        case = summary.case
-        if (case.op, case.metric, case.call) == asked and summary.time_s is not None:
-            alike[replace(case, depth=1, size_bytes=0)][case] = summary.time_s
-    ladders: dict[tuple[Case, int], list[CallSize]] = defaultdict(list)
-    for base, times in alike.items():
-        total, options = sys.maxsize, " ".join(replace(base, metric="isolated", call="sync").extras)
-        for case in sorted(times, key=lambda case: -case.depth * case.size_bytes):
-            if total >= case.depth * (case.size_bytes + dtype_named(case.dtype).itemsize):
-                total = case.depth * case.size_bytes
-            time_s = times[case]
-            value, low, high = (bound * case.depth for bound in (time_s.value, time_s.low, time_s.high))
-            time = Interval(value, low, high, time_s.kind)
-            point = CallSize(case.backend, case.world_size, total, case.depth, time, options)
-            ladders[base, total].append(point)
-    ordered = (sorted(ladder, key=lambda point: point.calls) for ladder in ladders.values() if len(ladder) > 1)
-    return tuple(point for ladder in ordered for point in ladder)

@@ -1,10 +1,10 @@
 """The trials of an equivalence proof: does data-parallel training train the same model as one process?
 
-    PairTrial, SamplerTrial ─▶ (ranks) ─▶ TrialResult ─▶ (verdict) ─▶ Verdict ─▶ Proof
+    Trial ─▶ (ranks) ─▶ TrialResult ─▶ (verdict) ─▶ Verdict ─▶ Proof
 
-A `PairTrial` trains twice from the same parameters on the same examples, on K ranks and in one process, and compares
-the parameters. A `SamplerTrial` shows which examples each rank reads. Some must differ: by design, or because they make
-one mistake; a comparison that cannot tell those apart would prove nothing. `training.rank.equivalence` runs them.
+A `Trial` trains twice from the same parameters on the same examples, on K ranks and in one process, and compares the
+parameters. Some must differ: by design, or because they make one mistake; a comparison that cannot tell those apart
+would prove nothing. `training.rank.equivalence` runs them.
 
 Averaging parameters is averaging gradients where a step is linear in state and gradient, as in SGD with momentum or
 Nesterov: the mean of the results is the result of the means, although no state leaves its rank. It is not where the
@@ -30,7 +30,7 @@ class Training:
 
     optimizer: a key of `training.rank.equivalence.OPTIMIZERS`. lr_power: its learning rate is multiplied by K to this
     power. gradients: "mean" or "sum" over the ranks, or "apart" (not synchronised). average: ranks average their
-    parameters after every so many steps; 0 for never. loss: "mean" or "sum" over the examples of a batch.
+    parameters each time after this number of steps; 0 for never. loss: "mean" or "sum" over the examples of a batch.
     growth: the batch of all ranks together has B · K^growth examples.
     accumulate: micro-batches a step, on ranks only. no_sync: gradients are synchronised only after the last of them.
     divided: each micro-batch's loss is divided by their number.
@@ -58,7 +58,7 @@ class Training:
 
 
 @dataclass(frozen=True, slots=True)
-class PairTrial:
+class Trial:
     """A model trained on K ranks, and in one process as `alone` says; with None, ranks are compared with each other.
 
     must: parameters must be "equal", must "differ", or the difference is only "shown".
@@ -77,30 +77,11 @@ class PairTrial:
 
 
 @dataclass(frozen=True, slots=True)
-class SamplerTrial:
-    """A check of which examples each rank reads, batch by batch. Examples are numbered from 1.
-
-    examples, ranks, batch: how many. expected: what is to be read; `|` separates ranks, `, then` separates batches.
-    """
-
-    name: str
-    examples: int
-    expected: str
-    drop_last: bool = False
-    ranks: int = 2
-    batch: int = 3
-
-
-Trial = PairTrial | SamplerTrial
-
-
-@dataclass(frozen=True, slots=True)
 class EquivalenceJob:
-    """The message to every rank. log: the file for what torch prints."""
+    """What every rank is told."""
 
     trials: tuple[Trial, ...]
     steps: int
-    log: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +90,7 @@ class TrialResult:
 
     difference: the largest of max |a − b| / max |b| over all parameters and ranks.
     loss, alone: loss over all examples, before training and after each step: mean over ranks, and of the one process.
-    examples: examples a step, on all ranks together and in the one process. read: what a `SamplerTrial` read.
-    untried: why this host cannot run the trial.
+    examples: examples a step, on all ranks together and in the one process. untried: why this host cannot run it.
     """
 
     trial: Trial
@@ -118,7 +98,6 @@ class TrialResult:
     loss: tuple[float, ...] = ()
     alone: tuple[float, ...] = ()
     examples: tuple[int, int] = (1, 1)
-    read: str = ""
     untried: str = ""
 
 
@@ -154,63 +133,63 @@ class Proof:
 PRECISIONS = ("float64", "float32")
 
 
-def _both(name: str, must: Must, dtype: str = "float64", **how: Any) -> PairTrial:
+def _both(name: str, must: Must, dtype: str = "float64", **how: Any) -> Trial:
     """A trial whose two sides train in the same way."""
-    return PairTrial(name, must, Training(**how), Training(**how), dtype)
+    return Trial(name, must, Training(**how), Training(**how), dtype)
 
 
-def _exact(name: str, **how: Any) -> list[PairTrial]:
+def _exact(name: str, **how: Any) -> list[Trial]:
     """Trials, one a precision, whose two sides train in the same way and must be equal."""
     return [_both(name, "equal", dtype, **how) for dtype in PRECISIONS]
 
 
-def _averaging(name: str, must: Must, optimizer: str, every: int = 1) -> PairTrial:
+def _averaging(name: str, must: Must, optimizer: str, every: int = 1) -> Trial:
     """Ranks that average parameters, against one process, which trains as ranks that average gradients."""
     name += ": parameters averaged after " + ("each step" if every == 1 else f"every {every} steps")
-    return PairTrial(name, must, Training(optimizer, gradients="apart", average=every), Training(optimizer))
+    return Trial(name, must, Training(optimizer, gradients="apart", average=every), Training(optimizer))
 
 
-TOPICS: dict[str, list[PairTrial]] = {
+TOPICS: dict[str, list[Trial]] = {
     # The batch is B / K on each rank, and B in one process.
     "Do K ranks train what one process trains?": [
         *_exact("SGD: mean of gradients"),
         *_exact("SGD with momentum", optimizer="momentum"),
         *_exact("Adam", optimizer="adam"),
         *_exact("AdamW", optimizer="adamw"),
-        *(PairTrial("SGD: ranks on CPUs, the one process on a GPU", "equal", dtype=d, gpu=True) for d in PRECISIONS),
-        *(PairTrial("DataParallel: one process, all GPUs", "equal", dtype=d, data_parallel=True) for d in PRECISIONS),
+        *(Trial("SGD: ranks on CPUs, the one process on a GPU", "equal", dtype=d, gpu=True) for d in PRECISIONS),
+        *(Trial("DataParallel: one process, all GPUs", "equal", dtype=d, data_parallel=True) for d in PRECISIONS),
     ],
     "Do the ranks stay together?": [
-        PairTrial("SGD: ranks against each other", "equal", alone=None),
-        PairTrial("Adam: ranks against each other", "equal", Training("adam"), None, "float32"),
-        PairTrial("gradients not synchronised: ranks against each other", "differ", Training(gradients="apart"), None),
+        Trial("SGD: ranks against each other", "equal", alone=None),
+        Trial("Adam: ranks against each other", "equal", Training("adam"), None, "float32"),
+        Trial("gradients not synchronised: ranks against each other", "differ", Training(gradients="apart"), None),
         _both("ranks seeded differently, DDP broadcasts rank 0's", "equal", seeds=True),
-        PairTrial("the same, ranks against each other", "equal", Training(seeds=True), None),
-        PairTrial(
+        Trial("the same, ranks against each other", "equal", Training(seeds=True), None),
+        Trial(
             "the same without the broadcast, ranks against each other",
             "differ", Training(seeds=True, broadcast=False), None,
         ),
     ],
     # With a mean of gradients the learning rate stays the same, so lr × K is a mistake there.
     "What must make up for sums?": [
-        PairTrial("SGD: gradients summed, lr / K", "equal", Training(gradients="sum", lr_power=-1)),
-        PairTrial("SGD: gradients summed, lr unchanged", "differ", Training(gradients="sum")),
-        PairTrial("SGD: mean of gradients, lr × K", "differ", Training(lr_power=1)),
-        PairTrial(
+        Trial("SGD: gradients summed, lr / K", "equal", Training(gradients="sum", lr_power=-1)),
+        Trial("SGD: gradients summed, lr unchanged", "differ", Training(gradients="sum")),
+        Trial("SGD: mean of gradients, lr × K", "differ", Training(lr_power=1)),
+        Trial(
             "SGD: loss summed over examples, lr × K",
             "equal", Training(loss="sum", lr_power=1), Training(loss="sum"),
         ),
         _both("SGD: loss summed over examples, lr unchanged", "differ", loss="sum"),
         # Both divide by what the gradients themselves are like, so that a factor cancels; but for eps, if there is one.
-        PairTrial(
+        Trial(
             "Adam with eps = 0: gradients summed, lr unchanged",
             "equal", Training("adam without eps", gradients="sum"), Training("adam without eps"),
         ),
-        PairTrial(
+        Trial(
             "AdaGrad with eps = 0: gradients summed, lr unchanged",
             "equal", Training("adagrad without eps", gradients="sum"), Training("adagrad without eps"),
         ),
-        PairTrial("Adam: gradients summed, lr unchanged", "shown", Training("adam", gradients="sum"), Training("adam")),
+        Trial("Adam: gradients summed, lr unchanged", "shown", Training("adam", gradients="sum"), Training("adam")),
     ],
     "Average parameters in place of gradients?": [
         _averaging("SGD", "equal", "sgd"),
@@ -222,9 +201,9 @@ TOPICS: dict[str, list[PairTrial]] = {
     ],
     # The ranks make K times fewer steps; a larger learning rate makes up for that only approximately.
     "And with a batch K times as large?": [
-        PairTrial("SGD: batch B a rank, lr × K (linear scaling)", "shown", Training(growth=1, lr_power=1)),
-        PairTrial("SGD: batch B a rank, lr unchanged", "shown", Training(growth=1)),
-        PairTrial("Adam: batch B a rank, lr unchanged", "shown", Training("adam", growth=1), Training("adam")),
+        Trial("SGD: batch B a rank, lr × K (linear scaling)", "shown", Training(growth=1, lr_power=1)),
+        Trial("SGD: batch B a rank, lr unchanged", "shown", Training(growth=1)),
+        Trial("Adam: batch B a rank, lr unchanged", "shown", Training("adam", growth=1), Training("adam")),
     ],
     "And in micro-batches?": [
         *_exact("SGD: 2 micro-batches with no_sync, loss / 2", accumulate=2),
@@ -236,7 +215,7 @@ TOPICS: dict[str, list[PairTrial]] = {
         _both("shuffled, with set_epoch", "equal", sampler="shuffled"),
         _both("every rank reads the same examples (no sampler)", "differ", sampler="none"),
         _both("K does not divide N, sampler pads: against N examples", "differ", examples="odd"),
-        PairTrial(
+        Trial(
             "the same against N examples and the padding again",
             "equal", Training(examples="odd"), Training(examples="padded"),
         ),
@@ -246,13 +225,6 @@ TOPICS: dict[str, list[PairTrial]] = {
     ],
 }  # fmt: skip
 TRIALS = tuple(replace(trial, topic=topic) for topic, trials in TOPICS.items() for trial in trials)
-
-SAMPLER_TRIALS: tuple[SamplerTrial, ...] = (
-    SamplerTrial("sampler: N = 8, K = 2, batch 2", 8, "x1 x3 | x2 x4, then x5 x7 | x6 x8", batch=2),
-    SamplerTrial("sampler: N = 9, K = 2, batch 3, padded", 9, "x1 x3 x5 | x2 x4 x6, then x7 x9 | x8 x1"),
-    SamplerTrial("sampler: N = 9, K = 2, batch 3, drop_last", 9, "x1 x3 x5 | x2 x4 x6, then x7 | x8", drop_last=True),
-)
-
 
 # ── the verdicts ─────────────────────────────────────────────────────────────────────────────────
 # The largest difference between equal trainings: rounding of sums taken in another order, over some dozens of steps.
@@ -268,9 +240,6 @@ NOT_MEASURED = "NOT MEASURED: the ranks ended before this trial"
 def verdict(result: TrialResult) -> Verdict:
     """Whether a trial is as it must be, and why."""
     trial, difference = result.trial, result.difference
-    if isinstance(trial, SamplerTrial):
-        text = "holds" if result.read == trial.expected else "BROKEN" if result.read else NOT_MEASURED
-        return Verdict(result, text == "holds", "exactly these", text)
     # Ranks must hold the same bits.
     allowed = ALLOWED[trial.dtype] if trial.alone is not None else 0.0
     limits = {"equal": f"≤ {allowed:g}" if allowed else "0 (same bits)", "differ": f"> {LEAST_DIFFERENCE:g}"}

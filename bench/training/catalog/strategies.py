@@ -20,8 +20,6 @@ from bench.training.model import REFERENCE, Scenario, Strategy
 DDP_FLAGS = ("gradient_as_bucket_view", "static_graph")
 NO_OPERATION = "noop"
 DDP_HOOKS = (NO_OPERATION, "fp16", "bf16", "powersgd")
-# Of fully_shard: reduce-scatter on a process group of its own, beside all-gather.
-OWN_GROUP = "separate_reduce_scatter_group"
 # How buckets were chosen → words for it.
 CALLED = {"advised": "advised", "torch": "torch's default"}
 
@@ -78,7 +76,7 @@ STRATEGIES: dict[str, StrategyKind] = {
     "overlap_param": StrategyKind("one all-reduce a parameter, launched as soon as its gradient is ready"),
     "overlap_bucket": StrategyKind(
         "buckets, each launched when its last gradient is ready",
-        ("cap", "bucket_boundary"), ("cap", "{overlap_bucket: {cap: 1MiB}}"),
+        ("cap",), ("cap", "{overlap_bucket: {cap: 1MiB}}"),
     ),
     "plan": StrategyKind(
         "the same with buckets of these sizes", ("buckets",), ("buckets", "{plan: {buckets: [1MiB, 4MiB]}}"),
@@ -97,7 +95,7 @@ STRATEGIES: dict[str, StrategyKind] = {
         all_reduces=False, own=False, broadcasts=True, sharded=True,
     ),
     "fsdp2": StrategyKind(
-        "torch's fully_shard: parameters, gradients and optimizer in shares", ("options",), options=(OWN_GROUP,),
+        "torch's fully_shard: parameters, gradients and optimizer in shares",
         all_reduces=False, own=False, sharded=True, shards_gradients=True, shards_parameters=True,
     ),
 }  # fmt: skip
@@ -167,8 +165,6 @@ def label(strategy: Strategy) -> str:
     words = [strategy.imported or strategy.name]
     if strategy.cap_bytes is not None and not strategy.called:
         words.append(format_bytes(strategy.cap_bytes))
-    if strategy.bucket_boundary != "after":
-        words.append(f"ends {strategy.bucket_boundary} the cap")
     if strategy.called:
         words.append(CALLED[strategy.called])
     elif strategy.buckets:

@@ -4,13 +4,11 @@ In: a model, a list of gradients or a recorded run, and a link. Out: the advice 
 its report.
 """
 
-import difflib
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -31,17 +29,15 @@ from bench.model.units import counted
 from bench.store import folders
 from bench.training.analyze import runs
 from bench.training.analyze.steps import scenarios_of
-from bench.training.catalog.presets import EXAMPLE, PRESETS, find
 from bench.training.conclusions import training_of
+from bench.training.config import known_model
 from bench.training.model import TRAINING_STEP, Scenario
 from bench.training.planning import advisor, link_model
 from bench.training.planning.buckets import LIST_HEADER, ReadyTimes, read_gradients
 from bench.training.planning.link_model import LinkModel, costs_cpu
-from bench.training.planning.planner import Box
 from bench.training.planning.steps import shape_name, shape_of
 from bench.training.report import advice
 
-UNCERTAINTY = "20%"
 WHOSE = (
     "advise: name a model (--model tiny), a list of gradients (--gradients sizes.csv), or a run that has its ready "
     "times (--from RUN)"
@@ -50,15 +46,8 @@ WHOSE = (
 RANKS = 2
 # Name of the run that --verify makes.
 NAME = "advise"
-
-
-class GradientType(StrEnum):
-    """Dtypes that gradients can have."""
-
-    FLOAT32 = "float32"
-    FLOAT16 = "float16"
-    BFLOAT16 = "bfloat16"
-    FLOAT64 = "float64"
+# Dtypes that gradients can have.
+GradientType = Literal["float32", "float16", "bfloat16", "float64"]
 
 
 def advise(
@@ -98,15 +87,15 @@ def advise(
         typer.Option(help="Number of ranks on the link: with --busbw, or with a RUN of several.", min=2, metavar="N"),
     ] = None,
     uncertainty: Annotated[
-        str, typer.Option(help="How far latency, rate and backward may be off.", metavar="SHARE")
-    ] = UNCERTAINTY,
-    dtype: Annotated[GradientType, typer.Option(help="Dtype of the gradients.")] = GradientType.FLOAT32,
+        str, typer.Option(help="How far latency and rate of the link may be off.", metavar="SHARE")
+    ] = f"{advisor.OFF:.0%}",
+    dtype: Annotated[GradientType, typer.Option(help="Dtype of the gradients.")] = "float32",
     verify: Annotated[bool, typer.Option("--verify", help="Measure the plans here, beside what is predicted.")] = False,
 ) -> None:
-    """Print what to set: a bucket plan that stays good if the link is not as assumed, a cap, or torch's default.
+    """Print what to set: a cap of buckets that stays good on a slower or faster link, or torch's default.
 
-    With it what each leaves exposed, what saves more, and code to paste for what saves 1 % of a step. --verify measures
-    the plans: with --from the model of that run, else the gradients and a backward that waits instead of computing. The
+    With it what both leave exposed, what saves more, and code to paste for what saves 1 % of a step. --verify measures
+    them: with --from the model of that run, else the gradients and a backward that waits instead of computing. The
     link is that run's own if no other is given; gloo if --link names a run of gloo that was not imported; otherwise an
     emulated one with the same cost.
     """
@@ -147,7 +136,8 @@ def advise(
             "all_reduce (--link RUN)"
         )
     ready_times, cost = ReadyTimes.of_shape(chosen.shape), chosen.link.cost
-    best = advisor.advise(ready_times, cost, Box(share, share, share).at_least(chosen.link.error))
+    off = max(share, min(chosen.link.error, advisor.LARGEST_OFF))
+    best = advisor.advise(ready_times, cost, off)
     itemsize = DTYPES[chosen.scenario.case.dtype].itemsize
     explained = advisor.explain(best, ready_times, chosen.link, itemsize, model or str(gradients or recorded))
     show(advice.document(explained))
@@ -166,8 +156,7 @@ def advise(
     analysis = analyzed(result)
     files = write_report(result, analysis, plots=False)
     (measured_plans,) = training_of(analysis).scenarios
-    stretch = runs.stretch_of(result, measured_plans.scenario, ready_times)
-    verified = runs.verified(plans, ready_times, cost, measured_plans.results, stretch)
+    verified = runs.verified(plans, ready_times, cost, measured_plans)
     say("")
     show([*advice.verification(verified, measured_plans), *files])
 
@@ -203,14 +192,9 @@ def _stated(model: str | None, gradients: Path | None, backward_s: float | None,
         name = shape_name(gradients.stem, max(shape.ready_s))
     else:
         try:
-            preset = find(str(model))
+            known_model(str(model))
         except ValueError as error:
             raise ConfigError(f"--model {error}") from None
-        if preset is None:
-            near = difflib.get_close_matches(str(model), PRESETS, 1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            known = f"there are {', '.join(PRESETS)}, or sizes such as {EXAMPLE}"
-            raise ConfigError(f"--model {model}: unknown; {known}{hint}")
         if backward_s is None:
             raise ConfigError(
                 "advise: say how long backward takes on your machine, such as --backward 60ms; --from RUN takes it "

@@ -1,6 +1,12 @@
-"""The verb `equivalence`: test whether data-parallel training trains the same model as one process."""
+"""The verb `equivalence`: test whether data-parallel training trains the same model as one process.
 
-from typing import Annotated
+It starts real ranks and listens; `training/rank/equivalence.py` trains.
+"""
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -9,11 +15,13 @@ from bench.cli.app import PLOTS
 from bench.cli.output import show
 from bench.cli.terminal import say
 from bench.launch.launcher import Launcher
+from bench.launch.ranks import Starter
+from bench.launch.supervisor import watch
+from bench.launch.turns import drive
 from bench.machine import host
 from bench.model.errors import StoreError, UnmeasurableError
 from bench.report import markdown
-from bench.training.catalog.equivalence import SAMPLER_TRIALS, TRIALS, Proof, Trial, verdict
-from bench.training.launch import run_trials
+from bench.training.catalog.equivalence import TIMEOUT_S, TRIALS, EquivalenceJob, Proof, Trial, TrialResult, verdict
 from bench.training.report import equivalence as report
 
 FOLDER = PLOTS / "equivalence"
@@ -27,10 +35,9 @@ def equivalence(
     unsupported = host.unsupported_platform() or host.machine().backends_missing.get("gloo")
     if unsupported:
         raise UnmeasurableError(f"equivalence: {unsupported}")
-    trials: list[Trial] = [*TRIALS, *SAMPLER_TRIALS]
     with Launcher() as launcher, Console(stderr=True).status("starting ranks") as status:
         results, failure = run_trials(
-            trials, world_size, steps, launcher, begun=lambda index: status.update(trials[index].name)
+            TRIALS, world_size, steps, launcher, begun=lambda index: status.update(TRIALS[index].name)
         )
     proof = Proof(world_size, steps, tuple(map(verdict, results)), failure)
     show([*report.tables(proof), report.headline(proof)])
@@ -41,3 +48,29 @@ def equivalence(
         raise StoreError(f"{FOLDER}: {(error.strerror or str(error)).lower()}") from None
     say(f"\n{FOLDER / report.DOCUMENT}\n{picture}")
     return 0 if proof.holds else 1
+
+
+def run_trials(
+    trials: Sequence[Trial],
+    world_size: int,
+    steps: int,
+    launcher: Starter,
+    begun: Callable[[int], None] = lambda _: None,
+) -> tuple[list[TrialResult], str | None]:
+    """Results of all trials, and why the launch ended early; None if it did not. begun: takes a trial's number."""
+    results: list[TrialResult] = []
+
+    def sampled(line: bytes, _: object) -> None:
+        numbers: dict[str, Any] = {name: tuple(n) if isinstance(n, list) else n for name, n in json.loads(line).items()}
+        results.append(TrialResult(trials[len(results)], **numbers))
+
+    job = EquivalenceJob(tuple(trials), steps)
+    requested = time.monotonic()
+    ranks = launcher.start(world_size, "bench.training.rank.equivalence:main", job)
+    try:
+        watching = watch(ranks, requested, TIMEOUT_S, before_go=lambda _: None, begun=begun, sampled=sampled)
+        (outcome,) = drive(watching)
+    finally:
+        ranks.kill()
+    results += [TrialResult(trial) for trial in trials[len(results) :]]
+    return results, outcome.failure.text if outcome.failure else None

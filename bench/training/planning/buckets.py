@@ -2,8 +2,8 @@
 
 In: a preset and the time of its backward, a `Timeline`, or a CSV file of gradients. Out: a `Shape`, whose gradients are
 in order of registration; from it a `ReadyTimes`, in the order in which they become ready; and of that order a
-`BucketPlan`, a tuple of ends: bucket k holds the gradients ends[k-1] … ends[k] - 1. And the caps that make torch follow
-a plan. Imports no torch, runs no model, and does not know what a call costs: `planner` does.
+`BucketPlan`, a tuple of ends: bucket k holds the gradients ends[k-1] … ends[k] - 1. Imports no torch, runs no model,
+and does not know what a call costs: `advisor` does.
 """
 
 from __future__ import annotations
@@ -22,14 +22,11 @@ from bench.model.errors import BenchError, ConfigError
 from bench.model.steps import Gradient, Shape, Timeline
 from bench.model.units import MIB
 from bench.training.catalog.presets import Preset, gradients
-from bench.training.model import Strategy
 
 BucketPlan = tuple[int, ...]
 
 # torch's defaults: dist._DEFAULT_FIRST_BUCKET_BYTES, then _DEFAULT_BUCKET_CAP_MB, in nn/parallel/distributed.py.
 TORCH_CAPS = (MIB, 25 * MIB)
-# Most caps to try: enough for every cap that matters in a transformer of 300 tensors; of more, an even selection.
-MOST_CAPS = 4096
 # First line of a file of gradients.
 LIST_HEADER = "name,elements[,ready_ms]"
 
@@ -73,14 +70,13 @@ def shape_by_flops(preset: Preset, backward_s: float, itemsize: int = 4) -> Shap
 
     A weight matrix costs 4 flops per token and element in backward, half of them for its own gradient and half for
     that of its input. Norms and the embedding's look-up cost next to nothing, and the embedding comes last. The
-    products of queries, keys and values, which have no weights, are left out: their share grows with the sequence. A
-    tied weight is ready when both its uses are, with the embedding.
+    products of queries, keys and values, which have no weights, are left out: their share grows with the sequence.
     """
     sizes = gradients(preset, itemsize)
     owners = [gradient.name.split(".")[-2] for gradient in sizes]
     multiplies = [not owner.startswith("norm") and owner != "embedding" for owner in owners]
     work = np.array([gradient.elements for gradient in sizes], dtype=float) * multiplies
-    done = np.cumsum(work[::-1])[::-1] + (preset.vocabulary * preset.d_model if preset.tied else 0)
+    done = np.cumsum(work[::-1])[::-1]
     return Shape(sizes, tuple(float(t) for t in backward_s * done / done[0]))
 
 
@@ -140,22 +136,18 @@ def read_gradients(path: Path, itemsize: int, backward_s: float | None) -> Shape
 
 
 # ── plans ────────────────────────────────────────────────────────────────────────────────────────
-def by_caps(nbytes: Sequence[int], caps: Sequence[int], boundary: str = "after") -> BucketPlan:
+def by_caps(nbytes: Sequence[int], caps: Sequence[int]) -> BucketPlan:
     """Buckets by a list of caps in bytes; the last cap applies to all further buckets.
 
-    boundary: a bucket ends "after" the cap is reached, as in torch (`compute_bucket_assignment_by_size` in its
-    reducer.cpp), or "before" it would be exceeded.
+    A bucket ends after the gradient that reaches the cap, as in torch (`compute_bucket_assignment_by_size` in its
+    reducer.cpp).
     """
     ends: list[int] = []
     filled = 0
-    for number, size in enumerate(nbytes):
-        cap = caps[min(len(ends), len(caps) - 1)]
-        if boundary == "before" and filled and filled + size > cap:
-            ends.append(number)
-            filled = 0
+    for number, size in enumerate(nbytes, start=1):
         filled += size
-        if boundary == "after" and filled >= cap:
-            ends.append(number + 1)
+        if filled >= caps[min(len(ends), len(caps) - 1)]:
+            ends.append(number)
             filled = 0
     return (*ends, len(nbytes)) if filled else tuple(ends)
 
@@ -177,24 +169,14 @@ def by_sizes(nbytes: Sequence[int], sizes: Sequence[int]) -> BucketPlan:
     return tuple(ends)
 
 
-def uniform(ready_times: ReadyTimes, cap: int, bucket_boundary: str = "after") -> BucketPlan:
+def uniform(ready_times: ReadyTimes, cap: int) -> BucketPlan:
     """Buckets of one cap, as `bucket_cap_mb` makes them after torch has rebuilt its buckets."""
-    return by_caps(ready_times.nbytes, (cap,), bucket_boundary)
+    return by_caps(ready_times.nbytes, (cap,))
 
 
 def torch_default(ready_times: ReadyTimes) -> BucketPlan:
     """The default buckets of DistributedDataParallel: a cap of 1 MiB for the first, then 25 MiB."""
     return by_caps(ready_times.nbytes, TORCH_CAPS)
-
-
-def of_strategy(ready_times: ReadyTimes, strategy: Strategy) -> BucketPlan | None:
-    """The plan that a strategy follows; None if it is not one of those that send during backward."""
-    number = len(ready_times.nbytes)
-    if strategy.name == "overlap_param":
-        return tuple(range(1, number + 1))
-    if strategy.name == "overlap_bucket" and strategy.cap_bytes is not None:
-        return uniform(ready_times, strategy.cap_bytes, strategy.bucket_boundary)
-    return by_sizes(ready_times.nbytes, strategy.buckets) if strategy.name == "plan" else None
 
 
 # ── what a plan holds ────────────────────────────────────────────────────────────────────────────
@@ -203,18 +185,13 @@ def bucket_bytes(ready_times: ReadyTimes, plan: BucketPlan) -> tuple[int, ...]:
     return tuple(sum(ready_times.nbytes[start:end]) for start, end in pairwise((0, *plan)))
 
 
-def members(ready_times: ReadyTimes, plan: BucketPlan) -> tuple[tuple[int, ...], ...]:
-    """The registration numbers of the gradients in each bucket."""
-    return tuple(ready_times.order[start:end] for start, end in pairwise((0, *plan)))
-
-
 def sent_bytes(ready_times: ReadyTimes) -> NDArray[np.float64]:
     """Bytes of the first 0, 1, .. n gradients together; exact up to 2⁵³."""
     return np.concatenate([[0.0], np.cumsum(np.array(ready_times.nbytes, dtype=float))])
 
 
 # ── caps ─────────────────────────────────────────────────────────────────────────────────────────
-def useful_caps(ready_times: ReadyTimes, most: int = MOST_CAPS) -> Sequence[int]:
+def useful_caps(ready_times: ReadyTimes, most: int) -> list[int]:
     """Caps at which a uniform plan changes: sums of consecutive gradients; an even selection if more than `most`.
 
     A bucket closes when such a sum reaches the cap, so any other cap gives the plan of the next larger one of these.
@@ -223,57 +200,19 @@ def useful_caps(ready_times: ReadyTimes, most: int = MOST_CAPS) -> Sequence[int]
     sums: set[int] = set()
     for start in range(len(sent) - 1):
         sums.update((sent[start + 1 :] - sent[start]).tolist())
-    return evenly(sorted(sums), most)
-
-
-def evenly(values: Sequence[int], most: int) -> Sequence[int]:
-    """At most so many of the values, the first and the last among them."""
-    if len(values) <= most:
-        return values
-    return [values[i] for i in np.unique(np.linspace(0, len(values) - 1, most).round().astype(int))]
-
-
-def caps_mib(ready_times: ReadyTimes, plan: BucketPlan) -> tuple[float, ...]:
-    """`bucket_cap_mb_list` of DistributedDataParallel that makes torch follow the plan, in MiB; a cap for each bucket.
-
-    A bucket closes once it has reached its cap: any cap works that is reached with its last gradient and not before.
-    Buckets that follow each other share a cap where one works for all of them; of those that work, it is the one with
-    the fewest decimals.
-    """
-    caps: list[float] = []
-    (low, high), *others = _cap_ranges(ready_times, plan)
-    sharing = 1
-    for least, most in others:
-        if max(low, least) < min(high, most):
-            low, high, sharing = max(low, least), min(high, most), sharing + 1
-        else:
-            caps += sharing * [_shortest_mib(low, high)]
-            low, high, sharing = least, most, 1
-    return (*caps, *(sharing * [_shortest_mib(low, high)]))
+    caps = sorted(sums)
+    if len(caps) <= most:
+        return caps
+    return [caps[i] for i in np.unique(np.linspace(0, len(caps) - 1, most).round().astype(int))]
 
 
 def cap_mib(ready_times: ReadyTimes, cap: int) -> float:
     """`bucket_cap_mb` that gives the same plan as `cap` bytes, with the fewest decimals."""
-    ranges = _cap_ranges(ready_times, uniform(ready_times, cap))
-    return _shortest_mib(max(low for low, _ in ranges), min(cap, *(high for _, high in ranges)))
-
-
-def _cap_ranges(ready_times: ReadyTimes, plan: BucketPlan) -> list[tuple[int, int]]:
-    """For each bucket, its bytes without its last gradient, and with it.
-
-    The last bucket may end because no gradient is left: its cap may be as large as any other bucket.
-    """
-    sizes = bucket_bytes(ready_times, plan)
-    ranges = [(size - ready_times.nbytes[end - 1], size) for size, end in zip(sizes, plan, strict=True)]
-    return [*ranges[:-1], (ranges[-1][0], max(sizes))]
-
-
-def _shortest_mib(low: int, high: int) -> float:
-    """The shortest number of MiB that torch, by int(mib * 2**20), turns into more than low and at most high bytes."""
-    # 2^-20 has 20 decimals, so with 20 decimals high is exact.
+    plan = uniform(ready_times, cap)
+    # torch takes int(mib * 2**20). 2^-20 has 20 decimals, so with 20 decimals the cap is exact.
     for decimals in range(21):
         scale = int(10**decimals)
-        mib = high * scale // MIB / scale
-        if low < int(mib * MIB) <= high:
+        mib = cap * scale // MIB / scale
+        if mib and uniform(ready_times, int(mib * MIB)) == plan:
             return mib
-    return high / MIB
+    return cap / MIB

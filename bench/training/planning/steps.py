@@ -6,8 +6,9 @@ two A/A pairs, which show how far two equal measurements differ here. And of cas
 notes on settings that measure something other than their author expects.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -34,13 +35,13 @@ TRAINED = ("float32", "float64", "bfloat16")
 DEFAULT_CAPS = frozenset({25 * 10**6, 25 * 2**20})
 
 
-def expand(config: Config, machine: Machine) -> Expansion:
+def expand(config: Config, machine: Machine, kept: Mapping[str, Any]) -> Expansion:
     """The cases of the section; none without one."""
     chosen = Expansion()
     section = config.section(TrainingSection)
     if section is None:
         return chosen
-    chosen.calls += call_sizes(config, section, machine)
+    chosen.complete = partial(complete, config, machine)
     wanted = [strategy for entry in section.strategies for strategy in entry.strategies]
     for scenario in _scenarios(config, section, machine):
         if reason := unsupported_scenario(scenario, machine):
@@ -83,16 +84,6 @@ def complete(config: Config, machine: Machine, plan: Plan) -> Plan:
 def case_of(scenario: Scenario, strategy: Strategy) -> Case:
     """The case of a strategy in a scenario."""
     return replace(scenario.case, strategy=text_of(strategy))
-
-
-def call_sizes(config: Config, section: TrainingSection, machine: Machine) -> Iterator[Case]:
-    """The call-size ladder: the same parameters all-reduced in more and more calls, back to back."""
-    ladder = section.call_sizes
-    if ladder is None or REAL_LINK not in section.links:
-        return  # it tells of the real link
-    for (backend, ranks), calls, how in product(worlds(config, machine), ladder.calls, _ways(config)):
-        size = ladder.parameters // calls * DTYPES["float32"].itemsize
-        yield Case("all_reduce", backend, ranks, "float32", size, metric="pipelined", depth=calls, call="async", **how)
 
 
 def _ways(config: Config) -> list[dict[str, Any]]:
@@ -161,7 +152,7 @@ def _with_buckets(strategy: Strategy, scenario: Scenario) -> tuple[Strategy, str
             f"plan {CALLED[strategy.called]}: when gradients are ready, and what a call takes, is known beforehand "
             "only of a shape on an emulated link; of others, `advise --from RUN` knows it after a run"
         )
-    from bench.training.planning.advisor import buckets_for  # here: these load numpy and scipy
+    from bench.training.planning.advisor import advise  # here: these load numpy and scipy
     from bench.training.planning.buckets import (
         ReadyTimes,
         bucket_bytes,
@@ -173,7 +164,7 @@ def _with_buckets(strategy: Strategy, scenario: Scenario) -> tuple[Strategy, str
     if strategy.called == "torch":
         sizes = bucket_bytes(ready_times, torch_default(ready_times))
     else:
-        sizes = buckets_for(ready_times, AllReduceCost.emulated(scenario.link))
+        sizes = advise(ready_times, AllReduceCost.emulated(scenario.link)).cap.buckets
     return replace(strategy, buckets=sizes), None
 
 
@@ -307,7 +298,6 @@ def _imports(cases: Sequence[Case], settings: Settings) -> set[str]:
 PLANNING = PlanningPart(
     operations=(TRAINING_STEP,),
     expand=expand,
-    complete=complete,
     launch_bytes=_launch_bytes,
     case_s=STRATEGY_S,
     same_process=lambda case: replace(case, strategy=""),

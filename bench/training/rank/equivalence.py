@@ -1,8 +1,8 @@
 """Run one rank of an equivalence proof: train a small model as one of K ranks and as one process, and compare.
 
-In: a `RankContext` and an `EquivalenceJob`. Out, over the pipe: the messages of `protocol.messages`; the payload of
-`sampled` is the fields of one `TrialResult`, sent by rank 0. The model is small so that dozens of trainings take
-seconds, and smooth so that training does not amplify rounding.
+In: a `RankContext` and an encoded `EquivalenceJob`. Out, over the pipe: the messages of `protocol.messages`; the
+payload of `sampled` is the fields of one `TrialResult`, sent by rank 0. The model is small so that dozens of trainings
+take seconds, and smooth so that training does not amplify rounding.
 """
 
 import json
@@ -22,7 +22,8 @@ from bench.model.records import Json
 from bench.protocol.rank_context import RankContext
 from bench.rank.group import Group
 from bench.rank.process import joined, run_rank, wait_to_begin
-from bench.training.catalog.equivalence import TIMEOUT_S, EquivalenceJob, PairTrial, SamplerTrial, Training
+from bench.store import encoding
+from bench.training.catalog.equivalence import TIMEOUT_S, EquivalenceJob, Training, Trial
 
 INPUTS, WIDTH, OUTPUTS = 12, 24, 4
 # Batch size B: 2, 3 and 4 ranks get equal shares of it, and each share divides into two micro-batches.
@@ -58,39 +59,27 @@ class ProcessRole:
     devices: int = 0
 
 
-def main(context: RankContext, job: EquivalenceJob) -> None:
+def main(context: RankContext, encoded: bytes) -> None:
     """Entry of a rank's process; never returns."""
 
     def work() -> Json:
+        job: EquivalenceJob = encoding.decoded(encoded, EquivalenceJob)
         with joined(context, "gloo", TIMEOUT_S) as group:
             wait_to_begin(context, group, lambda: {"rank": group.rank})
             for index, trial in enumerate(job.trials):
                 if group.rank == 0:
                     context.send({"kind": "begin", "index": index})
-                numbers = readings(trial) if isinstance(trial, SamplerTrial) else _compare(trial, group, job.steps)
+                numbers = _compare(trial, group, job.steps)
                 context.tick()
                 if group.rank == 0:
                     context.send({"kind": "sampled", "failure": None}, json.dumps(numbers).encode())
         return {}
 
-    run_rank(context, job.log, work)
+    run_rank(context, work)
 
 
 # ── one trial ────────────────────────────────────────────────────────────────────────────────────
-def readings(trial: SamplerTrial) -> Json:
-    """The examples that all ranks read, such as `x1 x3 | x2 x4, then x5 | x6`; a sampler needs no other rank."""
-    numbers = TensorDataset(torch.arange(1, trial.examples + 1))
-    batches = []
-    for rank in range(trial.ranks):
-        sampler: DistributedSampler[Any] = DistributedSampler(
-            numbers, trial.ranks, rank, shuffle=False, drop_last=trial.drop_last
-        )
-        loader = DataLoader(numbers, trial.batch, sampler=sampler)
-        batches.append([" ".join(f"x{number}" for number in batch.tolist()) for (batch,) in loader])
-    return {"read": ", then ".join(map(" | ".join, zip(*batches, strict=True)))}
-
-
-def _compare(trial: PairTrial, group: Group, steps: int) -> Json:
+def _compare(trial: Trial, group: Group, steps: int) -> Json:
     """The numbers of a `TrialResult`. All ranks train the one process too: they would be idle otherwise."""
     gpus = torch.cuda.device_count()
     # DataParallel divides a batch only if there are at least two GPUs.
@@ -109,7 +98,7 @@ def _compare(trial: PairTrial, group: Group, steps: int) -> Json:
         role = ProcessRole(0, 1, group.world_size, int(trial.gpu or trial.data_parallel))
         steps *= group.world_size**trial.ranks.growth
         alone, losses_alone, batch_alone = train(replace(trial.alone, accumulate=1), role, trial.dtype, steps)
-    gathered = group.gather((difference(parameters, alone), losses), tuple[float, list[float]])
+    gathered = group.gather((difference(parameters, alone), losses))
     return {
         # Python's max() can lose a NaN, which is a difference too.
         "difference": float(torch.tensor([own for own, _ in gathered], dtype=torch.float64).max()),

@@ -67,7 +67,7 @@ def _flat(parameters: Sequence[Any]) -> torch.Tensor:
 
 def check_start(context: CheckContext, runner: Runner) -> InvariantCheck:
     """I9: whatever weights each rank drew, all ranks begin with the same ones."""
-    alike = len(set(context.gather(digest(runner.parameters), str))) == 1
+    alike = len(set(context.gather(digest(runner.parameters)))) == 1
     return InvariantCheck(
         "I9", alike, f"{'all ranks begin with the same' if alike else 'ranks begin with different'} weights"
     )
@@ -75,7 +75,7 @@ def check_start(context: CheckContext, runner: Runner) -> InvariantCheck:
 
 def check_end(context: CheckContext, runner: Runner, steps: int) -> InvariantCheck:
     """I1: after some steps, each on its own data, ranks have the same bits. I4: without synchronisation they differ."""
-    alike = len(set(context.gather(digest(runner.parameters), str))) == 1
+    alike = len(set(context.gather(digest(runner.parameters)))) == 1
     text = f"after {steps} steps, ranks' parameters are {'the same bits' if alike else 'not the same'}"
     if kind(runner.strategy).synchronises:
         return InvariantCheck("I1", alike, text)
@@ -105,7 +105,7 @@ def check_calls(context: CheckContext, runner: Runner) -> tuple[list[InvariantCh
         wanted = tuple(sum(context.sizes[number] for number in bucket) for bucket in buckets)
         text = f"{len(calls)} calls" + ("" if calls == wanted else f", {len(wanted)} wanted")
         checks.append(InvariantCheck("I6", calls == wanted, text))
-    orders = context.gather(calls, tuple[int, ...])
+    orders = context.gather(calls)
     same = len(set(orders)) == 1
     checks.append(InvariantCheck("I7", same, "all ranks launch in one order" if same else f"ranks launch {orders}"))
     return checks, calls
@@ -120,7 +120,7 @@ def check_shards(context: CheckContext, runner: Runner) -> InvariantCheck:
     for state in getattr(runner.optimizer, "optim", runner.optimizer).state.values():
         sizes = [(t.to_local() if hasattr(t, "to_local") else t).numel() for t in state.values() if torch.is_tensor(t)]
         own += max(sizes, default=0)
-    total, want = sum(context.gather(own, int)), sum(p.numel() for p in runner.parameters)
+    total, want = sum(context.gather(own)), sum(p.numel() for p in runner.parameters)
     # Shares have equal lengths, so together they can exceed the parameters by up to K − 1 elements.
     return InvariantCheck(
         "I12", want <= total < want + context.place.world_size, f"states of {total} for {want} parameters"
@@ -148,7 +148,7 @@ def check_training(context: CheckContext, strategy: Strategy) -> list[InvariantC
         worst = _apart(context, trained, want)
         alone, alone_text = _against_one_process(context, twin, want)
         text = f"{dtype}: the loss rose"
-        stable = all(context.gather(fell and mean_fell, bool))
+        stable = all(context.gather(fell and mean_fell))
         if stable:
             text = f"{dtype}: differs from the ranks' mean by {worst:.1e} of the largest parameter, allowed {allowed:g}"
             text += f"; {alone_text}"
@@ -207,7 +207,7 @@ def _trained(context: CheckContext, runner: Runner, batch: runners.Batch | None 
 
 def _apart(context: CheckContext, trained: torch.Tensor, want: torch.Tensor) -> float:
     """The largest difference on any rank, as a share of the largest parameter."""
-    return float(max(context.gather(float((trained - want).abs().max() / want.abs().max()), float)))
+    return float(max(context.gather(float((trained - want).abs().max() / want.abs().max()))))
 
 
 class _GatheredMean(synchronisers.Synchroniser):
@@ -255,7 +255,7 @@ def _against_one_process(context: CheckContext, twin: Scenario, want: torch.Tens
         adds_up = abs(together - apart) <= ALLOWED[twin.case.dtype] * abs(together)
         context.references[key] = (_trained(context, runner, whole)[0], adds_up)
     parameters, adds_up = context.references[key]
-    if not all(context.gather(adds_up, bool)):
+    if not all(context.gather(adds_up)):
         return 0.0, "one process is no measure: a batch's loss is not the mean of its parts' (BatchNorm, dropout)"
     worst = _apart(context, want, parameters)
     return worst, f"that mean differs from one process with the whole batch by {worst:.1e}"

@@ -74,8 +74,6 @@ class Transformer(nn.Module):  # type: ignore[misc]
         self.layers = nn.ModuleList(Layer(preset) for _ in range(preset.layers))
         self.norm = nn.RMSNorm(preset.d_model)
         self.head = nn.Linear(preset.d_model, preset.vocabulary, bias=False)
-        if preset.tied:
-            self.head.weight = self.embedding.weight
 
     def forward(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         x = self.embedding(inputs)
@@ -102,24 +100,19 @@ class Layer(nn.Module):  # type: ignore[misc]
 
 
 class Attention(nn.Module):  # type: ignore[misc]
-    """Causal attention with rotary positions (Su et al., 2021) and grouped queries (Ainslie et al., 2023)."""
+    """Causal attention with rotary positions (Su et al., 2021)."""
 
     def __init__(self, preset: Preset) -> None:
         super().__init__()
         width, self.heads = preset.d_model, preset.heads
-        outputs = (width, preset.kv_width, preset.kv_width, width)
-        self.q, self.k, self.v, self.out = (nn.Linear(width, features, bias=False) for features in outputs)
+        self.q, self.k, self.v, self.out = (nn.Linear(width, width, bias=False) for _ in range(4))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         batch, length, width = x.shape
         q, k, v = (
-            linear(x).view(batch, length, -1, width // self.heads).transpose(1, 2)
+            linear(x).view(batch, length, self.heads, width // self.heads).transpose(1, 2)
             for linear in (self.q, self.k, self.v)
         )
-        # Each head of keys and values serves so many neighbouring heads of queries.
-        shared = self.heads // k.shape[1]
-        if shared > 1:
-            k, v = k.repeat_interleave(shared, dim=1), v.repeat_interleave(shared, dim=1)
         mixed = functional.scaled_dot_product_attention(rotated(q), rotated(k), v, is_causal=True)
         out: torch.Tensor = self.out(mixed.transpose(1, 2).reshape(batch, length, width))
         return out

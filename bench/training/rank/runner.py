@@ -24,8 +24,8 @@ OPTIMIZERS: dict[str, tuple[type[torch.optim.Optimizer], dict[str, Any]]] = {
     "adamw": (torch.optim.AdamW, {"lr": 1e-3}),
 }
 Batch = tuple[torch.Tensor, ...]
-# Every rank's value of a type, on every rank (`Group.gather`).
-Gather = Callable[[Any, Any], list[Any]]
+# Every rank's value, on every rank (`Group.gather`).
+Gather = Callable[[Any], list[Any]]
 SYNCHRONISERS = synchronisers.SYNCHRONISERS | torch_synchronisers.SYNCHRONISERS
 
 
@@ -66,8 +66,10 @@ class Runner:
                     loss = self.sync.module(*micro)
                 forward = mark()
                 (loss if count == 1 else loss / count).backward()
-        backward = max(self.ready.values(), default=None) if self.watch.on_host else None
-        last = backward if backward is not None else mark()
+        # After `backward()` it would be too late: torch's DDP has then let the stream wait for its calls. On a device,
+        # marks have no order of their own, but the stream passes them in the order in which they were made.
+        marks = [*self.ready.values()]
+        last = (max(marks) if self.watch.on_host else marks[-1]) if marks else mark()
         self.sync.finish()
         usable = clipped = mark()
         if self.clip:
@@ -176,5 +178,5 @@ def ready_order(scenario: Scenario, place: RankInfo, gather: Gather, seed: int) 
     traced = build(Strategy(REFERENCE), scenario, place, place.real, range(count), seed, traced=True)
     traced.step(traced.draw(torch.Generator().manual_seed(seed), scenario.case.batch))
     # The order of marking, not of marks: on a GPU marks cannot be compared yet, but were made in the stream's order.
-    agreed: list[int] = gather(list(traced.ready), list[int])[0]
+    agreed: list[int] = gather(list(traced.ready))[0]
     return agreed + [number for number in range(count) if number not in agreed]

@@ -12,9 +12,8 @@ import os
 import resource
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,9 +23,10 @@ from bench.machine import environment, host
 from bench.model.records import Case, Settings
 from bench.model.steps import CallRecord, Gradient, InvariantCheck, RankMemory, RankTimeline, StepDetail, Timeline
 from bench.rank.collectives import Call
-from bench.rank.group import Group
+from bench.rank.parts import RankPart, RankPlace
 from bench.rank.process import one_line
-from bench.rank.workload import BlockUse, RankPart, Stamps, Workload
+from bench.rank.workload import BlockUse, Stamps, Workload
+from bench.store import encoding
 from bench.training.catalog.strategies import kind, label, strategy_of
 from bench.training.model import PARTS, REFERENCE, Scenario, Strategy, scenario_of
 from bench.training.rank import invariants, memory, runner, synchronisers, torch_synchronisers, transport
@@ -64,20 +64,16 @@ def prepare_process(case: Case, rank: int) -> None:
 
 
 class TrainingStage:
-    """What all strategies of a launch share on this rank.
+    """What all strategies of a launch share on this rank. An emulated link has its file in the folder of the place."""
 
-    folder: private to the launch, for the file of an emulated link. tick: called after each step, as a sign of life.
-    """
-
-    def __init__(
-        self, case: Case, settings: Settings, launch: int, group: Group, folder: Path, tick: Callable[[], None]
-    ) -> None:
+    def __init__(self, case: Case, settings: Settings, launch: int, place: RankPlace) -> None:
         self.scenario: Scenario = scenario_of(settings, case)
-        self.settings, self.group, self.tick = settings, group, tick
+        group, self.settings, self.tick = place.group, settings, place.tick
+        self.group = group
         self.place = RankInfo.of_group(group)
         self.transport: Transport = self.place.real
         if (link := self.scenario.link) is not None:
-            file = folder / "link"
+            file = place.folder / "link"
             if group.rank == 0:
                 EmulatedLink(link, 0, group.world_size, file)
             group.barrier()
@@ -126,7 +122,7 @@ class TrainingStep(Workload):
             self._runner = self._warm()
         except REFUSALS as error:
             problem = one_line(error)
-        if problems := [text for text in stage.group.gather(problem, str | None) if text]:
+        if problems := [text for text in stage.group.gather(problem) if text]:
             self._checks.append(InvariantCheck("runs", False, problems[0]))
         if self._refusal is not None:  # I3 must not compare others with a strategy that is wrong
             self._runner = None
@@ -209,7 +205,7 @@ class TrainingStep(Workload):
         self._runner.optimizer.zero_grad()  # frees the gradients
         (before_s, own_before_s), (after_s, own_s) = self._before, _cpu()
         busy_s = None if before_s is None or after_s is None else after_s - before_s
-        return BlockUse(host.hostname(), os.cpu_count() or 1, busy_s, own_s - own_before_s)
+        return {"host": host.hostname(), "cores": os.cpu_count() or 1, "busy_s": busy_s, "own_s": own_s - own_before_s}
 
     def stamps(self) -> list[Stamps]:
         pairs = zip(self._parts, self._tails, strict=True)
@@ -249,7 +245,7 @@ class TrainingStep(Workload):
         for _ in range(ATTEMPTS):
             noted = memory.peaks(stage.place.device, train)
             own = [noted[name] for name in ("initial", "before", "after", "end")] if noted else None
-            ranks = stage.group.gather(own, list[int] | None)
+            ranks = stage.group.gather(own)
             stage.transport.sent.clear()
             stage.tick()
             if all(ranks):
@@ -280,7 +276,7 @@ class TrainingStep(Workload):
             stage.group.device.synchronize()
             times_ns.append(time.perf_counter_ns() - began)
             stage.tick()
-        return tuple(max(ranks) / 1e9 for ranks in zip(*stage.group.gather(times_ns[1:], list[int]), strict=True))
+        return tuple(max(ranks) / 1e9 for ranks in zip(*stage.group.gather(times_ns[1:]), strict=True))
 
     def _timeline(self, traced: Runner) -> Timeline:
         """One step in detail: when each gradient was ready, when each call was launched and done.
@@ -300,13 +296,14 @@ class TrainingStep(Workload):
         traced.sync.close()
         group.device.synchronize()
         group.barrier()
-        ranks = group.gather(_traced_step(traced, group.rank, began), RankTimeline)
+        gathered = group.gather(encoding.encoded(_traced_step(traced, group.rank, began)))
+        ranks: list[RankTimeline] = [encoding.decoded(step, RankTimeline) for step in gathered]
         names = [(name.removeprefix("module."), p) for name, p in traced.sync.module.named_parameters()]
         gradients = tuple(
             Gradient(name, p.numel(), p.numel() * p.element_size()) for name, p in names if p.requires_grad
         )
         # Clocks of different hosts cannot be compared; the ranks have left one barrier.
-        one_host = len(set(group.gather(host.hostname(), str))) == 1
+        one_host = len(set(group.gather(host.hostname()))) == 1
         first = min(rank.begin_s for rank in ranks)
         return Timeline(
             gradients if scenario.shape is None else scenario.shape.gradients,
@@ -339,4 +336,4 @@ def _cpu() -> tuple[float | None, float]:
     return host.busy_and_steal_s(except_for=None)[0], own.ru_utime + own.ru_stime
 
 
-RANK_PART = RankPart(prepare_process, WAITS_IN, TrainingStage)
+RANK_PART = RankPart(TrainingStage, prepare_process, WAITS_IN, plain=False)

@@ -297,7 +297,7 @@ def sent_by(transport: Transport) -> tuple[int, ...]:
 
 def _by_cap(strategy: Strategy, nbytes: Sequence[int]) -> BucketPlan:
     assert strategy.cap_bytes is not None  # noqa: S101 - `config` sees to it
-    return by_caps(nbytes, (strategy.cap_bytes,), strategy.bucket_boundary)
+    return by_caps(nbytes, (strategy.cap_bytes,))
 
 
 SYNCHRONISERS: dict[str, Callable[[Build], Synchroniser]] = {

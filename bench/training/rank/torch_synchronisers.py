@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from bench.model.units import MIB
 from bench.rank import torch_names
 from bench.rank.collectives import ALL_GATHER, REDUCE_SCATTER
-from bench.training.catalog.strategies import DDP_FLAGS, NO_OPERATION, OWN_GROUP, hooks_of, kind
+from bench.training.catalog.strategies import DDP_FLAGS, NO_OPERATION, hooks_of, kind
 from bench.training.rank.synchronisers import Build, Stopwatch, Synchroniser, sent_by, trained
 from bench.training.rank.transport import EmulatedLink, Transport
 
@@ -159,19 +159,15 @@ class Fsdp2(Synchroniser):
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import FSDPModule, fully_shard
 
-        if OWN_GROUP in build.strategy.options and not hasattr(FSDPModule, f"set_{OWN_GROUP}"):
-            raise NotImplementedError(f"set_{OWN_GROUP} needs torch 2.13 or newer; here is {torch.__version__}")
         mesh = init_device_mesh(build.place.device.type, (build.place.world_size,))
         for layer in getattr(build.module, "layers", ()):
             fully_shard(layer, mesh=mesh)
         super().__init__(fully_shard(build.module, mesh=mesh))
         self.buckets = None
-        if OWN_GROUP in build.strategy.options:
-            self.module.set_separate_reduce_scatter_group()
         for module in self.module.modules() if build.watch.on_host and hasattr(FSDPModule, CUSTOM) else ():
             if isinstance(module, FSDPModule):
-                module.set_custom_all_gather(_StampedAllGather(build.watch))
-                module.set_custom_reduce_scatter(_StampedReduceScatter(build.watch))
+                module.set_custom_all_gather(_StampedCall(build.watch, ALL_GATHER))
+                module.set_custom_reduce_scatter(_StampedCall(build.watch, REDUCE_SCATTER))
 
     def micro(self, last: bool) -> Any:
         self.module.set_requires_gradient_sync(last)
@@ -181,27 +177,16 @@ class Fsdp2(Synchroniser):
 class _StampedCall:
     """A call of fully_shard as torch makes it, stamped; torch documents it as `Comm`."""
 
-    def __init__(self, watch: Stopwatch) -> None:
-        self._watch = watch
+    def __init__(self, watch: Stopwatch, call: Callable[..., Any]) -> None:
+        self._watch, self._call = watch, call
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         return torch.empty(*size, dtype=dtype, device=device)
 
-
-class _StampedAllGather(_StampedCall):
-    def __call__(
-        self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: Any, async_op: bool = False
-    ) -> Any:
+    def __call__(self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: Any, **options: Any) -> Any:
+        """options: `async_op`, and the `op` of a reduce-scatter."""
         with self._watch.exchanging:
-            return ALL_GATHER(output_tensor, input_tensor, group=group, async_op=async_op)
-
-
-class _StampedReduceScatter(_StampedCall):
-    def __call__(
-        self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: Any, op: Any, async_op: bool = False
-    ) -> Any:
-        with self._watch.exchanging:
-            return REDUCE_SCATTER(output_tensor, input_tensor, op=op, group=group, async_op=async_op)
+            return self._call(output_tensor, input_tensor, group=group, **options)
 
 
 SYNCHRONISERS: dict[str, Callable[[Build], Synchroniser]] = {

@@ -9,15 +9,15 @@ from typing import Any
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from bench.report.blocks import Blocks, Column, Heading, Picture, items, left, table
+from bench.report.blocks import Blocks, Column, Heading, Picture, left, table
 from bench.report.labels import NOTHING
 from bench.report.plots.figures import COLOURS, LINES, MARKERS, STYLE, save
-from bench.training.catalog.equivalence import PairTrial, Proof, SamplerTrial, Trial, Verdict
+from bench.training.catalog.equivalence import Proof, Verdict
 
 PICTURE, DOCUMENT = "losses.png", "equivalence.md"
 EXPECTED = {"equal": "same", "differ": "differs", "shown": "either"}
 COLUMNS = 3
-# About so many markers a curve. Each curve has them at other points, so that curves that coincide can be told apart.
+# About this many markers a curve. Each curve has them at other points, so that curves that coincide can be told apart.
 MARKS = 6
 TRIED = (
     "A small model is trained twice from the same parameters on the same examples: by K = {k} ranks (gloo, "
@@ -46,30 +46,16 @@ def headline(proof: Proof) -> str:
 
 
 def tables(proof: Proof) -> Blocks:
-    """One row for each trial; then a list of what samplers read, as a table cannot hold the bars between ranks."""
+    """One row for each trial."""
     size = f"largest relative parameter difference after {proof.steps} steps"
     columns: list[Column[Verdict]] = [
-        left("trial", lambda verdict: _name(verdict.result.trial)),
-        left("expected", lambda verdict: _expected(verdict.result.trial)),
+        left("trial", lambda verdict: f"{verdict.result.trial.name}, {verdict.result.trial.dtype}"),
+        left("expected", lambda verdict: EXPECTED[verdict.result.trial.must]),
         Column(size, lambda v: NOTHING if v.result.difference is None else f"{v.result.difference:.2g}"),
         Column("allowed", lambda verdict: verdict.limit or NOTHING),
         left("verdict", lambda verdict: verdict.text),
     ]
-    read = [(v, v.result.trial) for v in proof.verdicts if isinstance(v.result.trial, SamplerTrial)]
-    readings = [f"{trial.name}: `{v.result.read or NOTHING}`{_otherwise(v, trial)}" for v, trial in read]
-    return [*table(proof.verdicts, columns), "Which examples the ranks read:", *items(readings)]
-
-
-def _name(trial: Trial) -> str:
-    return trial.name if isinstance(trial, SamplerTrial) else f"{trial.name}, {trial.dtype}"
-
-
-def _expected(trial: Trial) -> str:
-    return EXPECTED["equal" if isinstance(trial, SamplerTrial) else trial.must]
-
-
-def _otherwise(verdict: Verdict, trial: SamplerTrial) -> str:
-    return f", expected `{trial.expected}`" if verdict.holds is False else ""
+    return table(proof.verdicts, columns)
 
 
 def document(proof: Proof) -> Blocks:
@@ -94,7 +80,7 @@ def draw(proof: Proof, folder: Path) -> Path:
     topics: dict[str, dict[str, Verdict]] = {}
     for verdict in proof.verdicts:
         trial = verdict.result.trial
-        if isinstance(trial, PairTrial) and verdict.result.loss:
+        if verdict.result.loss:
             topics.setdefault(trial.topic, {}).setdefault(trial.name, verdict)
     rows = max(1, -(-len(topics) // COLUMNS))
     with rc_context(STYLE):

@@ -1,10 +1,11 @@
-"""Draw training steps: what they cost, against bucket size, one step of each strategy, the same bytes in more calls.
+"""Draw training steps: what they cost, against bucket size, one step of each strategy.
 
 In: a run and its analysis. Out: figures of each scenario; none where there is nothing to draw.
 """
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -14,16 +15,14 @@ from matplotlib.patches import Patch, Rectangle
 
 from bench.model.conclusions import Analysis, Interval
 from bench.model.records import Run
-from bench.model.steps import RankTimeline, Timeline
-from bench.model.units import format_bytes, format_rounded_bytes
-from bench.report.labels import ranks_text
+from bench.model.steps import CallRecord, RankTimeline, Timeline
+from bench.model.units import format_bytes
 from bench.report.plots import figures
 from bench.report.plots.figures import COLOURS, WIDER, time_axis, wrapped
 from bench.training.conclusions import Advice, ScenarioAnalysis, StrategyResult, training_of
 from bench.training.model import Strategy
 from bench.training.report import steps as training
 from bench.training.report.steps import ends, is_reference, names_of, ordered, scenario_text, seconds
-from bench.training.report.trace import BACKWARD, FORWARD, UPDATE, WAITING, computing, lanes
 
 # More rows than this are too small to read; the tables have all.
 MOST_ROWS = 40
@@ -38,11 +37,12 @@ MOST_SIZES = 10
 NEIGHBOURS = 1.9
 # Caps below it, of which nobody sets any, are drawn only as far as they were measured.
 SMALLEST_CAP = 256 * 2**10
-# Most lines of the call-size sweep that can be told apart.
-MOST_LINES = 6
 # Colours of calls. Calls without outlines alternate between the two, so that neighbours can be told apart.
 FLIGHT, DARKER = COLOURS[4], "#B37700"
-# Looks of the parts of a step. Waiting is hatched: it must stand out from updating also in black and white.
+# The parts of a step that a compute lane shows, in order. Waiting lasts until the last gradient is usable; packing is
+# in it.
+FORWARD, BACKWARD, WAITING, UPDATE = "forward", "backward", "waiting", "update"
+# Looks of these parts. Waiting is hatched: it must stand out from updating also in black and white.
 PARTS: dict[str, dict[str, Any]] = {
     FORWARD: {"facecolor": COLOURS[5], "linewidth": 0},
     BACKWARD: {"facecolor": COLOURS[0], "linewidth": 0},
@@ -57,7 +57,7 @@ CAPTION = (
     "A call is hidden where it lies below forward or backward, and exposed where the rank waits."
 )
 AXIS = "time since the first rank began the step (recorded in detail, which takes time: not one of the timed steps)"
-# Most strategies, and ranks of each: a page with more does not fit on a screen. trace.json has all.
+# Most strategies, and ranks of each: a page with more does not fit on a screen.
 MOST_TIMELINES, SHOWN_RANKS = 5, 4
 # Heights of a compute lane, of a communication lane, and of the gap between them; a rank takes 1 on the y axis.
 COMPUTE, COMMUNICATION, BETWEEN = 0.36, 0.46, 0.04
@@ -196,8 +196,8 @@ def _buckets(scenario: ScenarioAnalysis) -> Figure | None:
     return figure
 
 
-def _lines(axes: Axes, series: Mapping[str, list[tuple[int, Interval]]]) -> list[int]:
-    """Draw a line of times with their intervals for each name; return all sizes, ascending. series: (bytes, time)."""
+def _lines(axes: Axes, series: Mapping[str, list[tuple[int, Interval]]]) -> None:
+    """Draw a line of times with their intervals for each name. series: (bytes, time)."""
     every_size = sorted({size for points in series.values() for size, _ in points})
     for style, (name, points) in enumerate(series.items()):
         points.sort(key=lambda point: point[0])
@@ -206,7 +206,6 @@ def _lines(axes: Axes, series: Mapping[str, list[tuple[int, Interval]]]) -> list
         sides = ([low for low, _ in limits], [high for _, high in limits])
         x = figures.dodged(axes, [size for size, _ in points], every_size, style, len(series))
         figures.with_intervals(axes, x, values, sides, style, name)
-    return every_size
 
 
 def _size(strategy: Strategy) -> int:
@@ -229,23 +228,23 @@ def _series(strategy: Strategy, name: str) -> str:
     """Name of a line: what strategies that differ only in their cap have in common."""
     if strategy.cap_bytes is None:
         return name
-    boundary = [f"bucket ends {strategy.bucket_boundary} the cap"] if strategy.bucket_boundary != "after" else []
     over = [f"over {strategy.accumulate} micro-batches"] if strategy.accumulate > 1 else []
     again = ["again"] if strategy.again else []
-    return " ".join(["measured:", strategy.name, *boundary, *strategy.options, *over, *again])
+    return " ".join(["measured:", strategy.name, *strategy.options, *over, *again])
 
 
 def _predicted(axes: Axes, advice: Advice, caps: Sequence[tuple[int, float]]) -> None:
     """What uniform caps, torch's default and the bound would expose. caps: (bytes, seconds) of those that are shown."""
-    grey, cap = "#555555", advice.cap.cap or 0
+    grey, cap, tail_s = "#555555", advice.cap_bytes, advice.cap.tail_s
     if caps:
         sizes, times = zip(*sorted(caps), strict=True)
-        text = f"predicted; star: {format_bytes(cap)}, the least regret, {seconds(advice.cap.exposed_s)}"
+        text = f"predicted; star: the best cap, {format_bytes(cap)}, {seconds(tail_s)}"
         axes.plot(sizes, times, color=grey, linewidth=4, alpha=0.35, label=text, zorder=1)
         if cap >= sizes[0]:
-            axes.plot([cap], [advice.cap.exposed_s], "*", color=COLOURS[6], markersize=15, zorder=5)
+            axes.plot([cap], [tail_s], "*", color=COLOURS[6], markersize=15, zorder=5)
+    default_s = advice.default.tail_s
     for name, level, line in (
-        (f"predicted of torch's default: {seconds(advice.default.exposed_s)}", advice.default.exposed_s, "--"),
+        (f"predicted of torch's default: {seconds(default_s)}", default_s, "--"),
         (f"no plan exposes less than {seconds(advice.bound_s)}", advice.bound_s, ":"),
     ):
         axes.axhline(level, color=grey, linewidth=1.3, linestyle=line, label=name)
@@ -326,12 +325,25 @@ def _page(heading: str, strategies: Sequence[tuple[str, Timeline]], last: float)
 
 
 def _compute_lane(axes: Axes, line: RankTimeline, y: float) -> None:
-    for bar in computing(line):
-        width = bar.end_s - bar.begin_s
-        axes.add_patch(Rectangle((line.begin_s + bar.begin_s, y), width, COMPUTE, **PARTS[bar.name]))
+    stamps = (0.0, line.forward_s, line.backward_s, line.usable_s, line.end_s)
+    for (begin_s, end_s), look in zip(pairwise(stamps), PARTS.values(), strict=True):
+        if end_s > begin_s:
+            axes.add_patch(Rectangle((line.begin_s + begin_s, y), end_s - begin_s, COMPUTE, **look))
     if len(line.ready_s) <= MOST_TICKS:
         ticks = [((line.begin_s + t, y), (line.begin_s + t, y + 0.45 * COMPUTE)) for t in line.ready_s]
         axes.add_collection(LineCollection(ticks, colors="black", linewidths=min(0.7, 40 / max(1, len(ticks)))))
+
+
+def lanes(calls: Sequence[CallRecord]) -> list[list[CallRecord]]:
+    """Calls by time of launch, each in the first free lane: as many lanes as calls were ever under way at once."""
+    filled: list[list[CallRecord]] = []
+    for call in sorted(calls, key=lambda call: (call.launched_s, call.done_s)):
+        free = next((lane for lane in filled if lane[-1].done_s <= call.launched_s), None)
+        if free is None:
+            filled.append([call])
+        else:
+            free.append(call)
+    return filled
 
 
 def _communication_lane(axes: Axes, line: RankTimeline, y: float) -> None:
@@ -347,28 +359,3 @@ def _communication_lane(axes: Axes, line: RankTimeline, y: float) -> None:
             shades.append(FLIGHT if outlined or (number + place) % 2 else DARKER)
     look = {"edgecolor": "black", "linewidth": 0.5} if outlined else {"linewidth": 0}
     axes.add_collection(PatchCollection(bars, facecolor=shades, **look))
-
-
-# ── the call-size ladder ─────────────────────────────────────────────────────────────────────────
-def call_sizes(_: Run, analysis: Analysis) -> list[Figure]:
-    """The same bytes in more and more calls: time of all calls against bytes a call."""
-    lines: dict[str, list[tuple[int, Interval]]] = {}
-    for point in training_of(analysis).call_sizes:
-        words = [format_bytes(point.total_bytes), point.backend, ranks_text(point.world_size), point.options]
-        name = ", ".join(filter(None, words))
-        lines.setdefault(name, []).append((point.total_bytes // point.calls, point.time))
-    shown = dict(list(lines.items())[:MOST_LINES])
-    if not shown:
-        return []
-    more = f"; {len(lines) - len(shown)} more: see the table" if len(lines) > len(shown) else ""
-    figure, axes = figures.framed(
-        "Time of the same bytes in more and more calls",
-        f"all-reduces, one after the other; bars: 95 % intervals{more}",
-    )
-    every_size = _lines(axes, shown)
-    figures.size_axis(axes, every_size, MOST_SIZES, format_rounded_bytes)
-    figures.log_time_axis(axes)
-    axes.set_xlabel("bytes a call")
-    axes.set_ylabel("time of all calls together")
-    figure.legend(loc="outside lower center", ncols=2, fontsize=8.5)
-    return [figure]

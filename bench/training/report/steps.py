@@ -9,18 +9,26 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import astuple, dataclass, fields, replace
+from dataclasses import astuple, fields, replace
 
 from bench.catalog.backends import BACKENDS
 from bench.model.conclusions import Interval
 from bench.model.records import Case, Run
 from bench.model.steps import InvariantCheck, RankMemory
-from bench.model.units import format_bytes, format_rate, format_rounded_bytes, format_seconds, format_share
+from bench.model.units import format_bytes, format_rounded_bytes, format_seconds, format_share
 from bench.report import blocks, labels
 from bench.report.blocks import Blocks, Column, Heading, items, keyed, left, table
 from bench.report.labels import NOTHING, SEPARATOR, between, common_parts, counted, ranks_text
-from bench.training.catalog.strategies import competes, kind, label, strategy_of
-from bench.training.conclusions import AAPair, Advice, CallSize, ScalingPoint, ScenarioAnalysis, Split, StrategyResult
+from bench.training.catalog.strategies import competes, kind
+from bench.training.conclusions import (
+    AAPair,
+    Advice,
+    PlanPrediction,
+    ScalingPoint,
+    ScenarioAnalysis,
+    Split,
+    StrategyResult,
+)
 from bench.training.model import REFERENCE, TRAINING_STEP, Scenario, Strategy
 
 # What each invariant says, in the order of docs/training.md.
@@ -71,43 +79,12 @@ SCALING = (
     "without synchronisation on the fewest ranks. Efficiency is that step divided by this one: what is missing to "
     "100 % went into synchronising and into what ranks share, such as cores and memory."
 )
-COLUMNS = (
-    "**comm_frac**: comm_time of the time of a step; **calls alone**: the same calls back to back without computing; "
-    f"**hidden**: 1 − comm_time / calls alone, below 0 where {DEARER}: they slow down computing, or wait for it; "
-    f"{NOTHING} where comm_time is {UNRESOLVED}",
-    "**tail**: blocked after backward until the last gradient was usable; **of it late ranks**: waiting for ranks "
-    "whose backward ended later, which no synchronisation avoids; **pack**: hooks, flattening, copying, dividing, as "
-    f"far as no call is under way that is waited for anyway ({NOTHING}: inside a library, where we do not see it); "
-    "**interference**: growth of forward and backward; **update**: growth of clipping and the update, below 0 where "
-    "each rank updates its share only; **gather**: calls of a sharded optimizer: those that send what was updated, and "
-    "those within forward and backward; **residual**: what these do not explain; **adds up**: "
-    "whether the residual is as small as it must be",
-    "**place**: strategies that cannot be told apart share the place of the first of them (=); what does not "
-    "synchronise, and second copies, have none",
-)
 
 
 # ── names and numbers ────────────────────────────────────────────────────────────────────────────
 def scenario_text(scenario: Scenario) -> str:
-    """Such as `micro · gloo · 2 ranks · batch 16 (8 a rank) · sequence 64 · float32 · sgd`."""
-    case, link = scenario.case, scenario.link
-    words = [case.model, case.backend, ranks_text(case.world_size), f"batch {global_batch(case)} ({case.batch} a rank)"]
-    if link is not None:
-        rate = f"{format_rate(link.bytes_per_s)} GB/s"
-        words.append(f"emulated link of {seconds(link.latency_s)} and {rate}")
-    return SEPARATOR.join([*words, *_how(case)])
-
-
-def _how(case: Case) -> list[str]:
-    """How ranks train, whatever their number is."""
-    of_process = labels.attributes(case)
-    return [
-        f"sequence {case.sequence}",
-        f"{case.dtype}, autocast {case.autocast}" if case.autocast else case.dtype,
-        case.optimizer + (f", norm ≤ {case.clip:g}" if case.clip else ""),
-        *([f"{case.threads} threads a rank"] if case.threads > 1 else []),
-        *(of_process[name] for name in ("scheduling", "settings") if name in of_process),
-    ]
+    """What its cases share, as their labels say it: `micro · gloo · float32 · 2 ranks · … · batch 8 a rank · …`."""
+    return labels.label(scenario.case).removeprefix(f"{TRAINING_STEP}{SEPARATOR}")
 
 
 def global_batch(case: Case) -> int:
@@ -140,16 +117,6 @@ def short_names(strategies: Iterable[str]) -> dict[str, str]:
 def names_of(scenario: ScenarioAnalysis) -> dict[str, str]:
     """Label → short name of all strategies of a scenario."""
     return short_names(result.label for result in scenario.results)
-
-
-def span(cases: Sequence[Case]) -> str:
-    """Many cases in one line; of training steps, their strategies, and in brackets where they would be measured."""
-    strategies = (short_name(label(strategy_of(c.strategy))) if c.strategy else "all strategies" for c in cases)
-    places = (
-        " ".join(filter(None, [c.model, c.backend, ranks_text(c.world_size), f"link {c.link}" if c.link else ""]))
-        for c in cases
-    )
-    return f"{_listed(strategies)} ({_listed(places)})"
 
 
 def ordered(scenario: ScenarioAnalysis) -> list[StrategyResult]:
@@ -286,13 +253,13 @@ def answers(scenarios: Sequence[ScenarioAnalysis]) -> list[str]:
 
 def _advised(advice: Advice) -> str:
     """What to set, and what that is predicted to leave after backward."""
-    left, default = seconds(advice.chosen.exposed_s), seconds(advice.default.exposed_s)
-    if advice.advised == "default":
+    default = seconds(advice.default.tail_s)
+    if not advice.advised:
         return f"leave torch's default, which is predicted to leave {default} after backward"
-    what = f"set a cap of {format_bytes(advice.cap.cap or 0)}"
-    if advice.advised == "plan":
-        what = f"set a plan of {counted(len(advice.plan.buckets), 'bucket')}"
-    return f"{what}, predicted to leave {left} after backward (torch's default: {default})"
+    return (
+        f"set a cap of {format_bytes(advice.cap_bytes)}, predicted to leave {seconds(advice.cap.tail_s)} after "
+        f"backward (torch's default: {default})"
+    )
 
 
 def _titles(scenarios: Sequence[ScenarioAnalysis]) -> list[str]:
@@ -438,59 +405,38 @@ AA_PAIRS: list[Column[AAPair]] = [
 ]
 
 
-@dataclass(frozen=True)
-class _Plan:
-    """Of buckets: predicted tail and worst regret in seconds; the strategy that sends them, or None for the bound."""
-
-    name: str
-    which: str
-    tail_s: float
-    regret_s: float | None
-    strategy: Strategy | None
-
-
 def advice(scenario: ScenarioAnalysis) -> Blocks:
-    """The advised plan, the best cap and torch's default: the predicted tail, and what was measured of them."""
+    """The best cap and torch's default: the predicted tail, and what was measured of them; last the bound."""
     advised = scenario.advice
     if advised is None:
         return []
     default = Strategy("plan", buckets=advised.default.buckets) if scenario.scenario.shape else Strategy("ddp")
-    measured = {replace(r.strategy, called=""): (r.split, r.exposed) for r in scenario.results if r.split and r.exposed}
-    plan, cap = Strategy("plan", buckets=advised.plan.buckets), Strategy("overlap_bucket", cap_bytes=advised.cap.cap)
-    buckets = f"{len(advised.plan.buckets)} buckets"
+    # What was advised while planning is measured as a plan with these buckets.
+    by_cap = [Strategy("overlap_bucket", cap_bytes=advised.cap_bytes), Strategy("plan", buckets=advised.cap.buckets)]
+    results = {replace(result.strategy, called=""): result for result in scenario.results if result.split}
+
+    def row(name: str, prediction: PlanPrediction, strategies: Sequence[Strategy]) -> list[str]:
+        result = next((results[strategy] for strategy in strategies if strategy in results), None)
+        parts, exposed = (result.split, result.exposed) if result else (None, None)
+        return [
+            name,
+            *map(seconds, prediction.tails_s),
+            seconds(parts.tail_s - parts.late_s) if parts else NOTHING,
+            f"{seconds(exposed.value)} {bounds(exposed)}" if exposed else NOTHING,
+        ]
+
     rows = [
-        _Plan("plan", buckets, advised.plan.exposed_s, advised.plan.worst_regret_s, plan),
-        _Plan(
-            "best uniform cap",
-            format_bytes(advised.cap.cap or 0),
-            advised.cap.exposed_s,
-            advised.cap.worst_regret_s,
-            cap,
-        ),
-        _Plan("torch's default", NOTHING, advised.default.exposed_s, advised.default.worst_regret_s, default),
-        _Plan("bound: no plan beats it", NOTHING, advised.bound_s, None, None),
+        row(f"cap of {format_bytes(advised.cap_bytes)}", advised.cap, by_cap),
+        row("torch's default", advised.default, [default]),
+        ["bound: no plan beats it", seconds(advised.bound_s), *[NOTHING] * 4],
     ]
-
-    def tail(row: _Plan) -> str:
-        parts, _ = measured.get(row.strategy, (None, None)) if row.strategy else (None, None)
-        return seconds(parts.tail_s - parts.late_s) if parts else NOTHING
-
-    def exposed(row: _Plan) -> str:
-        _, time = measured.get(row.strategy, (None, None)) if row.strategy else (None, None)
-        return f"{seconds(time.value)} {bounds(time)}" if time else NOTHING
-
-    columns = [
-        left("buckets", lambda row: row.name),
-        left("which", lambda row: row.which),
-        Column("predicted tail", lambda row: seconds(row.tail_s)),
-        Column("worst regret", lambda row: seconds(row.regret_s)),
-        Column("measured tail", tail),
-        Column("exposed communication (comm_time)", exposed),
-    ]
-    sizes = ", ".join(map(format_rounded_bytes, advised.plan.buckets))
-    what = {"default": "Leave torch's default", "cap": "Set the cap", "plan": "Set the plan"}[advised.advised]
-    text = f"**{what}.** {PREDICTION} The plan, in the order in which buckets are sent: {sizes}."
-    return [text, *table(rows, columns)]
+    off = format_share(advised.off)
+    predicted_at = ["predicted tail", f"on a link {off} slower", f"{off} faster"]
+    headers = [*predicted_at, "measured tail", "exposed communication (comm_time)"]
+    columns: list[Column[list[str]]] = [left("buckets", lambda row: row[0])]
+    columns += keyed([(header, at) for at, header in enumerate(headers, 1)], lambda row, at: row[at])
+    what = "Set the cap" if advised.advised else "Leave torch's default"
+    return [f"**{what}.** {PREDICTION}", *table(rows, columns)]
 
 
 # ── all of a run ─────────────────────────────────────────────────────────────────────────────────
@@ -550,10 +496,9 @@ CHECKED: list[Column[tuple[str, Checks]]] = [
 def scaling(points: Sequence[ScalingPoint]) -> Blocks:
     """Throughput, speed-up and efficiency over numbers of ranks; one table for each model, backend and the like."""
     tables: dict[str, list[ScalingPoint]] = {}
-    for point in points:
-        case = point.case
-        link = [f"link {case.link}"] if case.link else []
-        title = SEPARATOR.join([case.model, case.backend, f"batch {case.batch} a rank", *_how(case), *link])
+    scenarios = labels.case_parts([labels.kind(replace(point.case, strategy="")) for point in points])
+    for point, parts in zip(points, scenarios, strict=True):
+        title = SEPARATOR.join(part.words for part in parts if part.name != "op" and not part.usual)
         tables.setdefault(title, []).append(point)
     shown = [block for title, rows in tables.items() for block in [f"**{title}**", *table(rows, SCALED)]]
     return [*shown, SCALING] if shown else []
@@ -574,35 +519,6 @@ SCALED: list[Column[ScalingPoint]] = [
     Column("examples/s", lambda point: f"{point.examples_per_s.value:.3g}"),
     Column("speed-up", lambda point: f"{point.speed_up:.2f}"),
     Column("efficiency, %", _efficiency),
-]
-
-
-def call_sizes(points: Sequence[CallSize]) -> Blocks:
-    """The same bytes in more and more calls: the time of all calls, and its ratio to the fastest point."""
-    ladders: dict[tuple[str, int, int], list[CallSize]] = {}
-    for point in sorted(points, key=lambda point: point.calls):
-        backend = f"{point.backend} {point.options}".rstrip()
-        ladders.setdefault((backend, point.world_size, point.total_bytes), []).append(point)
-    rows = [
-        (backend, point, min(other.time.value for other in ladder))
-        for (backend, _, _), ladder in ladders.items()
-        for point in ladder
-    ]
-    return table(rows, LADDER)
-
-
-def _time_and_ends(time: Interval) -> str:
-    return f"{seconds(time.value)} {bounds(time) if ends(time) else ''}".rstrip()
-
-
-LADDER: list[Column[tuple[str, CallSize, float]]] = [
-    left("backend", lambda row: row[0]),
-    Column("ranks", lambda row: str(row[1].world_size)),
-    Column("bytes", lambda row: format_bytes(row[1].total_bytes)),
-    Column("calls", lambda row: str(row[1].calls)),
-    Column("bytes a call", lambda row: format_rounded_bytes(row[1].total_bytes // row[1].calls)),
-    Column("time of all calls", lambda row: _time_and_ends(row[1].time)),
-    Column("times the fastest", lambda row: f"{row[1].time.value / row[2]:.1f}"),
 ]
 
 

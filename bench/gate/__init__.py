@@ -1,0 +1,1 @@
+"""The gate: is every node of a job good enough?"""

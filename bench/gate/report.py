@@ -1,0 +1,37 @@
+"""Write whether the nodes of a job are good enough."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from bench.gate.conclusions import GateVerdict, NodeCheck
+from bench.model.comparisons import CheckVerdict
+from bench.model.units import first_few, format_share
+from bench.report.blocks import Blocks, Column, left, table
+from bench.report.labels import with_interval
+
+# Nodes that passed and were never suspected are only counted beyond this number.
+SHOWN_NODES = 16
+
+
+def gate_document(verdict: GateVerdict, names: Sequence[str]) -> Blocks:
+    """Whether a fleet is good enough: the verdict, then a row for each node that did not simply pass.
+
+    names: of the nodes.
+    """
+    odd = [check for check in verdict.nodes if check.verdict != CheckVerdict.PASS or check.note]
+    shown = list(verdict.nodes) if len(verdict.nodes) <= SHOWN_NODES else odd
+    columns: list[Column[NodeCheck]] = [
+        left("node", lambda check: names[check.node]),
+        left("verdict", lambda check: check.verdict),
+        Column("of the usual rate", lambda check: with_interval(check.rate, format_share)),
+        left("note", lambda check: check.note),
+    ]
+    counts = Counter(check.verdict for check in verdict.nodes)
+    counted = ", ".join(f"{count} {word}" for word, count in counts.items())
+    failed = [names[check.node] for check in verdict.nodes if check.verdict == CheckVerdict.FAIL]
+    named = f"{first_few(failed, SHOWN_NODES)}; " if failed else ""
+    further = len(verdict.nodes) - len(shown)
+    remarks = [f"and {further} further nodes that passed"] * bool(further)
+    remarks += [*verdict.remarks, *(f"failed: {text}" for text in verdict.broken)]
+    headline = f"{verdict.verdict}: {named}of {len(verdict.nodes)} nodes {counted}"
+    return [headline, *table(shown, columns), *(["\n".join(remarks)] if remarks else [])]

@@ -1,0 +1,82 @@
+"""Translate names of operations, dtypes and reduce ops between nccl-tests and CollBench.
+
+The names are from the README and `common.cu` of nccl-tests 2.19. What only nccl-tests has is listed too, so that it can
+be refused with a reason. Does not import torch.
+
+alltoallv_perf (`src/alltoallv.cu` of NVIDIA/nccl-tests, 2026; its header describes it): with the total T that a rank
+sends, rank i sends T · ((1 − s)/n + s · d / (n(n−1)/2)) to the rank d places after it, rounded down to 16 bytes, where
+s is NCCL_TESTS_ALLTOALLV_SPREAD (1). With NCCL_TESTS_ALLTOALLV_MATRIX_FILE a matrix of bytes takes the place of that,
+and the column `count` is 0. Its bus bandwidth is (n−1)/n of the algorithm bandwidth, whatever stays on a rank.
+"""
+
+# Name of the test, such as `alltoall` in `alltoall_perf` → operation.
+OPERATIONS = {
+    "all_reduce": "all_reduce",
+    "all_gather": "all_gather",
+    "reduce_scatter": "reduce_scatter",
+    "broadcast": "broadcast",
+    "reduce": "reduce",
+    "gather": "gather",
+    "scatter": "scatter",
+    "alltoall": "all_to_all",
+    "sendrecv": "sendrecv_ring",
+}
+OPERATIONS_LACKING = {"hypercube": "rounds of exchanges along the axes of a cube"}
+# The test of uneven shares, our operation for it, and what sets its division: a spread of 0 to 1, or a matrix.
+UNEVEN_TEST, UNEVEN_OPERATION = "alltoallv", "all_to_all"
+SPREAD, MATRIX_FILE, DEFAULT_SPREAD = "NCCL_TESTS_ALLTOALLV_SPREAD", "NCCL_TESTS_ALLTOALLV_MATRIX_FILE", 1.0
+# What a rank sends to another is rounded down to a multiple of this many bytes.
+UNEVEN_ALIGNMENT = 16
+
+DTYPES = {
+    "int8": "int8",
+    "uint8": "uint8",
+    "int32": "int32",
+    "int64": "int64",
+    "half": "float16",
+    "float": "float32",
+    "double": "float64",
+    "bfloat16": "bfloat16",
+    "f8e4m3": "float8_e4m3fn",
+    "f8e5m2": "float8_e5m2",
+}
+# torch reduces neither of them on any backend.
+DTYPES_LACKING = ("uint32", "uint64")
+
+REDUCE_OPS = {"sum": "sum", "prod": "product", "min": "min", "max": "max", "avg": "avg", "mulsum": "premul_sum"}
+# What nccl-tests prints for an operation without a reduce op, and for one without a root.
+NO_REDUCE_OP, NO_ROOT = "none", -1
+
+
+def operation_of(test: str) -> str | None:
+    """Our operation for a test of nccl-tests, such as `alltoall`; None if there is none."""
+    return UNEVEN_OPERATION if test == UNEVEN_TEST else OPERATIONS.get(test)
+
+
+def uneven_bytes(ranks: int, elements: int, itemsize: int, spread: float) -> int:
+    """Bytes that each rank sends in alltoallv_perf: its column `size`. elements: its column `count`."""
+    total = elements * ranks * itemsize
+    if ranks == 1:
+        return total // UNEVEN_ALIGNMENT * UNEVEN_ALIGNMENT
+    distances = ranks * (ranks - 1) // 2
+    shares = ((1 - spread) * (total / ranks) + spread * (distance * total / distances) for distance in range(ranks))
+    return sum(int(share) // UNEVEN_ALIGNMENT * UNEVEN_ALIGNMENT // itemsize * itemsize for share in shares)
+
+
+def test_named(operation: str) -> str:
+    """The test of nccl-tests for an operation, such as `alltoall_perf`; made from our name if it has none."""
+    return f"{_turned(OPERATIONS).get(operation, operation)}_perf"
+
+
+def dtype_named(dtype: str) -> str:
+    """The name of a dtype in nccl-tests; ours if it has none."""
+    return _turned(DTYPES).get(dtype, dtype)
+
+
+def reduce_op_named(reduce_op: str) -> str:
+    """The name of a reduce op in nccl-tests; ours if it has none."""
+    return _turned(REDUCE_OPS).get(reduce_op, reduce_op)
+
+
+def _turned(table: dict[str, str]) -> dict[str, str]:
+    return {ours: theirs for theirs, ours in table.items()}

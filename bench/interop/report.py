@@ -1,0 +1,194 @@
+"""Write a run in the layout of nccl-tests: for `report --format nccl-tests`, and for `perf` while it measures.
+
+In: a `Run` and its summaries. Out: lines, one table for each operation, backend, world size and metric, in parts that
+can be written one by one: heading, rows, closing. The columns are those of nccl-tests 2.17 and later; everything else
+is in comments. Times are CollBench's (mean over iterations of the maximum over ranks), not the mean over calls and
+ranks of nccl-tests; a comment above each table says so.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+
+from bench import __version__
+from bench.catalog.dtypes import dtype_named
+from bench.catalog.operations import OPERATIONS, placement, ranks_together, row
+from bench.interop.catalog import NO_REDUCE_OP, NO_ROOT, reduce_op_named, test_named
+from bench.interop.catalog import dtype_named as name_of_dtype
+from bench.model.conclusions import Analysis, Summary
+from bench.model.facts import RankFacts
+from bench.model.records import Case, Json, Run
+from bench.report.document import method_of_calls
+from bench.report.labels import counted, label, metric_name, ranks_text
+from bench.report.parts import calls_only
+
+NONE = "N/A"
+# Widths of nccl-tests' columns (writeResultHeader and writeBenchmarkLinePreamble in its util.cu).
+LEAD = "{:>12}  {:>12}  {:>8}  {:>6}  {:>6}"
+HALF = "  {:>7}  {:>6}  {:>6}  {:>6}"
+# Options that a column, the half of a row or the title of a table tells.
+TOLD = ("reduce_op", "root", "placement", "metric", "depth")
+
+
+def document(run: Run, analysis: Analysis) -> str:
+    """All tables, one below the other, as in a log of nccl-tests, which has none for other cases."""
+    summaries = {summary.case: summary for summary in calls_only(run, analysis)[1].summaries}
+    parts = []
+    for cases in tables(summaries):
+        parts += heading(run, cases, _ranks_of(run, cases[0]), summaries)
+        parts += [row_line(run, halves, summaries) for halves in rows(cases)]
+        parts += [*closing(cases, summaries), ""]
+    return "\n".join(parts) or "# nothing was measured\n"
+
+
+def tables(cases: Iterable[Case]) -> list[list[Case]]:
+    """The cases of each table."""
+    of_tables: dict[tuple[object, ...], list[Case]] = {}
+    for case in cases:
+        kind = (case.op, case.backend, case.world_size, case.metric, case.depth, *_others(case))
+        of_tables.setdefault(kind, []).append(case)
+    return list(of_tables.values())
+
+
+def rows(cases: Iterable[Case]) -> list[list[Case]]:
+    """The cases of each row of a table: out of place, in place, or both."""
+    of_rows: dict[Case, list[Case]] = {}
+    for case in cases:
+        of_rows.setdefault(row(case), []).append(case)
+    return list(of_rows.values())
+
+
+def heading(
+    run: Run, cases: Sequence[Case], ranks: Sequence[RankFacts], summaries: Mapping[Case, Summary]
+) -> list[str]:
+    """The lines above a table. ranks: the facts of each rank. summaries: those that are known already."""
+    case, members = cases[0], [summaries[case] for case in cases if case in summaries]
+    lines = [
+        f"# CollBench version {__version__}, in the layout of nccl-tests; run {run.name}",
+        f"# Collective test starting: {test_named(case.op)}",
+        _settings(run, cases, members),
+    ]
+    if case.depth == 1:
+        lines.append("# Blocking Enabled: wait and barrier after each outer iteration (-n); time excludes barrier")
+    lines += [*_how(run, case, members), "#", "# Using devices", *_devices(case, ranks), "#"]
+    if not OPERATIONS[case.op].sized:
+        return lines
+    lead = LEAD.replace("{:>12}", "# {:>10}", 1)
+    units = "(us)", "(GB/s)", "(GB/s)", ""
+    return [
+        *lines,
+        lead.format(*[""] * 5) + "           out-of-place                       in-place          ",
+        lead.format("size", "count", "type", "redop", "root") + 2 * HALF.format("time", "algbw", "busbw", "#wrong"),
+        lead.format("(B)", "(elements)", "", "", "") + 2 * HALF.format(*units),
+    ]
+
+
+def row_line(run: Run, cases: Sequence[Case], summaries: Mapping[Case, Summary]) -> str:
+    """One row. cases: out of place, in place, or both. An operation without sizes has a comment in place of a row."""
+    case, operation = cases[0], OPERATIONS[cases[0].op]
+    if not operation.sized:
+        return f"# no size, no columns: {label(case)}: {_microseconds(summaries.get(case))} us"
+    count = case.size_bytes // (operation.pieces(ranks_together(case)) * dtype_named(case.dtype).itemsize)
+    redop = reduce_op_named(case.reduce_op) if operation.reduces else NO_REDUCE_OP
+    root = case.root if operation.rooted else NO_ROOT
+    halves = {placement(case): summaries.get(case) for case in cases}
+    # What another tool measured is not verified here.
+    verified = "0" if run.imported is None else NONE
+    lead = LEAD.format(case.size_bytes, count, name_of_dtype(case.dtype), redop, root)
+    return lead + "".join(_half(halves.get(place), verified) for place in ("out", "in"))
+
+
+def closing(cases: Sequence[Case], summaries: Mapping[Case, Summary]) -> list[str]:
+    """The lines below a table."""
+    members = [summaries[case] for case in cases if case in summaries]
+    failures = [(s.case, failure) for s in members for failure in s.failures]
+    wrong = sum(failure.kind == "wrong" for _, failure in failures)
+    lines = [f"# failed: {label(case)}: {' '.join(failure.text.split())}" for case, failure in failures]
+    lines.append(f"# Out of bounds values : {wrong} {'FAILED' if wrong else 'OK'}")
+    if rates := [s.busbw / 1e9 for s in members if s.busbw]:
+        lines += [
+            "# The mean over sizes and placements, as nccl-tests has it; CollBench itself never averages rates:",
+            f"# Avg bus bandwidth    : {sum(rates) / len(rates):g}",
+        ]
+    return [*lines, "#", f"# Collective test concluded: {test_named(cases[0].op)}", "#"]
+
+
+# ── comments ─────────────────────────────────────────────────────────────────────────────────────
+def _settings(run: Run, cases: Sequence[Case], members: Sequence[Summary]) -> str:
+    """The line with sizes and numbers of calls; one thread and one GPU, as each rank is a process of its own."""
+    case, sizes, sampling = cases[0], sorted({case.size_bytes for case in cases}), run.plan.settings.sampling
+    ratios = {later / earlier for earlier, later in pairwise(sizes) if earlier}
+    steps = {later - earlier for earlier, later in pairwise(sizes)}
+    step = f"{steps.pop() if len(steps) == 1 else 0}(bytes)"
+    if len(ratios) == 1:
+        step = f"{ratios.pop():.4g}(factor)"
+    calls = [s.iterations // s.launches for s in members if s.launches]
+    iters = case.depth if case.depth > 1 else min(calls, default=sampling.iterations or NONE)
+    return (
+        f"# nThread 1 nGpus 1 minBytes {sizes[0]} maxBytes {sizes[-1]} step: {step} "
+        f"warmup iters: {sampling.warmup * case.depth} iters: {iters} agg iters: 1 validation: 1 "
+        f"graph: {int(case.metric == 'graph')}"
+    )
+
+
+def _how(run: Run, case: Case, members: Sequence[Summary]) -> Iterable[str]:
+    launches = sorted({s.launches for s in members if s.launches}) or [run.plan.launches]
+    several = "–".join(str(count) for count in dict.fromkeys([launches[0], launches[-1]]))
+    over = f", geometric mean over {several} launches" if launches[-1] > 1 else ", one launch"
+    ours = (
+        f"# How measured: {metric_name(case)}; time is the mean over iterations of the maximum over ranks{over}; "
+        "nccl-tests would print the mean over calls and ranks"
+    )
+    yield ours if run.imported is None else f"# {method_of_calls(run, members)}"
+    yield f"# Backend: {case.backend}, {ranks_text(case.world_size)}; size: {OPERATIONS[case.op].size_means}"
+    if different := _others(case):
+        yield f"# Not at the default: {', '.join(different)}"
+
+
+def _others(case: Case) -> list[str]:
+    """The options at other values than their defaults that nccl-tests has no place for."""
+    return [extra for extra in case.extras if extra.partition("=")[0] not in TOLD]
+
+
+def _ranks_of(run: Run, case: Case) -> list[RankFacts]:
+    """The facts of each rank, as the first launch of such ranks recorded them."""
+    launches = [launch for session in run.environment for launch in session.get("launches", [])]
+    kind = (case.backend, case.world_size)
+    alike = (launch["ranks"] for launch in launches if (launch.get("backend"), launch.get("world_size")) == kind)
+    return next(alike, [])
+
+
+def _devices(case: Case, ranks: Sequence[RankFacts]) -> Iterable[str]:
+    """One line a rank; what is not known of it is 0 or a word."""
+    of_rank = {facts.get("rank"): facts for facts in ranks}
+    for rank in range(case.world_size):
+        facts = of_rank.get(rank, {})
+        _, _, number = str(facts.get("device", "")).partition(":")
+        where, name = facts.get("hostname", "unknown"), facts.get("device_name", "unknown")
+        pid = facts.get("pid", 0)
+        yield f"#  Rank {rank:2} Group  0 Pid {pid:6} on {where:>10} device {int(number or 0):2} [{NONE}] {name}"
+
+
+# ── numbers ──────────────────────────────────────────────────────────────────────────────────────
+def _half(summary: Summary | None, verified: str) -> str:
+    """Time, bandwidths and the number of wrong elements. verified: that number, "0"; "N/A" for an imported run."""
+    if summary is None or summary.time_s is None:
+        return HALF.format(*[NONE] * 4)
+    rates = [_fitted(rate / 1e9, 6) if rate else NONE for rate in (summary.algbw, summary.busbw)]
+    return HALF.format(_microseconds(summary), *rates, verified)
+
+
+def _microseconds(summary: Summary | None) -> str:
+    return NONE if summary is None or summary.time_s is None else _fitted(summary.time_s.value * 1e6, 7)
+
+
+def _fitted(number: float, width: int) -> str:
+    """The number with up to two decimals, as many as the column has room for, like nccl-tests."""
+    texts = (f"{number:.{decimals}f}" for decimals in (2, 1, 0))
+    return next((text for text in texts if len(text) <= width), f"{number:.{1 if width >= 7 else 0}e}")
+
+
+def import_line(facts: Json, rows: int, cases: int, launches: int, results: int) -> str:
+    """The files that an import read, and what they held, in one line. facts: of the import."""
+    files = ", ".join(file["name"] for file in facts["files"])
+    held = f"{counted(rows, 'row')} → {counted(results, 'result')} of {counted(cases, 'case')}"
+    return f"imported {files} ({', '.join(facts['tool'])}): {held} in {counted(launches, 'launch')}"

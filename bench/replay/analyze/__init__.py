@@ -1,0 +1,1 @@
+"""Conclusions on recorded jobs, and on steps made again."""

@@ -1,0 +1,311 @@
+"""Divide the time that a recorded job spent in calls into moving data and waiting for late ranks; needs no replay.
+
+In: a `CallList` of one or all ranks. Out: a `RecordedJob`. Calls of the ranks of a group are joined by their number
+within the group; where the format has none, the n-th belong together, once operations and sizes are seen to agree.
+
+    moved     as long as the call was on the rank where it was shortest: that rank came last and let the others wait
+    waited    the rest, on each other rank, for the rank that came last
+
+This is right for calls that end on no rank before all ranks have begun them. A root can be done with its part before
+the others come, and gloo's sender is: such calls are not divided. Nothing is divided unless every rank of the group
+was recorded, for the one that is missing may have come last. What is withheld is said, with the reason.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Set
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from bench.replay.conclusions import RecordedJob, RecordedKind, RecordedTime
+from bench.replay.model import ALL_TO_ALL, ONE_WAY, CallList, RecordedCall
+from bench.stats.spans import attributed
+
+# Calls that end on no rank before all ranks of the group have begun them.
+TOGETHER = {
+    "all_reduce", "all_reduce_coalesced", "all_gather", "all_gather_list", "reduce_scatter", "reduce_scatter_list",
+    "barrier", *ALL_TO_ALL,
+}  # fmt: skip
+# Operations in which all ranks of a group move the same number of elements.
+ALIKE = TOGETHER - ALL_TO_ALL
+# Reasons that are listed; further ones are only counted.
+MOST_REASONS = 4
+# Position of the recorded rank, and of the call among its calls.
+Place = tuple[int, int]
+# Operation, dtype, elements, ranks of the group.
+Kind = tuple[str, str | None, int | None, int | None]
+# What tells a group from others: its ranks, or its name.
+GroupKey = tuple[int, ...] | str
+
+
+def recorded_job(recorded: CallList) -> RecordedJob:
+    """Where the time of a recorded job went."""
+    times, steps = _Times(recorded), recorded.steps
+    groups: dict[str, _Sum] = defaultdict(_Sum)
+    kinds: dict[Kind, _Sum] = defaultdict(_Sum)
+    total = _Sum()
+    for place, call in _places(recorded):
+        if steps > 1 and call.step is None:
+            continue  # `_Times` says so
+        for sums in (total, kinds[kind_of(call)], groups[_name(_group_key(call, recorded))]):
+            sums.add(times, place, _group_key(call, recorded))
+    source = f"{recorded.kind}, {len(recorded.ranks)} of {recorded.world_size or '?'} ranks"
+    share = 1 / (len(recorded.ranks) * steps)
+    rows = [RecordedKind(*kind, len(sums.groups), sums.mean(share, times)) for kind, sums in kinds.items()]
+    by_group = [(name, sums.mean(share, times)) for name, sums in groups.items()]
+    return RecordedJob(
+        source,
+        recorded.backend,
+        recorded.world_size,
+        times.numbers,
+        steps,
+        total.mean(share, times) if times.own_s else None,
+        tuple(sorted(rows, key=lambda row: -row.time.in_calls_s)),
+        tuple(sorted(by_group, key=lambda row: -row[1].in_calls_s)),
+        (*times.withheld(), *_unknown(recorded)),
+    )
+
+
+def kind_of(call: RecordedCall) -> Kind:
+    """Operation, dtype, elements of the larger side (of an all-to-all, those that are sent), ranks of the group."""
+    sizes = [size for size in (call.elements_in, call.elements_out) if size is not None]
+    elements = sizes[0] if sizes and call.operation in ALL_TO_ALL else max(sizes, default=None)
+    return call.operation, call.dtype, elements, call.group_size
+
+
+def time_of_kinds(job: RecordedJob, kinds: Set[Kind]) -> RecordedTime | None:
+    """The time of several kinds of calls together; None where no durations were recorded."""
+    if job.total is None:
+        return None
+    chosen = [row.time for row in job.kinds if (row.operation, row.dtype, row.elements, row.ranks) in kinds]
+    waited_for: dict[int, float] = defaultdict(float)
+    for time in chosen:
+        for rank, waited_s in time.waited_for.items():
+            waited_for[rank] += waited_s
+    exposed = [time.exposed_s for time in chosen]
+    return RecordedTime(
+        calls=sum(time.calls for time in chosen),
+        in_calls_s=sum(time.in_calls_s for time in chosen),
+        moved_s=sum(time.moved_s for time in chosen),
+        waited_s=sum(time.waited_s for time in chosen),
+        unsplit_s=sum(time.unsplit_s for time in chosen),
+        waited_for=dict(waited_for),
+        exposed_s=None if None in exposed else sum(filter(None, exposed)),
+    )
+
+
+@dataclass(slots=True)
+class _Sum:
+    """Sums over calls and ranks."""
+
+    calls: int = 0
+    in_calls_s: float = 0.0
+    moved_s: float = 0.0
+    waited_s: float = 0.0
+    exposed_s: float = 0.0
+    waited_for: dict[int, float] = field(default_factory=lambda: defaultdict(float))
+    groups: set[GroupKey] = field(default_factory=set)
+
+    def add(self, times: "_Times", place: Place, group: GroupKey) -> None:
+        self.calls += 1
+        self.groups.add(group)
+        own_s = times.own_s.get(place)
+        if own_s is None:
+            return
+        self.in_calls_s += own_s
+        self.exposed_s += times.exposed_s.get(place, 0.0)
+        if (split := times.split.get(place)) is not None:
+            moving_share, last = split
+            self.moved_s += own_s * moving_share
+            self.waited_s += own_s * (1 - moving_share)
+            if last is not None:
+                self.waited_for[last] += own_s * (1 - moving_share)
+
+    def mean(self, share: float, times: "_Times") -> RecordedTime:
+        """A step, mean over ranks. share: one over the number of ranks times steps."""
+        return RecordedTime(
+            self.calls * share,
+            self.in_calls_s * share,
+            self.moved_s * share,
+            self.waited_s * share,
+            max(0.0, round(self.in_calls_s - self.moved_s - self.waited_s, 12)) * share,
+            {rank: waited_s * share for rank, waited_s in self.waited_for.items()},
+            self.exposed_s * share if len(times.exposed_s) == len(times.own_s) else None,
+        )
+
+
+class _Times:
+    """What each call of each rank took, and how it divides.
+
+    numbers: world rank of each recorded rank. own_s: seconds of a call in which it was the one under way that ended
+    first. split: share of moving, and the world rank that came last; of calls that can be divided.
+    """
+
+    def __init__(self, recorded: CallList) -> None:
+        self._recorded, self._reasons = recorded, Counter[str]()
+        known = all(rank.rank is not None for rank in recorded.ranks)
+        self.numbers = tuple(
+            rank.rank if known and rank.rank is not None else number for number, rank in enumerate(recorded.ranks)
+        )
+        if not known and len(recorded.ranks) > 1:
+            self._reasons["ranks are numbered in the order of their files, which do not tell them"] = 0
+        if recorded.steps > 1 and (outside := sum(call.step is None for _, call in _places(recorded))):
+            self._reasons["calls outside the recorded steps"] += outside
+        self.own_s: dict[Place, float] = {}
+        self.exposed_s: dict[Place, float] = {}
+        self.split: dict[Place, tuple[float, int | None]] = {}
+        self._own()
+        if self.own_s:
+            self._divide()
+
+    def withheld(self) -> tuple[str, ...]:
+        """Sentences: those on the whole recording first, then those of most calls."""
+        reasons = sorted(self._reasons.items(), key=lambda reason: -(reason[1] or float("inf")))
+        texts = [f"{text} ({count} calls)" if count else text for text, count in reasons]
+        more = len(texts) - MOST_REASONS
+        return (*texts[:MOST_REASONS], *([f"and {more} further reasons"] if more > 0 else []))
+
+    def _own(self) -> None:
+        for number, rank in enumerate(self._recorded.ranks):
+            durations = [call.duration_s for call in rank.calls]
+            timed = [place for place, duration in enumerate(durations) if duration is not None]
+            without = len(rank.calls) - len(timed)
+            if without:
+                self._reasons["the time of calls whose duration was not recorded"] += without
+            runs = [rank.calls[place] for place in timed]
+            starts = [call.ran_s for call in runs if call.ran_s is not None]
+            lengths = [call.duration_s or 0.0 for call in runs]
+            own = lengths
+            if len(starts) == len(runs):
+                own = attributed(
+                    starts, [start + length for start, length in zip(starts, lengths, strict=True)]
+                ).tolist()
+            elif runs:
+                self._reasons["whether calls overlapped: when they ran was not recorded, so durations are summed"] += (
+                    len(runs)
+                )
+            for place, own_s in zip(timed, own, strict=True):
+                self.own_s[number, place] = own_s
+                if (exposed_s := rank.calls[place].exposed_s) is not None:
+                    self.exposed_s[number, place] = exposed_s
+
+    def _divide(self) -> None:
+        """Join the calls of all ranks, and divide those that every rank of the group recorded."""
+        if len(self._recorded.ranks) < 2:
+            self._reasons["waiting: one rank's recording cannot tell it from moving; give the files of all ranks"] = 0
+            return
+        for key, lists in self._by_group().items():
+            for places in self._joined(key, lists):
+                durations = {place: self._call(place).duration_s for place in places}
+                if any(duration is None for duration in durations.values()):
+                    continue
+                last = min(places, key=lambda place: durations[place] or 0.0)
+                shortest = durations[last] or 0.0
+                for place in places:
+                    length = durations[place] or 0.0
+                    late = None if place == last else self.numbers[last[0]]
+                    self.split[place] = (shortest / length if length else 1.0, late)
+
+    def _by_group(self) -> dict[tuple[object, ...], dict[int, list[Place]]]:
+        """(group, …) → recorded rank → its calls there in order, of what can be divided."""
+        lists: dict[tuple[object, ...], dict[int, list[Place]]] = defaultdict(lambda: defaultdict(list))
+        for (number, place), call in _places(self._recorded):
+            group = _group_key(call, self._recorded)
+            if call.operation in TOGETHER:
+                lists[(group,)][number].append((number, place))
+            elif call.operation in ONE_WAY and call.peer is not None and self._recorded.backend != "gloo":
+                own = self.numbers[number]
+                way = (own, call.peer) if call.operation == "send" else (call.peer, own)
+                lists[group, *way][number].append((number, place))
+            else:
+                self._reasons[f"waiting in {call.operation}: a rank can be done with it before others begin"] += 1
+        return lists
+
+    def _joined(self, key: tuple[object, ...], lists: dict[int, list[Place]]) -> Iterator[list[Place]]:
+        """The places of each call that all ranks of a group made; nothing, and a reason, where that is not sure."""
+        group = key[0]
+        count = sum(map(len, lists.values()))
+        first = self._call(next(iter(lists.values()))[0])
+        wanted: int | None = (
+            2 if len(key) > 1 else first.group_size or (len(group) if isinstance(group, tuple) else None)
+        )
+        if len(key) == 1 and group == "":
+            self._reasons["waiting in groups of unknown ranks"] += count
+            return
+        if wanted is None or len(lists) < wanted:
+            self._reasons["waiting in groups of which not every rank was recorded"] += count
+            return
+        if wanted == 1:
+            yield from ([place] for places in lists.values() for place in places)
+            return
+        numbered: dict[int, dict[tuple[int | None, int], Place]] = {}
+        for number, places in lists.items():
+            seen: Counter[int | None] = Counter()
+            numbered[number] = {}
+            for place in places:
+                sequence = self._call(place).sequence
+                numbered[number][sequence, seen[sequence]] = place
+                seen[sequence] += 1
+        common = set.intersection(*(set(calls) for calls in numbered.values()))
+        sequenced = all(sequence is not None for calls in numbered.values() for sequence, _ in calls)
+        if not sequenced and any(len(calls) != len(common) for calls in numbered.values()):
+            self._reasons["waiting in groups whose ranks recorded different numbers of calls"] += count
+            return
+        joined = [[calls[number] for calls in numbered.values()] for number in sorted(common, key=str)]
+        if any(len({self._kind(place) for place in places}) > 1 for places in joined):
+            self._reasons["waiting in groups whose ranks recorded different calls"] += count
+            return
+        if left := count - sum(map(len, joined)):
+            self._reasons["waiting in calls that not every rank of the group recorded"] += left
+        yield from joined
+
+    def _call(self, place: Place) -> RecordedCall:
+        return self._recorded.ranks[place[0]].calls[place[1]]
+
+    def _kind(self, place: Place) -> tuple[object, ...]:
+        """Fields that must be equal on all ranks of a group for their calls to match."""
+        call = self._call(place)
+        if call.operation in ONE_WAY:
+            return ("one way", call.elements_in if call.elements_in is not None else call.elements_out)
+        operation = "all_to_all" if call.operation in ALL_TO_ALL else call.operation
+        return (operation, *((call.dtype, call.elements_in, call.elements_out) if call.operation in ALIKE else ()))
+
+
+def _places(recorded: CallList) -> Iterator[tuple[Place, RecordedCall]]:
+    for number, rank in enumerate(recorded.ranks):
+        for place, call in enumerate(rank.calls):
+            yield (number, place), call
+
+
+def _group_key(call: RecordedCall, recorded: CallList) -> GroupKey:
+    """The ranks of a call's group, or the group's name; "" where neither is known."""
+    if call.group:
+        return call.group
+    if call.communicator:
+        return f"group {call.communicator}"
+    whole = call.group_size is None or call.group_size == recorded.world_size
+    return tuple(range(recorded.world_size)) if whole and recorded.world_size else ""
+
+
+def _name(group: GroupKey) -> str:
+    """Such as `ranks 0–7`, `ranks 0, 4`."""
+    if isinstance(group, str):
+        return group or "unknown ranks"
+    steps = {after - before for before, after in pairwise(group)}
+    if len(group) > 2 and len(steps) == 1:
+        by = f" by {steps.pop()}" if steps != {1} else ""
+        return f"ranks {group[0]}–{group[-1]}{by}"
+    return f"ranks {', '.join(map(str, group[:8]))}{', …' if len(group) > 8 else ''}"
+
+
+def _unknown(recorded: CallList) -> Iterator[str]:
+    """What the recording does not tell, and what it has besides calls."""
+    total = sum(len(rank.calls) for rank in recorded.ranks)
+    for what, count in recorded.unknown.items():
+        if what == "ranks of the group":
+            yield f"which ranks call together (in {count} of {total} calls): those of a name, else all, are one group"
+        elif what != "duration":
+            yield f"{what} (of {count} of {total} calls)"
+    for what, count in recorded.left_out.items():
+        if count:
+            yield f"{count} × {what}: left out"
+    yield from recorded.notes

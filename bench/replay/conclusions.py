@@ -1,0 +1,131 @@
+"""Define the conclusions on recorded jobs: where their time in calls went, and what the same calls take here."""
+
+from dataclasses import dataclass, field
+
+from bench.model.conclusions import Analysis, Interval
+from bench.model.records import Case
+from bench.replay.model import NAME
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedTime:
+    """Time in calls of a recorded job: seconds a step, mean over the recorded ranks.
+
+    in_calls_s: in which a call was under way. moved_s: the part that moving the data took: as long as the call was on
+    the rank where it was shortest, which nobody let wait. waited_s: the rest, waiting for others. unsplit_s: of calls
+    that cannot be divided into the two. waited_for: world rank → seconds that the others waited for it. calls: a step.
+    exposed_s: the part of in_calls_s in which nothing was computed; None where computing was not recorded.
+    """
+
+    calls: float
+    in_calls_s: float
+    moved_s: float
+    waited_s: float
+    unsplit_s: float
+    waited_for: dict[int, float] = field(default_factory=dict)
+    exposed_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedKind:
+    """Calls that differ in nothing but when they were made, and by whom. elements: of the larger side.
+
+    ranks: of a group; groups: how many groups make such calls. dtype, elements, ranks: None where not recorded.
+    """
+
+    operation: str
+    dtype: str | None
+    elements: int | None
+    ranks: int | None
+    groups: int
+    time: RecordedTime
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedJob:
+    """Where the time in calls of a recorded job went. ranks: world ranks whose files were given.
+
+    total: None where durations were not recorded. kinds, groups: the longest first, groups by their name. withheld:
+    what is not told, and why.
+    """
+
+    source: str
+    backend: str | None
+    world_size: int | None
+    ranks: tuple[int, ...]
+    steps: int
+    total: RecordedTime | None
+    kinds: tuple[RecordedKind, ...] = ()
+    groups: tuple[tuple[str, RecordedTime], ...] = ()
+    withheld: tuple[str, ...] = ()
+
+    @property
+    def late(self) -> tuple[int, float] | None:
+        """The rank that was waited for longest, and its share of all waiting; None unless it stands out.
+
+        With n ranks it does from 2/n of the waiting on; of two ranks, from three quarters on.
+        """
+        if self.total is None or not self.total.waited_s or not self.total.waited_for:
+            return None
+        rank = max(self.total.waited_for, key=self.total.waited_for.__getitem__)
+        share = self.total.waited_for[rank] / sum(self.total.waited_for.values())
+        return (rank, share) if share >= min(0.75, 2 / max(2, len(self.ranks))) else None
+
+
+@dataclass(frozen=True, slots=True)
+class StepBar:
+    """One call in the timeline of a step. kind: a case that stands for all calls like it. start_s: since the first."""
+
+    kind: Case
+    start_s: float
+    duration_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayedKind:
+    """Calls of one kind in a step of a recorded job. case: stands for all of them. ranks: of a group.
+
+    calls: a step, mean over ranks. recorded, time: of all of them in a step, mean over ranks; recorded is None where
+    durations were not.
+    """
+
+    case: Case
+    calls: float
+    ranks: int
+    recorded: RecordedTime | None
+    time: Interval
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayedStep:
+    """The communication of one step of a recorded job, made again: seconds in which a call is under way, mean of ranks.
+
+    stand_in: says whose calls are made where ranks make other calls than in the job; "" where each makes its own.
+    bars: of the median step on rank 0; recorded_bars: of the rank whose calls it makes.
+    """
+
+    case: Case
+    source: str
+    recorded_world: int | None
+    stand_in: str
+    gaps: bool
+    time: Interval
+    recorded: RecordedTime | None
+    kinds: tuple[ReplayedKind, ...]
+    changes: tuple[str, ...]
+    recorded_bars: tuple[StepBar, ...]
+    bars: tuple[StepBar, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayAnalysis:
+    """What follows from a run of replays. recorded: the job, if the run has one. steps: its steps, made again."""
+
+    recorded: RecordedJob | None = None
+    steps: tuple[ReplayedStep, ...] = ()
+
+
+def replays_of(analysis: Analysis) -> ReplayAnalysis:
+    """What a run says of replays; nothing if it has none."""
+    concluded = analysis.of_packages.get(NAME)
+    return concluded if isinstance(concluded, ReplayAnalysis) else ReplayAnalysis()

@@ -1,0 +1,361 @@
+"""Open recordings, go through their long lists, and translate the names in them; shared by the readers of all formats.
+
+In: a path. Out: (name, text) of each file: plain, .gz, or one a rank in a .tar.gz; and entries of a long JSON list, one
+at a time: a file of 300 MB as one tree of Python objects would take some 3 GB, entry by entry it takes little more than
+its text. Raises ForeignError, in one line, for what cannot be read.
+
+Limits hold before the work that they limit: packed bytes before they are unpacked, unpacked bytes while they come, the
+instructions of a pickle before it is loaded, the size of a group before its ranks are listed.
+"""
+
+import functools
+import gzip
+import io
+import json
+import os
+import pickle
+import pickletools
+import re
+import tarfile
+import zlib
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import IO, Any, Never, Self
+
+from bench.catalog import dtypes
+from bench.model.errors import ForeignError, json_words
+from bench.model.records import Json
+from bench.model.units import MOST_ELEMENTS, MOST_RANKS, format_bytes
+
+# Largest recording, unpacked, with all files of a tar: beyond it, it is more likely hostile than long.
+MOST_BYTES = 2 * 2**30
+# Largest packed recording; traces pack to a tenth of their size or less.
+MOST_PACKED = 256 * 2**20
+# Entries of a tar, with folders and with what macOS writes beside each file.
+MOST_FILES = 16_384
+# Instructions of a pickle, of which a call in a flight recorder takes some hundreds.
+MOST_INSTRUCTIONS = 50_000_000
+# Characters of JSON that a byte of a pickle may become, for it names each text once and refers to it afterwards; and
+# characters that any pickle may become.
+UNFOLDED, LEAST_UNFOLDED = 100, 2**20
+# First bytes of a file that gzip packed, and of files that other tools packed.
+GZIP = b"\x1f\x8b"
+OTHERS_PACKED = (b"BZh", b"\xfd7zXZ", b"PK\x03\x04", b"\x28\xb5\x2f\xfd")
+ONLY_GZIP = "an archive that is not read; only .gz and .tar.gz are: unpack it first"
+# Read at a time.
+CHUNK = 2**20
+# A tar consists of blocks of this size, and ends with blocks of zeros.
+BLOCK = tarfile.BLOCKSIZE
+# First byte of pickles since protocol 2.
+PICKLE = b"\x80"
+# The instructions of a pickle that make numbers, texts, lists and dictionaries.
+PLAIN = {
+    "PROTO", "FRAME", "STOP", "MARK", "POP", "POP_MARK", "NONE", "NEWTRUE", "NEWFALSE", "INT", "BININT", "BININT1",
+    "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT", "UNICODE", "SHORT_BINUNICODE", "BINUNICODE",
+    "BINUNICODE8", "EMPTY_LIST", "LIST", "APPEND", "APPENDS", "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3",
+    "EMPTY_DICT", "DICT", "SETITEM", "SETITEMS", "GET", "BINGET", "LONG_BINGET", "PUT", "BINPUT", "LONG_BINPUT",
+    "MEMOIZE",
+}  # fmt: skip
+KEEPING = {"PUT", "BINPUT", "LONG_BINPUT"}
+_DECODER = json.JSONDecoder()
+_SPACE = " \t\r\n,"
+
+
+# ── files ────────────────────────────────────────────────────────────────────────────────────────
+class _Unpacked(io.RawIOBase):
+    """The bytes of a file, unpacked if need be. Raises ForeignError when they are too many.
+
+    packed: whether gzip packed the file. last: the last BLOCK bytes that were read.
+    """
+
+    def __init__(self, name: str, file: IO[bytes]) -> None:
+        self._name, self._left, self.last = name, MOST_BYTES, b""
+        start = file.read(6)
+        file.seek(0)
+        if start.startswith(OTHERS_PACKED):
+            raise ForeignError(f"{name}: {ONLY_GZIP}")
+        self.packed = start.startswith(GZIP)
+        if self.packed and os.fstat(file.fileno()).st_size > MOST_PACKED:
+            raise ForeignError(f"{name}: larger than {format_bytes(MOST_PACKED)}, packed; cut it to a few steps")
+        self._file: Any = gzip.GzipFile(fileobj=file) if self.packed else file
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._file.read(len(buffer))
+        self._left -= len(data)
+        if self._left < 0:
+            raise ForeignError(f"{self._name}: more than {format_bytes(MOST_BYTES)}, unpacked; cut it to a few steps")
+        self.last = (self.last + data)[-BLOCK:]
+        buffer[: len(data)] = data
+        return len(data)
+
+
+def texts(path: Path) -> Iterator[tuple[str, str]]:
+    """Each recording in a file, with its name; those of a tar in its order."""
+    try:
+        with path.open("rb") as file:
+            unpacked = _Unpacked(str(path), file)
+            buffered: Any = io.BufferedReader(unpacked, CHUNK)
+            if _begins_a_tar(buffered.peek(BLOCK)[:BLOCK]):
+                if not unpacked.packed:
+                    raise ForeignError(f"{path}: {ONLY_GZIP}")
+                yield from _in_tar(path, unpacked, buffered)
+            else:
+                yield path.name, _text(path.name, buffered)
+    except (OSError, EOFError, zlib.error, tarfile.TarError) as error:
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise ForeignError(f"{path}: {reason.lower()}") from None
+    except (ValueError, LookupError, ArithmeticError, RecursionError) as error:  # a damaged header of a tar
+        raise ForeignError(f"{path}: damaged: {str(error)[:120]}") from None
+
+
+def _begins_a_tar(block: bytes) -> bool:
+    try:
+        return bool(tarfile.TarInfo.frombuf(block, "utf-8", "replace"))
+    except tarfile.HeaderError:
+        return False
+
+
+class _Header(tarfile.TarInfo):
+    """A header of a tar. One that claims too many bytes is refused at once: skipping them would take minutes."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        info = super().frombuf(buf, encoding, errors)
+        if info.size > MOST_BYTES:
+            raise ValueError(f"a part of it claims to have {format_bytes(info.size)}")
+        return info
+
+
+def _in_tar(path: Path, unpacked: _Unpacked, buffered: IO[bytes]) -> Iterator[tuple[str, str]]:
+    """The recordings in a tar, read from its begin to its end; one that was cut off would lack ranks without a word."""
+    with tarfile.open(fileobj=buffered, mode="r|", tarinfo=_Header) as archive:
+        for number, member in enumerate(archive):
+            if number == MOST_FILES:
+                raise ForeignError(f"{path}: more than {MOST_FILES} files")
+            # A sparse file names sizes that it does not have.
+            content = archive.extractfile(member) if member.isreg() and not member.issparse() else None
+            if content is not None and not _hidden(member.name):
+                yield member.name, _text(f"{path.name}:{member.name}", content)
+        rest: Any = archive.fileobj
+        while data := rest.read(CHUNK):
+            if data.strip(b"\0"):
+                raise ForeignError(f"{path}: damaged: behind its last file there is something else")
+    if unpacked.last.strip(b"\0"):
+        raise ForeignError(f"{path}: the file ends in the middle: it was cut off")
+
+
+def _hidden(name: str) -> bool:
+    """Whether a file in an archive holds no recording: macOS writes a `._NAME` beside each file."""
+    return name.rsplit("/", 1)[-1].startswith(".")
+
+
+def _text(name: str, file: IO[bytes]) -> str:
+    """The text, unpacked if need be; that of a pickle as JSON."""
+    data = b"".join(iter(functools.partial(file.read, CHUNK), b""))
+    if data.startswith((GZIP, *OTHERS_PACKED)):
+        raise ForeignError(f"{name}: packed twice; unpack it first")
+    if data[:1] == PICKLE:
+        return _unpickled(name, data)
+    try:
+        return str(data, "utf-8")
+    except UnicodeDecodeError:
+        raise ForeignError(f"{name}: neither a text file nor a pickle of plain data") from None
+
+
+class PlainData(pickle.Unpickler):
+    """Reads numbers, texts, lists and dictionaries; makes no object of any class and calls nothing.
+
+    torch's flight recorder writes a pickle when a job hangs. Nothing else in the suite unpickles anything.
+    """
+
+    def find_class(self, module: str, name: str) -> Never:
+        raise pickle.UnpicklingError(f"it names {module}.{name}, and a recording needs no class")
+
+
+def _unpickled(name: str, data: bytes) -> str:
+    """The data of a pickle as JSON. Raises ForeignError.
+
+    Its instructions are read first. Nine bytes can ask for a memo of 16 GiB; a few hundred can refer to their own lists
+    so often that their JSON fills any memory.
+    """
+    try:
+        for number, (instruction, argument, _) in enumerate(pickletools.genops(data)):
+            if instruction.name not in PLAIN:
+                raise ValueError(f"it has {instruction.name}, and plain data needs no class and no call")
+            if instruction.name in KEEPING and int(argument or 0) > number:
+                raise ValueError(f"it keeps entry {argument}, and {number} instructions come before")
+            if number > MOST_INSTRUCTIONS:
+                raise ValueError(f"it has more than {MOST_INSTRUCTIONS} instructions")
+        text, most = io.StringIO(), min(MOST_BYTES, LEAST_UNFOLDED + UNFOLDED * len(data))
+        for part in json.JSONEncoder().iterencode(PlainData(io.BytesIO(data)).load()):
+            text.write(part)
+            if text.tell() > most:
+                raise ValueError(f"it unfolds to more than {format_bytes(most)}")
+        return text.getvalue()
+    except MemoryError:
+        raise
+    except Exception as error:  # a damaged pickle can raise anything
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ForeignError(f"{name}: a pickle that cannot be read: {reason[:120]}") from None
+
+
+class LongObject:
+    """A JSON object with one long list, whose entries are read one at a time; then `rest` is the object without it."""
+
+    def __init__(self, name: str, text: str, key: str) -> None:
+        self.rest: Json = {}
+        self._name, self._text = name, text
+        place = text.find(f'"{key}"')
+        self._at = text.find("[", place) if place >= 0 else -1
+
+    def entries(self) -> Iterator[Json]:
+        """The entries that are objects. Raises ForeignError where the text is no complete JSON object."""
+        name, text, end = self._name, self._text, 0
+        if self._at >= 0:
+            end = yield from _decoded(name, text, self._at + 1)
+            if end >= len(text):
+                raise ForeignError(f"{name}: the file ends in the middle: it was cut off")
+        try:
+            rest = json.loads(text[: self._at] + "[" + text[end:] if end else text)
+        except (ValueError, RecursionError) as error:
+            raise _incomplete(name, error) from None
+        if not isinstance(rest, dict):
+            raise ForeignError(f"{name}: no JSON object")
+        self.rest = rest
+
+
+def entries_of(name: str, text: str) -> Iterator[Json]:
+    """The entries of a text that is one list, or of one object a line."""
+    if text.lstrip()[:1] == "[":
+        yield from LongObject(name, f'{{"list": {text}}}', "list").entries()
+        return
+    end = yield from _decoded(name, text, 0)
+    if end < len(text):
+        raise ForeignError(f"{name}: no complete JSON: a list ends that did not begin")
+
+
+def _decoded(name: str, text: str, position: int) -> Generator[Json, None, int]:
+    """The objects from a position on; returns the position of the bracket, or the end of the text, behind them."""
+    while True:
+        while position < len(text) and text[position] in _SPACE:
+            position += 1
+        if position >= len(text) or text[position] == "]":
+            return position
+        try:
+            entry, position = _DECODER.raw_decode(text, position)
+        except (ValueError, RecursionError) as error:
+            raise _incomplete(name, error) from None
+        if isinstance(entry, dict):
+            yield entry
+
+
+def _incomplete(name: str, error: Exception) -> ForeignError:
+    return ForeignError(f"{name}: no complete JSON: {json_words(error) or type(error).__name__}")
+
+
+# ── names and values ─────────────────────────────────────────────────────────────────────────────
+# Sources: torch's `record_param_comms` and ProcessGroup classes, 2023 to 2026, and NCCL's inspector.
+# Ours → theirs, without prefixes (nccl:, gloo:, c10d::), in lower case, without leading and trailing underscores.
+_RECORDED = {
+    "all_reduce": "allreduce all_reduce",
+    "all_reduce_coalesced": "allreduce_coalesced",
+    "all_gather_list": "allgather all_gather",
+    "all_gather": "allgather_base all_gather_base allgather_into_tensor all_gather_into_tensor "
+    "allgather_into_tensor_coalesced",
+    "reduce_scatter_list": "reduce_scatter",
+    "reduce_scatter": "reducescatter reduce_scatter_base reduce_scatter_tensor reduce_scatter_tensor_coalesced",
+    "broadcast": "broadcast",
+    "reduce": "reduce",
+    "gather": "gather",
+    "scatter": "scatter",
+    "all_to_all_list": "all_to_all alltoall",
+    "all_to_all": "alltoall_base all_to_all_single",
+    "all_to_all_uneven": "all_to_allv alltoallv",
+    "barrier": "barrier",
+    "send": "send",
+    "recv": "recv",
+}
+OPERATIONS = {name: operation for operation, names in _RECORDED.items() for name in names.split()}
+# Besides the names that are ours, in lower case and without `c10::`.
+DTYPES = {
+    "float": "float32",
+    "double": "float64",
+    "half": "float16",
+    "long": "int64",
+    "long int": "int64",
+    "int": "int32",
+    "short": "int16",
+    "char": "int8",
+    "signed char": "int8",
+    "byte": "uint8",
+    "unsigned char": "uint8",
+}
+ROOTED = {"broadcast", "reduce", "gather", "scatter"}
+_PREFIX = re.compile(r"^(nccl|gloo|c10d|mpi|ucc|xccl|rccl):+")
+_PEER = re.compile(r"^(send|recv) (?:\d+->(?P<to>\d+)|\d+<-(?P<source>\d+))$")
+
+
+def rank_of(file: str) -> int | None:
+    """The rank in the name of a file, such as `et_rank3.json` or `0.json.gz`; None without a number."""
+    stem = file.rsplit("/", 1)[-1].split(".json")[0]
+    number = re.search(r"rank\D{0,2}(\d+)", stem) or re.search(r"(\d+)\D*$", stem)
+    return int(number[1]) if number else None
+
+
+def operation_of(name: str) -> str:
+    """The operation; what is not known keeps its name, without the backend."""
+    bare = _PREFIX.sub("", name.strip())
+    bare = bare.split(" ")[0] if _PEER.match(bare) else bare
+    return OPERATIONS.get(bare.strip("_").lower(), bare)
+
+
+def peer_of(name: str) -> int | None:
+    """The peer that the name of a send or receive tells, such as `nccl:send 0->3`: within its group."""
+    peer = _PEER.match(_PREFIX.sub("", name.strip()))
+    return int(peer["to"] or peer["source"]) if peer else None
+
+
+def dtype_of(name: object) -> str | None:
+    """The dtype; None if it is not one of these."""
+    bare = str(name).strip().lower().removeprefix("c10::")
+    return bare if bare in dtypes.DTYPES else DTYPES.get(bare)
+
+
+def whole(value: object) -> int | None:
+    """The value if it is a whole number."""
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def numbers(value: object) -> tuple[int, ...] | None:
+    """Numbers in a list, or in a text such as `[3, 1]`; None where the text is cut."""
+    try:
+        listed: Any = json.loads(value or "[]") if isinstance(value, str) else value or ()
+        return tuple(int(number) for number in listed)
+    except (TypeError, ValueError):
+        return None
+
+
+@functools.lru_cache(maxsize=8)  # most calls of a recording are of few groups
+def ranks_from(size: int, start: int = 0, stride: int = 1) -> tuple[int, ...]:
+    """The ranks of a group that a recording does not list. Raises ValueError if no cluster has that many."""
+    if size > MOST_RANKS or not 0 <= start + stride * max(0, size - 1) < MOST_RANKS:
+        raise ValueError(f"a group of {size} ranks from {start} on, {stride} apart; at most {MOST_RANKS} are read")
+    return tuple(range(start, start + stride * size, stride))
+
+
+def elements(dims: list[int]) -> int:
+    """Elements of a tensor with these dimensions. Raises ValueError if no memory holds that many."""
+    product = 1
+    for dim in dims:
+        product *= dim
+        if abs(product) > MOST_ELEMENTS:
+            raise ValueError(f"a tensor of more than {MOST_ELEMENTS} elements")
+    return product
+
+
+def member(group: tuple[int, ...] | None, within: int | None) -> int | None:
+    """Rank of the world of a rank within its group; None if either is not known."""
+    return group[within] if within is not None and group and within < len(group) else None

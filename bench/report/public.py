@@ -1,0 +1,193 @@
+"""Define what programs read of a run: the models of its JSON, whose fields are also the columns of summary.csv.
+
+A field has its name in CSV; where JSON says the unit in the name, it has another one there. `machine_format` fills the
+models and makes docs/report-schema.json of them. Packages add to them by `CaseColumns`. Computes nothing.
+"""
+
+import math
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SkipValidation, create_model
+
+from bench.model.conclusions import Finding, Interval, Summary
+from bench.model.records import OPTIONS, Json
+
+# A text that may quote files of others. It is passed on as it is, halves of characters too: what prints it makes them
+# visible.
+Text = SkipValidation[str]
+# A number; null where there is none, and for NaN and infinities, which JSON does not have.
+Number = Annotated[
+    float | None, BeforeValidator(lambda value: value if value is None or math.isfinite(value) else None)
+]
+# Marks a field that is no column of summary.csv.
+JSON_ONLY = "json only"
+
+
+def about(text: str, json_name: str | None = None) -> Any:
+    """A field, with what it is. json_name: its name in JSON, where that says the unit."""
+    return Field(description=text, serialization_alias=json_name)
+
+
+class PublicModel(BaseModel):
+    """Values are read from attributes of the same names where an object is given."""
+
+    # Deferred: most verbs load these models and use none.
+    model_config = ConfigDict(from_attributes=True, defer_build=True)
+
+
+class PublicInterval(PublicModel):
+    """A value and the interval around it."""
+
+    value: Number
+    low: Number
+    high: Number
+    kind: str = about("what it was computed over; none: low and high are the value and say nothing")
+
+
+OF_OPTIONS: Any = {option.name: (type(option.default), about(option.about)) for option in OPTIONS}
+# What a case is. mypy does not see fields that are made of the table of options.
+CaseFields: Any = create_model(
+    "CaseFields",
+    __base__=PublicModel,
+    key=(str, about("names the case; the same in every run that measures it")),
+    op=(str, about("the collective, or what else was measured", "operation")),
+    backend=(str, about("gloo, nccl, mpi, …")),
+    world_size=(int, about("number of ranks")),
+    dtype=(str, about("of the elements")),
+    size_bytes=(int, about("size of the message; what it counts: collbench list operations")),
+    **OF_OPTIONS,
+    asked_bytes=(int, about("the size that was asked for, which size_bytes may have rounded down")),
+)
+
+
+class PublicCase(CaseFields):  # type: ignore[misc]  # made above
+    """A case and its result. Times are seconds of one call."""
+
+    time_s: Number = about("of one call on the slowest rank: mean of the iterations, geometric mean over the launches")
+    time_low_s: Number = about("lower end of its 95 % interval; null if none is known")
+    time_high_s: Number = about("upper end")
+    interval: str | None = about("what the interval was computed over")
+    algbw: Number = about("algorithm bandwidth: size over time", "algbw_bytes_per_s")
+    busbw: Number = about("bus bandwidth: algorithm bandwidth times the factor of the operation", "busbw_bytes_per_s")
+    p10_s: Number = about("10 % of the iterations are faster; null if there are too few to say")
+    p50_s: Number = about("50 %: the median")
+    p90_s: Number = about("90 %")
+    p99_s: Number = about("99 %")
+    host_time_s: Number = about("GPUs: time by the host's clock, from an idle device to an idle device")
+    fastest_rank_s: Number = about("as time_s, of the fastest rank")
+    skew_s: Number = about("mean of last minus first arrival")
+    pure_s: Number = about("mean of last end minus last arrival")
+    floor_s: Number = about("time of the call in a group of one rank")
+    timer_s: Number = about("cost of reading the clock")
+    scatter: Number = about("standard deviation of the logarithms of the launches' means", "scatter_log_sd")
+    asked: Number = about(
+        "relative half-width that the configuration asks for within a launch; null if none", "precision_asked"
+    )
+    reached: Number = about(
+        "the mean of those that were reached within launches; null without enough blocks", "precision_reached"
+    )
+    foreign_cpu: Number = about("share of the busy CPU time that other processes used", "foreign_cpu_share")
+    launches: int = about("launches that gave a number")
+    iterations: int = about("timed iterations of all launches")
+    outliers: int = about("iterations more than 1.5 interquartile ranges above the upper quartile")
+    far_outliers: int = about("more than 3")
+    steady: bool = about("false if the times changed near an end of a launch")
+    stopped_by: str = about("why the case ended")
+    slow_share: float = about("share of the iterations in a second, slower mode; 0 if there is none")
+    fast_mode_s: Number = about("mean of the iterations that are not in it; null if there is none")
+    slow_mode_s: Number = about("mean of those that are")
+    chosen: Text = about("what NCCL chose; empty if it was not asked")
+    imported: Text = about("how another tool computed the time; empty for our own")
+    virtual: bool = about("true of times on virtual GPUs, which follow a rule and are none of hardware")
+    failures: tuple[Text, ...] = about("what failed, one sentence each")
+    warnings: tuple[Text, ...] = about("what speaks against the numbers of this case")
+
+
+class PublicFinding(PublicModel):
+    """A rank, node, link or size that stands out, with the evidence."""
+
+    kind: str = about("late rank, late node, slow rank, slow node, slow link, or inconsistent")
+    subject: Text = about("who it is, such as rank 2, node h5 or link 0–3")
+    text: Text = about("the finding in a sentence")
+    cases: tuple[str, ...] = about("keys of the cases that show it")
+    rank: int | None = about("if the subject is one rank")
+    ranks: tuple[int, ...] = about("all ranks that it is about")
+    link: tuple[int, int] | None = about("both ends, if the subject is a link")
+    cost_s: Number = about("time that it adds to an operation")
+    share: Number = about("of iterations in which it came last; or by how much its time is longer")
+    p: Number = about("p-value after correction for several tests")
+
+
+class PublicDiagnosis(PublicModel):
+    """Who is slow, and why nothing was found where nothing was."""
+
+    findings: list[PublicFinding]
+    silent: tuple[Text, ...] = about("what was not found, or could not be told")
+
+
+class RunFacts(PublicModel):
+    """What a run is. All but its name are left out where they are not known."""
+
+    name: Text
+    started: str | None = Field(None, description="UTC")
+    finished: str | None = Field(None, description="UTC")
+    status: Text | None = None
+    argv: list[Text] | None = Field(None, description="the command line")
+    overrides: list[Text] | None = Field(None, description="what --set changed")
+    collbench: Text | None = Field(None, description="version that measured")
+    imported: dict[str, Any] | None = Field(None, description="of which files of which tool")
+
+
+class PublicSkip(PublicModel):
+    """A case that was not measured."""
+
+    key: str
+    reason: Text
+
+
+class PublicRun(PublicModel):
+    """A run of CollBench (report --format json)."""
+
+    # Increased when a field is renamed, removed or changes its meaning; fields may be added without another number.
+    schema_number: Literal[4] = Field(serialization_alias="schema")
+    run: RunFacts
+    environment: list[dict[str, Any]] = about("one entry a session: the machine before and after it")
+    cases: list[PublicCase]
+    skipped: list[PublicSkip]
+    findings: list[PublicFinding]
+    warnings: tuple[Text, ...] = about("the gravest first")
+
+
+def case_values(summary: Summary) -> Json:
+    """The fields of `PublicCase`."""
+    case, stall = summary.case, summary.stall
+    computed = {
+        **interval_columns(summary.time_s, "time_s", "time_low_s", "time_high_s", "interval"),
+        "asked_bytes": case.asked,
+        "slow_share": stall.share if stall else 0.0,
+        "fast_mode_s": stall.fast_s if stall else None,
+        "slow_mode_s": stall.slow_s if stall else None,
+        "failures": [failure.text for failure in summary.failures],
+    }
+    values = {name: getattr(case, name) for name in CaseFields.model_fields}
+    for name in PublicCase.model_fields:
+        if name not in values and name not in computed:
+            values[name] = getattr(summary, name)
+    return values | computed
+
+
+def public_finding(finding: Finding) -> PublicFinding:
+    """The finding, with keys of its cases."""
+    values = {name: getattr(finding, name) for name in PublicFinding.model_fields}
+    return PublicFinding(**values | {"cases": [case.key for case in finding.cases]})
+
+
+def interval_columns(interval: Interval | None, *names: str) -> Json:
+    """A value and its interval under these names: value, lower and upper limit, kind; the kind may be left out.
+
+    All are None if there is no value, the limits if no interval is known.
+    """
+    if interval is None:
+        return dict.fromkeys(names)
+    low, high = (interval.low, interval.high) if interval.known else (None, None)
+    return dict(zip(names, (interval.value, low, high, interval.kind), strict=False))
