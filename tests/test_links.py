@@ -73,8 +73,8 @@ def seconds(launcher, tmp_path):
 def test_an_all_reduce_of_two_ranks_runs_at_the_rate_of_the_link(seconds):
     """World 2: each rank sends, and receives, as many bytes as the buffer has."""
     with links.shaped_pair("200mbit") as network:
-        measured = 2 * MIB / seconds(network, 2 * MIB, 21)
-    # On a busy machine some calls are late; halved or doubled bytes would be found.
+        # The fastest call: on a busy machine many are late, none is early. Halved or doubled bytes would be found.
+        measured = 2 * MIB / seconds(network, 2 * MIB, 21, middle=min)
     assert measured == pytest.approx(200e6 / 8 * PAYLOAD, rel=0.25)
     assert not left_behind()
 
