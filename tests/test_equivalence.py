@@ -99,12 +99,14 @@ def test_a_broken_equivalence_ends_with_1(warm, monkeypatch):
     assert "\naverages too rarely, float64  " in done.stdout
 
 
-def test_ranks_that_end_before_prove_nothing(warm, monkeypatch):
-    monkeypatch.setattr(equivalence, "TRIALS", (PLAIN, replace(PLAIN, name="odd one", ranks=Training("no such"))))
+def test_a_trial_that_raises_costs_no_other(warm, monkeypatch):
+    odd = replace(PLAIN, name="odd one", ranks=Training("no such"))
+    monkeypatch.setattr(equivalence, "TRIALS", (PLAIN, odd, replace(PLAIN, name="after it")))
     done = warm("equivalence")
     assert done.returncode == 1
-    assert "NOT PROVEN" in done.stdout and "KeyError" in done.stdout
-    assert done.stdout.count("NOT MEASURED: the ranks ended before") == 1
+    assert "NOT PROVEN (2 ranks, 24 steps): 1 of 3 trials failed" in done.stdout
+    assert [row.split()[:2] for row in done.stdout.splitlines() if row.endswith(" holds")][1:] == [["after", "it,"]]
+    assert "KeyError" in next(row for row in done.stdout.splitlines() if row.startswith("odd one"))
 
 
 def test_what_prevents_it_is_one_line(warm, monkeypatch):

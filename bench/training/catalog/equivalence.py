@@ -91,6 +91,7 @@ class TrialResult:
     difference: the largest of max |a − b| / max |b| over all parameters and ranks.
     loss, alone: loss over all examples, before training and after each step: mean over ranks, and of the one process.
     examples: examples a step, on all ranks together and in the one process. untried: why this host cannot run it.
+    failure: which rank ended the trial, and how.
     """
 
     trial: Trial
@@ -99,6 +100,7 @@ class TrialResult:
     alone: tuple[float, ...] = ()
     examples: tuple[int, int] = (1, 1)
     untried: str = ""
+    failure: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +118,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """The verdicts on all trials. failure: why the launch ended early; None if it did not."""
+    """The verdicts on all trials. failure: why ranks could not begin; None if they did."""
 
     world_size: int
     steps: int
@@ -234,7 +236,7 @@ ALLOWED = {"float64": 1e-9, "float32": 1e-5}
 LEAST_DIFFERENCE = 1e-4
 # A loss has fallen if its last value is below this share of its first. It is over all examples, so it has no noise.
 FALLEN = 0.95
-NOT_MEASURED = "NOT MEASURED: the ranks ended before this trial"
+NOT_MEASURED = "NOT MEASURED: the ranks ended before it"
 
 
 def verdict(result: TrialResult) -> Verdict:
@@ -247,7 +249,7 @@ def verdict(result: TrialResult) -> Verdict:
     if result.untried:
         return Verdict(result, None, limit, result.untried)
     if difference is None:
-        return Verdict(result, False, limit, NOT_MEASURED)
+        return Verdict(result, False, limit, f"FAILED: {result.failure}" if result.failure else NOT_MEASURED)
     # A mistake may keep the ranks' loss from falling; the one process makes none.
     curves = [result.alone] * (trial.alone is not None) + [result.loss] * (trial.must != "differ")
     if not math.isfinite(difference) or not all(map(fell, curves)):

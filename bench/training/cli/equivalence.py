@@ -57,20 +57,33 @@ def run_trials(
     launcher: Starter,
     begun: Callable[[int], None] = lambda _: None,
 ) -> tuple[list[TrialResult], str | None]:
-    """Results of all trials, and why the launch ended early; None if it did not. begun: takes a trial's number."""
+    """Results of all trials, and why a launch could not begin; None if all did. begun: takes a trial's number.
+
+    A trial in which a rank raises, dies or hangs ends its launch: another one measures those that are left.
+    """
     results: list[TrialResult] = []
+    reached = -1  # the last trial that ranks began
+
+    def began(_: int) -> None:
+        nonlocal reached
+        reached = len(results)
+        begun(reached)
 
     def sampled(line: bytes, _: object) -> None:
         numbers: dict[str, Any] = {name: tuple(n) if isinstance(n, list) else n for name, n in json.loads(line).items()}
         results.append(TrialResult(trials[len(results)], **numbers))
 
-    job = EquivalenceJob(tuple(trials), steps)
-    requested = time.monotonic()
-    ranks = launcher.start(world_size, "bench.training.rank.equivalence:main", job)
-    try:
-        watching = watch(ranks, requested, TIMEOUT_S, before_go=lambda _: None, begun=begun, sampled=sampled)
-        (outcome,) = drive(watching)
-    finally:
-        ranks.kill()
-    results += [TrialResult(trial) for trial in trials[len(results) :]]
-    return results, outcome.failure.text if outcome.failure else None
+    while left := tuple(trials[len(results) :]):
+        requested = time.monotonic()
+        ranks = launcher.start(world_size, "bench.training.rank.equivalence:main", EquivalenceJob(left, steps))
+        try:
+            watching = watch(ranks, requested, TIMEOUT_S, before_go=lambda _: None, begun=began, sampled=sampled)
+            (outcome,) = drive(watching)
+        finally:
+            ranks.kill()
+        if outcome.failure is None:
+            break
+        if reached < len(results) or outcome.stuck:  # the next launch would end as this one did
+            return results + [TrialResult(trial) for trial in trials[len(results) :]], outcome.failure.text
+        results.append(TrialResult(trials[reached], failure=outcome.failure.text))
+    return results, None

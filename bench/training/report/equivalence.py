@@ -36,12 +36,15 @@ DIFFERENT = (
 
 def headline(proof: Proof) -> str:
     """One sentence: whether the proof holds."""
-    judged = [verdict.holds for verdict in proof.verdicts if verdict.holds is not None]
+    judged = [verdict.holds for verdict in proof.verdicts if verdict.holds is not None and not verdict.result.failure]
+    failed = sum(bool(verdict.result.failure) for verdict in proof.verdicts)
     ranks = f"{proof.world_size} ranks, {proof.steps} steps"
     if proof.failure is not None:
         return f"NOT PROVEN ({ranks}): {proof.failure}"
     if not all(judged):
         return f"BROKEN ({ranks}): {judged.count(False)} of {len(judged)} that must hold do not"
+    if failed:
+        return f"NOT PROVEN ({ranks}): {failed} of {len(proof.verdicts)} trials failed"
     return f"HOLDS ({ranks}): all {len(judged)} are as they must be, the same or different"
 
 
