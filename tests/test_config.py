@@ -67,6 +67,12 @@ def test_overrides_are_checked_like_the_file(override, parts):
         assert part in text
 
 
+def test_a_fault_that_does_nothing_on_gpus_is_refused_for_them():
+    slow = "faults=[{do: slow, rank: 0}]"
+    assert "faults[0].do: slow keeps a core busy" in message(sets=[slow, "backends=[gloo, nccl]"])
+    parse(GOOD.encode(), "c", [slow, "backends=[gloo]"])
+
+
 def test_an_override_wins_and_may_make_a_section():
     config = parse(GOOD.encode(), "c", ["sampling.iterations=7", "launches=2"])
     assert (config.sampling.iterations, config.launches) == (7, 2)

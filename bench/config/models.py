@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 from pydantic import Discriminator, Field, Tag, create_model, model_validator
 
 from bench.catalog import splits
+from bench.catalog.backends import BACKENDS
 from bench.catalog.metrics import METRICS
 from bench.catalog.operations import OPERATIONS
 from bench.catalog.packages import PACKAGES
@@ -411,6 +412,10 @@ class CoreConfig(Strict):
         for index, fault in enumerate(self.faults):
             if fault.rank >= max(self.world_sizes):
                 raise problem_at(("faults", index, "rank"), f"{fault.rank}: no world size has a rank {fault.rank}")
+            on_gpu = next((name for name in self.backends if BACKENDS[name].device == "cuda"), None)
+            if fault.do == "slow" and on_gpu:
+                said = f"slow keeps a core busy, which calls of {on_gpu} on a GPU do not wait for; late is possible"
+                raise problem_at(("faults", index, "do"), said)
         return self
 
     @property
