@@ -10,6 +10,7 @@ import pickle
 import subprocess
 import sys
 from contextlib import contextmanager
+from datetime import timedelta
 from types import SimpleNamespace
 
 import pytest
@@ -192,11 +193,12 @@ def test_symmetric_memory_is_asked_for_as_the_version_wants_it(nccl, monkeypatch
 def test_all_groups_of_a_matching_are_split_off_at_once(monkeypatch):
     asked, made = [], []
     monkeypatch.setattr(dist, "all_reduce", lambda tensor: None)
-    monkeypatch.setattr(dist, "split_group", lambda **how: asked.append(how["split_ranks"]) or "own")
-    monkeypatch.setattr(dist, "new_group", lambda members, **how: made.append(members) or f"group {members}")
-    group = TorchGroup(2, 8, "nccl", SimulatedDevice(), None, barrier=lambda: None)
+    minute = timedelta(minutes=1)
+    monkeypatch.setattr(dist, "split_group", lambda **how: asked.append((how["split_ranks"], how["timeout"])) or "own")
+    monkeypatch.setattr(dist, "new_group", lambda members, **how: made.append(how["timeout"]) or f"group {members}")
+    group = TorchGroup(2, 8, "nccl", SimulatedDevice(), None, barrier=lambda: None, timeout=minute)
     case = Case("all_reduce", "nccl", 8, "float32", 4096, groups="contiguous:2")
-    assert group.subgroup(case).handle == "own" and asked == [[[0, 1], [2, 3], [4, 5], [6, 7]]]
+    assert group.subgroup(case).handle == "own" and asked == [([[0, 1], [2, 3], [4, 5], [6, 7]], minute)]
     assert group.subgroup(case).handle == "own" and len(asked) == 1
     # What is measured under the name of new_group is new_group.
-    assert group.new_subgroup(case).handle == "group [2, 3]" and len(made) == 4 and len(asked) == 1
+    assert group.new_subgroup(case).handle == "group [2, 3]" and made == [minute] * 4 and len(asked) == 1

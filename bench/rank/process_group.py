@@ -38,7 +38,8 @@ class TorchGroup(Group):
     """torch's initialised process group.
 
     control: the group in which results are gathered; None: the world. scheduling: as in a case, of further groups, too.
-    tick: called after each group that is made, for many of them take longer than a rank may be silent.
+    tick: called after each group that is made, for many of them take longer than a rank may be silent. timeout: of
+    the calls of further groups; torch's default, 10 or 30 minutes, if None.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class TorchGroup(Group):
         ctas: int = 0,
         scheduling: str = "normal",
         tick: Callable[[], None] = rest,
+        timeout: timedelta | None = None,
     ) -> None:
         calls = LibraryCalls(
             {name: collective.call for name, collective in COLLECTIVES.items()},
@@ -61,6 +63,7 @@ class TorchGroup(Group):
         super().__init__(rank, world_size, device, calls)
         self.barrier, self._tick = barrier, tick
         self._backend, self._control, self._ctas, self._scheduling = backend, control, ctas, scheduling
+        self._timeout = timeout
         self._alone: Subgroup | None = None
         if device.enqueues:
             self.align = functools.partial(dist.all_reduce, torch.zeros(1, device=device.handle))
@@ -83,7 +86,9 @@ class TorchGroup(Group):
     def single_rank_subgroup(self) -> Subgroup:
         if self._alone is None:  # about 1 ms, and no other rank takes part
             with _scheduled(self._backend, self._scheduling, 1):
-                alone = dist.new_group([self.rank], backend=self._backend, use_local_synchronization=True)
+                alone = dist.new_group(
+                    [self.rank], timeout=self._timeout, backend=self._backend, use_local_synchronization=True
+                )
             self._alone = Subgroup(0, 1, alone)
         return self._alone
 
@@ -95,12 +100,14 @@ class TorchGroup(Group):
 
     def _connect(self, division: Subgroups, number: int | None, together: bool) -> Any:
         if together and self.device.enqueues:  # one by one, each of 256 pairs of nodes would split the world anew
-            return dist.split_group(split_ranks=[list(m) for m in division.groups], pg_options=_options(self._ctas))
+            ranks = [list(members) for members in division.groups]
+            return dist.split_group(split_ranks=ranks, timeout=self._timeout, pg_options=_options(self._ctas))
         # torch requires that every rank makes every group, in the same order.
         handles = []
         with _scheduled(self._backend, self._scheduling, int(number is not None)):
             for members in division.groups:
-                handles.append(dist.new_group(list(members), backend=self._backend, pg_options=_options(self._ctas)))
+                how: Any = {"timeout": self._timeout, "backend": self._backend, "pg_options": _options(self._ctas)}
+                handles.append(dist.new_group(list(members), **how))
                 self._tick()
         return None if number is None else handles[number]
 
@@ -123,6 +130,7 @@ def joined(
             raise RuntimeError("the driver shows GPUs, but CUDA sees none: see CUDA_VISIBLE_DEVICES and nvidia-smi")
         device = torch.device("cuda", context.device % seen)
         torch.cuda.set_device(device)
+    timeout = timedelta(seconds=GROUP_TIMEOUT_FACTOR * timeout_s)
     with _scheduled(backend, scheduling, 2):
         began = time.perf_counter_ns()
         dist.init_process_group(
@@ -131,12 +139,12 @@ def joined(
             store=dist.PrefixStore(derived(context.key, "store").hex(), _store(context, timeout_s)),
             rank=context.rank,
             world_size=context.world_size,
-            timeout=timedelta(seconds=GROUP_TIMEOUT_FACTOR * timeout_s),
+            timeout=timeout,
             device_id=device if device.type == "cuda" else None,
             pg_options=_options(ctas),
         )
         joined_ns = (began, time.perf_counter_ns() - began)
-        control = dist.new_group(backend="gloo", timeout=timedelta(seconds=GROUP_TIMEOUT_FACTOR * timeout_s))
+        control = dist.new_group(backend="gloo", timeout=timeout)
     prove_membership(context, control)
     barrier = functools.partial(dist.barrier, group=control) if context.barrier is None else context.barrier.wait
     group = TorchGroup(
@@ -149,6 +157,7 @@ def joined(
         ctas,
         scheduling,
         context.tick,
+        timeout,
     )
     group.joined_ns = joined_ns
     yield group
