@@ -3,16 +3,19 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from bench.analyze.analysis import analyze
 from bench.interop import report as nccl_tests
 from bench.interop.cli import live_tables
+from bench.model.records import Case
 from bench.planning.footprint import batches
 from bench.store import encoding, folders
 from bench.store.folders import Journal
-from conftest import ROOT
+from conftest import ROOT, invented_run, samples
 
 SHORT = ("-b", "1K", "-e", "16K", "-f", "4", "-g", "2", "--backend", "gloo", "--no-plots")
 SHORTER = (*SHORT, "--set", "sampling.seconds_per_case=0.02")
@@ -109,3 +112,16 @@ def test_under_torchrun_rank_0_prints_the_table(cli):
     pids = [str(rank["pid"]) for rank in session["launches"][0]["ranks"]]
     devices = [line.split() for line in process.stdout.splitlines() if line.startswith("#  Rank")]
     assert [words[2] for words in devices] == ["0", "1"] and [words[6] for words in devices] == pids
+
+
+def test_on_gpus_the_columns_have_the_hosts_time_and_a_comment_the_devices():
+    """nccl-tests reads the host's clock: 20 calls that take 160 us to run and 400 us to enqueue are 20 us a call."""
+    case = Case("all_reduce", "nccl", 2, "float32", 4096, metric="pipelined", depth=20)
+    made = samples(case, 1, np.full((8, 2), 160_000))
+    hosts = np.full((8, 2), 400_000)
+    made = replace(made, timed=replace(made.timed, host_ns=hosts, wait_ns=np.zeros((8, 2), dtype=np.int64), calls=20))
+    run = invented_run([made])
+    document = nccl_tests.document(run, analyze(run))
+    (row,) = table(document)
+    assert row.split()[9:] == ["20.00", "0.20", "0.20", "0"]
+    assert "#       4096  8.00 us in place" in document and "# Avg bus bandwidth    : 0.2048" in document

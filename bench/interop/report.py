@@ -2,14 +2,17 @@
 
 In: a `Run` and its summaries. Out: lines, one table for each operation, backend, world size and metric, in parts that
 can be written one by one: heading, rows, closing. The columns are those of nccl-tests 2.17 and later; everything else
-is in comments. Times are CollBench's (mean over iterations of the maximum over ranks), not the mean over calls and
-ranks of nccl-tests; a comment above each table says so.
+is in comments. Times are CollBench's mean over iterations of the maximum over ranks; nccl-tests prints the mean over
+calls and ranks. On GPUs nccl-tests reads the host's clock, so dispatching is part of its times (BenchTime in its
+common.cu): the columns have the host's time there as well, and the device's own time stands below the table.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
 from bench import __version__
+from bench.catalog import operations
+from bench.catalog.backends import BACKENDS
 from bench.catalog.dtypes import dtype_named
 from bench.catalog.operations import OPERATIONS, placement, ranks_together, row
 from bench.interop.catalog import NO_REDUCE_OP, NO_ROOT, reduce_op_named, test_named
@@ -104,7 +107,8 @@ def closing(cases: Sequence[Case], summaries: Mapping[Case, Summary]) -> list[st
     wrong = sum(failure.kind == "wrong" for _, failure in failures)
     lines = [f"# failed: {label(case)}: {' '.join(failure.text.split())}" for case, failure in failures]
     lines.append(f"# Out of bounds values : {wrong} {'FAILED' if wrong else 'OK'}")
-    if rates := [s.busbw / 1e9 for s in members if s.busbw]:
+    lines += _device_times(members)
+    if rates := [rate / 1e9 for s in members if (rate := _rates(s)[1])]:
         lines += [
             "# The mean over sizes and placements, as nccl-tests has it; CollBench itself never averages rates:",
             f"# Avg bus bandwidth    : {sum(rates) / len(rates):g}",
@@ -134,11 +138,16 @@ def _how(run: Run, case: Case, members: Sequence[Summary]) -> Iterable[str]:
     launches = sorted({s.launches for s in members if s.launches}) or [run.plan.launches]
     several = "–".join(str(count) for count in dict.fromkeys([launches[0], launches[-1]]))
     over = f", geometric mean over {several} launches" if launches[-1] > 1 else ", one launch"
-    ours = (
-        f"# How measured: {metric_name(case)}; time is the mean over iterations of the maximum over ranks{over}; "
-        "nccl-tests would print the mean over calls and ranks"
-    )
-    yield ours if run.imported is None else f"# {method_of_calls(run, members)}"
+    if run.imported is not None:
+        yield f"# {method_of_calls(run, members)}"
+    else:
+        yield (
+            f"# How measured: {metric_name(case)}; time is the mean over iterations of the maximum over ranks{over}; "
+            "nccl-tests would print the mean over calls and ranks"
+        )
+        if BACKENDS[case.backend].device == "cuda":
+            calls = f", divided by {case.depth} calls" if case.depth > 1 else ""
+            yield f"# Clock: the host's, from an idle device until it is idle again{calls}; dispatching is in it"
     yield f"# Backend: {case.backend}, {ranks_text(case.world_size)}; size: {OPERATIONS[case.op].size_means}"
     if different := _others(case):
         yield f"# Not at the default: {', '.join(different)}"
@@ -173,12 +182,39 @@ def _half(summary: Summary | None, verified: str) -> str:
     """Time, bandwidths and the number of wrong elements. verified: that number, "0"; "N/A" for an imported run."""
     if summary is None or summary.time_s is None:
         return HALF.format(*[NONE] * 4)
-    rates = [_fitted(rate / 1e9, 6) if rate else NONE for rate in (summary.algbw, summary.busbw)]
+    rates = [_fitted(rate / 1e9, 6) if rate else NONE for rate in _rates(summary)]
     return HALF.format(_microseconds(summary), *rates, verified)
 
 
+def _time_s(summary: Summary | None) -> float | None:
+    """The time of a call in seconds by the clock that nccl-tests reads: the host's, also on GPUs."""
+    if summary is None or summary.time_s is None:
+        return None
+    return summary.time_s.value if summary.host_time_s is None else summary.host_time_s
+
+
+def _rates(summary: Summary) -> tuple[float | None, float | None]:
+    """Algorithm and bus bandwidth in bytes/s that belong to that time."""
+    if summary.host_time_s is None:
+        return summary.algbw, summary.busbw
+    return operations.algbw(summary.case, summary.host_time_s), operations.busbw(summary.case, summary.host_time_s)
+
+
 def _microseconds(summary: Summary | None) -> str:
-    return NONE if summary is None or summary.time_s is None else _fitted(summary.time_s.value * 1e6, 7)
+    time_s = _time_s(summary)
+    return NONE if time_s is None else _fitted(time_s * 1e6, 7)
+
+
+def _device_times(members: Sequence[Summary]) -> Iterable[str]:
+    """The times of the device, a line a size, where the columns have the host's."""
+    of_rows: dict[Case, list[str]] = {}
+    for s in members:
+        if s.time_s is not None and s.host_time_s is not None:
+            place = {"in": "in place", "out": "out of place"}[placement(s.case)]
+            of_rows.setdefault(row(s.case), []).append(f"{_fitted(s.time_s.value * 1e6, 7)} us {place}")
+    if of_rows:
+        yield "# Device time, by CUDA events, without dispatching; this is what `report` shows:"
+    yield from (f"# {case.size_bytes:>10}  {', '.join(texts)}" for case, texts in of_rows.items())
 
 
 def _fitted(number: float, width: int) -> str:
