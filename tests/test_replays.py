@@ -230,6 +230,14 @@ def test_a_replay_takes_gpus_only_where_each_of_two_ranks_has_one(monkeypatch, g
     assert f"backends: [{backend}]" in text and f"world_sizes: [{ranks}]" in text
 
 
+def test_a_plan_lists_what_a_replay_measures(warm):
+    (warm.folder / "c.yaml").write_text(
+        f"replay: {{recording: [{ROOT / 'docs/example/training.calls.jsonl'}]}}\nbackends: [gloo]\nworld_sizes: [2]\n"
+    )
+    done = warm("plan", "c.yaml")
+    assert done.stdout.startswith("replay · gloo · 2 ranks") and "nothing can be measured" not in done.stdout
+
+
 def test_a_report_says_how_a_replay_was_measured_and_how_precisely(cli):
     done = cli("report", str(ROOT / "docs" / "example" / "replay"), "--format", "markdown")
     assert "How measured: isolated · barrier before each call" in done.stdout

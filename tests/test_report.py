@@ -19,6 +19,7 @@ from bench.analyze.analysis import analyze
 from bench.analyze.compare import compare
 from bench.analyze.summaries import summarize
 from bench.catalog.operations import CALLS, OPERATIONS, usual
+from bench.catalog.packages import PACKAGES
 from bench.catalog.subgroups import rounds
 from bench.model.comparisons import Check, CheckedTable, Unpaired
 from bench.model.conclusions import Analysis, Diagnosis, Interval, Summary
@@ -227,13 +228,20 @@ def test_the_json_of_every_kept_run_fits_the_schema_in_docs(name):
     assert bool(document["scenarios"]) == (name == "training")
 
 
+def test_a_run_whose_measurements_all_failed_says_so():
+    made = samples(Case("all_reduce", "gloo", 2, "float32", 1024), 1, [[1, 1]])
+    run = invented_run([dataclasses.replace(made, timed=None, failure=Failure("killed", 1, "rank 1 died"))])
+    assert document.brief(run, analyze(run)).startswith("No number: 1 measurement failed; all_reduce")
+    nothing = dataclasses.replace(run, samples=[])
+    assert "No number" not in document.brief(nothing, analyze(nothing))
+
+
 def test_every_picture_has_its_units_and_both_formats(run, tmp_path):
     drawn = draw(run, analyze(run), tmp_path)
     names = [kind.name for kind in PICTURES]
+    of_packages = {kind.name for package in PACKAGES for kind in package.pictures}
     assert [name for _, name in drawn] == [
-        name
-        for name in names
-        if name not in {"matrix", "operations", "recorded", "replay", "splits"} and "training" not in name
+        name for name in names if name not in {"matrix", "operations", "splits"} and name not in of_packages
     ]
     words = {
         "time": ["message size per rank", "4 KiB", "time of one operation", "2 ranks", "µs"],

@@ -7,6 +7,8 @@ import ast
 import sys
 from pathlib import Path
 
+from tools import rooms
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "develop" / "architecture.md"
 BENCH = ROOT / "bench"
@@ -52,17 +54,11 @@ A room says in which process its lines run, and what they may import:
 
 The core measures collectives, compares runs and says who is slow. What only one ability needs stands in a package:
 
-| package | what it adds |
-|---|---|
-| `training/` | steps of training, advice on buckets, the equivalence proof |
-| `bits/` | are the results the same bit by bit? |
-| `replay/` | a job's recordings: where its time went, and the same calls made here |
-| `gate/` | is every node of a job good enough? |
-| `interop/` | results of nccl-tests, rccl-tests and OSU; nccl-tests' flags and columns |
+PACKAGES
 
 A package has rooms of the same names, which keep the same law inside. It may use the core, and no other package. The
-core knows it only by its record, a line in `catalog/packages.py`: operations, a section of the configuration, planning,
-analysis, a part of the report, pictures, verbs.
+core knows it only by its record in `catalog/packages.py`: operations, a section of the configuration, planning,
+analysis, a part of the report, pictures, verbs. Options of its cases are the exception: they are fields of `Case`.
 
 Facts (`model/records.py`) and conclusions (`model/conclusions.py`) are different types, and facts are kept: everything
 below the line can be deleted and made again from `samples.jsonl`. Read `model/records.py` first.
@@ -97,7 +93,9 @@ def first_sentence(path: Path) -> str:
 
 def page() -> str:
     """The whole page."""
-    lines = [FLOW]
+    listed = [f"| `{name}/` | {first_sentence(BENCH / name / '__init__.py')} |" for name in rooms.PACKAGES]
+    table = "\n".join(["| package | what it adds |", "|---|---|", *listed])
+    lines = [FLOW.replace("PACKAGES", table)]
     folders = sorted({path.parent for path in BENCH.rglob("*.py")}, key=lambda folder: folder.parts)
     for folder in folders:
         name = folder.relative_to(ROOT).as_posix()

@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 from bench.config.documents import in_flow
 from bench.config.expected import Expectation, Expectations
 from bench.config.fields import OneOf, fields_of
-from bench.config.models import Config, FaultConfig, SamplingConfig, SizeRange, SplitsConfig
+from bench.config.models import SECTIONS, Config, FaultConfig, SamplingConfig, SizeRange, SplitsConfig
 from bench.model.records import OPTIONS
 from bench.model.units import format_bytes, parse_bytes, parse_seconds, parse_share
 from bench.replay.config import ReplaySection
@@ -125,6 +125,8 @@ OF_CONFIGURATIONS: Sections = {
     ),
     "models of your own": ("Or a function of yours:", ImportedModel),
 }
+for section in SECTIONS:
+    OF_CONFIGURATIONS.setdefault(section.name, (f"The section `{section.name}`:", section.model))
 OF_TABLES: Sections = {
     "The file": ("Keys at the beginning of a line.", Expectations),
     "expect": ("Each entry of `expect`; it names a `world_size`, or hardware:", Expectation),

@@ -1,6 +1,6 @@
 """The table of packages: the only place where the core names them.
 
-To add a package: a folder with a `package.py`, and one line here.
+To add a package: a folder with a `package.py`, and its record here.
 """
 
 from bench.bits.package import BITS

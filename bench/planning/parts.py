@@ -26,7 +26,7 @@ class Expansion:
 class PlanningPart:
     """A package's part of planning.
 
-    expand: the cases of its section. operations: those of which the core knows nothing but what follows.
+    expand: the cases of its section. operations: those that the core cannot plan by itself.
     launch_bytes: memory of a rank for the cases of a launch; None if it is not known. case_s: seconds that a case takes
     besides its calls, of which nothing is known. same_process: of a case, what those have in common that share
     processes. check: raises ValueError for a case that no plan of this package can hold. imports: what a user's cases

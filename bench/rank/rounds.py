@@ -65,8 +65,8 @@ def workload_of(
     workload: Workload
     operation, seed = OPERATIONS[case.op], settings.seed
     if stage is not None:
-        return stage.workload(case)
-    if case.op in COLLECTIVES:
+        workload = stage.workload(case)
+    elif case.op in COLLECTIVES:
         workload = tensors = TensorOperation(case, group, arena, settings.pool_bytes, seed, tick)
         if makes_groups(case):
             workload = FirstCall(case, group, tensors)

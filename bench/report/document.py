@@ -95,7 +95,7 @@ def build(run: Run, analysis: Analysis, pictures: Sequence[Picture] = (), folder
     circumstances = [*items(_circumstances(run, analysis)), *method(run, analysis, calls.summaries)]
     return [
         Heading(in_line(f"{run.manifest.get('name', run.name)}: {_subject(run)}"), 1),
-        *(items(answer(run, analysis)) or [NOTHING_MEASURED]),
+        *(items(answer(run, analysis)) or [_no_answer(run)]),
         *first,
         *section("Failed", _failed(run)),
         *_sections(groups),
@@ -201,7 +201,7 @@ def problems(run: Run, analysis: Analysis) -> list[str]:
 # ── the answer ───────────────────────────────────────────────────────────────────────────────────
 def brief(run: Run, analysis: Analysis) -> str:
     """The answer in one line: what is missing, and what was found first."""
-    lines = answer(run, analysis) or [NOTHING_MEASURED]
+    lines = answer(run, analysis) or [_no_answer(run)]
     return " ".join(lines[: 1 + bool(analysis.incomplete) + (VIRTUAL_NOTE in lines)])
 
 
@@ -273,6 +273,15 @@ def _group_answer(members: Sequence[Summary]) -> str:
         answer += f". Bus bandwidth reaches {format_rate(best.busbw)} GB/s ({size_text(best.case.size_bytes)}, "
         answer += f"{columns[labels.column(best.case)]})"
     return f"{answer}."
+
+
+def _no_answer(run: Run) -> str:
+    """Why there is no number: nothing was measured, or all of it failed."""
+    failures = [(samples.case, samples.failure) for samples in run.samples if samples.failure is not None]
+    if not failures:
+        return NOTHING_MEASURED
+    case, failure = failures[0]
+    return f"No number: {counted(len(failures), 'measurement')} failed; {label(case)}: {in_line(failure.text)}"
 
 
 def _verified(run: Run) -> str:
@@ -483,7 +492,7 @@ def _circumstances(run: Run, analysis: Analysis) -> list[str]:
         if len(operations) > FEW:
             lines.append(f"**Operations**: {', '.join(operations)}")
         launches = counted(run.plan.launches, "launch")
-        lines.append(f"**What**: {', '.join(what)}, world sizes {worlds}; {len(cases)} cases × {launches}")
+        lines.append(f"**What**: {', '.join(what)}, world sizes {worlds}; {counted(len(cases), 'case')} × {launches}")
     lines += [text for part in parts() for text in part.circumstances(analysis)]
     done = sum(1 for samples in run.samples if samples.failure is None)
     state = "imported" if run.imported is not None else run.manifest.get("status")

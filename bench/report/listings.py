@@ -14,7 +14,7 @@ from bench.catalog.operation import Operation
 from bench.catalog.operations import OPERATIONS, PLACES
 from bench.catalog.variables import AT_START, NETWORKS, TUNING
 from bench.model.records import Case, Json, Machine, Plan
-from bench.model.units import format_bytes, format_rate, format_rounded_bytes, format_seconds, format_share
+from bench.model.units import first_few, format_bytes, format_rate, format_rounded_bytes, format_seconds, format_share
 from bench.planning.footprint import bounded, buffer_bytes
 from bench.planning.plan import estimate_s
 from bench.report import labels
@@ -46,15 +46,18 @@ def plan(plan: Plan, machine: Machine) -> Blocks:
     calls = [case for case in plan.cases if OPERATIONS[case.op].rank is None]
     of_packages = [part.planned(plan, machine) for part in parts()]
     scenes = [block for text in of_packages for block in text.scenes]
-    shown = [*_plan_table(plan, calls), *scenes] or ["nothing can be measured here"]
     if not plan.cases:
-        return [*shown, *_skipped(plan)]
+        return ["nothing can be measured here", *_skipped(plan)]
+    shown = [*_plan_table(plan, calls), *scenes]
+    if not scenes and (others := [labels.label(case) for case in plan.cases if OPERATIONS[case.op].rank is not None]):
+        shown.append(first_few(others, separator="\n"))
     total = f"{counted(len(plan.cases), 'case')} × {counted(plan.launches, 'launch')} = "
     total += counted(plan.total, "measurement")
     how = [total, *([count] if calls or not scenes else []), *(words for text in of_packages for words in text.how)]
     bound = "about" if s.iterations or not calls else "at most about"
     lines = [f"{', '.join(how)}; seed {plan.settings.seed}"]
-    lines.append(f"takes {bound} {format_seconds(estimate_s(plan))}{', and the steps on top' if scenes else ''}")
+    beyond = "".join(f", and {text.untimed} on top" for text in of_packages if text.untimed)
+    lines.append(f"takes {bound} {format_seconds(estimate_s(plan))}{beyond}")
     lines += [f"at {n} ranks at most {most} iterations are kept" for n, most in bounded(plan).items()]
     lines += [
         f"note: {note}" for note in [*labels.rounding(calls), *(note for text in of_packages for note in text.notes)]

@@ -12,11 +12,15 @@ from bench.report.public import PublicCase, PublicModel
 
 @dataclass(frozen=True)
 class PlannedText:
-    """What `plan` says of a package's cases. scenes: what is measured; how: rounds and the like; notes: remedies."""
+    """What `plan` says of a package's cases. scenes: what is measured; how: rounds and the like; notes: remedies.
+
+    untimed: what the estimated time does not contain. Without scenes, the labels of the cases are listed.
+    """
 
     scenes: Sequence[Block] = ()
     how: Sequence[str] = ()
     notes: Sequence[str] = ()
+    untimed: str = ""
 
 
 @dataclass(frozen=True)

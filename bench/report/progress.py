@@ -21,7 +21,7 @@ from rich.progress import (
 
 from bench.model.comparisons import Judgement
 from bench.model.records import Case, Launch
-from bench.model.units import format_ratio, format_seconds
+from bench.model.units import counted, format_ratio, format_seconds
 from bench.model.visible import visible
 from bench.report.labels import label, ranks_text
 
@@ -76,7 +76,7 @@ class CaseProgress(ProgressBar):
         if self._console.is_terminal:
             self._describe(_words(launch))
         else:
-            self._line(f"{_words(launch)}: {len(launch.cases)} cases")
+            self._line(f"{_words(launch)}: {counted(len(launch.cases), 'case')}")
 
     def round_begins(self, launch: Launch, number: int) -> None:
         """Every case is visited once more; number 0 is the warm-up."""

@@ -92,7 +92,7 @@ def planned(plan: Plan, machine: Machine) -> PlannedText:
     scenes = _scenarios(plan)
     steps = "–".join(map(str, sorted({case.depth for case in plan.cases if case.op == TRAINING_STEP})))
     how = [f"{plan.settings.rounds} rounds of every strategy, {steps} steps each"] if scenes else []
-    return PlannedText(scenes, how, notes(plan, machine.cores))
+    return PlannedText(scenes, how, notes(plan, machine.cores), "the steps" if scenes else "")
 
 
 def _scenarios(plan: Plan) -> Blocks:
