@@ -314,8 +314,11 @@ def test_a_budget_ends_it_and_resume_adds_nothing(warm):
     (path,) = warm.runs()
     lines = (path / "samples.jsonl").read_bytes()
     asked = folders.read_manifest(path)["ab"]
-    assert asked["ended"] and asked["looks"][0][0] == pairs.FEWEST_PAIRS
-    assert f"{asked['looks'][-1][0]} pairs" in done.stdout
+    assert asked["ended"]
+    if looks := asked["looks"]:
+        assert looks[0][0] == pairs.FEWEST_PAIRS and f"{looks[-1][0]} pairs" in done.stdout
+    else:  # a busy machine
+        assert "fewer than 6 pairs" in done.stdout
     assert warm("resume", path.name, "--no-plots").returncode == done.returncode
     assert (path / "samples.jsonl").read_bytes() == lines
 

@@ -1,6 +1,6 @@
 """Check whether this machine can measure: findings, each with its remedy.
 
-Out: `DoctorFinding` values, which `cli` prints. The last one is a trial: two real ranks join and sum a tensor.
+Out: `DoctorFinding` values, which `cli` prints. The last ones are trials: real ranks join and sum a tensor.
 """
 
 import os
@@ -16,7 +16,7 @@ from bench.launch.sweep import Silent, sweep
 from bench.launch.turns import drive
 from bench.machine import environment, host
 from bench.model.records import LOAD_LIMIT, NOT_AVAILABLE, Case, Json, Launch, Machine, Plan, Sampling, Settings
-from bench.model.units import format_rounded_bytes, format_seconds
+from bench.model.units import counted, format_rounded_bytes, format_seconds
 from bench.store import encoding
 
 # The parent's pipes to a rank. A rank holds half as many: two sockets for each other rank, one per process group.
@@ -122,16 +122,27 @@ def open_files() -> DoctorFinding:
     return _either(ranks >= RANKS_WANTED, "open files", text, text, "raise nofile in /etc/security/limits.conf")
 
 
-def trial() -> DoctorFinding:
-    """Measure and verify one all_reduce of two ranks on gloo, through all steps of a run; takes a few seconds."""
-    case = Case("all_reduce", "gloo", 2, "float32", 4096)
-    settings = Settings(Sampling(2, 0.0, 20, None, 1.0, 20), seed=0, timeout_s=20.0, pool_bytes=0)
-    plan = Plan("doctor", (Launch("gloo", 2, 1, (case,)),), (), 1, settings)
+def trials(machine: Machine) -> Iterator[DoctorFinding]:
+    """Measure and verify one all_reduce on each backend, through all steps of a run; takes a few seconds.
+
+    Two ranks on gloo, and a rank on each GPU on NCCL.
+    """
+    yield _trial("gloo", 2, "a firewall on the loopback interface can do this")
+    if "nccl" not in machine.backends_missing:
+        remedy = "NCCL_DEBUG=INFO shows what NCCL does; docs/operators.md"
+        yield _trial("nccl", machine.gpus, remedy, timeout_s=120.0)  # the first communicator of a node takes long
+
+
+def _trial(backend: str, ranks: int, remedy: str, timeout_s: float = 20.0) -> DoctorFinding:
+    case = Case("all_reduce", backend, ranks, "float32", 4096)
+    settings = Settings(Sampling(2, 0.0, 20, None, 1.0, 20), seed=0, timeout_s=timeout_s, pool_bytes=0)
+    plan = Plan("doctor", (Launch(backend, ranks, 1, (case,)),), (), 1, settings)
     lines, launches = list[bytes](), list[Json]()
     with Launcher() as launcher:
         drive(sweep(plan, [], launcher, lines.append, Path(os.devnull), launches.append, Silent()))
     failure = encoding.samples_from_line(lines[0]).failure
-    if failure is None:
-        ready = format_seconds(launches[0]["ready_s"])
-        return DoctorFinding("ok", "trial", f"2 ranks joined in {ready} and summed 4 KiB correctly on gloo")
-    return DoctorFinding("missing", "trial", failure.text, "a firewall on the loopback interface can do this")
+    if failure is not None:
+        return DoctorFinding("missing", "trial", f"{backend}: {failure.text}", remedy)
+    ready = format_seconds(launches[0]["ready_s"])
+    text = f"{counted(ranks, 'rank')} joined in {ready} and summed 4 KiB correctly on {backend}"
+    return DoctorFinding("ok", "trial", text)
