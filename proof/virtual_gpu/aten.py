@@ -34,7 +34,7 @@ MOVES = {"copy_", "fill_", "zero_", "clone", "cat", "_foreach_copy_", "_chunk_ca
 # Operations whose CUDA kernels are only bookkeeping, and run as they are.
 KEPT = {
     "empty.memory_format", "empty_strided", "as_strided", "view", "set_.source_Storage", "set_.source_Tensor", "set_",
-    "set_.source_Storage_storage_offset", "resize_", "record_stream", "_local_scalar_dense", "_reshape_alias", "alias",
+    "set_.source_Storage_storage_offset", "resize_", "record_stream", "_reshape_alias", "alias",
     "unfold", "is_set_to", "_pin_memory", "is_pinned", "view_as_real", "view_as_complex", "_copy_from",
 }  # fmt: skip
 # Number of a call → what computes it. Those of a captured graph stay, for it is replayed.
@@ -220,9 +220,11 @@ class Override:
                     on_host(result).copy_(values)
 
         self._enqueue(again if CAPTURING(stream) else lambda: None, stream, takes)
-        # What comes back to the host is waited for, as a copy to pageable memory is.
+        # What comes back to the host is waited for, as a copy to pageable memory is; here, for C++ would wait with the
+        # lock of Python that computing needs.
         to_host = self.name == "copy_" and not args[0].is_cuda
-        if to_host and not kwargs.get("non_blocking") and not (len(args) > 2 and args[2]):
+        waits = to_host and not kwargs.get("non_blocking") and not (len(args) > 2 and args[2])
+        if waits or self.name == "_local_scalar_dense":
             torch.cuda.current_stream(device).synchronize()
         return results
 

@@ -53,7 +53,8 @@ struct ncclComm {
     char* slots;
     std::string name;
     unsigned splits = 0;
-    std::atomic<int> calls{0}, async_error{ncclSuccess};
+    std::map<std::string, int> calls;  // of each operation
+    std::atomic<int> async_error{ncclSuccess};
     std::atomic<bool> aborted{false};
     MomentPtr last;  // the end of the last call
     std::mutex order;
@@ -202,7 +203,7 @@ void spend_on_host(int device) {
 ncclResult_t submit(const char* operation, ncclComm* comm, cudaStream_t handle, double wire_bytes,
                     std::function<void(bool flipped)> move) {
     Stream* stream = stream_of(handle);
-    const int call = ++comm->calls;
+    const int call = ++comm->calls[operation];
     const bool flipped = call == number("flip_call", comm->device, operation);
     if (call == number("error_call", comm->device, operation)) return ncclSystemError;
     const bool broken = call == number("async_error_call", comm->device, operation);

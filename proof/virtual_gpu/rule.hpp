@@ -38,9 +38,9 @@ inline const std::map<std::string, double> DEFAULTS = {
     {"ghz_low", 0},
     {"rise_s", 1},
     {"nccl_version", 23007},
-    {"flip_call", 0},      // on this device, the n-th collective has one wrong element (from 1; 0: none)
-    {"error_call", 0},     // the n-th collective returns ncclSystemError
-    {"async_error_call", 0},  // the n-th collective never ends, and the communicator tells ncclRemoteError
+    {"flip_call", 0},      // the n-th call of an operation on a communicator has one wrong element (from 1; 0: none)
+    {"error_call", 0},     // it returns ncclSystemError
+    {"async_error_call", 0},  // it never ends, and the communicator tells ncclRemoteError
     {"throttle", 0},       // NVML's bits of what holds the clock back
     {"query_ms", 20},      // longest time for which the host waits for bytes when it only asks for an event
 };
