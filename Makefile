@@ -155,8 +155,8 @@ gpu-check: .venv/.installed-dev  ## Ten minutes on a GPU: what is expected besid
 virtual-gpu: .venv-cuda/.installed  ## Build virtual GPUs: torch's CUDA code runs without a GPU, times follow a rule
 	@.venv-cuda/bin/python -m proof.virtual_gpu.build .venv-cuda
 
-test-virtual-gpu: virtual-gpu .venv/.installed-dev  ## Hold what is reported on virtual GPUs against the rule
-	@$(PY) -m pytest proof/virtual_gpu -q
+test-virtual-gpu: virtual-gpu .venv/.installed-dev  ## Hold what is reported on virtual GPUs against the rule (7 min; QUICK=1: 3)
+	@$(PY) -m pytest proof/virtual_gpu -q --numprocesses 2 --dist worksteal $(if $(QUICK),-m "not slow")
 
 docs: .venv/.installed-dev  ## Make the generated pages again, and mark what was proved of older code
 	@$(PY) -m tools.architecture_page

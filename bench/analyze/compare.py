@@ -114,6 +114,7 @@ def compare(
         whole=whole,
         verdict=verdicts.gravest(all_verdicts or [INCONCLUSIVE]),
         min_change=min_change,
+        virtual=is_virtual(before),
         changes=tuple(changes),
         differences=differences(facts_of(before), facts_of(after)),
         only_before=only_before,

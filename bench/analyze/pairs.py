@@ -18,7 +18,7 @@ import numpy as np
 from bench.analyze.compare import Label, absences, joined, moved_text
 from bench.analyze.parts import exposed_of, parts, samples_that_count
 from bench.analyze.round_series import estimate
-from bench.analyze.sessions import differences, facts_of
+from bench.analyze.sessions import differences, facts_of, is_virtual
 from bench.catalog.operations import OPERATIONS
 from bench.model.comparisons import (
     FASTER,
@@ -294,6 +294,7 @@ def compare_sides(
             *_left_out([case for case in cases if case.name not in shown.judgements]),
         ),
         whole=shown.whole,
+        virtual=is_virtual(a),
         pairs=max((len(ratios) for ratios in shown.ratios.values()), default=0),
         ratios=() if shown.index is None else tuple(np.exp(shown.index).tolist()),
         ended=ended,

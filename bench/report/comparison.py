@@ -97,6 +97,8 @@ def headline(result: Comparison) -> str:
         parts = [f"{result.verdict}: {cases}", f"overall {WORDS[index.verdict]}, {time}"]
     if result.lost:
         parts.insert(0, f"INCOMPLETE: {counted(len(result.lost), 'case')} of {result.before} not measured yet after")
+    if result.virtual:
+        parts.append("virtual GPUs: times follow a rule, and are none of hardware")
     # Another CPU or GPU explains a change before anything else does.
     for fact, before, after in result.differences:
         if fact in HARDWARE and UNKNOWN.isdisjoint((before, after)):

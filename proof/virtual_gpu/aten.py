@@ -168,7 +168,7 @@ class Override:
                 target.copy_(values)
 
         self._enqueue(compute, stream, takes)
-        return results
+        return results if self.operation._schema.returns else None
 
     @staticmethod
     def _tensor(value: Any, first: torch.Tensor | None) -> Any:

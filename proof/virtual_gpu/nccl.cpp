@@ -177,6 +177,15 @@ void enqueue(Stream* stream, const std::vector<ncclComm*>& comms, const Operatio
     });
 }
 
+bool is_flipped(ncclComm* comm, const char* operation, int call) {
+    const int every = number("flip_every", comm->device, operation);
+    return call == number("flip_call", comm->device, operation) || (every && call % every == 0);
+}
+
+void flip(void* elements, size_t count, size_t width) {
+    static_cast<unsigned char*>(elements)[(count / 2 + 1) * width - 1] ^= 0x40;
+}
+
 Nanoseconds transferred(const std::vector<Transfer>& transfers, Nanoseconds begin);
 
 ncclResult_t flush_group() {
@@ -189,7 +198,16 @@ ncclResult_t flush_group() {
         std::vector<ncclComm*> comms;
         for (const Transfer& transfer : here)
             if (std::find(comms.begin(), comms.end(), transfer.comm) == comms.end()) comms.push_back(transfer.comm);
-        enqueue(stream, comms, [here](Nanoseconds begin) { return transferred(here, begin); });
+        std::vector<Transfer> flipped;  // of each communicator, what one call received from another rank
+        for (ncclComm* comm : comms)
+            if (is_flipped(comm, "send_recv", ++comm->calls["send_recv"]))
+                for (const Transfer& t : here)
+                    if (t.comm == comm && !t.sends && t.peer != comm->rank && t.bytes) { flipped.push_back(t); break; }
+        enqueue(stream, comms, [here, flipped](Nanoseconds begin) {
+            const Nanoseconds end = transferred(here, begin);
+            for (const Transfer& t : flipped) flip(t.buffer, t.bytes, 1);
+            return end;
+        });
         left = others;
     }
     return ncclSuccess;
@@ -204,7 +222,7 @@ ncclResult_t submit(const char* operation, ncclComm* comm, cudaStream_t handle, 
                     std::function<void(bool flipped)> move) {
     Stream* stream = stream_of(handle);
     const int call = ++comm->calls[operation];
-    const bool flipped = call == number("flip_call", comm->device, operation);
+    const bool flipped = is_flipped(comm, operation, call);
     if (call == number("error_call", comm->device, operation)) return ncclSystemError;
     const bool broken = call == number("async_error_call", comm->device, operation);
     spend_on_host(comm->device);
@@ -320,10 +338,6 @@ struct Reduction {
         if (into && op == ncclAvg) divide(into, count, dtype, comm->size);
     }
 };
-
-void flip(void* elements, size_t count, size_t width) {
-    static_cast<unsigned char*>(elements)[(count / 2 + 1) * width - 1] ^= 0x40;
-}
 
 // ── communicators ────────────────────────────────────────────────────────────────────────────────
 ncclComm* mapped(int file, const std::string& name, int size, int rank, int device) {

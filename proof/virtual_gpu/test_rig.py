@@ -1,12 +1,22 @@
-"""What CollBench reports on virtual GPUs is what their rule says; `make test-virtual-gpu` runs it."""
+"""What CollBench reports on virtual GPUs is what their rule says; `make test-virtual-gpu` runs it.
 
+Everything between CollBench and the stand-ins is torch's own: its CUDA code, ProcessGroupNCCL, DDP's reducer. Device
+times are held against arithmetic; no test asks how long anything takes on this machine.
+"""
+
+import os
+import signal
 import subprocess
+import time
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
+from bench.analyze.analysis import analyze
 from bench.store import folders
+from bench.training.conclusions import training_of
 from proof.virtual_gpu import rig
 
 pytestmark = pytest.mark.skipif(rig.missing() is not None, reason=str(rig.missing()))
@@ -22,36 +32,187 @@ sampling: {warmup: 1, warmup_seconds: 0, iterations: 12}
 timeout: 60s
 seed: 1
 """
+# One case, which a test measures in many ways.
+ONE = """
+backends: [nccl]
+world_sizes: [2]
+launches: 1
+operations: [all_reduce]
+sizes: [64KiB]
+sampling: {warmup: 1, warmup_seconds: 0, iterations: 40}
+timeout: 20s
+seed: 1
+"""
+# A chain of layers of 1 MiB each. By rule a matrix product takes 4 ms, all else nothing.
+CHAIN = """
+import torch
+from torch import nn
+
+class Chain(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(512, 512, bias=False) for _ in range(8))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x.square().mean()
+
+def build():
+    return Chain(), (torch.randn(16, 512, generator=torch.Generator().manual_seed(1)),)
+"""
+STEPS = """
+backends: [nccl]
+world_sizes: [2]
+launches: 1
+timeout: 60s
+seed: 1
+training:
+  models: [{import: "chain:build"}]
+  batch: 16
+  sequence: 16
+  rounds: 4
+  steps: 2
+  strategies: [naive, flat, overlap_param, {overlap_bucket: {cap: 2MiB}}, ddp, {ddp: {cap: 1MiB}}]
+"""
 
 
-def measured(folder: Path, rule: dict[str, object], text: str, code: int = 0):
+def run(folder: Path, rule: dict[str, object], *command: object, timeout: float = 600):
+    """What a command printed on virtual GPUs, and its exit code."""
+    variables = rig.variables(folder, {"gpus": 2, **rule}) | {"PYTHONPATH": str(folder)}
+    command = [rig.PYTHON, rig.ROOT / "run_bench.py", *map(str, command)]
+    done = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, timeout=timeout)
+    rig.clean()
+    return done
+
+
+def measured(folder: Path, rule: dict[str, object], text: str, *more: str, code: int = 0):
     """The run of a configuration on virtual GPUs, and what was printed."""
     (folder / "c.yaml").write_text(text)
-    command = [rig.PYTHON, rig.ROOT / "run_bench.py", "run", "c.yaml", "--no-plots"]
-    variables = rig.variables(folder, {"gpus": 2, **rule})
-    done = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, timeout=600)
-    rig.clean()
+    done = run(folder, rule, "run", "c.yaml", "--no-plots", *more)
     assert done.returncode == code, done.stdout + done.stderr
     (path,) = folders.runs(folder / "results")
     return folders.read(path), done.stdout + done.stderr
 
 
+# Milliseconds of an all-reduce of one layer, and of all eight together, on the link of the training test.
+LAYER, OF_ALL = 2 + 2**20 / 0.5e6, 2 + 8 * 2**20 / 0.5e6
+
+
+# ── times ────────────────────────────────────────────────────────────────────────────────────────
 def test_device_times_are_those_of_the_rule(tmp_path):
-    run, _ = measured(tmp_path, RULE, SWEEP)
+    measurements, shown = measured(tmp_path, RULE, SWEEP)
     off = {}
-    for samples in run.samples:
+    for samples in measurements.samples:
         case, timed = samples.case, samples.timed
         assert samples.failure is None
         reported_us = float(np.median(timed.duration_ns.max(axis=1))) / timed.calls / 1000
         truth_us = rig.collective_us(case.op, case.size_bytes, case.world_size, RULE)
         if abs(reported_us / truth_us - 1) > 0.005:
             off[case.key] = (reported_us, truth_us)
-    assert len(run.samples) == 5 * 2 * 3 and off == {}
+    assert len(measurements.samples) == 5 * 2 * 3 and off == {}
+    assert "Virtual GPUs: these times follow a rule" in shown
 
 
-def test_a_flipped_element_is_wrong(tmp_path):
-    text = SWEEP.replace("[1KiB, 1MiB]", "[1KiB]").replace("[isolated, pipelined, graph]", "[isolated]")
-    text = text.replace("[all_reduce, all_gather, reduce_scatter, broadcast, all_to_all]", "[all_gather]")
-    # The first all-gather of the control of ranks is not NCCL's: the first call of the case is its verification.
-    run, shown = measured(tmp_path, {**RULE, "flip_call.all_gather@1": 1}, text, code=1)
-    assert [samples.failure.kind for samples in run.samples] == ["wrong"] and "rank 1" in shown
+def test_tails_of_a_training_step_are_those_of_arithmetic(tmp_path):
+    """What is sent last meets no computing."""
+    rule = {"kernel_us": 0, "copy_us": 0, "copy_gbps": 1e9, "latency_us": 2000, "bus_gbps": 0.5}
+    rule |= {f"kernel_us.{name}": 4000 for name in ("mm", "addmm", "bmm", "linear")}
+    (tmp_path / "chain.py").write_text(CHAIN)
+    measurements, shown = measured(tmp_path, rule, STEPS)
+    (scenario,) = training_of(analyze(measurements)).scenarios
+    splits = {result.label: result.split for result in scenario.results}
+    # The gradient of the first layer comes 4 ms behind the one before it, which is still on its way.
+    last_two = LAYER + (LAYER - 4)
+    truth_ms = {"naive": 8 * LAYER, "flat": OF_ALL, "overlap_param": last_two, "overlap_bucket 2 MiB": 2 * LAYER - 2}
+    # torch's first bucket has 1 MiB, the last has the others.
+    truth_ms |= {"ddp 1 MiB": last_two, "ddp": OF_ALL - (LAYER - 2)}
+    # What ranks wait for each other is of this machine, and the suite tells it apart.
+    tails_ms = {name: 1000 * (splits[name].tail_s - splits[name].late_s) for name in truth_ms}
+    assert tails_ms == {name: pytest.approx(truth, rel=0.02) for name, truth in truth_ms.items()}, shown
+
+
+# ── results ──────────────────────────────────────────────────────────────────────────────────────
+DTYPES = "dtypes=[float32, float8_e5m2]"
+
+
+def test_every_operation_is_right_and_a_flipped_element_is_found_in_each(tmp_path):
+    text = (rig.ROOT / "configs" / "everything.yaml").read_text().replace("[gloo, mpi]", "[nccl]")
+    sound, _ = measured(tmp_path, {}, text, "--set", DTYPES)
+    assert len(sound.samples) > 60 and not [s.case.key for s in sound.samples if s.failure]
+    flipped = tmp_path / "flipped"
+    flipped.mkdir()
+    harmed, _ = measured(flipped, {"flip_every": 1}, text, "--set", DTYPES, code=1)
+    unnoticed = [s.case.key for s in harmed.samples if s.failure is None and s.case.op != "barrier"]
+    kinds = {s.failure.kind for s in harmed.samples if s.failure and s.case.dtype != "bytes"}
+    assert len(harmed.samples) == len(sound.samples) and unnoticed == [] and kinds == {"wrong"}
+
+
+# ── ranks ────────────────────────────────────────────────────────────────────────────────────────
+def test_a_late_gpu_is_named_and_nobody_where_all_are_equal(tmp_path):
+    for name, rule in {"equal": {}, "late": {"late_us@1": 200}}.items():
+        (tmp_path / name).mkdir()
+        measurements, shown = measured(tmp_path / name, RULE | rule, ONE)
+        named = [finding.rank for finding in analyze(measurements).diagnosis.findings]
+        assert named == ([1] if name == "late" else []), shown
+
+
+# ── failures ─────────────────────────────────────────────────────────────────────────────────────
+@pytest.mark.parametrize(
+    ("rule", "fault", "kind", "words"),
+    [
+        # In each process that is started, so that both cases fail.
+        ({"error_call.all_reduce@1": 9}, "", "raised", "rank 1 raised DistBackendError"),
+        ({"async_error_call.all_reduce@1": 9}, "", "raised", "rank 1: NCCL error: remote process exited"),
+        ({}, "kill", "killed", "rank 1 was ended by SIGKILL"),
+        ({}, "stop", "hang", "rank 1"),
+        ({}, "hang", "hang", "rank 1"),
+    ],
+    ids=["an error of NCCL", "an asynchronous error", "killed", "stopped", "hangs"],
+)
+def test_what_ends_a_rank_is_named_and_the_rest_is_measured(tmp_path, rule, fault, kind, words):
+    text = ONE.replace("[64KiB]", "[64KiB, 128KiB]").replace("20s", "8s")
+    if fault:
+        text += f"faults: [{{do: {fault}, rank: 1, iteration: 4, size: 64KiB}}]\n"
+    measurements, shown = measured(tmp_path, RULE | rule, text, code=1)
+    failures = [s.failure for s in measurements.samples if s.failure]
+    assert len(measurements.samples) == 2 and len(failures) == (1 if fault else 2), shown
+    assert all(failure.kind == kind and words in failure.text for failure in failures), failures
+    assert not list(Path("/dev/shm").glob("virtual-gpu-*"))
+
+
+def test_an_interrupted_run_is_resumed_and_leaves_no_process(tmp_path):
+    (tmp_path / "c.yaml").write_text(ONE.replace("launches: 1", "launches: 6"))
+    variables = rig.variables(tmp_path, {"gpus": 2})
+    command = [rig.PYTHON, str(rig.ROOT / "run_bench.py"), "run", "c.yaml", "--no-plots"]
+    process = subprocess.Popen(command, cwd=tmp_path, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    deadline = time.monotonic() + 120
+    while not [p for p in (tmp_path / "results").glob("*/samples.jsonl") if p.stat().st_size]:
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.1)
+    children = psutil.Process(process.pid).children(recursive=True)
+    os.kill(process.pid, signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 130 and psutil.wait_procs(children, timeout=20)[1] == []
+    rig.clean()
+    done = run(tmp_path, {}, "resume", "c", "--no-plots")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (path,) = folders.runs(tmp_path / "results")
+    assert [s.launch for s in folders.read(path).samples] == [1, 2, 3, 4, 5, 6]
+
+
+def test_doctor_tries_nccl(tmp_path):
+    good, bad = run(tmp_path, {}, "doctor"), run(tmp_path, {"error_call.all_reduce": 2}, "doctor")
+    assert good.returncode == 0 and "4 KiB correctly on nccl" in " ".join(good.stdout.split()), good.stdout
+    assert bad.returncode == 1 and "NO    trial" in bad.stdout, bad.stdout
+
+
+# ── verdicts ─────────────────────────────────────────────────────────────────────────────────────
+@pytest.mark.slow
+def test_ab_finds_a_change_of_2_percent_and_none_where_nothing_changed(tmp_path):
+    (tmp_path / "c.yaml").write_text(ONE.replace("[64KiB]", "[16MiB]").replace("iterations: 40", "iterations: 8"))
+    larger = 2**24 + 0.02 * rig.collective_us("all_reduce", 2**24, 2, RULE) * RULE["bus_gbps"] * 1e3
+    for size, verdict in ((2**24, "SAME"), (round(larger / 8) * 8, "SLOWER by 2 %")):
+        sides = ("--a", f"sizes=[{2**24}]", "--b", f"sizes=[{size}]") if size != 2**24 else ()
+        done = run(tmp_path, RULE, "ab", "c.yaml", *sides, "--min-change", "1%", "--budget", "4min", "--no-plots")
+        assert done.stdout.startswith(verdict) and "virtual GPUs" in done.stdout.splitlines()[0], done.stdout
