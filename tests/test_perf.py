@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from bench.analyze.analysis import analyze
+from bench.analyze.summaries import headlines
 from bench.interop import report as nccl_tests
 from bench.interop.cli import live_tables
 from bench.model.records import Case
@@ -124,4 +125,5 @@ def test_on_gpus_the_columns_have_the_hosts_time_and_a_comment_the_devices():
     document = nccl_tests.document(run, analyze(run))
     (row,) = table(document)
     assert row.split()[9:] == ["20.00", "0.20", "0.20", "0"]
+    assert headlines(run)[0].host_time_s == pytest.approx(20e-6), "rows are printed from these while it measures"
     assert "#       4096  8.00 us in place" in document and "# Avg bus bandwidth    : 0.2048" in document

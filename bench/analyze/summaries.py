@@ -95,6 +95,7 @@ def _headline(case: Case, launches: list[Samples], failures: tuple[Failure, ...]
         launches=len(timed),
         iterations=sum(map(len, series)),
         time_s=time_s,
+        host_time_s=_host_time_s(timed),
         means_s=tuple(means.tolist()),
         p10_s=_percentile(ordered, 10),
         p50_s=_percentile(ordered, 50),
@@ -148,8 +149,6 @@ def _summary(
     fastest, skew, pure = _rank_times(launches)
     if OPERATIONS[case.op].round_by_round:  # ranks leave the barrier together; what they wait for is a part of the case
         skew = pure = None
-    hosts = [(launch.timings.host_ns, launch.timings.calls) for launch in launches]
-    host_times = [float(np.mean(ns.max(axis=1) / calls)) / 1e9 for ns, calls in hosts if ns is not None]
     floors = [max(usage.floor_ns) for usage in usages if usage.floor_ns]
     timers = [max(usage.timer_cost_ns) for usage in usages if usage.timer_cost_ns]
     summary = Summary(
@@ -165,7 +164,7 @@ def _summary(
         p50_s=_percentile(ordered, 50),
         p90_s=_percentile(ordered, 90),
         p99_s=_percentile(ordered, 99),
-        host_time_s=over_launches(host_times) if host_times else None,
+        host_time_s=_host_time_s([launch.timings for launch in launches]),
         fastest_rank_s=fastest,
         skew_s=skew,
         pure_s=pure,
@@ -187,6 +186,12 @@ def _summary(
     bound = sum(usage.dispatch_bound or 0 for usage in usages) / summary.iterations
     left_out = sum(usage.left_out or 0 for usage in usages)
     return replace(summary, warnings=tuple(_warnings(summary, time_s, bound, left_out)))
+
+
+def _host_time_s(timings: Sequence[Timings]) -> float | None:
+    """Seconds a call by the host's clock; None where there is no other clock."""
+    times = [float(np.mean(t.host_ns.max(axis=1) / t.calls)) / 1e9 for t in timings if t.host_ns is not None]
+    return over_launches(times) if times else None
 
 
 def _warnings(summary: Summary, time_s: Interval, bound: float, left_out: int) -> list[str]:

@@ -207,6 +207,12 @@ def test_doctor_tries_nccl(tmp_path):
     assert bad.returncode == 1 and "NO    trial" in bad.stdout, bad.stdout
 
 
+def test_perf_prints_the_hosts_time_and_the_devices_below(tmp_path):
+    done = run(tmp_path, RULE, "perf", "all_reduce", "-b", "1K", "-e", "1K", "--no-plots", "--set", "launches=1")
+    (row,) = (line.split() for line in done.stdout.splitlines() if line.split()[:1] == ["1024"])
+    assert "1024  12.00 us in place" in done.stdout and float(row[9]) > 12, done.stdout
+
+
 # ── verdicts ─────────────────────────────────────────────────────────────────────────────────────
 @pytest.mark.slow
 def test_ab_finds_a_change_of_2_percent_and_none_where_nothing_changed(tmp_path):
