@@ -427,7 +427,7 @@ def wait_until_measuring(started: subprocess.Popen) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("victims", [[1], [0, 1]])
 def test_an_interrupt_of_any_process_ends_the_job_and_it_can_go_on(cli, victims):
-    config = cli.config(TINY.replace("launches: 1", "launches: 4").replace("iterations: 8", "iterations: 60"))
+    config = cli.config(TINY.replace("launches: 1", "launches: 12").replace("iterations: 8", "iterations: 60"))
     started = [task.start("run", config, "--no-plots") for task in slurm(cli, 2)]
     wait_for_samples(cli, 2, PATIENCE_S)
     for victim in victims:
