@@ -149,6 +149,7 @@ def test_every_operation_is_right_and_a_flipped_element_is_found_in_each(tmp_pat
 
 
 # ── ranks ────────────────────────────────────────────────────────────────────────────────────────
+@pytest.mark.slow  # arrivals are also of this machine's cores
 def test_a_late_gpu_is_named_and_nobody_where_all_are_equal(tmp_path):
     for name, rule in {"equal": {}, "late": {"late_us@1": 200}}.items():
         (tmp_path / name).mkdir()
