@@ -5,6 +5,7 @@ import pytest
 
 from bench.model.records import Sampling, Timings
 from bench.planning.footprint import FEWEST_ITERATIONS, PATIENCE
+from bench.rank import workload
 from bench.rank.sampling import LONG_CALL_S, Sampler
 from bench.stats.intervals import within_launch
 from conftest import timings
@@ -161,3 +162,9 @@ def test_iterations_with_dispatching_in_them_are_left_out_unless_they_are_most()
     assert (few.timed.duration_ns == 10**3).all() and few.dispatch_bound == 0
     assert few.left_out and few.left_out + len(few.timed.duration_ns) == 8
     assert most.left_out == 0 and most.dispatch_bound and len(most.timed.duration_ns) == 8
+
+
+def test_what_is_put_around_a_workload_hides_nothing_of_it():
+    """But `ready`: a flush or a fault comes before each call, so calls are prepared one by one."""
+    asked = {name for name, member in vars(workload.Workload).items() if callable(member) and name[0] != "_"}
+    assert asked - {*vars(workload.Wrapped)} == {"ready"}

@@ -48,7 +48,7 @@ def launches_of(sessions: Iterable[Session]) -> list[LaunchFacts]:
 
 
 def is_virtual(run: Run) -> bool:
-    """Whether ranks ran on virtual GPUs (proof/virtual_gpu/), whose times follow a rule and are none of hardware."""
+    """Whether ranks ran on virtual GPUs (proof/virtual_gpu/), whose times follow a rule."""
     ranks = [rank for launch in launches_of(run.environment) for rank in launch.get("ranks", [])]
     return any(str(rank.get("device_name", "")).startswith(VIRTUAL) for rank in ranks)
 

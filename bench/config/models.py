@@ -209,7 +209,7 @@ class FaultConfig(Strict):
 
     do: FaultKind = key(
         "What goes wrong: the rank raises an error, exits, is killed, is stopped, hangs, corrupts a "
-        "result, calls late, or is slow within the call.",
+        "result, calls late, or is slow within the call (not on GPUs).",
         "hang",
     )
     rank: Annotated[int, Field(ge=0)] = key("The rank that it happens to.", 1)
@@ -414,8 +414,8 @@ class CoreConfig(Strict):
                 raise problem_at(("faults", index, "rank"), f"{fault.rank}: no world size has a rank {fault.rank}")
             on_gpu = next((name for name in self.backends if BACKENDS[name].device == "cuda"), None)
             if fault.do == "slow" and on_gpu:
-                said = f"slow keeps a core busy, which calls of {on_gpu} on a GPU do not wait for; late is possible"
-                raise problem_at(("faults", index, "do"), said)
+                why = f"slow keeps a core busy after the call, which delays no GPU; use late with {on_gpu}"
+                raise problem_at(("faults", index, "do"), why)
         return self
 
     @property

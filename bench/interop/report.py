@@ -147,7 +147,7 @@ def _how(run: Run, case: Case, members: Sequence[Summary]) -> Iterable[str]:
         )
         if BACKENDS[case.backend].device == "cuda":
             calls = f", divided by {case.depth} calls" if case.depth > 1 else ""
-            yield f"# Clock: the host's, from an idle device until it is idle again{calls}; dispatching is in it"
+            yield f"# Clock: the host's, from enqueueing until the device is idle again{calls}; it includes dispatching"
     yield f"# Backend: {case.backend}, {ranks_text(case.world_size)}; size: {OPERATIONS[case.op].size_means}"
     if different := _others(case):
         yield f"# Not at the default: {', '.join(different)}"

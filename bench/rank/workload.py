@@ -14,7 +14,7 @@ import signal
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import Any, TypedDict
 
 import torch
 
@@ -22,9 +22,6 @@ from bench.model.records import Case, Fault
 from bench.model.steps import InvariantCheck, StepDetail
 from bench.rank.collectives import Call
 from bench.rank.device import Action, idle
-
-if TYPE_CHECKING:
-    pass
 
 # Starts and durations in ns of what one iteration consists of; starts since the iteration began, or none.
 Stamps = tuple[list[int], list[int]]
@@ -118,6 +115,21 @@ class Wrapped(Workload):
 
     def single_rank_call(self) -> Call | None:
         return self._inner.single_rank_call()
+
+    def block_begins(self) -> None:
+        self._inner.block_begins()
+
+    def block_ends(self) -> BlockUse | None:
+        return self._inner.block_ends()
+
+    def stamps(self) -> list[Stamps] | None:
+        return self._inner.stamps()
+
+    def checks(self) -> tuple[InvariantCheck, ...]:
+        return self._inner.checks()
+
+    def detail(self) -> StepDetail | None:
+        return self._inner.detail()
 
 
 class Flushed(Wrapped):

@@ -27,7 +27,7 @@ from bench.model.conclusions import Interval, IntervalKind
 from bench.model.records import NOT_AVAILABLE, case_order
 from bench.model.units import format_rate, format_ratio, format_seconds, format_share
 from bench.report.blocks import Blocks, Column, Heading, below, items, left, table
-from bench.report.labels import NOTHING, between, common_parts, counted, interval_text, label
+from bench.report.labels import BY_RULE, NOTHING, between, common_parts, counted, interval_text, label
 
 # Verdict of a case → a word for it, the gravest first.
 WORDS = {SLOWER: "slower", FASTER: "faster", SAME: "same", INCONCLUSIVE: "undecided"}
@@ -98,7 +98,7 @@ def headline(result: Comparison) -> str:
     if result.lost:
         parts.insert(0, f"INCOMPLETE: {counted(len(result.lost), 'case')} of {result.before} not measured yet after")
     if result.virtual:
-        parts.append("virtual GPUs: times follow a rule, and are none of hardware")
+        parts.append(f"virtual GPUs: times {BY_RULE}")
     # Another CPU or GPU explains a change before anything else does.
     for fact, before, after in result.differences:
         if fact in HARDWARE and UNKNOWN.isdisjoint((before, after)):

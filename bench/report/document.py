@@ -34,7 +34,7 @@ from bench.report.plots import PICTURES, Picture
 
 # Tables that fill a few screens, and sections that a reader can still browse; if there are more, one table holds all.
 MOST_TABLES, MOST_SECTIONS = 6, 60
-VIRTUAL_NOTE = "**Virtual GPUs**: these times follow a rule, and are none of hardware."
+VIRTUAL_NOTE = f"**Virtual GPUs**: these times {labels.BY_RULE}."
 # Groups of cases that the answer speaks of, and caveats above it on a terminal; tables and report have all.
 MOST_GROUPS = MOST_CAVEATS = 3
 REPORT = "report.md"

@@ -21,6 +21,8 @@ ColumnKey = tuple[int, str]
 
 # Stands for a number, a size or an interval that does not exist.
 NOTHING = "-"
+# What is said of times on virtual GPUs.
+BY_RULE = "follow a rule; they were not measured on hardware"
 SEPARATOR = " · "
 # Options that are a part also at their default, and first. Others are parts only where they differ from it.
 ALWAYS = ("reduce_op", "placement", "root", "metric", "buffers")

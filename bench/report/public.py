@@ -98,7 +98,7 @@ class PublicCase(CaseFields):  # type: ignore[misc]  # made above
     slow_mode_s: Number = about("mean of those that are")
     chosen: Text = about("what NCCL chose; empty if it was not asked")
     imported: Text = about("how another tool computed the time; empty for our own")
-    virtual: bool = about("true of times on virtual GPUs, which follow a rule and are none of hardware")
+    virtual: bool = about("true of times on virtual GPUs, which follow a rule and were not measured on hardware")
     failures: tuple[Text, ...] = about("what failed, one sentence each")
     warnings: tuple[Text, ...] = about("what speaks against the numbers of this case")
 

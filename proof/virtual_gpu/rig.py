@@ -1,7 +1,6 @@
 """What a test needs of the virtual GPU: a rule, and the environment variables that put a process on it."""
 
 import os
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -49,8 +48,3 @@ def collective_us(operation: str, size_bytes: int, ranks: int, rule: Mapping[str
     }
     wire_bytes = size_bytes * shares.get(operation, 1.0)
     return rule["latency_us"] + wire_bytes / (rule["bus_gbps"] * 1e3)
-
-
-def room() -> float:
-    """Free bytes of the disk that the environment needs 6 GB of."""
-    return shutil.disk_usage(ROOT).free
