@@ -294,7 +294,8 @@ class CoreConfig(Strict):
         "How many times all cases are measured, each time in new processes.", 8, default=3
     )
     buffers: BufferPolicy = key(
-        "rotate uses the buffers of a pool in turn, hot one buffer, flush empties the caches before each call.",
+        "rotate uses the buffers of a pool in turn, hot one buffer, flush empties the caches before each call. reused "
+        "is one buffer that is never refilled, as in nccl-tests: separate calls are checked, not the timed ones.",
         "hot",
         default="rotate",
     )

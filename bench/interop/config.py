@@ -132,6 +132,9 @@ def translate(operation: str, flags: Mapping[str, str], backend: str = "nccl", p
         "placements": _placements(flags, op, backend, remarks),
         **_metric(flags, remarks),
     }
+    if BACKENDS[backend].device == "cuda":
+        # As nccl-tests: a pool for 20 calls of 4 GiB would not fit.
+        settings["buffers"] = "reused"
     if flags.get("R", "0") != "0":
         settings["memory"] = ["symmetric" if _number(flags, "R", 0) > 1 else "registered"]
     if _number(flags, "T", 0, fewest=0):

@@ -148,6 +148,11 @@ def _how(run: Run, case: Case, members: Sequence[Summary]) -> Iterable[str]:
         if BACKENDS[case.backend].device == "cuda":
             calls = f", divided by {case.depth} calls" if case.depth > 1 else ""
             yield f"# Clock: the host's, from enqueueing until the device is idle again{calls}; it includes dispatching"
+    if case.buffers == "reused":
+        yield (
+            "# Buffers: one, as in nccl-tests, and never refilled, so results grow; those of separate calls are "
+            "checked, before and after timing"
+        )
     yield f"# Backend: {case.backend}, {ranks_text(case.world_size)}; size: {OPERATIONS[case.op].size_means}"
     if different := _others(case):
         yield f"# Not at the default: {', '.join(different)}"

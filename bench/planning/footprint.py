@@ -47,18 +47,18 @@ def pool_slots(case: Case, pool_bytes: int) -> int:
     """
     if case.size_bytes == 0 or OPERATIONS[case.op].rank is not None:
         return 1
-    if metric_of(case).fixed_buffers:
-        return case.depth
-    rotating = math.ceil(pool_bytes / max(case.size_bytes, ALIGNMENT)) if case.buffers == "rotate" else 1
     # Asynchronous calls are under way at the same time: two of them must not work on one buffer.
     in_flight = case.depth if case.call == "async" else 1
+    if metric_of(case).fixed_buffers and case.buffers != "reused":
+        return case.depth
+    rotating = math.ceil(pool_bytes / max(case.size_bytes, ALIGNMENT)) if case.buffers == "rotate" else 1
     return max(1, rotating, in_flight, math.ceil(case.depth / (calls_between_refills(case) or case.depth)))
 
 
 def calls_between_refills(case: Case) -> int | None:
     """How often a buffer may be used before it must be refilled; None: any number of times."""
     operation = OPERATIONS[case.op]
-    if not operation.reduces or placement(case) == "out":
+    if not operation.reduces or placement(case) == "out" or case.buffers == "reused":
         return None
     if case.op.startswith("all_reduce"):
         return calls_before_refill(case.dtype, case.reduce_op, ranks_together(case))

@@ -137,7 +137,7 @@ class TensorOperation(Workload):
             self._refill_stale()
         times, slot = divmod(self._calls, self._slots)
         if times == self._fresh:
-            self._start_anew()
+            self.renew()
             slot = 0
         if slot >= self._filled:
             self._fill_up_to(slot + 1)
@@ -176,7 +176,7 @@ class TensorOperation(Workload):
         if self._stale:
             self._refill_stale()
         if self._calls + calls > self._fresh * self._slots:
-            self._start_anew()
+            self.renew()
         self._fill_up_to(min(self._slots, self._calls + calls))
 
     def move_to(self, subgroup: Subgroup) -> None:
@@ -193,6 +193,12 @@ class TensorOperation(Workload):
                 return wrong
             self._stale.append((first, stop))
         return None
+
+    def renew(self) -> None:
+        """Fill again as many buffers as were filled, and begin with the first."""
+        stop, self._filled = self._filled, 0
+        self._fill_up_to(stop)
+        self._begin_with_the_first()
 
     def corrupt(self) -> bool:
         spans = [span for span in self._latest[1].arrives if span.length] if self._latest else []
@@ -225,12 +231,6 @@ class TensorOperation(Workload):
         if stop > self._filled:
             self._fill(self._filled, stop)
             self._filled = stop
-
-    def _start_anew(self) -> None:
-        """Fill again as many buffers as were filled, and begin with the first."""
-        stop, self._filled = self._filled, 0
-        self._fill_up_to(stop)
-        self._begin_with_the_first()
 
     def _refill_stale(self) -> None:
         """Refill checked buffers before they are used again, so that the next check sees new results."""

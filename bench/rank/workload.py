@@ -66,6 +66,9 @@ class Workload(ABC):
         """None if all results since the last check are right, else a sentence on the first wrong one."""
         return None
 
+    def renew(self) -> None:  # noqa: B027 - nothing to fill
+        """Fill buffers again, so that the result of the next call can be checked, whatever was called before."""
+
     def corrupt(self) -> bool:
         """Change one element of what was received last, as a fault would; False where nothing was received."""
         return False
@@ -109,6 +112,9 @@ class Wrapped(Workload):
 
     def verify(self) -> str | None:
         return self._inner.verify()
+
+    def renew(self) -> None:
+        self._inner.renew()
 
     def corrupt(self) -> bool:
         return self._inner.corrupt()

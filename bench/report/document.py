@@ -296,7 +296,9 @@ def _verified(run: Run) -> str:
     operations = {samples.case.op for samples in run.samples}
     own = [part for part in parts() if operations & {*part.operations}]
     calls = operations - {name for part in own for name in part.operations}
-    return "; ".join([*(["every result was verified"] if calls or not own else []), *(part.verified for part in own)])
+    apart = any(samples.case.buffers == "reused" for samples in run.samples)
+    how = "results of separate calls were verified, before and after timing" if apart else "every result was verified"
+    return "; ".join([*([how] if calls or not own else []), *(part.verified for part in own)])
 
 
 # ── the tables ───────────────────────────────────────────────────────────────────────────────────
