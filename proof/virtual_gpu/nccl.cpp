@@ -121,6 +121,9 @@ void note(const char* operation, ncclComm* comm, double bytes, Nanoseconds own, 
     fflush(ledger);
 }
 
+// Whether calls that are enqueued move their bytes; hook.py unsets it where nobody looks at the results.
+std::atomic<bool> moves_bytes{true};
+
 // ── the order of calls ───────────────────────────────────────────────────────────────────────────
 struct Call {
     ncclComm* comm;
@@ -135,6 +138,7 @@ struct Transfer {
     char* buffer;
     size_t bytes;
     int peer;
+    bool moves;
 };
 
 // Calls between ncclGroupStart and ncclGroupEnd of a thread.
@@ -202,7 +206,7 @@ ncclResult_t flush_group() {
         for (ncclComm* comm : comms)
             if (is_flipped(comm, "send_recv", ++comm->calls["send_recv"]))
                 for (const Transfer& t : here)
-                    if (t.comm == comm && !t.sends && t.peer != comm->rank && t.bytes) { flipped.push_back(t); break; }
+                    if (t.comm == comm && t.moves && !t.sends && t.peer != comm->rank && t.bytes) { flipped.push_back(t); break; }
         enqueue(stream, comms, [here, flipped](Nanoseconds begin) {
             const Nanoseconds end = transferred(here, begin);
             for (const Transfer& t : flipped) flip(t.buffer, t.bytes, 1);
@@ -222,7 +226,7 @@ ncclResult_t submit(const char* operation, ncclComm* comm, cudaStream_t handle, 
                     std::function<void(bool flipped)> move) {
     Stream* stream = stream_of(handle);
     const int call = ++comm->calls[operation];
-    const bool flipped = is_flipped(comm, operation, call);
+    const bool flipped = is_flipped(comm, operation, call), moves = moves_bytes;
     if (call == number("error_call", comm->device, operation)) return ncclSystemError;
     const bool broken = call == number("async_error_call", comm->device, operation);
     spend_on_host(comm->device);
@@ -233,7 +237,7 @@ ncclResult_t submit(const char* operation, ncclComm* comm, cudaStream_t handle, 
             throw Aborted();
         }
         const Nanoseconds begin = together(comm, own);
-        move(flipped);
+        if (moves) move(flipped);
         const Nanoseconds end = begin + duration(comm, operation, wire_bytes);
         note(operation, comm, wire_bytes, own, begin, end);
         return end;
@@ -256,7 +260,7 @@ Nanoseconds transferred(const std::vector<Transfer>& transfers, Nanoseconds begi
                 return false;
         const int from = t.sends ? t.comm->rank : t.peer, to = t.sends ? t.peer : t.comm->rank;
         Channel& channel = t.comm->shared->channel[from][to];
-        const size_t part = SLOT / t.comm->size;
+        const size_t part = t.moves ? SLOT / t.comm->size : t.bytes;
         char* room = t.comm->slot(from) + to * part;
         auto& [sent, received] = sent_and_received[t.comm];
         if (t.sends) {
@@ -268,7 +272,7 @@ Nanoseconds transferred(const std::vector<Transfer>& transfers, Nanoseconds begi
                 return true;
             }
             channel.bytes = std::min(part, t.bytes - done[i]);
-            memcpy(room, t.buffer + done[i], channel.bytes);
+            if (t.moves) memcpy(room, t.buffer + done[i], channel.bytes);
             channel.sender_began = begin;
             done[i] += channel.bytes;
             channel.written++;
@@ -276,7 +280,7 @@ Nanoseconds transferred(const std::vector<Transfer>& transfers, Nanoseconds begi
             return true;
         }
         if (channel.written == channel.read) return false;
-        memcpy(t.buffer + done[i], room, channel.bytes);
+        if (t.moves) memcpy(t.buffer + done[i], room, channel.bytes);
         done[i] += channel.bytes;
         last = std::max(last, channel.sender_began.load());
         channel.receiver_began = begin;
@@ -372,6 +376,8 @@ ncclComm* joined(const std::string& name, int size, int rank) {
 }  // namespace
 
 extern "C" {
+
+void virtual_gpu_move_bytes(int whether) { moves_bytes = whether; }
 
 ncclResult_t ncclGetVersion(int* version) {
     *version = number("nccl_version");
@@ -579,7 +585,7 @@ static ncclResult_t transfer(bool sends, const void* buffer, size_t count, ncclD
     Stream* stream = stream_of(handle);
     spend_on_host(comm->device);
     auto* bytes = const_cast<char*>(static_cast<const char*>(buffer));
-    grouped_transfers.push_back({comm, stream, sends, bytes, count * width_of(dtype), peer});
+    grouped_transfers.push_back({comm, stream, sends, bytes, count * width_of(dtype), peer, moves_bytes});
     return group_depth ? ncclSuccess : flush_group();
 }
 

@@ -43,6 +43,7 @@ inline const std::map<std::string, double> DEFAULTS = {
     {"error_call", 0},     // it returns ncclSystemError
     {"async_error_call", 0},  // it never ends, and the communicator tells ncclRemoteError
     {"throttle", 0},       // NVML's bits of what holds the clock back
+    {"timed_data", 1},     // 0: timed calls move no bytes where the suite checks other ones (`buffers: reused`)
     {"query_ms", 20},      // longest time for which the host waits for bytes when it only asks for an event
 };
 
@@ -66,7 +67,8 @@ class Rule {
     // By these words CollBench knows that times are not those of hardware (bench/analyze/sessions.py).
     std::string gpu_name() const {
         const std::string called = text("name", "");
-        return called.empty() ? "Virtual GPU" : "Virtual GPU, " + called;
+        const std::string idle = number("timed_data") ? "" : ", timed calls move no bytes";
+        return (called.empty() ? "Virtual GPU" : "Virtual GPU, " + called) + idle;
     }
     int gpus() const { return static_cast<int>(number("gpus")); }
     size_t memory() const { return static_cast<size_t>(number("memory_gib") * (1ull << 30)); }
