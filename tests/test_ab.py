@@ -318,7 +318,8 @@ def test_a_budget_ends_it_and_resume_adds_nothing(warm):
     if looks := asked["looks"]:
         assert looks[0][0] == pairs.FEWEST_PAIRS and f"{looks[-1][0]} pairs" in done.stdout
     else:  # a busy machine: a line for each of two cases on two sides
-        assert "fewer than 6 pairs" in done.stdout and len(lines.splitlines()) < 2 * 2 * pairs.FEWEST_PAIRS
+        assert "fewer than 6 pairs" in done.stdout or "no pair of launches was completed" in done.stdout
+        assert len(lines.splitlines()) < 2 * 2 * pairs.FEWEST_PAIRS
     assert warm("resume", path.name, "--no-plots").returncode == done.returncode
     assert (path / "samples.jsonl").read_bytes() == lines
 

@@ -1,15 +1,18 @@
 """Buffers are filled when the next calls need them, and the data are right whenever they are filled."""
 
+import functools
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
+from bench.catalog.dtypes import rounding, unsupported_reduction
 from bench.model.records import Case
 from bench.planning.footprint import calls_between_refills
 from bench.rank.collectives import Subgroup
 from bench.rank.device import Host
-from bench.rank.tensors import Arena, TensorOperation, _difference
+from bench.rank.tensors import SHIFT, Arena, TensorOperation, _difference, _inputs, _reduced
 
 SIZE, SLOTS = 1024, 8
 
@@ -94,3 +97,45 @@ def test_bools_that_were_added_as_bytes_are_true():
     got = torch.tensor([[2, 0, 1]], dtype=torch.uint8).view(torch.bool)
     assert _difference(got, torch.tensor([[True, False, True]]), 0.0) is None
     assert _difference(got, torch.tensor([[True, False, False]]), 0.0) == (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "reduce_op", "ranks"),
+    [
+        ("bfloat16", "sum", 512), ("bfloat16", "sum", 1000), ("bfloat16", "avg", 512), ("bfloat16", "avg", 24),
+        ("float16", "avg", 256), ("float8_e4m3fn", "sum", 64), ("float8_e5m2", "sum", 64), ("float8_e4m3fn", "avg", 8),
+        ("int8", "sum", 512), ("uint8", "sum", 512), ("bfloat16", "premul_sum", 300), ("bfloat16", "avg", 16),
+    ],
+)  # fmt: skip
+def test_results_over_many_ranks_are_exact_in_any_order_and_a_missing_rank_shows(dtype, reduce_op, ranks):
+    """As a ring adds them, as a tree does, with 1/n multiplied before or divided after."""
+    kind = getattr(torch, dtype)
+    inputs = _inputs(5, dtype, reduce_op, ranks)[:]
+    own = torch.stack([torch.from_numpy(np.roll(inputs, -SHIFT * rank)[:4096].copy()) for rank in range(ranks)])
+    want = _reduced(5, dtype, reduce_op, ranks, torch.device("cpu"))[:4096]
+    assert torch.equal(own.to(kind).double(), own.double()), "inputs are exact"
+
+    def added(rows, tree):
+        """Sums that are rounded to the dtype after each addition."""
+        while tree and len(rows) > 1:
+            odd = rows[len(rows) // 2 * 2 :]
+            rows = torch.cat([(rows[0:-1:2].double() + rows[1::2].double()).to(kind), odd])
+        return functools.reduce(lambda a, b: (a.double() + b.double()).to(kind), rows)
+
+    before = {"avg": 1 / ranks, "premul_sum": 2}.get(reduce_op, 1)
+    for tree in (False, True):
+        got = [added((own * before).to(kind), tree)]
+        if reduce_op == "avg":
+            got.append((added(own.to(kind), tree).double() / ranks).to(kind))
+        tolerance = rounding(dtype, ranks) if reduce_op == "avg" else 0.0
+        assert all(_difference(result[None], want[None], tolerance) is None for result in got)
+        missing = added((own[1:] * before).to(kind), tree)
+        assert _difference(missing[None], want[None], tolerance) is not None
+
+
+def test_what_no_data_could_verify_is_refused():
+    assert unsupported_reduction("bfloat16", "sum", 4096) is None
+    assert "could not be verified" in unsupported_reduction("bfloat16", "avg", 48), (
+        "roundings would hide a wrong element"
+    )
+    assert "could not be verified" in unsupported_reduction("float8_e5m2", "avg", 6)

@@ -5,6 +5,7 @@ The dtype limits how large they may be, and how often a buffer may be reduced in
 limits. Does not import torch.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -54,6 +55,8 @@ DTYPES = {
         Dtype("complex128", 16, 53, "complex"),
     )
 }
+# Reduce ops that add.
+_SUMS = frozenset({"sum", "avg", "premul_sum"})
 # For operations that move Python objects or no data. It is no element type, and no configuration may name it.
 BYTES = Dtype("bytes", 1, 0, "unsigned")
 
@@ -84,7 +87,7 @@ def unsupported_reduction(dtype: str, reduce_op: str, ranks: int) -> str | None:
     """Why elements of a dtype cannot be reduced with this op over this many ranks; None if they can."""
     if DTYPES[dtype].kind not in REDUCE_OPS[reduce_op].kinds:
         return f"{reduce_op} is not defined for {dtype}"
-    if largest_value(dtype, reduce_op, ranks) < 1:
+    if spacing(dtype, reduce_op, ranks) is None:
         return f"{reduce_op} over {ranks} ranks is not exact in {dtype}, so it could not be verified"
     return None
 
@@ -96,24 +99,54 @@ def growth(dtype: str, reduce_op: str, ranks: int) -> int:
     return ranks * (PREMULTIPLIER if reduce_op == "premul_sum" else 1)
 
 
+def unit(dtype: str, reduce_op: str, ranks: int) -> int:
+    """What inputs are multiples of; for an average of few ranks, or of ranks that are no power of two, their number."""
+    return ranks if reduce_op == "avg" and (ranks & (ranks - 1) or ranks**2 <= _limit(dtype)) else 1
+
+
 def largest_value(dtype: str, reduce_op: str, ranks: int) -> int:
-    """v such that inputs in [-v, v] give an exact result; inputs of `avg` are multiples of the number of ranks."""
-    if DTYPES[dtype].kind == "bool":
+    """v such that inputs in [-v, v], times `unit`, give an exact result; 0 where inputs must be 0 here and there."""
+    if DTYPES[dtype].kind == "bool" or reduce_op == "product":
+        return 1  # of a product only 1 and -1: any product of them is 1 or -1
+    if reduce_op not in _SUMS:
+        return min(LARGEST_VALUE, _limit(dtype))
+    return min(LARGEST_VALUE, _most(dtype, reduce_op, ranks) // ranks)
+
+
+def spacing(dtype: str, reduce_op: str, ranks: int) -> int | None:
+    """k such that results are exact if every k-th rank has 1 or -1 at an element and the others 0; None if none is.
+
+    1 where all ranks may have other values than 0. So a sum of bfloat16 can be verified over 512 ranks, too.
+    """
+    if largest_value(dtype, reduce_op, ranks) >= 1:
         return 1
-    limit = int(2 ** DTYPES[dtype].exact_bits)
-    if reduce_op == "avg":
-        return min(LARGEST_VALUE, limit // ranks**2)
-    if reduce_op == "product":
-        return 1  # only 1 and -1: any product of them is 1 or -1
-    return min(LARGEST_VALUE, limit // growth(dtype, reduce_op, ranks))
+    most = _most(dtype, reduce_op, ranks)
+    return math.ceil(ranks / (most - 1)) if most > 1 else None
+
+
+def _limit(dtype: str) -> int:
+    return int(2 ** DTYPES[dtype].exact_bits)
+
+
+def _most(dtype: str, reduce_op: str, ranks: int) -> int:
+    """Largest sum over ranks of inputs without sign, in units, for an exact result that no rounding could hide."""
+    most = _limit(dtype) // unit(dtype, reduce_op, ranks) // (PREMULTIPLIER if reduce_op == "premul_sum" else 1)
+    if reduce_op == "avg" and (rounds := rounding(dtype, ranks)):
+        most = min(most, math.ceil(1 / rounds) - 2)
+    return most
+
+
+def rounding(dtype: str, ranks: int) -> float:
+    """Relative error that an average may have: n roundings, as a library may multiply by a rounded 1/n."""
+    return ranks * 2.0 ** (1 - DTYPES[dtype].exact_bits) if ranks & (ranks - 1) else 0.0
 
 
 def calls_before_refill(dtype: str, reduce_op: str, ranks: int) -> int | None:
     """How often a buffer may be reduced in place before it must be refilled to verify the result; None: any number."""
     if ranks == 1 and reduce_op != "premul_sum":
         return None
-    if largest_value(dtype, reduce_op, ranks) < 1:
-        return 1  # not exact with this number of ranks
+    if largest_value(dtype, reduce_op, ranks) < 1 or (reduce_op == "avg" and unit(dtype, reduce_op, ranks) < ranks):
+        return 1  # a further result would not be exact
     if reduce_op == "bxor":
         return 1  # after one call all inputs are equal and cancel out
     if reduce_op == "product":
@@ -121,7 +154,7 @@ def calls_before_refill(dtype: str, reduce_op: str, ranks: int) -> int | None:
     factor = growth(dtype, reduce_op, ranks)
     if factor == 1:
         return None
-    limit, value, calls = int(2 ** DTYPES[dtype].exact_bits), largest_value(dtype, reduce_op, ranks) * factor, 1
+    limit, value, calls = _limit(dtype), largest_value(dtype, reduce_op, ranks) * factor, 1
     while value * factor <= limit:
         value *= factor
         calls += 1

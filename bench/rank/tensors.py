@@ -13,13 +13,14 @@ import dataclasses
 import functools
 from collections.abc import Callable, Iterator
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from bench.catalog import operations
-from bench.catalog.dtypes import DTYPES, LARGEST_VALUE, PREMULTIPLIER, growth, largest_value
+from bench.catalog.dtypes import DTYPES, LARGEST_VALUE, PREMULTIPLIER, growth, largest_value, rounding, spacing, unit
 from bench.catalog.operations import ALIGNMENT, OPERATIONS
 from bench.model.records import Case
 from bench.planning.footprint import aligned, buffer_bytes, calls_between_refills, pool_slots
@@ -115,10 +116,7 @@ class TensorOperation(Workload):
         self._sum = None
         reduce_op = case.reduce_op if OPERATIONS[case.op].reduces else None
         self._data = _sequence(seed, case.dtype, reduce_op, self._subgroup.size, group.device.handle)
-        # Relative: 0, but for averages, as some backends multiply by a rounded 1/n.
-        self._tolerance = 0.0
-        if reduce_op == "avg":
-            self._tolerance = self._subgroup.size * torch.finfo(getattr(torch, case.dtype)).eps
+        self._tolerance = rounding(case.dtype, self._subgroup.size) if reduce_op == "avg" else 0.0
         if reduce_op is not None:
             self._sum = _reduced(seed, case.dtype, reduce_op, self._subgroup.size, group.device.handle)
         self._mark = _marked_element(self._turns)
@@ -330,11 +328,9 @@ def _reduced(seed: int, dtype: str, reduce_op: str, ranks: int, device: torch.de
     total = functools.reduce(_COMBINE[reduce_op], (np.roll(inputs, -SHIFT * rank) for rank in range(ranks)))
     if DTYPES[dtype].kind == "bool":
         total = np.minimum(total, 1)
-    if reduce_op == "avg":
-        total = total // ranks  # the inputs are multiples of it
     if reduce_op == "premul_sum":
         total = total * PREMULTIPLIER
-    return _tensor(total, dtype, device)
+    return _tensor(total / ranks if reduce_op == "avg" else total, dtype, device)
 
 
 def _begin_of(rank: int) -> int:
@@ -378,11 +374,16 @@ def _inputs(seed: int, dtype: str, reduce_op: str | None, ranks: int) -> Integer
         return dice.integers(0, 2, PERIOD)
     if reduce_op == "product":
         return 2 * dice.integers(0, 2, PERIOD) - 1
-    values = dice.integers(0 if kind == "unsigned" else -largest, largest, PERIOD, endpoint=True)
-    return values * ranks if reduce_op == "avg" else values
+    if reduce_op is None or (apart := spacing(dtype, reduce_op, ranks)) == 1:
+        values = dice.integers(0 if kind == "unsigned" else -largest, largest, PERIOD, endpoint=True)
+    else:
+        places = np.arange(0, PERIOD, apart) * SHIFT % PERIOD  # neighbouring ranks begin SHIFT apart
+        values = np.zeros(PERIOD, dtype=np.int64)
+        values[places] = 1 if kind == "unsigned" else 2 * dice.integers(0, 2, len(places)) - 1
+    return values if reduce_op is None else values * unit(dtype, reduce_op, ranks)
 
 
-def _tensor(values: Integers, dtype: str, device: torch.device) -> torch.Tensor:
+def _tensor(values: NDArray[Any], dtype: str, device: torch.device) -> torch.Tensor:
     """Two periods as a tensor; the imaginary part of a complex number is the next real part."""
     twice = torch.from_numpy(np.tile(values, 2)).to(torch.float64)
     if DTYPES[dtype].kind == "complex":

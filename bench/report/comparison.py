@@ -88,7 +88,9 @@ def headline(result: Comparison) -> str:
         cases = f"{counted(named[0][0], 'case')} {cases.partition(' ')[2]}"
     index = result.whole or next((change for change in result.changes if len(result.changes) == 1), None)
     if index is None:
-        parts = [f"{result.verdict}: {cases or 'no case has times on both sides'}"]
+        short = bool(result.ended) and result.pairs == 0
+        nothing = "no pair of launches was completed" if short else "no case has times on both sides"
+        parts = [f"{result.verdict}: {cases or nothing}"]
     elif index.verdict == result.verdict and result.verdict in {SLOWER, FASTER}:
         parts = [f"{result.verdict}{_by(index.ratio)}", cases]
     else:
