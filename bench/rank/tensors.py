@@ -35,6 +35,8 @@ MOST_READY = 64
 SINGLE_RANK_BYTES = 64 * 2**10
 # Largest prime below 2**18: 1 MiB of float32, which stays in a cache while it is copied out.
 PERIOD = 262_139
+# Data on a GPU are repeated to about this many bytes: launching a kernel takes longer than copying 1 MiB.
+GPU_BYTES = 2**25
 # Distance between the beginnings of two neighbouring ranks: no multiple of the prime PERIOD, so that no two of fewer
 # than PERIOD ranks begin at the same position.
 SHIFT = 104_729
@@ -252,8 +254,8 @@ class TensorOperation(Workload):
         if (send, end) != (start, until):
             self._pool[first:stop, start:until].fill_(POISON)
         begin = _begin_of(self._subgroup.rank)
-        for row, last_row in _chunks(first, stop):
-            for column, last in _chunks(send, end):
+        for row, last_row in _chunks(first, stop, self._data):
+            for column, last in _chunks(send, end, self._data):
                 data = _rows(self._data, begin + column - send, row, last_row - row, last - column)
                 self._pool[row:last_row, column:last].copy_(data)
                 self._tick()
@@ -274,8 +276,8 @@ class TensorOperation(Workload):
             else:
                 assert self._sum is not None  # noqa: S101 - only what reduces has such a span
                 source = self._sum if times == 1 or self._growth == 1 else self._sum * self._growth ** (times - 1)
-            for row, last_row in _chunks(first, stop):
-                for column, last in _chunks(0, span.length):
+            for row, last_row in _chunks(first, stop, source):
+                for column, last in _chunks(0, span.length, source):
                     want = _rows(source, begin + column, row, last_row - row, last - column)
                     got = self._pool[row:last_row, span.start + column : span.start + last]
                     at = _difference(got, want, self._tolerance)
@@ -317,13 +319,13 @@ def _marked_element(exchanges: list[Transfer | None]) -> int | None:
 # ── the data ─────────────────────────────────────────────────────────────────────────────────────
 @functools.lru_cache(maxsize=4)  # the sizes of a launch share their data
 def _sequence(seed: int, dtype: str, reduce_op: str | None, ranks: int, device: torch.device) -> torch.Tensor:
-    """Two periods of the inputs. reduce_op: None where nothing is reduced, so that any small integer can be used."""
+    """Periods of the inputs. reduce_op: None where nothing is reduced, so that any small integer can be used."""
     return _tensor(_inputs(seed, dtype, reduce_op, ranks), dtype, device)
 
 
 @functools.lru_cache(maxsize=4)
 def _reduced(seed: int, dtype: str, reduce_op: str, ranks: int, device: torch.device) -> torch.Tensor:
-    """Two periods of what reducing the inputs of `ranks` ranks gives."""
+    """Periods of what reducing the inputs of `ranks` ranks gives."""
     inputs = _inputs(seed, dtype, reduce_op, ranks)
     total = functools.reduce(_COMBINE[reduce_op], (np.roll(inputs, -SHIFT * rank) for rank in range(ranks)))
     if DTYPES[dtype].kind == "bool":
@@ -341,17 +343,17 @@ def _begin_of(rank: int) -> int:
 def _rows(data: torch.Tensor, begin: int, first: int, count: int, length: int) -> torch.Tensor:
     """The data of buffers first, first + 1, …, from position `begin` on: shape (count, length), a view of `data`.
 
-    data: two periods. count and length: at most PERIOD // 2, as in the pieces of `_chunks`.
+    data: two periods or more. count and length: as in the pieces of `_chunks`.
     """
     # With strides (1, 1) a single row looks to torch like a transposed column: copying it would take 30 times as long.
     return data.as_strided((count, length), (1 if count > 1 else length, 1), (begin + first) % PERIOD)
 
 
-def _chunks(start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """start … stop in pieces of at most PERIOD // 2, so that a view of `_rows` stays within two periods."""
-    half = PERIOD // 2
-    for begin in range(start, stop, half):
-        yield begin, min(stop, begin + half)
+def _chunks(start: int, stop: int, data: torch.Tensor) -> Iterator[tuple[int, int]]:
+    """start … stop in pieces so small that a view of `_rows` stays within the data."""
+    most = (data.numel() - PERIOD) // 2
+    for begin in range(start, stop, most):
+        yield begin, min(stop, begin + most)
 
 
 def _difference(got: torch.Tensor, want: torch.Tensor, tolerance: float) -> tuple[int, int] | None:
@@ -384,8 +386,9 @@ def _inputs(seed: int, dtype: str, reduce_op: str | None, ranks: int) -> Integer
 
 
 def _tensor(values: NDArray[Any], dtype: str, device: torch.device) -> torch.Tensor:
-    """Two periods as a tensor; the imaginary part of a complex number is the next real part."""
-    twice = torch.from_numpy(np.tile(values, 2)).to(torch.float64)
+    """Two periods as a tensor, or more on a GPU; the imaginary part of a complex number is the next real part."""
+    one = torch.from_numpy(values).to(torch.float64)
     if DTYPES[dtype].kind == "complex":
-        twice = torch.complex(twice, twice.roll(-1))
-    return twice.to(getattr(torch, dtype)).to(device)
+        one = torch.complex(one, one.roll(-1))
+    one = one.to(getattr(torch, dtype)).to(device)
+    return one.repeat(2 if device.type == "cpu" else max(2, GPU_BYTES // one.nbytes))

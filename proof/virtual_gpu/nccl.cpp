@@ -330,9 +330,13 @@ struct Reduction {
     // Reduces elements [first, first + count) of what all ranks show into `into`.
     void into(void* into, const void* mine, size_t total, size_t first, size_t count, ncclComm* comm) const {
         const size_t width = width_of(dtype), low = first * width, high = (first + count) * width;
-        std::vector<char> own(static_cast<const char*>(mine), static_cast<const char*>(mine) + total * width);
-        if (scales) scale(own.data(), total, dtype, scalar);
-        exchange(comm, own.data(), total * width, width, [&](int rank, size_t offset, const char* part, size_t length) {
+        std::vector<char> scaled;
+        if (scales) {
+            scaled.assign(static_cast<const char*>(mine), static_cast<const char*>(mine) + total * width);
+            scale(scaled.data(), total, dtype, scalar);
+        }
+        // In place, a part is overwritten only when all ranks have shown it.
+        exchange(comm, scales ? scaled.data() : mine, total * width, width, [&](int rank, size_t offset, const char* part, size_t length) {
             const size_t begin = std::max(offset, low), end = std::min(offset + length, high);
             if (!into || begin >= end) return;
             char* place = static_cast<char*>(into) + begin - low;
