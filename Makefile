@@ -73,6 +73,7 @@ gloo-stalls: .venv/.installed  ## Does gloo stall here, and what does SCHED_BATC
 	@$(BENCH) ab configs/gloo-stalls.yaml --b scheduling=[batch] --each --budget 50s || test $$? -eq 3
 
 bench-ddp: .venv/.installed  ## What gradient synchronisation costs a training step on the CPU, and the best buckets (4 to 5 min)
+	@echo "on the CPU with gloo; on NVIDIA GPUs: collbench run ddp-nccl, then collbench advise --from ddp-nccl"
 	@$(BENCH) run configs/ddp-buckets.yaml $(SET)
 	@$(BENCH) run configs/ddp.yaml $(SET)
 	@$(BENCH) advise --from ddp
@@ -138,7 +139,7 @@ test-all: test  ## Then those that take longer: kills, joined jobs, whole traini
 test-gpu: .venv/.installed-dev  ## Run the tests that need a GPU
 	@$(PY) -m pytest tests -m gpu -rs
 
-gpu-check: .venv/.installed-dev  ## Ten minutes on a GPU: what is expected beside what is measured; results/gpu-check.md
+gpu-check: .venv/.installed-dev  ## Twenty minutes on a GPU: what is expected beside what is measured; results/gpu-check.md
 	@$(PY) -m tools.gpu_check
 
 # A CUDA build of torch, 5 GB, in an environment of its own; what lies below it is stood in for (proof/virtual_gpu/).

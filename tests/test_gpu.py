@@ -91,7 +91,8 @@ def test_algorithms_and_blocks_are_axes(cli):
 
 def test_registered_buffers_are_right(cli):
     run, _ = measured(cli, NCCL, "world_sizes=[1]", "metrics=[isolated]", "memory=[plain, registered]")
-    assert {s.case.memory for s in run.samples} == {"plain", "registered"}
+    able = {"plain", "registered"} if MACHINE.registered_missing is None else {"plain"}
+    assert {s.case.memory for s in run.samples} == able
 
 
 def test_what_the_fork_server_loads_leaves_cuda_alone():

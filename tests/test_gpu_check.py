@@ -26,16 +26,16 @@ def rig(slower=1.0, event_ns=0):
 
 
 def test_all_fifteen_steps_run_or_say_what_they_need():
-    outcomes = list(checked(rig(), None))
+    outcomes = list(checked(rig, None))
     assert len(outcomes) == 15
     of_device = [one for one in outcomes if one.good is not None]
     assert [one.good for one in of_device] == [True] * 5, of_device
     assert all(one.measured == "needs a GPU" and one.expected for one in outcomes if one.good is None)
-    assert [one.measured for one in checked(None, None)] == ["needs a GPU"] * 15
+    assert [one.measured for one in checked(lambda: None, None)] == ["needs a GPU"] * 15
 
 
 def test_a_copy_that_takes_twice_as_long_is_not_as_expected():
-    found = {one.step: one.good for one in checked(rig(slower=2.0), None) if one.good is not None}
+    found = {one.step: one.good for one in checked(lambda: rig(slower=2.0), None) if one.good is not None}
     assert found.pop("copy of 256 MiB") is found.pop("copy of 1024 MiB") is False
     assert all(found.values())
 

@@ -1,4 +1,4 @@
-"""What only a GPU can tell, in ten minutes: fifteen steps, each with what is expected beside what was measured.
+"""What only a GPU can tell, in twenty minutes: fifteen steps, each with what is expected beside what was measured.
 
 `make gpu-check` runs them and writes results/gpu-check.md. Steps on a `Device` run on a simulated one in tests, too;
 the others run CollBench's own commands. A step that fails does not keep the next one from running. Exit code: 0 if all
@@ -288,9 +288,13 @@ BY_COMMANDS: dict[str, Callable[[Commands], Outcome]] = {
 }
 
 
-def checked(rig: Rig | None, commands: Commands | None) -> Iterator[Outcome]:
-    """All fifteen steps. Without a rig, or without commands, those that need it say so."""
-    for table, means in ((BY_COMMANDS, commands), (ON_DEVICE, rig)):
+def checked(rig: Callable[[], Rig | None], commands: Commands | None) -> Iterator[Outcome]:
+    """All fifteen steps. Without a rig, or without commands, those that need it say so.
+
+    rig: makes it, after the commands have ended: a GPU in exclusive mode is one process's alone.
+    """
+    for table, make in ((BY_COMMANDS, lambda: commands), (ON_DEVICE, rig)):
+        means = make()
         for name, step in table.items():
             if means is None:
                 yield Outcome(name, (step.__doc__ or "").strip(), "needs a GPU", None)
@@ -337,16 +341,16 @@ def rig_of(machine: Machine) -> Rig | None:
 def main() -> int:
     """Run all steps, print and write the page."""
     machine = host.machine()
-    rig = rig_of(machine)
+    able = "nccl" not in machine.backends_missing
     with tempfile.TemporaryDirectory(prefix="gpu-check-") as folder:
         outcomes = []
-        for outcome in checked(rig, Commands(Path(folder)) if rig else None):
+        for outcome in checked(lambda: rig_of(machine), Commands(Path(folder)) if able else None):
             outcomes.append(outcome)
             print(f"{outcome.step}: {outcome.measured}", flush=True)
     PAGE.parent.mkdir(exist_ok=True)
     PAGE.write_text(page(outcomes, host.measured_with()))
     print(PAGE)
-    if rig is None:
+    if not able:
         return 3
     return 0 if all(outcome.good for outcome in outcomes) else 1
 

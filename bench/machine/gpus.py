@@ -19,8 +19,8 @@ MOST_NVLINKS = 36
 # Fields of NVML: data sent and received over all NVLinks, in KiB.
 NVLINK_SENT, NVLINK_RECEIVED = 138, 139
 ALL_LINKS = 0xFFFFFFFF
-# NVML_DEVICE_ARCH_HOPPER.
-HOPPER = 9
+# Compute capabilities: from 9.0 on NVSwitch can multicast, but GPUs of 12.0 (RTX 50, RTX PRO) have no NVLink.
+HOPPER, CONSUMER_BLACKWELL = 90, 120
 # Why clocks are below what was asked for, as NVML counts it: name → NVML_PERF_POLICY_*, in ns.
 HELD_BACK = {"power": 0, "thermal": 1, "board": 3, "reliability": 5}
 INFINIBAND = Path("/sys/class/infiniband")
@@ -146,10 +146,10 @@ def state(handle: Any) -> Json:
 
 def unsupported_registration(handle: Any) -> str | None:
     """Why NCCL's allocator, which torch uses only where memory can be multicast, will refuse; None if it may work."""
-    architecture = _ask(lambda n: n.nvmlDeviceGetArchitecture(handle))
-    if isinstance(architecture, int) and architecture < HOPPER:
+    version = capability(handle)
+    if version is not None and not HOPPER <= version < CONSUMER_BLACKWELL:
         name = _ask(lambda n: n.nvmlDeviceGetName(handle))
-        return f"registered memory needs multicast over NVSwitch, from Hopper on; {name} has none"
+        return f"registered memory needs multicast over NVSwitch, as data-centre GPUs from Hopper on have; {name} has none"
     return None
 
 

@@ -7,9 +7,11 @@ communicator made, and the transports between its ranks. NCCL writes another lin
     2.23          NCCL INFO AllReduce: 262144 Bytes -> Algo 0 proto 1 time 54.707825
     2.24 – 2.30   NCCL INFO AllReduce: 2097152 Bytes -> Algo NVLS proto SIMPLE channel{Lo..Hi}={0..15}
     symmetric     NCCL INFO AllReduce [Symmetric]: 2097152 Bytes -> Kernel AllReduce_RSxLDMC_AGxSTMC nchannels 16 …
+    copy engines  NCCL INFO AllGather [Copy Engine]: 2097152 Bytes -> cudaMemcpy; CE synchronization with NVLS
+                  NCCL INFO AllGather [Hierarchical CE]: 2097152 Bytes -> RMA proxy + CE
 
 Bytes are NCCL's count: one rank's share in all-gather and reduce-scatter. Sends and receives have no such line.
-Source: NCCL's enqueue.cc and init.cc, tags v2.20.3 to v2.30.7.
+Source: NCCL's enqueue.cc, init.cc and ce_coll.cc, tags v2.20.3 to v2.30.7.
 """
 
 import re
@@ -20,9 +22,10 @@ from dataclasses import dataclass
 ALGORITHMS = ("TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_TREE", "PAT")
 PROTOCOLS = ("LL", "LL128", "SIMPLE")
 SYMMETRIC = "SYMMETRIC"
+COPY_ENGINES = {"Copy Engine": "CE", "Hierarchical CE": "HIERARCHICAL_CE"}
 
 _CALL = re.compile(
-    r"NCCL INFO (?:(?P<operation>\w+)(?P<symmetric> \[Symmetric\])?: )?(?P<nbytes>\d+) Bytes -> (?P<what>.+)$",
+    r"NCCL INFO (?:(?P<operation>\w+)(?: \[(?P<manner>[\w ]+)\])?: )?(?P<nbytes>\d+) Bytes -> (?P<what>.+)$",
     re.MULTILINE,
 )
 _CHOSEN = re.compile(
@@ -51,7 +54,9 @@ def choices(text: str) -> Iterator[Choice]:
     """The choice of each call, in order."""
     for call in _CALL.finditer(text):
         operation, nbytes, what = call["operation"] or "", int(call["nbytes"]), call["what"]
-        if call["symmetric"]:
+        if call["manner"] in COPY_ENGINES:
+            yield Choice(operation, nbytes, COPY_ENGINES[call["manner"]], "", None)
+        elif call["manner"] == "Symmetric":
             if kernel := _KERNEL.match(what):
                 channels = int(kernel["channels"]) if kernel["channels"] else None
                 yield Choice(operation, nbytes, SYMMETRIC, "", channels, kernel["kernel"])

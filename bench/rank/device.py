@@ -4,6 +4,7 @@ In: a torch device. Out: a `Device`. Timing asks nobody else about a GPU, so tha
 its place, whose time advances by rule (`tests/simulated_device.py`).
 """
 
+import functools
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -168,6 +169,7 @@ class _GpuEvent:
         return round(milliseconds * 1e6)
 
 
+@functools.cache  # a GPU is calibrated for 0.1 s
 def device_of(handle: torch.device) -> Device:
     """The device behind torch's name for it."""
     return Gpu(handle) if handle.type == "cuda" else Host(handle)

@@ -12,6 +12,7 @@ libraries, which nothing calls.
 import ctypes
 import itertools
 import os
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -42,12 +43,16 @@ CALLS: dict[int, Callable[[], object]] = {}
 STAYING: set[int] = set()
 NUMBERS = itertools.count(1)
 GENERATORS: dict[int, tuple[torch.Generator, torch.Generator]] = {}
+ONE_THREAD = threading.local()
 LIBRARY = torch.library.Library("aten", "IMPL")
 
 
 @COMPUTE
 def _compute(number: int) -> None:
     """Called by the thread of a stream."""
+    if not hasattr(ONE_THREAD, "set"):
+        torch.set_num_threads(1)  # more would split sums otherwise from time to time
+        ONE_THREAD.set = True
     try:
         (CALLS[number] if number in STAYING else CALLS.pop(number))()
     except BaseException as error:  # nobody could catch it
@@ -238,11 +243,13 @@ class Override:
             if host is values:
                 if given.size() != values.size():
                     given.resize_(values.size())
+                    WAIT(torch.cuda.current_stream(device).cuda_stream)
                     on_host(given).copy_(values)
                 return given
         if values.device.type != "cpu" or (self.name == "copy_" and values.numel()):
             return values
         result = torch.empty_strided(values.size(), values.stride(), dtype=values.dtype, device=device)
+        WAIT(torch.cuda.current_stream(device).cuda_stream)  # torch may fill new memory, to show who reads it too early
         if values.numel():
             on_host(result).copy_(values)
         return result
