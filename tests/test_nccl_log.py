@@ -19,7 +19,7 @@ OLD = "AllReduce: 262144 Bytes -> Algo 1 proto 2 time 54.707825"
         (RECENT, Choice("AllReduce", 2097152, "NVLS", "SIMPLE", 16)),
         (GATHER, Choice("AllGather", 64, "RING", "LL", 1)),
         ("AllGather [Copy Engine]: 4096 Bytes -> cudaMemcpy", Choice("AllGather", 4096, "CE", "", None)),
-        ("AllGather [Hierarchical CE]: 64 Bytes -> RMA proxy + CE", Choice("AllGather", 64, "HIERARCHICAL_CE", "", None)),
+        ("AllGather [Hierarchical CE]: 64 Bytes -> RMA", Choice("AllGather", 64, "HIERARCHICAL_CE", "", None)),
         (SYMMETRIC, Choice("AllReduce", 2097152, "SYMMETRIC", "", 16, "AllReduce_RSxLDMC_AGxSTMC")),
     ],
 )  # fmt: skip

@@ -164,6 +164,17 @@ def test_iterations_with_dispatching_in_them_are_left_out_unless_they_are_most()
     assert most.left_out == 0 and most.dispatch_bound and len(most.timed.duration_ns) == 8
 
 
+@pytest.mark.parametrize(("bound_blocks", "kept"), [({0}, 5), ({1, 3, 5}, 3), ({0, 1, 2, 5}, 6)])
+def test_of_blocks_of_one_iteration_those_with_dispatching_are_left_out_too(bound_blocks, kept):
+    sampler, number = Sampler(settings(iterations=6, warmup=0), singly=True), 0
+    while sampler.stopped_by is None:
+        bound = np.array([number in bound_blocks])
+        sampler.add(timings(np.where(bound, 10**6, 10**3)[:, None]), 0.1, bound)
+        number += 1
+    assert len(sampler.timed.duration_ns) == sum(sampler.timed.blocks) == kept
+    assert sampler.left_out == 6 - kept and sampler.dispatch_bound == (0 if kept < 6 else len(bound_blocks))
+
+
 def test_what_is_put_around_a_workload_hides_nothing_of_it():
     """But `ready`: a flush or a fault comes before each call, so calls are prepared one by one."""
     asked = {name for name, member in vars(workload.Workload).items() if callable(member) and name[0] != "_"}

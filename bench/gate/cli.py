@@ -13,7 +13,7 @@ import numpy as np
 import typer
 
 from bench import __version__
-from bench.analyze import expect
+from bench.analyze import expect, sessions
 from bench.catalog import operations
 from bench.cli.app import RESULTS, Quiet, Sets
 from bench.cli.job import run_task
@@ -100,9 +100,11 @@ def gate(
             )
         fleet = _Fleet(settings, raw, ranks_of_host, coordinator, context.obj, quiet)
         least = least_rate
+        gpus = frozenset(
+            str(gpu.get("name")) for handshake in handshakes for gpu in handshake["host"].get("gpus") or []
+        )
         if table is not None:
-            gpus = (gpu for handshake in handshakes for gpu in handshake["host"].get("gpus") or [])
-            least = expect.least_of_two_nodes(table, fleet.pair, frozenset(str(gpu.get("name")) for gpu in gpus))
+            least = expect.least_of_two_nodes(table, fleet.pair, gpus)
         usual_s, most_s = analysis.estimates_s(settings, fleet.machine, list(map(len, ranks_of_host.values())))
         if not quiet:
             hung_s = settings.timeout + START_ALLOWANCE_S
@@ -121,6 +123,7 @@ def gate(
         absent = [f"rank {rank} did not come: its host is unknown, and was not measured" for rank in coordinator.absent]
         if absent:
             verdict = replace(verdict, verdict=analysis.FAIL, broken=(*absent, *verdict.broken))
+        verdict = replace(verdict, virtual=any(name.startswith(sessions.VIRTUAL) for name in gpus))
         show(report.gate_document(verdict, hosts), quiet)
         content = asdict(verdict)
         for node in content["nodes"]:

@@ -24,10 +24,11 @@ class GateVerdict:
     """Whether a fleet is good enough: FAIL if a node fails, INCONCLUSIVE if one is or something broke.
 
     nodes: in order. remarks: sentences on what was not measured. broken: sentences on what failed meanwhile and could
-    be ascribed to no node.
+    be ascribed to no node. virtual: whether GPUs were stood in for, so that times follow a rule.
     """
 
     verdict: CheckVerdict
     nodes: tuple[NodeCheck, ...]
     remarks: tuple[str, ...]
     broken: tuple[str, ...]
+    virtual: bool = False

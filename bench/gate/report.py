@@ -7,7 +7,7 @@ from bench.gate.conclusions import GateVerdict, NodeCheck
 from bench.model.comparisons import CheckVerdict
 from bench.model.units import first_few, format_share
 from bench.report.blocks import Blocks, Column, left, table
-from bench.report.labels import with_interval
+from bench.report.labels import BY_RULE, with_interval
 
 # Nodes that passed and were never suspected are only counted beyond this number.
 SHOWN_NODES = 16
@@ -34,4 +34,5 @@ def gate_document(verdict: GateVerdict, names: Sequence[str]) -> Blocks:
     remarks = [f"and {further} further nodes that passed"] * bool(further)
     remarks += [*verdict.remarks, *(f"failed: {text}" for text in verdict.broken)]
     headline = f"{verdict.verdict}: {named}of {len(verdict.nodes)} nodes {counted}"
+    headline += f"; virtual GPUs: times {BY_RULE}" if verdict.virtual else ""
     return [headline, *table(shown, columns), *(["\n".join(remarks)] if remarks else [])]

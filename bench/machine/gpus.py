@@ -149,7 +149,7 @@ def unsupported_registration(handle: Any) -> str | None:
     version = capability(handle)
     if version is not None and not HOPPER <= version < CONSUMER_BLACKWELL:
         name = _ask(lambda n: n.nvmlDeviceGetName(handle))
-        return f"registered memory needs multicast over NVSwitch, as data-centre GPUs from Hopper on have; {name} has none"
+        return f"registered memory needs multicast over NVSwitch, of data-centre GPUs from Hopper on; {name} has none"
     return None
 
 

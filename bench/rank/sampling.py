@@ -28,7 +28,7 @@ AGAIN, AGAIN_S, LONG_CALL_S = 2, 0.005, 0.05
 # Looks in a row at which the interval must be as narrow as asked: a single one may be so by chance.
 LOOKS = 2
 UNBOUNDED = 2**62
-# Iterations with dispatching in their device time are left out of a block where they are this share of it at most.
+# Iterations with dispatching in their device time are left out where they are this share of all at most.
 MOST_LEFT_OUT = 0.5
 # Those of `Timings` that have a row for each iteration.
 ARRAYS = ("start_ns", "duration_ns", "host_ns", "wait_ns", "inner_start_ns", "inner_duration_ns")
@@ -72,10 +72,10 @@ class Sampler:
         )
         self._cycle, self._one_s, self._in_turns = cycle, first_s, in_turns
         self._elapsed_s, self._narrow = 0.0, 0
-        self._warmups, self._blocks = list[Timings](), list[Timings]()
+        self._warmups = list[Timings]()
+        # Each block, and which of its iterations have dispatching in their device time, where that is known.
+        self._blocks = list[tuple[Timings, NDArray[np.bool_] | None]]()
         self.stopped_by: str | None = None
-        self.dispatch_bound: int | None = None
-        self.left_out: int | None = None
         self._fixed: list[int] | None = None  # the sizes of the blocks of a fixed number of iterations
         if fixed is not None:
             count = fixed if singly else FEWEST_BLOCKS if fixed >= FEWEST_ITERATIONS else 1
@@ -88,21 +88,15 @@ class Sampler:
 
         elapsed_s: of the block on the slowest rank, with everything around the calls. dispatch_bound: iterations in
         whose device time there is dispatching on any rank. That is no time of the call, so they are left out, on all
-        ranks, and others are measured in their place; but where they are most of a block, dispatching is what the case
-        is bound by, and they are kept and counted. The rule does not look at the times.
+        ranks, and others are measured in their place; but where they are most of all, dispatching is what the case is
+        bound by, and they are kept and counted. The rule does not look at the times.
         """
         self._one_s = elapsed_s / self.block.total
         if self.block.warmup:
             self._warmups.append(_part(timings, slice(None, self.block.warmup)))
         if self.block.timed:
-            block = _part(timings, slice(self.block.warmup, None))
-            if dispatch_bound is not None:
-                bound = dispatch_bound[self.block.warmup :]
-                few = bound.mean() <= MOST_LEFT_OUT
-                self.left_out = (self.left_out or 0) + (int(bound.sum()) if few else 0)
-                self.dispatch_bound = (self.dispatch_bound or 0) + (0 if few else int(bound.sum()))
-                block = _part(block, ~bound) if few else block
-            self._blocks.append(block)
+            bound = None if dispatch_bound is None else dispatch_bound[self.block.warmup :]
+            self._blocks.append((_part(timings, slice(self.block.warmup, None)), bound))
             self._elapsed_s += elapsed_s
             self.stopped_by = self._decide()
         if self.stopped_by is None:
@@ -115,13 +109,30 @@ class Sampler:
 
     @property
     def timed(self) -> Timings:
-        """All blocks, in their order."""
-        return _joined(self._blocks)
+        """All blocks, in their order, without what is left out."""
+        few = self.left_out is not None and self.dispatch_bound == 0
+        parts = [_part(block, ~bound) if few and bound is not None else block for block, bound in self._blocks]
+        return _joined([part for part in parts if len(part.duration_ns)])
+
+    @property
+    def left_out(self) -> int | None:
+        bound, share = self._bound()
+        return bound if bound is None or share <= MOST_LEFT_OUT else 0
+
+    @property
+    def dispatch_bound(self) -> int | None:
+        bound, share = self._bound()
+        return bound if bound is None or share > MOST_LEFT_OUT else 0
+
+    def _bound(self) -> tuple[int | None, float]:
+        """Number of iterations with dispatching in their device time, None where that is not known; their share."""
+        known = [bound for _, bound in self._blocks if bound is not None]
+        number = sum(int(bound.sum()) for bound in known)
+        return (number, number / sum(map(len, known))) if known else (None, 0.0)
 
     def _decide(self) -> str | None:
         """Why to stop: "precision", "time" or "count"; None to go on."""
-        sampling, rounds = self._sampling, len(self._blocks)
-        done = sum(len(block.duration_ns) for block in self._blocks)
+        sampling, rounds, done = self._sampling, len(self._blocks), self._done
         if self._fixed is not None:
             return "count" if rounds == len(self._fixed) else None
         if done + self._cycle > sampling.max_iterations:
@@ -142,10 +153,14 @@ class Sampler:
         # The last block may end a little late rather than be left out.
         return "time" if self._elapsed_s + self._block_s / 2 > sampling.seconds_per_case else None
 
+    @property
+    def _done(self) -> int:
+        return sum(len(block.duration_ns) for block, _ in self._blocks) - (self.left_out or 0)
+
     def _next(self) -> Block:
         if self._fixed is not None:
             return Block(self._again(), self._fixed[len(self._blocks)])
-        done = sum(len(block.duration_ns) for block in self._blocks)
+        done = self._done
         wanted = self._block_s / self._one_s if self._one_s else self._sampling.max_iterations / ROUNDS
         if self._again():  # few blocks of two calls take less warm-up than many of one
             wanted = max(FEWEST_ITERATIONS / FEWEST_BLOCKS, wanted)

@@ -63,7 +63,7 @@ int nvmlDeviceGetHandleByPciBusId_v2(const char* address, Handle* handle) {
 int nvmlDeviceGetIndex(Handle handle, unsigned* index) { return give(index, device_of(handle)); }
 
 int nvmlDeviceGetUUID(Handle handle, char* to, unsigned length) {
-    snprintf(to, length, "GPU-00000000-0000-0000-0000-%012x", device_of(handle) + 1);
+    snprintf(to, length, "GPU-%08x-0000-0000-0000-%012x", virtual_gpu::host(), device_of(handle) + 1);
     return SUCCESS;
 }
 

@@ -9,6 +9,8 @@
 //
 // What a file leaves out has the value that stands in DEFAULTS. `#` begins a comment.
 #pragma once
+#include <unistd.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -99,6 +101,13 @@ class Rule {
 
 inline double number(const char* name, int device = -1, const char* operation = "") {
     return Rule::get().number(name, device, operation);
+}
+
+// A number of this host, from its name: GPUs of several hosts have different UUIDs.
+inline unsigned host() {
+    char name[256] = "";
+    gethostname(name, sizeof name - 1);
+    return static_cast<unsigned>(std::hash<std::string>()(name));
 }
 
 }  // namespace virtual_gpu

@@ -101,6 +101,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
     p.unifiedAddressing = p.concurrentKernels = p.canMapHostMemory = 1;
     p.asyncEngineCount = 2;
     p.pciBusID = device + 1;
+    for (int i = 0; i < 4; i++) p.uuid.bytes[i] = static_cast<char>(host() >> (24 - 8 * i));
     p.uuid.bytes[15] = static_cast<char>(device + 1);
     *properties = p;
     return cudaSuccess;
@@ -397,13 +398,14 @@ cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t handle, uns
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) { return cudaEventRecordWithFlags(event, stream, 0); }
 
-// By the virtual axis, so it waits a little for the bytes; else an event seems to be open that by rule has passed.
+// By the virtual axis, so it waits a little for the bytes; else an event seems to be open that by rule has passed. For
+// events that time something, longer: with many ranks on few cores, bytes come late, and who asks wants the instant.
 cudaError_t cudaEventQuery(cudaEvent_t event) {
     const MomentPtr moment = event_of(event)->moment;
     if (!moment) return cudaSuccess;
     if (moment->graph) return failed(cudaErrorStreamCaptureUnsupported);
-    const Nanoseconds asked = now(), most = 1e6 * number("query_ms");
-    while (!moment->known && now() - asked < most) sched_yield();
+    const Nanoseconds asked = now(), most = (event_of(event)->timing ? 100e6 : 1e6) * number("query_ms");
+    for (Pause pause; !moment->known && now() - asked < most;) pause();
     return moment->known && asked >= moment->at ? cudaSuccess : cudaErrorNotReady;
 }
 
