@@ -149,6 +149,7 @@ gpu-check: .venv/.installed-dev  ## Twenty minutes on a GPU: what is expected be
 	@echo "installing a CUDA build of torch into .venv-cuda (once)"
 	@$(PYTHON) -m venv .venv-cuda
 	@grep -v ^torch requirements.txt > .venv-cuda/requirements.txt
+	@grep "^pytest\|^hypothesis" requirements-dev.txt >> .venv-cuda/requirements.txt  # gpu-check runs the tests on a GPU
 	@.venv-cuda/bin/python -m pip install --quiet --no-compile --disable-pip-version-check \
 	  -r .venv-cuda/requirements.txt -r proof/virtual_gpu/requirements.txt
 	@touch $@

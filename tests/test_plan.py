@@ -156,6 +156,7 @@ ROOMY = replace(MACHINE, memory_available_bytes=2**50)
         ([*NCCL, "dtypes=[float8_e5m2]", "reduce_ops=[premul_sum]"], ONE_GPU, "nccl has no premul_sum of float8_e5m2"),
         (NCCL, replace(MACHINE, backends_missing={"nccl": "no GPU"}), "no GPU"),
         (["backends=[nccl]", "world_sizes=[4]"], replace(MACHINE, gpus=2), "this machine has 2"),
+        ([*NCCL, "env={NCCL_ALGO: [PAT]}"], ONE_GPU, "write NCCL_ALGO=allgather:pat"),
         (["sizes=[4095]"], MACHINE, "whole number of float32"),
         (
             ["backends=[nccl]", "dtypes=[bfloat16]", "reduce_ops=[avg]", "world_sizes=[48]"],

@@ -144,9 +144,13 @@ def _case() -> Case:
 
 
 def _timed_ns(rig: Rig, call: Call) -> float:
-    """Mean ns of a call by the suite."""
+    """Mean ns of a call by the suite, without those that have dispatching in them."""
     timer = CaseTimer(_Calls(call), _case(), rest, rest, rig.device, rest)
-    return statistics.fmean(timer.measure(WARMUP + CALLS)["duration_ns"][WARMUP:])
+    timings = timer.measure(WARMUP + CALLS)
+    bound = timings.get("dispatch_bound", [False] * (WARMUP + CALLS))
+    return statistics.fmean(
+        ns for ns, late in list(zip(timings["duration_ns"], bound, strict=True))[WARMUP:] if not late
+    )
 
 
 # ── steps that run commands ──────────────────────────────────────────────────────────────────────
@@ -348,7 +352,8 @@ def main() -> int:
             outcomes.append(outcome)
             print(f"{outcome.step}: {outcome.measured}", flush=True)
     PAGE.parent.mkdir(exist_ok=True)
-    PAGE.write_text(page(outcomes, host.measured_with()))
+    names = ", ".join(sorted({str(gpus.facts(gpu)["name"]) for gpu in host.visible_gpus()})) or "No GPU"
+    PAGE.write_text(page(outcomes, f"{names}; {host.measured_with()}"))
     print(PAGE)
     if not able:
         return 3

@@ -52,9 +52,7 @@ def diagnose(run: Run) -> Diagnosis:
     measured = [s.case for s in run.samples if s.failure is None and s.timed is not None]
     if not measured:
         silent.append("nothing was measured, so nobody can be named")
-    elif not late and any(
-        case.world_size > 1 and cycle(case) == 1 and not OPERATIONS[case.op].round_by_round for case in measured
-    ):
+    elif not late and any(map(_tells_who_is_late, measured)):
         silent.append(NOBODY_LATE)
     silent += [text for part in parts().values() for text in part.untested(measured)]
     if not any(OPERATIONS[case.op].paired for case in measured):

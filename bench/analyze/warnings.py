@@ -113,6 +113,8 @@ def _import_warnings(run: Run) -> Iterable[str]:
 def _plan_warnings(run: Run) -> Iterable[str]:
     if any(case.oversubscribed for case in run.plan.cases):
         yield "ranks shared a GPU: this checks that the calls work; times mean nothing, and no bandwidth is given"
+    if run.plan.cases and all(c.world_size == 1 and BACKENDS[c.backend].device == "cuda" for c in run.plan.cases):
+        yield "one GPU communicates with nobody: these are the times of a call that has nothing to do"
     for fault in run.plan.settings.faults:
         yield f"a fault was planted on purpose: {fault.do} on rank {fault.rank}; these numbers measure nothing else"
     missing = _missing(run)

@@ -17,7 +17,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-EVEN = "even"
 # Calls until drifting popularity begins again.
 DRIFT = 8
 _NUMBER = r"\d+(?:\.\d+)?"

@@ -140,6 +140,8 @@ def unsupported_here(case: Case, machine: Machine) -> str | None:
         return machine.registered_missing
     if (reason := unsupported_by_gpu(case, machine.gpu_capability)) is not None:
         return reason
+    if case.backend == "nccl" and dict(settings_of(case)).get("NCCL_ALGO", "").upper() == "PAT":
+        return "PAT has no all-reduce, by which ranks are aligned: write NCCL_ALGO=allgather:pat;reducescatter:pat"
     taken = [name for name, _ in settings_of(case) if name in SHARED_GPU] if case.oversubscribed else []
     if taken:
         return f"ranks that share a GPU need {taken[0]}={SHARED_GPU[taken[0]]}, so it cannot be varied"

@@ -45,6 +45,7 @@ int nvmlInitWithFlags(unsigned) { return SUCCESS; }
 int nvmlShutdown() { return SUCCESS; }
 const char* nvmlErrorString(int) { return "Not Supported"; }
 int nvmlSystemGetDriverVersion(char* to, unsigned length) { return text(to, length, "580.00"); }
+int nvmlSystemGetCudaDriverVersion(int* version) { return give(version, 13000); }
 int nvmlSystemGetCudaDriverVersion_v2(int* version) { return give(version, 13000); }
 
 int nvmlDeviceGetCount_v2(unsigned* count) { return give(count, Rule::get().gpus()); }

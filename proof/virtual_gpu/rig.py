@@ -1,8 +1,15 @@
-"""What a test needs of the virtual GPU: a rule, and the environment variables that put a process on it."""
+"""What tests and claims need of the virtual GPU: a rule, commands that run by it, and what the rule says of a call."""
 
 import os
-from collections.abc import Mapping
+import shlex
+import socket
+import subprocess
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+from bench.model.records import Run
+from bench.store import folders
 
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = ROOT / ".venv-cuda"
@@ -30,6 +37,63 @@ def variables(folder: Path, rule: Mapping[str, object]) -> dict[str, str]:
         "LD_PRELOAD": str(LIBRARIES / "libvirtual_gpu.so"),
         "LD_LIBRARY_PATH": str(LIBRARIES),
     }
+
+
+def run(
+    folder: Path, rule: Mapping[str, object], *command: object, timeout: float = 600
+) -> subprocess.CompletedProcess[str]:
+    """What a command of CollBench printed on virtual GPUs, and its exit code; two GPUs, if the rule says no number."""
+    environment = variables(folder, {"gpus": 2, **rule}) | {"PYTHONPATH": str(folder)}
+    words = [str(PYTHON), str(ROOT / "run_bench.py"), *map(str, command)]
+    done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=timeout)
+    clean()
+    return done
+
+
+def measured(
+    folder: Path, rule: Mapping[str, object], text: str, *more: str, code: int = 0, timeout: float = 600
+) -> tuple[Run, str]:
+    """The run of a configuration on virtual GPUs, and what was printed. Raises AssertionError for another exit code."""
+    (folder / "c.yaml").write_text(text)
+    done = run(folder, rule, "run", "c.yaml", "--no-plots", *more, timeout=timeout)
+    assert done.returncode == code, done.stdout + done.stderr
+    (path,) = folders.runs(folder / "results")
+    return folders.read(path), done.stdout + done.stderr
+
+
+def missing_hosts() -> str | None:
+    """Why several hosts cannot be had on this machine; None if they can."""
+    try:
+        renamed = subprocess.run(["unshare", "--uts", "true"], capture_output=True, check=False).returncode == 0
+    except FileNotFoundError:
+        renamed = False
+    return missing() or (None if renamed else "hosts with names of their own need root, and unshare")
+
+
+def on_hosts(
+    folder: Path, rules: Sequence[Mapping[str, object]], *command: object, timeout: float = 900
+) -> subprocess.CompletedProcess[str]:
+    """What the first of several hosts printed, each with its own name and rule, under torchrun; and its exit code."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    started = []
+    for number, rule in enumerate(rules):
+        own = folder / f"host{number}"
+        own.mkdir()
+        words = [
+            PYTHON, "-m", "torch.distributed.run", "--nnodes", len(rules), "--node-rank", number,
+            "--nproc-per-node", rule["gpus"], "--master-addr", "127.0.0.1", "--master-port", port,
+            ROOT / "run_bench.py", *command,
+        ]  # fmt: skip
+        script = f"hostname virtual-{number} && exec {shlex.join(map(str, words))}"
+        command_line = ["unshare", "--uts", "sh", "-c", script]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        started.append(subprocess.Popen(command_line, cwd=folder, env=variables(own, rule), **pipes))
+    with ThreadPoolExecutor(len(started)) as threads:  # all pipes are read, or somebody would wait
+        texts = [text for text, _ in threads.map(lambda process: process.communicate(timeout=timeout), started)]
+    clean()
+    return subprocess.CompletedProcess(started[0].args, started[0].returncode, texts[0], "".join(texts[1:]))
 
 
 def clean() -> None:

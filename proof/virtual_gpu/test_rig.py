@@ -18,6 +18,7 @@ from bench.analyze.analysis import analyze
 from bench.store import folders
 from bench.training.conclusions import training_of
 from proof.virtual_gpu import rig
+from proof.virtual_gpu.rig import measured, run
 
 pytestmark = pytest.mark.skipif(rig.missing() is not None, reason=str(rig.missing()))
 RULE = {"latency_us": 12.0, "bus_gbps": 400.0}
@@ -75,24 +76,6 @@ training:
   steps: 2
   strategies: [naive, flat, overlap_param, {overlap_bucket: {cap: 2MiB}}, ddp, {ddp: {cap: 1MiB}}]
 """
-
-
-def run(folder: Path, rule: dict[str, object], *command: object, timeout: float = 600):
-    """What a command printed on virtual GPUs, and its exit code."""
-    variables = rig.variables(folder, {"gpus": 2, **rule}) | {"PYTHONPATH": str(folder)}
-    command = [rig.PYTHON, rig.ROOT / "run_bench.py", *map(str, command)]
-    done = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, timeout=timeout)
-    rig.clean()
-    return done
-
-
-def measured(folder: Path, rule: dict[str, object], text: str, *more: str, code: int = 0):
-    """The run of a configuration on virtual GPUs, and what was printed."""
-    (folder / "c.yaml").write_text(text)
-    done = run(folder, rule, "run", "c.yaml", "--no-plots", *more)
-    assert done.returncode == code, done.stdout + done.stderr
-    (path,) = folders.runs(folder / "results")
-    return folders.read(path), done.stdout + done.stderr
 
 
 # Milliseconds of an all-reduce of one layer, and of all eight together, on the link of the training test.
