@@ -3,7 +3,7 @@
 Those without trials of their own take too long: `python -m proof --only NAME --trials 10` runs them.
 """
 
-from proof import coverage, links_recovered, naming, overhead, sides, training_steps, unchanged
+from proof import coverage, links_recovered, naming, overhead, sides, training_steps, unchanged, virtual
 from proof.claim import Claim
 
 # What every measured number rests on; what summarises and compares them; what trains.
@@ -111,5 +111,33 @@ CLAIMS: dict[str, Claim] = {
     "buckets": Claim(
         training_steps.buckets_on_a_link, "seven plans of buckets on a link shaped to 1 Gbit/s; trials: launches",
         2, 0, 2, TRAINED, replaced={0: "it took 10 minutes"},
+    ),
+    "virtual-times": Claim(
+        virtual.times,
+        "virtual GPUs: 6 operations, 3 metrics, 1 KiB to 16 MiB, all_reduce of 1 GiB, 12 iterations each, beside a "
+        "busy program on each core; every mean within 0.5 % of the rule; trials: 2, 4 and 8 ranks",
+        3, 1, 15, MEASURED,
+    ),
+    "virtual-perf": Claim(
+        virtual.perf,
+        "virtual GPUs: a call takes the host 5 ms and the device 12 µs, or the device 5 ms; trials: rules",
+        2, 2, 0.6, MEASURED,
+    ),
+    "virtual-late": Claim(
+        virtual.late, "virtual GPUs: one of two begins 200 µs late, and twice as often none",
+        20, 1, 10, SUMMARISED,
+    ),
+    "virtual-slow-link": Claim(
+        virtual.slow_link, "virtual GPUs: one of four sends and receives at half the rate, and as often none",
+        20, 1, 12, SUMMARISED,
+    ),
+    "virtual-gate": Claim(
+        virtual.gate, "a gate over 8 hosts of 2 virtual GPUs under torchrun, one at 80 % of the rate; trials: fleets",
+        2, 0, 8, (*SUMMARISED, "gate"),
+    ),
+    "virtual-training": Claim(
+        virtual.training,
+        "virtual GPUs: tails of six strategies on a chain of 8 layers of 1 MiB, 2 and 4 GPUs; trials: rules",
+        2, 1, 6, TRAINED,
     ),
 }  # fmt: skip

@@ -216,12 +216,12 @@ def gate(rig: Rig, trials: int) -> list[Line]:
 
 # ── training ─────────────────────────────────────────────────────────────────────────────────────
 def training(rig: Rig, trials: int) -> list[Line]:
-    """Tails of a training step, less what ranks wait for each other, against arithmetic. trials: rules and ranks."""
+    """Tails of a training step, less what ranks wait for each other, against arithmetic. trials: rules."""
     if reason := virtual.missing():
         return not_tried(reason, "the tail of a training step is what arithmetic gives")
     found = []
     for product_ms, latency_ms, gbps in LINKS[:trials]:
-        for ranks in (2, 4)[:trials]:
+        for ranks in (2, 4):
             rule = {"gpus": ranks, "kernel_us": 0, "copy_us": 0, "copy_gbps": 1e9, "bus_gbps": gbps}
             rule |= {"latency_us": 1000 * latency_ms}
             rule |= {f"kernel_us.{name}": 1000 * product_ms for name in ("mm", "addmm", "bmm", "linear")}

@@ -47,6 +47,12 @@ int cuCtxGetCurrent(void** context) {
 
 int cuCtxSetCurrent(void*) { return SUCCESS; }
 
+// 132: whether memory can be multicast. Torch asks before it lets NCCL allocate.
+int cuDeviceGetAttribute(int* value, int attribute, int) {
+    *value = attribute == 132 ? static_cast<int>(virtual_gpu::Rule::get().number("multicast")) : 0;
+    return SUCCESS;
+}
+
 int cuGetErrorString(int, const char** text) {
     *text = "an error of the virtual driver";
     return SUCCESS;
@@ -54,7 +60,6 @@ int cuGetErrorString(int, const char** text) {
 
 #define UNSUPPORTED(name) \
     int name() { return unsupported(#name); }
-UNSUPPORTED(cuDeviceGetAttribute)
 UNSUPPORTED(cuFuncGetAttribute)
 UNSUPPORTED(cuFuncSetAttribute)
 UNSUPPORTED(cuFuncSetCacheConfig)

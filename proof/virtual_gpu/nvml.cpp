@@ -10,7 +10,7 @@ using virtual_gpu::number;
 using virtual_gpu::Rule;
 
 namespace {
-constexpr int SUCCESS = 0, INVALID = 2, NOT_FOUND = 6;
+constexpr int SUCCESS = 0, INVALID = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6;
 using Handle = void*;
 
 int device_of(Handle handle) { return static_cast<int>(reinterpret_cast<long>(handle)) - 1; }
@@ -117,6 +117,12 @@ int nvmlDeviceGetEccMode(Handle, int* current, int* pending) {
     *pending = 1;
     return give(current, 1);
 }
+
+// Torch refuses to go on without these functions; none has an answer.
+int nvmlDeviceGetNvLinkRemoteDeviceType(Handle, unsigned, int*) { return NOT_SUPPORTED; }
+int nvmlDeviceGetNvLinkRemotePciInfo_v2(Handle, unsigned, void*) { return NOT_SUPPORTED; }
+int nvmlDeviceGetComputeRunningProcesses(Handle, unsigned*, void*) { return NOT_SUPPORTED; }
+int nvmlDeviceGetGpuFabricInfoV(Handle, void*) { return NOT_SUPPORTED; }
 
 int nvmlDeviceGetNvLinkState(Handle, unsigned link, int* active) {
     return link < number("nvlinks") ? give(active, 1) : INVALID;
