@@ -120,7 +120,7 @@ CLAIMS: dict[str, Claim] = {
     ),
     "virtual-perf": Claim(
         virtual.perf,
-        "virtual GPUs: a call takes the host 5 ms and the device 12 µs, or the device 5 ms; trials: rules",
+        "virtual GPUs: two calls, each 5 ms of the host and 12 µs of the device, or 5 ms of the device; trials: rules",
         2, 2, 0.6, MEASURED,
     ),
     "virtual-late": Claim(

@@ -164,6 +164,19 @@ def test_iterations_with_dispatching_in_them_are_left_out_unless_they_are_most()
     assert most.left_out == 0 and most.dispatch_bound and len(most.timed.duration_ns) == 8
 
 
+def test_blocks_are_whole_cycles_and_whole_cycles_are_left_out():
+    """A GPU makes each block twice, by two clocks, so that a part of a cycle would shift the rounds of the second."""
+    sampler, totals = Sampler(settings(iterations=55, warmup=1, warmup_s=9.0), cycle=3), []
+    while sampler.stopped_by is None:
+        block = sampler.block
+        totals += [block.warmup, block.timed]
+        bound = np.arange(block.total) == block.warmup + 1  # in the second round of the first cycle
+        rounds = np.arange(block.total) % 3
+        sampler.add(timings(rounds[:, None]), 0.001, bound)
+    assert all(count % 3 == 0 for count in totals) and sum(totals[1::2]) == 54
+    assert (sampler.timed.duration_ns[:, 0] == np.tile([0, 1, 2], 14)).all() and sampler.left_out == 12
+
+
 @pytest.mark.parametrize(("bound_blocks", "kept"), [({0}, 5), ({1, 3, 5}, 3), ({0, 1, 2, 5}, 6)])
 def test_of_blocks_of_one_iteration_those_with_dispatching_are_left_out_too(bound_blocks, kept):
     sampler, number = Sampler(settings(iterations=6, warmup=0), singly=True), 0

@@ -49,8 +49,8 @@ class Block:
 class Sampler:
     """The blocks of one case in one launch: `block` is the next one until `stopped_by` is set.
 
-    cycle: iterations until an operation is back at its first round; blocks are whole cycles. most: upper limit of the
-    iterations of the warm-up, and of those after it. first_s: how long one call took that was made before, on the
+    cycle: iterations until an operation is back at its first round; blocks and warm-ups are whole cycles. most: upper
+    limit of the iterations of the warm-up, and of those after it. first_s: how long one call took that was made before, on the
     slowest rank. singly: each iteration of a fixed number is a block of its own. in_turns: the number of blocks follows
     from the time for a case, not from what was measured, so that both of two sides have as many.
     dispatch_bound, left_out: iterations that were kept though dispatching is in their time, and those that were not;
@@ -78,9 +78,10 @@ class Sampler:
         self.stopped_by: str | None = None
         self._fixed: list[int] | None = None  # the sizes of the blocks of a fixed number of iterations
         if fixed is not None:
-            count = fixed if singly else FEWEST_BLOCKS if fixed >= FEWEST_ITERATIONS else 1
-            self._fixed = [fixed * (block + 1) // count - fixed * block // count for block in range(count)]
-        warmup = _fitting(self._sampling.warmup, self._sampling.warmup_s, first_s)
+            cycles = max(1, fixed // cycle)
+            count = fixed if singly else min(cycles, FEWEST_BLOCKS) if fixed >= FEWEST_ITERATIONS else 1
+            self._fixed = [cycle * (cycles * (i + 1) // count - cycles * i // count) for i in range(count)]
+        warmup = math.ceil(_fitting(self._sampling.warmup, self._sampling.warmup_s, first_s) / cycle) * cycle
         self.block = Block(warmup, 0) if warmup else self._next()
 
     def add(self, timings: Timings, elapsed_s: float, dispatch_bound: NDArray[np.bool_] | None = None) -> None:
@@ -96,6 +97,8 @@ class Sampler:
             self._warmups.append(_part(timings, slice(None, self.block.warmup)))
         if self.block.timed:
             bound = None if dispatch_bound is None else dispatch_bound[self.block.warmup :]
+            if bound is not None and self._cycle > 1:  # without one of its rounds, a cycle is none
+                bound = np.repeat(bound.reshape(-1, self._cycle).any(axis=1), self._cycle)
             self._blocks.append((_part(timings, slice(self.block.warmup, None)), bound))
             self._elapsed_s += elapsed_s
             self.stopped_by = self._decide()

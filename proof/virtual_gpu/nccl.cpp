@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <set>
 
 #include "elements.hpp"
 #include "rule.hpp"
@@ -87,9 +88,11 @@ Nanoseconds together(ncclComm* comm, Nanoseconds begin) {
     return last;
 }
 
-Nanoseconds duration(ncclComm* comm, const char* operation, double wire_bytes) {
+// As long as the slowest device lets it take: of all ranks, or of these.
+Nanoseconds duration(ncclComm* comm, const char* operation, double wire_bytes, const std::set<int>& ranks = {}) {
     double latency_us = 0, gbps = 1e30;
     for (int rank = 0; rank < comm->size; rank++) {
+        if (!ranks.empty() && !ranks.count(rank)) continue;
         const int device = comm->shared->device[rank];
         latency_us = std::max(latency_us, number("latency_us", device, operation));
         gbps = std::min(gbps, number("bus_gbps", device, operation));
@@ -251,6 +254,8 @@ Nanoseconds transferred(const std::vector<Transfer>& transfers, Nanoseconds begi
     std::vector<size_t> done(transfers.size(), 0);
     std::vector<State> state(transfers.size(), MOVING);
     std::map<ncclComm*, std::pair<double, double>> sent_and_received;
+    std::map<ncclComm*, std::set<int>> together;
+    for (const Transfer& t : transfers) together[t.comm].insert({t.comm->rank, t.peer});
     Nanoseconds last = begin;
     Pause pause;
     auto step = [&](size_t i) {
@@ -303,7 +308,7 @@ Nanoseconds transferred(const std::vector<Transfer>& transfers, Nanoseconds begi
     Nanoseconds end = last;
     for (const auto& [comm, bytes] : sent_and_received) {
         const double most = std::max(bytes.first, bytes.second);
-        end = std::max(end, last + duration(comm, "send_recv", most));
+        end = std::max(end, last + duration(comm, "send_recv", most, together[comm]));
         note("send_recv", comm, most, begin, last, end);
     }
     return end;

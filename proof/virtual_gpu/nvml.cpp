@@ -87,7 +87,7 @@ int nvmlDeviceGetComputeMode(Handle, int* mode) { return give(mode, 0); }
 
 // Types of clocks: 2 is that of the memory.
 int nvmlDeviceGetMaxClockInfo(Handle handle, int type, unsigned* mhz) {
-    return give(mhz, type == 2 ? 2619 : 1000 * number("ghz", device_of(handle)));
+    return give(mhz, type == 2 ? number("memory_mhz") : 1000 * number("ghz", device_of(handle)));
 }
 
 int nvmlDeviceGetClockInfo(Handle handle, int type, unsigned* mhz) {

@@ -32,6 +32,7 @@ inline const std::map<std::string, double> DEFAULTS = {
     {"bus_gbps", 400},
     {"copy_us", 2},        // of a copy, to which its bytes over copy_gbps are added
     {"copy_gbps", 1500},
+    {"memory_mhz", 2619},  // what NVML says of the memory's clock
     {"kernel_us", 2},      // of any other operation of ATen
     {"launch_us", 4},      // from the call to the earliest start on an idle stream
     {"late_us", 0},        // by which a device begins later than that where its stream was idle
