@@ -50,9 +50,9 @@ class Sampler:
     """The blocks of one case in one launch: `block` is the next one until `stopped_by` is set.
 
     cycle: iterations until an operation is back at its first round; blocks and warm-ups are whole cycles. most: upper
-    limit of the iterations of the warm-up, and of those after it. first_s: how long one call took that was made before, on the
-    slowest rank. singly: each iteration of a fixed number is a block of its own. in_turns: the number of blocks follows
-    from the time for a case, not from what was measured, so that both of two sides have as many.
+    limit of the iterations of the warm-up, and of those after it. first_s: how long one call took that was made before,
+    on the slowest rank. singly: each iteration of a fixed number is a block of its own. in_turns: the number of blocks
+    follows from the time for a case, not from what was measured, so that both of two sides have as many.
     dispatch_bound, left_out: iterations that were kept though dispatching is in their time, and those that were not;
     None where that is not known.
     """
