@@ -98,7 +98,7 @@ def _folder() -> Iterator[Path]:
 @contextmanager
 def _busy_cores() -> Iterator[None]:
     """A program on each core that never pauses."""
-    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(host.usable_cores())]
+    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in host.affinity()]
     try:
         yield
     finally:
