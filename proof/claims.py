@@ -1,5 +1,7 @@
 """All claims, in the order of the page. A full proof of all takes 45 minutes at most, a quick one 5, on two cores.
 
+Those on virtual GPUs take an hour more, and are not tried where `make virtual-gpu` has not built them.
+
 Those without trials of their own take too long: `python -m proof --only NAME --trials 10` runs them.
 """
 

@@ -43,7 +43,7 @@ def test_a_copy_that_takes_twice_as_long_is_not_as_expected():
 @pytest.mark.skipif(gpu_check.rig_of(gpu_check.host.machine()) is not None, reason="there is a GPU")
 def test_without_a_gpu_it_ends_with_3(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(gpu_check, "PAGE", tmp_path / "page.md")
-    assert gpu_check.main() == 3
+    assert gpu_check.main([]) == 3
     assert (tmp_path / "page.md").read_text().count("needs a GPU") == 15
 
 

@@ -37,4 +37,6 @@ def test_a_claim_whose_protocol_changed_says_why():
     for name, found in accuracy.kept().items():
         claim = claims.CLAIMS[name]
         assert {run["version"] for run in found} <= {claim.version, *claim.replaced}, name
-    assert sum(claim.minutes for claim in claims.CLAIMS.values()) < 45.5
+    minutes = {name: claim.minutes for name, claim in claims.CLAIMS.items()}
+    virtual = sum(spent for name, spent in minutes.items() if name.startswith("virtual-"))
+    assert sum(minutes.values()) - virtual < 45.5 and virtual < 60, "Makefile and README say how long they take"

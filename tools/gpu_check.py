@@ -1,7 +1,8 @@
 """What only a GPU can tell, in twenty minutes: fifteen steps, each with what is expected beside what was measured.
 
 `make gpu-check` runs them and writes results/gpu-check.md. Steps on a `Device` run on a simulated one in tests, too;
-the others run CollBench's own commands. A step that fails does not keep the next one from running. Exit code: 0 if all
+the others run CollBench's own commands. Names of steps may follow the command: `python -m tools.gpu_check calibration`.
+A step that fails does not keep the next one from running. Exit code: 0 if all
 is as expected, 1 if something is not, 3 without a GPU.
 """
 
@@ -11,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -292,14 +293,14 @@ BY_COMMANDS: dict[str, Callable[[Commands], Outcome]] = {
 }
 
 
-def checked(rig: Callable[[], Rig | None], commands: Commands | None) -> Iterator[Outcome]:
-    """All fifteen steps. Without a rig, or without commands, those that need it say so.
+def checked(rig: Callable[[], Rig | None], commands: Commands | None, only: Collection[str] = ()) -> Iterator[Outcome]:
+    """All fifteen steps, or these. Without a rig, or without commands, those that need it say so.
 
     rig: makes it, after the commands have ended: a GPU in exclusive mode is one process's alone.
     """
     for table, make in ((BY_COMMANDS, lambda: commands), (ON_DEVICE, rig)):
         means = make()
-        for name, step in table.items():
+        for name, step in ((name, step) for name, step in table.items() if not only or name in only):
             if means is None:
                 yield Outcome(name, (step.__doc__ or "").strip(), "needs a GPU", None)
                 continue
@@ -342,13 +343,18 @@ def rig_of(machine: Machine) -> Rig | None:
     return Rig(made, torch_names.private("torch.cuda", "_sleep"), copy, work, 3.0, peak)
 
 
-def main() -> int:
-    """Run all steps, print and write the page."""
+def main(only: Sequence[str]) -> int:
+    """Run all steps, or those of these names, print and write the page."""
+    if unknown := set(only) - {*BY_COMMANDS, *ON_DEVICE}:
+        print(
+            f"no such step: {', '.join(unknown)}; the steps: {', '.join([*BY_COMMANDS, *ON_DEVICE])}", file=sys.stderr
+        )
+        return 2
     machine = host.machine()
     able = "nccl" not in machine.backends_missing
     with tempfile.TemporaryDirectory(prefix="gpu-check-") as folder:
         outcomes = []
-        for outcome in checked(lambda: rig_of(machine), Commands(Path(folder)) if able else None):
+        for outcome in checked(lambda: rig_of(machine), Commands(Path(folder)) if able else None, only):
             outcomes.append(outcome)
             print(f"{outcome.step}: {outcome.measured}", flush=True)
     PAGE.parent.mkdir(exist_ok=True)
@@ -361,4 +367,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

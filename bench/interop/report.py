@@ -218,7 +218,7 @@ def _device_times(members: Sequence[Summary]) -> Iterable[str]:
             place = {"in": "in place", "out": "out of place"}[placement(s.case)]
             of_rows.setdefault(row(s.case), []).append(f"{_fitted(s.time_s.value * 1e6, 7)} us {place}")
     if of_rows:
-        yield "# Device time, by CUDA events, without dispatching; this is what `report` shows:"
+        yield "# Device time, by CUDA events; `report` shows it, and says which cases dispatching slows all the same:"
     yield from (f"# {case.size_bytes:>10}  {', '.join(texts)}" for case, texts in of_rows.items())
 
 
