@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from bench.analyze.sessions import VIRTUAL
 from bench.bits import launch as launching
 from bench.bits import planning, report
 from bench.bits.model import BitsRow
+from bench.catalog.backends import BACKENDS
 from bench.catalog.operations import OPERATIONS
 from bench.cli.app import PLOTS, Sets
 from bench.cli.job import run_task
@@ -28,7 +30,7 @@ from bench.config import models, names
 from bench.launch import mpirun, sweep
 from bench.launch.launcher import RendezvousFolder
 from bench.launch.side_process import check_python
-from bench.machine import environment, host, processes
+from bench.machine import environment, gpus, host, processes
 from bench.model.deferred import Deferred
 from bench.model.errors import ConfigError, UnmeasurableError
 from bench.model.records import Plan
@@ -161,9 +163,13 @@ def _written(rows: list[BitsRow], name: str) -> None:
     folder = PLOTS / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-bits-{name}"
     folders.make_folder(folder)
     picture = _drawn(rows, folder)
+    on_gpus = any(BACKENDS[row.case.backend].device == "cuda" for row in rows)
+    virtual = on_gpus and any(str(gpus.facts(gpu)["name"]).startswith(VIRTUAL) for gpu in host.visible_gpus())
     folders.write(folder / DATA, json.dumps(report.as_json(rows), indent=1) + "\n")
-    folders.write(folder / DOCUMENT, markdown.written(report.document(rows, name, picture.name if picture else None)))
-    show([*report.brief(rows), report.headline(rows)])
+    folders.write(
+        folder / DOCUMENT, markdown.written(report.document(rows, name, picture.name if picture else None, virtual))
+    )
+    show([*report.brief(rows), report.headline(rows, virtual)])
     say(f"\n{folder / DOCUMENT}\n{folder / DATA}" + (f"\n{picture}" if picture else ""))
 
 

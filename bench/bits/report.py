@@ -21,17 +21,21 @@ EXPLAINED = (
 )
 
 
-def headline(rows: Sequence[BitsRow]) -> str:
-    """Such as `11 of 36 comparisons are not the same bits (call again, fresh launch)`; a defect first."""
+def headline(rows: Sequence[BitsRow], virtual: bool = False) -> str:
+    """Such as `11 of 36 comparisons are not the same bits (call again, fresh launch)`; a defect first.
+
+    virtual: whether GPUs were stood in for.
+    """
     differing = [row for row in rows if not row.identical]
     defects = [row for row in rows if row.moves and (row.wrong or not row.identical)]
     kinds = ", ".join(dict.fromkeys(row.variation for row in rows))
+    added = "; virtual GPUs: their sums are not NCCL's" if virtual else ""
     text = f"all of {counted(len(rows), 'comparison')} are the same bits ({kinds})"
     if differing:
         text = f"{len(differing)} of {counted(len(rows), 'comparison')} are not the same bits ({kinds})"
     if defects:
-        return f"DEFECT: data that are only moved do not arrive as they were sent; {text}"
-    return text
+        return f"DEFECT: data that are only moved do not arrive as they were sent; {text}{added}"
+    return text + added
 
 
 def brief(rows: Sequence[BitsRow]) -> Blocks:
@@ -104,11 +108,18 @@ def _sentence(differing: Sequence[Differing]) -> str:
     return text
 
 
-def document(rows: Sequence[BitsRow], name: str, picture: str | None) -> Blocks:
+def document(rows: Sequence[BitsRow], name: str, picture: str | None, virtual: bool = False) -> Blocks:
     """bits.md."""
     drawn = [Picture("Share of elements that differ, over size", picture)] if picture is not None else []
     differs = section("What differs", items(sentences(rows)))
-    return [Heading(f"{name}: is it the same sum?", 1), headline(rows), *results(rows), EXPLAINED, *differs, *drawn]
+    return [
+        Heading(f"{name}: is it the same sum?", 1),
+        headline(rows, virtual),
+        *results(rows),
+        EXPLAINED,
+        *differs,
+        *drawn,
+    ]
 
 
 def as_json(rows: Sequence[BitsRow]) -> Json:
