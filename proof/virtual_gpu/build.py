@@ -15,7 +15,7 @@ HERE = Path(__file__).resolve().parent
 SOURCES = ("timeline.cpp", "runtime.cpp", "nccl.cpp")
 NAMES = re.compile(r" U ((?:__cuda|cuda|nccl)\w+)")
 DEFINED = re.compile(r" [TW] (\w+)")
-COMPILE = ("g++", "-std=c++17", "-O2", "-Wall", "-Wextra", "-shared", "-fPIC")
+COMPILE = ("g++", "-std=c++17", "-O3", "-Wall", "-Wextra", "-shared", "-fPIC")
 
 
 def symbols(library: Path, pattern: re.Pattern[str]) -> set[str]:
