@@ -47,8 +47,9 @@ class SimulatedDevice:
         self.log.append("occupy")
         self.enqueue(nanoseconds)
 
-    def captured(self, calls):
-        calls()
+    def captured(self, calls, connected=False):
+        if not connected:
+            calls()
         self.synchronize()
         self.capturing = []
         calls()

@@ -28,12 +28,16 @@ def test_one_wrong_element_is_caught_before_and_after_timing(warm, buffers, iter
     assert ",,,," in next(row for row in table if row.startswith("all_reduce/gloo/n2/float32/4096"))
 
 
-@pytest.mark.parametrize(("iteration", "text"), [(0, "before"), (5, None), (9, "after")])
-def test_a_buffer_that_is_never_refilled_is_checked_in_calls_of_their_own(warm, iteration, text):
-    """The first call and the last one are checked; bfloat16 holds two sums, so those between are no results."""
+@pytest.mark.parametrize(
+    ("placement", "iteration", "text"),
+    [("in", 0, "before"), ("in", 5, None), ("in", 9, "after"), ("out", 5, "after")],
+)
+def test_buffers_that_are_never_refilled_are_checked_in_calls_of_their_own(warm, placement, iteration, text):
+    """bfloat16 holds two sums in place, so the first call and the last are checked; out of place, all results are."""
     fault = f"faults=[{{do: corrupt, rank: 1, iteration: {iteration}, size: 4KiB}}]"
     sampling = "sampling={iterations: 8, warmup: 0, warmup_seconds: 0}"
-    sets = ["buffers=reused", "dtypes=[bfloat16]", "launches=1", fault, sampling]
+    op = "operations=[all_reduce]" if placement == "in" else "operations=[reduce_scatter]"
+    sets = [op, f"placements=[{placement}]", "buffers=reused", "dtypes=[bfloat16]", "launches=1", fault, sampling]
     done = warm("run", warm.config(), "--no-plots", *(word for text in sets for word in ("--set", text)))
     failures = {s.case.size_bytes: s.failure for s in warm.only_run().samples}
     assert failures[65536] is None

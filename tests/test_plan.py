@@ -122,14 +122,16 @@ def test_what_does_not_fit_into_a_gpu_is_skipped_with_the_numbers():
     assert all(case.size_bytes == 2**20 or case.world_size == 2 for case in plan.cases)
 
 
-def test_perf_needs_one_pair_of_buffers_on_gpus_as_nccl_tests_does():
+def test_perf_needs_one_pair_of_buffers_for_large_sizes_on_gpus():
     flags = {"g": "8", "d": "bfloat16", "b": "8", "e": "8G", "f": "2"}
     eight = replace(MACHINE, gpus=8, gpu_free_bytes=79 * 2**30)
     plan = planning.expand(parse(nccl_tests_flags.translate("all_reduce", flags).encode(), "c"), eight, 1)
     assert plan.skips == () and max(case.size_bytes for case in plan.cases) == 2**33
-    assert {footprint.pool_slots(case, 2**26) for case in plan.cases} == {1}
+    assert {footprint.pool_slots(case, 2**26) for case in plan.cases if case.size_bytes >= 2**26} == {1}
+    assert {footprint.pool_slots(case, 2**26) for case in plan.cases if case.size_bytes == 2**20} == {64}
     graph = replace(plan.cases[0], metric="graph", buffers="rotate")
     assert footprint.pool_slots(graph, 0) == 20 and footprint.pool_slots(replace(graph, buffers="reused"), 0) == 1
+    assert footprint.pool_slots(replace(graph, buffers="reused"), 2**26) == 20
     assert footprint.pool_slots(replace(plan.cases[0], call="async"), 0) == 20
 
 

@@ -127,6 +127,7 @@ def test_results_over_many_ranks_are_exact_in_any_order_and_a_missing_rank_shows
         got = [added((own * before).to(kind), tree)]
         if reduce_op == "avg":
             got.append((added(own.to(kind), tree).double() / ranks).to(kind))
+            got.append(added((own * torch.tensor(1 / ranks).to(kind).double()).to(kind), tree))
         tolerance = rounding(dtype, ranks) if reduce_op == "avg" else 0.0
         assert all(_difference(result[None], want[None], tolerance) is None for result in got)
         missing = added((own[1:] * before).to(kind), tree)
@@ -139,3 +140,5 @@ def test_what_no_data_could_verify_is_refused():
         "roundings would hide a wrong element"
     )
     assert "could not be verified" in unsupported_reduction("float8_e5m2", "avg", 6)
+    assert unsupported_reduction("float8_e4m3fn", "avg", 512) is None
+    assert "could not be verified" in unsupported_reduction("float8_e4m3fn", "avg", 1024)

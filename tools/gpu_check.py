@@ -2,8 +2,8 @@
 
 `make gpu-check` runs them and writes results/gpu-check.md. Steps on a `Device` run on a simulated one in tests, too;
 the others run CollBench's own commands. Names of steps may follow the command: `python -m tools.gpu_check calibration`.
-A step that fails does not keep the next one from running. Exit code: 0 if all
-is as expected, 1 if something is not, 3 without a GPU.
+A step that fails does not keep the next one from running. Exit code: 0 if all is as expected, 1 if something is not, 3
+without a GPU.
 """
 
 import json
@@ -299,15 +299,21 @@ def checked(rig: Callable[[], Rig | None], commands: Commands | None, only: Coll
     rig: makes it, after the commands have ended: a GPU in exclusive mode is one process's alone.
     """
     for table, make in ((BY_COMMANDS, lambda: commands), (ON_DEVICE, rig)):
-        means = make()
-        for name, step in ((name, step) for name, step in table.items() if not only or name in only):
+        means, failed = None, ""
+        steps = {name: step for name, step in table.items() if not only or name in only}
+        try:
+            means = make() if steps else None
+        except Exception as error:  # a GPU that another process has to itself, for one
+            failed = f"{type(error).__name__}: {error}"[:200]
+        for name, step in steps.items():
+            about = (step.__doc__ or "").strip()
             if means is None:
-                yield Outcome(name, (step.__doc__ or "").strip(), "needs a GPU", None)
+                yield Outcome(name, about, failed or "needs a GPU", False if failed else None)
                 continue
             try:
                 yield step(means)  # type: ignore[operator]
             except Exception as error:  # the other steps tell something, too
-                yield Outcome(name, (step.__doc__ or "").strip(), f"{type(error).__name__}: {error}"[:200], False)
+                yield Outcome(name, about, f"{type(error).__name__}: {error}"[:200], False)
 
 
 def page(outcomes: list[Outcome], facts: str) -> str:

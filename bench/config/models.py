@@ -295,7 +295,7 @@ class CoreConfig(Strict):
     )
     buffers: BufferPolicy = key(
         "rotate uses the buffers of a pool in turn, hot one buffer, flush empties the caches before each call. reused "
-        "is one buffer that is never refilled, as in nccl-tests: separate calls are checked, not the timed ones.",
+        "is rotate without refilling, as in nccl-tests: where sums grow, separate calls are checked.",
         "hot",
         default="rotate",
     )

@@ -133,7 +133,7 @@ def translate(operation: str, flags: Mapping[str, str], backend: str = "nccl", p
         **_metric(flags, remarks),
     }
     if BACKENDS[backend].device == "cuda":
-        # As nccl-tests: a pool for 20 calls of 4 GiB would not fit.
+        # Never refilled, as nccl-tests' buffers: 20 of 4 GiB, so that sums stay exact, would not fit.
         settings["buffers"] = "reused"
     if flags.get("R", "0") != "0":
         settings["memory"] = ["symmetric" if _number(flags, "R", 0) > 1 else "registered"]

@@ -20,6 +20,7 @@ from bench.interop.catalog import dtype_named as name_of_dtype
 from bench.model.conclusions import Analysis, Summary
 from bench.model.facts import RankFacts
 from bench.model.records import Case, Json, Run
+from bench.planning.footprint import checked_apart
 from bench.report.document import method_of_calls
 from bench.report.labels import counted, label, metric_name, ranks_text
 from bench.report.parts import calls_only
@@ -148,10 +149,10 @@ def _how(run: Run, case: Case, members: Sequence[Summary]) -> Iterable[str]:
         if BACKENDS[case.backend].device == "cuda":
             calls = f", divided by {case.depth} calls" if case.depth > 1 else ""
             yield f"# Clock: the host's, from enqueueing until the device is idle again{calls}; it includes dispatching"
-    if case.buffers == "reused":
+    if checked_apart(case):
         yield (
-            "# Buffers: one, as in nccl-tests, and never refilled, so results grow; those of separate calls are "
-            "checked, before and after timing"
+            "# Buffers: never refilled, as in nccl-tests, so results grow and are not checked; a call on new data is, "
+            "before and after timing"
         )
     yield f"# Backend: {case.backend}, {ranks_text(case.world_size)}; size: {OPERATIONS[case.op].size_means}"
     if different := _others(case):

@@ -110,8 +110,8 @@ class Case:
     reduce_op: str = _option("sum", "how elements are combined", key="reduce_ops", of="reduces")
     buffers: str = _option(
         "rotate",
-        "which buffers calls use: those of a pool in turn (rotate), one (hot), one that is in no cache (flush), or one "
-        "that is never refilled, so that timed results are not checked but those of separate calls (reused)",
+        "which buffers calls use: those of a pool in turn (rotate), one (hot), one that is in no cache (flush), or "
+        "those of a pool that are never refilled, so that separate calls are checked where sums grow (reused)",
         "{} buffers",
         key="buffers",
         of="pooled",

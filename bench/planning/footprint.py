@@ -49,16 +49,28 @@ def pool_slots(case: Case, pool_bytes: int) -> int:
         return 1
     # Asynchronous calls are under way at the same time: two of them must not work on one buffer.
     in_flight = case.depth if case.call == "async" else 1
-    if metric_of(case).fixed_buffers and case.buffers != "reused":
+    fixed = metric_of(case).fixed_buffers
+    if fixed and case.buffers != "reused":
         return case.depth
-    rotating = math.ceil(pool_bytes / max(case.size_bytes, ALIGNMENT)) if case.buffers == "rotate" else 1
+    turning = case.buffers in {"rotate", "reused"}
+    rotating = math.ceil(pool_bytes / max(case.size_bytes, ALIGNMENT)) if turning else 1
+    if fixed:
+        return max(in_flight, min(case.depth, rotating))
     return max(1, rotating, in_flight, math.ceil(case.depth / (calls_between_refills(case) or case.depth)))
 
 
 def calls_between_refills(case: Case) -> int | None:
     """How often a buffer may be used before it must be refilled; None: any number of times."""
-    operation = OPERATIONS[case.op]
-    if not operation.reduces or placement(case) == "out" or case.buffers == "reused":
+    return None if case.buffers == "reused" else _exact_calls(case)
+
+
+def checked_apart(case: Case) -> bool:
+    """Whether calls on new data are checked in place of the timed ones, whose results are not exact any more."""
+    return case.buffers == "reused" and _exact_calls(case) is not None
+
+
+def _exact_calls(case: Case) -> int | None:
+    if not OPERATIONS[case.op].reduces or placement(case) == "out":
         return None
     if case.op.startswith("all_reduce"):
         return calls_before_refill(case.dtype, case.reduce_op, ranks_together(case))

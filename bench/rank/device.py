@@ -66,8 +66,8 @@ class Device(Protocol):
     def occupy(self, nanoseconds: int) -> None:
         """Keep the stream busy for about so long, so that calls can be enqueued behind it."""
 
-    def captured(self, calls: Action) -> Graph:
-        """The calls as a graph. They are executed once beforehand; capturing does not execute them."""
+    def captured(self, calls: Action, connected: bool = False) -> Graph:
+        """The calls as a graph. They are executed once beforehand, unless `connected`; capturing does not execute."""
 
     def aside(self, lane: int) -> AbstractContextManager[object]:
         """Context in which another stream is the current one, of those that are numbered by `lane`."""
@@ -91,7 +91,7 @@ class Host:
     def occupy(self, nanoseconds: int) -> None:
         raise NotImplementedError("a CPU has no stream")
 
-    def captured(self, calls: Action) -> Graph:
+    def captured(self, calls: Action, connected: bool = False) -> Graph:
         raise NotImplementedError("a CPU has no graphs")
 
     def aside(self, lane: int) -> AbstractContextManager[object]:
@@ -128,8 +128,9 @@ class Gpu:
         other: AbstractContextManager[object] = torch.cuda.stream(self._lanes[lane])
         return other
 
-    def captured(self, calls: Action) -> Graph:
-        calls()  # NCCL connects in the first call of a kind, which cannot be captured
+    def captured(self, calls: Action, connected: bool = False) -> Graph:
+        if not connected:
+            calls()  # NCCL connects in the first call of a kind, which cannot be captured
         self.synchronize()
         graph = torch.cuda.CUDAGraph()
         # Another thread, such as NCCL's proxy, may allocate meanwhile; only this thread's calls are captured.

@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bench.catalog.metrics import makes_groups
+from bench.catalog.metrics import makes_groups, metric_of
 from bench.catalog.operations import OPERATIONS, cycle
 from bench.machine import host
 from bench.model.records import Case, Failure, Job, Json, Samples, Settings, Timings, Usage
 from bench.model.steps import StepDetail
 from bench.model.units import NS
-from bench.planning.footprint import most_iterations, scratch_bytes
+from bench.planning.footprint import checked_apart, most_iterations, scratch_bytes
 from bench.protocol.rank_context import RankContext
 from bench.rank import timing
 from bench.rank.collectives import COLLECTIVES, rest
@@ -105,7 +105,7 @@ class Batch:
 
     def measure(self) -> list[Samples]:
         """Measure every case, and check its results before and after."""
-        ranks = self._group.gather([(measured.work.verify(), measured.first_s) for measured in self._cases])
+        ranks = self._group.gather([(measured.checked(), measured.first_s) for measured in self._cases])
         for index, measured in enumerate(self._cases):
             measured.failure = measured.failed([rank[index][0] for rank in ranks], "before timing")
             measured.start(max(rank[index][1] for rank in ranks))
@@ -144,12 +144,13 @@ class Batch:
         for measured in self._cases:
             self._context.enters(measured.position)
             measured.close()
-            if measured.failure is None and measured.case.buffers == "reused":
+            if measured.failure is None and checked_apart(measured.case):
                 measured.work.renew()
-                measured.call()
+                measured.call(captured=metric_of(measured.case).captured)
+            measured.spent = self._meter.spent(measured.spent)
         own = []
         for measured in self._cases:
-            problem = measured.work.verify() if measured.failure is None else None
+            problem = measured.checked() if measured.failure is None else None
             measured.spent = self._meter.spent(measured.spent)
             own.append((measured.costs(), problem))
         ranks = self._group.gather(own)
@@ -180,16 +181,25 @@ class _MeasuredCase:
         self._inner = workload_of(case, group, arena, job.settings, context.tick, stage)
         self.work, barrier = plant(job.settings.faults, case, job.launch.number, group.rank, self._inner, group.barrier)
         self._timer = timing.CaseTimer(self.work, case, barrier, context.tick, group.device, group.align)
-        began = time.perf_counter()
+        self._problem: str | None = None
         self.call()
-        self.first_s = (time.perf_counter() - began) / cycle(case)
         self._inner.stamps()
 
-    def call(self) -> None:
-        """Make one call, without a barrier before it, or one of each turn; their results can be checked then."""
-        for _ in range(cycle(self.case)):
-            timing.call_once(self.work, self.case)
-        self._group.device.synchronize()
+    def call(self, captured: bool = False) -> None:
+        """Make one call of each turn, without a barrier before it, and check all but the last, which can be now."""
+        took, device = [], self._group.device
+        for turn in range(cycle(self.case)):
+            if turn:
+                self._problem = self.checked()
+            began = time.perf_counter()
+            timing.call_once(self.work, self.case, device if captured else None)
+            device.synchronize()
+            took.append(time.perf_counter() - began)
+        self.first_s = sum(took) / len(took)
+
+    def checked(self) -> str | None:
+        """The first wrong result on this rank since the beginning, as a sentence."""
+        return self._problem or self.work.verify()
 
     def start(self, first_s: float) -> None:
         """Set the first block. first_s: how long one call took on the slowest rank."""

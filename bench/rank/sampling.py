@@ -54,7 +54,7 @@ class Sampler:
     on the slowest rank. singly: each iteration of a fixed number is a block of its own. in_turns: the number of blocks
     follows from the time for a case, not from what was measured, so that both of two sides have as many.
     dispatch_bound, left_out: iterations that were kept though dispatching is in their time, and those that were not;
-    None where that is not known.
+    of an operation with turns, all of a cycle with one of them; None where that is not known.
     """
 
     def __init__(
@@ -113,9 +113,13 @@ class Sampler:
     @property
     def timed(self) -> Timings:
         """All blocks, in their order, without what is left out."""
+        return _joined(self._kept)
+
+    @property
+    def _kept(self) -> list[Timings]:
         few = self.left_out is not None and self.dispatch_bound == 0
         parts = [_part(block, ~bound) if few and bound is not None else block for block, bound in self._blocks]
-        return _joined([part for part in parts if len(part.duration_ns)])
+        return [part for part in parts if len(part.duration_ns)]
 
     @property
     def left_out(self) -> int | None:
@@ -140,7 +144,7 @@ class Sampler:
             return "count" if rounds == len(self._fixed) else None
         if done + self._cycle > sampling.max_iterations:
             return "count"
-        if rounds < FEWEST_BLOCKS:
+        if len(self._kept) < FEWEST_BLOCKS:
             return None
         if self._in_turns:
             enough = rounds >= round(sampling.seconds_per_case / self._block_s)

@@ -254,11 +254,10 @@ class TensorOperation(Workload):
         if (send, end) != (start, until):
             self._pool[first:stop, start:until].fill_(POISON)
         begin = _begin_of(self._subgroup.rank)
-        for row, last_row in _chunks(first, stop, self._data):
-            for column, last in _chunks(send, end, self._data):
-                data = _rows(self._data, begin + column - send, row, last_row - row, last - column)
-                self._pool[row:last_row, column:last].copy_(data)
-                self._tick()
+        for row, last_row, column, last in _pieces(first, stop, send, end, self._data):
+            data = _rows(self._data, begin + column - send, row, last_row - row, last - column)
+            self._pool[row:last_row, column:last].copy_(data)
+            self._tick()
 
     def _runs(self) -> Iterator[tuple[int, int]]:
         """(first, stop) of adjacent buffers that were used equally often, and last in the same turn."""
@@ -276,18 +275,17 @@ class TensorOperation(Workload):
             else:
                 assert self._sum is not None  # noqa: S101 - only what reduces has such a span
                 source = self._sum if times == 1 or self._growth == 1 else self._sum * self._growth ** (times - 1)
-            for row, last_row in _chunks(first, stop, source):
-                for column, last in _chunks(0, span.length, source):
-                    want = _rows(source, begin + column, row, last_row - row, last - column)
-                    got = self._pool[row:last_row, span.start + column : span.start + last]
-                    at = _difference(got, want, self._tolerance)
-                    self._tick()
-                    if at is not None:
-                        whose = "" if span.rank is None else f" of rank {span.rank}'s data"
-                        return (
-                            f"element {span.offset + column + at[1]}{whose} in buffer {row + at[0]} is "
-                            f"{got[at].item()}, expected {want[at].item()}"
-                        )
+            for row, last_row, column, last in _pieces(first, stop, 0, span.length, source):
+                want = _rows(source, begin + column, row, last_row - row, last - column)
+                got = self._pool[row:last_row, span.start + column : span.start + last]
+                at = _difference(got, want, self._tolerance)
+                self._tick()
+                if at is not None:
+                    whose = "" if span.rank is None else f" of rank {span.rank}'s data"
+                    return (
+                        f"element {span.offset + column + at[1]}{whose} in buffer {row + at[0]} is "
+                        f"{got[at].item()}, expected {want[at].item()}"
+                    )
         return None
 
 
@@ -343,17 +341,19 @@ def _begin_of(rank: int) -> int:
 def _rows(data: torch.Tensor, begin: int, first: int, count: int, length: int) -> torch.Tensor:
     """The data of buffers first, first + 1, …, from position `begin` on: shape (count, length), a view of `data`.
 
-    data: two periods or more. count and length: as in the pieces of `_chunks`.
+    data: two periods or more. count and length: as `_pieces` has them.
     """
     # With strides (1, 1) a single row looks to torch like a transposed column: copying it would take 30 times as long.
     return data.as_strided((count, length), (1 if count > 1 else length, 1), (begin + first) % PERIOD)
 
 
-def _chunks(start: int, stop: int, data: torch.Tensor) -> Iterator[tuple[int, int]]:
-    """start … stop in pieces so small that a view of `_rows` stays within the data."""
+def _pieces(first: int, stop: int, begin: int, end: int, data: torch.Tensor) -> Iterator[tuple[int, int, int, int]]:
+    """Rows first … stop, columns begin … end in pieces for `_rows`, each with no more elements than half the data."""
     most = (data.numel() - PERIOD) // 2
-    for begin in range(start, stop, most):
-        yield begin, min(stop, begin + most)
+    columns = max(1, min(most, end - begin))
+    for row in range(first, stop, rows := max(1, most // columns)):
+        for column in range(begin, end, columns):
+            yield row, min(stop, row + rows), column, min(end, column + columns)
 
 
 def _difference(got: torch.Tensor, want: torch.Tensor, tolerance: float) -> tuple[int, int] | None:

@@ -124,9 +124,16 @@ class CaseTimer:
             self._graph = self._prepare = None
 
 
-def call_once(workload: Workload, case: Case) -> None:
-    """Make one call and wait for it, without a barrier before it."""
-    (_one_awaited(workload) if case.call == "async" else workload.prepare())()
+def call_once(workload: Workload, case: Case, capturing: Device | None = None) -> None:
+    """Make one call and wait for it, without a barrier before it. capturing: where to make it as a graph of its own."""
+    call = _one_awaited(workload) if case.call == "async" else workload.prepare()
+    if capturing is None:
+        call()
+    else:
+        graph = capturing.captured(call, connected=True)
+        graph.replay()
+        capturing.synchronize()
+        graph.reset()
 
 
 def _one_awaited(workload: Workload) -> Action:

@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass, replace
 
 from bench.catalog import operations, subgroups
 from bench.catalog.backends import BACKENDS, unsupported_by_backend
-from bench.catalog.dtypes import BYTES, DTYPES, unsupported_reduction
+from bench.catalog.dtypes import BYTES, DTYPES
 from bench.catalog.metrics import ONE_BY_ONE
 from bench.catalog.operations import OPERATIONS, ranks_together
 from bench.config.models import Config
@@ -261,10 +261,6 @@ class _Builder:
         if case is None:
             return None
         together = ranks_together(case)
-        if OPERATIONS[case.op].reduces and unsupported_reduction(case.dtype, case.reduce_op, together) is not None:
-            # A sum is assumed; over this many ranks it could not be verified.
-            self._changed[f"{case.op} of {case.dtype} reduced by max: a sum over this many ranks is not exact"] += 1
-            case = replace(case, reduce_op="max")
         fewest = OPERATIONS[case.op].fewest_ranks
         reason = f"it needs {fewest} ranks" if together < fewest else unsupported_by_backend(case)
         if reason is not None:

@@ -25,6 +25,7 @@ from bench.model.units import (
     format_seconds,
     format_share,
 )
+from bench.planning.footprint import checked_apart
 from bench.report import blocks, findings, labels, machine_format, markdown
 from bench.report.blocks import Blocks, Column, Heading, fold, in_line, items, keyed, left, section, table
 from bench.report.labels import NOTHING, counted, interval_text, label, seconds_text, size_text, with_interval
@@ -296,7 +297,7 @@ def _verified(run: Run) -> str:
     operations = {samples.case.op for samples in run.samples}
     own = [part for part in parts() if operations & {*part.operations}]
     calls = operations - {name for part in own for name in part.operations}
-    apart = any(samples.case.buffers == "reused" for samples in run.samples)
+    apart = any(checked_apart(samples.case) for samples in run.samples)
     how = "results of separate calls were verified, before and after timing" if apart else "every result was verified"
     return "; ".join([*([how] if calls or not own else []), *(part.verified for part in own)])
 

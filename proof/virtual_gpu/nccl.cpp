@@ -184,7 +184,8 @@ void enqueue(Stream* stream, const std::vector<ncclComm*>& comms, const Operatio
     });
 }
 
-bool is_flipped(ncclComm* comm, const char* operation, int call) {
+bool is_flipped(ncclComm* comm, const char* operation, int call, const Stream* stream) {
+    if (stream->capturing && number("flip_captured", comm->device, operation)) return true;
     const int every = number("flip_every", comm->device, operation);
     return call == number("flip_call", comm->device, operation) || (every && call % every == 0);
 }
@@ -207,7 +208,7 @@ ncclResult_t flush_group() {
             if (std::find(comms.begin(), comms.end(), transfer.comm) == comms.end()) comms.push_back(transfer.comm);
         std::vector<Transfer> flipped;  // of each communicator, what one call received from another rank
         for (ncclComm* comm : comms)
-            if (is_flipped(comm, "send_recv", ++comm->calls["send_recv"]))
+            if (is_flipped(comm, "send_recv", ++comm->calls["send_recv"], stream))
                 for (const Transfer& t : here)
                     if (t.comm == comm && t.moves && !t.sends && t.peer != comm->rank && t.bytes) { flipped.push_back(t); break; }
         enqueue(stream, comms, [here, flipped](Nanoseconds begin) {
@@ -229,7 +230,7 @@ ncclResult_t submit(const char* operation, ncclComm* comm, cudaStream_t handle, 
                     std::function<void(bool flipped)> move) {
     Stream* stream = stream_of(handle);
     const int call = ++comm->calls[operation];
-    const bool flipped = is_flipped(comm, operation, call), moves = moves_bytes;
+    const bool flipped = is_flipped(comm, operation, call, stream), moves = moves_bytes;
     if (call == number("error_call", comm->device, operation)) return ncclSystemError;
     const bool broken = call == number("async_error_call", comm->device, operation);
     spend_on_host(comm->device);

@@ -1,7 +1,9 @@
 """What tests and claims need of the virtual GPU: a rule, commands that run by it, and what the rule says of a call."""
 
+import contextlib
 import os
 import shlex
+import signal
 import socket
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -89,10 +91,17 @@ def on_hosts(
         script = f"hostname virtual-{number} && exec {shlex.join(map(str, words))}"
         command_line = ["unshare", "--uts", "sh", "-c", script]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-        started.append(subprocess.Popen(command_line, cwd=folder, env=variables(own, rule), **pipes))
-    with ThreadPoolExecutor(len(started)) as threads:  # all pipes are read, or somebody would wait
-        texts = [text for text, _ in threads.map(lambda process: process.communicate(timeout=timeout), started)]
-    clean()
+        started.append(
+            subprocess.Popen(command_line, cwd=folder, env=variables(own, rule), start_new_session=True, **pipes)
+        )
+    try:
+        with ThreadPoolExecutor(len(started)) as threads:  # all pipes are read, or somebody would wait
+            texts = [text for text, _ in threads.map(lambda process: process.communicate(timeout=timeout), started)]
+    finally:
+        for process in started:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+        clean()
     return subprocess.CompletedProcess(started[0].args, started[0].returncode, texts[0], "".join(texts[1:]))
 
 

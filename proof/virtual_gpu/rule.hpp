@@ -43,6 +43,7 @@ inline const std::map<std::string, double> DEFAULTS = {
     {"nccl_version", 23007},
     {"flip_call", 0},      // the n-th call of an operation on a communicator has one wrong element (from 1; 0: none)
     {"flip_every", 0},     // the same of every n-th call
+    {"flip_captured", 0},  // the same of every call that is captured in a graph
     {"error_call", 0},     // it returns ncclSystemError
     {"async_error_call", 0},  // it never ends, and the communicator tells ncclRemoteError
     {"throttle", 0},       // NVML's bits of what holds the clock back

@@ -85,6 +85,13 @@ def test_every_operation_is_right_and_a_flipped_element_is_found_in_each(tmp_pat
     assert len(harmed.samples) == len(sound.samples) and unnoticed == [] and kinds == {"wrong"}
 
 
+def test_a_graph_is_checked_where_its_timed_results_are_not_exact(tmp_path):
+    """Of `reused` buffers, one call on new data is captured and replayed; in bfloat16 a sum of 20 sums is no result."""
+    text = ONE.replace("timeout", "dtypes: [bfloat16]\nmetrics: [graph]\nbuffers: reused\ntimeout")
+    (sample,) = measured(tmp_path, {"flip_captured@1": 1}, text, code=1)[0].samples
+    assert sample.failure.kind == "wrong" and sample.failure.rank == 1 and "after timing" in sample.failure.text
+
+
 @pytest.mark.slow
 def test_every_strategy_trains_the_same_model(tmp_path):
     """The invariants of each are checked before it is timed; two of them that are exact have the same bits."""
@@ -129,6 +136,7 @@ def test_gpu_check_is_red_in_the_right_step(tmp_path):
         slower = {"gpus": 1, "memory_gib": 12, "copy_gbps": 300, "memory_mhz": 524}
         command = [rig.PYTHON, "-m", "tools.gpu_check", "fork and CUDA", *gpu_check.ON_DEVICE]
         environment = rig.variables(tmp_path, slower | rule)
+        gpu_check.PAGE.unlink(missing_ok=True)
         subprocess.run(command, cwd=rig.ROOT, env=environment, capture_output=True, timeout=600)
         page = gpu_check.PAGE.read_text()
         rows = [line.split("|")[1:5] for line in page.splitlines() if line.startswith("| ")]
