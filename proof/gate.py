@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from tabulate import tabulate
 
-from bench.gate import analyze as gate
-from bench.gate.analyze import Group, Round, Times
+from bench.gate.analyze import nodes as gate
+from bench.gate.analyze.nodes import Group, Round, Times
 from bench.gate.conclusions import GateVerdict
 
 # Scatter of the logarithm of a pair's time from round to round, as it is on clusters that are in use.

@@ -101,7 +101,7 @@ def kinds() -> dict[str, Kind]:
         },
         "configuration": Kind((ROOT / "configs" / "everything.yaml").read_bytes(), "x.yaml", (("plan", "x.yaml"),)),
         "training config": Kind((ROOT / "configs" / "ddp.yaml").read_bytes(), "x.yaml", (("plan", "x.yaml"),)),
-        "expected table": Kind(table, "table.yaml", (("compare", "good", "--against", "table.yaml"),)),
+        "expected table": Kind(table, "table.yaml", (("check", "table.yaml", "good"),)),
         **{
             file: Kind(good_run(file), f"run/{file}", in_run)
             for file in (folders.MANIFEST, folders.PLAN, folders.SAMPLES, folders.ENVIRONMENT)

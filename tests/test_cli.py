@@ -225,23 +225,21 @@ def test_a_run_is_held_against_a_table(example):
         return example.config("expect:\n" + "".join(f"  - {text}\n" for text in lines), "table.yaml")
 
     reached = table(line % ("16MiB", "1 MB/s"))
-    done = example("compare", "example/before", "--against", reached)
+    done = example("check", reached, "example/before")
     assert done.returncode == 0 and done.stdout.startswith("PASS: before"), done.stderr
     missed = table(line % ("16MiB", "1 MB/s"), line % ("1MiB", "500 GB/s"), line % ("3KiB", "1 MB/s"))
-    assert example("compare", "example/before", "--against", missed, "--fail-on", "slower").returncode == 1
-    done = example("compare", "example/before", "--against", missed)
+    assert example("check", missed, "example/before", "--fail-on", "slower").returncode == 1
+    done = example("check", missed, "example/before")
     assert done.returncode == 1 and done.stdout.startswith("FAIL: before, 3 expected: 1 fail, 1 missing, 1 pass")
     for form, start in (("json", "{"), ("csv", "key,verdict"), ("junit", "<?xml")):
-        done = example("compare", "example/before", "--against", missed, "--format", form)
+        done = example("check", missed, "example/before", "--format", form)
         assert done.returncode == 1 and done.stdout.startswith(start)
-    one_line(example("compare", "example/before", "--against", table(line % ("3KiB", "1 MB/s"))), 3, "nothing of what")
-    one_line(example("compare", "example/before", "--against", table(line % ("3KiB", "1M"))), 2, "expect[0].busbw")
+    one_line(example("check", table(line % ("3KiB", "1 MB/s")), "example/before"), 3, "nothing of what")
+    one_line(example("check", table(line % ("3KiB", "1M")), "example/before"), 2, "expect[0].busbw")
     networks = table(line % ("16MiB", "1 MB/s, fabric: slow net"), line % ("16MiB", "500 GB/s, fabric: fast net"))
-    assert example("compare", "example/before", "--against", f"{networks}:slow").returncode == 0
-    assert example("compare", "example/before", "--against", f"{networks}:fast").returncode == 1
-    one_line(example("compare", "example/before", "--against", f"{networks}:other"), 2, "slow net", "fast net")
-    one_line(example("compare", "example/before", "example/after", "--against", networks), 2, "one run, but 2")
-    one_line(example("compare", "example/before", "--against", networks, "--across", "backend"), 2, "--across")
+    assert example("check", f"{networks}:slow", "example/before").returncode == 0
+    assert example("check", f"{networks}:fast", "example/before").returncode == 1
+    one_line(example("check", f"{networks}:other", "example/before"), 2, "slow net", "fast net")
 
 
 def test_a_table_that_is_neither_met_nor_missed_gives_3_unless_asked_otherwise(example):
@@ -256,15 +254,15 @@ def test_a_table_that_is_neither_met_nor_missed_gives_3_unless_asked_otherwise(e
         f"busbw: {measured / 0.9:.4f} GB/s, tolerance: 10%}}]",
         "open.yaml",
     )
-    done = example("compare", "example/before", "--against", table)
+    done = example("check", table, "example/before")
     assert done.stdout.startswith("INCONCLUSIVE") and done.returncode == 3, done.stdout
-    assert example("compare", "example/before", "--against", table, "--fail-on", "inconclusive").returncode == 1
-    junit = example("compare", "example/before", "--against", table, "--fail-on", "slower", "--format", "junit")
+    assert example("check", table, "example/before", "--fail-on", "inconclusive").returncode == 1
+    junit = example("check", table, "example/before", "--fail-on", "slower", "--format", "junit")
     assert junit.returncode == 0 and "<skipped" in junit.stdout and "<failure" not in junit.stdout
 
 
 def test_what_cannot_be_compared_is_one_line(example):
-    one_line(example("compare", "example/before"), 2, "with what?", "--against")
+    one_line(example("compare", "example/before"), 2, "with what?", "check TABLE RUN")
     one_line(example("compare", "example/before", "example/after", "--min-change", "5"), 2, "--min-change", "5%")
     one_line(example("compare", "example/before", "example/after", "--across", "size"), 2, "--across size")
     one_line(example("compare", "example/before", "example/after", "--across", "backend"), 2, "same backend")

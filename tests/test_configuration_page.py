@@ -4,8 +4,9 @@ from typing import Annotated
 
 from pydantic import create_model
 
-from bench.config import expected, models
+from bench.config import models
 from bench.config.fields import Strict, fields_of
+from bench.gate import config as expected
 from tools import configuration_page as page
 
 SECTIONS = [model for group in (page.OF_CONFIGURATIONS, page.OF_TABLES) for _, model in group.values()]

@@ -1,18 +1,24 @@
 """A table of expectations is read strictly and held against a run line by line."""
 
+import io
 import re
 from dataclasses import replace
+from xml.etree import ElementTree
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.special import stdtrit
 
-from bench.analyze.expect import check, least_of_two_nodes, lines_for_fabric
 from bench.analyze.sessions import Place
-from bench.config.expected import load, parse
+from bench.gate.analyze.tables import check, least_of_two_nodes, lines_for_fabric
+from bench.gate.conclusions import Check, CheckedTable
+from bench.gate.config import load, parse
+from bench.gate.report import tables
 from bench.model.conclusions import Interval, Summary
 from bench.model.errors import ConfigError, UnmeasurableError
 from bench.model.records import Case, Failure
+from bench.report.markdown import written
 from conftest import ROOT
 
 LINE = "operation: all_reduce, backend: gloo, world_size: 2, size: 1GB, busbw: 10 GB/s"
@@ -207,3 +213,20 @@ def test_every_table_that_comes_with_the_suite_is_read_and_names_its_source(path
     for line in load(path).expect:
         assert re.search(r", 2026-11-2\d$", line.source) and line.metric == "pipelined"
         assert line.gpu and line.ranks_per_node and line.nodes
+
+
+def test_checks_are_tabled():
+    fast = Interval(9e9, 8.5e9, 9.5e9, "over launches")
+    checks = [
+        Check(CASE, 9e9, 0.1, fast, "PASS"),
+        Check(replace(CASE, world_size=4), 20e9, 0.1, fast, "FAIL"),
+        Check(replace(CASE, world_size=8), 9e9, 0.1, None, "MISSING", "not in this run"),
+    ]
+    result = CheckedTable(tuple(checks), "FAIL", "a line surely misses its limit")
+    document = written(tables.checks_document(result, "r"))
+    assert document.startswith("FAIL: r, 3 expected: 1 fail, 1 missing, 1 pass")
+    assert "9.00 | [8.50 – 9.50]" in re.sub(" +", " ", document)
+    frame = pd.read_csv(io.StringIO(tables.checks_csv(checks)))
+    assert list(frame["verdict"]) == ["PASS", "FAIL", "MISSING"] and frame["busbw"].isna().sum() == 1
+    (suite,) = ElementTree.fromstring(tables.checks_junit(result, "r", {"FAIL", "MISSING"}))
+    assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("3", "1", "1")

@@ -12,7 +12,7 @@ import numpy as np
 import psutil
 import pytest
 
-from bench.gate import analyze as gate
+from bench.gate.analyze import nodes as gate
 from conftest import ROOT, TINY
 from proof import links
 from proof.gate import ALLOWED, Fleet

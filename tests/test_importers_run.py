@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 import foreign
-from bench.analyze import compare, expect
+from bench.analyze import compare
 from bench.analyze.analysis import analyze
 from bench.analyze.summaries import headlines, summarize
-from bench.config.expected import Expectation, Expectations
+from bench.gate.analyze import tables
+from bench.gate.config import Expectation, Expectations
 from bench.interop.importers import assembly, nccl_tests
 from bench.interop.importers.readings import Options, open_source
 from bench.model.records import Aggregate, Case, Run, Samples
@@ -54,8 +55,8 @@ def test_a_table_of_expectations_wants_an_interval():
         operation="all_reduce", backend="nccl", world_size=4, size=1048576, busbw="1 GB/s", metric="pipelined"
     )
     expected = Expectations(expect=[line])
-    assert [c.verdict for c in expect.check(expected, headlines(aggregated(1e-3))).checks] == ["INCONCLUSIVE"]
-    assert [c.verdict for c in expect.check(expected, headlines(aggregated(1e-3, 1e-3))).checks] == ["PASS"]
+    assert [c.verdict for c in tables.check(expected, headlines(aggregated(1e-3))).checks] == ["INCONCLUSIVE"]
+    assert [c.verdict for c in tables.check(expected, headlines(aggregated(1e-3, 1e-3))).checks] == ["PASS"]
 
 
 def test_the_report_says_whose_numbers_these_are():
@@ -159,9 +160,9 @@ def test_what_was_measured_on_the_hardware_of_a_table_is_held_against_it(warm):
         (warm.folder / name).write_text(text + end)
     assert warm("import", "nccl-tests", "a.txt", "b.txt", "--name", "h100").returncode == 0
     (path,) = warm.runs()
-    held = warm("compare", path.name, "--against", "azure")
+    held = warm("check", "azure", path.name)
     assert held.returncode == 1 and "other hardware" in held.stdout and "nd96isr_h100_v5.conf" in held.stdout
-    other = warm("compare", path.name, "--against", "google-cloud")
+    other = warm("check", "google-cloud", path.name)
     assert (other.returncode, other.stderr.count("\n")) == (2, 1), other.stderr
     assert "this is 8×NVIDIA H100 80GB HBM3 on nccl" in other.stderr
 

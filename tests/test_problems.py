@@ -5,9 +5,10 @@ import re
 
 import pytest
 
-from bench.config import expected, models
+from bench.config import models
 from bench.config.fields import fields_of
 from bench.config.names import near
+from bench.gate import config as expected
 from bench.model.errors import ConfigError
 from tools import configuration_page as page
 

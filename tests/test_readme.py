@@ -44,6 +44,7 @@ RUN_ELSEWHERE = {
     "equivalence": "test_equivalence.py",
     "ab smoke --b OMP": "test_ab.py",
     "import": "test_importers_nccl_tests.py",
+    "check": "test_cli.py",
 }
 # What makes commands that measure short, by verb. Those but `run` take the ranks of the fork server that tests share.
 SHORT = {

@@ -21,7 +21,7 @@ from bench.analyze.summaries import summarize
 from bench.catalog.operations import CALLS, OPERATIONS, usual
 from bench.catalog.packages import PACKAGES
 from bench.catalog.subgroups import rounds
-from bench.model.comparisons import Check, CheckedTable, Unpaired
+from bench.model.comparisons import Unpaired
 from bench.model.conclusions import Analysis, Diagnosis, Interval, Summary
 from bench.model.records import Case, Failure, Machine, Samples, Skip
 from bench.model.visible import visible
@@ -360,23 +360,6 @@ def test_junit_of_a_run_fails_where_its_exit_code_is_1():
         assert len(document.problems(run, analysis)) == problems
     assert suite.find("testcase/failure").get("message").startswith("nobody")
     assert suite.find("testcase/skipped").get("message") == "no GPU"
-
-
-def test_checks_are_tabled():
-    fast = Interval(9e9, 8.5e9, 9.5e9, "over launches")
-    checks = [
-        Check(CASES[0], 9e9, 0.1, fast, "PASS"),
-        Check(CASES[1], 20e9, 0.1, fast, "FAIL"),
-        Check(CASES[2], 9e9, 0.1, None, "MISSING", "not in this run"),
-    ]
-    table = CheckedTable(tuple(checks), "FAIL", "a line surely misses its limit")
-    document = written(comparison.checks_document(table, "r"))
-    assert document.startswith("FAIL: r, 3 expected: 1 fail, 1 missing, 1 pass")
-    assert "9.00 | [8.50 – 9.50]" in re.sub(" +", " ", document)
-    frame = pd.read_csv(io.StringIO(machine_format.checks_csv(checks)))
-    assert list(frame["verdict"]) == ["PASS", "FAIL", "MISSING"] and frame["busbw"].isna().sum() == 1
-    (suite,) = ElementTree.fromstring(machine_format.checks_junit(table, "r", {"FAIL", "MISSING"}))
-    assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("3", "1", "1")
 
 
 def plain(table):

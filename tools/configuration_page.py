@@ -11,9 +11,9 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from bench.config.documents import in_flow
-from bench.config.expected import Expectation, Expectations
 from bench.config.fields import OneOf, fields_of
 from bench.config.models import SECTIONS, Config, FaultConfig, SamplingConfig, SizeRange, SplitsConfig
+from bench.gate.config import Expectation, Expectations
 from bench.model.records import OPTIONS
 from bench.model.units import format_bytes, parse_bytes, parse_seconds, parse_share
 from bench.replay.config import ReplaySection
@@ -226,7 +226,7 @@ def page() -> str:
     ):
         parts.append(f"## {title}\n")
         if group is OF_TABLES:
-            parts.append("For `compare RUN --against table.yaml`; published ones are in `configs/expected/`.\n")
+            parts.append("For `collbench check TABLE`; published ones are in `configs/expected/`.\n")
         for heading, (words, model) in group.items():
             parts += [f"### {heading}\n", f"{words}\n", *table(model), ""]
             if model is StrategySection:

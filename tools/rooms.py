@@ -12,27 +12,27 @@ from bench.catalog import packages
 ROOT = Path(__file__).resolve().parents[1]
 # Room of the core, or package → most lines: those it had in November 2026, and 5 %.
 BUDGETS = {
-    "model": 1840,
+    "model": 1810,
     "catalog": 1320,
     "stats": 760,
-    "config": 1330,
+    "config": 1170,
     "planning": 700,
     "store": 1090,
     "machine": 1390,
     "protocol": 510,
     "launch": 3310,
     "rank": 3600,
-    "analyze": 3570,
-    "report": 4530,
-    "cli": 1950,
+    "analyze": 3360,
+    "report": 4480,
+    "cli": 1900,
     "training": 7390,
     "bits": 1080,
     "replay": 3420,
-    "gate": 810,
+    "gate": 1480,
     "interop": 2550,
 }
 PACKAGES = tuple(package.name for package in packages.PACKAGES)
-CORE = 25_000  # less than its rooms' budgets together: not all of them can grow
+CORE = 24_800  # less than its rooms' budgets together: not all of them can grow
 
 
 def lines_of(folder: Path) -> tuple[int, int]:

@@ -71,7 +71,7 @@ VERBS = {
     "compare": Verb(
         "cli.compare:compare",
         "Look",
-        "Did it change? Two runs, several runs, or one against a table.",
+        "Did it change? Two runs, several runs, or two sides of one.",
         "compare docs/example/before docs/example/after",
     ),
     "diagnose": Verb(

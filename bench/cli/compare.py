@@ -1,15 +1,12 @@
-"""The verb `compare`: compare two runs, two sides of one run, many runs over time, or a run with a table."""
+"""The verb `compare`: compare two runs, two sides of one run, or many runs over time."""
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from bench.cli.app import PLOTS, RESULTS
 from bench.cli.comparison import (
-    SLOWER_OR_FAILED,
-    UNDECIDED,
     ComparisonFormat,
     FailOn,
     compare_runs,
@@ -27,14 +24,6 @@ from bench.store import folders
 DEFAULT_MIN_CHANGE = format_share(MIN_CHANGE)
 
 
-Against = Annotated[
-    str | None,
-    typer.Option(
-        help="A table of expected bandwidths (YAML) to hold one run against; a word of its network, if the table has "
-        "several.",
-        metavar="FILE[:NETWORK]",
-    ),
-]
 MinChange = Annotated[str, typer.Option(help="Smallest change of time that matters.", metavar="SHARE")]
 NoiseFloor = Annotated[
     str | None,
@@ -49,16 +38,15 @@ Across = Annotated[
 ]
 WhatFails = Annotated[
     FailOn | None,
-    typer.Option(help="What gives exit code 1 (default: slower; with --against, undecided: 3)."),
+    typer.Option(help="What gives exit code 1 (default: slower)."),
 ]
 
 
 def compare(
     runs: Annotated[
         list[str] | None,
-        typer.Argument(help="Two runs, or more, or one with --against or --across.", metavar="BEFORE AFTER"),
+        typer.Argument(help="Two runs, or more, or one with --across.", metavar="BEFORE AFTER"),
     ] = None,
-    against: Against = None,
     min_change: MinChange = DEFAULT_MIN_CHANGE,
     noise_floor: NoiseFloor = None,
     across: Across = None,
@@ -71,29 +59,21 @@ def compare(
 
     Three runs or more: since which run each case has taken another time.
 
-    One run --against a table: does each case reach the bandwidth that the table expects?
-
     One run --across backend=gloo,mpi: which of the two is faster (in the newest run if none is named).
 
-    Exit code 1 if the run as a whole or a case is slower, was measured before and failed after, or does not reach its
-    table; within one run a slower case is no fault. 3 if nothing is comparable, or a table is neither met nor missed.
+    Exit code 1 if the run as a whole or a case is slower, or was measured before and failed after; within
+    one run a slower case is no fault. 3 if nothing is comparable.
     """
     runs = runs or []
     smallest = share("--min-change", min_change)
     floor = share("--noise-floor", noise_floor) if noise_floor is not None else None
     pairwise = [name for name, value in (("--noise-floor", noise_floor), ("--across", across)) if value is not None]
-    if against is not None:
-        pairwise += ["--min-change"] * (min_change != DEFAULT_MIN_CHANGE)
-        _refuse(pairwise, "compares two runs, not one with a table")
-        if len(runs) != 1:
-            raise ConfigError(f"--against takes one run, but {len(runs)} were named: {', '.join(runs)}")
-        return _check(runs[0], against, format, fail_on)
     if len(runs) < 2 and across is not None:
         return _within(runs[0] if runs else None, format, smallest, floor, across)
     if not runs:
         raise ConfigError("compare what? Name BEFORE and AFTER, or one run with --across backend=gloo,mpi")
     if len(runs) == 1:
-        raise ConfigError(f"compare {runs[0]} with what? Name BEFORE and AFTER, or a table: --against FILE")
+        raise ConfigError(f"compare {runs[0]} with what? Name BEFORE and AFTER (a table: collbench check TABLE RUN)")
     if len(runs) == 2:
         before, after = (folders.find(RESULTS, name) for name in runs)
         result = compare_runs(before, after, smallest, floor, across)
@@ -138,7 +118,7 @@ def _trend(
     from bench.report import comparison, machine_format
 
     if format is ComparisonFormat.JUNIT:
-        raise ConfigError("--format junit is for two runs or for --against: a trend has no verdict")
+        raise ConfigError("--format junit is for two runs: a trend has no verdict")
     kept = [folders.read(folders.find(RESULTS, name)) for name in runs]
     measured = trend.in_order([(run, headlines(run)) for run in kept])
     names = [run.name for run, _ in measured]
@@ -157,42 +137,3 @@ def _trend(
 
         say(f"\n{pictures.draw_trend(trends, names, PLOTS / f'{names[0]}-to-{names[-1]}')}")
     return 0
-
-
-def _check(
-    name: str,
-    against: str,
-    format: ComparisonFormat | None,  # noqa: A002
-    fail_on: FailOn | None,
-) -> int:
-    from bench.analyze import expect
-    from bench.analyze.sessions import places_of
-    from bench.analyze.summaries import headlines
-    from bench.config import expected, names
-    from bench.report import comparison, machine_format
-    from bench.report.labels import label
-
-    run = folders.read(folders.find(RESULTS, name))
-    path, colon, fabric = (against, "", "") if Path(against).exists() else against.partition(":")
-    expectations = expected.load(names.path_of(Path(path), names.EXPECTED))
-    try:
-        lines = expect.lines_for_fabric(expectations, fabric) if colon else expectations
-        result = expect.check(lines, headlines(run), places_of(run))
-    except ConfigError as error:
-        raise ConfigError(f"--against {against}: {error}") from None
-    if all(check.measured is None for check in result.checks):
-        wanted = "; ".join(label(check.case) for check in result.checks)
-        raise UnmeasurableError(
-            f"{run.name} has measured nothing of what {against} expects: {wanted} ({result.reason})"
-        )
-    # A line that was not measured is a failure in any case.
-    fatal = {expect.FAIL, expect.MISSING, *([expect.INCONCLUSIVE] if fail_on is FailOn.INCONCLUSIVE else [])}
-    writers = {
-        ComparisonFormat.CSV: lambda: machine_format.checks_csv(result.checks),
-        ComparisonFormat.JSON: lambda: machine_format.checks_json(result, run.name),
-        ComparisonFormat.JUNIT: lambda: machine_format.checks_junit(result, run.name, fatal),
-    }
-    print_as(format, lambda: comparison.checks_document(result, run.name), writers)
-    if result.verdict in fatal:
-        return SLOWER_OR_FAILED
-    return UNDECIDED if result.verdict == expect.INCONCLUSIVE and fail_on is None else 0

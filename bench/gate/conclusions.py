@@ -1,9 +1,19 @@
-"""Define what a gate concludes of the nodes of a job."""
+"""Define what is concluded of the nodes of a job, and of a run that is held against a table."""
 
 from dataclasses import dataclass
+from enum import StrEnum
 
-from bench.model.comparisons import CheckVerdict
 from bench.model.conclusions import Interval
+from bench.model.records import Case
+
+
+class CheckVerdict(StrEnum):
+    """Whether what was measured is good enough: a line of a table, or a node of a fleet. MISSING: not measured."""
+
+    PASS = "PASS"  # noqa: S105 - a verdict
+    FAIL = "FAIL"
+    INCONCLUSIVE = "INCONCLUSIVE"
+    MISSING = "MISSING"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,3 +42,34 @@ class GateVerdict:
     remarks: tuple[str, ...]
     broken: tuple[str, ...]
     virtual: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line of a table of expectations, checked in a run. verdict: PASS, FAIL, INCONCLUSIVE or MISSING.
+
+    expected, measured: bus bandwidth in bytes/s; tolerance: share by which it may fall short. source: where the
+    expectation stands, and when it was last found there; "" if the table does not say it.
+    """
+
+    case: Case
+    expected: float
+    tolerance: float
+    measured: Interval | None
+    verdict: CheckVerdict
+    note: str = ""
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedTable:
+    """A table of expectations, checked in a run.
+
+    index: measured bandwidth over what the table allows at least, over all lines that can be tested together; None if
+    they cannot.
+    """
+
+    checks: tuple[Check, ...]
+    verdict: CheckVerdict
+    reason: str
+    index: Interval | None = None

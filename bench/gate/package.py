@@ -1,4 +1,4 @@
-"""What the gate adds to the core: a verb, which a job starts."""
+"""What the gate adds to the core: is it good enough? A verb for the nodes of a job, and one for a run and a table."""
 
 from bench.catalog.package import Package, Verb
 from bench.model.deferred import Deferred
@@ -7,11 +7,17 @@ GATE = Package(
     "gate",
     verbs={
         "gate": Verb(
-            "gate.cli:gate",
+            "gate.cli.gate:gate",
             "Measure",
             "Is every node good enough? Names those that are not, in few rounds.",
             "gate nccl",
-            job=Deferred("gate.analyze:estimate_s"),
-        )
+            job=Deferred("gate.analyze.nodes:estimate_s"),
+        ),
+        "check": Verb(
+            "gate.cli.check:check",
+            "Look",
+            "Does a run reach the bandwidths that a table expects?",
+            "check nvidia-aicr",
+        ),
     },
 )

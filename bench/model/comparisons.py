@@ -2,7 +2,6 @@
 
     Summary ─▶ Change ─▶ Comparison    two runs
     Summary ─▶ Trend                   many runs
-    Summary ─▶ Check                   a run and a table of limits
 
 Everything is frozen. Units: seconds, bytes per second. Nothing here reads or computes.
 """
@@ -31,15 +30,6 @@ class ChangeVerdict(StrEnum):
 
 
 SLOWER, FASTER, SAME, INCONCLUSIVE = ChangeVerdict
-
-
-class CheckVerdict(StrEnum):
-    """Whether what was measured is good enough: a line of a table, or a node of a fleet. MISSING: not measured."""
-
-    PASS = "PASS"  # noqa: S105 - a verdict
-    FAIL = "FAIL"
-    INCONCLUSIVE = "INCONCLUSIVE"
-    MISSING = "MISSING"
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,37 +193,3 @@ class Trend:
     def changed(self) -> tuple[Level, ...]:
         """Every level but the first."""
         return self.levels[1:]
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One line of a table of expectations, checked in a run. verdict: PASS, FAIL, INCONCLUSIVE or MISSING.
-
-    expected, measured: bus bandwidth in bytes/s; tolerance: share by which it may fall short. source: where the
-    expectation stands, and when it was last found there; "" if the table does not say it.
-    """
-
-    case: Case
-    expected: float
-    tolerance: float
-    measured: Interval | None
-    verdict: CheckVerdict
-    note: str = ""
-    source: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class CheckedTable:
-    """A table of expectations, checked in a run.
-
-    index: measured bandwidth over what the table allows at least, over all lines that can be tested together; None if
-    they cannot.
-    """
-
-    checks: tuple[Check, ...]
-    verdict: CheckVerdict
-    reason: str
-    index: Interval | None = None
-
-
-# ── the nodes of a fleet ─────────────────────────────────────────────────────────────────────────

@@ -1,6 +1,6 @@
-"""Write comparisons of runs, for people: two runs, two sides in pairs, many runs, a run and a table.
+"""Write comparisons of runs, for people: two runs, two sides in pairs, many runs.
 
-In: a `Comparison`, `Trend` values or a `CheckedTable`. Out: blocks, the verdict in its first line. Computes only
+In: a `Comparison`, or `Trend` values. Out: blocks, the verdict in its first line. Computes only
 layout and counts. CSV, JSON and JUnit are in `machine_format`, pictures in `plots.comparison`.
 """
 
@@ -14,9 +14,6 @@ from bench.model.comparisons import (
     SAME,
     SLOWER,
     Change,
-    Check,
-    CheckedTable,
-    CheckVerdict,
     Comparison,
     ExposedChange,
     Judgement,
@@ -25,14 +22,13 @@ from bench.model.comparisons import (
 )
 from bench.model.conclusions import Interval, IntervalKind
 from bench.model.records import NOT_AVAILABLE, case_order
-from bench.model.units import format_rate, format_ratio, format_seconds, format_share
+from bench.model.units import format_ratio, format_seconds, format_share
 from bench.report.blocks import Blocks, Column, Heading, below, items, left, table
 from bench.report.labels import BY_RULE, NOTHING, between, common_parts, counted, interval_text, label
 
 # Verdict of a case → a word for it, the gravest first.
 WORDS = {SLOWER: "slower", FASTER: "faster", SAME: "same", INCONCLUSIVE: "undecided"}
 VERDICTS = (*WORDS,)
-CHECK_VERDICTS = (CheckVerdict.FAIL, CheckVerdict.MISSING, CheckVerdict.INCONCLUSIVE, CheckVerdict.PASS)
 TO_DECIDE = (
     "To decide: further launches on each side that bring a verdict with a probability of 80 %, if ratio and scatter "
     "stay as they are."
@@ -128,10 +124,10 @@ def judgement_text(judged: Change | Judgement) -> str:
 def _ratio_and_p(judged: Change | Judgement) -> str:
     p = "" if judged.p is None else f", p {judged.p:.2g}"
     level = f" ({_percent(judged.level)})" if judged.level is not None else ""
-    return f"{_ratio(judged.ratio)}{level}{p}"
+    return f"{ratio_text(judged.ratio)}{level}{p}"
 
 
-def _ratio(ratio: Interval) -> str:
+def ratio_text(ratio: Interval) -> str:
     """Such as `1.210 [1.100 – 1.330]`; a dash for an interval that is not known."""
     return f"{format_ratio(ratio.value)} {interval_text(ratio, format_ratio)}"
 
@@ -154,7 +150,7 @@ def _tables(changes: Sequence[Change]) -> Blocks:
         left("verdict", lambda row: row[1].verdict),
         Column("before", lambda row: format_seconds(row[1].before.value)),
         Column("after", lambda row: format_seconds(row[1].after.value)),
-        Column("after / before", lambda row: _ratio(row[1].ratio)),
+        Column("after / before", lambda row: ratio_text(row[1].ratio)),
         Column("level", lambda row: _percent(row[1].level)),
         Column("p", lambda row: NOTHING if row[1].p is None else f"{row[1].p:.2g}"),
         Column("to decide", lambda row: _to_decide(row[1])),
@@ -242,27 +238,3 @@ def _levels(trend: Trend, runs: Sequence[str]) -> str:
 def percent(ratio: float) -> str:
     """A ratio as a change: `+31 %`."""
     return f"{ratio - 1:+.0%}".replace("%", " %")
-
-
-# ── a run against a table ────────────────────────────────────────────────────────────────────────
-def checks_document(result: CheckedTable, run: str) -> Blocks:
-    """The verdict, then one row for each line of the table of expectations."""
-    checks = result.checks
-    counts = Counter(check.verdict for check in checks)
-    counted = ", ".join(f"{counts[verdict]} {verdict.lower()}" for verdict in CHECK_VERDICTS if counts[verdict])
-    shown: Blocks = [f"{result.verdict}: {run}, {len(checks)} expected: {counted}; {result.reason}"]
-    if result.index is not None and len(checks) > 1:
-        shown.append(f"The table as a whole: measured / least allowed {_ratio(result.index)}")
-    sources = [source for source in dict.fromkeys(check.source for check in checks) if source]
-    return [*shown, *table(checks, CHECKS), *([f"Expected by {'; '.join(sources)}"] if sources else [])]
-
-
-CHECKS: list[Column[Check]] = [
-    left("case", lambda check: label(check.case)),
-    left("verdict", lambda check: check.verdict),
-    Column("expected GB/s", lambda check: format_rate(check.expected)),
-    Column("tolerance", lambda check: f"{check.tolerance * 100:g} %"),
-    Column("busbw GB/s", lambda check: format_rate(check.measured.value) if check.measured else NOTHING),
-    Column("95 % interval", lambda check: interval_text(check.measured, format_rate) if check.measured else NOTHING),
-    left("note", lambda check: check.note),
-]

@@ -1,6 +1,6 @@
 """Write runs and comparisons for programs: CSV, JSON and JUnit XML.
 
-In: a run and its analysis, a comparison of runs, trends, checks against a table. Out: text, and the JSON Schema of a
+In: a run and its analysis, a comparison of runs, trends. Out: text, and the JSON Schema of a
 run (docs/report-schema.json), whose fields are in `public`. Computes nothing and reads nothing.
 """
 
@@ -8,7 +8,7 @@ import csv
 import io
 import json
 import xml.etree.ElementTree as ET
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any, Union, cast
 
 from pydantic import BaseModel, create_model
@@ -18,16 +18,13 @@ from bench.catalog.operations import OPERATIONS
 from bench.model.comparisons import (
     Change,
     ChangeVerdict,
-    Check,
-    CheckedTable,
-    CheckVerdict,
     Comparison,
     Judgement,
     Trend,
 )
 from bench.model.conclusions import Analysis, Diagnosis
 from bench.model.records import OPTIONS, Case, Json, Run
-from bench.model.units import format_rate, format_seconds
+from bench.model.units import format_seconds
 from bench.model.visible import visible
 from bench.report.comparison import LISTS, direction, headline, judgement_text
 from bench.report.labels import interval_text
@@ -215,38 +212,6 @@ def _trend_rows(trends: Sequence[Trend]) -> list[Json]:
     ]
 
 
-def checks_csv(checks: Sequence[Check]) -> str:
-    """One row for each line of the table of expectations."""
-    return csv_text(_check_rows(checks))
-
-
-def checks_json(result: CheckedTable, run: str) -> str:
-    """The verdict on the table, and one entry for each of its lines."""
-    document = {
-        "run": run,
-        "verdict": result.verdict,
-        "reason": result.reason,
-        "index": interval_columns(result.index, *RATIO) if result.index else None,
-        "checks": _check_rows(result.checks),
-    }
-    return json.dumps(document, indent=1, ensure_ascii=False)
-
-
-def _check_rows(checks: Sequence[Check]) -> list[Json]:
-    return [
-        {
-            "key": check.case.key,
-            "verdict": check.verdict,
-            "expected_busbw": check.expected,
-            "tolerance": check.tolerance,
-            **interval_columns(check.measured, "busbw", "busbw_low", "busbw_high", "interval"),
-            "note": check.note,
-            "source": check.source,
-        }
-        for check in checks
-    ]
-
-
 def judgement_columns(judged: Judgement) -> Json:
     """A judgement; the limits of the ratio are None if no interval is known."""
     return {
@@ -292,20 +257,20 @@ def to_junit(run: Run, analysis: Analysis) -> str:
             text = f"{format_seconds(time_s.value)} {interval_text(time_s, format_seconds)}, {text}"
         failures = "; ".join(dict.fromkeys(failure.text for failure in summary.failures))
         kind = "failure" if failures else "system-out"
-        _add(suite, _class(summary.case), summary.case.key, kind, "; ".join(filter(None, [failures, text])))
+        add_case(suite, class_of(summary.case), summary.case.key, kind, "; ".join(filter(None, [failures, text])))
     left = [*((skip.case, skip.reason) for skip in run.plan.skips), *((case, "not tried") for case in run.plan.cases)]
     for case, reason in left:
         if case.key not in tried:
             tried.add(case.key)
-            _add(suite, _class(case), case.key, "skipped", reason)
+            add_case(suite, class_of(case), case.key, "skipped", reason)
     ET.SubElement(suite, "system-out").text = "\n".join(analysis.warnings)
-    return _xml(suite)
+    return junit_text(suite)
 
 
 def comparison_junit(result: Comparison) -> str:
     """One suite: the whole, every common case, and the cases that were measured before and failed after."""
     suite = ET.Element("testsuite", name=f"{result.before} → {result.after}")
-    rows = [(_class(change.case), change.case.key, change.verdict, _sentence(change)) for change in result.changes]
+    rows = [(class_of(change.case), change.case.key, change.verdict, _sentence(change)) for change in result.changes]
     if result.whole is not None:
         whole = f"{result.whole.verdict}: index over all cases, {judgement_text(result.whole)}"
         rows.insert(0, ("all", "the run as a whole", result.whole.verdict, whole))
@@ -313,13 +278,13 @@ def comparison_junit(result: Comparison) -> str:
         kind = "skipped" if verdict == ChangeVerdict.INCONCLUSIVE else "system-out"
         if verdict in result.fail_on:
             kind = "failure"
-        _add(suite, where, name, kind, sentence)
+        add_case(suite, where, name, kind, sentence)
     for case in result.broken:
-        _add(suite, _class(case.case), case.case.key, "error", f"measured before, failed after: {case.reason}")
+        add_case(suite, class_of(case.case), case.case.key, "error", f"measured before, failed after: {case.reason}")
     for case in result.only_before:
-        _add(suite, _class(case.case), case.case.key, "skipped", f"only before: {case.reason}")
+        add_case(suite, class_of(case.case), case.case.key, "skipped", f"only before: {case.reason}")
     ET.SubElement(suite, "system-out").text = "\n".join([headline(result), *result.warnings])
-    return _xml(suite)
+    return junit_text(suite)
 
 
 def _sentence(change: Change) -> str:
@@ -335,32 +300,12 @@ def _sentence(change: Change) -> str:
     return "; ".join(filter(None, [f"{times}, {judgement_text(change)}", more, exposed, change.note, sides]))
 
 
-def checks_junit(result: CheckedTable, run: str, failing: Collection[str]) -> str:
-    """One suite: a test case for each line of the table of expectations. failing: verdicts that are failures.
-
-    An open line is no failure where the table as a whole passes.
-    """
-    failing = failing if result.verdict in failing else ()
-    suite = ET.Element("testsuite", name=run)
-    for check in result.checks:
-        measured = check.measured
-        busbw = (
-            f"{format_rate(measured.value)} GB/s {interval_text(measured, format_rate)}" if measured else "not measured"
-        )
-        wanted = f"{format_rate(check.expected)} GB/s less {check.tolerance * 100:g} %"
-        text = f"{check.verdict}: busbw {busbw}, expected {wanted}" + (f"; {check.note}" if check.note else "")
-        kind = "system-out" if check.verdict == CheckVerdict.PASS else "skipped"
-        if check.verdict != CheckVerdict.PASS and check.verdict in failing:
-            kind = "error" if check.verdict == CheckVerdict.MISSING else "failure"
-        _add(suite, _class(check.case), check.case.key, kind, text)
-    return _xml(suite)
-
-
-def _class(case: Case) -> str:
+def class_of(case: Case) -> str:
+    """The name under which JUnit sorts a case."""
     return f"{case.op}.{case.backend}"
 
 
-def _add(suite: ET.Element, where: str, name: str, kind: str, text: str) -> None:
+def add_case(suite: ET.Element, where: str, name: str, kind: str, text: str) -> None:
     """Add a test case with its outcome. kind: failure, error or skipped; system-out if the case is good."""
     case = ET.SubElement(suite, "testcase", classname=where, name=name)
     if kind == "system-out":
@@ -369,7 +314,8 @@ def _add(suite: ET.Element, where: str, name: str, kind: str, text: str) -> None
         ET.SubElement(case, kind, message=text)
 
 
-def _xml(suite: ET.Element) -> str:
+def junit_text(suite: ET.Element) -> str:
+    """A suite with its counts, as text that every parser takes."""
     suite.set("tests", str(len(suite.findall("testcase"))))
     for plural, kind in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
         suite.set(plural, str(len(suite.findall(f"testcase/{kind}"))))

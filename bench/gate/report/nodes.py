@@ -3,8 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from bench.gate.conclusions import GateVerdict, NodeCheck
-from bench.model.comparisons import CheckVerdict
+from bench.gate.conclusions import CheckVerdict, GateVerdict, NodeCheck
 from bench.model.units import first_few, format_share
 from bench.report.blocks import Blocks, Column, left, table
 from bench.report.labels import BY_RULE, with_interval

@@ -13,18 +13,20 @@ import numpy as np
 import typer
 
 from bench import __version__
-from bench.analyze import expect, sessions
+from bench.analyze import sessions
 from bench.catalog import operations
 from bench.cli.app import RESULTS, Quiet, Sets
 from bench.cli.job import run_task
 from bench.cli.measuring import measure
 from bench.cli.output import show
 from bench.cli.terminal import say
-from bench.config import documents, expected, models, names
+from bench.config import documents, models, names
 from bench.config.models import Config
-from bench.gate import analyze as analysis
-from bench.gate import report
-from bench.gate.analyze import Group, Round, Times
+from bench.gate import config
+from bench.gate.analyze import nodes as analysis
+from bench.gate.analyze import tables
+from bench.gate.analyze.nodes import Group, Round, Times
+from bench.gate.report.nodes import gate_document
 from bench.model.errors import ConfigError, RankError, UnmeasurableError
 from bench.model.records import Case, Failure, Json, Samples
 from bench.model.units import format_seconds, parse_rate, parse_share
@@ -82,7 +84,7 @@ def gate(
         least_rate = parse_rate(against) if against and against[0].isdigit() else None
     except ValueError as error:
         raise ConfigError(f"gate --allow {allow} --against {against}: {error}") from None
-    table = expected.load(names.path_of(Path(against), names.EXPECTED)) if against and least_rate is None else None
+    table = config.load(names.path_of(Path(against), names.EXPECTED)) if against and least_rate is None else None
 
     def task(coordinator: "Coordinator | None") -> int:
         from bench.launch.supervisor import START_ALLOWANCE_S  # here: it is for those who measure
@@ -104,7 +106,7 @@ def gate(
             str(gpu.get("name")) for handshake in handshakes for gpu in handshake["host"].get("gpus") or []
         )
         if table is not None:
-            least = expect.least_of_two_nodes(table, fleet.pair, gpus)
+            least = tables.least_of_two_nodes(table, fleet.pair, gpus)
         usual_s, most_s = analysis.estimates_s(settings, fleet.machine, list(map(len, ranks_of_host.values())))
         if not quiet:
             hung_s = settings.timeout + START_ALLOWANCE_S
@@ -124,7 +126,7 @@ def gate(
         if absent:
             verdict = replace(verdict, verdict=analysis.FAIL, broken=(*absent, *verdict.broken))
         verdict = replace(verdict, virtual=any(name.startswith(sessions.VIRTUAL) for name in gpus))
-        show(report.gate_document(verdict, hosts), quiet)
+        show(gate_document(verdict, hosts), quiet)
         content = asdict(verdict)
         for node in content["nodes"]:
             node["host"] = hosts[node["node"]]

@@ -6,7 +6,7 @@ In: a YAML file such as
     expect:
       - {operation: all_reduce, backend: nccl, world_size: 8, dtype: float32, size: 1GiB, busbw: 430 GB/s}
 
-Out: `Expectations`, with rates in bytes per second. Does not look at any run: `analyze.expect` compares the two.
+Out: `Expectations`, with rates in bytes per second. Does not look at any run: `gate.analyze.tables` compares the two.
 Published tables (`configs/expected/`) name the hardware that they are of, and apply to nothing else:
 
       - {operation: all_reduce, backend: nccl, gpu: H100, nodes: 1, ranks_per_node: 8, metric: pipelined,
@@ -98,7 +98,7 @@ class Expectation(Strict):
     ranks_per_node: Annotated[int, Field(ge=1)] | None = key(
         "Number of ranks on each node that the line is for.", 8, default=None
     )
-    fabric: str | None = key("The network; `--against FILE:NETWORK` chooses by a word of it.", "NVLink", default=None)
+    fabric: str | None = key("The network; `check TABLE:NETWORK` chooses by a word of it.", "NVLink", default=None)
     dtype: DtypeName = key("Type of the elements.", "bfloat16", default="float32")
     size: Bytes | None = key("Message size. Without it, the largest that was measured.", "1GiB", default=None)
     metric: MetricName = key("What an iteration times, as in `metrics`.", "pipelined", default="isolated")

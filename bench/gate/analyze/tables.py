@@ -14,8 +14,8 @@ import numpy as np
 
 from bench.analyze.sessions import Place
 from bench.catalog.operations import busbw
-from bench.config.expected import OPEN, Expectation, Expectations
-from bench.model.comparisons import Check, CheckedTable, CheckVerdict
+from bench.gate.conclusions import Check, CheckedTable, CheckVerdict
+from bench.gate.config import OPEN, Expectation, Expectations
 from bench.model.conclusions import Interval, IntervalKind, Summary
 from bench.model.errors import ConfigError, UnmeasurableError
 from bench.model.records import OPTIONS, Case
@@ -105,7 +105,7 @@ def _misfit(expected: Expectations, summaries: Sequence[Summary], places: Places
         alike.setdefault((place, line.operation), []).append(line)
     for lines in alike.values():
         if len({line.fabric for line in lines}) > 1:
-            return f"for this hardware it has lines of {_fabrics(lines)}: name the network, --against FILE:NETWORK"
+            return f"for this hardware it has lines of {_fabrics(lines)}: name the network, TABLE:NETWORK"
     return None
 
 

@@ -30,8 +30,7 @@ from bench.catalog import operations
 from bench.catalog.operations import OPERATIONS
 from bench.catalog.subgroups import in_text, rounds
 from bench.config.models import Config
-from bench.gate.conclusions import GateVerdict, NodeCheck
-from bench.model.comparisons import CheckVerdict
+from bench.gate.conclusions import CheckVerdict, GateVerdict, NodeCheck
 from bench.model.conclusions import Interval, IntervalKind
 from bench.model.errors import BenchError, ConfigError
 from bench.model.records import Case, Machine

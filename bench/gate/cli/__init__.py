@@ -1,0 +1,1 @@
+"""The verbs `gate` and `check`."""

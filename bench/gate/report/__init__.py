@@ -1,0 +1,1 @@
+"""What the gate concludes, for people and programs."""
