@@ -29,7 +29,7 @@ def check(
         ComparisonFormat | None, typer.Option(help="Print only this, such as the line with the verdict.")
     ] = None,
 ) -> int:
-    """Does each case reach the bandwidth that a table expects of it?
+    """All lines of the table are tested together. A line for other hardware applies to no case.
 
     Exit code 1 if a line surely misses its limit, or was not measured. 3 if the table is neither met nor missed.
     """
