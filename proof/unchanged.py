@@ -2,14 +2,16 @@
 
 import functools
 from collections import Counter
+from dataclasses import replace
+from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
 
 from bench.analyze import pairs
-from bench.analyze.compare import compare, compare_runs
+from bench.analyze.compare import compare, compare_runs, sets_of
 from bench.model.conclusions import Summary
-from bench.model.records import Run
+from bench.model.records import Case, Launch, Run
 from bench.stats import verdicts
 from bench.stats.intervals import launch_interval
 from proof import noise
@@ -22,6 +24,8 @@ CHANGED = {verdicts.SLOWER, verdicts.FASTER}
 MIN_CHANGE = 0.05
 # Pairs that the budget of a simulated `ab` holds; launches of a simulated run.
 PAIRS, LAUNCHES = 128, 8
+# Standard deviation of the logarithms of simulated launches, and of occasions in multiples of it.
+SCATTER, OCCASIONS = 0.15, (0.0, 0.5, 1.0, 2.0)
 REAL = """
 backends: [gloo]
 world_sizes: [2]
@@ -63,25 +67,70 @@ def _ever_changed(one: Noise, rng: np.random.Generator) -> bool:
 
 
 def simulated_runs(rig: Rig, trials: int) -> list[Line]:
-    """`compare` of two runs without a ledger, each on an occasion that differs from others as launches do."""
-    says = "compare of unchanged runs, occasions differ as launches do, no ledger: SLOWER or FASTER"
-    hits, made, spread = noise.by_set(rig, trials, 2, _called_changed)
-    return [rate(says, hits, made, most=MOST, beside=spread)]
+    """`compare` of two runs without a ledger. An occasion moves all cases of a run alike, by k times what launches
+    scatter by; trials: of each k, on the sets of three real cases, and with 20 cases of lognormal launches."""
+    lines, many = [], _many(rig)
+    for k in OCCASIONS:
+        says = f"compare of unchanged runs, no ledger, occasions {k:g} × as wide as launches: SLOWER or FASTER"
+        hits, made, spread = noise.by_set(rig, trials, 2, lambda one, rng, k=k: _moved(one.run, one.logs, rng, k))
+        lines.append(rate(f"{says}, 3 cases", hits, made, most=MOST, beside=spread))
+        rng = np.random.default_rng(3)
+        wrong = sum(_moved(many, rng.normal(0, SCATTER, (20, 64)), rng, k) for _ in range(trials))
+        lines.append(rate(f"{says}, 20 cases", wrong, trials, most=MOST))
+    return lines
 
 
-def _called_changed(one: Noise, rng: np.random.Generator) -> bool:
-    scatter = one.logs.std(axis=1, ddof=1)[:, None]
-    sides = [np.exp(one.launches(rng, LAUNCHES) + scatter * rng.normal(size=scatter.shape)) for _ in range(2)]
-    summaries = [
+def simulated_finds(rig: Rig, trials: int) -> list[Line]:
+    """`compare` of three runs on each side, 20 cases that are half as slow again, occasions 0.6 × as wide as launches.
+
+    trials: simulated comparisons. As many of one run on each side stand beside.
+    """
+    rng, many = np.random.default_rng(4), _many(rig)
+    found = {runs: sum(_found(many, rng, runs) for _ in range(trials)) for runs in (1, 3)}
+    beside = f"; of one run on each side {found[1] / trials:.1%}"
+    return [rate("compare of 3 runs on each side finds +50 % in all of 20 cases", found[3], trials, 0.9, beside=beside)]
+
+
+def _many(rig: Rig) -> Run:
+    """A run of 20 cases, without samples."""
+    run = noise.sets(rig)[0].run
+    cases = tuple(Case("all_reduce", "gloo", 2, "float32", 2**k) for k in range(2, 22))
+    return replace(run, path=Path("many"), plan=replace(run.plan, order=(Launch("gloo", 2, 1, cases),)), samples=[])
+
+
+def _moved(run: Run, logs: np.ndarray, rng: np.random.Generator, k: float) -> bool:
+    """Whether two runs of launches at random are called different, each on an occasion of its own."""
+    scatter = np.sqrt(np.mean(np.var(logs, axis=1, ddof=1)))
+    sides = []
+    for _ in range(2):
+        launches = logs[:, rng.integers(0, logs.shape[1], LAUNCHES)]
+        sides.append(_summaries(run, np.exp(launches + k * scatter * rng.normal())))
+    result = compare(run, replace(run, path=run.path / "other"), *sides)
+    return bool(CHANGED & {*(change.verdict for change in result.changes), result.whole and result.whole.verdict})
+
+
+def _found(run: Run, rng: np.random.Generator, runs: int) -> bool:
+    """Whether B is called SLOWER, of so many runs on each side."""
+    sides = [
         [
-            Summary(case, LAUNCHES, LAUNCHES, launch_interval(means), tuple(means.tolist()))
-            for case, means in zip(one.run.plan.cases, side, strict=True)
+            _summaries(run, factor * np.exp(SCATTER * (rng.normal(size=(20, LAUNCHES)) + 0.6 * rng.normal())))
+            for _ in range(runs)
         ]
+        for factor in (1.0, 1.5)
+    ]
+    together = [
+        _summaries(run, np.array([np.concatenate([one.means_s for one in cases]) for cases in zip(*side, strict=True)]))
         for side in sides
     ]
-    other = Run(one.run.path / "other", one.run.manifest, one.run.plan, [], [])
-    result = compare(one.run, other, *summaries)
-    return bool(CHANGED & {*(change.verdict for change in result.changes), result.whole and result.whole.verdict})
+    return compare(run, replace(run, path=Path("other")), *together, sets=sets_of(sides)).verdict == verdicts.SLOWER
+
+
+def _summaries(run: Run, side: np.ndarray) -> list[Summary]:
+    """side: times of launches, shape (cases, launches)."""
+    return [
+        Summary(case, len(means), len(means), launch_interval(means), tuple(means.tolist()))
+        for case, means in zip(run.plan.cases, side, strict=True)
+    ]
 
 
 def real_runs(rig: Rig, trials: int) -> list[Line]:

@@ -97,8 +97,9 @@ def test_one_slow_case_among_60_is_found_and_named():
 
 
 def test_a_change_of_all_cases_is_found_by_the_whole_before_any_case():
-    before, after = simulated(np.random.default_rng(12), 40, 18, 8, 0.05, 0.10)
-    found = decided(before, after)
+    """On machines whose occasions do not differ: of two that do, such a change cannot be told."""
+    before, after = simulated(np.random.default_rng(12), 40, 18, 8, 0.12, 0.10)
+    found = decided(before, after, by_occasion={case.key: (0.0, 50.0) for case in MANY})
     assert (found[:, -1] == SLOWER).mean() >= 0.9
     assert (found[:, :-1] == SLOWER).mean() <= 0.3
 
@@ -146,6 +147,54 @@ def test_a_ledger_that_lacks_a_case_replaces_nothing():
     before, after = on_occasions(13, 0.1)
     some = {case.key: (0.0, 50.0) for case in MANY[:5]}
     assert (decided(before[:20], after[:20], by_occasion=some) == decided(before[:20], after[:20])).all()
+
+
+@pytest.mark.parametrize("times", [0.5, 1.0])
+def test_an_occasion_that_moves_all_cases_alike_is_hardly_called_a_change(times):
+    """Of 20 cases; the index averages what launches scatter by, but not what an occasion does."""
+    rng = np.random.default_rng(17)
+    before, after = simulated(rng, 100, 20, 8, 0.15)
+    moved = np.exp(rng.normal(0, times * 0.15, (2, 100, 1, 1)))
+    assert wrong(decided(before * moved[0], after * moved[1])) <= 0.08
+
+
+def test_several_runs_on_a_side_show_what_two_occasions_cannot():
+    """Of 6 cases that are 50 % slower; an occasion moves all cases alike, by as much as launches scatter."""
+    rng = np.random.default_rng(18)
+    found = {}
+    for each in (1, 3):
+        said = []
+        for _ in range(20):
+            sides = [
+                [measured_run(rng, f"{side}{n}", factor * np.exp(0.1 * rng.normal()), 0.1) for n in range(each)]
+                for side, factor in (("a", 1.0), ("b", 1.5))
+            ]
+            said.append(compare_runs(*sides))
+        found[each] = sum(result.verdict == SLOWER for result in said)
+        undecided = next(result for result in said if result.verdict != SLOWER) if found[each] < 20 else None
+        if undecided is not None:
+            assert "occasions can show no change below × 1." in comparison.headline(undecided)
+    assert found[1] <= 15 and found[3] >= 15 and found[3] > found[1]
+    assert (said[0].before, said[0].after) == ("a0+a1+a2", "b0+b1+b2")
+
+
+def test_runs_of_a_side_that_differ_more_than_assumed_make_the_other_side_less_sure():
+    rng = np.random.default_rng(19)
+    calm, wild = (
+        compare_runs(*[[measured_run(rng, f"{side}{n}", 1 + far * n, 0.02) for n in range(3)] for side in "ab"])
+        for far in (0.0, 0.3)
+    )
+    assert wild.whole.ratio.high / wild.whole.ratio.value > 2 * calm.whole.ratio.high / calm.whole.ratio.value - 1
+
+
+def measured_run(rng, name, factor, scatter):
+    """A run of 6 cases with 5 launches."""
+    launches = [
+        samples(case, n, [[round(1e6 * factor * np.exp(scatter * rng.normal()))] * case.world_size] * 9)
+        for case in MANY[:6]
+        for n in range(1, 6)
+    ]
+    return invented_run(launches, path=Path(name))
 
 
 def test_two_sides_of_one_run_have_their_occasion_in_common():

@@ -44,6 +44,26 @@ def test_a_family_of_cases_is_corrected_for():
     assert np.mean(families) <= 0.10
 
 
+def test_of_20_cases_over_runs_that_differ_hardly_any_gets_a_step():
+    """By more than their launches do. Each case by itself, with its own noise, would make it 12 to 18 %."""
+    rng = np.random.default_rng(31)
+    cases = [Case("all_reduce", "gloo", 2, "float32", 4 * k) for k in range(1, 21)]
+
+    def runs_of_cases(step):
+        times = {case: series(rng, 12, 8, 0.15, step if case == cases[0] else 0.0, between=0.1) for case in cases}
+        for number in range(12):
+            run = invented_run([])
+            run.manifest["started"] = f"2026-01-{number + 1:02d}T00:00:00+00:00"
+            means = {case: times[case][number] for case in cases}
+            yield run, [Summary(case, 8, 80, launch_interval(m), means_s=tuple(m)) for case, m in means.items()]
+
+    def stepped(step):
+        return [bool(found.changed) for found in trend.trend([*runs_of_cases(step)])]
+
+    assert sum(any(stepped(0.0)) for _ in range(40)) <= 4
+    assert sum(stepped(1.0)[0] for _ in range(10)) >= 8
+
+
 def test_up_and_down_again_are_two_steps():
     rng = np.random.default_rng(4)
     bump = series(rng, noise=0.02, step=0.4, at=4)

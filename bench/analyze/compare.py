@@ -5,7 +5,9 @@ communication changed. This module matches the cases; `verdicts` decides. A meas
 with the reason, never dropped silently. Prints nothing.
 """
 
+import math
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress
@@ -17,7 +19,7 @@ from bench.analyze.occasions import FEWEST_OCCASIONS, occasions
 from bench.analyze.parts import NOT_YET, exposed_of, parts
 from bench.analyze.round_series import LAUNCHES_FOR_INTERVAL, estimate, means
 from bench.analyze.sessions import differences, facts_of, is_virtual, machine_of
-from bench.analyze.summaries import headlines
+from bench.analyze.summaries import FOREIGN_CPU_LIMIT, headlines
 from bench.model.comparisons import (
     FASTER,
     INCONCLUSIVE,
@@ -31,7 +33,8 @@ from bench.model.comparisons import (
 )
 from bench.model.conclusions import Summary
 from bench.model.errors import ConfigError, UnmeasurableError
-from bench.model.records import OPTIONS, Case, Json, Run
+from bench.model.facts import Session
+from bench.model.records import OPTIONS, Case, Json, Run, Samples
 from bench.model.units import counted, format_ratio, format_seconds, format_share
 from bench.stats import intervals, verdicts
 from bench.stats.intervals import Floats, launch_interval
@@ -48,6 +51,27 @@ Pair = tuple[Summary, Summary]
 # The name of a case, for people.
 Label = Callable[[Case], str]
 KEY: Label = attrgetter("key")
+
+
+@dataclass(frozen=True, slots=True)
+class Sets:
+    """runs: on each side, each of its own occasion. means: of launches by case, without what runs differ by.
+
+    apart: by how much the runs of a side differ, over what launches and occasions that scatter as they do explain; a
+    ratio of variances over all cases together, for an occasion moves many of them, and 1 at least.
+    """
+
+    runs: tuple[int, int] = (1, 1)
+    apart: float = 1.0
+    means: tuple[Mapping[str, Floats], Mapping[str, Floats]] = ({}, {})
+
+    @property
+    def occasions(self) -> tuple[float, float]:
+        """Of how many occasions that scatter like launches each side is worth the mean."""
+        return self.runs[0] / self.apart, self.runs[1] / self.apart
+
+
+ONE_EACH = Sets()
 # Standard deviation of the logarithm of a case's time from occasion to occasion, and its degrees of freedom; by key.
 Occasion = tuple[float, float]
 Occasions = Mapping[str, Occasion]
@@ -63,6 +87,7 @@ def compare(
     across: str | None = None,
     by_occasion: Occasions | None = None,
     label: Label = KEY,
+    sets: Sets = ONE_EACH,
 ) -> Comparison:
     """Compare the cases that both runs measured. Raises UnmeasurableError if there are none, and none failed after.
 
@@ -72,7 +97,7 @@ def compare(
     measurements of the same thing, as stated by the user; used only where a side has one launch. across: a field of
     the case that may differ between the sides, such as `backend`; or with its value on each side,
     `backend=gloo,nccl`. Raises ConfigError if it cannot be used. by_occasion: by how much occasions differ on the
-    machine of both runs, where that is known. label: of a case, for people.
+    machine of both runs, where that is known. label: of a case, for people. sets: how many runs each side is of.
     """
     if is_virtual(before) != is_virtual(after):
         virtual = before if is_virtual(before) else after
@@ -100,13 +125,14 @@ def compare(
     by_occasion = {} if by_occasion is None or before.path == after.path else by_occasion
     several = [pair for pair in pairs if min(side.launches for side in pair) >= 2]
     apart = before.path != after.path
-    tested, whole = _tested(several, min_change, by_occasion, apart) if several else ([], None)
+    tested, whole = _tested(several, min_change, by_occasion, apart, sets) if several else ([], None)
     of_key = {change.case.key: change for change in tested}
     changes = [of_key.get(pair[0].case.key) or _single(*pair, min_change, noise_floor) for pair in pairs]
     changes = [
         replace(change, name=joined(*(label(side.case) for side in pair)), exposed=exposed)
         for change, pair, exposed in zip(changes, pairs, _exposed(before, after, pairs), strict=True)
     ]
+    known = all(change.case.key in by_occasion for change in changes)
     all_verdicts = [*(change.verdict for change in changes), *([whole.verdict] if whole else [])]
     return Comparison(
         before=before.name,
@@ -122,31 +148,78 @@ def compare(
         lost=tuple(case for case in only_before if case.reason == NOT_YET),
         broken=broken,
         warnings=(
-            *_occasion_warnings(before, after, [change.case.key for change in changes], by_occasion),
+            *_occasion_warnings(before, after, known),
             *_warnings(before, after, changes, broken, min_change),
         ),
         across=axis.field or None,
+        remarks=(
+            *_disturbed((before, old), (after, new)),
+            *(_limit(changes, whole, sets) if apart and not known else ()),
+        ),
     )
 
 
 def compare_runs(
-    before: Run,
-    after: Run,
+    before: Run | Sequence[Run],
+    after: Run | Sequence[Run],
     min_change: float = MIN_CHANGE,
     noise_floor: float | None = None,
     across: str | None = None,
     ledger: Sequence[LedgerEntry] = (),
     label: Label = KEY,
 ) -> Comparison:
-    """Summarise two runs and compare them. ledger: the noise ledger of the machine that measured them.
+    """Summarise two runs, or several on a side, and compare them. ledger: of the machine that measured them.
 
     An upgrade may lie between the runs: by how much occasions differ follows from the history before it.
     """
-    machine, other = machine_of(before), machine_of(after)
+    sides = [[side] if isinstance(side, Run) else side for side in (before, after)]
+    old, new = map(together, sides)
+    machine, other = machine_of(old), machine_of(new)
     known: Occasions = {}
     if machine is not None and other is not None and machine.is_same_hardware(other):
-        known = occasions(ledger, machine, {before.name, after.name})
-    return compare(before, after, headlines(before), headlines(after), min_change, noise_floor, across, known, label)
+        known = occasions(ledger, machine, {run.name for side in sides for run in side})
+    of_runs = [[headlines(run) for run in side] for side in sides]
+    told, tells = (runs[0] if len(runs) == 1 else headlines(run) for runs, run in zip(of_runs, (old, new), strict=True))
+    return compare(old, new, told, tells, min_change, noise_floor, across, known, label, sets_of(of_runs))
+
+
+# ── several runs on a side ───────────────────────────────────────────────────────────────────────
+def together(runs: Sequence[Run]) -> Run:
+    """The runs of one side as one, with their launches numbered on."""
+    if len(runs) == 1:
+        return runs[0]
+    samples, sessions, before = list[Samples](), list[Session](), 0
+    for run in runs:
+        samples += [replace(one, launch=before + one.launch) for one in run.samples]
+        for session in run.environment:
+            launches = [{**launch, "launch": before + launch["launch"]} for launch in session.get("launches", [])]
+            sessions.append({**session, "launches": launches})  # type: ignore[typeddict-item]
+        before += max([run.plan.launches, *(one.launch for one in run.samples)])
+    path = runs[0].path.with_name("+".join(run.name for run in runs))
+    return replace(runs[0], path=path, environment=sessions, samples=samples)
+
+
+def sets_of(sides: Sequence[Sequence[Sequence[Summary]]]) -> Sets:
+    """What each side has of several runs, from the summaries of each."""
+    ratios, of_sides = list[float](), list[dict[str, Floats]]()
+    for runs in sides:
+        logs: dict[str, list[Floats]] = defaultdict(list)
+        for summary in (summary for run in runs for summary in run if len(summary.means_s) > 1):
+            logs[summary.case.key].append(np.log(summary.means_s))
+        of_sides.append({key: np.exp(_centred(of_runs)) for key, of_runs in logs.items()})
+        for of_runs in (of_runs for of_runs in logs.values() if len(of_runs) > 1):
+            launch = float(np.var(_centred(of_runs), ddof=1)) + verdicts.SMALLEST_SCATTER**2
+            expected = launch * (1 + float(np.mean([1 / len(one) for one in of_runs])))
+            ratios.append(float(np.var([one.mean() for one in of_runs], ddof=1)) / expected)
+    counts = (len(sides[0]), len(sides[1]))
+    return Sets(counts, max(1.0, float(np.mean(ratios))) if ratios else 1.0, (of_sides[0], of_sides[1]))
+
+
+def _centred(of_runs: Sequence[Floats]) -> Floats:
+    """The launches of several runs about the mean of the runs, with the variance that they have within runs."""
+    within = np.concatenate([one - one.mean() for one in of_runs])
+    stretch = math.sqrt((len(within) - 1) / (len(within) - len(of_runs)))
+    return float(np.mean([one.mean() for one in of_runs])) + stretch * within
 
 
 # ── matching the cases ───────────────────────────────────────────────────────────────────────────
@@ -253,36 +326,39 @@ def _unpaired(
 
 # ── verdicts ─────────────────────────────────────────────────────────────────────────────────────
 def _tested(
-    pairs: Sequence[Pair], min_change: float, by_occasion: Occasions, apart: bool
+    pairs: Sequence[Pair], min_change: float, by_occasion: Occasions, apart: bool, sets: Sets
 ) -> tuple[list[Change], Judgement | None]:
     """The changes of cases with two launches or more on each side, and the judgement of the whole.
 
     apart: the sides were measured on different occasions. By how much those differ is taken from `by_occasion` if it
     has all cases, and else assumed to be as much as launches do.
     """
-    before, after = ([np.array(pair[side].means_s) for pair in pairs] for side in (0, 1))
+    before, after = (
+        [sets.means[side].get(pair[side].case.key, np.array(pair[side].means_s)) for pair in pairs] for side in (0, 1)
+    )
     estimates = verdicts.unpaired(before, after)
-    together = verdicts.index(before, after) if len(pairs) > 1 else None
+    whole = verdicts.index(before, after) if len(pairs) > 1 else None
     spans = [by_occasion[pair[0].case.key] for pair in pairs if pair[0].case.key in by_occasion]
     if apart and len(spans) == len(pairs):
         scatter, freedom = (np.array(column) for column in zip(*spans, strict=True))
+        scatter = scatter * np.sqrt((1 / sets.runs[0] + 1 / sets.runs[1]) / 2)
         estimates = verdicts.with_occasions(estimates, scatter, freedom)
-        if together is not None:  # as if an occasion moved all cases alike: the worst case
-            together = verdicts.with_occasions(together, scatter.mean(keepdims=True), freedom.min(keepdims=True))
+        if whole is not None:  # as if an occasion moved all cases alike: the worst case
+            whole = verdicts.with_occasions(whole, scatter.mean(keepdims=True), freedom.min(keepdims=True))
     elif apart:
-        estimates = verdicts.occasions_as_launches(estimates)
-        together = verdicts.occasions_as_launches(together) if together is not None else None
-    levels = verdicts.Levels() if together is None else verdicts.Levels().shared
+        whole = verdicts.moved_by_occasions(whole, estimates, sets.occasions) if whole is not None else None
+        estimates = verdicts.occasions_as_launches(estimates, sets.occasions)
+    levels = verdicts.Levels() if whole is None else verdicts.Levels().shared
     changes = [
         Change("", pair[0].case, launch_interval(a), launch_interval(b), _enough(judgement, a, b), "", _where(pair))
         for pair, a, b, judgement in zip(
             pairs, before, after, verdicts.judge(estimates, min_change, levels), strict=True
         )
     ]
-    if together is None:
+    if whole is None:
         return changes, None
-    (whole,) = verdicts.judge(together, min_change, levels)
-    return changes, _enough(whole, before[0], after[0])
+    (judgement,) = verdicts.judge(whole, min_change, levels)
+    return changes, _enough(judgement, before[0], after[0])
 
 
 def _enough(judgement: Judgement, before: Floats, after: Floats) -> Judgement:
@@ -378,11 +454,32 @@ def _warnings(
         )
 
 
-def _occasion_warnings(before: Run, after: Run, keys: Sequence[str], by_occasion: Occasions) -> Iterable[str]:
-    """Where the verdicts have from by how much occasions differ."""
+def _limit(changes: Sequence[Change], whole: Judgement | None, sets: Sets) -> Iterable[str]:
+    """The smallest change that these occasions could show, where nothing was decided."""
+    decisive = [whole] if whole else [change.judgement for change in changes if change.level is not None]
+    if len(decisive) != 1 or decisive[0].verdict != INCONCLUSIVE or not decisive[0].ratio.known:
+        return
+    (factor,) = (one.ratio.high / one.ratio.value for one in decisive)
+    one_each = "two occasions" if sets.runs == (1, 1) else f"{sum(sets.runs)} occasions"
+    yield (
+        f"{one_each} can show no change below × {format_ratio(factor)} here: add runs on a side (compare A1,A2 B1,B2), "
+        "or measure both sides at once with ab"
+    )
+
+
+def _disturbed(*sides: tuple[Run, Sequence[Summary]]) -> Iterable[str]:
+    """The sides whose times other processes made longer."""
+    for run, summaries in sides:
+        shares = [s.foreign_cpu for s in summaries if s.foreign_cpu is not None and s.foreign_cpu > FOREIGN_CPU_LIMIT]
+        if shares:
+            yield f"{run.name} was disturbed: other processes used up to {format_share(max(shares))} of the CPU time"
+
+
+def _occasion_warnings(before: Run, after: Run, known: bool) -> Iterable[str]:
+    """Where the verdicts have from by how much occasions differ. known: from the ledger."""
     if before.path == after.path:
         return
-    if all(key in by_occasion for key in keys):
+    if known:
         yield "the intervals include by how much occasions differ on this machine, as its noise ledger shows"
     else:
         yield (

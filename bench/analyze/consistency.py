@@ -1,9 +1,10 @@
 """Find operations that are slower than another way to the same result; this needs no baseline.
 
 In: summaries. Out: findings of kind "inconsistent", at most one for each rule and series of sizes: the worst size,
-with the number of others. A finding does not say which of the two sides is at fault. There is none where the
-intervals overlap, and only intervals over launches count, because those within one launch are too narrow: of twelve
-launches of gloo analysed one by one, six had a finding; analysed together they had none.
+with the number of others. A finding does not say which of the two sides is at fault. There is one where Student's t of
+the difference says so, corrected for the number of all claims (Bonferroni), and only intervals over launches count,
+because those within one launch are too narrow: of twelve launches of gloo analysed one by one, six had a finding;
+analysed together they had none.
 
 The rules are those of Träff, Gropp and Thakur, "Self-consistent MPI performance guidelines", IEEE TPDS 21 (2010).
 A size counts the total bytes of an operation: what a rank contributes to all_reduce, reduce and broadcast, and
@@ -11,6 +12,7 @@ n times a rank's share for all_gather, gather and reduce_scatter. So operations 
 vector of S bytes: all_reduce has the result of reduce_scatter (each rank keeps S/n) followed by all_gather.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +23,7 @@ from bench.model.comparisons import MIN_CHANGE
 from bench.model.conclusions import Finding, Interval, IntervalKind, Summary
 from bench.model.records import Case, case_order
 from bench.model.units import format_bytes, format_seconds
+from bench.stats.intervals import ERROR_RATE, student_quantile
 
 # The reduce op that a plan gives an operation that does not reduce.
 NO_REDUCE_OP = "sum"
@@ -28,10 +31,16 @@ NO_REDUCE_OP = "sum"
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """A case with the time it took."""
+    """A case with the time it took. freedom: number of launches less one."""
 
     case: Case
     time_s: Interval
+    freedom: int
+
+    @property
+    def error_s(self) -> float:
+        """The standard error of the time in seconds."""
+        return self.time_s.value * math.log(self.time_s.high / self.time_s.value) / student_quantile(self.freedom)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +59,12 @@ class Claim:
         """Relative: 1.0 is twice as long as the other way."""
         return self.left.time_s.value / self.right_s - 1
 
-    def violated(self, min_change: float) -> bool:
-        """Whether the excess is above `min_change`, and the interval of `left` lies above that of `parts`."""
-        high = sum(calls * part.time_s.high for calls, part in self.parts)
-        return self.left.time_s.low > high and self.excess > min_change
+    def violated(self, min_change: float, error_rate: float) -> bool:
+        """Whether the excess is above `min_change`, and surely above 0, but for this chance."""
+        error_s = math.hypot(self.left.error_s, *(calls * part.error_s for calls, part in self.parts))
+        freedom = min(self.left.freedom, *(part.freedom for _, part in self.parts))
+        least_s = student_quantile(freedom, 2 * error_rate) * error_s
+        return self.excess > min_change and self.left.time_s.value - self.right_s > least_s
 
 
 # Cases that differ in size only, by ascending size; and all such series, each under its case with size 0.
@@ -81,14 +92,13 @@ def findings(summaries: Sequence[Summary], min_change: float = MIN_CHANGE) -> li
             continue
         # In a longer cycle, one iteration is not the whole operation.
         if cycle(case) == 1 and case.world_size > 1:
-            series[replace(case, size_bytes=0)][case.size_bytes] = Timed(case, time_s)
-    violated = []
-    for base in sorted(series, key=case_order):
-        for rule in RULES:
-            violations = [claim for claim in rule.claims(base, series) if claim.violated(min_change)]
-            if violations:
-                violated.append(_finding(rule, violations))
-    return violated
+            series[replace(case, size_bytes=0)][case.size_bytes] = Timed(case, time_s, summary.launches - 1)
+    claims = [(rule, [*rule.claims(base, series)]) for base in sorted(series, key=case_order) for rule in RULES]
+    error_rate = ERROR_RATE / max(1, sum(len(of_rule) for _, of_rule in claims))
+    violated = [
+        (rule, [claim for claim in of_rule if claim.violated(min_change, error_rate)]) for rule, of_rule in claims
+    ]
+    return [_finding(rule, violations) for rule, violations in violated if violations]
 
 
 # ── the rules ────────────────────────────────────────────────────────────────────────────────────

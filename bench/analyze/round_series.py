@@ -44,7 +44,9 @@ def estimate(series: Series) -> Interval:
     return estimates({"": series}, {"": (1.0,)})[""]
 
 
-def estimates(many: Mapping[K, Series], levels_s: Mapping[K, Sequence[float]]) -> dict[K, Interval]:
+def estimates(
+    many: Mapping[K, Series], levels_s: Mapping[K, Sequence[float]], error_rate: float = intervals.ERROR_RATE
+) -> dict[K, Interval]:
     """Mean of the launches' means of each, with Student's t; with too few launches, the mean of all rounds.
 
     levels_s: the times of the steps that each is the difference of. Steps scatter in proportion to their times, so that
@@ -52,6 +54,7 @@ def estimates(many: Mapping[K, Series], levels_s: Mapping[K, Sequence[float]]) -
     Five launches know a variance to a factor of 3 only, so these are moderated over all of `many`, which differ by the
     same launches (`bench.stats.verdicts`). The interval of rounds takes each as a block, and does not include how
     launches differ; there is none with fewer than `intervals.FEWEST_BLOCKS` rounds. Empty series are left out.
+    error_rate: of each interval.
     """
     filled = {name: series for name, series in many.items() if series}
     per_launch = {name: means(series) for name, series in filled.items() if len(series) >= LAUNCHES_FOR_INTERVAL}
@@ -60,17 +63,17 @@ def estimates(many: Mapping[K, Series], levels_s: Mapping[K, Sequence[float]]) -
     variances = np.array([max(float(np.var(values, ddof=1)), LEAST_VARIANCE) for values in per_launch.values()])
     relative, known = moderated(variances / squares, freedom) if per_launch else (variances, freedom)
     over_launches = {
-        name: intervals.mean_interval(values, float(variance), float(degrees))
+        name: intervals.mean_interval(values, float(variance), float(degrees), error_rate)
         for (name, values), variance, degrees in zip(per_launch.items(), relative * squares, known, strict=True)
     }
     return {
-        name: over_launches[name] if name in over_launches else _of_rounds(pooled(series))
+        name: over_launches[name] if name in over_launches else _of_rounds(pooled(series), error_rate)
         for name, series in filled.items()
     }
 
 
-def _of_rounds(values: Floats) -> Interval:
+def _of_rounds(values: Floats, error_rate: float) -> Interval:
     if len(values) < intervals.FEWEST_BLOCKS:
         return intervals.without_interval(float(np.mean(values)))
-    of_rounds = intervals.mean_interval(values, float(np.var(values, ddof=1)), len(values) - 1.0)
+    of_rounds = intervals.mean_interval(values, float(np.var(values, ddof=1)), len(values) - 1.0, error_rate)
     return replace(of_rounds, kind=IntervalKind.WITHIN_RUN)

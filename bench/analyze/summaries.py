@@ -100,6 +100,7 @@ def _headline(case: Case, launches: list[Samples], failures: tuple[Failure, ...]
         p10_s=_percentile(ordered, 10),
         p50_s=_percentile(ordered, 50),
         p90_s=_percentile(ordered, 90),
+        foreign_cpu=_foreign_cpu(launches),
         algbw=operations.algbw(case, time_s.value),
         busbw=operations.busbw(case, time_s.value),
         stall=common_mode(series) if _one_series(case) else None,
@@ -282,9 +283,6 @@ def _disturbances(launches: Sequence[Samples]) -> tuple[str, ...]:
     """
     usages = [s.usage for s in launches if s.usage is not None]
     phrases = []
-    switches = sum(sum(usage.involuntary_switches) for usage in usages)
-    if switches:
-        phrases.append(f"{switches} involuntary context switches")
     wall = sum(usage.wall_s for usage in usages)
     steal = sum(usage.steal_s or 0.0 for usage in usages)
     if wall and steal / wall > STEAL_SHARE:

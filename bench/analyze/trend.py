@@ -17,7 +17,7 @@ from bench.model.conclusions import Summary
 from bench.model.records import Run, case_order
 from bench.stats.intervals import Floats
 from bench.stats.series import change_points
-from bench.stats.verdicts import SMALLEST_SCATTER
+from bench.stats.verdicts import FEWEST_CASES, SMALLEST_SCATTER
 
 FEWEST_RUNS = 3
 # Fewest runs that make a level, but for the last one: a single run that differs from the others is no change.
@@ -26,9 +26,11 @@ RUNS_OF_A_LEVEL = 2
 MOST_ALIKE = 0.9
 # Probability that any of all cases gets a step although none has changed.
 ERROR_RATE = 0.05
-# Degrees of freedom that each difference of two runs adds to a median absolute deviation. Simulated flat series of 4
-# to 40 runs fit 0.6 to 0.7; with 0.5, 20 cases of 12 runs together keep to ERROR_RATE as well.
-WORTH_OF_A_DIFFERENCE = 0.5
+# Degrees of freedom that each difference of two runs adds to a median absolute deviation; simulated flat series of 4 to
+# 40 runs fit 0.6 to 0.7. From FEWEST_CASES cases on, no case is taken to be calmer than half of them are, and each
+# difference is worth twice as much: of simulated flat series of 20 cases and 6 or 12 runs 0 to 3 % have a step, and
+# 12 to 18 % without; 8 % where runs differ by Student's t of 3 degrees of freedom.
+WORTH_OF_A_DIFFERENCE, MORE_CASES = 0.5, 2
 # 1.4826 turns a median absolute deviation into a standard deviation; a difference of two runs has twice the variance.
 FROM_MAD = 1.4826 / np.sqrt(2)
 
@@ -49,30 +51,40 @@ def trend(runs: Sequence[Measured], min_change: float = MIN_CHANGE) -> list[Tren
                 rows.setdefault(summary.case.key, []).append((run.name, summary))
     common = [row for row in rows.values() if len(row) >= FEWEST_RUNS]
     common.sort(key=lambda row: case_order(row[0][1].case))
-    return [_trend(row, min_change, len(common)) for row in common]
+    means = [[np.array(summary.means_s) for _, summary in row] for row in common]
+    floor = float(np.median([_noise(of_case, _levels(of_case))[0] for of_case in means])) if means else 0.0
+    floor = floor if len(common) >= FEWEST_CASES else 0.0
+    return [
+        _trend(row, steps(of_case, min_change, len(common), floor)) for row, of_case in zip(common, means, strict=True)
+    ]
 
 
-def _trend(row: Sequence[tuple[str, Summary]], min_change: float, cases: int) -> Trend:
+def _trend(row: Sequence[tuple[str, Summary]], starts: Sequence[int]) -> Trend:
     times = tuple(summary.time_s for _, summary in row if summary.time_s)
-    edges = [0, *steps([np.array(summary.means_s) for _, summary in row], min_change, cases), len(times)]
+    edges = [0, *starts, len(times)]
     means = [geometric_mean(time.value for time in times[a:b]) for a, b in pairwise(edges)]
     ratios = [1.0, *(after / before for before, after in pairwise(means))]
     levels = tuple(map(Level, edges[:-1], means, ratios))
     return Trend(row[0][1].case, tuple(name for name, _ in row), times, levels)
 
 
-def steps(means: Sequence[Floats], min_change: float = MIN_CHANGE, cases: int = 1) -> tuple[int, ...]:
+def steps(
+    means: Sequence[Floats], min_change: float = MIN_CHANGE, cases: int = 1, floor: float = 0.0
+) -> tuple[int, ...]:
     """Positions of the runs at which a new level begins. means: of the launches of each run, seconds.
+
+    floor: the noise that half of all cases have at most; 0 where they are too few to say.
 
     Of all partitions, the one with the least squared deviations from the levels' means, plus `noise² t²` per step:
     t is Student's quantile for the uncertainty of the noise, at ERROR_RATE over all possible positions of a step and
     all cases (Bonferroni). Steps smaller than `min_change` are left out.
     """
-    level = np.array([float(np.mean(np.log(launches))) for launches in means])
+    level = _levels(means)
     places = len(level) - 2 * RUNS_OF_A_LEVEL + 1
     if places < 1:
         return ()
     noise, freedom = _noise(means, level)
+    noise, freedom = max(noise, floor), freedom * (MORE_CASES if floor else 1)
     t = float(stdtrit(freedom, 1 - ERROR_RATE / (2 * places * cases)))
     earlier, earlier_noise = _changes(level[:-1], noise, t)
     same_level = level[earlier[-1] if earlier else 0 : -1]
@@ -86,6 +98,10 @@ def steps(means: Sequence[Floats], min_change: float = MIN_CHANGE, cases: int = 
     levels = [float(level[a:b].mean()) for a, b in pairwise(edges)]
     moved = np.abs(np.diff(levels))
     return tuple(edge for edge, change in zip(edges[1:-1], moved, strict=True) if change >= np.log1p(min_change))
+
+
+def _levels(means: Sequence[Floats]) -> Floats:
+    return np.array([float(np.mean(np.log(launches))) for launches in means])
 
 
 def _changes(level: Floats, noise: float, t: float) -> tuple[list[int], float]:

@@ -45,7 +45,7 @@ WhatFails = Annotated[
 def compare(
     runs: Annotated[
         list[str] | None,
-        typer.Argument(help="Two runs, or more, or one with --across.", metavar="BEFORE AFTER"),
+        typer.Argument(help="Two runs (or A1,A2 B1,B2), more, or one with --across.", metavar="BEFORE AFTER"),
     ] = None,
     min_change: MinChange = DEFAULT_MIN_CHANGE,
     noise_floor: NoiseFloor = None,
@@ -56,6 +56,8 @@ def compare(
     ] = None,
 ) -> int:
     """Two runs: a verdict on each case; of cases that compute, too, also on exposed communication.
+
+    Several runs on a side, with commas: occasions differ, and only further ones show by how much.
 
     Three runs or more: since which run each case has taken another time.
 
@@ -75,7 +77,7 @@ def compare(
     if len(runs) == 1:
         raise ConfigError(f"compare {runs[0]} with what? Name BEFORE and AFTER (a table: collbench check TABLE RUN)")
     if len(runs) == 2:
-        before, after = (folders.find(RESULTS, name) for name in runs)
+        before, after = ([folders.find(RESULTS, name) for name in side.split(",")] for side in runs)
         result = compare_runs(before, after, smallest, floor, across)
         result = replace(result, fail_on=failing(fail_on))
         return print_comparison(result, PLOTS / f"{result.before}-vs-{result.after}", format)
@@ -102,7 +104,7 @@ def _within(
     sides = [value for value in axis.values if value is not None]
     if not sides:
         raise ConfigError(f"--across {across}: within one run, say which two: --across {across}=ONE,OTHER")
-    result = compare_runs(path, path, min_change, noise_floor, across)
+    result = compare_runs([path], [path], min_change, noise_floor, across)
     before, after = (f"{result.before}: {value}" for value in sides)
     folder = PLOTS / f"{result.before}-{'-vs-'.join(sides)}"
     return print_comparison(replace(result, before=before, after=after, fail_on=()), folder, format)

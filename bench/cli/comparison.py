@@ -49,19 +49,19 @@ def share(option: str, text: str) -> float:
 
 
 def compare_runs(
-    before: Path,
-    after: Path,
+    before: Sequence[Path],
+    after: Sequence[Path],
     min_change: float = MIN_CHANGE,
     noise_floor: float | None = None,
     across: str | None = None,
 ) -> Comparison:
-    """The comparison of the runs in two folders, which may be the same folder."""
+    """The comparison of runs, one or several on a side; both sides may be the same folder."""
     from bench.analyze import compare  # here: loads numpy and scipy
     from bench.report.labels import label
 
-    old = folders.read(before)
-    new = old if after == before else folders.read(after)
-    for run in (old, new):
+    old = [folders.read(path) for path in before]
+    new = old if after == before else [folders.read(path) for path in after]
+    for run in (*old, *new):
         if not run.samples:
             raise UnmeasurableError(
                 f"{run.name}: interrupted before its first sample: collbench resume {run.path} measures it"

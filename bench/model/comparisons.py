@@ -131,7 +131,7 @@ class Comparison:
     Where sides took turns: pairs: of launches that the verdict rests on. ratios: the index AFTER / BEFORE of each pair.
     ended: why measuring ended. rule: by which the verdict was reached. alternate: why launches of A and B alternated,
         because the ranks of both could not be alive at once; None if they took turns block by block.
-    virtual: both ran on virtual GPUs, whose times follow a rule.
+    virtual: both ran on virtual GPUs, whose times follow a rule. remarks: what belongs beside the verdict.
     """
 
     before: str
@@ -155,6 +155,7 @@ class Comparison:
     rule: str = ""
     alternate: str | None = None
     virtual: bool = False
+    remarks: tuple[str, ...] = ()
 
     @property
     def failed(self) -> bool:

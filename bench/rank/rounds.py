@@ -191,6 +191,7 @@ class _MeasuredCase:
         for turn in range(cycle(self.case)):
             if turn:
                 self._problem = self.checked()
+                self.work.renew()  # on all ranks, also where one rested or was wrong
             began = time.perf_counter()
             timing.call_once(self.work, self.case, device if captured else None)
             device.synchronize()

@@ -5,7 +5,8 @@ layout and counts. CSV, JSON and JUnit are in `machine_format`, pictures in `plo
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from bench.model.comparisons import (
     FASTER,
@@ -38,6 +39,8 @@ HARDWARE = {"cpu.model": "CPU", "gpus": "GPU"}
 UNKNOWN = frozenset({"-", "", "none", NOT_AVAILABLE})
 # Characters of a fact; longer values, such as a commit with its branch, would make the table too wide.
 LONGEST_FACT = 60
+# Changes whose bound is below this share have a decimal.
+FINE = 0.02
 # From this factor on, a change is told in times and not in percent.
 MANY_TIMES = 2
 # Lists of cases that have a time on one side only, and their titles.
@@ -88,7 +91,7 @@ def headline(result: Comparison) -> str:
         nothing = "no pair of launches was completed" if short else "no case has times on both sides"
         parts = [f"{result.verdict}: {cases or nothing}"]
     elif index.verdict == result.verdict and result.verdict in {SLOWER, FASTER}:
-        parts = [f"{result.verdict}{_by(index.ratio)}", cases]
+        parts = [f"{result.verdict}{_by(index.ratio, bool(result.pairs))}", cases]
     else:
         ends = between(*map(percent, (index.ratio.low, index.ratio.high)))
         time = f"time {percent(index.ratio.value)}" + (f" [{ends}]" if index.ratio.known else "")
@@ -97,6 +100,7 @@ def headline(result: Comparison) -> str:
         parts.insert(0, f"INCOMPLETE: {counted(len(result.lost), 'case')} of {result.before} not measured yet after")
     if result.virtual:
         parts.append(f"virtual GPUs: times {BY_RULE}")
+    parts += result.remarks
     # Another CPU or GPU explains a change before anything else does.
     for fact, before, after in result.differences:
         if fact in HARDWARE and UNKNOWN.isdisjoint((before, after)):
@@ -104,16 +108,25 @@ def headline(result: Comparison) -> str:
     return "; ".join(filter(None, parts))
 
 
-def _by(ratio: Interval) -> str:
-    """Such as ` by 13 % overall [3 – 25 %]`; of large changes `: 59 times as fast overall [56 – 63]`."""
-    ends = sorted(abs(end - 1) for end in (ratio.low, ratio.high))
-    number, interval = f" by {format_share(abs(ratio.value - 1))} overall", between(*map(format_share, ends))
+def _by(ratio: Interval, at_least: bool) -> str:
+    """Such as ` by 13 % overall [3 – 25 %]`; of large changes `: 59 times as fast overall [56 – 63]`.
+
+    at_least: the bound first, such as ` by at least 3 % overall (13 % [3 – 25 %] …)`: sides that are measured until
+    something is decided end when a change looks large, so that the middle exaggerates.
+    """
+    least, most = sorted(abs(end - 1) for end in (ratio.low, ratio.high))
+    show: Callable[[float], str] = partial(format_share, digits=1 if least < FINE else 0)
+    before, after, value = " by ", "", abs(ratio.value - 1)
     factor = max(ratio.value, 1 / ratio.value)
     if factor >= MANY_TIMES:
-        ends = sorted((ratio.low, ratio.high) if ratio.value > 1 else (1 / ratio.high, 1 / ratio.low))
-        number = f": {factor:.2g} times as {'long' if ratio.value > 1 else 'fast'} overall"
-        interval = between(*(f"{end:.2g}" for end in ends))
-    return number + (f" [{interval}]" if ratio.known else "")
+        least, most = sorted((ratio.low, ratio.high) if ratio.value > 1 else (1 / ratio.high, 1 / ratio.low))
+        show, before, value = "{:.2g}".format, ": ", factor
+        after = f" times as {'long' if ratio.value > 1 else 'fast'}"
+    interval = f" [{between(show(least), show(most))}]" if ratio.known else ""
+    if at_least and ratio.known:
+        middle = f"{show(value)}{interval}, whose middle is too large where it ended early"
+        return f"{before}at least {show(least)}{after} overall ({middle})"
+    return f"{before}{show(value)}{after} overall{interval}"
 
 
 def judgement_text(judged: Change | Judgement) -> str:

@@ -19,6 +19,7 @@ from bench.model.conclusions import Interval, IntervalKind
 Floats = NDArray[np.float64]
 
 CONFIDENCE = 0.95
+ERROR_RATE = 1 - CONFIDENCE
 # With fewer blocks, their means say too little about how blocks scatter.
 FEWEST_BLOCKS = 4
 # Percentile → smallest count at which an order statistic bounds it from above at 95 % confidence (10: from below).
@@ -61,12 +62,13 @@ def launch_interval(means: Floats) -> Interval:
     return _from_logs(center, half, half, IntervalKind.OVER_LAUNCHES)
 
 
-def mean_interval(values: Floats, variance: float, freedom: float) -> Interval:
+def mean_interval(values: Floats, variance: float, freedom: float, error_rate: float = ERROR_RATE) -> Interval:
     """Mean of one value a launch with Student's t; values may be negative, as differences are.
 
     variance, freedom: of one value, with its degrees of freedom, as `verdicts.moderated` gives them.
     """
-    half, center = _t_half_width(variance / len(values), freedom), float(np.mean(values))
+    half = student_quantile(freedom, error_rate) * float(np.sqrt(variance / len(values)))
+    center = float(np.mean(values))
     return Interval(center, center - half, center + half, IntervalKind.OVER_LAUNCHES)
 
 
@@ -102,9 +104,9 @@ def difference_of_intervals(before: Interval, after: Interval) -> Interval:
 
 
 @functools.cache
-def student_quantile(freedom: float) -> float:
-    """Student's quantile of a two-sided interval at CONFIDENCE."""
-    return float(stdtrit(freedom, (1 + CONFIDENCE) / 2))
+def student_quantile(freedom: float, error_rate: float = ERROR_RATE) -> float:
+    """Student's quantile of a two-sided interval that misses at this rate."""
+    return float(stdtrit(freedom, 1 - error_rate / 2))
 
 
 def _t_half_width(variance: float, freedom: float) -> float:

@@ -5,9 +5,9 @@ of each case, and of the run as a whole. Knows neither runs nor cases: `compare`
 
 SAME by two one-sided tests, each at its own level and without correction for the number of cases, because all cases
 must be SAME for the whole to be (intersection and union: Berger, Technometrics 24, 1982). SLOWER and FASTER by
-Student's t on logarithms with Benjamini and Hochberg's correction (docs/method.md, "Comparing two runs"). Tests compare
-the uncorrected results with those of `scipy.stats.ttest_ind`, which is not used here because it can neither predict the
-result of further launches nor take variances in parts.
+Student's t on logarithms with Holm's correction, because a run is SLOWER if any case is (docs/method.md, "Comparing two
+runs"). Tests compare the uncorrected results with those of `scipy.stats.ttest_ind`, which is not used here because it
+can neither predict the result of further launches nor take variances in parts.
 """
 
 import itertools
@@ -52,15 +52,17 @@ Counts = int | NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of the variance of a difference, in arrays with one entry per case: `variance` / `count`.
+    """A part of the variance of a difference: `variance` × (1 / `count` + `besides`), in arrays with an entry per case.
 
-    freedom: degrees of freedom of `variance`. grows: further launches add to `count` and `freedom`.
+    freedom: degrees of freedom of `variance`. grows: further launches add to `count` and `freedom`. besides: what does
+    not shrink with launches, such as an occasion that scatters like one of them.
     """
 
     variance: Floats
     count: Floats
     freedom: Floats
     grows: bool = True
+    besides: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +91,26 @@ def with_occasions(estimates: Estimates, scatter: Floats, freedom: Floats) -> Es
     return replace(estimates, parts=(*estimates.parts, part))
 
 
-def occasions_as_launches(estimates: Estimates) -> Estimates:
-    """The estimates if each side also varies from occasion to occasion as it does from launch to launch."""
-    once = tuple(replace(part, count=np.ones_like(part.count), grows=False) for part in estimates.parts)
-    return replace(estimates, parts=(*estimates.parts, *once))
+def occasions_as_launches(estimates: Estimates, occasions: Sequence[float] = (1, 1)) -> Estimates:
+    """The estimates if each side also varies from occasion to occasion as it does from launch to launch.
+
+    occasions: number of them on each side.
+    """
+    sides = zip(estimates.parts, occasions, strict=True)
+    return replace(estimates, parts=tuple(replace(part, besides=1 / count) for part, count in sides))
+
+
+def moved_by_occasions(whole: Estimates, cases: Estimates, occasions: Sequence[float] = (1, 1)) -> Estimates:
+    """The index of these cases, if an occasion moves them all alike by as much as their launches scatter.
+
+    Of the index's own launches that could not be told: what moves one case and not the others averages out there.
+    """
+    one = np.ones(1)
+    alike = tuple(
+        Part(one * part.variance.mean(), one * count, one * part.freedom.min(), grows=False)
+        for part, count in zip(cases.parts, occasions, strict=True)
+    )
+    return replace(whole, parts=(*whole.parts, *alike))
 
 
 def _estimates(sides: Sequence[Sequence[Floats]], smallest_scatter: float) -> Estimates:
@@ -206,7 +224,7 @@ def _further(estimates: Estimates, limit: float, levels: Levels) -> NDArray[np.i
     """The fewest further launches on each side that decide with a probability of POWER; 0 if no number does.
 
     All cases get them at once: launches are a setting of a run. If ratio and scatter stay as they are, and if nothing
-    is selected before, so that Benjamini and Hochberg's correction asks for the most.
+    is selected before, so that Holm's correction asks for the most.
     """
     error, freedom = _error(estimates, np.arange(1, MOST_FURTHER_LAUNCHES + 1)[:, None])
     away = np.abs(estimates.difference)
@@ -239,33 +257,32 @@ def _error(estimates: Estimates, further: Counts) -> tuple[Floats, Floats]:
     total, spread = np.zeros(()), np.zeros(())
     for part in estimates.parts:
         more = further if part.grows else 0
-        variance = part.variance / (part.count + more)
+        variance = part.variance * (1 / (part.count + more) + part.besides)
         total = total + variance
         spread = spread + variance**2 / (part.freedom + more)
     return np.sqrt(total), total**2 / spread
 
 
 def half_width(estimates: Estimates, error_rate: float) -> tuple[Floats, float]:
-    """Half-widths of FCR-adjusted intervals, which exclude 0 where Benjamini-Hochberg selects the case; their level.
+    """Half-widths of intervals that exclude 0 where Holm's procedure selects the case; their level.
 
-    With R of m cases selected, p ≤ R error_rate / m in each of them, which is to say that the interval of confidence
-    1 − R error_rate / m excludes 0 (Benjamini and Yekutieli, Journal of the American Statistical Association 100,
-    2005).
+    With R of m cases selected, p ≤ error_rate / (m − R + 1) in each of them and in no other, which is to say that the
+    interval of confidence 1 − error_rate / (m − R + 1) excludes 0. It is no narrower than that of 1 − R error_rate / m,
+    so that of the selected intervals a share of error_rate at most misses (Benjamini and Yekutieli, Journal of the
+    American Statistical Association 100, 2005).
     """
     error, freedom = _error(estimates, 0)
     p = 2 * stdtr(freedom, -np.abs(estimates.difference) / error)
-    level = error_rate * max(int(np.count_nonzero(_corrected(p) <= error_rate)), 1) / len(p)
+    selected = int(np.count_nonzero(_corrected(p) <= error_rate))
+    level = error_rate / (len(p) - max(selected, 1) + 1)
     return np.asarray(stdtrit(freedom, 1 - level / 2) * error), level
 
 
 def _corrected(p: Floats) -> Floats:
-    """p-values corrected over the last axis: `scipy.stats.false_discovery_control`, whose import takes too long."""
-    cases = p.shape[-1]
-    order = np.argsort(p, axis=-1)
-    scaled = np.take_along_axis(p, order, -1) * cases / np.arange(1, cases + 1)
-    least = np.minimum(np.minimum.accumulate(scaled[..., ::-1], axis=-1)[..., ::-1], 1)
+    """p-values corrected over all cases (Holm, Scandinavian Journal of Statistics 6, 1979)."""
+    order = np.argsort(p)
     corrected = np.empty_like(p)
-    np.put_along_axis(corrected, order, least, -1)
+    corrected[order] = np.minimum(np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1)), 1)
     return corrected
 
 

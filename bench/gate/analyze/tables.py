@@ -147,8 +147,9 @@ def _bandwidth(summary: Summary) -> tuple[Interval | None, str, CheckVerdict | N
     if not measured.known:
         note = "one imported number: nothing is known of what it scatters by; import several launches"
         return measured, note, INCONCLUSIVE
-    if summary.launches < 2:
-        return measured, "one launch: how launches differ is unknown, so it neither passes nor fails", INCONCLUSIVE
+    if summary.launches < verdicts.FEWEST_LAUNCHES:
+        few = f"fewer than {verdicts.FEWEST_LAUNCHES} launches: how launches differ is not known well enough"
+        return measured, few, INCONCLUSIVE
     return measured, "", None
 
 

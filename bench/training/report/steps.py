@@ -244,6 +244,8 @@ def answers(scenarios: Sequence[ScenarioAnalysis]) -> list[str]:
         if best.exposed is not None:
             cost = seconds(best.exposed.value) + (f" {bounds(best.exposed)}" if ends(best.exposed) else "")
             text += f"; communication costs {cost} of it" + ("" if best.resolved else ", which may be nothing")
+            if others:
+                text += f" (the lowest of {len(others) + 1} that are level, so it is a low reading)"
         if scenario.advice is not None:
             text += f". Buckets: {_advised(scenario.advice)}"
         lines.append(f"{text}.")
