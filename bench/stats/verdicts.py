@@ -62,7 +62,7 @@ class Part:
     count: Floats
     freedom: Floats
     grows: bool = True
-    besides: float = 0.0
+    besides: Floats | float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +94,12 @@ def with_occasions(estimates: Estimates, scatter: Floats, freedom: Floats) -> Es
 def occasions_as_launches(estimates: Estimates, occasions: Sequence[float] = (1, 1)) -> Estimates:
     """The estimates if each side also varies from occasion to occasion as it does from launch to launch.
 
+    By as much as the cases do on average where a case by itself varies less: an occasion moves calm cases, too.
     occasions: number of them on each side.
     """
     sides = zip(estimates.parts, occasions, strict=True)
-    return replace(estimates, parts=tuple(replace(part, besides=1 / count) for part, count in sides))
+    wider = [(part, np.maximum(part.variance.mean() / part.variance, 1), count) for part, count in sides]
+    return replace(estimates, parts=tuple(replace(part, besides=times / count) for part, times, count in wider))
 
 
 def moved_by_occasions(whole: Estimates, cases: Estimates, occasions: Sequence[float] = (1, 1)) -> Estimates:
