@@ -29,35 +29,23 @@ def having(verdict, which=gate.FAIL):
 
 
 # ── rounds ───────────────────────────────────────────────────────────────────────────────────────
+@pytest.mark.parametrize("turn", range(gate.TURNS))
 @pytest.mark.parametrize("count", [4, 7, 8, 33])
-def test_in_a_matching_every_node_is_measured_once_with_another_partner_each_time(count):
+def test_in_a_matching_every_node_is_measured_once_with_another_partner_each_time(count, turn):
     nodes, pairs_seen = range(100, 100 + count), []
-    matchings = gate.looks(nodes)
+    matchings = gate.matchings(nodes, turn)
+    assert len(matchings) >= gate.MATCHINGS
     for pairs in matchings:
         members = [node for pair in pairs for node in pair]
         assert len(members) == len(set(members)) == count - count % 2 and set(members) <= set(nodes)
         pairs_seen += pairs
-    if count > gate.LOOKS:
+    if count > gate.MATCHINGS:
         assert len(set(pairs_seen)) == len(pairs_seen)
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3])
-def test_few_nodes_have_as_many_looks_in_more_launches(count):
-    assert len(gate.looks(range(count))) >= (gate.LOOKS if count > 1 else 0)
-
-
-def test_suspects_are_retested_with_partners_that_are_none():
-    suspected = [3, 9, 12]
-    partners = {node: set() for node in suspected}
-    for pairs in gate.retests(suspected, range(32)):
-        members = [node for pair in pairs for node in pair]
-        assert len(members) == len(set(members))
-        for pair in pairs:
-            suspects_of_pair = set(pair) & set(suspected)
-            assert len(suspects_of_pair) <= 1
-            for node in suspects_of_pair:
-                partners[node] |= set(pair) - {node}
-    assert all(len(others) == gate.RETESTS for others in partners.values())
+def test_few_nodes_have_as_many_rounds_in_more_launches(count):
+    assert len(gate.matchings(range(count))) >= (gate.MATCHINGS_OF_FEW if count > 1 else 0)
 
 
 # ── who is named ─────────────────────────────────────────────────────────────────────────────────
@@ -65,20 +53,20 @@ def test_a_large_fleet_needs_few_rounds():
     fleet = Fleet(512, {77: 0.6})
     verdict = fleet.judged()
     assert verdict.verdict == gate.FAIL and having(verdict) == [77]
-    assert fleet.rounds <= gate.LOOKS + gate.TURNS * gate.RETESTS
+    assert fleet.rounds <= gate.TURNS * gate.MATCHINGS
 
 
 def test_a_sound_fleet_passes():
     verdicts = [Fleet(128, seed=seed).judged().verdict for seed in range(40)]
     assert verdicts.count(gate.FAIL) <= 3
-    assert verdicts.count(gate.PASS) >= 20
+    assert verdicts.count(gate.PASS) >= 34
 
 
 def test_a_quiet_fleet_passes_even_if_its_nodes_differ_a_little():
     dice = np.random.default_rng(5)
     for nodes in (4, 5, 6, 7, 8, 16):
         fleet = Fleet(nodes, {node: float(dice.uniform(0.97, 1)) for node in range(nodes)}, scatter=0.005)
-        assert fleet.judged().verdict == gate.PASS and not any("retest" in stage for stage in fleet.stages)
+        assert fleet.judged().verdict == gate.PASS and fleet.stages == ["inside", "look"]
 
 
 @pytest.mark.parametrize("nodes", [4, 5, 6, 7, 9])
@@ -92,6 +80,21 @@ def test_a_node_as_slow_as_is_just_allowed_is_hardly_ever_named():
     """Its point estimate is above the limit half of the time; the lower bound of its slowness is not."""
     verdicts = [Fleet(32, {5: ALLOWED}, seed).judged() for seed in range(60)]
     assert sum(5 in having(verdict) for verdict in verdicts) <= 3
+
+
+@pytest.mark.parametrize(
+    ("nodes", "slow"),
+    [(4, {1: 0.75}), (4, {1: 0.7}), (4, {0: 0.7, 1: 0.7}), (8, {0: 0.7, 1: 0.7, 2: 0.7}), (8, {5: 0.8})],
+)
+def test_a_fleet_with_slow_nodes_does_not_pass(nodes, slow):
+    """Nobody passes for not having been suspected: of 4 nodes, one at 70 % did in 15 % of fleets, and two in 30 %."""
+    verdicts = [Fleet(nodes, slow, seed).judged() for seed in range(40)]
+    assert sum(verdict.verdict == gate.PASS for verdict in verdicts) <= 1
+    assert sum(bool(set(having(verdict)) - set(slow)) for verdict in verdicts) <= 1
+
+
+def test_one_slow_node_of_four_is_named():
+    assert sum(having(Fleet(4, {1: 0.7}, seed).judged()) == [1] for seed in range(40)) >= 32
 
 
 def test_a_node_fails_only_if_all_of_its_interval_is_too_slow():
@@ -108,7 +111,7 @@ def test_a_node_that_is_slow_inside_is_named_though_its_network_is_sound():
     fleet = Fleet(8, several=range(8), slow_inside={3: 0.6}, scatter=0.02)
     verdict = fleet.judged()
     assert having(verdict) == [3] and "own ranks" in verdict.nodes[3].note
-    assert fleet.stages[:2] == ["inside", "inside-retest"] and not verdict.remarks
+    assert fleet.stages == ["inside", "look"] and not verdict.remarks
 
 
 def test_the_verdict_says_that_nothing_was_measured_inside_nodes_of_one_rank():
@@ -147,8 +150,8 @@ def test_who_was_measured_once_only_is_not_told_from_its_partner():
     assert having(verdict, gate.INCONCLUSIVE) == list(range(8))
 
 
-def test_a_suspect_whose_retests_fail_is_undecided():
-    verdict = Fleet(8, {2: 0.5}, scatter=0.02, failing=["look-retest"]).judged()
+def test_who_is_undecided_when_rounds_begin_to_fail_stays_so():
+    verdict = Fleet(8, {2: 0.85}, scatter=0.02, failing=["look-2", "look-3"]).judged()
     assert having(verdict, gate.INCONCLUSIVE) == [2] and verdict.verdict == gate.INCONCLUSIVE
 
 

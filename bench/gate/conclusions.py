@@ -20,7 +20,7 @@ class CheckVerdict(StrEnum):
 class NodeCheck:
     """Whether a node of a fleet is good enough. verdict: PASS, FAIL or INCONCLUSIVE; note: why.
 
-    rate: as a share of the usual one, or of what a table expects, with an interval if it was retested; None if unknown.
+    rate: as a share of the usual one, or of what a table expects, with its interval; None if unknown.
     """
 
     node: int

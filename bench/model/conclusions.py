@@ -29,7 +29,7 @@ class IntervalKind(StrEnum):
     OVER_LAUNCHES = "over launches"
     WITHIN_RUN = "within-run"  # of one launch
     NOISE_FLOOR = "stated noise floor"
-    OVER_RETESTS = "over retests"
+    OVER_ROUNDS = "over rounds"
     NONE = "none"
 
 

@@ -1,25 +1,22 @@
-"""Find the nodes of a fleet that are too slow, from a few rounds in which groups of nodes are measured at once.
+"""Find the nodes of a fleet that are too slow, from rounds in which groups of nodes are measured at once.
 
 In: a `Fleet`, which measures groups of nodes, and drops the nodes that fail meanwhile. Out: a `GateVerdict`. Starts
 nothing.
 
     inside     the ranks of each node among themselves, all nodes at the same time
-    look       LOOKS matchings: every node is measured with as many partners at the same time as all others
-    retest     suspects, each with partners that passed, in up to TURNS turns; only these decide
+    look       matchings: every node is measured with other partners at the same time as all others
 
-A slow node is slow with every partner, and its partners are slow with it alone: so a node's score is the median of its
-pairs. All times are taken as logarithms, relative to the usual group of the same round. A suspect has an interval from
-its retests: Student's t with what sound groups scatter by, and the error rate shared among all suspects and turns. It
-fails if the whole interval is slower than allowed, passes if none of it is, and is INCONCLUSIVE else. Who was not
-measured is INCONCLUSIVE, too.
+Both are repeated in up to TURNS turns, until every node is decided. A slow node is slow with every partner, and its
+partners are slow with it alone: so the logarithm of a group's time is the sum of its nodes' effects, which are fitted
+by least squares, of many groups with an effect of each round. A node's slowness is its effect less the median of the
+others'. It PASSes if an upper bound of that is below the limit, FAILs if a lower bound is above it, and is INCONCLUSIVE
+else: nobody passes because nothing was seen. Who was not measured is INCONCLUSIVE, too.
 """
 
-import itertools
 import math
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Protocol
 
@@ -35,35 +32,32 @@ from bench.model.conclusions import Interval, IntervalKind
 from bench.model.errors import BenchError, ConfigError
 from bench.model.records import Case, Machine
 from bench.planning import plan
-from bench.stats.intervals import without_interval
+from bench.stats.intervals import Floats
 
 PASS, FAIL, INCONCLUSIVE, _ = CheckVerdict
-LOOKS = 4
-# Launches of the inside of all nodes at once, and further ones in a turn of retests: each is one value of each node.
-LOOKS_INSIDE, RETESTS_INSIDE = 2, 4
-# Matchings in a turn of retests. More cost little, but a launch does.
-RETESTS = 8
-# Whoever is undecided after these turns stays so. At a scatter of 0.13, 24 retests tell 85 % of the rate from 75 %.
+# Fewest matchings of a turn, and launches of the inside of all nodes in one. More matchings cost little, but a launch
+# does, and a matching that occurs again needs another one: of 4 nodes there are three.
+MATCHINGS, LAUNCHES_INSIDE = 8, 4
+# Matchings of 2 or 3 nodes, which are held against a table only.
+MATCHINGS_OF_FEW = 4
+# Whoever is undecided after these turns stays so. At a scatter of 0.13, 24 rounds tell 85 % of the rate from 75 %.
 TURNS = 3
-# Retest a node whose score is 2 standard deviations above the median (2 % of a sound fleet), but never for less than
-# half of the allowed slowdown.
-SUSPICIOUS, SUSPICIOUS_PART = 2.0, 0.5
-# Chance that any node of a sound fleet is named: a half for each of inside and pairs.
-ERROR_RATE, STAGES = 0.02, 2
-# Of a normal distribution, the standard deviation over the median absolute deviation; and by number of values, that of
-# their median over that of one (Monte Carlo, 10⁷ draws).
-MAD_TO_SD = 1.4826
-SD_OF_MEDIAN = {1: 1.0, 2: 0.7071, 3: 0.6698, 4: 0.5455}
+# Chance that any node of a sound fleet fails, a half for each of inside and pairs; and that a node at the limit passes.
+ERROR_RATE, STAGES, PASS_RATE = 0.02, 2, 0.05
 # Variance of the median of many values, over that of their mean.
 OF_MEDIAN = math.pi / 2
 # A smaller scatter than clocks and counters have would make chance significant.
 LEAST_SD = 0.01
 # Of three nodes, two are in every slow pair of the third: nobody can say what is usual.
 FEWEST_NODES = 4
-# One look does not tell a node from its partner.
-FEWEST_LOOKS = 2
-# Of fewer pairs in a round, half may have a slow node by chance: the usual one is then that of all rounds.
-FEWEST_PAIRS = 8
+# Smallest eigenvalue, as a share of the largest one, that is no rounding.
+NO_VALUE = 1e-9
+# What all times say of the scatter of one node counts as so many of its own.
+PRIOR = 10
+# One round does not tell a node from its partner.
+FEWEST_ROUNDS = 2
+# Of fewer groups in a round, half may have a slow node by chance: what is usual is then that of all rounds.
+FEWEST_GROUPS = 8
 # If the fastest 5 % deviate from the median by more than the slowest 5 % do (plus the limit), the median itself is
 # slow: about a third of the nodes are bad.
 FASTEST = 0.05
@@ -104,63 +98,42 @@ class Fleet(Protocol):
 
 
 # ── rounds ───────────────────────────────────────────────────────────────────────────────────────
-def looks(nodes: Sequence[int]) -> list[Round]:
-    """LOOKS matchings of these nodes; of few nodes, all that there are, again and again."""
+def matchings(nodes: Sequence[int], turn: int = 0) -> list[Round]:
+    """Matchings of these nodes, of many nodes others in each turn; of few, all that there are, again and again."""
     every: list[Round] = []
     if len(nodes) > 1:
         every = [[(nodes[a], nodes[b]) for a, b in pairs] for pairs in rounds(len(nodes))]
-    chosen = every[:: max(1, len(every) // LOOKS)][:LOOKS]
-    return chosen * math.ceil(LOOKS / len(chosen)) if chosen else []
+    wanted = MATCHINGS if len(nodes) >= FEWEST_NODES else MATCHINGS_OF_FEW
+    if len(every) > wanted:
+        return [every[(turn * wanted + number) % len(every)] for number in range(wanted)]
+    return every * math.ceil(wanted / len(every)) if every else []
 
 
-def retests(suspected: Sequence[int], nodes: Sequence[int]) -> list[Round]:
-    """Matchings in which each suspect has another partner that is none, and the others measure what is usual."""
-    suspected = [node for node in suspected if node in nodes]
-    sound = [node for node in nodes if node not in suspected]
-    if not suspected or len(sound) < len(suspected):
-        return []
-    matchings: list[Round] = []
-    turns = min(RETESTS, len(sound))
-    for turn in range(turns):
-        shift = turn * len(sound) // turns
-        partners = sound[shift:] + sound[:shift]
-        left = partners[len(suspected) :]
-        pairs = [*zip(suspected, partners, strict=False), *zip(left[::2], left[1::2], strict=False)]
-        matchings.append([*pairs])
-    return matchings
-
-
-def _alone(nodes: Sequence[int], launches: int) -> list[Round]:
-    """Each node alone, all at the same time, in this many launches."""
-    return [[(node,) for node in nodes]] * launches if nodes else []
+def alone(nodes: Sequence[int], turn: int = 0) -> list[Round]:
+    """Each node alone, all at the same time, in several launches."""
+    return [[(node,) for node in nodes]] * LAUNCHES_INSIDE if nodes else []
 
 
 @dataclass(frozen=True, slots=True)
 class _Stage:
-    """How nodes are examined. retests: takes the suspects first. most: suspects in a turn, by the number of nodes."""
+    """How nodes are examined. rounds: of nodes, in a turn. partners: with which a node is slow, in words."""
 
     name: str
-    looks: Callable[[Sequence[int]], list[Round]]
-    retests: Callable[[Sequence[int], Sequence[int]], list[Round]]
-    most: Callable[[int], int]
+    rounds: Callable[[Sequence[int], int], list[Round]]
     partners: str
 
 
-# Most nodes must remain to say what is usual; with pairs, at least one without suspects.
-INSIDE = _Stage(
-    "inside", partial(_alone, launches=LOOKS_INSIDE), lambda _, nodes: _alone(nodes, RETESTS_INSIDE),
-    lambda nodes: nodes // 2, "among its own ranks",
-)  # fmt: skip
-PAIRS = _Stage("look", looks, retests, lambda nodes: nodes // 2 - 1, "with sound partners")
+INSIDE = _Stage("inside", alone, "among its own ranks")
+PAIRS = _Stage("look", matchings, "with all partners")
 
 
 def schedule(nodes: int, inside: int) -> tuple[list[list[Round]], list[list[Round]]]:
-    """The rounds of each stage of a sound fleet, and those that suspects may add at most. inside: nodes with several
-    ranks."""
-    every = range(nodes)
-    usual = [INSIDE.looks(range(inside)), looks(every)]
-    further = [_alone(range(inside), RETESTS_INSIDE), retests([0], every)] * TURNS
-    return [stage for stage in usual if stage], [stage for stage in further if stage]
+    """The rounds of each stage of a sound fleet, and those that undecided nodes may add at most. inside: nodes with
+    several ranks."""
+    turns = [
+        [stage for stage in (alone(range(inside)), matchings(range(nodes), turn)) if stage] for turn in range(TURNS)
+    ]
+    return turns[0], [stage for turn in turns[1:] for stage in turn]
 
 
 # ── what is measured, and how long it takes ──────────────────────────────────────────────────────
@@ -241,6 +214,64 @@ def examine(fleet: Fleet, allowed: float, least_s: float | None = None) -> GateV
 
 
 @dataclass(frozen=True, slots=True)
+class _Fit:
+    """Effects of nodes on the logarithms of times, by least squares.
+
+    errors: of each contrast of a node with the mean of the others, in standard deviations of a time. scatter: of the
+    times with a node, about the fit; sd: of all, with its degrees of freedom. residuals: of each group, its mean over
+    all rounds, from the usual group.
+    """
+
+    effects: dict[int, float]
+    errors: dict[int, float]
+    scatter: dict[int, float]
+    sd: float
+    freedom: int
+    residuals: Floats
+
+
+def _fit(taken: Sequence[Times]) -> _Fit:
+    """Fit the times of all rounds: an effect of each node, and of each round that has many groups."""
+    taken = [times for times in taken if times]
+    by_round = all(len(times) >= FEWEST_GROUPS for times in taken)
+    rows = [(number, group, math.log(s)) for number, times in enumerate(taken) for group, s in times.items()]
+    logs = np.array([log for _, _, log in rows])
+    nodes = sorted({node for _, group, _ in rows for node in group})
+    column = {node: place for place, node in enumerate(nodes)}
+    design = np.zeros((len(rows), len(nodes) + (len(taken) if by_round else 1)))
+    for row, (number, group, _) in enumerate(rows):
+        design[row, [column[node] for node in group]] = 1
+        design[row, len(nodes) + (number if by_round else 0)] = 1
+    # A level for all nodes may move between nodes and rounds: what is compared does not depend on it.
+    values, vectors = np.linalg.eigh(design.T @ design)
+    known = values > NO_VALUE * values[-1]
+    inverse = (vectors[:, known] / values[known]) @ vectors[:, known].T
+    found = inverse @ design.T @ logs
+    left = logs - design @ found
+    freedom = len(rows) - int(known.sum())
+    sd = max(LEAST_SD, math.sqrt(float(left @ left) / freedom)) if freedom > 0 else 0.0
+    contrasts = np.eye(len(nodes)) - (1 - np.eye(len(nodes))) / max(1, len(nodes) - 1)
+    known_of_nodes = inverse[: len(nodes), : len(nodes)]
+    errors = np.sqrt(np.maximum(np.sum((contrasts @ known_of_nodes) * contrasts, axis=1), 0))
+    # A node may scatter more than the others do, as far as its own times can tell.
+    grown, members = len(rows) / max(1, freedom), design[:, : len(nodes)]
+    own = (PRIOR * sd**2 + grown * (left**2 @ members)) / (PRIOR + members.sum(axis=0))
+    scatter = np.maximum(sd, np.sqrt(own))
+    rounds_of_logs = [logs[first:stop] for first, stop in pairwise(np.cumsum([0, *map(len, taken)]).tolist())]
+    of_group: dict[Group, list[float]] = {}
+    for times, own in zip(taken, rounds_of_logs, strict=True):
+        usual = np.sort(own if by_round else logs)
+        middle = usual[(len(usual) - 1) // 2]  # not between two: of 4 nodes, half of all pairs have the slow one
+        for group, log in zip(times, own.tolist(), strict=True):
+            of_group.setdefault(group, []).append(log - middle)
+    residuals = np.array([np.mean(values) for values in of_group.values()])
+    return _Fit(
+        dict(zip(nodes, found.tolist(), strict=False)), dict(zip(nodes, errors.tolist(), strict=True)),
+        dict(zip(nodes, scatter.tolist(), strict=True)), sd, freedom, residuals,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
 class _Examined:
     """The verdicts of a stage, and the times of all its rounds. comparable: whether it is known what is usual."""
 
@@ -250,132 +281,63 @@ class _Examined:
 
 
 def _examined(stage: _Stage, fleet: Fleet, nodes: Sequence[int], limit: float) -> _Examined:
-    """A verdict on each of these nodes, from its retests where it is suspected.
+    """A verdict on each of these nodes.
 
     limit: logarithm of the largest time that is allowed over the usual one.
     """
-    taken = fleet.measured(stage.name, nodes, stage.looks)
-    counts = {node: sum(node in group for times in taken for group in times) for node in nodes}
     checks = {node: NodeCheck(node, INCONCLUSIVE, None, "the rounds that it was in failed") for node in nodes}
-    tested = [node for node in nodes if counts[node] >= FEWEST_LOOKS and node not in fleet.dropped]
-    if not tested:
-        return _Examined(checks)
-    residuals = _from_usual(taken)
-    fast, slow = np.quantile([residual for _, residual in residuals], [FASTEST, 1 - FASTEST], method="lower")
-    why = None
-    if len(tested) < FEWEST_NODES:
-        why = f"of fewer than {FEWEST_NODES} nodes nobody can say what is usual"
-    elif -fast > limit + slow:
-        why = "so many nodes differ that nobody can say what is usual"
-    if why is not None:
-        note = f"{why}: give the rate by --against"
-        checks |= {node: NodeCheck(node, INCONCLUSIVE, None, note) for node in tested}
-        return _Examined(checks, taken, comparable=False)
-    scores, suspected = suspects(residuals, tested, limit)
-    for node in tested:
-        checks[node] = NodeCheck(node, PASS, without_interval(math.exp(-scores[node])), "")
-    for node in suspected:
-        note = "suspected; too few others are sound to retest it with"
-        checks[node] = NodeCheck(node, INCONCLUSIVE, without_interval(math.exp(-scores[node])), note)
-    turns, again = Counter[int](), list[Times]()
-    while waiting := [
-        node
-        for node in suspected
-        if checks[node].verdict == INCONCLUSIVE and turns[node] < TURNS and node not in fleet.dropped
-    ]:
-        batch, later = waiting[: stage.most(len(tested))], waiting[stage.most(len(tested)) :]
-        able = [node for node in tested if checks[node].verdict != FAIL and node not in later]
-        again += fleet.measured(f"{stage.name}-retest", able, partial(stage.retests, batch))
-        compared = _compare(again, lambda group: not set(suspected).isdisjoint(group))
-        for node in batch:
-            checks[node] = _retested(node, compared, len(suspected) * TURNS, limit, stage.partners) or checks[node]
-        turns.update(batch)
-    return _Examined(checks, [*taken, *again])
+    taken: list[Times] = []
+    for turn in range(TURNS):
+        name = stage.name if turn == 0 else f"{stage.name}-{turn + 1}"
+        able = [node for node in nodes if node not in fleet.dropped]
+
+        def rounds_of(live: Sequence[int], turn: int = turn) -> list[Round]:
+            return stage.rounds(live, turn)
+
+        taken += fleet.measured(name, able, rounds_of)
+        counts = {node: sum(node in group for times in taken for group in times) for node in nodes}
+        tested = [node for node in nodes if counts[node] >= FEWEST_ROUNDS and node not in fleet.dropped]
+        if not tested:
+            return _Examined(checks, taken)
+        fit, why = _fit(taken), None
+        fast, slow = np.quantile(fit.residuals, [FASTEST, 1 - FASTEST], method="lower")
+        if len(tested) < FEWEST_NODES:
+            why = f"of fewer than {FEWEST_NODES} nodes nobody can say what is usual"
+        elif -fast > limit + slow:
+            why = "so many nodes differ that nobody can say what is usual"
+        if why is not None:
+            note = f"{why}: give the rate by --against"
+            return _Examined(
+                checks | {node: NodeCheck(node, INCONCLUSIVE, None, note) for node in tested}, taken, comparable=False
+            )
+        for node in tested:
+            if checks[node].verdict == INCONCLUSIVE:
+                checks[node] = _judged(node, fit, tested, limit, stage.partners, counts[node])
+        if all(checks[node].verdict != INCONCLUSIVE for node in tested):
+            break
+    return _Examined(checks, taken)
 
 
-def _from_usual(taken: Sequence[Times]) -> list[tuple[Group, float]]:
-    """Logarithm of the time of each group over that of the usual group of its round; of few groups, of all rounds."""
-    rounds = [list(times.items()) for times in taken if times]
-    if any(len(entries) < FEWEST_PAIRS for entries in rounds):
-        rounds = [list(itertools.chain(*rounds))]
-    residuals: list[tuple[Group, float]] = []
-    for entries in rounds:
-        logs = np.log([seconds for _, seconds in entries])
-        usual = np.sort(logs)[(len(logs) - 1) // 2]  # not between two: of 4 nodes, half of all pairs have the slow one
-        residuals += zip((group for group, _ in entries), (logs - usual).tolist(), strict=True)
-    return residuals
+def _judged(node: int, fit: _Fit, nodes: Sequence[int], limit: float, partners: str, count: int) -> NodeCheck:
+    """The verdict on a node from all rounds so far. count: of those that it was in."""
+    slowness = fit.effects[node] - float(np.median([fit.effects[other] for other in nodes if other != node]))
+    share = 1 / (len(nodes) - 1)
+    error = fit.scatter[node] * fit.errors[node] * math.sqrt((1 + OF_MEDIAN * share) / (1 + share))
+    if fit.freedom < 1:
+        return NodeCheck(node, INCONCLUSIVE, None, "too few rounds were measured")
 
+    def rate(error_rate: float) -> Interval:
+        half = float(stdtrit(fit.freedom, 1 - error_rate / TURNS)) * error
+        return Interval(
+            math.exp(-slowness), math.exp(-slowness - half), math.exp(-slowness + half), IntervalKind.OVER_ROUNDS
+        )
 
-def suspects(
-    residuals: Sequence[tuple[Group, float]], nodes: Sequence[int], limit: float
-) -> tuple[dict[int, float], list[int]]:
-    """The score of each node, the median of its residuals; and the nodes to retest, the most suspicious first."""
-    spread = np.array([residual for _, residual in residuals])
-    sd = max(LEAST_SD, MAD_TO_SD * float(np.median(np.abs(spread - np.median(spread)))))
-    scores, suspicious = {}, []
-    for node in nodes:
-        own = [residual for group, residual in residuals if node in group]
-        scores[node] = float(np.median(own))
-        by_scatter = SUSPICIOUS * SD_OF_MEDIAN[min(len(own), max(SD_OF_MEDIAN))] * sd
-        if scores[node] > min(limit, max(SUSPICIOUS_PART * limit, by_scatter)):
-            suspicious.append(node)
-    return scores, sorted(suspicious, key=lambda node: -scores[node])
-
-
-@dataclass(frozen=True, slots=True)
-class _Compared:
-    """Groups beside what is usual. residuals: group, logarithm of its time over the usual, number of usual groups.
-
-    sd, freedom: what usual groups scatter by, with its degrees of freedom; 0 where nothing is known of it.
-    """
-
-    residuals: list[tuple[Group, float, float]]
-    sd: float
-    freedom: int
-
-
-def _compare(taken: Sequence[Times], apart: Callable[[Group], bool]) -> _Compared:
-    """Compare each group with those that are not apart, of its round; of few nodes, with those of all rounds."""
-    rounds = [[(group, math.log(seconds)) for group, seconds in times.items()] for times in taken if times]
-    if any(sum(not apart(group) for group, _ in entries) < 2 for entries in rounds):
-        rounds = [list(itertools.chain(*rounds))]
-    residuals: list[tuple[Group, float, float]] = []
-    squares, freedom = 0.0, 0
-    for entries in rounds:
-        usual = [log for group, log in entries if not apart(group)]
-        if usual:
-            middle = float(np.median(usual))
-            residuals += [(group, log - middle, len(usual)) for group, log in entries]
-            squares += float(np.var(usual)) * len(usual)
-            freedom += len(usual) - 1
-    return _Compared(residuals, max(LEAST_SD, math.sqrt(squares / freedom)) if freedom else 0.0, freedom)
-
-
-def _rate(compared: _Compared, concerns: Callable[[Group], bool], shares: int) -> Interval | None:
-    """The rate of some groups as a share of the usual one, with its interval; None where it is not known.
-
-    shares: of the error rate. The usual rate, a median over the groups, is itself uncertain; a table's is not.
-    """
-    values = [(residual, usual) for group, residual, usual in compared.residuals if concerns(group)]
-    if not values or not compared.freedom:
-        return None
-    score = float(np.mean([residual for residual, _ in values]))
-    error = compared.sd * math.sqrt(sum(1 + OF_MEDIAN / usual for _, usual in values)) / len(values)
-    half = float(stdtrit(compared.freedom, 1 - ERROR_RATE / STAGES / shares)) * error
-    return Interval(math.exp(-score), math.exp(-score - half), math.exp(-score + half), IntervalKind.OVER_RETESTS)
-
-
-def _retested(node: int, compared: _Compared, shares: int, limit: float, partners: str) -> NodeCheck | None:
-    """A verdict from the retests of a node; None if they say nothing."""
-    rate = _rate(compared, lambda group: node in group, shares)
-    if rate is None:
-        return None
-    count = sum(node in group for group, _, _ in compared.residuals)
-    if rate.high < math.exp(-limit):
-        return NodeCheck(node, FAIL, rate, f"too slow {partners}, in {count} retests")
-    if rate.low > math.exp(-limit):
-        return NodeCheck(node, PASS, rate, "suspected at first, sound in its retests")
-    return NodeCheck(node, INCONCLUSIVE, rate, f"suspected; {count} retests do not tell")
+    surely, likely = rate(ERROR_RATE / STAGES / len(nodes)), rate(PASS_RATE)
+    if surely.high < math.exp(-limit):
+        return NodeCheck(node, FAIL, surely, f"too slow {partners}, in {count} rounds")
+    if likely.low > math.exp(-limit):
+        return NodeCheck(node, PASS, likely, "")
+    return NodeCheck(node, INCONCLUSIVE, surely, f"{count} rounds do not tell")
 
 
 def _against_table(pairs: _Examined, least_s: float) -> dict[int, NodeCheck]:
@@ -383,15 +345,16 @@ def _against_table(pairs: _Examined, least_s: float) -> dict[int, NodeCheck]:
     checks = pairs.checks
     failed = {node for node, check in checks.items() if check.verdict == FAIL}
     sound = [{group: s for group, s in times.items() if failed.isdisjoint(group)} for times in pairs.taken]
-    scatter = _compare(sound, lambda _: False)
     held = dict(checks)
+    if not any(sound) or not (fit := _fit(sound)).freedom:
+        return held
+    half = float(stdtrit(fit.freedom, 1 - ERROR_RATE / STAGES / len(checks))) * fit.sd
     for node, check in checks.items():
         logs = [math.log(s / least_s) for times in sound for group, s in times.items() if node in group]
-        if check.verdict == FAIL or not logs or not scatter.freedom:
+        if check.verdict == FAIL or not logs:
             continue
-        compared = _Compared([((node,), log, math.inf) for log in logs], scatter.sd, scatter.freedom)
-        rate = _rate(compared, lambda _: True, len(checks))
-        assert rate is not None  # noqa: S101 - there are times and a scatter
+        score, width = float(np.mean(logs)), half / math.sqrt(len(logs))
+        rate = Interval(math.exp(-score), math.exp(-score - width), math.exp(-score + width), IntervalKind.OVER_ROUNDS)
         if rate.high < 1:
             partner = "; with one partner, either may be it" if len(checks) == 2 else ""
             held[node] = NodeCheck(node, FAIL, rate, f"too slow for the table{partner}")

@@ -111,8 +111,8 @@ def gate(
         if not quiet:
             hung_s = settings.timeout + START_ALLOWANCE_S
             say(
-                f"{fleet.nodes} nodes: about {format_seconds(usual_s)}; up to {format_seconds(most_s)} if nodes are "
-                f"suspected, and at most {format_seconds(hung_s)} more for each that hangs"
+                f"{fleet.nodes} nodes: about {format_seconds(usual_s)}; up to {format_seconds(most_s)} while nodes are "
+                f"undecided, and at most {format_seconds(hung_s)} more for each that hangs"
             )
         # Seconds of a pair of nodes at the bus bandwidth that it must reach.
         least_s = (operations.busbw(fleet.pair, 1.0) or 0.0) / least if least else None

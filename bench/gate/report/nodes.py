@@ -8,7 +8,7 @@ from bench.model.units import first_few, format_share
 from bench.report.blocks import Blocks, Column, left, table
 from bench.report.labels import BY_RULE, with_interval
 
-# Nodes that passed and were never suspected are only counted beyond this number.
+# Nodes that passed are only counted beyond this number.
 SHOWN_NODES = 16
 
 
