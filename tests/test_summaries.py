@@ -198,6 +198,16 @@ def test_gpus_that_cuda_counts_in_another_order_are_said():
     assert "CUDA_DEVICE_ORDER" not in with_sessions({"ranks": ranks}, host=host)
 
 
+@pytest.mark.parametrize(
+    ("nvlinks", "ways", "said"),
+    [([6, 6], ["SHM/direct"], True), ([6], ["P2P/CUMEM"], False), ([0, 0], ["SHM/direct"], False), ([6], [], False)],
+)
+def test_a_way_around_nvlink_is_said(nvlinks, ways, said):
+    host = {"hostname": "a", "gpus": [{"nvlinks": nvlinks}] * 2}
+    launch = {"ranks": [], "chosen": {"case": {"algorithm": "RING", "transports": ways}}}
+    assert ("each rank must see all GPUs" in with_sessions(launch, host=host)) == said
+
+
 @pytest.mark.parametrize(("on_first", "crosses"), [(8, True), (1, False)])
 def test_ranks_that_no_case_uses_are_said(on_first, crosses):
     hosts = [{"hostname": "a", "ranks": list(range(on_first))}, {"hostname": "b", "ranks": [8]}]

@@ -65,6 +65,7 @@ def warnings_of(run: Run, summaries: Sequence[Summary]) -> list[str]:
         *_polling_warnings(run, session),
         *_hosts_warnings(run, session),
         *_gpu_order_warnings(session),
+        *_detour_warnings(session),
         *_unused_rank_warnings(run, session),
         # How the ranks of a launch were started.
         *dict.fromkeys(remark for launch in launches_of(run.environment) for remark in launch.get("remarks", [])),
@@ -231,6 +232,19 @@ def _gpu_order_warnings(session: Session) -> Iterable[str]:
                 "is recorded of it is of another one; set CUDA_DEVICE_ORDER=PCI_BUS_ID"
             )
             return
+
+
+def _detour_warnings(session: Session) -> Iterable[str]:
+    """Where GPUs have NVLink and NCCL goes another way, as where each rank sees its own GPU only."""
+    hosts = session.get("hosts") or [session.get("host", {})]
+    links = [gpu.get("nvlinks") or [] for host in hosts for gpu in host.get("gpus") or []]
+    chosen = [choice for launch in launches_of([session]) for choice in launch.get("chosen", {}).values()]
+    ways = {way for choice in chosen for way in choice.get("transports", [])}
+    if links and all(map(any, links)) and ways and not any(way.startswith(("P2P", "NVLS")) for way in ways):
+        yield (
+            f"the GPUs have NVLink, but NCCL goes by {', '.join(sorted(ways))}: each rank must see all GPUs of its "
+            "host (not --gpus-per-task), and NCCL_P2P_DISABLE must not be set"
+        )
 
 
 def _hardships(changes: Json) -> Iterable[str]:
