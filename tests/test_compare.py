@@ -301,6 +301,15 @@ def test_planted_faults_are_warned_of_on_either_side():
         assert any("planted on purpose" in warning for warning in compare(*pair, one, one).warnings)
 
 
+def test_runs_that_were_sampled_differently_are_warned_of():
+    one, (before, after) = [summary(CASE, [1, 1.01])], runs()
+    assert not any("sampled differently" in warning for warning in compare(before, after, one, one).warnings)
+    settings = after.plan.settings
+    longer = dataclasses.replace(settings, sampling=dataclasses.replace(settings.sampling, seconds_per_case=9.0))
+    other = dataclasses.replace(after, plan=dataclasses.replace(after.plan, settings=longer))
+    assert any("sampled differently" in warning for warning in compare(before, other, one, one).warnings)
+
+
 def test_what_differs_around_the_numbers_is_listed():
     def session(gpu, nccl, algorithm):
         ranks = [{"rank": i, "device_name": gpu, "nccl": nccl} for i in range(2)]

@@ -32,7 +32,7 @@ WORDS = {SLOWER: "slower", FASTER: "faster", SAME: "same", INCONCLUSIVE: "undeci
 VERDICTS = (*WORDS,)
 TO_DECIDE = (
     "To decide: further launches on each side that bring a verdict with a probability of 80 %, if ratio and scatter "
-    "stay as they are."
+    "are what they seem; as few launches tell little of them, in half to three quarters of runs."
 )
 # Facts of hardware that the first line names if they differ, and what stands for a fact that a run does not have.
 HARDWARE = {"cpu.model": "CPU", "gpus": "GPU"}
