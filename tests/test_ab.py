@@ -211,8 +211,37 @@ def test_it_stops_at_the_first_look_that_decides(monkeypatch, folder):
     dice = np.random.default_rng(4)
     changed = FakePairs(monkeypatch, folder, 0.5 + 0.01 * dice.normal(size=16))
     assert "decided after 6" in changed.until_decided(1000.0)
+    assert (changed.made, changed.state.looks) == (12, [(6, 0.06)])  # as many fresh pairs follow, without a look
+    short = FakePairs(monkeypatch, folder, 0.5 + 0.01 * dice.normal(size=16))
+    assert "decided after 6" in short.until_decided(85.0) and short.made == 8  # as far as the budget suffices
     same = FakePairs(monkeypatch, folder, 0.005 * dice.normal(size=16))
     assert "all are the same after 6" in same.until_decided(100.0)
+
+
+def test_a_decided_run_that_is_resumed_measures_its_fresh_pairs_and_looks_no_more(monkeypatch, folder):
+    fake = FakePairs(monkeypatch, folder, [0.5, 0.51, 0.49] * 2 + [0.0] * 10, complete=7)
+    fake.state.looks, fake.state.decided = [(6, 0.1)], "decided after 6 pairs"
+    assert fake.until_decided(1000.0, began=-70.0) == "decided after 6 pairs"
+    assert (fake.made, fake.state.looks) == (12, [(6, 0.1)])
+
+
+def test_fresh_pairs_show_what_the_pairs_that_decided_exaggerate():
+    """Truth +5 %, pairs scatter by 6.6 %: a look decides when it looks large."""
+    rng, ended, fresh = np.random.default_rng(8), [], []
+    for _ in range(150):
+        ratios = np.log1p(0.05) + 0.066 * rng.normal(size=96)
+        looks = ()
+        for count in (6, 8, 12, 16, 24, 32, 48):
+            looks = (*looks, (count, count / 48))
+            found = pairs.look([paired(ratios[:count])], looks, 0.05)
+            (judged,) = found.judgements.values()
+            if judged.verdict == SLOWER:
+                ended.append(judged.ratio.value - 1)
+                number, interval = pairs.after_verdict([paired(ratios[: 2 * count])], count)
+                assert number == count
+                fresh.append(interval.value - 1)
+                break
+    assert len(ended) > 100 and np.mean(ended) > 0.055 > 0.053 > np.mean(fresh) > 0.045
 
 
 def test_a_case_that_failed_on_side_b_only_is_broken():

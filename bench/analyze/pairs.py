@@ -32,6 +32,7 @@ from bench.model.comparisons import (
     Judgement,
     Unpaired,
 )
+from bench.model.conclusions import Interval
 from bench.model.errors import ConfigError
 from bench.model.records import OPTION_NAMED, Case, Plan, Run, Samples
 from bench.model.units import counted, format_share
@@ -123,6 +124,19 @@ def look(cases: Sequence[PairedCase], looks: Looks, min_change: float) -> Look:
     if index is not None:
         whole = _enough(verdicts.judge(verdicts.paired([index]), min_change, levels)[0], len(index))
     return Look(judgements, whole, ratios, index, levels)
+
+
+def after_verdict(cases: Sequence[PairedCase], count: int) -> tuple[int, Interval | None]:
+    """Number of pairs after the first `count`, and the ratio of the whole over them, with its interval at 95 %.
+
+    A verdict is reached when a change looks large; what is measured after it is not chosen so.
+    """
+    pairs = {case.name: case.pairs[count:] for case in cases}
+    common = sorted(set.intersection(*map(set, pairs.values()))) if pairs else []
+    if len(common) < 2:
+        return len(common), None
+    means = [[_means(side, common) for side in case.launches] for case in cases]
+    return len(common), launch_interval(np.exp(np.mean([np.log(b / a) for a, b in means], axis=0)))
 
 
 def levels_at(looks: Looks) -> Levels:
@@ -276,6 +290,7 @@ def compare_sides(
             )
         )
     not_a, not_b = absences(a), absences(b)
+    fresh_pairs, fresh = after_verdict(judged, count) if {SLOWER, FASTER} & set(shown.verdicts) else (0, None)
     return Comparison(
         before=names[0],
         after=names[1],
@@ -297,6 +312,8 @@ def compare_sides(
         virtual=is_virtual(a),
         pairs=max((len(ratios) for ratios in shown.ratios.values()), default=0),
         ratios=() if shown.index is None else tuple(np.exp(shown.index).tolist()),
+        fresh_pairs=fresh_pairs,
+        fresh=fresh,
         ended=ended,
         rule=(
             f"looks at {', '.join(map(str, LOOKS[:4]))}, … pairs and at the end of the budget, over which error rates "

@@ -138,9 +138,12 @@ def _until_decided(
 ) -> str:
     """Measure pair after pair; returns why it ended. measure_pair: takes the sides that lack a launch, its number.
 
-    Each look is noted in the manifest: which levels it had follows from the looks before it.
+    Each look is noted in the manifest: which levels it had follows from the looks before it. After a change was named,
+    as many pairs follow again, if the budget suffices: they say how large it is, for nothing ended them when it looked
+    large.
     """
     from bench.analyze import pairs
+    from bench.model.comparisons import FASTER, SLOWER
 
     def look(share: float) -> str | None:
         """Look at the pairs made so far, when this share of the budget is spent; returns why to end."""
@@ -148,26 +151,34 @@ def _until_decided(
         folders.write_ab(path, state)
         judged = pairs.look(measured.cases(), state.looks, state.min_change)
         progress.show_look(judged.whole, [judgement.verdict for judgement in judged.judgements.values()], made)
-        return pairs.why_end(judged, made, state.each)
+        why = pairs.why_end(judged, made, state.each)
+        if why is not None and {SLOWER, FASTER} & set(judged.verdicts):
+            state.decided = why
+            folders.write_ab(path, state)
+        return why
 
     made, latest_s, budget_s = 0, 0.0, state.budget_s
     looked = max((count for count, _ in state.looks), default=0)
     for number in range(1, pairs.LOOKS[-1] + 1):
+        if state.decided and number > 2 * looked:
+            return state.decided
         order = list(SIDES)
         random.Random(f"{state.seed}/{number}").shuffle(order)
         missing = [side for side in order if not measured.complete(side, number)]
         spent = time.monotonic() - began
         if missing and made and spent + latest_s > budget_s:
+            if state.decided:
+                return state.decided
             why = look(1.0) if made >= pairs.FEWEST_PAIRS else None
             return why or f"the budget of {budget_s:g} s was spent after {made} pairs"
         measure_pair(missing, number)
         made, latest_s = number, time.monotonic() - began - spent
         progress.show_pairs(made, time.monotonic() - began)
-        if number in pairs.LOOKS and number > looked:
-            why = look((time.monotonic() - began) / budget_s)
-            if why is not None:
+        if number in pairs.LOOKS and number > looked and not state.decided:
+            why, looked = look((time.monotonic() - began) / budget_s), number
+            if why is not None and not state.decided:
                 return why
-    return f"{made} pairs are the most"
+    return state.decided or f"{made} pairs are the most"
 
 
 def _read(path: Path) -> _TwoSides:

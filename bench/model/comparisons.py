@@ -129,6 +129,7 @@ class Comparison:
         are failures. undecided_fails: without a decision it is no success either.
     across: the field in which the sides differ on purpose, such as "backend"; None where the same cases are compared.
     Where sides took turns: pairs: of launches that the verdict rests on. ratios: the index AFTER / BEFORE of each pair.
+    fresh_pairs: measured after the verdict. fresh: the index over them, which was not chosen for being large.
     ended: why measuring ended. rule: by which the verdict was reached. alternate: why launches of A and B alternated,
         because the ranks of both could not be alive at once; None if they took turns block by block.
     virtual: both ran on virtual GPUs, whose times follow a rule. remarks: what belongs beside the verdict.
@@ -150,6 +151,8 @@ class Comparison:
     fail_on: tuple[ChangeVerdict, ...] = (ChangeVerdict.SLOWER,)
     undecided_fails: bool = False
     pairs: int = 0
+    fresh_pairs: int = 0
+    fresh: Interval | None = None
     ratios: tuple[float, ...] = ()
     ended: str = ""
     rule: str = ""

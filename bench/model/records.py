@@ -429,7 +429,8 @@ class AbState:
     """What `ab` was asked for, and how far it is; kept in the manifest after each look.
 
     fail_on: what gives exit code 1, if it was said. alternate: why launches of A and B alternate; None where their
-    ranks take turns. looks: number of pairs, and share of the budget that was spent then. ended: why; None before.
+    ranks take turns. looks: number of pairs, and share of the budget that was spent then. decided: by what a change was
+    named; fresh pairs follow, as many again. ended: why; None before.
     """
 
     min_change: float
@@ -440,6 +441,7 @@ class AbState:
     alternate: str | None = None
     spent_s: float = 0.0
     looks: list[tuple[int, float]] = field(default_factory=list)
+    decided: str | None = None
     ended: str | None = None
 
 

@@ -91,7 +91,7 @@ def headline(result: Comparison) -> str:
         nothing = "no pair of launches was completed" if short else "no case has times on both sides"
         parts = [f"{result.verdict}: {cases or nothing}"]
     elif index.verdict == result.verdict and result.verdict in {SLOWER, FASTER}:
-        parts = [f"{result.verdict}{_by(index.ratio, bool(result.pairs))}", cases]
+        parts = [f"{result.verdict}{_by(index.ratio, result)}", cases]
     else:
         ends = between(*map(percent, (index.ratio.low, index.ratio.high)))
         time = f"time {percent(index.ratio.value)}" + (f" [{ends}]" if index.ratio.known else "")
@@ -108,11 +108,11 @@ def headline(result: Comparison) -> str:
     return "; ".join(filter(None, parts))
 
 
-def _by(ratio: Interval, at_least: bool) -> str:
+def _by(ratio: Interval, result: Comparison) -> str:
     """Such as ` by 13 % overall [3 – 25 %]`; of large changes `: 59 times as fast overall [56 – 63]`.
 
-    at_least: the bound first, such as ` by at least 3 % overall (13 % [3 – 25 %] …)`: sides that are measured until
-    something is decided end when a change looks large, so that the middle exaggerates.
+    Of sides that took turns the bound first, such as ` by at least 3 % overall`: they are measured until something is
+    decided, which ends them when a change looks large, so that the middle exaggerates. Fresh pairs do not.
     """
     least, most = sorted(abs(end - 1) for end in (ratio.low, ratio.high))
     show: Callable[[float], str] = partial(format_share, digits=1 if least < FINE else 0)
@@ -123,8 +123,11 @@ def _by(ratio: Interval, at_least: bool) -> str:
         show, before, value = "{:.2g}".format, ": ", factor
         after = f" times as {'long' if ratio.value > 1 else 'fast'}"
     interval = f" [{between(show(least), show(most))}]" if ratio.known else ""
-    if at_least and ratio.known:
+    if result.pairs and ratio.known:
         middle = f"{show(value)}{interval}, whose middle is too large where it ended early"
+        if result.fresh is not None:
+            ends = between(*map(percent, (result.fresh.low, result.fresh.high)))
+            middle = f"time {percent(result.fresh.value)} [{ends}] in {result.fresh_pairs} fresh pairs"
         return f"{before}at least {show(least)}{after} overall ({middle})"
     return f"{before}{show(value)}{after} overall{interval}"
 

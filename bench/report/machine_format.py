@@ -148,10 +148,11 @@ def comparison_csv(result: Comparison) -> str:
 
 def comparison_json(result: Comparison) -> str:
     """Everything: the overall verdict, the cases, what else differs, cases on one side only, the warnings."""
-    plain = ("before", "after", "verdict", "min_change", "across", "pairs", "ended", "rule")
+    plain = ("before", "after", "verdict", "min_change", "across", "pairs", "fresh_pairs", "ended", "rule")
     document = {
         **{name: getattr(result, name) for name in plain},
         "whole": {**judgement_columns(result.whole), "pair_ratios": result.ratios} if result.whole else None,
+        "fresh": interval_columns(result.fresh, *RATIO) if result.fresh else None,
         "cases": [_change_row(change) for change in result.changes],
         "differences": [{"fact": fact, "before": old, "after": new} for fact, old, new in result.differences],
         **{
