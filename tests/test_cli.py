@@ -262,6 +262,7 @@ def test_a_table_that_is_neither_met_nor_missed_gives_3_unless_asked_otherwise(e
 
 
 def test_what_cannot_be_compared_is_one_line(example):
+    one_line(example("compare", "example/before,example/before", "example/after"), 2, "named twice")
     one_line(example("compare", "example/before"), 2, "with what?", "check TABLE RUN")
     one_line(example("compare", "example/before", "example/after", "--min-change", "5"), 2, "--min-change", "5%")
     one_line(example("compare", "example/before", "example/after", "--across", "size"), 2, "--across size")

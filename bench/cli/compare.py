@@ -78,6 +78,8 @@ def compare(
         raise ConfigError(f"compare {runs[0]} with what? Name BEFORE and AFTER (a table: collbench check TABLE RUN)")
     if len(runs) == 2:
         before, after = ([folders.find(RESULTS, name) for name in side.split(",")] for side in runs)
+        if len({*before, *after}) < len(before) + len(after) > 2:
+            raise ConfigError(f"compare {' '.join(runs)}: a run was named twice, and is no further occasion")
         result = compare_runs(before, after, smallest, floor, across)
         result = replace(result, fail_on=failing(fail_on))
         return print_comparison(result, PLOTS / f"{result.before}-vs-{result.after}", format)
