@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+from scipy.special import stdtr
 
 from bench.analyze.sessions import Hosts, hosts, in_words
 from bench.catalog.operations import OPERATIONS, cycle
@@ -38,6 +39,8 @@ SMALLEST_EFFECT = 0.10
 FEWEST_LAUNCHES, GROUPS = 3, 6
 # Ranks up to which a dense matrix is as fast as a sparse one (4 ranks: 4 ms against 28 ms; 128: 1.9 s against 0.5 s).
 LARGEST_DENSE = 64
+# Effects that agree to the last digits, as by a rule, are not surer than this.
+LEAST_SCATTER = 1e-9
 # Scale of the Cauchy loss on logarithms: links that deviate by more than about 5 % lose weight as outliers.
 LOSS_SCALE = 0.05
 
@@ -128,13 +131,10 @@ def _pair_series(samples: Samples) -> Floats:
 
 def _findings(case: Case, where: str, effects: Floats) -> list[Finding]:
     """Findings on single ranks and links. effects: one row for each launch or group of iterations, as of `fit`."""
-    from scipy.stats import ttest_1samp
-
     n = case.world_size
     mean = effects.mean(axis=0)
-    spread = effects.std(axis=0, ddof=1)
-    p = np.where(spread > 0, ttest_1samp(effects + 0.0, 0.0, alternative="greater").pvalue, (mean <= 0) * 1.0)
-    p = np.minimum(p * effects.shape[1], 1.0)
+    error = np.maximum(effects.std(axis=0, ddof=1), LEAST_SCATTER) / np.sqrt(len(effects))
+    p = np.minimum(stdtr(len(effects) - 1, -mean / error) * effects.shape[1], 1.0)
     excess = np.expm1(mean)
     findings = []
     links = zip(*(side.tolist() for side in np.triu_indices(n, 1)), strict=True)
