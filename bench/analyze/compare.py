@@ -179,8 +179,10 @@ def compare_runs(
     if machine is not None and other is not None and machine.is_same_hardware(other):
         known = occasions(ledger, machine, {run.name for side in sides for run in side})
     of_runs = [[headlines(run) for run in side] for side in sides]
-    told, tells = (runs[0] if len(runs) == 1 else headlines(run) for runs, run in zip(of_runs, (old, new), strict=True))
-    return compare(old, new, told, tells, min_change, noise_floor, across, known, label, sets_of(of_runs))
+    old_cases, new_cases = (
+        runs[0] if len(runs) == 1 else headlines(run) for runs, run in zip(of_runs, (old, new), strict=True)
+    )
+    return compare(old, new, old_cases, new_cases, min_change, noise_floor, across, known, label, sets_of(of_runs))
 
 
 # ── several runs on a side ───────────────────────────────────────────────────────────────────────
@@ -190,11 +192,11 @@ def together(runs: Sequence[Run]) -> Run:
         return runs[0]
     samples, sessions, before = list[Samples](), list[Session](), 0
     for run in runs:
-        samples += [replace(one, launch=before + one.launch) for one in run.samples]
+        samples += [replace(measured, launch=before + measured.launch) for measured in run.samples]
         for session in run.environment:
             launches = [{**launch, "launch": before + launch["launch"]} for launch in session.get("launches", [])]
             sessions.append({**session, "launches": launches})  # type: ignore[typeddict-item]
-        before += max([run.plan.launches, *(one.launch for one in run.samples)])
+        before += max([run.plan.launches, *(measured.launch for measured in run.samples)])
     path = runs[0].path.with_name("+".join(run.name for run in runs))
     return replace(runs[0], path=path, environment=sessions, samples=samples)
 
@@ -209,17 +211,17 @@ def sets_of(sides: Sequence[Sequence[Sequence[Summary]]]) -> Sets:
         of_sides.append({key: np.exp(_centred(of_runs)) for key, of_runs in logs.items()})
         for of_runs in (of_runs for of_runs in logs.values() if len(of_runs) > 1):
             launch = float(np.var(_centred(of_runs), ddof=1)) + verdicts.SMALLEST_SCATTER**2
-            expected = launch * (1 + float(np.mean([1 / len(one) for one in of_runs])))
-            ratios.append(float(np.var([one.mean() for one in of_runs], ddof=1)) / expected)
+            expected = launch * (1 + float(np.mean([1 / len(of_run) for of_run in of_runs])))
+            ratios.append(float(np.var([of_run.mean() for of_run in of_runs], ddof=1)) / expected)
     counts = (len(sides[0]), len(sides[1]))
     return Sets(counts, max(1.0, float(np.mean(ratios))) if ratios else 1.0, (of_sides[0], of_sides[1]))
 
 
 def _centred(of_runs: Sequence[Floats]) -> Floats:
     """The launches of several runs about the mean of the runs, with the variance that they have within runs."""
-    within = np.concatenate([one - one.mean() for one in of_runs])
+    within = np.concatenate([logs - logs.mean() for logs in of_runs])
     stretch = math.sqrt((len(within) - 1) / (len(within) - len(of_runs)))
-    return float(np.mean([one.mean() for one in of_runs])) + stretch * within
+    return float(np.mean([logs.mean() for logs in of_runs])) + stretch * within
 
 
 # ── matching the cases ───────────────────────────────────────────────────────────────────────────
@@ -461,14 +463,13 @@ def _warnings(
 
 def _limit(changes: Sequence[Change], whole: Judgement | None, sets: Sets) -> Iterable[str]:
     """The smallest change that these occasions could show, where nothing was decided."""
-    decisive = [whole] if whole else [change.judgement for change in changes if change.level is not None]
-    if len(decisive) != 1 or decisive[0].verdict != INCONCLUSIVE or not decisive[0].ratio.known:
+    judgement = whole or (changes[0].judgement if len(changes) == 1 else None)
+    if judgement is None or judgement.level is None or judgement.verdict != INCONCLUSIVE:
         return
-    (factor,) = (one.ratio.high / one.ratio.value for one in decisive)
-    one_each = "two occasions" if sets.runs == (1, 1) else f"{sum(sets.runs)} occasions"
+    occasions_here = "two occasions" if sets.runs == (1, 1) else f"{sum(sets.runs)} occasions"
     yield (
-        f"{one_each} can show no change below × {format_ratio(factor)} here: add runs on a side (compare A1,A2 B1,B2), "
-        "or measure both sides at once with ab"
+        f"{occasions_here} can show no change below × {format_ratio(judgement.ratio.high / judgement.ratio.value)} "
+        "here: add runs on a side (compare A1,A2 B1,B2), or measure both sides at once with ab"
     )
 
 

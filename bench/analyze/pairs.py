@@ -96,6 +96,11 @@ class Look:
     levels: Levels
 
     @property
+    def names_a_change(self) -> bool:
+        """Whether a case or the whole is slower or faster."""
+        return not {SLOWER, FASTER}.isdisjoint(self.verdicts)
+
+    @property
     def verdicts(self) -> list[ChangeVerdict]:
         """Of all cases and of the whole."""
         return [
@@ -249,7 +254,7 @@ def _by_key(side: Sequence[TimedCase], names: Sequence[str]) -> dict[tuple[objec
 def why_end(latest: Look, pairs: int, each: bool = False) -> str | None:
     """Why to end at this look; None to go on. each: not before every case is decided."""
     case_verdicts = {judgement.verdict for judgement in latest.judgements.values()}
-    if (case_verdicts and INCONCLUSIVE not in case_verdicts) if each else {SLOWER, FASTER} & set(latest.verdicts):
+    if (case_verdicts and INCONCLUSIVE not in case_verdicts) if each else latest.names_a_change:
         return f"decided after {pairs} pairs"
     if latest.verdicts and set(latest.verdicts) == {SAME}:
         return f"all are the same after {pairs} pairs"
@@ -290,7 +295,7 @@ def compare_sides(
             )
         )
     not_a, not_b = absences(a), absences(b)
-    fresh_pairs, fresh = after_verdict(judged, count) if {SLOWER, FASTER} & set(shown.verdicts) else (0, None)
+    fresh_pairs, fresh = after_verdict(judged, count) if shown.names_a_change else (0, None)
     return Comparison(
         before=names[0],
         after=names[1],

@@ -143,7 +143,6 @@ def _until_decided(
     large.
     """
     from bench.analyze import pairs
-    from bench.model.comparisons import FASTER, SLOWER
 
     def look(share: float) -> str | None:
         """Look at the pairs made so far, when this share of the budget is spent; returns why to end."""
@@ -152,7 +151,7 @@ def _until_decided(
         judged = pairs.look(measured.cases(), state.looks, state.min_change)
         progress.show_look(judged.whole, [judgement.verdict for judgement in judged.judgements.values()], made)
         why = pairs.why_end(judged, made, state.each)
-        if why is not None and {SLOWER, FASTER} & set(judged.verdicts):
+        if why is not None and judged.names_a_change:
             state.decided = why
             folders.write_ab(path, state)
         return why

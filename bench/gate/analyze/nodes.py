@@ -52,7 +52,7 @@ LEAST_SD = 0.01
 FEWEST_NODES = 4
 # Smallest eigenvalue, as a share of the largest one, that is no rounding.
 NO_VALUE = 1e-9
-# What all times say of the scatter of one node counts as so many of its own.
+# What all times say of the scatter of one node counts as this many of its own times.
 PRIOR = 10
 # One round does not tell a node from its partner.
 FEWEST_ROUNDS = 2
