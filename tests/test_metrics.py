@@ -169,3 +169,12 @@ def test_who_is_late_is_named_by_the_command_line(warm):
 
 def test_the_table_of_metrics_has_a_way_to_time_each():
     assert set(PREPARE) == set(METRICS)
+
+
+def test_nccl_has_no_average_of_float8_with_one_rank():
+    """Nor in groups of one, nor in what the cost of dispatching is taken from; two ranks have it."""
+    alone = Case("all_reduce", "nccl", 1, "float8_e5m2", 4096, reduce_op="avg")
+    assert "with one rank" in unsupported_by_backend(alone)
+    assert unsupported_by_backend(replace(alone, world_size=2)) is None
+    assert unsupported_by_backend(replace(alone, reduce_op="sum")) is None
+    assert unsupported_by_backend(replace(alone, dtype="bfloat16")) is None

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from bench.catalog.dtypes import DTYPES, dtype_named
 from bench.catalog.metrics import metric_of
-from bench.catalog.operations import OPERATIONS, PLACES, placement
+from bench.catalog.operations import OPERATIONS, PLACES, placement, ranks_together
 from bench.model.records import Case
 
 
@@ -20,6 +20,7 @@ class Backend:
     device: "cpu" or "cuda"; one GPU a rank on "cuda". library: "torch" or "mpi4py".
     unsupported_dtypes: dtypes that it cannot even copy. unsupported_reduce_dtypes: dtypes that it copies but cannot
         reduce. unsupported_dtypes_of: operation or reduce op → dtypes that only this one refuses.
+    unsupported_alone: reduce op → dtypes that it refuses in a group of one rank.
     float8_capability: least compute capability of a GPU that reduces float8, such as 90 for 9.0; None: no condition.
     unsupported_reduce_ops: reduce ops that it has for no dtype.
     peculiar: operation → how this backend carries it out, for the report.
@@ -40,6 +41,7 @@ class Backend:
     unsupported_dtypes: frozenset[str] = frozenset()
     unsupported_reduce_dtypes: frozenset[str] = frozenset()
     unsupported_dtypes_of: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    unsupported_alone: Mapping[str, frozenset[str]] = field(default_factory=dict)
     unsupported_reduce_ops: frozenset[str] = frozenset()
     implementation_notes: Mapping[str, str] = field(default_factory=dict)
     float8_capability: int | None = None
@@ -97,6 +99,7 @@ BACKENDS = {
                 **dict.fromkeys(("gather", "reduce_scatter", "reduce_scatter_list"), _COMPLEX),
                 "premul_sum": _FLOAT8,
             },
+            unsupported_alone={"avg": _FLOAT8},  # src/device/onerank.cu of NCCL 2.28 has no kernel for them
             float8_capability=90,
             start_s=3.0,
             unsupported_reduce_ops=_BITWISE,
@@ -186,6 +189,12 @@ def unsupported_by_backend(case: Case) -> str | None:
             f"{case.backend} copies {case.dtype} and does not reduce it",
         ),
         (operation.reduces and case.dtype in refused.get(case.reduce_op, ()), f"{case.backend} has no {reduction}"),
+        (
+            operation.reduces
+            and case.dtype in backend.unsupported_alone.get(case.reduce_op, ())
+            and ranks_together(case) == 1,
+            f"{case.backend} has no {reduction} with one rank",
+        ),
         (
             operation.reduces and case.reduce_op in backend.unsupported_reduce_ops,
             f"{case.backend} has no {case.reduce_op}",

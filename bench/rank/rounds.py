@@ -150,6 +150,7 @@ class Batch:
             measured.spent = self._meter.spent(measured.spent)
         own = []
         for measured in self._cases:
+            self._context.enters(measured.position)
             problem = measured.checked() if measured.failure is None else None
             measured.spent = self._meter.spent(measured.spent)
             own.append((measured.costs(), problem))

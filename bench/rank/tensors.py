@@ -20,6 +20,7 @@ import torch
 from numpy.typing import NDArray
 
 from bench.catalog import operations
+from bench.catalog.backends import unsupported_by_backend
 from bench.catalog.dtypes import DTYPES, LARGEST_VALUE, PREMULTIPLIER, growth, largest_value, rounding, spacing, unit
 from bench.catalog.operations import ALIGNMENT, OPERATIONS
 from bench.model.records import Case
@@ -219,6 +220,8 @@ class TensorOperation(Workload):
         case = dataclasses.replace(
             self._case, size_bytes=size, world_size=1, groups="world", root=0, call="sync", splits="", counts="known"
         )
+        if unsupported_by_backend(case) is not None:
+            return None
         subgroup = self._group.single_rank_subgroup()
         (transfer,) = turns(case, subgroup)
         assert transfer is not None  # noqa: S101 - nobody rests alone

@@ -531,10 +531,17 @@ ncclResult_t ncclGroupStart() {
 ncclResult_t ncclGroupEnd() { return --group_depth ? ncclSuccess : flush_group(); }
 
 // ── collectives ──────────────────────────────────────────────────────────────────────────────────
+// NCCL has no kernel that averages float8 with one rank (src/device/onerank.cu; seen on an H200 with 2.28.9).
+static ncclResult_t reducible(ncclRedOp_t op, ncclDataType_t dtype, ncclComm_t comm) {
+    const bool lacking = comm->size == 1 && op == ncclAvg && (dtype == ncclFloat8e4m3 || dtype == ncclFloat8e5m2);
+    return lacking ? ncclInvalidArgument : ncclSuccess;
+}
+
 ncclResult_t ncclAllReduce(const void* send, void* receive, size_t count, ncclDataType_t dtype, ncclRedOp_t op,
                            ncclComm_t comm, cudaStream_t stream) {
     const size_t width = width_of(dtype);
     const double wire_bytes = 2.0 * (comm->size - 1) / comm->size * count * width;
+    if (const ncclResult_t result = reducible(op, dtype, comm)) return result;
     return submit("all_reduce", comm, stream, wire_bytes, [=, reduction = Reduction(op, dtype)](bool flipped) {
         reduction.into(receive, send, count, 0, count, comm);
         if (flipped) flip(receive, count, width);
@@ -544,6 +551,7 @@ ncclResult_t ncclAllReduce(const void* send, void* receive, size_t count, ncclDa
 ncclResult_t ncclReduce(const void* send, void* receive, size_t count, ncclDataType_t dtype, ncclRedOp_t op, int root,
                         ncclComm_t comm, cudaStream_t stream) {
     const size_t width = width_of(dtype);
+    if (const ncclResult_t result = reducible(op, dtype, comm)) return result;
     return submit("reduce", comm, stream, count * width, [=, reduction = Reduction(op, dtype)](bool flipped) {
         reduction.into(comm->rank == root ? receive : nullptr, send, count, 0, count, comm);
         if (flipped && comm->rank == root) flip(receive, count, width);
@@ -554,6 +562,7 @@ ncclResult_t ncclReduceScatter(const void* send, void* receive, size_t count, nc
                                ncclComm_t comm, cudaStream_t stream) {
     const size_t width = width_of(dtype);
     const double wire_bytes = (comm->size - 1.0) * count * width;
+    if (const ncclResult_t result = reducible(op, dtype, comm)) return result;
     return submit("reduce_scatter", comm, stream, wire_bytes, [=, reduction = Reduction(op, dtype)](bool flipped) {
         std::vector<char> own(count * width);  // in place, the result lies in what the others still read
         reduction.into(own.data(), send, count * comm->size, count * comm->rank, count, comm);
