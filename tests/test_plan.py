@@ -135,6 +135,16 @@ def test_perf_needs_one_pair_of_buffers_for_large_sizes_on_gpus():
     assert footprint.pool_slots(replace(plan.cases[0], call="async"), 0) == 20
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+def test_a_graph_has_as_few_hot_buffers_as_its_data_allow(dtype):
+    """A copy of 16 MiB takes an H200 5.7 µs within its cache and 9.9 µs without: twenty buffers are not hot."""
+    case = Case("all_reduce", "nccl", 4, dtype, 4096, buffers="hot", metric="graph", depth=20)
+    slots = footprint.pool_slots(case, 0)
+    assert 20 % slots == 0 and slots * footprint.calls_between_refills(case) >= 20
+    assert footprint.pool_slots(replace(case, op="all_gather"), 0) == 1
+    assert footprint.pool_slots(replace(case, call="async"), 0) == 20
+
+
 NCCL = ["backends=[nccl]", "world_sizes=[1]"]
 SHARED = ["backends=[nccl]", "world_sizes=[4]", "oversubscribe_gpu=true"]
 ONE_GPU = replace(MACHINE, gpus=1)

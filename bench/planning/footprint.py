@@ -49,14 +49,16 @@ def pool_slots(case: Case, pool_bytes: int) -> int:
         return 1
     # Asynchronous calls are under way at the same time: two of them must not work on one buffer.
     in_flight = case.depth if case.call == "async" else 1
-    fixed = metric_of(case).fixed_buffers
-    if fixed and case.buffers != "reused":
-        return case.depth
     turning = case.buffers in {"rotate", "reused"}
     rotating = math.ceil(pool_bytes / max(case.size_bytes, ALIGNMENT)) if turning else 1
-    if fixed:
+    exact = math.ceil(case.depth / (calls_between_refills(case) or case.depth))
+    if not metric_of(case).fixed_buffers:
+        return max(1, rotating, in_flight, exact)
+    if case.buffers == "reused":
         return max(in_flight, min(case.depth, rotating))
-    return max(1, rotating, in_flight, math.ceil(case.depth / (calls_between_refills(case) or case.depth)))
+    if case.buffers == "hot":  # each replay begins with the first buffer
+        return next(slots for slots in range(max(in_flight, exact), case.depth + 1) if case.depth % slots == 0)
+    return case.depth
 
 
 def calls_between_refills(case: Case) -> int | None:
