@@ -139,7 +139,7 @@ test-all: test  ## Then those that take longer: kills, joined jobs, whole traini
 test-gpu: .venv/.installed-dev  ## Run the tests that need a GPU
 	@$(PY) -m pytest tests -m gpu -rs
 
-gpu-check: .venv/.installed-dev  ## Twenty minutes on a GPU: what is expected beside what is measured; results/gpu-check.md
+gpu-check: .venv/.installed-dev  ## Ten minutes on a GPU: what is expected beside what is measured; results/gpu-check.md
 	@$(PY) -m tools.gpu_check
 
 # A CUDA build of torch, 5 GB, in an environment of its own; what lies below it is stood in for (proof/virtual_gpu/).

@@ -169,3 +169,13 @@ def test_a_driver_that_is_too_old_for_torch_is_said_before_any_launch(nvml, buil
 def test_a_rocm_build_is_told_what_it_is():
     reason = host.missing_backends({"version": "2.15+rocm7", "cuda": None, "hip": "7.0"}, 0)["nccl"]
     assert "ROCm" in reason and "rccl-tests" in reason and "NVIDIA" not in reason
+
+
+def test_registered_memory_needs_a_link_that_is_up(nvml):
+    """A virtual machine with one H200 of eight has none, and NCCL's allocator refuses there."""
+    fake = nvml()
+    (gpu, _) = gpus.visible(None)
+    fake.nvmlDeviceGetNvLinkState = lambda handle, link: 0
+    assert "no NVLink" in gpus.unsupported_registration(gpu)
+    fake.nvmlDeviceGetNvLinkState = lambda handle, link: int(link == 3)
+    assert gpus.unsupported_registration(gpu) is None

@@ -1,12 +1,14 @@
-"""What only a GPU can tell, in twenty minutes: fifteen steps, each with what is expected beside what was measured.
+"""What only a GPU can tell, in ten minutes: fifteen steps, each with what is expected beside what was measured.
 
-`make gpu-check` runs them and writes results/gpu-check.md. Steps on a `Device` run on a simulated one in tests, too;
-the others run CollBench's own commands. Names of steps may follow the command: `python -m tools.gpu_check calibration`.
+`make gpu-check` runs them and writes results/gpu-check.md, and gpu-check.log with what the commands printed. Steps
+on a `Device` run on a simulated one in tests, too; the others run CollBench's own commands. Names of steps may follow
+the command: `python -m tools.gpu_check calibration`.
 A step that fails does not keep the next one from running. Exit code: 0 if all is as expected, 1 if something is not, 3
 without a GPU.
 """
 
 import json
+import shlex
 import statistics
 import subprocess
 import sys
@@ -32,6 +34,7 @@ from bench.training.package import RANK_MODULES
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "results" / "gpu-check.md"
+LOG = PAGE.with_suffix(".log")
 MIB = 2**20
 # Of the memory's peak bandwidth, what a copy of large buffers reaches.
 SHARE_OF_PEAK = (0.7, 1.02)
@@ -156,14 +159,24 @@ def _timed_ns(rig: Rig, call: Call) -> float:
 
 # ── steps that run commands ──────────────────────────────────────────────────────────────────────
 class Commands:
-    """CollBench's commands in a folder of their own."""
+    """CollBench's commands in a folder of their own. log: a file that gets what they print."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, log: Path) -> None:
+        self.folder, self.log = folder, log
+        log.parent.mkdir(exist_ok=True)
+        log.write_text("")
 
     def __call__(self, *arguments: str, seconds: float = 300) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, str(ROOT / "run_bench.py"), *arguments]
-        return subprocess.run(command, cwd=self.folder, capture_output=True, text=True, timeout=seconds, check=False)
+        return self.python(str(ROOT / "run_bench.py"), *arguments, folder=self.folder, seconds=seconds)
+
+    def python(self, *arguments: str, folder: Path = ROOT, seconds: float = 60) -> subprocess.CompletedProcess[str]:
+        """This Python, with arguments, in a folder."""
+        command = [sys.executable, *arguments]
+        with self.log.open("a") as log:
+            log.write(f"\n$ {shlex.join(command)}\n")
+            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=seconds, check=False)
+            log.write(f"{done.stdout}{done.stderr}exit code {done.returncode}\n")
+        return done
 
     def measured(self, name: str, *lines: str) -> tuple[int, str, list[Samples], list[dict[str, object]]]:
         """Exit code, output, samples and launches of a run of a configuration."""
@@ -188,7 +201,7 @@ def uuids(commands: Commands) -> Outcome:
 
 def fork(commands: Commands) -> Outcome:
     """What the fork server loads leaves CUDA alone, which does not survive a fork."""
-    done = subprocess.run([sys.executable, "-c", fork_program()], capture_output=True, text=True, cwd=ROOT, check=False)
+    done = commands.python("-c", fork_program())
     told = done.stdout.strip() or done.stderr.strip()[-80:]
     return Outcome("fork server", f"cuDeviceGetCount gives {NOT_INITIALIZED}", told, told == NOT_INITIALIZED)
 
@@ -231,8 +244,7 @@ def shared(commands: Commands) -> Outcome:
 
 def gpu_tests(commands: Commands) -> Outcome:
     """`make test-gpu`."""
-    command = [sys.executable, "-m", "pytest", "tests", "-m", "gpu", "-q"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1200, check=False)
+    done = commands.python("-m", "pytest", "tests", "-m", "gpu", seconds=1200)
     last = done.stdout.strip().splitlines()[-1:] or [done.stderr.strip()[-80:]]
     return Outcome("tests on a GPU", "all pass", last[0], done.returncode == 0)
 
@@ -360,7 +372,8 @@ def main(only: Sequence[str]) -> int:
     able = "nccl" not in machine.backends_missing
     with tempfile.TemporaryDirectory(prefix="gpu-check-") as folder:
         outcomes = []
-        for outcome in checked(lambda: rig_of(machine), Commands(Path(folder)) if able else None, only):
+        commands = Commands(Path(folder), LOG) if able else None
+        for outcome in checked(lambda: rig_of(machine), commands, only):
             outcomes.append(outcome)
             print(f"{outcome.step}: {outcome.measured}", flush=True)
     PAGE.parent.mkdir(exist_ok=True)

@@ -114,8 +114,6 @@ def _import_warnings(run: Run) -> Iterable[str]:
 def _plan_warnings(run: Run) -> Iterable[str]:
     if any(case.oversubscribed for case in run.plan.cases):
         yield "ranks shared a GPU: this checks that the calls work; times mean nothing, and no bandwidth is given"
-    if run.plan.cases and all(c.world_size == 1 and BACKENDS[c.backend].device == "cuda" for c in run.plan.cases):
-        yield "one GPU communicates with nobody: these are the times of a call that has nothing to do"
     for fault in run.plan.settings.faults:
         yield f"a fault was planted on purpose: {fault.do} on rank {fault.rank}; these numbers measure nothing else"
     missing = _missing(run)
@@ -293,6 +291,9 @@ def _sample_warnings(summaries: Sequence[Summary]) -> Iterable[str]:
             f"other processes used up to {format_share(max(disturbed))} of the busy CPU time during {len(disturbed)} "
             f"of {len(good)} cases: repeat when the machine is idle"
         )
+    if nothing := [s for s in good if s.time_s and s.timer_s and s.time_s.value * s.case.depth < 2 * s.timer_s]:
+        why = "it is what was measured: one rank in place has nothing to do"
+        yield f"{len(nothing)} of {len(good)} cases took no longer than reading the clock; {why}"
     short = [s for s in good if any(w.startswith("stopped by time") for w in s.warnings)]
     if short:
         asked = format_share(max(s.asked or 0.0 for s in short))

@@ -112,10 +112,9 @@ def facts(handle: Any) -> Json:
     """Facts that do not change during a run. nvlinks: NVML's enum of the version of each link that is up, 0 if
     it cannot be read. capability: compute capability, such as 90."""
     versions = []
-    for link in range(MOST_NVLINKS):
-        if _ask(lambda n, link=link: n.nvmlDeviceGetNvLinkState(handle, link)) == 1:
-            version = _ask(lambda n, link=link: n.nvmlDeviceGetNvLinkVersion(handle, link))
-            versions.append(version if isinstance(version, int) else 0)
+    for link in _links_up(handle):
+        version = _ask(lambda n, link=link: n.nvmlDeviceGetNvLinkVersion(handle, link))
+        versions.append(version if isinstance(version, int) else 0)
     return {
         "name": _ask(lambda n: n.nvmlDeviceGetName(handle)),
         "uuid": _ask(lambda n: n.nvmlDeviceGetUUID(handle)),
@@ -131,6 +130,11 @@ def facts(handle: Any) -> Json:
         "nvlinks": versions,
         "capability": capability(handle),
     }
+
+
+def _links_up(handle: Any) -> list[int]:
+    """Numbers of the NVLinks that are up."""
+    return [n for n in range(MOST_NVLINKS) if _ask(lambda nvml, n=n: nvml.nvmlDeviceGetNvLinkState(handle, n)) == 1]
 
 
 def state(handle: Any) -> Json:
@@ -150,6 +154,8 @@ def unsupported_registration(handle: Any) -> str | None:
     if version is not None and not HOPPER <= version < CONSUMER_BLACKWELL:
         name = _ask(lambda n: n.nvmlDeviceGetName(handle))
         return f"registered memory needs multicast over NVSwitch, of data-centre GPUs from Hopper on; {name} has none"
+    if version is not None and not _links_up(handle):
+        return "registered memory needs multicast over NVSwitch, and no NVLink of the GPU is up"
     return None
 
 
