@@ -71,6 +71,15 @@ CLAIMS: dict[str, Claim] = {
         coverage.real_launches, "8 launches drawn from ten sets of 16 real ones, 64 KiB, 1 and 16 MiB, 2 ranks",
         4000, 200, 2.4, SUMMARISED,
     ),
+    "coverage-alike": Claim(
+        coverage.alike, "intervals over 8 simulated launches that are like those before them, 1, 3 and 20 cases",
+        4000, 400, 0.2, SUMMARISED,
+    ),
+    "coverage-next-run": Claim(
+        coverage.next_runs, "runs of 8 launches, 64 KiB, 1 and 16 MiB, 2 ranks, normal and batch in turn; trials and "
+        "units: pairs of runs that follow each other",
+        12, 2, 4, SUMMARISED,
+    ),
     "coverage-real-blocks": Claim(
         coverage.real_stretches, "stretches of 5 blocks of launches of 2 s a case; trials and units: launches",
         10, 2, 1, SUMMARISED, replaced=BY_MEDIANS,

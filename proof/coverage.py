@@ -5,13 +5,15 @@ skewed, of two modes, and, within a launch, autocorrelated.
 """
 
 from collections.abc import Sequence
-from itertools import product
+from dataclasses import replace
+from itertools import pairwise, product
 
 import numpy as np
 from scipy.special import stdtrit
 
-from bench.model.conclusions import Interval
-from bench.stats.intervals import launch_interval, within_launch
+from bench.analyze.summaries import summarize
+from bench.model.conclusions import Interval, Summary
+from bench.stats.intervals import launch_interval, likeness, within_launch
 from bench.training.analyze import steps as training
 from proof import noise
 from proof.claim import Line, judged, rate
@@ -19,6 +21,7 @@ from proof.rig import Rig
 
 LEAST, MOST = 0.93, 0.97
 LAUNCHES, SCATTER = 8, 0.2
+ALIKE_CASES, ALIKE = (1, 3, 20), (0.0, 0.5)
 # Within a launch: blocks and iterations in each, between which other cases have as many; iterations that a mode lasts.
 BLOCKS, EACH, APART, DWELL = 8, 20, 3, 10
 # Of training steps: what strategies expose, in seconds a step; a step without it; launches; rounds.
@@ -44,6 +47,29 @@ def over_launches(_: Rig, trials: int) -> list[Line]:
         hits = sum(_holds(launch_interval(np.exp(SCATTER * _drawn(rng, kind, LAUNCHES))), 1) for _ in range(trials))
         found.append(rate(f"interval over {LAUNCHES} launches, {kind}", hits, trials, LEAST, MOST))
     return found
+
+
+def alike(_: Rig, trials: int) -> list[Line]:
+    """Launches of which each is like the one before; half of the scatter is common to the cases of a run."""
+    rng, found = np.random.default_rng(3), []
+    for cases, like in product(ALIKE_CASES, ALIKE):
+        hits, widened = 0, 0.0
+        for _ in range(trials):
+            logs = SCATTER * (_chain(rng, 1, like) + _chain(rng, cases, like)) / np.sqrt(2)
+            interval, bare = (launch_interval(np.exp(logs[0]), like) for like in (likeness(list(logs)), 0.0))
+            hits += _holds(interval, 1)
+            widened += float(np.log(interval.high / interval.low) / np.log(bare.high / bare.low))
+        says = f"interval over {LAUNCHES} launches, {cases} cases, correlation {like:g}"
+        found.append(rate(says, hits, trials, LEAST, MOST, f"; {widened / trials:.2f} times as wide"))
+    return found
+
+
+def _chain(rng: np.random.Generator, cases: int, like: float) -> np.ndarray:
+    """(cases, LAUNCHES): of standard deviation 1, each value correlated with the one before."""
+    values = rng.normal(size=(cases, LAUNCHES))
+    for launch in range(1, LAUNCHES):
+        values[:, launch] = like * values[:, launch - 1] + np.sqrt(1 - like**2) * values[:, launch]
+    return values
 
 
 def within_a_launch(_: Rig, trials: int) -> list[Line]:
@@ -135,6 +161,41 @@ def real_stretches(rig: Rig, trials: int) -> list[Line]:
                 hits.append(_holds(interval, float(times.mean())))
         rates.append(float(np.mean(hits)))
     return [_of_units(f"interval within {noise.STRETCH} blocks of long real launches holds their mean", rates)]
+
+
+def next_runs(rig: Rig, trials: int) -> list[Line]:
+    """Runs that follow each other, one of either scheduling in turn: do the intervals allow for how two of them differ?
+
+    Of each size, the difference of two runs' times is held against both half-widths, added in quadrature. The pair of
+    runs is the unit. Beside it: the same without the likeness of successive launches, and how large that was found.
+    """
+    runs: dict[str, list[list[Summary]]] = {"normal": [], "batch": []}
+    for _ in range(trials + 1):
+        for scheduling, found in runs.items():
+            text = noise.SWEEP.format(launches=LAUNCHES, seconds=0.12) + f"scheduling: [{scheduling}]\n"
+            found.append(summarize(rig.measure(text)))
+    lines = []
+    for scheduling, found in runs.items():
+        rates, bare = [], []
+        for before, after in pairwise(found):
+            of_run = [(one.time_s, other.time_s) for one, other in zip(before, after, strict=True)]
+            of_launches = [
+                tuple(launch_interval(np.array(side.means_s)) for side in sides)
+                for sides in zip(before, after, strict=True)
+            ]
+            rates.append(np.mean([_allowed(one, other) for one, other in of_run]))
+            bare.append(np.mean([_allowed(one, other) for one, other in of_launches]))
+        alike = [likeness([np.log(summary.means_s) for summary in run]) for run in found]
+        says = f"intervals of two successive runs of {LAUNCHES} launches allow for their difference, {scheduling}"
+        line = _of_units(says, rates)
+        beside = f"; launches taken as independent {np.mean(bare):.1%}; likeness {np.mean(alike):.2f} on average"
+        lines.append(replace(line, measured=line.measured + beside))
+    return lines
+
+
+def _allowed(one: Interval, other: Interval) -> bool:
+    widths = np.log(one.high / one.value), np.log(other.high / other.value)
+    return bool(abs(np.log(one.value / other.value)) <= np.hypot(*widths))
 
 
 def real_steps(rig: Rig, trials: int) -> list[Line]:

@@ -65,6 +65,38 @@ def test_the_interval_over_launches_covers_the_mean(series):
     assert 0.92 <= hits / TRIALS <= 0.975
 
 
+def chain(rng, like, cases=6, launches=8):
+    """Launches of which each is correlated with the one before, as logarithms of standard deviation 0.1."""
+    values = rng.normal(size=(cases, launches))
+    for i in range(1, launches):
+        values[:, i] = like * values[:, i - 1] + np.sqrt(1 - like**2) * values[:, i]
+    return 0.1 * values
+
+
+@pytest.mark.parametrize("like", [0.0, 0.3, 0.6])
+def test_the_likeness_of_successive_launches_is_found(like):
+    rng = np.random.default_rng(5)
+    found = np.mean([intervals.likeness(list(chain(rng, like, 40))) for _ in range(60)])
+    assert found == pytest.approx(like, abs=0.08)
+
+
+def test_launches_that_are_alike_widen_the_interval_until_it_covers():
+    rng, hits, bare = np.random.default_rng(6), 0, 0
+    for _ in range(TRIALS):
+        logs = chain(rng, 0.5)
+        like = intervals.likeness(list(logs))
+        wide, narrow = (intervals.launch_interval(np.exp(logs[0]), how) for how in (like, 0.0))
+        hits += wide.low <= 1 <= wide.high
+        bare += narrow.low <= 1 <= narrow.high
+    assert hits / TRIALS > 0.89 > 0.82 > bare / TRIALS
+
+
+def test_too_few_launches_or_none_that_scatter_say_nothing_of_likeness():
+    assert intervals.likeness([]) == intervals.likeness([np.arange(4.0)]) == intervals.likeness([np.ones(8)]) == 0
+    assert 0 < intervals.likeness([np.arange(8.0)]) <= intervals.MOST_LIKE
+    assert intervals.likeness([np.array([1.0, -1.0] * 4)]) == 0
+
+
 def test_with_three_blocks_no_interval_is_known():
     got = intervals.within_launch(np.array([1.0, 2.0, 9.0]), (1, 1, 1))
     assert (got.value, got.known, got.relative_half_width) == (4.0, False, np.inf)

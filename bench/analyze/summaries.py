@@ -78,7 +78,21 @@ def _by_case(run: Run, summarizer: Summarizer) -> list[Summary]:
             summaries.append(summarizer(case, good, failures))
         else:
             summaries.append(Summary(case, 0, 0, None, failures=failures))
-    return summaries
+    return _widened(summaries)
+
+
+def _widened(summaries: list[Summary]) -> list[Summary]:
+    """With intervals that know how far successive launches are alike, by backend and scheduling."""
+    kinds: dict[tuple[str, str], list[Floats]] = defaultdict(list)
+    for s in summaries:
+        kinds[s.case.backend, s.case.scheduling].append(np.log(s.means_s))
+    like = {kind: intervals.likeness(logs) for kind, logs in kinds.items()}
+    return [
+        replace(s, time_s=intervals.launch_interval(np.array(s.means_s), like[s.case.backend, s.case.scheduling]))
+        if s.launches > 1 and s.means_s
+        else s
+        for s in summaries
+    ]
 
 
 def _headline(case: Case, launches: list[Samples], failures: tuple[Failure, ...]) -> Summary:

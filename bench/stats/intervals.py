@@ -22,6 +22,8 @@ CONFIDENCE = 0.95
 ERROR_RATE = 1 - CONFIDENCE
 # With fewer blocks, their means say too little about how blocks scatter.
 FEWEST_BLOCKS = 4
+# Launches that show whether successive ones are alike, and the largest correlation that so few can show.
+FEWEST_FOR_LIKENESS, MOST_LIKE = 5, 0.8
 # Percentile → smallest count at which an order statistic bounds it from above at 95 % confidence (10: from below).
 FEWEST_FOR_PERCENTILE = {10: 36, 50: 1, 90: 36, 99: 368}
 
@@ -54,12 +56,33 @@ def quantiles(ordered: Floats, shares: Sequence[float]) -> list[float]:
     return values
 
 
-def launch_interval(means: Floats) -> Interval:
-    """Geometric mean of the launches' means with Student's t on their logarithms (two or more)."""
+def launch_interval(means: Floats, likeness: float = 0.0) -> Interval:
+    """Geometric mean of the launches' means with Student's t on their logarithms (two or more).
+
+    likeness: correlation of successive launches, by which their scatter says too little about their mean.
+    """
     logs = np.log(means)
-    half = _t_half_width(float(np.var(logs, ddof=1)) / len(logs), len(logs) - 1)
+    count, apart = len(logs), np.arange(1, len(logs))
+    wider = 1 + 2 * float(np.sum((1 - apart / count) * likeness**apart))
+    variance = float(np.var(logs, ddof=1)) / count * wider * (count - 1) / (count - wider)
+    half = _t_half_width(variance, count - 1)
     center = float(np.mean(logs))
     return _from_logs(center, half, half, IntervalKind.OVER_LAUNCHES)
+
+
+def likeness(cases: Sequence[Floats]) -> float:
+    """Correlation of successive launches, from 0, of one value a launch of each case; MOST_LIKE at most.
+
+    Pooled over the cases. Of series of n values around their own mean the estimate is too low, to first order by
+    (1 + 3r) / n (Kendall, Biometrika 41, 1954), which is put back. Fewer than FEWEST_FOR_LIKENESS launches count as 0.
+    """
+    apart = [logs - np.mean(logs) for logs in cases if len(logs) >= FEWEST_FOR_LIKENESS]
+    total = sum(float(np.sum(values**2)) for values in apart)
+    if not total:
+        return 0.0
+    count = float(np.mean([len(values) for values in apart]))
+    found = sum(float(np.sum(values[1:] * values[:-1])) for values in apart) / total
+    return min(max((count * found + 1) / (count - 3), 0.0), MOST_LIKE)
 
 
 def mean_interval(values: Floats, variance: float, freedom: float, error_rate: float = ERROR_RATE) -> Interval:
