@@ -321,10 +321,9 @@ def _foreign_cpu(ranks: list[BlockUse], wall_s: float) -> float:
         busy_s = neighbours[0]["busy_s"]
         if busy_s is None:
             return -1.0
-        others_s = busy_s - sum(rank["own_s"] for rank in neighbours)
-        if others_s <= UNSEEN_TICKS / os.sysconf("SC_CLK_TCK"):
-            others_s = 0.0
-        shares.append(round(others_s / (wall_s * neighbours[0]["cores"]), 4))
+        # Less what cannot be seen, not from it on: else short blocks of a steady load go only if they took long.
+        seen_s = busy_s - sum(rank["own_s"] for rank in neighbours) - UNSEEN_TICKS / os.sysconf("SC_CLK_TCK")
+        shares.append(round(max(seen_s, 0.0) / (wall_s * neighbours[0]["cores"]), 4))
     return max(shares)
 
 
