@@ -108,6 +108,19 @@ def test_a_look_at_the_same_pairs_when_the_budget_has_ended_may_spend_the_rest()
     assert late.change < pairs.ERROR_RATE and late.same < pairs.SAME_RATE  # some was spent at 6 pairs
 
 
+def test_the_scatter_that_is_told_beforehand_shows_same_in_four_of_five_tries():
+    """By the levels that the looks leave; of three cases that are the same, all must be."""
+    count, cases = 16, 3
+    looks = [(n, n / count) for n in (6, 8, 12, 16)]
+    scatter = pairs.scatter_for_same(count, cases, 0.05)
+    rng, shown = np.random.default_rng(1), 0
+    for _ in range(200):
+        sides = [paired(scatter * rng.normal(size=count), str(name)) for name in range(cases)]
+        found = pairs.look(sides, looks, 0.05)
+        shown += all(judgement.verdict == SAME for judgement in found.judgements.values())
+    assert 0.7 < shown / 200 < 0.92
+
+
 def test_the_index_is_of_pairs_that_have_all_cases_and_weighs_them_alike():
     quiet, loud = paired([0.01, -0.01, 0.02, 0.0], "quiet"), paired([1, -1, 0.5, -0.4], "loud")
     assert pairs.look([quiet, loud], [(4, 1.0)], 0.05).index == pytest.approx([0.505, -0.505, 0.26, -0.2])

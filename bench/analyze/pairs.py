@@ -14,6 +14,7 @@ from itertools import compress
 from pathlib import Path
 
 import numpy as np
+from scipy.special import ndtri
 
 from bench.analyze.compare import Label, absences, joined, moved_text
 from bench.analyze.parts import exposed_of, parts, samples_that_count
@@ -37,7 +38,7 @@ from bench.model.errors import ConfigError
 from bench.model.records import OPTION_NAMED, Case, Plan, Run, Samples
 from bench.model.units import counted, format_share
 from bench.stats import spending, verdicts
-from bench.stats.intervals import Floats, launch_interval
+from bench.stats.intervals import Floats, launch_interval, student_quantile
 from bench.stats.verdicts import ERROR_RATE, SAME_RATE, Levels
 
 # Numbers of pairs at which there is a verdict; there is one more where the budget ends.
@@ -152,6 +153,17 @@ def levels_at(looks: Looks) -> Levels:
         for rate, two_sided in ((ERROR_RATE, True), (SAME_RATE, False))
     )
     return Levels(change, same)
+
+
+def scatter_for_same(count: int, cases: int, min_change: float) -> float:
+    """Largest standard deviation of a pair's log ratio with which so many pairs show SAME in 4 of 5 tries.
+
+    Of sides that are the same, all cases must be; count: from FEWEST_PAIRS on.
+    """
+    looks = [*(pairs for pairs in LOOKS if pairs < count), count]
+    level = levels_at([(pairs, pairs / count) for pairs in looks]).same
+    allowed = student_quantile(count - 1, 2 * level) + float(ndtri((1 + 0.8 ** (1 / cases)) / 2))
+    return float(np.log1p(min_change) * np.sqrt(count) / allowed)
 
 
 def _enough(judgement: Judgement, pairs: int) -> Judgement:

@@ -131,13 +131,22 @@ def _create(
         check_variables(encoding.variables_of(plan), coordinator, leave_loopback)
         raws.append(raw)
         plans.append(plan)
-    pairs.matched(*(pairs.timed_cases([], plan, label) for plan in plans))  # raises ConfigError before any measuring
-    fewest_s = sum(planning.estimate_s(plan) for plan in plans) / pairs.LOOKS[-1] * pairs.FEWEST_PAIRS
+    # Raises ConfigError before any measuring.
+    matched, _, _ = pairs.matched(*(pairs.timed_cases([], plan, label) for plan in plans))
+    pair_s = sum(planning.estimate_s(plan) for plan in plans) / pairs.LOOKS[-1]
+    fewest_s = pair_s * pairs.FEWEST_PAIRS
     if state.budget_s < fewest_s:
         raise ConfigError(
             f"--budget {format_seconds(state.budget_s)}: a verdict needs {pairs.FEWEST_PAIRS} pairs, which "
             f"take about {format_seconds(fewest_s)}: set a longer budget, fewer cases or fewer seconds_per_case"
         )
+    count = int(min(state.budget_s / pair_s, pairs.LOOKS[-1]))
+    scatter = units.format_share(pairs.scatter_for_same(count, len(matched), state.min_change))
+    within = units.format_share(state.min_change)
+    say(
+        f"about {count} pairs; they show SAME within {within} if the ratio of a pair scatters by {scatter} or less",
+        err=True,
+    )
     state.alternate = planning.reason_to_alternate(plans, machine)
     if state.alternate is not None:
         say(f"note: launches of A and B alternate: {state.alternate}", err=True)
