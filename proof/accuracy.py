@@ -75,8 +75,7 @@ def page(claims: Mapping[str, Claim], kept: Mapping[str, Sequence[Record]]) -> s
     states = {name: standing(claims[name], found) for name, found in newest.items()}
     current = [name for name, state in states.items() if state == "this code"]
     outcomes = [line["outcome"] for name in current for line in newest[name]["lines"]]
-    shown = [name for name, claim in claims.items() if name in newest or claim.trials]
-    others = [f"{name} ({states.get(name, 'never run')})" for name in shown if name not in current]
+    others = [f"{name} ({states.get(name, 'never run')})" for name in claims if name not in current]
     facts = [
         f"Of this code: {summed(outcomes)}.",
         f"**Not current**: {', '.join(others)}." if others else "All claims are current: what they rest on has not "
@@ -86,7 +85,7 @@ def page(claims: Mapping[str, Claim], kept: Mapping[str, Sequence[Record]]) -> s
         "# How accurate CollBench is",
         ABOUT,
         "\n".join(f"- {fact}" for fact in facts),
-        *(part for name in shown for part in _of_claim(name, claims[name], kept.get(name, []))),
+        *(part for name in claims for part in _of_claim(name, claims[name], kept.get(name, []))),
     ]
     return "\n\n".join(sections) + "\n"
 
@@ -102,9 +101,11 @@ def _of_claim(name: str, claim: Claim, runs: Sequence[Record]) -> list[str]:
         f"- newest run: {newest['date']} UTC, commit {newest['commit']}, {newest['machine'].split(',')[0]}, "
         f"{newest.get('trials', '-')} trials, {standing(claim, newest)}"
     )
-    if earlier:
-        outcomes = [line["outcome"] for run in earlier for line in run["lines"]]
-        facts.append(f"- {len(earlier)} earlier run{'' if len(earlier) == 1 else 's'}: {summed(outcomes)}")
+    for version in sorted({run["version"] for run in earlier}, reverse=True):
+        of_version = [run for run in earlier if run["version"] == version]
+        outcomes = [line["outcome"] for run in of_version for line in run["lines"]]
+        plural = "" if len(of_version) == 1 else "s"
+        facts.append(f"- {len(of_version)} earlier run{plural} by protocol {version}: {summed(outcomes)}")
     table = _table([_cells(line) for line in newest["lines"]], "line", "demanded", "measured", "outcome")
     return [f"## {name}", "\n".join(facts), table]
 

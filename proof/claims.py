@@ -76,9 +76,9 @@ CLAIMS: dict[str, Claim] = {
         4000, 400, 0.2, SUMMARISED,
     ),
     "coverage-next-run": Claim(
-        coverage.next_runs, "runs of 8 launches, 64 KiB, 1 and 16 MiB, 2 ranks, normal and batch in turn; trials and "
-        "units: pairs of runs that follow each other",
-        12, 2, 4, SUMMARISED,
+        coverage.next_runs, "halves of the ten sets, and of sets under SCHED_BATCH, as two runs of 8 launches that "
+        "follow each other; trials and units: sets under SCHED_BATCH",
+        6, 2, 1.5, SUMMARISED,
     ),
     "coverage-real-blocks": Claim(
         coverage.real_stretches, "stretches of 5 blocks of launches of 2 s a case; trials and units: launches",
@@ -115,7 +115,7 @@ CLAIMS: dict[str, Claim] = {
     "ab-identical-batch": Claim(sides.identical_batch, "three sizes, 60 s, scheduling: batch", 4, 0, 4, SIDES),
     "ab-identical-long": Claim(sides.identical_long, "three sizes, 180 s; on request", 0, 0, 0, SIDES),
     "ab-all-by-2-long": Claim(sides.all_by_2_long, "2 % in all of three sizes, 300 s; on request", 0, 0, 0, SIDES),
-    "ab-all-by-5": Claim(sides.all_by_5, "5 % in all of three sizes, 90 s", 4, 0, 6, SIDES, replaced={0: SLEPT}),
+    "ab-all-by-5": Claim(sides.all_by_5, "5 % in all of three sizes, 90 s", 3, 0, 4.5, SIDES, replaced={0: SLEPT}),
     "ab-all-by-2": Claim(
         sides.all_by_2, "2 % in all of three sizes, 90 s, scheduling: batch", 3, 0, 4.5, SIDES, replaced={0: SLEPT}
     ),

@@ -6,13 +6,13 @@ skewed, of two modes, and, within a launch, autocorrelated.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise, product
+from itertools import product
 
 import numpy as np
 from scipy.special import stdtrit
 
 from bench.analyze.summaries import summarize
-from bench.model.conclusions import Interval, Summary
+from bench.model.conclusions import Interval
 from bench.stats.intervals import launch_interval, likeness, within_launch
 from bench.training.analyze import steps as training
 from proof import noise
@@ -164,28 +164,25 @@ def real_stretches(rig: Rig, trials: int) -> list[Line]:
 
 
 def next_runs(rig: Rig, trials: int) -> list[Line]:
-    """Runs that follow each other, one of either scheduling in turn: do the intervals allow for how two of them differ?
+    """The two halves of each set, as runs that follow each other: do the intervals allow for how they differ?
 
-    Of each size, the difference of two runs' times is held against both half-widths, added in quadrature. The pair of
-    runs is the unit. Beside it: the same without the likeness of successive launches, and how large that was found.
+    Of each size, the difference of two times is held against both half-widths, added in quadrature. The set is the
+    unit. Beside it: the same without the likeness of successive launches, and how large that was found.
     """
-    runs: dict[str, list[list[Summary]]] = {"normal": [], "batch": []}
-    for _ in range(trials + 1):
-        for scheduling, found in runs.items():
-            text = noise.SWEEP.format(launches=LAUNCHES, seconds=0.12) + f"scheduling: [{scheduling}]\n"
-            found.append(summarize(rig.measure(text)))
+    of_batch = [rig.measure(noise.sweep("batch")) for _ in range(trials)]
     lines = []
-    for scheduling, found in runs.items():
-        rates, bare = [], []
-        for before, after in pairwise(found):
-            of_run = [(one.time_s, other.time_s) for one, other in zip(before, after, strict=True)]
-            of_launches = [
-                tuple(launch_interval(np.array(side.means_s)) for side in sides)
-                for sides in zip(before, after, strict=True)
+    for scheduling, runs in (("normal", [one.run for one in noise.sets(rig)]), ("batch", of_batch)):
+        rates, bare, alike = [], [], []
+        for run in runs:
+            halves = [
+                summarize(replace(run, samples=tuple(s for s in run.samples if (s.launch > LAUNCHES) == second)))
+                for second in (False, True)
             ]
-            rates.append(np.mean([_allowed(one, other) for one, other in of_run]))
-            bare.append(np.mean([_allowed(one, other) for one, other in of_launches]))
-        alike = [likeness([np.log(summary.means_s) for summary in run]) for run in found]
+            of_launches = [[launch_interval(np.array(summary.means_s)) for summary in half] for half in halves]
+            of_run = [[summary.time_s for summary in half] for half in halves]
+            rates.append(np.mean(list(map(_allowed, *of_run))))
+            bare.append(np.mean(list(map(_allowed, *of_launches))))
+            alike += [likeness([np.log(summary.means_s) for summary in half]) for half in halves]
         says = f"intervals of two successive runs of {LAUNCHES} launches allow for their difference, {scheduling}"
         line = _of_units(says, rates)
         beside = f"; launches taken as independent {np.mean(bare):.1%}; likeness {np.mean(alike):.2f} on average"

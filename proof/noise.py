@@ -58,12 +58,17 @@ class Noise:
         return np.stack([self.logs[:, first], self.logs[:, first + 1]])
 
 
+def sweep(scheduling: str) -> str:
+    """The configuration of one set."""
+    return SWEEP.format(launches=LAUNCHES, seconds=0.12) + f"scheduling: [{scheduling}]\n"
+
+
 @functools.cache
 def sets(rig: Rig) -> list[Noise]:
     """The ten sets of launches; a quick proof has two."""
     found = []
     for _ in range(QUICK_SETS if rig.quick else SETS):
-        run = rig.measure(SWEEP.format(launches=LAUNCHES, seconds=0.12))
+        run = rig.measure(sweep("normal"))
         means = {(s.case, s.launch): s.timed.slowest_s.mean() for s in run.samples}
         logs = np.log([[means[case, launch] for launch in range(1, LAUNCHES + 1)] for case in run.plan.cases])
         found.append(Noise(logs - logs.mean(axis=1, keepdims=True), run))
