@@ -59,6 +59,10 @@ CLAIMS: dict[str, Claim] = {
         coverage.within_a_launch, "intervals from 8 blocks of 20 iterations of a simulated launch of known mean",
         4000, 400, 0.1, ("stats",), replaced=BY_MEDIANS,
     ),
+    "coverage-one-launch": Claim(
+        coverage.of_one_launch, "intervals of one simulated launch with a slow mode that ten calls stay in, five designs",
+        4000, 400, 0.1, ("stats",),
+    ),
     "coverage-exposed": Claim(
         coverage.of_exposed, "exposed communication of 8 strategies in 3 and 5 simulated launches of 8 rounds",
         4000, 400, 0.3, COMPARED, version=2,

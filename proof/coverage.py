@@ -14,9 +14,10 @@ from scipy.special import stdtrit
 from bench.analyze.summaries import summarize
 from bench.model.conclusions import Interval
 from bench.stats.intervals import launch_interval, likeness, within_launch
+from bench.stats.intervals import of_one_launch as one_launch
 from bench.training.analyze import steps as training
 from proof import noise
-from proof.claim import Line, judged, rate
+from proof.claim import HOLDS, Line, judged, rate
 from proof.rig import Rig
 
 LEAST, MOST = 0.93, 0.97
@@ -24,6 +25,8 @@ LAUNCHES, SCATTER = 8, 0.2
 ALIKE_CASES, ALIKE = (1, 3, 20), (0.0, 0.5)
 # Within a launch: blocks and iterations in each, between which other cases have as many; iterations that a mode lasts.
 BLOCKS, EACH, APART, DWELL = 8, 20, 3, 10
+# Within one launch: blocks and calls in each, as runs of one launch have them; the slow mode's share and time.
+DESIGNS, SLOW_SHARE, SLOW = ((4, 2), (5, 12), (8, 20), (5, 60), (5, 100)), 0.2, 6.0
 # Of training steps: what strategies expose, in seconds a step; a step without it; launches; rounds.
 EXPOSED_S, STEP_S = (0.01, 0.02, 0.04, 0.05, 0.06, 0.08, 0.1, 0.12), 0.08
 STEP_LAUNCHES, ROUNDS = (3, 5), 8
@@ -80,6 +83,28 @@ def within_a_launch(_: Rig, trials: int) -> list[Line]:
             times = _launch(rng, kind).reshape(BLOCKS, APART, EACH)[:, 0].ravel()
             hits += _holds(within_launch(times, (EACH,) * BLOCKS), 1)
         found.append(rate(f"interval within a launch of {BLOCKS} blocks, {kind}", hits, trials, LEAST, MOST))
+    return found
+
+
+def of_one_launch(_: Rig, trials: int) -> list[Line]:
+    """The designs that are run, of launches with a slow mode: what an interval would hold, and whether one is printed.
+
+    A fifth of the calls are in the slow mode, ten in a row; between blocks other cases take three times as long.
+    """
+    rng, found = np.random.default_rng(7), []
+    for blocks, each in DESIGNS:
+        hits, printed = 0, False
+        for _ in range(trials):
+            count = blocks * APART * max(each, DWELL)
+            slow = np.repeat(rng.random(count // DWELL + 2) < SLOW_SHARE, DWELL)[rng.integers(DWELL) :][:count]
+            times = np.where(slow, SLOW, 1.0) / (1 + SLOW_SHARE * (SLOW - 1)) * np.exp(0.1 * rng.normal(size=count))
+            taken = times.reshape(blocks, -1)[:, :each].ravel() / np.exp(0.1**2 / 2)
+            hits += _holds(within_launch(taken, (each,) * blocks), 1)
+            printed = one_launch(taken, (each,) * blocks).known
+        line = rate(f"interval of one launch from {blocks} blocks of {each} calls", hits, trials, LEAST, MOST)
+        if not printed:
+            line = replace(line, demanded="none is printed", outcome=HOLDS)
+        found.append(line)
     return found
 
 

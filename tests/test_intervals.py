@@ -102,6 +102,14 @@ def test_with_three_blocks_no_interval_is_known():
     assert (got.value, got.known, got.relative_half_width) == (4.0, False, np.inf)
 
 
+def test_one_launch_prints_no_interval_from_few_calls():
+    rng = np.random.default_rng(4)
+    few, many = rng.normal(1, 0.1, 60), rng.normal(1, 0.1, 300)
+    assert intervals.within_launch(few, (12,) * 5).known and not intervals.of_one_launch(few, (12,) * 5).known
+    assert intervals.of_one_launch(few, (12,) * 5).value == few.mean()
+    assert intervals.of_one_launch(many, (60,) * 5) == intervals.within_launch(many, (60,) * 5)
+
+
 def test_blocks_of_unequal_length_have_their_own_means():
     assert intervals.block_means(np.array([1.0, 3.0, 5.0, 6.0, 7.0]), (2, 3)).tolist() == [2.0, 6.0]
 

@@ -141,7 +141,7 @@ def test_one_launch_decides_nothing_and_it_is_said():
     old, new = planted(1), planted(2, factors={"flat": 2}, launches=1)
     result = compare(old, new)
     change = of(result)["flat"]
-    assert (change.verdict, change.note, change.ratio.kind) == (INCONCLUSIVE, ONE_LAUNCH, "within-run")
+    assert (change.verdict, change.note, change.ratio.kind) == (INCONCLUSIVE, ONE_LAUNCH, "none")
     assert change.exposed.difference.kind == "within-run" and not change.exposed.resolved
     assert any("launches=5" in text for text in result.warnings)
     stated = of(compare(old, new, noise_floor=0.1))

@@ -101,7 +101,7 @@ def _headline(case: Case, launches: list[Samples], failures: tuple[Failure, ...]
     ordered = [np.sort(times) for times in series]
     means = np.array([times.mean() for times in series])
     if len(timed) == 1:
-        time_s = intervals.within_launch(series[0], timed[0].blocks)
+        time_s = intervals.of_one_launch(series[0], timed[0].blocks)
     else:
         time_s = intervals.launch_interval(means)
     return Summary(
@@ -153,7 +153,7 @@ def _summary(
         timed = samples.timed
         assert timed is not None  # noqa: S101 - selected by `_by_case`
         slowest = timed.slowest_s
-        interval = intervals.within_launch(slowest, timed.blocks)
+        interval = (intervals.within_launch if len(good) > 1 else intervals.of_one_launch)(slowest, timed.blocks)
         launches.append(_MeasuredLaunch(samples, timed, slowest, interval, clocks.aligned(samples)))
     series = [launch.slowest_s for launch in launches]
     ordered = [np.sort(times) for times in series]

@@ -22,6 +22,9 @@ CONFIDENCE = 0.95
 ERROR_RATE = 1 - CONFIDENCE
 # With fewer blocks, their means say too little about how blocks scatter.
 FEWEST_BLOCKS = 4
+# Of launches with a slow mode that a fifth of the calls are in, ten in a row, intervals from 160 calls hold the mean in
+# 92 %, from 300 in 96 % (claim coverage-one-launch).
+FEWEST_OF_ONE_LAUNCH = 300
 # Launches that show whether successive ones are alike, and the largest correlation that so few can show.
 FEWEST_FOR_LIKENESS, MOST_LIKE = 5, 0.8
 # Percentile → smallest count at which an order statistic bounds it from above at 95 % confidence (10: from below).
@@ -41,6 +44,12 @@ def within_launch(times_s: Floats, blocks: Sequence[int]) -> Interval:
     variance = float(np.var(np.log(block_means(times_s, blocks)), ddof=1)) / len(blocks)
     factor = float(np.exp(_t_half_width(variance, len(blocks) - 1)))
     return Interval(mean, mean / factor, mean * factor, IntervalKind.WITHIN_RUN)
+
+
+def of_one_launch(times_s: Floats, blocks: Sequence[int]) -> Interval:
+    """What a run of one launch may say: no interval from fewer calls than show a mode that lasts for some of them."""
+    interval = within_launch(times_s, blocks)
+    return interval if len(times_s) >= FEWEST_OF_ONE_LAUNCH else without_interval(interval.value)
 
 
 def block_means(times_s: Floats, blocks: Sequence[int]) -> Floats:
