@@ -60,7 +60,7 @@ CLAIMS: dict[str, Claim] = {
         4000, 400, 0.1, ("stats",), replaced=BY_MEDIANS,
     ),
     "coverage-one-launch": Claim(
-        coverage.of_one_launch, "intervals of one simulated launch with a slow mode that ten calls stay in, five designs",
+        coverage.of_one_launch, "intervals of one simulated launch with a slow mode of ten calls, five designs",
         4000, 400, 0.1, ("stats",),
     ),
     "coverage-exposed": Claim(
