@@ -29,7 +29,8 @@ from bench.cli.trust import Difference, LeaveLoopback, check_variables, differen
 from bench.config import models, names
 from bench.launch import mpirun, sweep
 from bench.launch.launcher import RendezvousFolder
-from bench.launch.side_process import check_python
+from bench.launch.side_process import StopWatch, check_python
+from bench.launch.turns import LOOK_EVERY_S
 from bench.machine import environment, gpus, host, processes
 from bench.model.deferred import Deferred
 from bench.model.errors import ConfigError, UnmeasurableError
@@ -111,7 +112,8 @@ def _compared(path: Path, sets: list[str], side_b: Difference, leave_loopback: b
         if side_b.python or side_b.variables:
             status.update("side B")
             made.append(private.place())
-            _other_side(plan, made[1], side_b.python or sys.executable, side_b.variables)
+            environ = environment.of_side(side_b.variables, private.place())
+            _other_side(plan, made[1], side_b.python or sys.executable, environ)
         rows = analysis.compared(plan, [(folder, launching.facts_of(folder)) for folder in made])
     return rows, plan.name
 
@@ -144,17 +146,26 @@ def _comparable(plan: Plan, path: Path) -> Plan:
     return replace(plan, order=tuple(order))
 
 
-def _other_side(plan: Plan, folder: Path, python: str, variables: dict[str, str]) -> None:
-    """Have another process, with its own interpreter and variables, fill a folder with its results."""
-    done = subprocess.run(
-        [python, "-m", "bench.bits.cli", str(folder), str(os.getpid())],
-        env=environment.of_side(variables),
-        input=encoding.encoded(plan),
-        capture_output=True,
-        check=False,
-    )
-    if done.returncode:
-        why = (done.stderr.decode(errors="replace").strip().splitlines() or [f"status {done.returncode}"])[-1]
+def _other_side(plan: Plan, folder: Path, python: str, environ: dict[str, str]) -> None:
+    """Have another process, with its own interpreter and environment, fill a folder with its results."""
+    command = [python, "-m", "bench.bits.cli", str(folder), str(os.getpid())]
+    with subprocess.Popen(
+        command, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as side:
+        watch = StopWatch("side B", side.pid)
+        given: bytes | None = encoding.encoded(plan)
+        try:
+            while True:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    _, told = side.communicate(given, LOOK_EVERY_S)
+                    break
+                given = None  # it was taken the first time
+                watch.look()
+        finally:
+            if side.poll() is None:
+                side.kill()
+    if side.returncode:
+        why = (told.decode(errors="replace").strip().splitlines() or [f"status {side.returncode}"])[-1]
         raise UnmeasurableError(f"side B: {why}")
 
 

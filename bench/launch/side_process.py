@@ -10,12 +10,15 @@ import os
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
-from bench.launch.launcher import remove_abandoned
+import psutil
+
+from bench.launch.launcher import RendezvousFolder, remove_abandoned
 from bench.launch.turns import Measuring, Turn
 from bench.machine import environment
 from bench.model.errors import BenchError
@@ -27,6 +30,8 @@ from bench.store import encoding
 READY_WAIT_S = 120.0
 # Time to end after the connection is closed; then it is killed.
 END_WAIT_S = 10.0
+# How long a side's process may be stopped before the run ends: somebody may look at it and let it go on.
+STOPPED_S = 20.0
 
 
 class SideProcess:
@@ -42,13 +47,16 @@ class SideProcess:
 
     def __enter__(self) -> "SideProcess":
         ours, theirs = socket.socketpair()
-        with theirs:
+        with theirs, contextlib.ExitStack() as stack:
+            private = stack.enter_context(RendezvousFolder())
             self._process = subprocess.Popen(
                 [self._python, *self._arguments, str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
-                env=environment.of_side(self._variables),
+                env=environment.of_side(self._variables, private.place()),
                 start_new_session=True,  # Ctrl-C in a terminal is answered by this process alone
             )
+            self._folder = stack.pop_all()
+        self._watch = StopWatch(self._name, self._process.pid)
         self._line = Connection(ours.detach())
         channel.limit(self._line, channel.MESSAGE_S)
         return self
@@ -60,6 +68,7 @@ class SideProcess:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        self._folder.close()
         if self._process.returncode < 0:  # it could not remove its folder
             remove_abandoned()
 
@@ -77,6 +86,7 @@ class SideProcess:
         messages.send(self._line, {"kind": "measure", "probe": probe}, encoding.encoded(plan))
         while True:
             yield [self._line]
+            self._watch.look()
             while self._line.poll():
                 message, line = self._received()
                 match message["kind"]:
@@ -115,11 +125,30 @@ class SideProcess:
         return f"ended with status {status}, and printed why"
 
 
+class StopWatch:
+    """Looks whether a process that is waited for stands still, which no time-out of its own can end.
+
+    name: of the side, for the error. pid: of its process.
+    """
+
+    def __init__(self, name: str, pid: int) -> None:
+        self._name, self._pid = name, pid
+        self._since: float | None = None
+
+    def look(self) -> None:
+        """Raise BenchError if it has been stopped for STOPPED_S."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            still = psutil.Process(self._pid).status() in {psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP}
+            self._since = (self._since or time.monotonic()) if still else None
+            if self._since is not None and time.monotonic() - self._since > STOPPED_S:
+                raise BenchError(f"{self._name}: its process is stopped (SIGSTOP, or a debugger)")
+
+
 def check_python(name: str, python: str) -> None:
     """Raise BenchError with one line if this interpreter cannot run the suite. name: of the option."""
     try:
         done = subprocess.run(
-            [python, "-c", "import torch, numpy, scipy, psutil, pydantic, orjson, typer"],
+            [python, "-P", "-c", "import torch, numpy, scipy, psutil, pydantic, orjson, typer"],
             capture_output=True,
             text=True,
             timeout=READY_WAIT_S,

@@ -26,7 +26,10 @@ WRAPPERS = frozenset({"sh", "bash", "dash", "zsh", "env", "timeout", "time", "nu
 BATCH_VARIABLES = re.compile(r"SLURM|PBS_|LSB_|LSF_|SGE_|PE_HOSTFILE|FLUX_|PALS_|PMI|PRTE_|OMPI_(?!MCA_|ALLOW)")
 # Enough open files for 16 thousand ranks on one host. A limit in the millions slows programs that close every file.
 MOST_FILES = 2**16
-PACKAGE_ROOT = Path(__file__).resolve().parents[2]
+# Links are kept: the process of a side finds this package in a folder that holds a link to it and nothing else.
+PACKAGE_ROOT = Path(__file__).absolute().parents[2]
+# As it was before `prepare_process`.
+PYTHONPATH = os.environ.get("PYTHONPATH")
 # Is there where a driver for NVIDIA's GPUs is loaded.
 NVIDIA = Path("/dev/nvidiactl")
 
@@ -55,17 +58,25 @@ def prepare_process(interface: str | None = None) -> None:
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
     raise_file_limit()
-    os.environ["PYTHONPATH"] = _python_path()
+    os.environ |= _found_in(PACKAGE_ROOT)
 
 
-def of_side(variables: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a process that measures a side of `ab`: this process's own, and these variables."""
-    return {**os.environ, "PYTHONPATH": _python_path(), **variables}
+def of_side(variables: Mapping[str, str], folder: Path) -> dict[str, str]:
+    """The environment of a process that measures a side of `ab`: this process's own, and these variables.
+
+    folder: a private, empty one. What lies beside an installed package, torch above all, would hide what the side's own
+    interpreter has, so the package is linked into it.
+    """
+    (folder / "bench").symlink_to((PACKAGE_ROOT / "bench").resolve())
+    return {**os.environ, **_found_in(folder), **variables}
 
 
-def _python_path() -> str:
-    """PYTHONPATH with this package: processes do not take over sys.path (Python 3.11), only the environment."""
-    return os.pathsep.join([str(PACKAGE_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+def _found_in(folder: Path) -> dict[str, str]:
+    """What has a Python find this package there: processes do not take over sys.path (Python 3.11).
+
+    No module of the working folder: one named `bench` or `torch` would be taken for ours.
+    """
+    return {"PYTHONPATH": os.pathsep.join([str(folder), *filter(None, [PYTHONPATH])]), "PYTHONSAFEPATH": "1"}
 
 
 def words_to_complete() -> list[str]:

@@ -1,0 +1,71 @@
+"""What lies in the working folder, or beside the package, is not taken for a module of ours or of a side."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from bench.launch import side_process
+from bench.launch.side_process import StopWatch
+from bench.machine import environment
+from bench.model.errors import BenchError
+
+HOSTILE = "import pathlib\npathlib.Path({mark!r}).touch()\nraise ImportError('planted')\n"
+FIND = "import importlib.util as u; print([getattr(u.find_spec(name), 'origin', None) for name in {names}])"
+
+
+@pytest.mark.parametrize("name", ["bench.py", "torch.py", "numpy.py", "bench/__init__.py"])
+def test_modules_of_the_working_folder_are_not_run(cli, name):
+    """An innocent bench.py, or a package bench/, made every case fail for good; a hostile one was executed."""
+    mark = cli.folder / "mark"
+    planted = cli.folder / name
+    planted.parent.mkdir(exist_ok=True)
+    planted.write_text(HOSTILE.format(mark=str(mark)))
+    done = cli("run", cli.config(), "--no-plots", "--quiet")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not mark.exists() and not [s for s in cli.only_run().samples if s.failure]
+
+
+@pytest.mark.slow
+def test_sides_and_bits_run_no_module_of_the_working_folder(cli):
+    mark = cli.folder / "mark"
+    for name in ("bench.py", "torch.py"):
+        (cli.folder / name).write_text(HOSTILE.format(mark=str(mark)))
+    done = cli("ab", cli.config(), "--b", "OMP_NUM_THREADS=2", "--budget", "8s", "--no-plots")
+    assert done.returncode in (0, 1, 3) and not mark.exists(), done.stderr
+    done = cli("bits", cli.config(), "--b", f"python={sys.executable}")
+    assert done.returncode == 0 and not mark.exists(), done.stderr
+
+
+def test_a_side_finds_the_package_and_nothing_that_lies_beside_it(tmp_path):
+    """Beside an installed package lie A's torch and numpy, which B's ranks loaded in place of their own."""
+    environ = environment.of_side({"NCCL_ALGO": "Ring"}, tmp_path)
+    assert environ["NCCL_ALGO"] == "Ring"
+    assert [path.name for path in tmp_path.iterdir()] == ["bench"]
+    program = FIND.format(names=["bench", "run_bench", "tests", "proof"])
+    found = subprocess.run(
+        [sys.executable, "-S", "-c", program], env=environ, cwd=environment.PACKAGE_ROOT, capture_output=True, text=True
+    )
+    assert found.stdout.strip() == str([str(tmp_path / "bench" / "__init__.py"), None, None, None]), found
+
+
+def test_a_process_that_is_stopped_is_told_and_one_that_goes_on_is_not(monkeypatch):
+    monkeypatch.setattr(side_process, "STOPPED_S", 0.05)
+    with subprocess.Popen(["sleep", "60"]) as child:
+        try:
+            watch = StopWatch("side B", child.pid)
+            watch.look()
+            os.kill(child.pid, signal.SIGSTOP)
+            os.waitpid(child.pid, os.WUNTRACED)
+            watch.look()
+            time.sleep(0.1)
+            with pytest.raises(BenchError, match="side B: its process is stopped"):
+                watch.look()
+            os.kill(child.pid, signal.SIGCONT)
+            os.waitpid(child.pid, os.WCONTINUED)
+            watch.look()
+        finally:
+            child.kill()
