@@ -25,7 +25,7 @@ from bench.cli.app import PLOTS, Sets
 from bench.cli.job import run_task
 from bench.cli.output import show
 from bench.cli.terminal import say
-from bench.cli.trust import Difference, LeaveLoopback, check_variables, difference
+from bench.cli.trust import Difference, difference
 from bench.config import models, names
 from bench.launch import mpirun, sweep
 from bench.launch.launcher import RendezvousFolder
@@ -64,7 +64,6 @@ def bits(
             "--b", help="Compare with a side B: python=FILE, another torch; or VARIABLE=VALUE.", metavar="KEY=VALUE"
         ),
     ] = [],  # noqa: B006
-    leave_loopback: LeaveLoopback = False,
 ) -> int:
     """Calls again, in fresh processes, as part of a larger message, otherwise aligned or placed, by other algorithms.
 
@@ -75,14 +74,14 @@ def bits(
         if coordinator is not None:
             raise UnmeasurableError("bits compares on one machine: start it once, outside the job")
         path = names.path_of(config)
-        rows, name = _compared(path, sets, difference("--b", of_b), leave_loopback)
+        rows, name = _compared(path, sets, difference("--b", of_b))
         _written(rows, name)
         return _code(rows, require)
 
     return run_task(task, lambda: b"")
 
 
-def _compared(path: Path, sets: list[str], side_b: Difference, leave_loopback: bool) -> tuple[list[BitsRow], str]:
+def _compared(path: Path, sets: list[str], side_b: Difference) -> tuple[list[BitsRow], str]:
     """Have ranks make the results, and compare them. Returns the rows, and the name of the configuration."""
     from bench.bits import analyze as analysis  # here: loads numpy
 
@@ -96,7 +95,6 @@ def _compared(path: Path, sets: list[str], side_b: Difference, leave_loopback: b
     plan = _comparable(plans.expand(settings, host.machine(), seed), path)
     if side_b.python is not None:
         check_python("--b python", side_b.python)
-    check_variables([*encoding.variables_of(plan), *side_b.variables.items()], None, leave_loopback)
     with RendezvousFolder() as private, contextlib.ExitStack() as stack:
         status = stack.enter_context(Console(stderr=True).status("starting ranks"))
         made = [private.place()]

@@ -16,7 +16,7 @@ from bench.cli.job import run_task
 from bench.cli.measuring import kept_of
 from bench.cli.sides import check_in_job, measure_sides
 from bench.cli.terminal import say
-from bench.cli.trust import Difference, LeaveLoopback, check_variables, difference
+from bench.cli.trust import Difference, difference
 from bench.config import documents, models, names
 from bench.config.models import Config
 from bench.launch.side_process import check_python
@@ -28,7 +28,7 @@ from bench.model.records import AbState, Side
 from bench.model.units import format_seconds, format_share
 from bench.planning import plan as planning
 from bench.report.labels import label
-from bench.store import encoding, folders
+from bench.store import folders
 
 if TYPE_CHECKING:
     from bench.launch.coordinator import Coordinator
@@ -57,7 +57,6 @@ def ab(
     fail_on: Annotated[
         FailOn | None, typer.Option(help="What gives exit code 1 (default: slower; nothing decided gives 3).")
     ] = None,
-    leave_loopback: LeaveLoopback = False,
     plots: Annotated[bool, typer.Option(help="Draw the picture at the end.")] = True,
     quiet: Quiet = False,
 ) -> int:
@@ -79,11 +78,8 @@ def ab(
     def task(coordinator: "Coordinator | None") -> int:
         if coordinator is not None:
             check_in_job(sides)
-        check_variables(
-            (pair for side in sides.values() for pair in side.variables.items()), coordinator, leave_loopback
-        )
         state = AbState(smallest, budget_s, each, fail_on, seed=secrets.randbelow(2**32))
-        path = _create(sides, state, context.obj, coordinator, leave_loopback)
+        path = _create(sides, state, context.obj, coordinator)
         measure_sides(path, coordinator, quiet)
         return exit_code(conclude_sides(path, plots, quiet))
 
@@ -108,9 +104,7 @@ def _side(option: str, config: Path, sets: list[str], own: Difference, usual: st
     return Side(str(config), settings, own.variables, path, " ".join(words))
 
 
-def _create(
-    sides: dict[str, Side], state: AbState, argv: list[str], coordinator: "Coordinator | None", leave_loopback: bool
-) -> Path:
+def _create(sides: dict[str, Side], state: AbState, argv: list[str], coordinator: "Coordinator | None") -> Path:
     """Plan both sides, with one seed, and make the folder of the run."""
     unsupported = host.unsupported_platform()
     if unsupported:
@@ -128,7 +122,6 @@ def _create(
         reason = planning.unmeasurable_reason(plan)
         if reason is not None:
             raise UnmeasurableError(f"{source}: nothing can be measured here: {reason}")
-        check_variables(encoding.variables_of(plan), coordinator, leave_loopback)
         raws.append(raw)
         plans.append(plan)
     # Raises ConfigError before any measuring.

@@ -7,6 +7,7 @@ A verb's module is loaded only when that verb is called, so `--help` and the ver
 Verbs are short: they read, call one or two modules and print.
 """
 
+import errno
 import functools
 import os
 import re
@@ -160,14 +161,24 @@ def _guarded(function: Callable[..., int | None]) -> Callable[..., None]:
         except KeyboardInterrupt:
             code = INTERRUPTED
         except BrokenPipeError:  # the reader has closed our stdout, as `head` does
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _print_no_more()
             code = 0
+        except OSError as error:
+            if error.errno not in {errno.ENOSPC, errno.EIO} or error.filename is not None:
+                raise
+            _print_no_more()
+            say(f"error: stdout: {error.strerror}", err=True)
+            code = 2
         except Exception as error:
             say(f"error: {_unexpected(error)}", err=True)
             code = UNEXPECTED
         raise typer.Exit(code)
 
     return guarded
+
+
+def _print_no_more() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _unexpected(error: Exception) -> str:

@@ -3,6 +3,7 @@
 Each imports what it needs when it is called: `list` loads neither numpy nor a part of torch.
 """
 
+import contextlib
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
@@ -113,7 +114,8 @@ def list_(what: Annotated[Listing, typer.Argument(help="What to list.")] = RUNS)
                     if summary and folders.has_sides(path):
                         headline = str(len(summary)), folders.first_line(path)
                     elif summary:
-                        headline = listings.headline(summary)
+                        with contextlib.suppress(ValueError, KeyError):  # somebody else's, or half of one
+                            headline = listings.headline(summary)
                     rows.append((path.name, manifest, headline))
                 except BenchError as error:
                     notes.append(str(error))

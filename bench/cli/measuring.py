@@ -21,7 +21,6 @@ from bench.catalog.packages import PACKAGES
 from bench.cli.app import RESULTS
 from bench.cli.output import analyzed, conclude
 from bench.cli.terminal import say
-from bench.cli.trust import check_variables
 from bench.config import documents, models, names
 from bench.config.models import Config
 from bench.machine import host, interrupts
@@ -30,7 +29,7 @@ from bench.model.errors import StoreError, UnmeasurableError
 from bench.model.facts import RankFacts, Session
 from bench.model.records import Json, Launch, Run
 from bench.planning import plan as planning
-from bench.store import encoding, folders, ledger
+from bench.store import folders, ledger
 from bench.store.folders import Journal
 
 if TYPE_CHECKING:
@@ -75,7 +74,6 @@ def start(
     plots: bool,
     coordinator: "Coordinator | None",
     argv: Sequence[str],
-    leave_loopback: bool,
     live: Callable[[Run], Watch] | None = None,
     output: Path | None = None,
     quiet: bool = False,
@@ -95,7 +93,6 @@ def start(
     plan = planning.expand(config, machine, seed, kept)
     if live is not None:
         plan = planning.row_by_row(plan)
-    check_variables(encoding.variables_of(plan), coordinator, leave_loopback)
     reason = planning.unmeasurable_reason(plan)
     if reason is not None:
         raise UnmeasurableError(f"{asked.name}: nothing can be measured here: {reason}")

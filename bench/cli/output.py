@@ -83,7 +83,7 @@ def write_report(run: Run, analysis: Analysis, plots: bool, output: Path | None 
     chosen = run.manifest.get("output") == str(run.path.resolve()) and os.access(run.path, os.W_OK)
     # A side of a run has a name with a colon, which is no name for a folder everywhere.
     name = run.name.replace(":", "-") if "side" in run.manifest else run.path.resolve().name
-    pictures_at = run.path / "plots" if chosen else PLOTS / name
+    pictures_at = run.path / "plots" if chosen and not (run.path / "plots").is_symlink() else PLOTS / name
     pictures = catalogue.draw(run, analysis, pictures_at) if plots else catalogue.drawn(pictures_at)
     folder = output or (run.path if chosen else documents_at(run.path))
     folders.make_folder(folder)

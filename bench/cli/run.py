@@ -10,10 +10,10 @@ from bench.cli.comparison import conclude_sides, exit_code
 from bench.cli.job import run_task
 from bench.cli.measuring import measured, source, start
 from bench.cli.sides import check_in_job, measure_sides
-from bench.cli.trust import LeaveLoopback, Trust, check_resumed, check_variables
+from bench.cli.trust import Trust, check_resumed
 from bench.model.errors import BenchError
 from bench.planning import plan as planning
-from bench.store import encoding, folders
+from bench.store import folders
 
 if TYPE_CHECKING:
     from bench.launch.coordinator import Coordinator
@@ -28,14 +28,13 @@ def run(
     output: Annotated[
         Path | None, typer.Option(help="A new folder for this run and its pictures.", metavar="DIR")
     ] = None,
-    leave_loopback: LeaveLoopback = False,
     plots: Annotated[bool, typer.Option(help="Draw the plots at the end.")] = True,
     quiet: Quiet = False,
 ) -> int:
     """Under torchrun, srun or mpirun all ranks measure together."""
 
     def task(coordinator: "Coordinator | None") -> int:
-        return start(source(config), sets, plots, coordinator, context.obj, leave_loopback, output=output, quiet=quiet)
+        return start(source(config), sets, plots, coordinator, context.obj, output=output, quiet=quiet)
 
     return run_task(task, lambda: b"\0".join([source(config).raw, *map(str.encode, sets)]))
 
@@ -43,29 +42,24 @@ def run(
 def resume(
     run: RunName = None,
     trust: Trust = False,
-    leave_loopback: LeaveLoopback = False,
     plots: Annotated[bool, typer.Option(help="Draw the plots at the end.")] = True,
     quiet: Quiet = False,
 ) -> int:
     """It goes on with the settings of the run, in its folder: after an interrupt, a crash or a failure."""
     return run_task(
-        lambda coordinator: _resume(run, trust, leave_loopback, plots, quiet, coordinator),
+        lambda coordinator: _resume(run, trust, plots, quiet, coordinator),
         lambda: f"resume {run} {trust}".encode(),
         trust,
     )
 
 
-def _resume(
-    name: str | None, trust: bool, leave_loopback: bool, plots: bool, quiet: bool, coordinator: "Coordinator | None"
-) -> int:
+def _resume(name: str | None, trust: bool, plots: bool, quiet: bool, coordinator: "Coordinator | None") -> int:
     path = folders.find(RESULTS, name)
     sides = folders.read_sides(path) if folders.has_sides(path) else {}
     plans = folders.read_plans(path) if sides else [folders.read(path).plan]
     if coordinator is not None:
         check_in_job(sides)
     check_resumed(path, plans, sides, trust)
-    for variables in (*map(encoding.variables_of, plans), *(side.variables.items() for side in sides.values())):
-        check_variables(variables, coordinator, leave_loopback)
     if sides:
         measure_sides(path, coordinator, quiet)
         return exit_code(conclude_sides(path, plots, quiet))

@@ -5,32 +5,25 @@ that allows it. Starts and imports nothing but an interpreter that was confirmed
 """
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from bench.catalog.variables import leaves_loopback, unsettable
 from bench.launch.side_process import check_python
-from bench.model.errors import BenchError, ConfigError, StoreError
+from bench.model.errors import ConfigError, StoreError
 from bench.model.records import Plan, Side
 from bench.store import encoding
-
-if TYPE_CHECKING:
-    from bench.launch.coordinator import Coordinator
 
 Trust = Annotated[
     bool,
     typer.Option(
         "--trust",
-        help="Start the interpreters and import the models that the run's folder names, and set its sides' variables.",
+        help="Start the interpreters, import the models and set the variables that the run's folder names.",
     ),
-]
-LeaveLoopback = Annotated[
-    bool,
-    typer.Option("--leave-loopback", help="Let variables open ports beyond loopback, with all ranks on one machine."),
 ]
 
 
@@ -64,20 +57,6 @@ def difference(option: str, pairs: Sequence[str]) -> Difference:
     return Difference(tuple(sets), variables, python)
 
 
-def check_variables(
-    variables: Iterable[tuple[str, str]], coordinator: "Coordinator | None", leave_loopback: bool
-) -> None:
-    """Raise BenchError for variables that leave loopback where all ranks are on one machine, unless that is wanted."""
-    if leave_loopback or not (coordinator is None or coordinator.place.one_host):
-        return
-    leaving = [f"{name}={value}" for name, value in variables if leaves_loopback(name, value)]
-    if leaving:
-        raise BenchError(
-            f"{' '.join(leaving)}: all ranks are on this machine, and this may open ports to others: "
-            "--leave-loopback allows it"
-        )
-
-
 def check_resumed(path: Path, plans: Sequence[Plan], sides: Mapping[str, Side], trusted: bool) -> None:
     """Raise StoreError if a run's folder, which may be somebody else's, asks for what was not confirmed."""
     of_plans = [(pair, False) for plan in plans for pair in encoding.variables_of(plan)]
@@ -93,6 +72,13 @@ def check_resumed(path: Path, plans: Sequence[Plan], sides: Mapping[str, Side], 
             f"sets {name}={value} on side {side.upper()}"
             for side in sides
             for name, value in sides[side].variables.items()
+        ),
+        *sorted(
+            {
+                f"sets {name}={value}, which may open ports to others"
+                for (name, value), _ in of_plans
+                if leaves_loopback(name, value)
+            }
         ),
     ]
     if wanted and not trusted:

@@ -53,7 +53,7 @@ RANK_LINE_SILENT_S = channel.SILENT_S + 15
 # Connections at a time on which the key is not yet proved. A full house lasts for CROWDED_S: then the one that has
 # waited longest makes room for the next, so that callers who send nothing keep nobody out.
 MOST_UNPROVEN = 64
-CROWDED_S = 1.0
+CROWDED_S = 0.05
 # What a message of another version, or of a process that should not be here, can cause.
 ODD = (AttributeError, KeyError, TypeError, ValueError)
 # The agents have this long to exit after the last message.

@@ -18,6 +18,7 @@ import shutil
 import signal
 import socket
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -44,6 +45,8 @@ FIRST, LAST = "bench.rank.server", "bench.rank.preload"
 ANSWERED_HERE = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
 # When a pipe to the fork server breaks, the server is about to end.
 SERVER_END_S = 1.0
+# Longest time for the fork server to start one rank: it may still be loading torch from a cold disk.
+START_WAIT_S = 120.0
 SERVER_LOST = (
     "the fork server, the parent of all ranks, was ended (out of memory, or killed from outside), and the ranks with "
     "it; collbench resume measures this case again"
@@ -257,7 +260,13 @@ class Launcher:
                 variables=dict(variables),
             )
             process = self._context.Process(target=enter, args=(entry, context, job), name=f"rank {rank}")
-            process.start()
+            # A server that stands still never answers; without it, its pipe ends.
+            deadline = threading.Timer(START_WAIT_S, server.send, [signal.SIGKILL])
+            deadline.start()
+            try:
+                process.start()
+            finally:
+                deadline.cancel()
             theirs.close()
             assert process.pid is not None  # noqa: S101 - it has been started
             handle = ProcessHandle(process.pid)

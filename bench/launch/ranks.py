@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+import psutil
+
 from bench.model.records import Json, Launch
 from bench.protocol.channel import Line
 
@@ -99,7 +101,9 @@ class Ranks:
         for member in self.members:
             member.join(KILL_WAIT_S)
             member.connection.close()
-        stuck = [member for member in self.members if member.exit_code is None and member.lost is None]
+        # A zombie has ended, and only its parent, which may be stopped, cannot say so.
+        running = [member for member in self.members if member.exit_code is None and member.lost is None]
+        stuck = [member for member in running if member.state() != psutil.STATUS_ZOMBIE]
         names = ", ".join(f"rank {member.rank} ({member.state()})" for member in stuck)
         self.clean()
         return f"{names} did not end within {KILL_WAIT_S:g} s of SIGKILL" if stuck else None

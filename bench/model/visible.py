@@ -6,13 +6,15 @@ characters and halves of characters stand as JSON writes them, such as `\\u001b`
 
 import unicodedata
 
-# Control, format, surrogate, line separator, paragraph separator.
+# Control, format, surrogate, line separator, paragraph separator; and two that XML cannot hold.
 HIDDEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+NONE_IN_XML = "\ufffe\uffff"
 
 
 def visible(text: str, kept: str = "\n\t") -> str:
     """The text with all characters visible but those that are kept."""
-    hidden = {c for c in set(text) if not c.isprintable() and c not in kept and unicodedata.category(c) in HIDDEN}
+    odd = {c for c in set(text) if not c.isprintable() and c not in kept}
+    hidden = {c for c in odd if unicodedata.category(c) in HIDDEN or c in NONE_IN_XML}
     return text.translate({ord(character): _written_out(character) for character in hidden}) if hidden else text
 
 

@@ -12,7 +12,6 @@ from bench.cli.job import run_task
 from bench.cli.measuring import ConfigSource, start
 from bench.cli.output import show
 from bench.cli.terminal import say
-from bench.cli.trust import LeaveLoopback
 from bench.model.conclusions import Analysis, Diagnosis
 from bench.model.errors import ConfigError
 from bench.replay import store as call_file
@@ -51,7 +50,6 @@ def replay(
         ),
     ] = None,
     sets: Sets = [],  # noqa: B006 - typer reads the default
-    leave_loopback: LeaveLoopback = False,
     plots: Annotated[bool, typer.Option(help="Draw the plots at the end.")] = True,
 ) -> int:
     """Reads Kineto, PyTorch execution traces, flight recorders, NCCL Inspector, and saved lists of calls.
@@ -67,7 +65,7 @@ def replay(
 
     def task(coordinator: "Coordinator | None") -> int:
         asked = _configuration(traces, world_size, coordinator)
-        return start(asked, sets, plots, coordinator, context.obj, leave_loopback)
+        return start(asked, sets, plots, coordinator, context.obj)
 
     given = [*map(str, traces), *sets, str(world_size)]
     return run_task(task, lambda: b"\0".join(map(str.encode, given)))

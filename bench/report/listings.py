@@ -12,7 +12,7 @@ from pathlib import Path
 from bench.catalog.backends import BACKENDS, Backend, unsupported_by_backend, unsupported_operation
 from bench.catalog.operation import Operation
 from bench.catalog.operations import OPERATIONS, PLACES
-from bench.catalog.variables import AT_START, NETWORKS, TUNING
+from bench.catalog.variables import AT_START, TUNING
 from bench.model.records import Case, Json, Machine, Plan
 from bench.model.units import first_few, format_bytes, format_rate, format_rounded_bytes, format_seconds, format_share
 from bench.planning.footprint import bounded, buffer_bytes
@@ -238,8 +238,6 @@ def variables() -> Blocks:
     of_library["sides of ab only"] = sorted(AT_START)
     return [
         *(f"{library}: {', '.join(names)}" for library, names in of_library.items()),
-        "Where all ranks are on one machine, only --leave-loopback allows values of these that may open ports to "
-        f"others: {', '.join(sorted(NETWORKS))}",
     ]
 
 

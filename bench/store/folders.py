@@ -15,6 +15,7 @@ import dataclasses
 import errno
 import functools
 import gc
+import io
 import json
 import os
 import re
@@ -213,8 +214,8 @@ def appending(path: Path) -> BinaryIO:
 def _other_owner(path: Path, taken: bool | None) -> Owner | None:
     """Who may be measuring into the run although its lock was taken, or although it has none; None if nobody."""
     try:
-        owner = Owner(**json.loads((path / OWNER).read_bytes()))
-    except (OSError, ValueError, TypeError):
+        owner = Owner(**json.loads(_content(path / OWNER)))
+    except (StoreError, ValueError, TypeError):
         return None
     if taken and (owner.host == locks.this_process().host or locks.reach_other_hosts(path)):
         return None
@@ -395,16 +396,15 @@ def has_sides(path: Path) -> bool:
 def read_summary(path: Path) -> list[dict[str, str]]:
     """The rows of summary.csv as the last report wrote it; none if there is no report yet."""
     try:
-        with (path / SUMMARY).open(newline="", encoding="utf-8") as file:
-            return list(csv.DictReader(file))
-    except OSError:
+        return list(csv.DictReader(io.StringIO(_content(path / SUMMARY).decode(), newline="")))
+    except (StoreError, UnicodeError, csv.Error):
         return []
 
 
 def first_line(path: Path) -> str:
     """Of the report that was written last; empty if there is none."""
-    with contextlib.suppress(OSError), (path / REPORT).open(encoding="utf-8") as file:
-        return file.readline().strip()
+    with contextlib.suppress(StoreError, UnicodeError):
+        return _content(path / REPORT).decode().partition("\n")[0].strip()
     return ""
 
 
@@ -500,15 +500,19 @@ def _naming_damage(where: str) -> Iterator[None]:
         raise StoreError(f"{where} damaged: {reason}") from None
 
 
+def _content(path: Path) -> bytes:
+    """What a plain file holds; raises StoreError, also for one that is too large."""
+    with open(open_plain(path, os.O_RDONLY), "rb") as file:
+        content = file.read(MOST_BYTES_READ + 1)
+    if len(content) > MOST_BYTES_READ:
+        raise StoreError(f"{path}: larger than {format_bytes(MOST_BYTES_READ)}")
+    return content
+
+
 def _read_json(path: Path, kind: type[T]) -> T:
+    content = _content(path)
     try:
-        with path.open("rb") as file:
-            content = file.read(MOST_BYTES_READ + 1)
-        if len(content) > MOST_BYTES_READ:
-            raise StoreError(f"{path}: larger than {format_bytes(MOST_BYTES_READ)}")
         value = json.loads(content)
-    except OSError as error:
-        raise StoreError(f"{path}: {reason_of(error)}") from None
     except (ValueError, RecursionError) as error:
         raise StoreError(damaged_json(path, error)) from None
     if not isinstance(value, kind):

@@ -16,7 +16,6 @@ from bench.cli.app import Sets
 from bench.cli.job import run_task
 from bench.cli.measuring import ConfigSource, start
 from bench.cli.terminal import say
-from bench.cli.trust import LeaveLoopback
 from bench.interop.cli.live_tables import LiveTables
 from bench.interop.config import FLAGS, translate
 from bench.model.errors import ConfigError, StoreError, UnmeasurableError
@@ -66,7 +65,6 @@ def perf(
         Path | None, typer.Option(help="Measure nothing: write the YAML of the flags to this new file.", metavar="FILE")
     ] = None,
     sets: Sets = [],  # noqa: B006 - typer reads the default
-    leave_loopback: LeaveLoopback = False,
     plots: Annotated[bool, typer.Option(help="Draw the plots at the end.")] = True,
     *,
     flags: Mapping[str, str],
@@ -89,7 +87,7 @@ def perf(
             raise UnmeasurableError(f"{backend} cannot be used here: {reason}{remedy}")
         say("\n".join(line for line in text.splitlines() if line.startswith("#")))
         asked = ConfigSource(text.encode(), "the flags", "flags")
-        return start(asked, sets, plots, coordinator, context.obj, leave_loopback, live=LiveTables)
+        return start(asked, sets, plots, coordinator, context.obj, live=LiveTables)
 
     return run_task(task, lambda: repr((operation, backend, flags, sets)).encode())
 

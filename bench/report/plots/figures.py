@@ -44,6 +44,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 LINES = ("-", "--", "-.", ":")
 STYLE: Any = {
+    "text.usetex": False,
     "axes.grid": True,
     "grid.alpha": 0.3,
     "axes.spines.top": False,

@@ -289,8 +289,9 @@ def _launch_bytes(cases: Sequence[Case], settings: Settings) -> int | None:
 
 
 def _imports(cases: Sequence[Case], settings: Settings) -> set[str]:
-    """Models and synchronisers of a user's own."""
-    models = {case.model for case in cases if ":" in case.model and case.model not in settings.shapes}
+    """Models and synchronisers of a user's own: what ranks import is whatever is no preset and no shape."""
+    named = {case.model for case in cases if case.model} - settings.shapes.keys()
+    models = {name for name in named if find(name) is None}
     strategies = {strategy_of(case.strategy).imported for case in cases if case.strategy}
     return models | {name for name in strategies if name is not None}
 
