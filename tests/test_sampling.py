@@ -132,6 +132,21 @@ def test_the_warm_up_ends_after_its_count_or_its_time():
     assert [block.warmup for block in ranks.blocks] == [2, *[1] * (len(ranks.blocks) - 1)]
 
 
+@pytest.mark.parametrize("cycle", [1, 3])
+def test_the_first_cases_of_a_launch_are_warmed_up_for_as_long_as_a_launch_needs(cycle):
+    """The first call is slow, so that its time says too little of how many fit."""
+    ranks = FakeRanks(noisy(0.01, mean=0.001))
+    got = sample(settings(), ranks, cycle, first_s=0.02, warm_s=0.08)
+    before = [block for block in ranks.blocks if not block.timed]
+    assert len(before) == 3 and 0.08 <= sum(block.total for block in before) * 0.001 * 1.2 < 0.1
+    assert all(block.total % cycle == 0 for block in ranks.blocks)
+    assert len(got.warmup.duration_ns) >= sum(block.total for block in before) and got.timed.blocks
+    for without in ({"warmup": 0}, {"warmup_s": 0.0}):
+        ranks = FakeRanks(noisy(0.01))
+        sample(settings(**without), ranks, warm_s=0.08)
+        assert sum(not block.timed for block in ranks.blocks) <= 1
+
+
 def test_long_calls_get_one_warm_up_call_and_none_before_a_block():
     ranks = FakeRanks(lambda: LONG_CALL_S, overhead=1.0)
     got = sample(settings(), ranks, first_s=1.0)

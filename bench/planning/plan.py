@@ -18,6 +18,7 @@ from bench.catalog.metrics import makes_groups, metric_of
 from bench.catalog.operations import OPERATIONS, row
 from bench.config.models import Config
 from bench.model.records import (
+    LAUNCH_WARMUP_S,
     OPTIONS,
     Case,
     Demands,
@@ -267,6 +268,7 @@ def estimate_s(plan: Plan) -> float:
         return plan.budget_s
     seconds = FIRST_START_S + sum(BACKENDS[launch.backend].start_s for launch in plan.order) + CONCLUDE_S
     sampling = plan.settings.sampling
+    seconds += LAUNCH_WARMUP_S * len(plan.order) * bool(sampling.warmup and sampling.warmup_s)
     for case in (case for launch in plan.order for case in launch.cases):
         if (part := part_of(case)) is not None:
             seconds += part.case_s

@@ -25,7 +25,7 @@ import numpy as np
 from bench.catalog.metrics import makes_groups, metric_of
 from bench.catalog.operations import OPERATIONS, cycle
 from bench.machine import host
-from bench.model.records import Case, Failure, Job, Json, Samples, Settings, Timings, Usage
+from bench.model.records import LAUNCH_WARMUP_S, Case, Failure, Job, Json, Samples, Settings, Timings, Usage
 from bench.model.steps import StepDetail
 from bench.model.units import NS
 from bench.planning.footprint import checked_apart, most_iterations, scratch_bytes
@@ -106,9 +106,10 @@ class Batch:
     def measure(self) -> list[Samples]:
         """Measure every case, and check its results before and after."""
         ranks = self._group.gather([(measured.checked(), measured.first_s) for measured in self._cases])
+        warm_s = 0.0 if self._cases[0].position else LAUNCH_WARMUP_S / len(self._cases)
         for index, measured in enumerate(self._cases):
             measured.failure = measured.failed([rank[index][0] for rank in ranks], "before timing")
-            measured.start(max(rank[index][1] for rank in ranks))
+            measured.start(max(rank[index][1] for rank in ranks), warm_s)
         self._meter.reset()
         number = 0
         while unfinished := [measured for measured in self._cases if measured.unfinished]:
@@ -203,15 +204,15 @@ class _MeasuredCase:
         """The first wrong result on this rank since the beginning, as a sentence."""
         return self._problem or self.work.verify()
 
-    def start(self, first_s: float) -> None:
-        """Set the first block. first_s: how long one call took on the slowest rank."""
+    def start(self, first_s: float, warm_s: float) -> None:
+        """Set the first block. first_s: how long one call took on the slowest rank. warm_s: least time of warm-ups."""
         sampling, operation = self._job.settings.sampling, OPERATIONS[self.case.op]
         if operation.once or operation.round_by_round:
             rounds = 1 if operation.once else self._job.settings.rounds
             sampling = replace(sampling, iterations=rounds, warmup=0)
         most = most_iterations(self.case)
         in_turns = self._job.turns
-        self.sampler = Sampler(sampling, cycle(self.case), most, first_s, operation.round_by_round, in_turns)
+        self.sampler = Sampler(sampling, cycle(self.case), most, first_s, operation.round_by_round, in_turns, warm_s)
 
     @property
     def unfinished(self) -> bool:

@@ -25,6 +25,9 @@ from bench.stats.intervals import FEWEST_BLOCKS, within_launch
 ROUNDS, LONGEST_BLOCK_S = 5, 0.04
 # Warm-up before each block: this many calls, but no longer than AGAIN_S; none where one call takes LONG_CALL_S.
 AGAIN, AGAIN_S, LONG_CALL_S = 2, 0.005, 0.05
+# Blocks of warm-up of the cases that a launch measures first; the first ones are slow, and say too little of how many
+# calls fit. A fixed number, so that two sides that take turns have as many.
+WARMUPS = 3
 # Looks in a row at which the interval must be as narrow as asked: a single one may be so by chance.
 LOOKS = 2
 UNBOUNDED = 2**62
@@ -52,7 +55,8 @@ class Sampler:
     cycle: iterations until an operation is back at its first round; blocks and warm-ups are whole cycles. most: upper
     limit of the iterations of the warm-up, and of those after it. first_s: how long one call took that was made before,
     on the slowest rank. singly: each iteration of a fixed number is a block of its own. in_turns: the number of blocks
-    follows from the time for a case, not from what was measured, so that both of two sides have as many.
+    follows from the time for a case, not from what was measured, so that both of two sides have as many. warm_s: least
+    time of the warm-up, where there is one.
     dispatch_bound, left_out: iterations that were kept though dispatching is in their time, and those that were not;
     of an operation with turns, all of a cycle with one of them; None where that is not known.
     """
@@ -65,6 +69,7 @@ class Sampler:
         first_s: float = 0.0,
         singly: bool = False,
         in_turns: bool = False,
+        warm_s: float = 0.0,
     ) -> None:
         fixed = min(sampling.iterations, most) if sampling.iterations else None
         self._sampling = replace(
@@ -72,6 +77,7 @@ class Sampler:
         )
         self._cycle, self._one_s, self._in_turns = cycle, first_s, in_turns
         self._elapsed_s, self._narrow = 0.0, 0
+        self._warm_s, self._warms = warm_s, bool(warm_s and sampling.warmup and sampling.warmup_s)
         self._warmups = list[Timings]()
         # Each block, and which of its iterations have dispatching in their device time, where that is known.
         self._blocks = list[tuple[Timings, NDArray[np.bool_] | None]]()
@@ -93,6 +99,8 @@ class Sampler:
         bound by, and they are kept and counted. The rule does not look at the times.
         """
         self._one_s = elapsed_s / self.block.total
+        if not self.block.timed:
+            self._warm_s -= elapsed_s
         if self.block.warmup:
             self._warmups.append(_part(timings, slice(None, self.block.warmup)))
         if self.block.timed:
@@ -165,6 +173,9 @@ class Sampler:
         return sum(len(block.duration_ns) for block, _ in self._blocks) - (self.left_out or 0)
 
     def _next(self) -> Block:
+        if self._warms and len(self._warmups) < WARMUPS:
+            fits = max(1.0, min(self._warm_s / self._one_s, self._sampling.max_iterations))
+            return Block(math.ceil(fits / self._cycle) * self._cycle, 0)
         if self._fixed is not None:
             return Block(self._again(), self._fixed[len(self._blocks)])
         done = self._done
