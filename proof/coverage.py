@@ -11,6 +11,7 @@ from itertools import product
 import numpy as np
 from scipy.special import stdtrit
 
+from bench.analyze.round_series import means
 from bench.analyze.summaries import summarize
 from bench.model.conclusions import Interval
 from bench.stats.intervals import launch_interval, likeness, within_launch
@@ -209,7 +210,7 @@ def next_runs(rig: Rig, trials: int) -> list[Line]:
             bare.append(np.mean(list(map(_allowed, *of_launches))))
             alike += [likeness([np.log(summary.means_s) for summary in half]) for half in halves]
         says = f"intervals of two successive runs of {LAUNCHES} launches allow for their difference, {scheduling}"
-        line = _of_units(says, rates)
+        line = _of_units(says, rates, most=1.0)
         beside = f"; launches taken as independent {np.mean(bare):.1%}; likeness {np.mean(alike):.2f} on average"
         lines.append(replace(line, measured=line.measured + beside))
     return lines
@@ -224,7 +225,7 @@ def real_steps(rig: Rig, trials: int) -> list[Line]:
     """Launches of sets of training steps drawn again: do the intervals hold what the sets expose?"""
     rng, rates = np.random.default_rng(5), []
     for many, levels_s in noise.differences_of_steps(rig, trials):
-        truths_s, hits = {pair: float(training.means(series).mean()) for pair, series in many.items()}, []
+        truths_s, hits = {pair: float(means(series).mean()) for pair, series in many.items()}, []
         for _ in range(100):
             launches = rng.integers(1, noise.STEPS_LAUNCHES + 1, REAL_STEP_LAUNCHES)
             again = {pair: dict(enumerate(series[n] for n in launches)) for pair, series in many.items()}
@@ -234,13 +235,13 @@ def real_steps(rig: Rig, trials: int) -> list[Line]:
     return [_of_units(says, rates)]
 
 
-def _of_units(says: str, rates: Sequence[float]) -> Line:
+def _of_units(says: str, rates: Sequence[float], most: float = MOST) -> Line:
     half = stdtrit(len(rates) - 1, 0.975) * np.std(rates, ddof=1) / np.sqrt(len(rates))
     mean = float(np.mean(rates))
     low, high = mean - float(half), min(mean + float(half), 1.0)
     measured = f"{mean:.1%} [{low:.1%} – {high:.1%}]{noise.spread(rates)}"
     numbers = {"rates": [round(one, 4) for one in rates]}
-    return Line(says, f"{LEAST:.0%} to {MOST:.0%}", measured, judged(low, high, LEAST, MOST), numbers)
+    return Line(says, f"{LEAST:.0%} to {most:.0%}", measured, judged(low, high, LEAST, most), numbers)
 
 
 def _holds(interval: Interval, truth: float) -> bool:

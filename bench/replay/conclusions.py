@@ -46,7 +46,7 @@ class RecordedJob:
     """Where the time in calls of a recorded job went. ranks: world ranks whose files were given.
 
     total: None where durations were not recorded. kinds, groups: the longest first, groups by their name. withheld:
-    what is not told, and why.
+    what is not told, and why. named: the rank that was waited for more than chance allows; None if there is none.
     """
 
     source: str
@@ -58,18 +58,14 @@ class RecordedJob:
     kinds: tuple[RecordedKind, ...] = ()
     groups: tuple[tuple[str, RecordedTime], ...] = ()
     withheld: tuple[str, ...] = ()
+    named: int | None = None
 
     @property
     def late(self) -> tuple[int, float] | None:
-        """The rank that was waited for longest, and its share of all waiting; None unless it stands out.
-
-        With n ranks it does from 2/n of the waiting on; of two ranks, from three quarters on.
-        """
-        if self.total is None or not self.total.waited_s or not self.total.waited_for:
+        """The rank that is named, and its share of all waiting."""
+        if self.total is None or self.named is None:
             return None
-        rank = max(self.total.waited_for, key=self.total.waited_for.__getitem__)
-        share = self.total.waited_for[rank] / sum(self.total.waited_for.values())
-        return (rank, share) if share >= min(0.75, 2 / max(2, len(self.ranks))) else None
+        return self.named, self.total.waited_for[self.named] / sum(self.total.waited_for.values())
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,7 +129,7 @@ def _recorded_table(heading: str, rows: Sequence[tuple[str, RecordedTime]], job:
         columns += [
             Column("moving", lambda row: _divided(row[1], row[1].moved_s)),
             Column("waiting", lambda row: _divided(row[1], row[1].waited_s)),
-            Column("most for", lambda row: _waited_for(row[1])),
+            Column("most for", lambda row: _waited_for(row[1], job.named)),
         ]
     if total is not None and total.exposed_s is not None:
         columns.append(
@@ -146,9 +146,10 @@ def _divided(time: RecordedTime, value: float) -> str:
     return format_seconds(value) if time.moved_s or time.waited_s else NOTHING
 
 
-def _waited_for(time: RecordedTime) -> str:
+def _waited_for(time: RecordedTime, named: int | None) -> str:
+    """The rank that is named for the whole recording, where it was waited for longest here, too."""
     last = max(time.waited_for, key=time.waited_for.__getitem__, default=None)
-    return NOTHING if last is None else f"rank {last}"
+    return NOTHING if last is None or last != named else f"rank {last}"
 
 
 def replay_sentence(step: ReplayedStep) -> str:

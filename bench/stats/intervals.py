@@ -23,7 +23,7 @@ ERROR_RATE = 1 - CONFIDENCE
 # With fewer blocks, their means say too little about how blocks scatter.
 FEWEST_BLOCKS = 4
 # Of launches with a slow mode that a fifth of the calls are in, ten in a row, intervals from 160 calls hold the mean in
-# 92 %, from 300 in 96 % (claim coverage-one-launch).
+# 90 %, from 300 in 95 % (claim coverage-one-launch).
 FEWEST_OF_ONE_LAUNCH = 300
 # Launches that show whether successive ones are alike, and the largest correlation that so few can show.
 FEWEST_FOR_LIKENESS, MOST_LIKE = 5, 0.8

@@ -4,7 +4,10 @@ In: a `CallList` of one or all ranks. Out: a `RecordedJob`. Calls of the ranks o
 within the group; where the format has none, the n-th belong together, once operations and sizes are seen to agree.
 
     moved     as long as the call was on the rank where it was shortest: that rank came last and let the others wait
-    waited    the rest, on each other rank, for the rank that came last
+    waited    what comes before, on each other rank, for the rank that came last
+
+Of calls that overlap, a call has its own piece, at its end; what moved is the end of that. A rank is named if more of
+the waiting was for it than chance allows: see `named`.
 
 This is right for calls that end on no rank before all ranks have begun them. A root can be done with its part before
 the others come, and gloo's sender is: such calls are not divided. Nothing is divided unless every rank of the group
@@ -12,13 +15,19 @@ was recorded, for the one that is missing may have come last. What is withheld i
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import pairwise
+
+import numpy as np
 
 from bench.replay.conclusions import RecordedJob, RecordedKind, RecordedTime
 from bench.replay.model import ALL_TO_ALL, ONE_WAY, CallList, RecordedCall
 from bench.stats.spans import attributed
+
+# A rank is named at this error rate, by so many permutations of a table of steps by ranks that has at most so many
+# cells, unless that left fewer rows.
+NAMED_RATE, PERMUTATIONS, MOST_CELLS, FEWEST_ROWS = 0.05, 199, 20_000, 10
 
 # Calls that end on no rank before all ranks of the group have begun them.
 TOGETHER = {
@@ -62,7 +71,28 @@ def recorded_job(recorded: CallList) -> RecordedJob:
         tuple(sorted(rows, key=lambda row: -row.time.in_calls_s)),
         tuple(sorted(by_group, key=lambda row: -row[1].in_calls_s)),
         (*times.withheld(), *_unknown(recorded)),
+        named(list(total.by_unit.values()), times.numbers),
     )
+
+
+def named(units: Sequence[Mapping[int, float]], ranks: Sequence[int]) -> int | None:
+    """The rank that the others waited for more than chance allows; None if none stands out.
+
+    units: seconds waited for each rank in each step, or call. Where ranks are alike, any order of them in a unit is as
+    likely: of random orders, at most NAMED_RATE have a rank that was waited for as long.
+    """
+    rows = min(len(units), max(FEWEST_ROWS, MOST_CELLS // len(ranks)))
+    waited, column = np.zeros((rows, len(ranks))), {rank: number for number, rank in enumerate(ranks)}
+    for number, unit in enumerate(units):  # neighbours share a row where there are very many
+        for rank, waited_s in unit.items():
+            waited[number * rows // len(units), column[rank]] += waited_s
+    if not waited.any():
+        return None
+    most, found = float(waited.sum(axis=0).max()), 0
+    rng = np.random.default_rng(0)
+    for _ in range(PERMUTATIONS):
+        found += rng.permuted(waited, axis=1).sum(axis=0).max() >= most * (1 - 1e-9)
+    return ranks[int(waited.sum(axis=0).argmax())] if (1 + found) / (1 + PERMUTATIONS) <= NAMED_RATE else None
 
 
 def kind_of(call: RecordedCall) -> Kind:
@@ -103,6 +133,7 @@ class _Sum:
     waited_s: float = 0.0
     exposed_s: float = 0.0
     waited_for: dict[int, float] = field(default_factory=lambda: defaultdict(float))
+    by_unit: dict[object, dict[int, float]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(float)))
     groups: set[GroupKey] = field(default_factory=set)
 
     def add(self, times: "_Times", place: Place, group: GroupKey) -> None:
@@ -114,11 +145,13 @@ class _Sum:
         self.in_calls_s += own_s
         self.exposed_s += times.exposed_s.get(place, 0.0)
         if (split := times.split.get(place)) is not None:
-            moving_share, last = split
-            self.moved_s += own_s * moving_share
-            self.waited_s += own_s * (1 - moving_share)
+            shortest_s, last, unit = split
+            moved_s = min(own_s, shortest_s)
+            self.moved_s += moved_s
+            self.waited_s += own_s - moved_s
             if last is not None:
-                self.waited_for[last] += own_s * (1 - moving_share)
+                self.waited_for[last] += own_s - moved_s
+                self.by_unit[unit][last] += own_s - moved_s
 
     def mean(self, share: float, times: "_Times") -> RecordedTime:
         """A step, mean over ranks. share: one over the number of ranks times steps."""
@@ -137,7 +170,8 @@ class _Times:
     """What each call of each rank took, and how it divides.
 
     numbers: world rank of each recorded rank. own_s: seconds of a call in which it was the one under way that ended
-    first. split: share of moving, and the world rank that came last; of calls that can be divided.
+    first. split: of calls that can be divided, how long the shortest of them was, the world rank that came last, and
+    what is taken for independent: the step, or without steps the call.
     """
 
     def __init__(self, recorded: CallList) -> None:
@@ -152,7 +186,7 @@ class _Times:
             self._reasons["calls outside the recorded steps"] += outside
         self.own_s: dict[Place, float] = {}
         self.exposed_s: dict[Place, float] = {}
-        self.split: dict[Place, tuple[float, int | None]] = {}
+        self.split: dict[Place, tuple[float, int | None, object]] = {}
         self._own()
         if self.own_s:
             self._divide()
@@ -193,17 +227,18 @@ class _Times:
         if len(self._recorded.ranks) < 2:
             self._reasons["waiting: one rank's recording cannot tell it from moving; give the files of all ranks"] = 0
             return
+        by_step = self._recorded.steps > 1
         for key, lists in self._by_group().items():
-            for places in self._joined(key, lists):
+            for number, places in enumerate(self._joined(key, lists)):
                 durations = {place: self._call(place).duration_s for place in places}
                 if any(duration is None for duration in durations.values()):
                     continue
                 last = min(places, key=lambda place: durations[place] or 0.0)
                 shortest = durations[last] or 0.0
                 for place in places:
-                    length = durations[place] or 0.0
                     late = None if place == last else self.numbers[last[0]]
-                    self.split[place] = (shortest / length if length else 1.0, late)
+                    unit = self._call(place).step if by_step else (key, number)
+                    self.split[place] = (shortest, late, unit)
 
     def _by_group(self) -> dict[tuple[object, ...], dict[int, list[Place]]]:
         """(group, …) → recorded rank → its calls there in order, of what can be divided."""
