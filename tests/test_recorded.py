@@ -131,6 +131,7 @@ def test_a_hundred_thousand_calls_are_no_matter_of_minutes():
 
     assert seconds(30_000) < 50 * max(seconds(3_000), 0.01)
 
+
 # ── who is named ─────────────────────────────────────────────────────────────────────────────────
 def alike(rng, ranks, calls):
     """Seconds waited for each rank in each call, if lateness is exponential and all wait for the last."""
