@@ -22,6 +22,9 @@ from proof.virtual_gpu import rig
 from proof.virtual_gpu.rig import measured, run
 from tools import gpu_check
 
+# A shell ignores Ctrl-C for what it starts in the background, and processes inherit that; a test here presses it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 pytestmark = pytest.mark.skipif(rig.missing() is not None, reason=str(rig.missing()))
 RULE = {"latency_us": 12.0, "bus_gbps": 400.0}
 SWEEP = """
