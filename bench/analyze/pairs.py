@@ -156,7 +156,7 @@ def levels_at(looks: Looks) -> Levels:
 
 
 def scatter_for_same(count: int, cases: int, min_change: float) -> float:
-    """Largest standard deviation of a pair's log ratio with which so many pairs show SAME in 4 of 5 tries.
+    """Largest standard deviation of a pair's log ratio with which `count` pairs show SAME in 4 of 5 tries.
 
     Of sides that are the same, all cases must be; count: from FEWEST_PAIRS on.
     """

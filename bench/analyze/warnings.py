@@ -292,8 +292,8 @@ def _sample_warnings(summaries: Sequence[Summary]) -> Iterable[str]:
             f"of {len(good)} cases: repeat when the machine is idle"
         )
     if nothing := [s for s in good if s.time_s and s.timer_s and s.time_s.value * s.case.depth < 2 * s.timer_s]:
-        why = "it is what was measured: one rank in place has nothing to do"
-        yield f"{len(nothing)} of {len(good)} cases took no longer than reading the clock; {why}"
+        why = "so the clock is what was measured (one rank in place has nothing to do)"
+        yield f"{len(nothing)} of {len(good)} cases took no longer than reading the clock, {why}"
     short = [s for s in good if any(w.startswith("stopped by time") for w in s.warnings)]
     if short:
         asked = format_share(max(s.asked or 0.0 for s in short))

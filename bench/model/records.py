@@ -257,7 +257,7 @@ class Launch:
 
 
 # Processes that have just begun are slower, whatever they call: for so long the cases that a launch measures first are
-# warmed up together. By 16 % in the first block of 64 KiB under SCHED_BATCH (± 11 %, 40 launches); so, 0.5 % (± 4 %).
+# warmed up together. By 16 % in the first block of 64 KiB under SCHED_BATCH (± 11 %, 40 launches); so, -1.5 % (± 5 %).
 LAUNCH_WARMUP_S = 0.25
 
 

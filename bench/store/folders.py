@@ -403,9 +403,11 @@ def read_summary(path: Path) -> list[dict[str, str]]:
 
 def first_line(path: Path) -> str:
     """Of the report that was written last; empty if there is none."""
-    with contextlib.suppress(StoreError, UnicodeError):
-        return _content(path / REPORT).decode().partition("\n")[0].strip()
-    return ""
+    try:
+        with open(open_plain(path / REPORT, os.O_RDONLY), encoding="utf-8") as file:
+            return file.readline().strip()
+    except (StoreError, UnicodeError):
+        return ""
 
 
 def newest(root: Path) -> Path:

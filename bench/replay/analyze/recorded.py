@@ -25,8 +25,8 @@ from bench.replay.conclusions import RecordedJob, RecordedKind, RecordedTime
 from bench.replay.model import ALL_TO_ALL, ONE_WAY, CallList, RecordedCall
 from bench.stats.spans import attributed
 
-# A rank is named at this error rate, by so many permutations of a table of steps by ranks that has at most so many
-# cells, unless that left fewer rows.
+# The error rate at which a rank is named, the permutations that show it, and the size of the table of steps by ranks
+# that they permute: MOST_CELLS, but never fewer than FEWEST_ROWS.
 NAMED_RATE, PERMUTATIONS, MOST_CELLS, FEWEST_ROWS = 0.05, 199, 20_000, 10
 
 # Calls that end on no rank before all ranks of the group have begun them.
