@@ -82,16 +82,22 @@ def test_what_slows_a_whole_launch_widens_the_intervals():
     assert fit.half_size.relative_half_width < 1e-6  # both parameters grow by the same factor
 
 
-def test_one_launch_propagates_the_intervals_of_its_times():
-    wide, narrow = model.fits(series(one_segment, launches=1))[0], []
-    for s in series(one_segment, launches=1):
-        t = s.time_s.value
-        narrow.append(Summary(s.case, 1, 100, Interval(t, t * 0.99, t * 1.01, "within-run"), s.means_s))
-    (other,) = model.fits(narrow)
-    for name in ("alpha_s", "rate", "half_size"):
-        assert getattr(wide, name).kind == "within-run"
-        ratio = getattr(wide, name).relative_half_width / getattr(other, name).relative_half_width
-        assert ratio == pytest.approx(5, rel=0.02)
+def test_one_launch_has_values_without_intervals():
+    (fit,) = model.fits(series(one_segment, launches=1))
+    assert {getattr(fit, name).kind for name in ("alpha_s", "rate", "half_size")} == {"none"}
+
+
+def test_sizes_with_more_launches_than_others_are_fitted_by_those_that_all_have():
+    alike = series(one_segment, 0.05)
+    more = [replace(s, means_s=(*s.means_s, 9 * s.means_s[0])) if n == 2 else s for n, s in enumerate(alike)]
+    assert model.fits(more)[0].alpha_s == model.fits(alike)[0].alpha_s
+
+
+def test_parameters_of_few_launches_have_a_range():
+    slow = np.array([1.0, 1.3, 1.1])
+    (fit,) = model.fits([summary(size, one_segment(size) * slow) for size in SIZES])
+    assert fit.alpha_s.kind == "range of launches"
+    assert (fit.alpha_s.low, fit.alpha_s.high) == pytest.approx((ALPHA_S, 1.3 * ALPHA_S))
 
 
 def test_a_latency_that_is_zero_in_some_launches_is_no_logarithm():

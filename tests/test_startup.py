@@ -27,7 +27,7 @@ def test_joining_new_groups_and_first_calls_have_times_with_intervals(warm):
         ("init_process_group", "isolated"), ("new_group", "isolated"),
         ("all_reduce", "isolated"), ("all_reduce", "first"),
     }  # fmt: skip
-    assert all(one.time_s.kind == "over launches" and one.launches == 2 for one in found.values())
+    assert all(one.time_s.kind == "range of launches" and one.launches == 2 for one in found.values())
     joining = [samples for samples in run.samples if samples.case.op == "init_process_group"]
     assert all(samples.timed.duration_ns.shape == (1, 2) for samples in joining)
     assert all(one.time_s.low > 0 for one in found.values())

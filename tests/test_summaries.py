@@ -16,7 +16,7 @@ from bench.launch import sweep
 from bench.launch.supervisor import LaunchOutcome
 from bench.model.errors import UnmeasurableError
 from bench.model.records import Case, Failure, Launch, Samples
-from bench.report.document import answer, brief
+from bench.report.document import answer, as_markdown, brief
 from bench.report.plots import sizes
 from conftest import invented_run, samples
 
@@ -56,9 +56,24 @@ def test_launches_are_a_factor():
         [samples(CASE, i, steady(v, seed=i)) for i, v in enumerate([1.0, 1.2, 1.44], start=1)], launches=3
     )
     (summary,) = summarize(run)
-    assert (summary.time_s.kind, summary.launches) == ("over launches", 3)
+    assert (summary.time_s.kind, summary.launches) == ("range of launches", 3)
     assert summary.time_s.value == pytest.approx(1.2e-3, rel=0.02)  # geometric, not 1.213
-    assert summary.time_s.low < 1e-3 and summary.time_s.high > 1.4e-3
+    assert (summary.time_s.low, summary.time_s.high) == pytest.approx((1e-3, 1.44e-3), rel=0.02)
+
+
+def test_five_launches_have_a_95_percent_interval_and_four_a_range():
+    scaled = [1.0, 1.1, 1.2, 1.3, 1.44]
+    five = [samples(CASE, i, steady(v, seed=i)) for i, v in enumerate(scaled, start=1)]
+    (of_five,), (of_four,) = (summarize(invented_run(five[:n], launches=n)) for n in (5, 4))
+    assert (of_five.time_s.kind, of_four.time_s.kind) == ("over launches", "range of launches")
+
+
+def test_a_report_calls_the_range_of_few_launches_no_interval():
+    few = [samples(CASE, i, steady(v, seed=i)) for i, v in enumerate([1.0, 1.2, 1.44], start=1)]
+    run = invented_run(few, launches=3)
+    text = as_markdown(run, analyze(run))
+    assert "Mean time with its range of launches" in text
+    assert "their range, which holds the median launch in 75 %; a 95 % interval needs 5" in text
 
 
 def test_arrival_and_waiting_are_told_apart():

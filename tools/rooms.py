@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 BUDGETS = {
     "model": 1810,
     "catalog": 1320,
-    "stats": 780,
+    "stats": 790,
     "config": 1170,
     "planning": 700,
     "store": 1090,
@@ -22,7 +22,7 @@ BUDGETS = {
     "protocol": 510,
     "launch": 3310,
     "rank": 3600,
-    "analyze": 3400,
+    "analyze": 3390,
     "report": 4420,
     "cli": 1900,
     "training": 7390,

@@ -31,9 +31,6 @@ from bench.model.units import counted, format_bytes, format_rate, format_share
 from bench.stats import intervals
 from bench.stats.intervals import Floats
 
-# Half-width of a 95 % interval, in standard errors.
-NORMAL_QUANTILE = 1.96
-
 Spans = list[tuple[int, int]]
 
 # Two parameters through three points leave one degree of freedom: any bend would look like another protocol.
@@ -172,25 +169,21 @@ def _segmentation(sizes: Floats, times: Floats) -> Spans:
 def _parameter_intervals(segment: list[Summary]) -> tuple[Interval | None, Interval | None, Interval | None]:
     """α (s), r∞ (bytes/s) and n½ (bytes) of one segment; None for one that cannot be told from zero or infinity.
 
-    If all sizes have the same number of launches, two or more, each launch is fitted: what slows a launch slows all
-    its sizes, and only this accounts for it. The value is then the geometric mean over launches, which may differ a
-    little from the segment's. Otherwise the intervals of the times are propagated.
+    Each launch that all sizes have is fitted: what slows a launch slows all its sizes, and only this accounts for it.
+    The value is then the geometric mean over launches, which may differ a little from the segment's. Without two such
+    launches there is no interval: how well the points fit does not show how certain they are.
     """
     sizes = np.array([s.case.size_bytes for s in segment], dtype=float)
-    counts = {len(s.means_s) for s in segment}
-    times = [s.time_s for s in segment if s.time_s is not None]
-    if not all(time.known for time in times):
-        # The values alone: a good fit does not show how certain its points are.
+    common = min(len(s.means_s) for s in segment)
+    if common < 2:
         alone = intervals.without_interval
-        alpha, beta = _affine(sizes, np.array([time.value for time in times]))
+        alpha, beta = _affine(sizes, np.array([s.time_s.value for s in segment if s.time_s is not None]))
         return (
             alone(alpha) if alpha else None,
             alone(1 / beta) if beta else None,
             alone(alpha / beta) if alpha and beta else None,
         )
-    if len(counts) > 1 or counts.pop() < 2:
-        return _propagated(sizes, times)
-    launches = np.array([s.means_s for s in segment]).T
+    launches = np.array([s.means_s[:common] for s in segment]).T
     alphas, betas = np.array([_affine(sizes, times_s) for times_s in launches]).T
     if not betas.all():
         return _over_launches(alphas), None, None
@@ -198,51 +191,17 @@ def _parameter_intervals(segment: list[Summary]) -> tuple[Interval | None, Inter
 
 
 def _over_launches(values: Floats) -> Interval | None:
-    """Student's t on logarithms; on the values themselves, cut at zero, if some launch gave zero.
+    """Student's t on logarithms; on the values themselves, cut at zero, if some launch gave zero. The range of few.
 
     None if every launch gave zero: an interval without width would claim a precision that was not reached.
     """
-    if values.all():
-        return intervals.launch_interval(values)
     if not values.any():
         return None
+    if values.all() or len(values) < intervals.FEWEST_OVER_LAUNCHES:
+        return intervals.of_launches(values)
     half = intervals.student_quantile(len(values) - 1) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
-    return _around(float(np.mean(values)), half, IntervalKind.OVER_LAUNCHES)
-
-
-def _propagated(sizes: Floats, times: list[Interval]) -> tuple[Interval | None, Interval | None, Interval | None]:
-    """The parameters from the intervals of the times, to first order, sizes taken as independent (delta method).
-
-    Cov(θ) = X⁺ diag(σ²) X⁺ᵀ with the rows X = (1, size)/t and σ the standard deviation of log t, or the scatter
-    around the model where that is larger. This leaves out what all sizes of a launch have in common, so the kind is
-    "over launches" only if that of every time is.
-    """
-    values = np.array([t.value for t in times])
-    theta = alpha, beta = _affine(sizes, values)
-    free = [i for i in range(2) if theta[i]]  # a parameter at its boundary is a constant
-    freedom = len(times) - len(free)
-    scatter = math.sqrt(np.sum(((alpha + beta * sizes) / values - 1) ** 2) / freedom)
-    student = intervals.student_quantile(freedom)
-    sigma = np.array([max(scatter, math.log(t.high / t.low) / 2 / NORMAL_QUANTILE) for t in times])
-    covariance = np.zeros((2, 2))
-    inverse = np.linalg.pinv((np.column_stack([np.ones_like(sizes), sizes]) / values[:, None])[:, free])
-    covariance[np.ix_(free, free)] = inverse * sigma**2 @ inverse.T
-    over_launches = all(t.kind == IntervalKind.OVER_LAUNCHES for t in times)
-    kind = IntervalKind.OVER_LAUNCHES if over_launches else IntervalKind.WITHIN_RUN
-    half_alpha, half_beta = student * np.sqrt(np.diag(covariance))
-    alpha_s = _around(alpha, float(half_alpha), kind) if alpha else None
-    if not beta or half_beta >= beta:
-        return alpha_s, None, None
-    rate = Interval(1 / beta, float(1 / (beta + half_beta)), float(1 / (beta - half_beta)), kind)
-    if not alpha:
-        return alpha_s, rate, None
-    gradient = np.array([1 / beta, -alpha / beta**2])
-    return alpha_s, rate, _around(alpha / beta, student * math.sqrt(gradient @ covariance @ gradient), kind)
-
-
-def _around(value: float, half: float, kind: IntervalKind) -> Interval:
-    """Symmetric, but never below zero."""
-    return Interval(value, max(0.0, value - half), value + half, kind)
+    middle = float(np.mean(values))
+    return Interval(middle, max(0.0, middle - half), middle + half, IntervalKind.OVER_LAUNCHES)
 
 
 def _half_size_seen(sizes: Floats, times: Floats) -> float | None:

@@ -82,13 +82,13 @@ def _by_case(run: Run, summarizer: Summarizer) -> list[Summary]:
 
 
 def _widened(summaries: list[Summary]) -> list[Summary]:
-    """With intervals that know how far successive launches are alike, by backend and scheduling."""
+    """With intervals over several launches, which know how far successive ones are alike, by backend and scheduling."""
     kinds: dict[tuple[str, str], list[Floats]] = defaultdict(list)
     for s in summaries:
         kinds[s.case.backend, s.case.scheduling].append(np.log(s.means_s))
     like = {kind: intervals.likeness(logs) for kind, logs in kinds.items()}
     return [
-        replace(s, time_s=intervals.launch_interval(np.array(s.means_s), like[s.case.backend, s.case.scheduling]))
+        replace(s, time_s=intervals.of_launches(np.array(s.means_s), like[s.case.backend, s.case.scheduling]))
         if s.launches > 1 and s.means_s
         else s
         for s in summaries
@@ -100,10 +100,7 @@ def _headline(case: Case, launches: list[Samples], failures: tuple[Failure, ...]
     series = [timings.slowest_s for timings in timed]
     ordered = [np.sort(times) for times in series]
     means = np.array([times.mean() for times in series])
-    if len(timed) == 1:
-        time_s = intervals.of_one_launch(series[0], timed[0].blocks)
-    else:
-        time_s = intervals.launch_interval(means)
+    time_s = intervals.of_one_launch(series[0], timed[0].blocks) if len(timed) == 1 else intervals.of_launches(means)
     return Summary(
         case=case,
         launches=len(timed),
@@ -159,7 +156,7 @@ def _summary(
     ordered = [np.sort(times) for times in series]
     usages = [samples.usage for samples in good if samples.usage is not None]
     means = np.array([launch.interval.value for launch in launches])
-    time_s = launches[0].interval if len(launches) == 1 else intervals.launch_interval(means)
+    time_s = launches[0].interval if len(launches) == 1 else intervals.of_launches(means)
     near, far = outliers(series)
     fastest, skew, pure = _rank_times(launches)
     if OPERATIONS[case.op].round_by_round:  # ranks leave the barrier together; what they wait for is a part of the case
@@ -321,7 +318,7 @@ def _aggregate_summary(case: Case, launches: Sequence[Samples], failures: tuple[
     series = [np.array(launch.slowest_s) for launch in good if launch.each_s]
     series = series if len(series) == len(good) else []
     times = np.array([calls.mean() for calls in series] or [launch.time_s for launch in good])
-    time_s = intervals.launch_interval(times) if len(good) > 1 else intervals.without_interval(float(times[0]))
+    time_s = intervals.of_launches(times) if len(good) > 1 else intervals.without_interval(float(times[0]))
     near, far = outliers(series)
     return Summary(
         case=case,

@@ -18,6 +18,7 @@ from bench.model.conclusions import Summary
 from bench.model.facts import HostFacts, Session
 from bench.model.records import LOAD_LIMIT, NOT_AVAILABLE, UNLIMITED, Json, Run
 from bench.model.units import format_bytes, format_share
+from bench.stats import intervals
 
 # Flags among NVML's throttle reasons that matter; idle (1) and set clocks (2) do not.
 THROTTLED = {
@@ -128,6 +129,12 @@ def _launch_warnings(run: Run) -> Iterable[str]:
     elif launches == 1:
         several = f"-N {LAUNCHES_FOR_A_CLAIM}" if run.plan.settings.row_by_row else f"launches={LAUNCHES_FOR_A_CLAIM}"
         yield f"one launch only, so the intervals do not hold how launches differ: set {several}"
+    elif launches < intervals.FEWEST_OVER_LAUNCHES:
+        yield (
+            f"only {launches} launches: brackets show their range, which holds the median launch in "
+            f"{format_share(1 - 2 ** (1 - launches))}; a 95 % interval needs {intervals.FEWEST_OVER_LAUNCHES}, "
+            f"a claim {LAUNCHES_FOR_A_CLAIM}"
+        )
     elif launches < LAUNCHES_FOR_A_CLAIM:
         yield f"only {launches} launches: intervals are wide; use {LAUNCHES_FOR_A_CLAIM} or more for a claim"
     if len(run.environment) > 1:

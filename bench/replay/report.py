@@ -31,6 +31,9 @@ from bench.report.labels import (
     seconds_text,
     with_interval,
 )
+from bench.report.labels import (
+    widths as widths_of,
+)
 from bench.report.parts import ReportPart
 
 Kinds = Sequence[ReplayedKind]
@@ -234,10 +237,9 @@ def calls_config(recording: CallList, source: str) -> str:
 
 def precision(analysis: Analysis) -> list[str]:
     """How precise the time of a step is, where that is known."""
-    times = [s.time_s for s in analysis.summaries if s.case.recording and s.time_s is not None and s.time_s.known]
-    if not times:
-        return []
-    return [f"precision within this run ±{format_share(max(time.relative_half_width for time in times))}"]
+    times = {s.case: s.time_s for s in analysis.summaries if s.case.recording and s.time_s is not None}
+    what, widths = widths_of(times)
+    return [f"{what} within this run ±{format_share(max(widths.values()))}"] if widths else []
 
 
 REPORT = ReportPart(

@@ -43,7 +43,7 @@ REPORT = "report.md"
 MOST_NOTES = 200
 # Columns of times with both ends of their intervals that fit into 80 characters.
 MOST_INTERVALS = 2
-COMPACT = "Time, half the width of its 95 % interval, and in brackets the bus bandwidth in GB/s:"
+COMPACT = "Time, half the width of its {}, and in brackets the bus bandwidth in GB/s:"
 NO_RANK, FAILED = "none", "failed"
 # Header of a column → its cell.
 Cell = Callable[[Summary], str]
@@ -242,15 +242,15 @@ def _of_calls(summaries: Sequence[Summary]) -> list[str]:
 def _trust(run: Run, analysis: Analysis, summaries: Sequence[Summary]) -> str:
     """Typical and worst precision, what was verified, and how many caveats there are."""
     phrases = []
-    widths = {s.case: s.time_s.relative_half_width for s in summaries if s.time_s is not None and s.time_s.known}
+    what, widths = labels.widths({s.case: s.time_s for s in summaries if s.time_s is not None})
     if len(widths) > 1:
         worst = max(widths, key=lambda case: widths[case])
         header = labels.columns(widths)[labels.column(worst)]
         where = ", ".join([header, *([size_text(worst.size_bytes)] if worst.size_bytes else [])])
         typical = format_share(median(widths.values()))
-        phrases.append(f"typical precision within this run ±{typical}, worst ±{format_share(widths[worst])} ({where})")
+        phrases.append(f"typical {what} within this run ±{typical}, worst ±{format_share(widths[worst])} ({where})")
     elif widths:
-        phrases.append(f"precision within this run ±{format_share(next(iter(widths.values())))}")
+        phrases.append(f"{what} within this run ±{format_share(next(iter(widths.values())))}")
     elif any(s.time_s is not None for s in summaries):
         phrases.append("no interval is known, as there is one launch only")
     phrases += [text for part in parts() for text in part.precision(analysis)]
@@ -309,14 +309,14 @@ def summary_tables(summaries: Sequence[Summary]) -> Blocks:
     if not groups:
         return [NOTHING_MEASURED]
     if len(groups) > MOST_TABLES:
-        return [COMPACT, *_compact(groups), *_all_notes(groups)]
+        return [COMPACT.format(labels.width(summaries)), *_compact(groups), *_all_notes(groups)]
     shown: Blocks = []
     for title, members in groups:
         shown += [Heading(title, 3), *items(labels.notes_of(members))]
         if len(labels.columns(s.case for s in members)) > MOST_INTERVALS:
-            shown += ["time ± half of its 95 % interval", *_pivot(members, {"": _time_and_width})]
+            shown += [f"time ± half of its {labels.width(members)}", *_pivot(members, {"": _time_and_width})]
         else:
-            shown += ["time [95 % interval]", *_pivot(members, {"": _time_and_interval})]
+            shown += [f"time [{labels.width(members)}]", *_pivot(members, {"": _time_and_interval})]
         if any(s.busbw for s in members):
             rates = _pivot(members, {"": lambda s: _rate(s.busbw) if s.time_s else FAILED})
             shown += ["bus bandwidth, GB/s", *rates]
@@ -326,12 +326,19 @@ def summary_tables(summaries: Sequence[Summary]) -> Blocks:
 def _sections(groups: Sequence[tuple[str, list[Summary]]]) -> Blocks:
     """A section for each table, or one table for all if there are more than MOST_SECTIONS."""
     if len(groups) > MOST_SECTIONS:
-        return [Heading("All cases"), COMPACT, *_compact(groups), *_all_notes(groups), IN_FULL]
+        every = [s for _, members in groups for s in members]
+        return [
+            Heading("All cases"),
+            COMPACT.format(labels.width(every)),
+            *_compact(groups),
+            *_all_notes(groups),
+            IN_FULL,
+        ]
     shown: Blocks = []
     for title, members in groups:
         time = "Time, as imported," if any(s.imported for s in members) else "Mean time"
         rates: Cells = {"GB/s": lambda s: _rate(s.busbw)} if any(s.busbw for s in members) else {}
-        shown += [Heading(title), f"{time} with its 95 % interval, and bus bandwidth:"]
+        shown += [Heading(title), f"{time} with its {labels.width(members)}, and bus bandwidth:"]
         shown += [*_pivot(members, {"": _time_and_interval} | rates), *items(labels.notes_of(members))]
     return shown
 
@@ -400,7 +407,7 @@ def case_details(members: Sequence[Summary]) -> Blocks:
     )
     chosen = [("NCCL chose", lambda s: s.chosen or NOTHING)] if any(s.chosen for s in members) else []
     details: list[tuple[str, Callable[[Summary], str]]] = [
-        ("95 % interval", lambda s: interval_text(s.time_s, format_seconds) if s.time_s else NOTHING),
+        (labels.width(members), lambda s: interval_text(s.time_s, format_seconds) if s.time_s else NOTHING),
         ("±", lambda s: format_share(s.time_s.relative_half_width) if s.time_s and s.time_s.known else NOTHING),
         *host,
         ("algbw GB/s", lambda s: _rate(s.algbw)),

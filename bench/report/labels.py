@@ -5,12 +5,12 @@ are, in parts; labels, titles and lists are made of its parts. What an operation
 no size, Python objects have no dtype. Computes no statistics and no layout, and loads no large package.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from bench.catalog.backends import BACKENDS
 from bench.catalog.operations import OPERATIONS, PLACES, heaviest_bytes, placement, ranks_together
-from bench.model.conclusions import Interval, Summary
+from bench.model.conclusions import Interval, IntervalKind, Summary
 from bench.model.records import OPTION_NAMED, OPTIONS, Case, Skip
 from bench.model.units import counted as counted
 from bench.model.units import first_few, format_bytes, format_modes, format_seconds
@@ -324,6 +324,22 @@ def rounding(cases: Sequence[Case]) -> list[str]:
 def notes_of(members: Sequence[Summary]) -> list[str]:
     """The notes on a table of these summaries."""
     return [*notes([summary.case for summary in members]), *_two_modes(members)]
+
+
+def width(summaries: Sequence[Summary]) -> str:
+    """What is shown around the times of these: `95 % interval`, or what stands for it."""
+    kinds = {s.time_s.kind for s in summaries if s.time_s is not None}
+    if IntervalKind.RANGE not in kinds:
+        return "95 % interval"
+    return "range of launches" if len(kinds) == 1 else "95 % interval or range of launches"
+
+
+def widths(times: Mapping[Case, Interval]) -> tuple[str, dict[Case, float]]:
+    """Relative half-widths of the intervals, and what they are: ranges of launches where no case has another one."""
+    sure = {case: time for case, time in times.items() if time.known and time.kind != IntervalKind.RANGE}
+    shown = sure or {case: time for case, time in times.items() if time.known}
+    what = "precision" if sure else "range of launches, too few for a 95 % interval,"
+    return what, {case: time.relative_half_width for case, time in shown.items()}
 
 
 def _two_modes(members: Sequence[Summary]) -> list[str]:

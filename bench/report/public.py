@@ -64,7 +64,7 @@ class PublicCase(CaseFields):  # type: ignore[misc]  # made above
     """A case and its result. Times are seconds of one call."""
 
     time_s: Number = about("of one call on the slowest rank: mean of the iterations, geometric mean over the launches")
-    time_low_s: Number = about("lower end of its 95 % interval; null if none is known")
+    time_low_s: Number = about("lower end of its 95 % interval, or of the range of few launches; null if none is known")
     time_high_s: Number = about("upper end")
     interval: str | None = about("what the interval was computed over")
     algbw: Number = about("algorithm bandwidth: size over time", "algbw_bytes_per_s")

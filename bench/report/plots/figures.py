@@ -37,6 +37,7 @@ from bench.report.labels import (
     in_words,
     kind,
     metric_name,
+    width,
     without_usual,
 )
 
@@ -175,7 +176,7 @@ def log_ticks(axis: Any) -> None:
 def marks(summaries: Sequence[Summary]) -> str:
     """What the bars show, or that no intervals are known."""
     known = any(s.time_s is not None and s.time_s.known for s in summaries)
-    return "bars: 95 % intervals" if known else "no intervals are known"
+    return f"bars: {width(summaries)}" if known else "no intervals are known"
 
 
 def time_label(run: Run) -> str:
