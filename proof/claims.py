@@ -51,6 +51,12 @@ CLAIMS: dict[str, Claim] = {
         overhead.mpi_against_a_bare_loop, "the same through mpi4py",
         40, 4, 0.3, MEASURED, replaced={0: "\"contains 1\" punishes precision, and ±5 % was allowed"},
     ),
+    "plants": Claim(
+        overhead.plants,
+        "bare loops of all-reduces with 2, 5 and 20 % planted and without, in random order in one process group, loop "
+        "threads under SCHED_BATCH; trials: blocks",
+        60, 4, 2.6, MEASURED,
+    ),
     "coverage-launches": Claim(
         coverage.over_launches, "intervals over 8 simulated launches of known mean", 10000, 1000, 0.1, ("stats",),
         replaced={0: "3 to 10 launches, and points were judged"},

@@ -1,10 +1,13 @@
-"""The reported time against a bare loop of the same calls, interleaved in one process group: the same within 2 %."""
+"""The reported time against a bare loop of the same calls, interleaved in one process group: the same within 2 %.
+
+And by what planted slowness slows such a loop: what it is meant to, within 1 %.
+"""
 
 import functools
 import gc
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -15,14 +18,16 @@ from scipy.special import stdtrit
 from bench.launch.mpirun import MpiLauncher
 from bench.launch.ranks import Starter
 from bench.machine import host
-from bench.model.records import Case, Sampling, Settings
+from bench.model.records import Case, Fault, Sampling, Settings
 from bench.planning.footprint import buffer_bytes
 from bench.protocol import messages
 from bench.protocol.rank_context import RankContext
 from bench.rank import timing
+from bench.rank.group import Group
 from bench.rank.process import joined
 from bench.rank.rounds import workload_of
 from bench.rank.tensors import Arena
+from bench.rank.workload import Workload, plant
 from proof.claim import Line, not_tried, within
 from proof.rig import Rig
 
@@ -46,6 +51,8 @@ LINES = {
     "mpi": ((4 * KIB, 1, 25, 100), (1024 * KIB, 1, 15, 10), (4 * KIB, 20, 10, 10)),
 }
 WARMUP = 3
+# Shares of a call that claims about `ab` plant; sizes and turns in a block as there; what they may cost more or less.
+PLANTED, PLANTED_SIZES, EXACT = (0.02, 0.05, 0.2), ((64 * KIB, 25, 10), (1024 * KIB, 25, 10), (16384 * KIB, 8, 3)), 0.01
 SETTINGS = Settings(Sampling(0, 0.0, None, None, 0.0, 1), seed=1, timeout_s=60.0, pool_bytes=0)
 
 
@@ -61,23 +68,39 @@ def mpi_against_a_bare_loop(rig: Rig, trials: int) -> list[Line]:
     return _compared(MpiLauncher(rig.launcher), "mpi", trials)
 
 
-def _compared(starter: Starter, backend: str, trials: int) -> list[Line]:
-    """The denominator is the mean of two bare loops, which also are the control."""
-    ranks = starter.start(2, "proof.overhead:main", (backend, trials))
+def plants(rig: Rig, trials: int) -> list[Line]:
+    """The same loops with the fault `slow` and without: what the claims on `ab` plant, by another clock than `ab`."""
     found = []
+    for (size, *_), means in zip(PLANTED_SIZES, _means(rig.launcher, "planted", trials, "gloo"), strict=True):
+        for share in PLANTED:
+            middle, low, high = (ratio / (1 + share) for ratio in ratio_of(means[str(share)] / means["bare"]))
+            says = f"{share:.0%} planted in all-reduces of {size // KIB} KiB costs what it says"
+            found.append(within(says, middle, low, high, EXACT))
+    return found
+
+
+def _means(starter: Starter, entry: str, trials: int, backend: str) -> Iterator[dict[str, np.ndarray]]:
+    """For each line, the means of the blocks of each kind of loop."""
+    ranks = starter.start(2, f"proof.overhead:{entry}", (backend, trials))
     try:
-        for size, depth, *_ in LINES[backend]:
+        for _ in LINES[backend] if entry == "main" else PLANTED_SIZES:
             assert ranks.members[0].connection.poll(900), "the ranks did not answer"
             message, _ = messages.receive(ranks.members[0].connection)
-            means = {name: np.array(values) for name, values in message["means"].items()}
-            control = ratio_of(means["bare again"] / means["bare"])
-            metric = "isolated" if depth == 1 else f"pipelined ({depth})"
-            says = f"{backend}: reported / bare loop, {metric}, {size // KIB} KiB"
-            beside = "; bare / bare {:+.1%} [{:+.1%} to {:+.1%}]".format(*(bound - 1 for bound in control))
-            both = np.sqrt(means["bare"] * means["bare again"])
-            found.append(within(says, *ratio_of(means["reported"] / both), ALLOWED, beside))
+            yield {name: np.array(values) for name, values in message["means"].items()}
     finally:
         ranks.kill()
+
+
+def _compared(starter: Starter, backend: str, trials: int) -> list[Line]:
+    """The denominator is the mean of two bare loops, which also are the control."""
+    found = []
+    for (size, depth, *_), means in zip(LINES[backend], _means(starter, "main", trials, backend), strict=True):
+        control = ratio_of(means["bare again"] / means["bare"])
+        metric = "isolated" if depth == 1 else f"pipelined ({depth})"
+        says = f"{backend}: reported / bare loop, {metric}, {size // KIB} KiB"
+        beside = "; bare / bare {:+.1%} [{:+.1%} to {:+.1%}]".format(*(bound - 1 for bound in control))
+        both = np.sqrt(means["bare"] * means["bare again"])
+        found.append(within(says, *ratio_of(means["reported"] / both), ALLOWED, beside))
     return found
 
 
@@ -95,7 +118,6 @@ def main(context: RankContext, task: bytes) -> None:
     gc.disable()  # as a rank of the suite does while it measures
     scheduling = "batch" if backend == "gloo" and host.unsupported_batch() is None else "normal"
     with joined(context, backend, 120, scheduling=scheduling) as group:
-        rng = np.random.default_rng(5)  # the same order on every rank
         for size, depth, turns, length in LINES[backend]:
             metric = "isolated" if depth == 1 else "pipelined"
             case = Case("all_reduce", backend, group.world_size, "float32", size, "sum", "hot", metric, depth=depth)
@@ -110,19 +132,59 @@ def main(context: RankContext, task: bytes) -> None:
                 "bare": bare,
                 "bare again": bare,
             }
-            mine: dict[str, list[list[int]]] = {name: [] for name in loops}
-            for turn in range(trials * turns + WARMUP):
-                for name in rng.permutation(list(loops)):
-                    durations = loops[name]()
-                    if turn >= WARMUP:
-                        mine[name].append(durations)
-                    tensor.zero_()  # a bare loop does not refill, and sums grow
-            everyone = group.gather(mine)
-            if group.rank == 0:
-                slowest = {name: np.max([one[name] for one in everyone], axis=0) for name in loops}
-                means = {name: times.reshape(trials, -1).mean(axis=1).tolist() for name, times in slowest.items()}
-                context.send({"kind": "means", "means": means})
+            _send_means(context, group, loops, trials, turns, tensor)
     context.send({"kind": "done"})
+
+
+def planted(context: RankContext, task: bytes) -> None:
+    """A rank: the same with bare loops, and those that the fault `slow` slows."""
+    backend, trials = json.loads(task)
+    gc.disable()
+    scheduling = "batch" if host.unsupported_batch() is None else "normal"
+    with joined(context, backend, 120, scheduling=scheduling) as group:
+        for size, turns, length in PLANTED_SIZES:
+            tensor = torch.zeros(size // 4)
+            call = _of_torch(tensor)
+            loops = {"bare": functools.partial(bare_loop, call, length, 1, group.barrier)}
+            for share in PLANTED:
+                case = Case("all_reduce", backend, group.world_size, "float32", size)
+                faults = [Fault("slow", group.rank, share=share)]
+                work, _ = plant(faults, case, 1, group.rank, _Bare(call), group.barrier)
+                loops[str(share)] = functools.partial(bare_loop, work.ready(1)[0], length, 1, group.barrier)
+            _send_means(context, group, loops, trials, turns, tensor)
+    context.send({"kind": "done"})
+
+
+class _Bare(Workload):
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self._call = call
+
+    def prepare(self) -> Callable[[], Any]:
+        return self._call
+
+
+def _send_means(
+    context: RankContext,
+    group: Group,
+    loops: dict[str, Callable[[], Any]],
+    trials: int,
+    turns: int,
+    tensor: torch.Tensor,
+) -> None:
+    """Take all loops in random order, the same on every rank, and send the means of their blocks."""
+    rng = np.random.default_rng(5)
+    mine: dict[str, list[list[int]]] = {name: [] for name in loops}
+    for turn in range(trials * turns + WARMUP):
+        for name in rng.permutation(list(loops)):
+            durations = loops[name]()
+            if turn >= WARMUP:
+                mine[name].append(durations)
+            tensor.zero_()  # a bare loop does not refill, and sums grow
+    everyone = group.gather(mine)
+    if group.rank == 0:
+        slowest = {name: np.max([one[name] for one in everyone], axis=0) for name in loops}
+        means = {name: times.reshape(trials, -1).mean(axis=1).tolist() for name, times in slowest.items()}
+        context.send({"kind": "means", "means": means})
 
 
 def _of_torch(tensor: torch.Tensor) -> Callable[[], Any]:
