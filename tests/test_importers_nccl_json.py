@@ -44,6 +44,15 @@ def test_times_and_cases(read):
     assert not any("averag" in what for what in reading.unknown)
 
 
+@pytest.mark.parametrize("time_us", [0, 5e-324, 9e-4, -1])
+def test_what_takes_no_time_is_left_out(read, time_us):
+    document = json.loads(foreign.nccl_json())
+    document["results"][0]["in_place"]["time"] = time_us
+    _, reading = read(json.dumps(document))
+    assert reading.left_out["no time in one half of the row"] == 1
+    assert len(reading.numbers) == 2 * len(foreign.SIZES) - 1
+
+
 def test_only_allowed_variables_are_kept(read):
     source, reading = read(foreign.nccl_json())
     imported = assembly.assemble("nccl-tests", "x", [(source, reading)])

@@ -53,7 +53,6 @@ def test_an_exact_series_gives_its_parameters_back(launches):
     assert fit.alpha_s.value == pytest.approx(ALPHA_S)
     assert fit.rate.value == pytest.approx(RATE)
     assert fit.half_size.value == pytest.approx(ALPHA_S * RATE)
-    assert fit.half_size_seen == pytest.approx(ALPHA_S * RATE, rel=0.05)
     assert fit.worst_residual < 1e-9 and fit.note == ""
 
 
@@ -202,11 +201,6 @@ def test_every_segment_has_four_sizes():
     assert [(s.low, s.high) for s in eight.segments] == [(SIZES[6], SWITCH), (2 * SWITCH, SIZES[13])]
     (seven,) = model.fits(series(two_segments, sizes=SIZES[6:13]))
     assert seven.segments == () and "even in its best segments" in seven.note
-
-
-def test_half_of_the_rate_that_every_size_reaches_is_out_of_sight():
-    (fast,) = model.fits(series(lambda size: size / RATE))
-    assert fast.half_size_seen is None
 
 
 def test_latency_is_not_biased_by_noise():

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from bench.replay import store as call_file
 from bench.replay.model import CallList, RankRecording, RecordedCall
-from bench.stats.spans import attributed, covered, free_until
+from bench.replay.spans import attributed, free_until
+from bench.stats.spans import covered
 from conftest import ROOT
 
 ASYNC = {"duration_s": 0.002, "asynchronous": True}

@@ -3,6 +3,8 @@
 import errno
 import json
 import os
+import random
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +13,8 @@ from xml.etree import ElementTree
 import pytest
 
 from bench.model.visible import visible
+from bench.replay.model import CallList, RankRecording
+from bench.replay.report import calls_config
 from bench.store import encoding, folders
 from conftest import ROOT
 
@@ -118,3 +122,127 @@ with launcher.Launcher() as started:
 def test_a_fork_server_that_stands_still_is_a_lost_launch():
     done = subprocess.run([sys.executable, "-c", STANDS_STILL], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == "lost", done.stderr
+
+
+ODD = [
+    "",
+    "x",
+    "-1",
+    -1,
+    0,
+    1,
+    2**31,
+    10**60,
+    -(2**63),
+    0.5,
+    1e308,
+    5e-324,
+    "1e999",
+    None,
+    True,
+    [],
+    {},
+    [[]],
+    "\n|--|\n",
+]
+
+
+def leaves(value, at=()):
+    """The paths to all values within a value, and to itself."""
+    yield at
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, part in inner:
+        yield from leaves(part, (*at, key))
+
+
+def spoiled(value, rng):
+    """A copy with an odd value in one place, or without what is there."""
+    copy = json.loads(json.dumps(value))
+    *above, last = rng.choice([path for path in leaves(copy) if path])
+    place = copy
+    for key in above:
+        place = place[key]
+    if rng.random() < 0.1:
+        del place[last]
+    else:
+        place[last] = rng.choice(ODD)
+    return copy
+
+
+def fuzzed(run, rng, trials, *attempts):
+    """Spoil one value in one file of a run, again and again, and say which verbs broke on it."""
+    names = ["manifest.json", "plan.json", "environment.json", "samples.jsonl"]
+    files = {name: (run / name).read_bytes() for name in names}
+    broke = []
+    for trial in range(trials):
+        name = names[trial % len(names)]
+        first, *rest = files[name].splitlines() if name.endswith("l") else [files[name]]
+        text = json.dumps(spoiled(json.loads(first), rng)).encode()
+        (run / name).write_bytes(b"\n".join([text, *rest, b""]))
+        for attempt in attempts:
+            done = attempt()
+            if done.returncode not in {0, 1, 2, 3} or "Traceback" in done.stderr:
+                broke.append((trial, name, text[:200], done.stderr[-300:]))
+        (run / name).write_bytes(files[name])
+    return broke
+
+
+@pytest.mark.parametrize("trials", [32, pytest.param(400, marks=pytest.mark.slow)])
+def test_no_odd_value_in_a_run_breaks_a_report(warm, run, trials):
+    rng = random.Random(trials)
+    assert (
+        fuzzed(run, rng, trials, lambda: warm("report", run.name, "--format", "markdown"), lambda: warm("list")) == []
+    )
+
+
+@pytest.mark.slow
+def test_no_odd_value_in_a_run_of_two_sides_breaks_its_comparison(warm):
+    sweep = "backends: [gloo]\nworld_sizes: [1]\nlaunches: 1\noperations: [all_reduce]\nsizes: [4KiB]\n"
+    done = warm("ab", warm.config(sweep + "sampling: {seconds_per_case: 0.05}\n"), "--budget", "20s", "--no-plots")
+    assert done.returncode in {0, 1, 3}, done.stderr
+    (path,) = warm.runs()
+    assert fuzzed(path, random.Random(2), 120, lambda: warm("compare", f"{path.name}:a", f"{path.name}:b")) == []
+
+
+def test_measurements_of_cases_that_the_plan_lacks_are_left_out_and_said(warm, run):
+    line = json.loads((run / "samples.jsonl").read_text().splitlines()[0])
+    line["case"]["size_bytes"] *= 2
+    with (run / "samples.jsonl").open("a") as file:
+        file.write(json.dumps(line) + "\n")
+    done = warm("report", run.name, "--format", "markdown")
+    assert done.returncode == 0 and "1 measurement of cases that the plan does not have: left out" in done.stdout
+
+
+def test_a_manifest_of_two_mebibytes_is_refused(warm, run):
+    manifest = json.loads((run / "manifest.json").read_text())
+    (run / "manifest.json").write_text(json.dumps(manifest | {"more": "x" * 2**21}))
+    done = warm("list")
+    assert done.returncode == 0 and "larger than 1 MiB" in done.stdout, done.stdout
+
+
+def test_a_ledger_that_is_a_link_is_not_written_through(warm, tmp_path):
+    (warm.folder / "results").mkdir(exist_ok=True)
+    elsewhere = tmp_path / "elsewhere"
+    (warm.folder / "results" / "ledger.jsonl").symlink_to(elsewhere)
+    warm("run", warm.config(), "--no-plots")
+    assert not elsewhere.exists()
+
+
+def test_a_plan_that_needs_more_memory_than_there_is_is_not_resumed(warm, run):
+    """As a plan of 3000 ranks that somebody sent, which forked until there was no process left."""
+    text = (run / "plan.json").read_text()
+    (run / "plan.json").write_text(re.sub(r'"world_size": ?\d+', '"world_size": 3000', text))
+    done = warm("resume", run.name)
+    assert done.returncode == 3 and "3000 ranks on gloo need" in done.stderr and "may be used here" in done.stderr
+
+
+def test_a_configuration_of_the_folder_that_hides_ours_is_said(warm):
+    (warm.folder / "configs").mkdir()
+    (warm.folder / "configs" / "smoke.yaml").write_text((warm.folder / warm.config()).read_text())
+    done = warm("run", "smoke", "--no-plots")
+    assert done.returncode == 0 and "configs/smoke.yaml, not the one that comes with CollBench" in done.stderr
+
+
+def test_a_file_name_with_line_breaks_adds_no_line_to_a_saved_configuration():
+    text = calls_config(CallList("kineto", "gloo", 2, (RankRecording("r", 0, ()),)), "a\nenv: {X: y}\n.json")
+    assert "\nenv" not in text and "a\\u000aenv" in text

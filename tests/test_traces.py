@@ -54,6 +54,12 @@ def written(folder, name, content):
     return path
 
 
+def test_a_number_that_is_none_is_refused(tmp_path):
+    text = json.dumps(kineto([param_event(100, "allreduce")])).replace('"dur": 5', '"dur": NaN')
+    with pytest.raises(ForeignError, match="NaN is no number"):
+        traces.read([written(tmp_path, "nan.json", text.encode())])
+
+
 # ── Kineto ───────────────────────────────────────────────────────────────────────────────────────
 def test_kineto_with_metadata(tmp_path):
     events = [

@@ -12,11 +12,11 @@ from bench.catalog import packages
 ROOT = Path(__file__).resolve().parents[1]
 # Room of the core, or package → most lines: those it had in November 2026, and 5 %.
 BUDGETS = {
-    "model": 1810,
+    "model": 1800,
     "catalog": 1320,
-    "stats": 790,
+    "stats": 760,
     "config": 1170,
-    "planning": 700,
+    "planning": 710,
     "store": 1090,
     "machine": 1390,
     "protocol": 510,

@@ -84,12 +84,12 @@ def _fit(series: list[Summary]) -> Fit:
     model = [alpha + beta * sizes[a:b] for (a, b), (alpha, beta) in zip(spans, parameters, strict=True)]
     residuals = np.abs(np.concatenate(model) / times - 1)
     worst = float(residuals.max())
-    case, seen = series[0].case, _half_size_seen(sizes, times)
+    case = series[0].case
     if worst > WORST_RESIDUAL:
         where = format_bytes(series[int(residuals.argmax())].case.size_bytes)
         error = format_share(worst)
         note = f"no model: latency plus size over rate is off by {error} at {where} even in its best segments"
-        return Fit(case, (), None, None, None, seen, worst, note)
+        return Fit(case, (), None, None, None, worst, note)
     segments = tuple(
         Segment(series[a].case.size_bytes, series[b - 1].case.size_bytes, alpha, beta)
         for (a, b), (alpha, beta) in zip(spans, parameters, strict=True)
@@ -97,7 +97,7 @@ def _fit(series: list[Summary]) -> Fit:
     first, last = spans[0], spans[-1]
     alpha_s, _, _ = _parameter_intervals(series[first[0] : first[1]])
     _, rate, half_size = _parameter_intervals(series[last[0] : last[1]])
-    return Fit(case, segments, alpha_s, rate, half_size, seen, worst)
+    return Fit(case, segments, alpha_s, rate, half_size, worst)
 
 
 def _affine(sizes: Floats, times: Floats) -> tuple[float, float]:
@@ -202,20 +202,6 @@ def _over_launches(values: Floats) -> Interval | None:
     half = intervals.student_quantile(len(values) - 1) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
     middle = float(np.mean(values))
     return Interval(middle, max(0.0, middle - half), middle + half, IntervalKind.OVER_LAUNCHES)
-
-
-def _half_size_seen(sizes: Floats, times: Floats) -> float | None:
-    """Bytes at which the measured rate first reaches half its best; None if the smallest size already does.
-
-    Interpolated between neighbouring sizes, both axes logarithmic.
-    """
-    rates = sizes / times
-    after = int(np.argmax(rates >= rates.max() / 2))
-    if after == 0:
-        return None
-    low, high = np.log(rates[after - 1 : after + 1])
-    share = (math.log(rates.max() / 2) - low) / (high - low)
-    return float(sizes[after - 1] * (sizes[after] / sizes[after - 1]) ** share)
 
 
 # ── the bounds ───────────────────────────────────────────────────────────────────────────────────

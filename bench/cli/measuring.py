@@ -65,6 +65,8 @@ class Watch(Protocol):
 def source(config: Path) -> ConfigSource:
     """The configuration in a file; raises ConfigError if there is none of this name."""
     path = names.path_of(config)
+    if path != config and (own := names.FOLDERS[1] / path.name).exists() and not path.samefile(own):
+        say(f"{config}: {path}, not the one that comes with CollBench", err=True)
     return ConfigSource(documents.read(path), str(path), path.stem)
 
 

@@ -11,7 +11,8 @@ from bench.cli.job import run_task
 from bench.cli.measuring import measured, source, start
 from bench.cli.sides import check_in_job, measure_sides
 from bench.cli.trust import Trust, check_resumed
-from bench.model.errors import BenchError
+from bench.machine import host
+from bench.model.errors import BenchError, UnmeasurableError
 from bench.planning import plan as planning
 from bench.store import folders
 
@@ -63,7 +64,10 @@ def _resume(name: str | None, trust: bool, plots: bool, quiet: bool, coordinator
     if sides:
         measure_sides(path, coordinator, quiet)
         return exit_code(conclude_sides(path, plots, quiet))
-    if coordinator is not None:
+    if coordinator is None:
+        if reason := planning.too_large(plans[0], host.machine()):
+            raise UnmeasurableError(f"{path}: {reason}")
+    else:
         machine = coordinator.machine(planning.demands(plans[0]))
         largest = max(case.world_size for case in plans[0].cases)
         if largest > (machine.ranks or 0):

@@ -55,6 +55,8 @@ from bench.model.records import OPTIONS
 
 Content = TypeVar("Content", bound=Strict)
 
+# An hour of calls of 4 µs.
+MOST_ITERATIONS = 10**9
 # Enough for memory that the second-level caches of ranks do not hold; filling more takes longer than measuring.
 POOL_BYTES = 64 * 2**20
 # A report with more rows is not read any more, and a size too many costs minutes.
@@ -108,7 +110,7 @@ class SamplingConfig(Strict):
     warmup_s: Seconds = key(
         "The warm-up ends after this time at the latest.", "10ms", default=0.05, alias="warmup_seconds"
     )
-    iterations: Annotated[int, Field(ge=1)] | None = key(
+    iterations: Annotated[int, Field(ge=1, le=MOST_ITERATIONS)] | None = key(
         "A fixed number of iterations. Without it, each case gets the same time.", 20, default=None
     )
     relative_error: Annotated[Share, Field(gt=0)] | None = key(
@@ -122,7 +124,7 @@ class SamplingConfig(Strict):
         "250ms",
         default=0.12,
     )
-    max_iterations: Annotated[int, Field(ge=8)] = key(
+    max_iterations: Annotated[int, Field(ge=8, le=MOST_ITERATIONS)] = key(
         "A case ends after this number of iterations at the latest.", 500, default=2000
     )
 

@@ -112,7 +112,7 @@ class JobSecret:
             _refuse_unless_private(folder, folder.lstat(), stat.S_ISDIR, "folder")
 
     def _key(self, secret: str) -> bytes:
-        return hashlib.sha256(f"{self.place.identity}\n{secret}".encode()).digest()
+        return hashlib.scrypt(secret.encode(), salt=self.place.identity.encode(), n=2**14, r=8, p=1, dklen=32)
 
 
 def _write(path: Path, secret: str) -> None:

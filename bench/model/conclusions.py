@@ -163,8 +163,7 @@ class Fit:
     """Piecewise α–β model of one series of sizes: `case` is the smallest, the others differ only in size.
 
     alpha_s: latency (first segment). rate: r∞ = 1/β in bytes/s of algorithm bandwidth (last segment).
-    half_size: n½ = α/β of the last segment. half_size_seen: size at which half the best measured bandwidth is
-        reached, interpolated between measured sizes.
+    half_size: n½ = α/β of the last segment.
     worst_residual: largest relative deviation of the model from a measured time. note: why there is no model, or "".
     """
 
@@ -173,7 +172,6 @@ class Fit:
     alpha_s: Interval | None
     rate: Interval | None
     half_size: Interval | None
-    half_size_seen: float | None
     worst_residual: float
     note: str = ""
 

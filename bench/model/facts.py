@@ -32,7 +32,7 @@ class Cpu(TypedDict, total=False):
     """The processors of a host."""
 
     model: Fact
-    usable_cores: int
+    usable_cores: Ranks
     logical_cores: Fact
     last_level_cache_bytes: Fact
     governor: Fact

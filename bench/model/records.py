@@ -605,8 +605,8 @@ class Samples:
 
     @property
     def final(self) -> bool:
-        """Whether a resume leaves it as it is. What was lost by no fault of the case is measured again."""
-        return self.failure is None or self.failure.kind != "lost"
+        """Whether a resume leaves it as it is: not what was lost by no fault of the case, or did not start."""
+        return self.failure is None or self.failure.kind not in {"lost", "start"}
 
 
 @dataclass(frozen=True, slots=True)

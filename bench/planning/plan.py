@@ -32,7 +32,7 @@ from bench.model.records import (
     Skip,
     case_order,
 )
-from bench.model.units import format_rounded_bytes
+from bench.model.units import counted, format_rounded_bytes
 from bench.planning.cases import combinations, overhead_bytes, sharing_memory, unsupported, usable_bytes
 from bench.planning.footprint import (
     FEWEST_ITERATIONS,
@@ -197,6 +197,17 @@ def unmeasurable_reason(plan: Plan) -> str | None:
         return None
     reasons = list(dict.fromkeys(skip.reason for skip in plan.skips))
     return reasons[0] + (f" (and {len(reasons) - 1} other reasons: see plan)" if len(reasons) > 1 else "")
+
+
+def too_large(plan: Plan, machine: Machine) -> str | None:
+    """Why the memory here does not suffice for a plan, which another machine may have made; None if it does."""
+    for launch in plan.order:
+        usable = usable_bytes(machine, on_gpu=BACKENDS[launch.backend].device == "cuda")
+        needed = _launch_bytes(launch, plan.settings, machine)
+        if usable is not None and needed > usable:
+            needs = f"{counted(launch.world_size, 'rank')} on {launch.backend} need {format_rounded_bytes(needed)}"
+            return f"{needs} of memory; {format_rounded_bytes(usable)} may be used here"
+    return None
 
 
 def reason_to_alternate(plans: Sequence[Plan], machine: Machine) -> str | None:

@@ -12,6 +12,7 @@ from bench.catalog.operations import OPERATIONS
 from bench.model.conclusions import Analysis
 from bench.model.records import Case
 from bench.model.units import format_bytes, format_rounded_bytes, format_seconds, format_share
+from bench.model.visible import visible
 from bench.replay.conclusions import (
     RecordedJob,
     RecordedKind,
@@ -223,7 +224,8 @@ def calls_config(recording: CallList, source: str) -> str:
         size = max(call.elements_in or 0, call.elements_out or 0) * DTYPES[call.dtype].itemsize
         if size:
             kinds[call.operation, call.dtype, size] += 1
-    lines = [f"# The operations and sizes of {source}; the job's own combinations, with their number in the recording:"]
+    of = f"# The operations and sizes of {visible(source, '')}"
+    lines = [f"{of}; the job's own combinations, with their number in the recording:"]
     lines += [f"#   {count} × {op} {dtype} {format_bytes(size)}" for (op, dtype, size), count in kinds.items()]
     lines += [
         f"backends: [{recording.backend or 'gloo'}]",

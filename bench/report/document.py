@@ -151,7 +151,7 @@ def _notes(summaries: Sequence[Summary]) -> Blocks:
     more = len(noted) - MOST_NOTES
     columns: list[Column[tuple[Case, str]]] = [
         left("case", lambda row: label(row[0])),
-        left("note", lambda row: row[1]),
+        left("note", lambda row: in_line(row[1])),
     ]
     return [
         *table(noted[:MOST_NOTES], columns),

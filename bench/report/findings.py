@@ -90,7 +90,6 @@ def _models(fits: Sequence[Fit]) -> Blocks:
         Column("α", lambda fit: with_interval(fit.alpha_s, format_seconds)),
         Column("r∞ GB/s", lambda fit: with_interval(fit.rate, format_rate)),
         Column("n½", lambda fit: with_interval(fit.half_size, format_rounded_bytes)),
-        Column("n½ seen", lambda fit: format_rounded_bytes(fit.half_size_seen) if fit.half_size_seen else NOTHING),
         Column("segments", lambda fit: str(len(fit.segments)) if fit.segments else NOTHING),
         left("worst residual", lambda fit: fit.note or format_share(fit.worst_residual)),
     ]

@@ -133,6 +133,10 @@ def side_from_json(data: Json) -> Side:
 def ab_from_json(data: Json) -> AbState:
     """The state of `ab` in a manifest, as `dataclasses.asdict` wrote it; raises ValueError on anything else."""
     state: AbState = _adapter(AbState).validate_python(data)
+    if state.fail_on not in {None, "slower", "inconclusive"}:
+        raise ValueError(f"fail_on: {state.fail_on!a}")
+    if not all(0 < pairs <= MOST_ELEMENTS and 0 <= share <= 1 for pairs, share in state.looks):
+        raise ValueError("looks: they are numbers of pairs and shares of the budget")
     return state
 
 
@@ -241,7 +245,10 @@ def _timings_from_json(data: Json | None) -> Timings | None:
     foreign = tuple(_adapter(list[float]).validate_python(data.get("foreign_cpu", [])))
     if foreign and len(foreign) != len(blocks):
         raise ValueError(f"{len(foreign)} shares of other processes for {len(blocks)} blocks")
-    return Timings(start, duration, calls=data.get("calls", 1), blocks=blocks, foreign_cpu=foreign, **arrays)
+    calls = _adapter(int).validate_python(data.get("calls", 1))
+    if not 0 < calls <= MOST_ELEMENTS:
+        raise ValueError(f"{calls:g} calls between two stamps")
+    return Timings(start, duration, calls=calls, blocks=blocks, foreign_cpu=foreign, **arrays)
 
 
 def _array(ranks: list[Any], dimensions: int = 2) -> Integers:

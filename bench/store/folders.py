@@ -31,7 +31,7 @@ from typing import Any, BinaryIO, TypeVar
 from bench.catalog.packages import PACKAGES
 from bench.model.errors import ForeignError, StoreError, damaged_json
 from bench.model.records import AbState, Json, Plan, Run, Samples, Side
-from bench.model.units import format_bytes
+from bench.model.units import counted, format_bytes
 from bench.store import locks
 from bench.store.locks import Owner
 
@@ -48,6 +48,7 @@ SIDES = ("a", "b")
 CONFIG_B, PLAN_B = "config-b.yaml", "plan-b.json"
 # Largest document, and largest line of samples: of thousands of ranks they have some megabytes.
 MOST_BYTES_READ = 2**28
+MOST_OF_A_MANIFEST = 2**20  # which `list` reads of every run; they have 2 KiB
 # Damaged lines that are named one by one.
 MOST_DAMAGED = 5
 TORN = "the last line of samples.jsonl was torn by a crash; that case counts as not measured"
@@ -304,6 +305,10 @@ def read(path: Path) -> Run:
     samples = list({(entry.case, entry.launch): entry for entry in lines}.values())
     with _naming_damage(f"{plan_file}:"):
         plan = encoding.plan_from_json(plan_json)
+    planned = {case.key for case in plan.cases}
+    if strange := sum(entry.case.key not in planned for entry in samples):
+        samples = [entry for entry in samples if entry.case.key in planned]
+        warnings += (f"{counted(strange, 'measurement')} of cases that the plan does not have: left out",)
     kept = {}
     for package in PACKAGES:
         if package.kept is not None and not side and (folder / package.kept.name).is_file():
@@ -370,7 +375,7 @@ def read_manifest(path: Path) -> Json:
     if not (_side_of(path)[0] / MANIFEST).is_file():
         raise StoreError(f"{path}: {incomplete(path)}")
     path, side = _side_of(path)
-    manifest = _read_json(path / MANIFEST, dict)
+    manifest = _read_json(path / MANIFEST, dict, MOST_OF_A_MANIFEST)
     schema = manifest.get("schema")
     if not isinstance(schema, int):
         raise StoreError(f"{path / MANIFEST}: damaged: no schema number")
@@ -502,17 +507,17 @@ def _naming_damage(where: str) -> Iterator[None]:
         raise StoreError(f"{where} damaged: {reason}") from None
 
 
-def _content(path: Path) -> bytes:
+def _content(path: Path, most: int = MOST_BYTES_READ) -> bytes:
     """What a plain file holds; raises StoreError, also for one that is too large."""
     with open(open_plain(path, os.O_RDONLY), "rb") as file:
-        content = file.read(MOST_BYTES_READ + 1)
-    if len(content) > MOST_BYTES_READ:
-        raise StoreError(f"{path}: larger than {format_bytes(MOST_BYTES_READ)}")
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise StoreError(f"{path}: larger than {format_bytes(most)}")
     return content
 
 
-def _read_json(path: Path, kind: type[T]) -> T:
-    content = _content(path)
+def _read_json(path: Path, kind: type[T], most: int = MOST_BYTES_READ) -> T:
+    content = _content(path, most)
     try:
         value = json.loads(content)
     except (ValueError, RecursionError) as error:

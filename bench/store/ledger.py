@@ -78,7 +78,7 @@ def append(root: Path, entry: LedgerEntry) -> None:
     """Add a line. Raises StoreError."""
     line = json.dumps(asdict(entry), separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
     try:
-        fd = os.open(root / FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        fd = os.open(root / FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
         try:
             locks.wait_for(fd)
             end = os.fstat(fd).st_size

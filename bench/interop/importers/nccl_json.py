@@ -17,7 +17,7 @@ from typing import Any
 from bench.catalog.variables import allowed
 from bench.interop.catalog import NO_REDUCE_OP
 from bench.interop.importers.nccl_text import DeviceRow, Half, Row, Section, version_of
-from bench.interop.importers.readings import Printed, whole
+from bench.interop.importers.readings import LEAST_US, Printed, whole
 from bench.model.errors import ForeignError, damaged_json
 from bench.model.records import Json
 
@@ -131,7 +131,7 @@ def _each_us(times: Json) -> tuple[tuple[float, ...], ...]:
 
     def positive(values: Any) -> tuple[float, ...]:
         numbers = [_number(value) for value in _list(values)]
-        kept = tuple(number.value for number in numbers if number is not None and number.value > 0)
+        kept = tuple(number.value for number in numbers if number is not None and number.value >= LEAST_US)
         return kept if len(kept) == len(numbers) else ()
 
     processes = tuple(positive(process) for process in _list(times.get("per_process_max_times_us")))

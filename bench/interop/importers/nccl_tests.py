@@ -17,6 +17,7 @@ from bench.interop.importers import nccl_json, nccl_text
 from bench.interop.importers.nccl_text import Half, Row, Section
 from bench.interop.importers.readings import (
     DTYPES,
+    LEAST_US,
     Number,
     Options,
     Printed,
@@ -268,7 +269,7 @@ def _numbers(row: Row, section: Section, case: Case, reading: Reading) -> Iterab
         failure, verified = _verdict(half)
         if failure is not None:
             yield Number(placed, None, failure, verified)
-        elif half.time is None or half.time.value <= 0:
+        elif half.time is None or half.time.value < LEAST_US:
             reading.left_out["no time in one half of the row"] += 1
         else:
             iterations = section.iterations or row.iterations

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from bench.catalog.operations import OPERATIONS, usual
 from bench.interop.importers.readings import (
     DTYPES,
+    LEAST_US,
     Number,
     Options,
     Reading,
@@ -252,7 +253,7 @@ def _number(table: _Table, test: Test, case: Case, size: int, values: list[str])
     starts = ("Pure Comm.(us)",) if asynchronous else ("Avg Latency", "Latency", "Bandwidth")
     results = [value for start in starts for name, value in named.items() if name.startswith(start)]
     value = printed(results[0] if results else "" if asynchronous and named else values[0])
-    if value is None or value.value <= 0:
+    if value is None or value.value < LEAST_US:
         return None
     iterations = whole(named.get("Iterations", ""))
     if test.window:

@@ -207,6 +207,8 @@ def chosen_ranks(stated: int | None, options: Options, where: str) -> int:
 
 
 # ── names ────────────────────────────────────────────────────────────────────────────────────────
+# A shorter time is none; a rate that follows from it would be endless.
+LEAST_US = 0.001
 # A name that is in no table is not guessed: its rows are left out, with the reason.
 DTYPES = {
     **nccl_tests_names.DTYPES,

@@ -14,6 +14,7 @@ the others come, and gloo's sender is: such calls are not divided. Nothing is di
 was recorded, for the one that is missing may have come last. What is withheld is said, with the reason.
 """
 
+import functools
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ import numpy as np
 
 from bench.replay.conclusions import RecordedJob, RecordedKind, RecordedTime
 from bench.replay.model import ALL_TO_ALL, ONE_WAY, CallList, RecordedCall
-from bench.stats.spans import attributed
+from bench.replay.spans import attributed
 
 # The error rate at which a rank is named, the permutations that show it, and the size of the table of steps by ranks
 # that they permute: MOST_CELLS, but never fewer than FEWEST_ROWS.
@@ -318,7 +319,12 @@ def _group_key(call: RecordedCall, recorded: CallList) -> GroupKey:
     if call.communicator:
         return f"group {call.communicator}"
     whole = call.group_size is None or call.group_size == recorded.world_size
-    return tuple(range(recorded.world_size)) if whole and recorded.world_size else ""
+    return _all_ranks(recorded.world_size) if whole and recorded.world_size else ""
+
+
+@functools.cache
+def _all_ranks(world_size: int) -> tuple[int, ...]:
+    return tuple(range(world_size))
 
 
 def _name(group: GroupKey) -> str:

@@ -19,9 +19,9 @@ from bench.model.units import NS
 from bench.replay.analyze.recorded import Kind, kind_of, time_of_kinds
 from bench.replay.conclusions import RecordedJob, ReplayedKind, ReplayedStep, StepBar
 from bench.replay.model import NAME, CallList
+from bench.replay.spans import attributed
 from bench.stats import intervals
 from bench.stats.intervals import Floats
-from bench.stats.spans import attributed
 
 Integers = NDArray[np.int64]
 

@@ -31,8 +31,8 @@ from bench.replay.importers.recordings import (
     whole,
 )
 from bench.replay.model import RankRecording, RecordedCall
+from bench.replay.spans import attributed, free_until
 from bench.stats.intervals import Floats
-from bench.stats.spans import attributed, free_until
 
 CALL, WAIT, STEP = "record_param_comms", "wait", re.compile(r"ProfilerStep#(\d+)")
 _ANNOTATION = re.compile(r"^(nccl|gloo|rccl|xccl):")

@@ -57,7 +57,13 @@ PLAIN = {
     "MEMOIZE",
 }  # fmt: skip
 KEEPING = {"PUT", "BINPUT", "LONG_BINPUT"}
-_DECODER = json.JSONDecoder()
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is no number")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse)
 _SPACE = " \t\r\n,"
 
 
