@@ -32,7 +32,7 @@ def verdicts(checks):
 
 def test_what_is_right_passes():
     checks, calls = invariants.check_calls(bench(), runner())
-    assert verdicts(checks) == {"I5": True, "I6": True, "I7": True} and calls == (200, 400)
+    assert verdicts(checks) == {"I5": True, "I6": True} and calls == (200, 400)
     assert invariants.check_start(bench(), runner()).ok and invariants.check_end(bench(), runner(), 3).ok
 
 
@@ -42,11 +42,6 @@ def test_what_is_right_passes():
 def test_bytes_sent_twice_or_never_and_other_buckets_are_noticed(calls, broken):
     checks, _ = invariants.check_calls(bench(), runner(calls))
     assert {name for name, ok in verdicts(checks).items() if not ok} == broken
-
-
-def test_another_order_of_launches_is_noticed():
-    checks, _ = invariants.check_calls(bench(lambda own: own[::-1]), runner())
-    assert verdicts(checks) == {"I5": True, "I6": True, "I7": False}
 
 
 def test_a_plan_that_was_not_realised_is_noticed():
@@ -82,22 +77,3 @@ def test_states_that_are_no_single_copy_are_noticed(elements, ok):
     sharded.optimizer = optimizer
     check = invariants.check_shards(bench(), sharded)
     assert (check.invariant, check.ok) == ("I12", ok)
-
-
-def test_training_itself_scales_and_samples_as_it_should(monkeypatch):
-    assert invariants.check_scaling().ok and invariants.check_sampling().ok
-    monkeypatch.setattr(invariants, "DistributedSampler", lambda *_, **__: [0, 1, 2])
-    assert invariants.check_sampling().ok is False
-    monkeypatch.setattr(invariants, "_adam_step", lambda gradient: gradient)
-    assert invariants.check_scaling().ok is False
-
-
-@pytest.mark.parametrize("wrong", [lambda rank, whole: whole * 2, lambda rank, whole: whole * (rank + 1)])
-def test_gradients_that_do_not_add_up_are_noticed(monkeypatch, wrong):
-    right = invariants._gradient
-    monkeypatch.setattr(
-        invariants,
-        "_gradient",
-        lambda rank, ranks: right(None, ranks) if rank is None else wrong(rank, right(rank, ranks)),
-    )
-    assert invariants.check_scaling().ok is False

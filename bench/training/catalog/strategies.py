@@ -40,7 +40,7 @@ class StrategyKind:
     sharded: every rank keeps only its share of the optimizer's state. shards_gradients: and receives only its share of
     the gradients. shards_parameters: and keeps only its share of the parameters, so gradients cannot be stamped, and
     weights cannot be compared before the first step.
-    without_buckets: the strategy that replaces it where the sizes of its buckets do not fit the model.
+    in_buckets: a call may hold several gradients. by_cap: the strategy that does the same by a cap, where not itself.
     """
 
     about: str
@@ -59,7 +59,8 @@ class StrategyKind:
     sharded: bool = False
     shards_gradients: bool = False
     shards_parameters: bool = False
-    without_buckets: str | None = None
+    in_buckets: bool = False
+    by_cap: str | None = None
 
 
 STRATEGIES: dict[str, StrategyKind] = {
@@ -76,15 +77,15 @@ STRATEGIES: dict[str, StrategyKind] = {
     "overlap_param": StrategyKind("one all-reduce a parameter, launched as soon as its gradient is ready"),
     "overlap_bucket": StrategyKind(
         "buckets, each launched when its last gradient is ready",
-        ("cap",), ("cap", "{overlap_bucket: {cap: 1MiB}}"),
+        ("cap",), ("cap", "{overlap_bucket: {cap: 1MiB}}"), in_buckets=True,
     ),
     "plan": StrategyKind(
         "the same with buckets of these sizes", ("buckets",), ("buckets", "{plan: {buckets: [1MiB, 4MiB]}}"),
-        without_buckets="overlap_param",
+        in_buckets=True, by_cap="overlap_bucket",
     ),
     "ddp": StrategyKind(
         "torch's DistributedDataParallel", ("cap", "buckets", "options"),
-        options=(*DDP_FLAGS, *DDP_HOOKS), own=False, broadcasts=True,
+        options=(*DDP_FLAGS, *DDP_HOOKS), own=False, broadcasts=True, in_buckets=True,
     ),
     "zero1": StrategyKind(
         "reduce-scatter, an optimizer for a share of the parameters, all-gather",
@@ -92,7 +93,7 @@ STRATEGIES: dict[str, StrategyKind] = {
     ),
     "zero_redundancy": StrategyKind(
         "DistributedDataParallel with ZeroRedundancyOptimizer",
-        all_reduces=False, own=False, broadcasts=True, sharded=True,
+        all_reduces=False, own=False, broadcasts=True, sharded=True, in_buckets=True,
     ),
     "fsdp2": StrategyKind(
         "torch's fully_shard: parameters, gradients and optimizer in shares",
@@ -117,11 +118,6 @@ def kind(strategy: Strategy) -> StrategyKind:
 def hooks_of(strategy: Strategy) -> set[str]:
     """The communication hooks of torch among its options; at most one."""
     return set(strategy.options) & set(DDP_HOOKS)
-
-
-def fitting(strategy: Strategy) -> Strategy:
-    """The strategy for a model of other sizes: without its bucket sizes, which fit one model only."""
-    return replace(strategy, name=kind(strategy).without_buckets or strategy.name, buckets=(), called="")
 
 
 # ── as text ──────────────────────────────────────────────────────────────────────────────────────

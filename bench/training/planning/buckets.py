@@ -11,7 +11,7 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -22,6 +22,8 @@ from bench.model.errors import BenchError, ConfigError
 from bench.model.steps import Gradient, Shape, Timeline
 from bench.model.units import MIB
 from bench.training.catalog.presets import Preset, gradients
+from bench.training.catalog.strategies import kind
+from bench.training.model import Strategy
 
 BucketPlan = tuple[int, ...]
 
@@ -167,6 +169,36 @@ def by_sizes(nbytes: Sequence[int], sizes: Sequence[int]) -> BucketPlan:
     if end < len(nbytes):
         raise ValueError(f"{len(nbytes) - end} gradients are in no bucket of the plan")
     return tuple(ends)
+
+
+def expected_calls(strategy: Strategy, nbytes: Sequence[int], order: Sequence[int]) -> tuple[int, ...] | None:
+    """Bytes of each call of a step, in order; None where a library decides.
+
+    nbytes: of each gradient, in the order of registration. order: numbers of the gradients as they become ready.
+    """
+    entry, ready = kind(strategy), [nbytes[number] for number in order]
+    if strategy.buckets:
+        return strategy.buckets
+    if not entry.own or not entry.sends:
+        return None
+    if entry.one_call:
+        return (sum(nbytes),)
+    if strategy.cap_bytes is None:
+        return tuple(ready if entry.overlaps else nbytes)
+    ends = by_caps(ready, (strategy.cap_bytes,))
+    return tuple(sum(ready[a:b]) for a, b in pairwise((0, *ends)))
+
+
+def in_as_many(strategy: Strategy, buckets: int, nbytes: Sequence[int]) -> Strategy:
+    """The strategy for another model, with a cap by which its gradients make as many buckets, or as many as they can.
+
+    nbytes: of its gradients, in the order in which they become ready.
+    """
+    cap, too_large = 1, sum(nbytes) + 1
+    while too_large - cap > 1:  # the larger the cap, the fewer buckets
+        middle = (cap + too_large) // 2
+        cap, too_large = (middle, too_large) if len(by_caps(nbytes, (middle,))) >= buckets else (cap, middle)
+    return replace(strategy, name=kind(strategy).by_cap or strategy.name, cap_bytes=cap, buckets=(), called="")
 
 
 def uniform(ready_times: ReadyTimes, cap: int) -> BucketPlan:

@@ -1,8 +1,8 @@
-"""Check each strategy before it is timed: I1 to I7 and I9 to I12 of docs/training.md.
+"""Check each strategy before it is timed: the invariants of docs/training.md but I8.
 
 In: a strategy in its scenario, on every rank. Out: an `InvariantCheck` for each invariant. Every rank must call the
 functions in the same order, because they gather values from all ranks. I2 and I3 train the nano preset in place of any
-other preset or shape; I2 in float64 and float32. I8 is checked by the analysis of a run.
+other preset or shape, in as many buckets; I2 in float64 and float32. I8 is checked by the analysis of a run.
 """
 
 import hashlib
@@ -14,23 +14,23 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import DistributedSampler
 
 from bench.model.steps import InvariantCheck
 from bench.training.catalog.equivalence import ALLOWED
 from bench.training.catalog.presets import find
-from bench.training.catalog.strategies import fitting, kind, label
+from bench.training.catalog.strategies import kind, label
 from bench.training.model import REFERENCE, Scenario, Strategy
+from bench.training.planning.buckets import expected_calls, in_as_many
+from bench.training.rank import models, synchronisers
 from bench.training.rank import runner as runners
-from bench.training.rank import synchronisers
 from bench.training.rank.runner import Gather, Runner
 from bench.training.rank.transport import RankInfo, RealTransport
 
 # Steps before parameters are compared, all on one batch: unless the loss falls, the comparison proves nothing.
 STEPS = 4
 TWIN = "nano"
-# Largest relative difference that rounding in float64 may cause.
-ROUNDING = 1e-12
+# Calls of the twin where the library does not say how many the measured model takes.
+CALLS = 3
 # Bytes of each call, and what it holds: parameters in their order, or the library that decides. A sum over more than
 # two ranks is rounded by where an element lies in its call.
 Sent = tuple[tuple[int, ...], Any]
@@ -52,6 +52,7 @@ class CheckContext:
     references: dict[str, tuple[torch.Tensor, bool]] = field(default_factory=dict)
     finals: dict[str, tuple[Sent | None, str]] = field(default_factory=dict)
     twin_order: list[int] = field(default_factory=list)
+    twin_sizes: dict[str, list[int]] = field(default_factory=dict)
 
 
 def digest(parameters: Sequence[torch.Tensor]) -> str:
@@ -85,29 +86,23 @@ def check_end(context: CheckContext, runner: Runner, steps: int) -> InvariantChe
 
 
 def check_calls(context: CheckContext, runner: Runner) -> tuple[list[InvariantCheck], tuple[int, ...] | None]:
-    """I5: each gradient is sent once. I6: in the buckets that were asked for. I7: in one order on all ranks.
+    """I5: each gradient is sent once. I6: in the calls that the strategy stands for, worked out apart from it.
 
     Returns also the bytes of each call; None where a library does not say.
     """
     calls = runner.sync.calls()
     if calls is None or not kind(runner.strategy).sends:
         why = "the library does not report its calls" if calls is None else "nothing is sent"
-        return [InvariantCheck(name, None, why) for name in ("I5", "I6", "I7")], calls
+        return [InvariantCheck(name, None, why) for name in ("I5", "I6")], calls
     want, sent = sum(context.sizes), sum(calls)
     checks = [InvariantCheck("I5", sent == want, f"{sent} bytes sent of {want} bytes of gradients")]
-    planned, buckets = runner.strategy.buckets, runner.sync.buckets
-    if planned:
-        text = f"buckets of {list(calls)} bytes, planned were {list(planned)}"
-        checks.append(InvariantCheck("I6", calls == planned, text))
-    elif buckets is None:
-        checks.append(InvariantCheck("I6", None, "no plan was asked for"))
+    wanted = expected_calls(runner.strategy, context.sizes, context.order)
+    if wanted is None:
+        checks.append(InvariantCheck("I6", None, "no buckets were asked for"))
+    elif len(calls) == len(wanted):
+        checks.append(InvariantCheck("I6", calls == wanted, f"calls of {list(calls)} bytes, wanted {list(wanted)}"))
     else:
-        wanted = tuple(sum(context.sizes[number] for number in bucket) for bucket in buckets)
-        text = f"{len(calls)} calls" + ("" if calls == wanted else f", {len(wanted)} wanted")
-        checks.append(InvariantCheck("I6", calls == wanted, text))
-    orders = context.gather(calls)
-    same = len(set(orders)) == 1
-    checks.append(InvariantCheck("I7", same, "all ranks launch in one order" if same else f"ranks launch {orders}"))
+        checks.append(InvariantCheck("I6", False, f"{len(calls)} calls, {len(wanted)} wanted"))
     return checks, calls
 
 
@@ -128,10 +123,10 @@ def check_shards(context: CheckContext, runner: Runner) -> InvariantCheck:
 
 
 # ── what is trained ──────────────────────────────────────────────────────────────────────────────
-def check_training(context: CheckContext, strategy: Strategy) -> list[InvariantCheck]:
+def check_training(context: CheckContext, strategy: Strategy, calls: tuple[int, ...] | None) -> list[InvariantCheck]:
     """I2: training follows the mean of all ranks' own gradients, and where it can, one process with the whole batch.
 
-    Also keeps a hash in float32 for I3.
+    calls: bytes of each call of the measured model. Also keeps a hash in float32 for I3.
     """
     scenario, entry, checks = context.scenario, kind(strategy), []
     if not entry.exact:
@@ -143,7 +138,7 @@ def check_training(context: CheckContext, strategy: Strategy) -> list[InvariantC
         autocast = scenario.case.autocast if dtype == "float32" else ""  # there is none of float64
         twin = Scenario(replace(scenario.case, model=model, dtype=dtype, sequence=sequence, autocast=autocast))
         with _deterministic(context.place.device):
-            trained, fell, sent = _train(context, strategy, twin)
+            trained, fell, sent = _train(context, strategy, twin, len(calls) if calls else CALLS)
             want, mean_fell = _reference(context, twin, strategy)
         worst = _apart(context, trained, want)
         alone, alone_text = _against_one_process(context, twin, want)
@@ -170,14 +165,25 @@ def _deterministic(device: torch.device) -> Iterator[None]:
             torch.use_deterministic_algorithms(False)
 
 
-def _train(context: CheckContext, strategy: Strategy, twin: Scenario) -> tuple[torch.Tensor, bool, Sent | None]:
-    """Train by the strategy: all parameters, whether the loss fell on this rank, and what a step sent."""
+def _train(
+    context: CheckContext, strategy: Strategy, twin: Scenario, buckets: int
+) -> tuple[torch.Tensor, bool, Sent | None]:
+    """Train by the strategy: all parameters, whether the loss fell on this rank, and what a step sent.
+
+    buckets: where gradients share calls, they make so many, so that a mistake between two of them shows.
+    """
     if not context.twin_order:
         context.twin_order = runners.ready_order(twin, context.place, context.gather, context.seed)
-    runner = _built(context, fitting(strategy) if strategy.buckets else strategy, twin)
+    if kind(strategy).in_buckets:
+        if twin.case.dtype not in context.twin_sizes:
+            module = models.build(twin, context.place.device, context.seed).module
+            context.twin_sizes[twin.case.dtype] = [p.nbytes for p in synchronisers.trained(module)]
+        sizes = context.twin_sizes[twin.case.dtype]
+        strategy = in_as_many(strategy, buckets, [sizes[number] for number in context.twin_order])
+    runner = _built(context, strategy, twin)
     trained, fell = _trained(context, runner)
-    calls, buckets = runner.sync.calls(), runner.sync.buckets
-    held = tuple(map(tuple, buckets)) if buckets is not None else strategy.name
+    calls, made = runner.sync.calls(), runner.sync.buckets
+    held = tuple(map(tuple, made)) if made is not None else strategy.name
     return trained, fell, (calls, held) if calls else None
 
 
@@ -282,52 +288,3 @@ def check_bits(context: CheckContext, strategy: Strategy) -> InvariantCheck:
     if mine[1] == common:
         return InvariantCheck("I3", True, f"the same bits as {len(alike) - 1} of {len(peers) - 1} others")
     return InvariantCheck("I3", False, f"other bits than {', '.join(alike)}")
-
-
-# ── how gradients scale, and how a sampler divides examples ──────────────────────────────────────
-# I10 and I11 concern no strategy; each rank computes them for itself, and nothing is communicated.
-def check_scaling() -> InvariantCheck:
-    """I10: a mean over ranks needs no other learning rate, a sum needs it divided by K, Adam needs no change."""
-    ranks = 2
-    full, shares = _gradient(None, ranks), [_gradient(rank, ranks) for rank in range(ranks)]
-    total = torch.stack(shares).sum(dim=0)
-
-    def near(a: torch.Tensor, b: torch.Tensor, share: float = ROUNDING) -> bool:
-        return bool((a - b).abs().max() <= share * b.abs().max())
-
-    adam_alike = near(_adam_step(total), _adam_step(full), 1e-5)
-    ok = near(total / ranks, full) and near(total, ranks * full) and adam_alike
-    return InvariantCheck(
-        "I10", ok, "the mean fits one process, the sum is K times it, Adam's step is the same for both"
-    )
-
-
-def _gradient(rank: int | None, ranks: int) -> torch.Tensor:
-    torch.manual_seed(5)
-    x, y = torch.randn(12, 5, dtype=torch.float64), torch.randn(12, 1, dtype=torch.float64)
-    rows = slice(None) if rank is None else slice(rank, None, ranks)
-    weights = torch.zeros(5, 1, dtype=torch.float64, requires_grad=True)
-    nn.functional.mse_loss(x[rows] @ weights, y[rows]).backward()
-    assert weights.grad is not None  # noqa: S101 - just computed
-    return weights.grad
-
-
-def _adam_step(gradient: torch.Tensor) -> torch.Tensor:
-    weights = torch.zeros_like(gradient, requires_grad=True)
-    weights.grad = gradient.clone()
-    torch.optim.Adam([weights], lr=0.1).step()
-    return weights.detach()
-
-
-def check_sampling() -> InvariantCheck:
-    """I11: of nine examples, each of two ranks gets every second one; the first is repeated or the last is dropped."""
-    wanted = {False: ([0, 2, 4, 6, 8], [1, 3, 5, 7, 0]), True: ([0, 2, 4, 6], [1, 3, 5, 7])}
-    for drop_last, want in wanted.items():
-        got = tuple(
-            list(DistributedSampler(range(9), 2, rank, shuffle=False, drop_last=drop_last)) for rank in range(2)
-        )
-        if got != want:
-            return InvariantCheck("I11", False, f"DistributedSampler gives {got}, not {want} (drop_last={drop_last})")
-    return InvariantCheck(
-        "I11", True, "DistributedSampler gives rank::K, padded with the first example, or without the rest"
-    )

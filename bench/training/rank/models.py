@@ -25,10 +25,14 @@ THETA = 10_000.0
 
 @dataclass(frozen=True, slots=True)
 class Trainable:
-    """module(*batch) gives the loss, a mean over examples. batch(generator, examples) makes a batch of tensors."""
+    """module(*batch) gives the loss, a mean over examples. batch(generator, examples) makes a batch of tensors.
+
+    examples: what the batches of a user's model are drawn from, which may be other numbers on each rank.
+    """
 
     module: nn.Module
     batch: Callable[[torch.Generator, int], tuple[torch.Tensor, ...]]
+    examples: tuple[torch.Tensor, ...] = ()
 
 
 def build(scenario: Scenario, device: torch.device, seed: int) -> Trainable:
@@ -48,14 +52,15 @@ def build(scenario: Scenario, device: torch.device, seed: int) -> Trainable:
 
         return Trainable(Transformer(preset).to(device, dtype), tokens)
     module, batch = imported(scenario.case.model)()
+    held = tuple(tensor.to(device).contiguous() for tensor in batch)
 
     def drawn(generator: torch.Generator, examples: int) -> tuple[torch.Tensor, ...]:
         """Examples drawn, with replacement, from the one batch that came with the user's model."""
-        rows = torch.randint(len(batch[0]), (examples,), generator=generator)
-        chosen = [tensor[rows].to(device) for tensor in batch]
+        rows = torch.randint(len(held[0]), (examples,), generator=generator).to(device)
+        chosen = [tensor[rows] for tensor in held]
         return tuple(tensor.to(dtype) if tensor.is_floating_point() else tensor for tensor in chosen)
 
-    return Trainable(module.to(device, dtype), drawn)
+    return Trainable(module.to(device, dtype), drawn, held)
 
 
 def imported(name: str) -> Any:

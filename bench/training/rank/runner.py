@@ -135,6 +135,8 @@ def build(
     if not entry.shards_parameters:
         for number in range(len(parameters)) if traced else order[-1:]:
             parameters[number].register_post_accumulate_grad_hook(_stamp(number, ready, watch))
+    for tensor in model.examples:  # `build()` may draw them, and ranks are seeded differently
+        place.real.broadcast(tensor)
     if not entry.broadcasts and scenario.shape is None:
         for tensor in module.state_dict().values():
             place.real.broadcast(tensor)

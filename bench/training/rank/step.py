@@ -28,7 +28,7 @@ from bench.rank.process import one_line
 from bench.rank.workload import BlockUse, Stamps, Workload
 from bench.store import encoding
 from bench.training.catalog.strategies import kind, label, strategy_of
-from bench.training.model import PARTS, REFERENCE, Scenario, Strategy, scenario_of
+from bench.training.model import PARTS, Scenario, Strategy, scenario_of
 from bench.training.rank import invariants, memory, runner, synchronisers, torch_synchronisers, transport
 from bench.training.rank.invariants import CheckContext
 from bench.training.rank.runner import Batch, Runner
@@ -150,9 +150,7 @@ class TrainingStep(Workload):
             stage.shared.adopt_states(trained.optimizer)
         of_calls, self._calls = invariants.check_calls(context, trained)
         self._checks += [*of_calls, invariants.check_shards(context, trained)]
-        self._checks += invariants.check_training(context, strategy)
-        if strategy == Strategy(REFERENCE):
-            self._checks += (invariants.check_scaling(), invariants.check_sampling())
+        self._checks += invariants.check_training(context, strategy, self._calls)
         stage.tick()
         return trained
 
