@@ -6,6 +6,7 @@ In: nothing. Out: a table, printed by `python -m proof.gate` (two minutes). Star
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from tabulate import tabulate
@@ -18,12 +19,45 @@ from bench.gate.conclusions import GateVerdict
 SCATTER = 0.13
 ALLOWED = 0.85
 FLEETS = 200
-# Nodes, of which slow, at which rate, scatter.
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """slow: nodes at `rate`. drift: scatter of what a round's groups have in common. spread: of the nodes' own rates.
+    crossing: rate of pairs between the two halves. least: rate that every node must reach by a table, of the usual."""
+
+    nodes: int
+    slow: int = 0
+    rate: float = 1.0
+    scatter: float = SCATTER
+    drift: float = 0.0
+    spread: float = 0.0
+    crossing: float = 1.0
+    least: float | None = None
+
+    def __str__(self) -> str:
+        parts = [f"{self.slow} at {self.rate:.0%}"] if self.slow else []
+        parts += [f"rounds drift {self.drift:.0%}"] if self.drift else []
+        parts += [f"nodes differ by {self.spread:.0%}"] if self.spread else []
+        parts += [f"half of the rate between two switches ({self.crossing:.0%})"] if self.crossing < 1 else []
+        parts += [f"against a table, {self.least:.0%}"] if self.least else []
+        return ", ".join(parts) or "none"
+
+
 SCENARIOS = [
-    *((nodes, slow, rate, SCATTER) for nodes in (4, 8, 32)
+    *(Scenario(nodes, slow, rate) for nodes in (4, 8, 32)
       for slow, rate in ((0, 1.0), (1, 0.85), (1, 0.8), (1, 0.75), (1, 0.7))),
-    (4, 2, 0.7, SCATTER), (8, 3, 0.7, SCATTER), (8, 3, 0.8, SCATTER), (8, 4, 0.7, SCATTER),
-    (4, 0, 1.0, 0.05), (4, 1, 0.8, 0.05), (8, 1, 0.8, 0.05),
+    Scenario(4, 2, 0.7), Scenario(8, 3, 0.7), Scenario(8, 3, 0.8), Scenario(8, 4, 0.7),
+    Scenario(4, 0, scatter=0.05), Scenario(4, 1, 0.8, 0.05), Scenario(8, 1, 0.8, 0.05),
+    # Two generations.
+    Scenario(64, 21, 0.75, 0.05), Scenario(16, 5, 0.75), Scenario(16, 8, 0.75), Scenario(16, 10, 0.75),
+    Scenario(8, 4, 0.75), Scenario(8, 5, 0.75), Scenario(64, 32, 0.7),
+    Scenario(64, 21, 0.75, 0.05, least=0.85), Scenario(16, 8, 0.75, least=0.85), Scenario(16, 0, least=0.85),
+    # Drift between rounds, switches, natural spread.
+    Scenario(4, 0, scatter=0.03, drift=0.05), Scenario(4, 1, 0.8, 0.03, drift=0.05),
+    Scenario(5, 1, 0.8, 0.03, drift=0.05),
+    Scenario(64, scatter=0.05, crossing=0.5), Scenario(16, scatter=0.05, crossing=0.5),
+    Scenario(64, scatter=0.05, spread=0.03), Scenario(64, scatter=0.05, spread=0.1),
 ]  # fmt: skip
 
 
@@ -31,7 +65,8 @@ class Fleet:
     """Nodes and pairs take as long as their slowest member lets them; who is dead fails the rounds that it is in.
 
     slow: node → its rate, 1 is usual; slow_inside: likewise of its ranks among themselves. dead: nodes that are
-    dropped when they are first measured. failing: stages whose rounds all fail, and nobody knows why.
+    dropped when they are first measured. failing: stages whose rounds all fail, and nobody knows why. drift: scatter of
+    what the groups of a round have in common. crossing: the rate between the two halves of the nodes.
     """
 
     def __init__(
@@ -44,10 +79,13 @@ class Fleet:
         slow_inside: Mapping[int, float] | None = None,
         dead: Sequence[int] = (),
         failing: Sequence[str] = (),
+        drift: float = 0.0,
+        crossing: float = 1.0,
     ) -> None:
         self.nodes, self.several = nodes, several
         self.slow, self.slow_inside = dict(slow or {}), dict(slow_inside or {})
         self.dead, self.failing, self.scatter = set(dead), failing, scatter
+        self.drift, self.crossing = drift, crossing
         self.dice = np.random.default_rng(seed)
         self.dropped: dict[int, str] = {}
         self.broken: list[str] = []
@@ -67,11 +105,17 @@ class Fleet:
         if stage in self.failing:
             self.broken.append(f"{stage}: all ranks wait for each other")
             return []
-        return [{group: self._time_s(group) for group in groups} for groups in rounds]
+        drifts = np.exp(self.dice.normal(0, self.drift, len(rounds))) if self.drift else np.ones(len(rounds))
+        return [
+            {group: self._time_s(group) * drift for group in groups}
+            for groups, drift in zip(rounds, drifts.tolist(), strict=True)
+        ]
 
     def _time_s(self, group: Group) -> float:
         rates = self.slow_inside if len(group) == 1 else self.slow
         slowest = min(rates.get(node, 1.0) for node in group)
+        if len({node >= self.nodes // 2 for node in group}) > 1:
+            slowest = min(slowest, self.crossing)
         return math.exp(self.dice.normal(0, self.scatter)) / slowest
 
     def judged(self, least_s: float | None = None) -> GateVerdict:
@@ -81,14 +125,17 @@ class Fleet:
 def main() -> None:
     """Print how often each verdict is given."""
     rows = []
-    for nodes, slow, rate, scatter in SCENARIOS:
+    for at in SCENARIOS:
         fleets, of_slow, others, rounds = Counter[str](), Counter[str](), 0, []
         for seed in range(FLEETS):
-            fleet = Fleet(nodes, dict.fromkeys(range(slow), rate), seed, scatter)
-            verdict = fleet.judged()
+            own = np.exp(np.random.default_rng([seed, 1]).normal(0, at.spread, at.nodes))
+            rates = {node: (at.rate if node < at.slow else 1.0) * float(own[node]) for node in range(at.nodes)}
+            fleet = Fleet(at.nodes, rates, seed, at.scatter, drift=at.drift, crossing=at.crossing)
+            verdict = fleet.judged(1 / at.least if at.least else None)
             fleets[verdict.verdict] += 1
-            of_slow.update(check.verdict for check in verdict.nodes[:slow])
-            others += any(check.verdict == gate.FAIL for check in verdict.nodes[slow:])
+            of_slow.update(check.verdict for check in verdict.nodes[: at.slow])
+            sound = [check for check in verdict.nodes[at.slow :] if rates[check.node] >= ALLOWED]
+            others += any(check.verdict == gate.FAIL for check in sound)
             rounds.append(fleet.rounds)
         given, told = (
             " / ".join(
@@ -97,8 +144,7 @@ def main() -> None:
             )
             for counts in (fleets, of_slow)
         )
-        shown = f"{slow} at {rate:.0%}" if slow else "none"
-        rows.append([nodes, scatter, shown, given, told if slow else "", others, int(np.median(rounds))])
+        rows.append([at.nodes, at.scatter, str(at), given, told if at.slow else "", others, int(np.median(rounds))])
     headers = [
         "nodes",
         "scatter",

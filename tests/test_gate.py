@@ -169,6 +169,27 @@ def test_a_table_is_held_against_each_node():
     assert gate.FAIL not in {Fleet(16, seed=seed).judged(least_s=1.0).verdict for seed in range(5)}
 
 
+@pytest.mark.parametrize(("nodes", "slow"), [(64, 21), (16, 8)])
+def test_of_two_generations_a_table_names_the_slow_one_and_no_other(nodes, slow):
+    """A sound node with many slow partners was called too slow in 40 of 40 such fleets."""
+    for seed in range(5):
+        verdict = Fleet(nodes, dict.fromkeys(range(slow), 0.7), seed, scatter=0.03).judged(least_s=1 / ALLOWED)
+        assert having(verdict) == list(range(slow)), seed
+
+
+@pytest.mark.parametrize("nodes", [16, 64])
+def test_two_switches_whose_crossing_is_slow_make_no_sound_node_fail(nodes):
+    for seed in range(5):
+        verdict = Fleet(nodes, seed=seed, scatter=0.05, crossing=0.5).judged()
+        assert verdict.verdict == gate.INCONCLUSIVE and not having(verdict)
+
+
+def test_fleets_most_of_whose_nodes_are_slow_do_not_pass_where_that_can_be_told():
+    assert gate.PASS not in {
+        Fleet(16, dict.fromkeys(range(9), 0.65), seed, 0.08).judged().verdict for seed in range(20)
+    }
+
+
 @pytest.mark.parametrize("nodes", [2, 3])
 def test_few_nodes_pass_by_a_table_only(nodes):
     assert Fleet(nodes, scatter=0.02).judged().verdict == gate.INCONCLUSIVE

@@ -219,6 +219,13 @@ def test_a_model_with_batchnorm_and_dropout_gets_numbers(warm):
         assert all("one process is no measure" in text for text in texts)
 
 
+def test_a_model_that_draws_its_batch_is_no_mistake(warm):
+    """Ranks are seeded differently, so that each would draw a batch of its own; right strategies were called wrong."""
+    done, run = of_users_model(warm, "naive, flat, ddp", "build_newcomers")
+    assert done.returncode == 0 and failures(run) == {}, done.stderr
+    assert "holds 0" not in done.stdout  # of one launch, no interval is known
+
+
 def test_a_preset_has_the_parameters_of_its_list(warm):
     """By its sizes alone, too."""
     sizes = "d32-ff64-l1-h2-v50"

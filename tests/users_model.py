@@ -41,3 +41,18 @@ class Normalised(nn.Module):
 def build_normalised():
     _, batch = build()
     return Normalised(), batch
+
+
+class Newcomers(nn.Module):
+    """As in a tutorial: two layers, and the loss of what they make of a batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(100, 50), nn.ReLU(), nn.Linear(50, 1))
+
+    def forward(self, x, y):
+        return nn.functional.mse_loss(self.layers(x), y)
+
+
+def build_newcomers():
+    return Newcomers(), (torch.randn(8, 100), torch.randn(8, 1))

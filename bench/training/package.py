@@ -20,7 +20,6 @@ TRAINING = Package(
             NO_BUFFERS,
             calls=SYNC,
             sized=False,
-            torch_only="it trains with torch.distributed",
             options=("metric", "depth", "scheduling", "settings", "oversubscribed"),
             round_by_round=True,
             # Durations of the parts, then of the tail of each step.

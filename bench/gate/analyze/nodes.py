@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-from scipy.special import stdtrit
+from scipy.special import bdtrc, stdtrit
 
 from bench.catalog import operations
 from bench.catalog.operations import OPERATIONS
@@ -61,6 +61,10 @@ FEWEST_GROUPS = 8
 # If the fastest 5 % deviate from the median by more than the slowest 5 % do (plus the limit), the median itself is
 # slow: about a third of the nodes are bad.
 FASTEST = 0.05
+# Chance that a fleet of equal nodes seems to be two: that of so many more times far below the usual one than far above.
+TWO_KINDS_RATE = 0.02
+# Share of a node's times that are at most this slow where a few of its partners are sound.
+BEST = 0.25
 
 Group = tuple[int, ...]
 # Groups that are measured at the same time; no node is in two of them.
@@ -219,7 +223,7 @@ class _Fit:
 
     errors: of each contrast of a node with the mean of the others, in standard deviations of a time. scatter: of the
     times with a node, about the fit; sd: of all, with its degrees of freedom. residuals: of each group, its mean over
-    all rounds, from the usual group.
+    all rounds, from the usual group. deviations: of all times of rounds of many groups from their round's usual group.
     """
 
     effects: dict[int, float]
@@ -228,6 +232,12 @@ class _Fit:
     sd: float
     freedom: int
     residuals: Floats
+    deviations: Floats
+
+    def two_kinds(self, limit: float) -> bool:
+        """Whether surely more times lie further than `limit` below the usual one than above it: most nodes are slow."""
+        fast, slow = int(np.sum(self.deviations < -limit)), int(np.sum(self.deviations > limit))
+        return fast > 0 and float(bdtrc(fast - 1, fast + slow, 0.5)) < TWO_KINDS_RATE / TURNS
 
 
 def _fit(taken: Sequence[Times]) -> _Fit:
@@ -265,9 +275,10 @@ def _fit(taken: Sequence[Times]) -> _Fit:
         for group, log in zip(times, own.tolist(), strict=True):
             of_group.setdefault(group, []).append(log - middle)
     residuals = np.array([np.mean(values) for values in of_group.values()])
+    deviations = np.concatenate(list(of_group.values())) if by_round else np.array([])
     return _Fit(
         dict(zip(nodes, found.tolist(), strict=False)), dict(zip(nodes, errors.tolist(), strict=True)),
-        dict(zip(nodes, scatter.tolist(), strict=True)), sd, freedom, residuals,
+        dict(zip(nodes, scatter.tolist(), strict=True)), sd, freedom, residuals, deviations,
     )  # fmt: skip
 
 
@@ -303,7 +314,7 @@ def _examined(stage: _Stage, fleet: Fleet, nodes: Sequence[int], limit: float) -
         fast, slow = np.quantile(fit.residuals, [FASTEST, 1 - FASTEST], method="lower")
         if len(tested) < FEWEST_NODES:
             why = f"of fewer than {FEWEST_NODES} nodes nobody can say what is usual"
-        elif -fast > limit + slow:
+        elif -fast > limit + slow or fit.two_kinds(limit):
             why = "so many nodes differ that nobody can say what is usual"
         if why is not None:
             note = f"{why}: give the rate by --against"
@@ -341,7 +352,10 @@ def _judged(node: int, fit: _Fit, nodes: Sequence[int], limit: float, partners: 
 
 
 def _against_table(pairs: _Examined, least_s: float) -> dict[int, NodeCheck]:
-    """Hold against the table whoever did not fail among its fellows, by the mean of its pairs with others such."""
+    """Hold against the table whoever did not fail among its fellows, by the mean of its pairs with others such.
+
+    A pair is as slow as its slower node: only partners that reach the table with others tell whether a node does.
+    """
     checks = pairs.checks
     failed = {node for node, check in checks.items() if check.verdict == FAIL}
     sound = [{group: s for group, s in times.items() if failed.isdisjoint(group)} for times in pairs.taken]
@@ -349,15 +363,21 @@ def _against_table(pairs: _Examined, least_s: float) -> dict[int, NodeCheck]:
     if not any(sound) or not (fit := _fit(sound)).freedom:
         return held
     half = float(stdtrit(fit.freedom, 1 - ERROR_RATE / STAGES / len(checks))) * fit.sd
+    every: dict[int, list[tuple[int, float]]] = {node: [] for node in checks}  # partner, logarithm
+    for group, s in ((group, s) for times in sound for group, s in times.items()):
+        for node, partner in (group, group[::-1]):
+            every[node].append((partner, math.log(s / least_s)))
+    best = {node: np.quantile([log for _, log in times], BEST) for node, times in every.items() if times}
+    reaching = {node for node, log in best.items() if log < 0}
     for node, check in checks.items():
-        logs = [math.log(s / least_s) for times in sound for group, s in times.items() if node in group]
+        logs = [log for partner, log in every[node] if partner in reaching or not reaching]
         if check.verdict == FAIL or not logs:
             continue
         score, width = float(np.mean(logs)), half / math.sqrt(len(logs))
         rate = Interval(math.exp(-score), math.exp(-score - width), math.exp(-score + width), IntervalKind.OVER_ROUNDS)
         if rate.high < 1:
-            partner = "; with one partner, either may be it" if len(checks) == 2 else ""
-            held[node] = NodeCheck(node, FAIL, rate, f"too slow for the table{partner}")
+            either = "; with one partner, either may be it" if len(checks) == 2 else ""
+            held[node] = NodeCheck(node, FAIL, rate, f"too slow for the table{either}")
         elif rate.low < 1:
             held[node] = NodeCheck(node, INCONCLUSIVE, rate, "its pairs do not tell whether it reaches the table")
         elif not pairs.comparable:

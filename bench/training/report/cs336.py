@@ -13,10 +13,12 @@ from bench.model.conclusions import Analysis
 from bench.model.records import Case, Run
 from bench.model.units import format_bytes, format_seconds
 from bench.report import markdown
-from bench.report.blocks import Blocks, Column, Heading, in_line, keyed, left, section, table
-from bench.report.labels import NOTHING, with_interval
+from bench.report.blocks import Blocks, Column, Heading, in_line, items, keyed, left, section, table
+from bench.report.document import caveats
+from bench.report.labels import NOTHING, counted, with_interval
 from bench.report.parts import calls_only
 from bench.training.conclusions import ScenarioAnalysis, StrategyResult, training_of
+from bench.training.model import Scenario
 from bench.training.report import steps as training
 
 DEVICES = {"cpu": "CPU", "cuda": "GPU"}
@@ -29,18 +31,18 @@ ABOUT_STEPS = (
     "Time per step: of the slowest process, the mean over rounds of steps between two barriers. Communication: that "
     "time less the time of the same step without any communication (none), not the time that a timer sees around the "
     "calls; each is a mean of its own, so columns need not subtract. ± is the standard deviation over rounds; all ways "
-    "took turns in every round."
+    'took turns in every round. What is called "again" is the same once more: by how much its rows differ is noise.'
 )
 
 
 def document(run: Run, analysis: Analysis) -> str:
     """The tables, what their cells are, and why some are empty, as Markdown."""
-    shown = [*_all_reduces(run, analysis), *_steps(analysis), *_memory(analysis), *_scaling(analysis)]
+    shown = [*_all_reduces(run, analysis), *_steps(run, analysis), *_memory(analysis), *_scaling(analysis)]
     nothing = ["No all_reduce and no training step is in this run."]
     return markdown.written([Heading(f"Run {run.name}", 1), *(shown or nothing)])
 
 
-def _steps(analysis: Analysis) -> Blocks:
+def _steps(run: Run, analysis: Analysis) -> Blocks:
     results = [(scenario, result) for scenario in _ascending(analysis) for result in training.ordered(scenario)]
     reasons = list(dict.fromkeys(in_line(result.refused) for _, result in results if result.refused))
 
@@ -55,7 +57,7 @@ def _steps(analysis: Analysis) -> Blocks:
 
     columns: list[Column[tuple[ScenarioAnalysis, StrategyResult]]] = [
         left("model", lambda row: row[0].scenario.case.model),
-        left("backend + device", lambda row: _device(row[0].scenario.case.backend)),
+        left("backend + device", lambda row: _device(row[0].scenario.case.backend) + _link(row[0].scenario)),
         Column("processes", lambda row: str(row[0].scenario.case.world_size)),
         Column("global batch", lambda row: str(training.global_batch(row[0].scenario.case))),
         left("gradients", lambda row: training.names_of(row[0])[row[1].label]),
@@ -63,7 +65,27 @@ def _steps(analysis: Analysis) -> Blocks:
         Column("communication", lambda row: communication(row[1])),
         Column("of the step, %", lambda row: training.percent(row[1].share if row[1].step is not None else None)),
     ]
-    return [Heading("Training steps"), *table(results, columns), ABOUT_STEPS, *_numbered(reasons)] if results else []
+    if not results:
+        return []
+    plan = run.plan
+    steps = "–".join(map(str, sorted({scenario.scenario.case.depth for scenario, _ in results})))
+    notes = [
+        f"{counted(plan.launches, 'launch')}, {plan.settings.rounds} rounds of every way in each, {steps} timed steps "
+        f"a round; {plan.settings.warmup_steps} warm-up steps before",
+        *(note for scenario in _ascending(analysis) for note in _notes(scenario)),
+        *caveats(analysis),
+    ]
+    return [Heading("Training steps"), *table(results, columns), ABOUT_STEPS, *_numbered(reasons), *items(notes)]
+
+
+def _link(scenario: Scenario) -> str:
+    return f", emulated link of {scenario.case.link}" if scenario.link is not None else ""
+
+
+def _notes(scenario: ScenarioAnalysis) -> list[str]:
+    """What one must know of the rows of a scenario: how they were measured, and which of them say little."""
+    what = training.scenario_text(scenario.scenario)
+    return [f"{what}: {training.reference(scenario)}", *(f"{what}: {text}" for text in training.not_resolved(scenario))]
 
 
 def _device(backend: str) -> str:

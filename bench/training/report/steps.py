@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import astuple, fields, replace
 
-from bench.catalog.backends import BACKENDS
 from bench.model.conclusions import Interval
 from bench.model.records import Case, Run
 from bench.model.steps import InvariantCheck, RankMemory
@@ -49,7 +48,6 @@ PREDICTION = (
     "Predicted from the link and from when gradients become ready; where communication takes CPU time from computing, "
     "it is a lower bound."
 )
-SHARED_CORES = "; computing and communicating share cores here, so that the size of buckets hardly matters"
 NOT_TIMED = "No strategy was timed."
 UNRESOLVED = "not resolved"
 # Why the share that is hidden may be negative.
@@ -310,7 +308,7 @@ def refused(scenario: ScenarioAnalysis, elsewhere: Collection[Case] = ()) -> Blo
 
 def alike(scenario: ScenarioAnalysis) -> Blocks:
     """A line for each place that several strategies share, and one for those that expose nothing for certain."""
-    names, case = names_of(scenario), scenario.scenario.case
+    names = names_of(scenario)
     timed = [result for result in ordered(scenario) if result.step is not None and competes(result.strategy)]
     places: dict[int, list[StrategyResult]] = {}
     for result in timed:
@@ -321,18 +319,25 @@ def alike(scenario: ScenarioAnalysis) -> Blocks:
         if len(members) == 1:
             continue
         steps = [result.step.value for result in members if result.step]
-        # Whether several of these send during backward, the same bytes at other times.
-        kinds = [kind(result.strategy) for result in members]
-        differ = sum(entry.overlaps and entry.all_reduces and entry.sends for entry in kinds) > 1
-        on_cores = scenario.scenario.link is None and BACKENDS[case.backend].device == "cpu"
         which = ", ".join(names[result.label] for result in members)
-        why = SHARED_CORES if on_cores and differ else ""
-        lines.append(f"**place {place}**: {which}: {seconds(min(steps))} to {seconds(max(steps))} a step{why}")
-    unresolved = [names[result.label] for result in timed if not result.resolved]
-    if unresolved:
-        verb = "exposes" if len(unresolved) == 1 else "expose"
-        lines.append(f"**{UNRESOLVED}**: the interval of what {', '.join(unresolved)} {verb} holds 0")
-    return items(lines)
+        lines.append(f"**place {place}**: {which}: {seconds(min(steps))} to {seconds(max(steps))} a step")
+    return items([*lines, *not_resolved(scenario)])
+
+
+def not_resolved(scenario: ScenarioAnalysis) -> list[str]:
+    """A sentence on the strategies of which it is not certain that they expose anything, by why it is not."""
+    names = names_of(scenario)
+    open_ones = [r for r in ordered(scenario) if r.step is not None and competes(r.strategy) and not r.resolved]
+    told = {
+        "the interval of what {} {} holds 0": [r for r in open_ones if ends(r.exposed) is not None],
+        "of what {} {} no interval is known": [r for r in open_ones if ends(r.exposed) is None],
+    }
+    return [
+        f"**{UNRESOLVED}**: "
+        + text.format(", ".join(names[r.label] for r in which), "exposes" if len(which) == 1 else "expose")
+        for text, which in told.items()
+        if which
+    ]
 
 
 def split(scenario: ScenarioAnalysis) -> Blocks:
