@@ -1,5 +1,6 @@
 """Time in the calls of a recorded job is divided into moving and waiting only where all that is needed was recorded."""
 
+import json
 import time
 
 import numpy as np
@@ -9,6 +10,7 @@ from bench.replay import report as findings
 from bench.replay.analyze.recorded import named, recorded_job
 from bench.replay.model import CallList, RankRecording, RecordedCall
 from bench.report.markdown import written
+from conftest import ROOT
 
 GROUP = (0, 1, 2)
 
@@ -161,3 +163,15 @@ def test_one_step_names_nobody():
     assert named([{3: 1.0}], range(8)) is None
     assert named([], range(8)) is None
     assert named([{3: 1.0}] * 3, range(8)) == 3
+
+
+def test_a_program_can_read_what_look_says(warm):
+    recording = ROOT / "docs" / "example" / "replay" / "recording.calls.jsonl"
+    done = warm("replay", str(recording), "--look", "--format", "json")
+    told = json.loads(done.stdout)
+    assert done.returncode == 0 and told["late"] == {"rank": 3, "share": pytest.approx(0.99, abs=0.01)}
+    total = told["total"]
+    assert total["in_calls_s"] == pytest.approx(total["moved_s"] + total["waited_s"] + total["unsplit_s"])
+    assert sum(kind["time"]["in_calls_s"] for kind in told["kinds"]) == pytest.approx(total["in_calls_s"])
+    refused = warm("replay", "x.json", "--format", "json")
+    assert refused.returncode == 2 and "--format goes with --look" in refused.stderr

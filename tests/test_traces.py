@@ -17,6 +17,7 @@ from bench.machine import memory
 from bench.model.errors import ForeignError
 from bench.replay import importers as traces
 from bench.replay import store as call_file
+from bench.replay.analyze.recorded import recorded_job
 from bench.replay.importers import recordings
 from conftest import ROOT
 
@@ -58,6 +59,54 @@ def test_a_number_that_is_none_is_refused(tmp_path):
     text = json.dumps(kineto([param_event(100, "allreduce")])).replace('"dur": 5', '"dur": NaN')
     with pytest.raises(ForeignError, match="NaN is no number"):
         traces.read([written(tmp_path, "nan.json", text.encode())])
+
+
+@pytest.mark.parametrize(
+    ("name", "rank"),
+    [
+        ("et_rank3.json", 3), ("0.json.gz", 0), ("nccl_trace_rank_7", 7), ("dlrm_5.json", 5),
+        ("worker3.1732600000000.pt.trace.json", 3), ("trace_2024-03-21.json", None), ("dump_20240321.json", None),
+        ("host3_step12.json", None), ("torch2.13.json", None),
+        ("job_3_2024-03-21.json", 3),
+    ],
+)  # fmt: skip
+def test_a_date_or_a_step_in_a_name_is_no_rank(name, rank):
+    assert recordings.rank_of(name) == rank
+
+
+def job_of_two(tmp_path, second_begins_s, steps=((1, 2, 3), (1, 2, 3)), sequences=False):
+    """Two ranks with one all-reduce a step of 1 s; rank 1 is 10 ms late, so that rank 0 waits."""
+    paths = []
+    for rank, (begins_s, of_rank) in enumerate(zip((0, second_begins_s), steps, strict=True)):
+        events = []
+        for step in of_rank:
+            at = step * 1_000_000
+            more = {"Seq": step} if sequences else {}
+            call = param_event(at + 10, "allreduce", **{"Process Group Ranks": "[0, 1]"}, **more)
+            span = {"name": f"ProfilerStep#{step}", "cat": "user_annotation", "ts": at, "dur": 900_000, "tid": 1}
+            events += [span, call, kernel(at + 20, (15_000, 5_000)[rank], at + 10)]
+        document = kineto(events, rank=rank, world_size=2) | {"baseTimeNanoseconds": int((1.7e9 + begins_s) * 1e9)}
+        paths.append(written(tmp_path, f"rank{rank}.json", document))
+    return traces.read(paths)
+
+
+def test_files_of_two_jobs_are_refused(tmp_path):
+    with pytest.raises(ForeignError, match=r"begins 3598 s after rank0\.json ends: give files of one recording"):
+        job_of_two(tmp_path, 3600)
+
+
+def test_windows_that_are_shifted_by_a_step_are_joined_by_steps(tmp_path):
+    """By their numbers, rank 0's second step met rank 1's first; a step was divided by the steps of all together."""
+    job = recorded_job(job_of_two(tmp_path, 1, steps=((1, 2, 3), (2, 3, 4))))
+    assert job.total.calls == pytest.approx(1) and job.total.in_calls_s == pytest.approx(10e-3)
+    assert (job.total.moved_s, job.total.waited_s) == pytest.approx((2 / 3 * 5e-3, 1 / 3 * 10e-3), rel=0.01)
+    assert any("not every rank of the group recorded" in text for text in job.withheld)
+
+
+def test_ranks_with_other_numbers_of_steps_give_the_mean_step(tmp_path):
+    job = recorded_job(job_of_two(tmp_path, 0, steps=((2, 3), (1, 2, 3))))
+    assert job.total.calls == pytest.approx(1)
+    assert any("different numbers of steps" in text for text in job.withheld)
 
 
 # ── Kineto ───────────────────────────────────────────────────────────────────────────────────────

@@ -25,9 +25,9 @@ BUDGETS = {
     "analyze": 3390,
     "report": 4420,
     "cli": 1900,
-    "training": 7390,
+    "training": 7360,
     "bits": 1080,
-    "replay": 3420,
+    "replay": 3450,
     "gate": 1480,
     "interop": 2550,
 }

@@ -2,6 +2,7 @@
 
 import json
 import re
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -27,6 +28,12 @@ if TYPE_CHECKING:
 FEWEST_RANKS = 2
 
 
+class LookFormat(StrEnum):
+    """Formats of what `--look` says."""
+
+    JSON = "json"
+
+
 def replay(
     context: typer.Context,
     traces: Annotated[
@@ -50,6 +57,9 @@ def replay(
         ),
     ] = None,
     sets: Sets = [],  # noqa: B006 - typer reads the default
+    format: Annotated[  # noqa: A002
+        LookFormat | None, typer.Option(help="With --look: print only this, for programs; times in seconds.")
+    ] = None,
     plots: Annotated[bool, typer.Option(help="Draw the plots at the end.")] = True,
 ) -> int:
     """Reads Kineto, PyTorch execution traces, flight recorders, NCCL Inspector, and saved lists of calls.
@@ -59,9 +69,10 @@ def replay(
     replay.gaps=recorded lets ranks pause between calls as the job did.
     """
     if look:
-        return _look(traces, save, plots)
-    if save is not None:
-        raise ConfigError("replay: --save goes with --look")
+        return _look(traces, save, plots, format)
+    for option, value in (("--save", save), ("--format", format)):
+        if value is not None:
+            raise ConfigError(f"replay: {option} goes with --look")
 
     def task(coordinator: "Coordinator | None") -> int:
         asked = _configuration(traces, world_size, coordinator)
@@ -71,7 +82,7 @@ def replay(
     return run_task(task, lambda: b"\0".join(map(str.encode, given)))
 
 
-def _look(paths: list[Path], save: Path | None, plots: bool) -> int:
+def _look(paths: list[Path], save: Path | None, plots: bool, chosen: LookFormat | None) -> int:
     """Print where the time of a recorded job went; write its calls, or a sweep of them, to `save`."""
     from bench.replay import importers as traces
     from bench.replay import report
@@ -88,6 +99,9 @@ def _look(paths: list[Path], save: Path | None, plots: bool) -> int:
         folders.write(save, call_file.to_text(recorded))
     written = [str(save)] if save is not None else []
     job = recorded_job(recorded)
+    if chosen is not None:
+        say(json.dumps(report.recorded_json(job), indent=1, ensure_ascii=False))
+        return 0
     show(report.recorded_parts(job))
     if plots and job.total is not None:
         folder = PLOTS / f"look-{_name_of(paths)}"

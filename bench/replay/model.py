@@ -76,11 +76,20 @@ class RecordedCall:
 
 @dataclass(frozen=True, slots=True)
 class RankRecording:
-    """The calls of one rank, in the order in which they were made. rank: None if the file does not tell."""
+    """The calls of one rank, in the order in which they were made. rank: None if the file does not tell.
+
+    began_s: when the first one was made, in seconds since 1970; None if the file does not tell. A saved list has none.
+    """
 
     source: str
     rank: int | None
     calls: tuple[RecordedCall, ...]
+    began_s: float | None = field(default=None, compare=False)
+
+    @property
+    def steps(self) -> int:
+        """Steps in which it made calls; 1 where steps are not told."""
+        return len({call.step for call in self.calls} - {None}) or 1
 
 
 @dataclass(frozen=True, slots=True)

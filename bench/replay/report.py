@@ -6,11 +6,12 @@ In: conclusions. Out: blocks and sentences. Computes only shares and layout.
 import json
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import asdict
 
 from bench.catalog.dtypes import DTYPES
 from bench.catalog.operations import OPERATIONS
 from bench.model.conclusions import Analysis
-from bench.model.records import Case
+from bench.model.records import Case, Json
 from bench.model.units import format_bytes, format_rounded_bytes, format_seconds, format_share
 from bench.model.visible import visible
 from bench.replay.conclusions import (
@@ -40,6 +41,7 @@ from bench.report.parts import ReportPart
 Kinds = Sequence[ReplayedKind]
 # Kinds of calls in the table of a replay; the rest are one row.
 MOST_KINDS = 12
+NEXT = "Look next at what rank {} does before its calls: its input pipeline, its node, the clock of its GPU."
 RECORDED_EXPLAINED = (
     "Time a step, mean over the recorded ranks. While several calls are under way, it is counted for the one that ends "
     "first."
@@ -84,7 +86,26 @@ def recorded_parts(job: RecordedJob) -> Blocks:
         divided = job.total.moved_s or job.total.waited_s
         explained = [DIVIDED_EXPLAINED] * bool(divided) + [EXPOSED_EXPLAINED] * (job.total.exposed_s is not None)
         shown.append(" ".join([RECORDED_EXPLAINED, *explained]))
+    if job.late is not None:
+        shown.append(NEXT.format(job.late[0]))
     return [*shown, *below("Not told:", items(job.withheld))]
+
+
+def recorded_json(job: RecordedJob) -> Json:
+    """Where the time in calls went, for programs: seconds a step, mean over ranks; null where it is not told.
+
+    late: the rank that is named, and its share of all waiting.
+    """
+
+    def times(time: RecordedTime | None) -> Json | None:
+        return None if time is None else asdict(time)
+
+    late = None if job.late is None else {"rank": job.late[0], "share": job.late[1]}
+    kinds = [{**asdict(kind), "time": times(kind.time)} for kind in job.kinds]
+    groups = [{"ranks": name, "time": times(time)} for name, time in job.groups]
+    told = {"source": job.source, "backend": job.backend, "world_size": job.world_size, "ranks": list(job.ranks)}
+    more = {"kinds": kinds, "groups": groups, "late": late, "not_told": list(job.withheld)}
+    return {**told, "steps": job.steps, "total": times(job.total), **more}
 
 
 def recorded_sentence(job: RecordedJob) -> str:
@@ -99,7 +120,8 @@ def recorded_sentence(job: RecordedJob) -> str:
         text += ", all of it moving data"
     else:
         rest = f", {format_seconds(total.unsplit_s)} that cannot be divided" if total.unsplit_s else ""
-        text += f": {format_seconds(total.moved_s)} moving data{rest}, {format_seconds(total.waited_s)} waiting"
+        waiting = format_seconds(total.waited_s) if total.waited_s else "none"
+        text += f": {format_seconds(total.moved_s)} moving data{rest}, {waiting} waiting"
         if job.late is not None:
             text += f", {format_share(job.late[1])} of it for rank {job.late[0]}"
         elif total.waited_s:

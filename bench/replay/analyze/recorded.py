@@ -59,7 +59,7 @@ def recorded_job(recorded: CallList) -> RecordedJob:
         for sums in (total, kinds[kind_of(call)], groups[_name(_group_key(call, recorded))]):
             sums.add(times, place, _group_key(call, recorded))
     source = f"{recorded.kind}, {len(recorded.ranks)} of {recorded.world_size or '?'} ranks"
-    share = 1 / (len(recorded.ranks) * steps)
+    share = 1 / sum(rank.steps for rank in recorded.ranks)
     rows = [RecordedKind(*kind, len(sums.groups), sums.mean(share, times)) for kind, sums in kinds.items()]
     by_group = [(name, sums.mean(share, times)) for name, sums in groups.items()]
     return RecordedJob(
@@ -183,6 +183,8 @@ class _Times:
         )
         if not known and len(recorded.ranks) > 1:
             self._reasons["ranks are numbered in the order of their files, which do not tell them"] = 0
+        if len({rank.steps for rank in recorded.ranks}) > 1:
+            self._reasons["ranks recorded different numbers of steps: a step is the mean of all of them"] = 0
         if recorded.steps > 1 and (outside := sum(call.step is None for _, call in _places(recorded))):
             self._reasons["calls outside the recorded steps"] += outside
         self.own_s: dict[Place, float] = {}
@@ -273,16 +275,18 @@ class _Times:
         if wanted == 1:
             yield from ([place] for places in lists.values() for place in places)
             return
-        numbered: dict[int, dict[tuple[int | None, int], Place]] = {}
+        # By their number in the group, else by their step, and by their place among those that share it.
+        numbered: dict[int, dict[tuple[tuple[int | None, int | None], int], Place]] = {}
         for number, places in lists.items():
-            seen: Counter[int | None] = Counter()
+            seen: Counter[tuple[int | None, int | None]] = Counter()
             numbered[number] = {}
             for place in places:
-                sequence = self._call(place).sequence
-                numbered[number][sequence, seen[sequence]] = place
-                seen[sequence] += 1
+                call = self._call(place)
+                known = (call.sequence, call.step if call.sequence is None and self._recorded.steps > 1 else None)
+                numbered[number][known, seen[known]] = place
+                seen[known] += 1
         common = set.intersection(*(set(calls) for calls in numbered.values()))
-        sequenced = all(sequence is not None for calls in numbered.values() for sequence, _ in calls)
+        sequenced = all(known != (None, None) for calls in numbered.values() for known, _ in calls)
         if not sequenced and any(len(calls) != len(common) for calls in numbered.values()):
             self._reasons["waiting in groups whose ranks recorded different numbers of calls"] += count
             return

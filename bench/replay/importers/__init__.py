@@ -6,6 +6,7 @@ In: paths. Out: a `CallList`. The format is told by the content. A saved list of
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from bench.machine import memory
@@ -44,6 +45,8 @@ ASKED: dict[str, Callable[[RecordedCall], object]] = {
 }
 # Operations without data: nothing but times can be asked of them.
 WITHOUT_DATA = {"barrier"}
+# An instant in 2001: what is less counts from something else. By how much clocks of hosts may differ.
+LEAST_UNIX_S, CLOCKS_APART_S = 1e9, 600.0
 
 
 def named(section: ReplaySection) -> CallList:
@@ -121,6 +124,22 @@ def files(paths: Sequence[Path]) -> list[Path]:
     return named
 
 
+def _check_together(ranks: Sequence[RankRecording]) -> None:
+    """Raise ForeignError where files that tell the time were recorded at different ones."""
+    spans = sorted(
+        (rank.began_s, rank.began_s + max((call.start_s or 0.0 for call in rank.calls), default=0.0), rank.source)
+        for rank in ranks
+        if rank.began_s is not None and rank.began_s > LEAST_UNIX_S
+    )
+    longest_s = max((end - begin for begin, end, _ in spans), default=0.0)
+    for (_, ended, before), (began, _, after) in pairwise(spans):
+        if began - ended > longest_s + CLOCKS_APART_S:
+            raise ForeignError(
+                f"{after}: begins {began - ended:.0f} s after {before} ends: give files of one recording, which all "
+                "ranks made at the same time"
+            )
+
+
 def _assembled(kind: str, recorded: Sequence[RankRecording], left_out: Counter[str], job: Json) -> CallList:
     """One list of all ranks. job: what Kineto's last file tells."""
     ranks = sorted(recorded, key=lambda rank: (rank.rank is None, rank.rank or 0, rank.source))
@@ -128,6 +147,7 @@ def _assembled(kind: str, recorded: Sequence[RankRecording], left_out: Counter[s
     twice = [number for number, times in Counter(numbers).items() if times > 1]
     if twice:
         raise ForeignError(f"rank {twice[0]} is there twice: give each rank's file once")
+    _check_together(ranks)
     calls = [call for rank in ranks for call in rank.calls]
     unknown = {
         what: missing

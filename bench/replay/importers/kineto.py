@@ -116,7 +116,10 @@ def read_kineto(name: str, text: str, left_out: Counter[str]) -> tuple[list[Rank
     described = [call for call in events.calls if call["args"].get("Collective name")]
     timed = _described(described, events.kernels, groups, left_out) if described else _annotated(events, only_group)
     timed.sort(key=lambda timed_call: timed_call[0])
-    return [RankRecording(name, whole(job.get("rank")), _on_timeline(timed, events))], job
+    base_ns = source.rest.get("baseTimeNanoseconds")
+    began_s = (base_ns if isinstance(base_ns, int) else 0) / 1e9 + (origin or 0) * US + (timed[0][0] if timed else 0.0)
+    recorded = RankRecording(name, whole(job.get("rank")), _on_timeline(timed, events), began_s)
+    return [recorded], job
 
 
 def _on_timeline(timed: Sequence[Timed], events: _Events) -> tuple[RecordedCall, ...]:

@@ -67,7 +67,7 @@ def read_flight_recorder(name: str, text: str, left_out: Counter[str]) -> tuple[
             sequence=whole(entry.get("p2p_seq_id" if entry.get("is_p2p") else "collective_seq_id")),
         )
         calls.append(call)
-    return [RankRecording(name, rank_of(name), tuple(calls))], {}
+    return [RankRecording(name, rank_of(name), tuple(calls), first_ns / 1e9 if first_ns else None)], {}
 
 
 def _elements(sizes: Any) -> int | None:

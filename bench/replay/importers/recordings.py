@@ -304,9 +304,17 @@ _PREFIX = re.compile(r"^(nccl|gloo|c10d|mpi|ucc|xccl|rccl):+")
 _PEER = re.compile(r"^(send|recv) (?:\d+->(?P<to>\d+)|\d+<-(?P<source>\d+))$")
 
 
+# What a number in the name of a file may be besides a rank: a date, a version, a number of something else.
+_NO_RANK = re.compile(
+    r"(?<!\d)\d{4}([-_.]?)[01]\d\1[0-3]\d(?!\d) | (?<!\d)\d{1,3}(?:\.\d{1,3})+(?!\d) | \d{6,}"
+    r" | (?:step|iter|iteration|epoch|host|node)[-_]?\d+",
+    re.VERBOSE | re.IGNORECASE,
+)
+
+
 def rank_of(file: str) -> int | None:
-    """The rank in the name of a file, such as `et_rank3.json` or `0.json.gz`; None without a number."""
-    stem = file.rsplit("/", 1)[-1].split(".json")[0]
+    """The rank in the name of a file, such as `et_rank3.json` or `0.json.gz`; None without a number that may be one."""
+    stem = _NO_RANK.sub("", file.rsplit("/", 1)[-1].split(".json")[0])
     number = re.search(r"rank\D{0,2}(\d+)", stem) or re.search(r"(\d+)\D*$", stem)
     return int(number[1]) if number else None
 
