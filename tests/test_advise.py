@@ -398,7 +398,7 @@ def test_two_ranks_run_the_code_for_distributed_data_parallel(tmp_path, advised,
 
     torch refuses the hook for bfloat16 without NCCL by the hook's name, so the test renames it: gloo sends bfloat16.
     """
-    (code,) = code_blocks(explained_of(advised, cpu))
+    code = "\n\n".join(code_blocks(explained_of(advised, cpu)))
     hook = "fp16_compress_hook" if cpu else "bf16_compress_hook"
     assert hook in code and "no_sync" in code and ("rebuilt_bucket_sizes" in code) == advised
     before, _, after = code.partition("# after the third step")
@@ -406,10 +406,11 @@ def test_two_ranks_run_the_code_for_distributed_data_parallel(tmp_path, advised,
     steps = "for _ in range(2):\n    loss_of(model, batches[0]).backward()\n"
     cleared = "model.zero_grad()\n"
     again = before[before.index("for batch in batches") :].split("\n\n")[0]
+    checked = "assert len(made) == planned or [int(size) for size in made] == planned" if advised else ""
     script = (
         f"{HEAD}\ntorch.manual_seed(1)\nmodel = Model()\n"
         f"default_hooks.bf16_compress_hook.__name__ = 'renamed'\n{wrapped}{before}\n"
-        f"{steps}{cleared}{again}\n{CHECK}\n# {after}\nprint('as advised')\ndist.destroy_process_group()\n"
+        f"{steps}{cleared}{again}\n{CHECK}\n# {after}\n{checked}\nprint('as advised')\ndist.destroy_process_group()\n"
     )
     assert on_two_ranks(tmp_path, script) == ["as one process\nas advised\n"] * 2
 
@@ -426,7 +427,7 @@ def test_many_buckets_are_counted_and_what_was_not_measured_is_noted():
     found = replace(advisor.advise(ready_times, cost), advised=True)
     assert len(found.cap.buckets) > advice.MOST_BUCKETS
     text = written(advice.document(advisor.explain(found, ready_times, link, 4, "a model")))
-    assert f"planned = {len(found.cap.buckets)}\n" in text and "assert len(made) == planned" in text
+    assert f"planned = {len(found.cap.buckets)}\n" in text and "if len(made) != planned:" in text
     assert "A bucket has more bytes than the largest size measured" in text
 
 

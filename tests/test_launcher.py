@@ -110,3 +110,24 @@ def test_the_fork_server_loads_what_a_rank_needs():
     program = "import sys, bench.rank.preload; print({'torch', 'numpy', 'bench.rank.main'} <= {*sys.modules})"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "True\n"
+
+
+STOPPED_HELPER = """
+import signal
+import psutil
+from bench.launch import launcher
+from bench.machine import environment
+environment.prepare_process()
+with launcher.Launcher() as started:
+    started._running_server()
+    (helper,) = (child for child in psutil.Process().children() if "resource_tracker" in " ".join(child.cmdline()))
+    helper.suspend()
+print("ended")
+"""
+
+
+def test_a_resource_tracker_that_stands_still_does_not_outlive_the_run():
+    """It holds the output open: whoever reads it would wait for ever."""
+    command = [sys.executable, "-c", STOPPED_HELPER]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "ended", done.stderr

@@ -1,11 +1,11 @@
-"""Kill every process of a run and of an `ab`, and interrupt runs at random instants: what is left, what resume does.
+"""Kill or stop each process of a run and of an `ab`, interrupt runs at random: what is left, what a resume does.
 
-    python -m tools.kill_test --kills 10 --interrupts 50
+    python -m tools.kill_test --kills 10 --stops 2 --interrupts 50
 
-In: how often each. Out: a table with a row for each process that was killed (SIGKILL) and one for Ctrl-C: exit codes,
-what was left of processes, shared memory and temporary files, and whether a resume measured exactly the rest. Exit code
-1 if anything was left or a resume did otherwise. Where it may (root), it works in a /dev/shm of its own; elsewhere the
-files that other programs make there meanwhile count as left, too.
+In: how often each. Out: a table with a row for each process that was killed (SIGKILL) or stopped (SIGSTOP), and one
+for Ctrl-C: exit codes, what was left of processes, shared memory and temporary files, and whether a resume measured
+exactly the rest. Exit code 1 if anything was left or a resume did otherwise. Where it may (root), it works in a
+/dev/shm of its own; elsewhere the files that other programs make there meanwhile count as left, too.
 """
 
 import argparse
@@ -48,6 +48,8 @@ AB = ("ab", "short.yaml", "--b", "OMP_NUM_THREADS=2", "--budget", "40s", "--fail
 END_WAIT_S = 300.0
 # Processes that were killed need a moment to end, with gigabytes to free.
 GONE_WAIT_S = 20.0
+# For how long the process that measures stands still; others stand until the run ends.
+STOPPED_S = 5.0
 
 
 @dataclass
@@ -189,8 +191,10 @@ def parts(main: psutil.Process) -> Iterator[tuple[str, psutil.Process]]:
             yield "resource tracker", child
 
 
-def kill(words: tuple[str, ...], ranks: int, part: str, seed: str) -> Callable[[Outcomes], None]:
-    """A trial: the command, of which one process is killed."""
+def kill(
+    words: tuple[str, ...], ranks: int, part: str, seed: str, how: signal.Signals = signal.SIGKILL
+) -> Callable[[Outcomes], None]:
+    """A trial: the command, of which one process gets a signal. One that was stopped goes on when all has ended."""
 
     def trial(outcomes: Outcomes) -> None:
         dice, place = random.Random(seed), Trial(ranks, iterations=200)
@@ -201,12 +205,15 @@ def kill(words: tuple[str, ...], ranks: int, part: str, seed: str) -> Callable[[
             try:
                 victim = dict(parts(psutil.Process(process.pid))).get(part)
                 if victim is not None:
-                    victim.kill()
+                    victim.send_signal(how)
                     break
             except psutil.Error:
                 continue
         else:
             outcomes.wrong.append(f"there was no {part}")
+        if how == signal.SIGSTOP and part == "measuring process":  # nobody is left to notice: as Ctrl-Z and fg
+            time.sleep(STOPPED_S)
+            victim.send_signal(signal.SIGCONT)
         ended(place, process, outcomes)
 
     return trial
@@ -251,6 +258,7 @@ def in_own_shared_memory() -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=3, help="of each process")
+    parser.add_argument("--stops", type=int, default=0, help="of each process, by SIGSTOP")
     parser.add_argument("--interrupts", type=int, default=3)
     parser.add_argument("--only", choices=["run", "ab"], help="kill processes of this verb only")
     parser.add_argument("--seed", type=int, default=1)
@@ -265,6 +273,13 @@ def main() -> int:
         f"{name}: {part}": [kill(words, ranks, part, f"{asked.seed} {name} {part} {n}") for n in range(asked.kills)]
         for name, words, ranks, part in kinds
         if asked.kills and asked.only in {None, name}
+    }
+    trials |= {
+        f"{name}: {part}, stopped": [
+            kill(words, ranks, part, f"{asked.seed} {name} {part} stop {n}", signal.SIGSTOP) for n in range(asked.stops)
+        ]
+        for name, words, ranks, part in kinds
+        if asked.stops and asked.only in {None, name}
     }
     seconds = undisturbed_s() if asked.interrupts else 0.0
     trials["run: Ctrl-C"] = [interrupt(seconds, f"{asked.seed} {number}") for number in range(asked.interrupts)]

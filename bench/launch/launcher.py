@@ -138,6 +138,9 @@ class Launcher:
     def __exit__(self, *_: object) -> None:
         self._end_server()
         self._rendezvous.__exit__()
+        for helper in psutil.Process().children():  # the resource tracker, if it stands still, would outlive this
+            with contextlib.suppress(psutil.Error):
+                helper.resume()
 
     def _running_server(self) -> ProcessHandle:
         """The fork server; if there is none any more, another one is started.

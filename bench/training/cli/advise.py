@@ -38,6 +38,10 @@ from bench.training.planning.link_model import LinkModel, costs_cpu
 from bench.training.planning.steps import shape_name, shape_of
 from bench.training.report import advice
 
+ESTIMATED = (
+    "When gradients become ready is estimated, in proportion to the {} of each layer, and not measured; --from RUN "
+    "takes it from a run with training steps."
+)
 WHOSE = (
     "advise: name a model (--model tiny), a list of gradients (--gradients sizes.csv), or a run that has its ready "
     "times (--from RUN)"
@@ -111,6 +115,8 @@ def advise(
     if recorded is not None and backward is not None:
         raise ConfigError("advise: --backward is for --model and --gradients; a run knows how long it took")
     backward_s = _parsed("--backward", units.parse_seconds, backward)
+    if backward is not None and backward.strip().replace(".", "", 1).isdigit():
+        raise ConfigError(f"--backward: {backward} has no unit; write {backward}ms, or {backward}s")
     if backward_s is not None and backward_s <= 0:
         raise ConfigError(f"--backward: {backward} is not more than 0")
     share = _parsed("--uncertainty", units.parse_share, uncertainty) or 0.0
@@ -140,6 +146,8 @@ def advise(
     best = advisor.advise(ready_times, cost, off)
     itemsize = DTYPES[chosen.scenario.case.dtype].itemsize
     explained = advisor.explain(best, ready_times, chosen.link, itemsize, model or str(gradients or recorded))
+    if recorded is None and not (gradients is not None and backward is None):
+        explained = replace(explained, notes=(*explained.notes, ESTIMATED.format("elements" if gradients else "flops")))
     show(advice.document(explained))
     if not verify:
         return

@@ -45,7 +45,9 @@ def headline(proof: Proof) -> str:
         return f"BROKEN ({ranks}): {judged.count(False)} of {len(judged)} that must hold do not"
     if failed:
         return f"NOT PROVEN ({ranks}): {failed} of {len(proof.verdicts)} trials failed"
-    return f"HOLDS ({ranks}): all {len(judged)} are as they must be, the same or different"
+    untried = len(proof.verdicts) - len(judged)
+    rest = f"; {untried} could not be tried here, or say nothing" if untried else ""
+    return f"HOLDS ({ranks}): all {len(judged)} that were tried are as they must be, the same or different{rest}"
 
 
 def tables(proof: Proof) -> Blocks:
