@@ -1,8 +1,9 @@
 """`ab` on the machine as it is, by its command line: planted changes are named, identical sides are not told apart.
 
 All-reduces at two ranks. The plant is a fault of side B: both ranks compute nothing for a share of the time that each
-call took, within the call and after it, so that it is in proportion by construction. By what B took longer is kept of
-every trial, as `ab` measured it; looks that end it early make it somewhat larger than it is.
+call took, within the call and after it. What that costs is more than its share, because ranks share cores: the claim
+`plants` measures it by a bare loop. By what B took longer is kept of every trial, as `ab` measured it; looks that end
+it early make it somewhat larger than it is.
 """
 
 import subprocess

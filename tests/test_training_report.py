@@ -17,7 +17,7 @@ from bench.analyze.analysis import analyze
 from bench.interop import report as nccl_tests
 from bench.model.conclusions import Analysis, Diagnosis, Interval, IntervalKind
 from bench.model.records import Case, Machine
-from bench.model.steps import InvariantCheck, Link
+from bench.model.steps import InvariantCheck
 from bench.report import document, listings, machine_format
 from bench.report.markdown import written
 from bench.report.page import page as render
@@ -257,16 +257,6 @@ def test_who_shares_a_place_is_not_alone_and_a_control_has_none(analysis):
     shared = replace(scenario, results=(scenario.results[0], *first, copy))
     texts = [training.place_text(result, shared) for result in training.ordered(shared)]
     assert texts == ["reference", "1 =", "1 =", "-"]
-
-
-def test_where_cores_are_shared_buckets_that_cannot_be_told_apart_are_no_ranking():
-    """On gloo itself; on an emulated link, which takes no core, the sentence would be false."""
-    strategies = (Strategy("none"), Strategy("overlap_bucket", cap_bytes=2**18), Strategy("overlap_param"))
-    for scenario, said in ((invented.SCENARIO, True), (replace(invented.SCENARIO, link=Link(1e-3, 1e9)), False)):
-        # flat, which sends after backward, shares their place.
-        results = [invented.result(strategy, place=2) for strategy in (*strategies, Strategy("flat"))]
-        found = replace(invented.comparison(scenario, strategies), results=tuple(results))
-        assert ("share cores here" in written(training.alike(found))) is said
 
 
 def test_a_plan_lists_strategies_memory_and_what_is_left_out(mixed):

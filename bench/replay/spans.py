@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.stats.intervals import Floats
+Floats = NDArray[np.float64]
 
 
 def attributed(starts: Sequence[float], stops: Sequence[float]) -> Floats:
