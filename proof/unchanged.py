@@ -81,14 +81,24 @@ def simulated_runs(rig: Rig, trials: int) -> list[Line]:
 
 
 def simulated_finds(rig: Rig, trials: int) -> list[Line]:
-    """`compare` of three runs on each side, 20 cases that are half as slow again, occasions 0.6 × as wide as launches.
+    """`compare` of three and four runs on each side, 20 cases that are half as slow again, occasions 0.6 × as wide as
+    launches; of four unchanged ones, where runs are the unit, on occasions of any width.
 
     trials: simulated comparisons. As many of one run on each side stand beside.
     """
-    rng, many = np.random.default_rng(4), _many(rig)
-    found = {runs: sum(_found(many, rng, runs) for _ in range(trials)) for runs in (1, 3)}
+    rng, many, lines = np.random.default_rng(4), _many(rig), []
+    found = {
+        runs: sum(_said(many, rng, runs, 1.5, 0.6) == verdicts.SLOWER for _ in range(trials)) for runs in (1, 3, 4)
+    }
     beside = f"; of one run on each side {found[1] / trials:.1%}"
-    return [rate("compare of 3 runs on each side finds +50 % in all of 20 cases", found[3], trials, 0.9, beside=beside)]
+    for runs in (3, 4):
+        says = f"compare of {runs} runs on each side finds +50 % in all of 20 cases"
+        lines.append(rate(says, found[runs], trials, 0.9, beside=beside))
+    for k in OCCASIONS:
+        wrong = sum(_said(many, rng, 4, 1.0, k) in CHANGED for _ in range(trials))
+        says = f"compare of 4 unchanged runs on each side, occasions {k:g} × as wide as launches: SLOWER or FASTER"
+        lines.append(rate(f"{says}, 20 cases", wrong, trials, most=MOST))
+    return lines
 
 
 def _many(rig: Rig) -> Run:
@@ -109,20 +119,20 @@ def _moved(run: Run, logs: np.ndarray, rng: np.random.Generator, k: float) -> bo
     return bool(CHANGED & {*(change.verdict for change in result.changes), result.whole and result.whole.verdict})
 
 
-def _found(run: Run, rng: np.random.Generator, runs: int) -> bool:
-    """Whether B is called SLOWER, of so many runs on each side."""
+def _said(run: Run, rng: np.random.Generator, runs: int, slower: float, k: float) -> str:
+    """The verdict on B, which takes so many times as long, of so many runs on each side; k: width of occasions."""
     sides = [
         [
-            _summaries(run, factor * np.exp(SCATTER * (rng.normal(size=(20, LAUNCHES)) + 0.6 * rng.normal())))
+            _summaries(run, factor * np.exp(SCATTER * (rng.normal(size=(20, LAUNCHES)) + k * rng.normal())))
             for _ in range(runs)
         ]
-        for factor in (1.0, 1.5)
+        for factor in (1.0, slower)
     ]
     together = [
         _summaries(run, np.array([np.concatenate([one.means_s for one in cases]) for cases in zip(*side, strict=True)]))
         for side in sides
     ]
-    return compare(run, replace(run, path=Path("other")), *together, sets=sets_of(sides)).verdict == verdicts.SLOWER
+    return compare(run, replace(run, path=Path("other")), *together, sets=sets_of(sides)).verdict
 
 
 def _summaries(run: Run, side: np.ndarray) -> list[Summary]:

@@ -178,6 +178,26 @@ def test_several_runs_on_a_side_show_what_two_occasions_cannot():
     assert (said[0].before, said[0].after) == ("a0+a1+a2", "b0+b1+b2")
 
 
+@pytest.mark.parametrize("apart", [0.005, 0.1, 0.3])
+def test_four_runs_on_a_side_are_the_unit_whatever_occasions_are_like(apart):
+    """Where runs differ by little, they show a small change; where by much, they name none that is not there."""
+    rng = np.random.default_rng(20)
+
+    def said(factor):
+        sides = [
+            [measured_run(rng, f"{side}{n}", times * np.exp(apart * rng.normal()), 0.1) for n in range(4)]
+            for side, times in (("a", 1.0), ("b", factor))
+        ]
+        return compare_runs(*sides)
+
+    unchanged = [said(1.0) for _ in range(30)]
+    assert sum(result.verdict in {SLOWER, FASTER} for result in unchanged) <= 4
+    if apart < 0.01:
+        assert sum(said(1.12).verdict == SLOWER for _ in range(10)) >= 8
+        assert any("runs are the unit" in warning for warning in unchanged[0].warnings)
+        assert {change.ratio.kind for change in unchanged[0].changes} == {"over runs"}
+
+
 def test_runs_of_a_side_that_differ_more_than_assumed_make_the_other_side_less_sure():
     rng = np.random.default_rng(19)
     calm, wild = (

@@ -13,7 +13,7 @@ import foreign
 from bench.analyze.analysis import analyze
 from bench.interop.importers import assembly, nccl_tests
 from bench.interop.importers.readings import Options, Source, open_source
-from bench.interop.report import document
+from bench.interop.report.nccl_tests import document
 from bench.model.errors import ForeignError
 from bench.model.records import Case
 from conftest import invented_run, samples

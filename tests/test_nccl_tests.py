@@ -4,7 +4,7 @@ import numpy as np
 
 from bench.analyze.analysis import analyze
 from bench.catalog.operations import CALLS, OPERATIONS
-from bench.interop import report as nccl_tests
+from bench.interop.report import nccl_tests
 from bench.model.records import Case, Failure, Samples
 from conftest import invented_run, samples
 

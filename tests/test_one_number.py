@@ -13,7 +13,7 @@ from bench.analyze.compare import compare
 from bench.analyze.noise import entry_of
 from bench.analyze.summaries import headlines
 from bench.analyze.trend import trend
-from bench.interop import report as nccl_tests
+from bench.interop.report import nccl_tests
 from bench.model.records import Case
 from bench.model.units import format_rate, format_seconds
 from bench.report import document, machine_format

@@ -10,8 +10,8 @@ import pytest
 
 from bench.analyze.analysis import analyze
 from bench.analyze.summaries import headlines
-from bench.interop import report as nccl_tests
 from bench.interop.cli import live_tables
+from bench.interop.report import nccl_tests
 from bench.model.records import Case
 from bench.planning.footprint import batches
 from bench.store import encoding, folders

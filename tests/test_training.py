@@ -65,8 +65,8 @@ def failures(run):
 
 
 ALL = """naive, naive_async, flat, overlap_param, {overlap_bucket: {cap: [64KiB, 128KiB, 256KiB]}},
-{ddp: {cap: 64KiB}}, {ddp: {options: [noop]}}, {ddp: {options:
-[fp16]}}, zero1, zero_redundancy, fsdp2, {ddp: {accumulate: 2}}, {import: "broken_syncs:Right"}"""
+{ddp: {cap: 64KiB}}, {ddp: {options: [noop]}}, {ddp: {options: [fp16]}},
+zero1, zero_redundancy, fsdp2, {ddp: {accumulate: 2}}, {local_sgd: {every: 1}}, {import: "broken_syncs:Right"}"""
 
 
 def test_every_strategy_is_checked_and_measured(warm):
@@ -77,6 +77,7 @@ def test_every_strategy_is_checked_and_measured(warm):
     entries = by_label(run)
     assert {"I1", "I2", "I3", "I5", "I6", "I9"} <= kept_by(entries["overlap_bucket 64 KiB"])
     assert {"I4"} <= kept_by(entries["none"]) and "I4" in kept_by(entries["ddp noop"])
+    assert kept_by(entries["local_sgd every step"]) == {"I1", "I9"}
     assert "I12" in kept_by(entries["zero1"]) and "I12" in kept_by(entries["fsdp2"])
     details = {name: entry.detail for name, entry in entries.items()}
     calls = {name: detail.calls for name, detail in details.items()}
@@ -89,6 +90,17 @@ def test_every_strategy_is_checked_and_measured(warm):
     assert all((parts[name].sum(axis=2) <= entry.timed.duration_ns).all() for name, entry in entries.items())
     line = details["overlap_param"].timeline.ranks[0]
     assert all(call.ready_s <= call.launched_s <= call.done_s for call in line.calls)
+
+
+@pytest.mark.slow
+def test_parameters_that_are_averaged_every_few_steps_are_the_same_on_all_ranks_then(warm):
+    text = config_text("flat, {local_sgd: {every: 4}}").replace("steps: 1", "steps: 4")
+    done = warm("run", warm.config(text), "--no-plots")
+    assert done.returncode == 0, done.stdout + done.stderr
+    entry = by_label(folders.read(warm.runs()[0]))["local_sgd every 4 steps"]
+    assert kept_by(entry) == {"I1", "I9"} and entry.timed is not None
+    gathered = entry.timed.inner_duration_ns[:, :, PARTS.index("gather")]
+    assert (gathered > 0).all()
 
 
 @pytest.mark.slow
@@ -252,6 +264,8 @@ MISTAKES = {
     "strategies: [flat], clip: -1": "clip: -1: at least 0",
     "strategies: [flat], links: [fast]": "2ms + 1GB/s",
     "strategies: [flat], warmup: 2": "warmup: 2: at least 3",
+    "strategies: [local_sgd]": "local_sgd needs every, such as {local_sgd: {every: 4}}",
+    "strategies: [{local_sgd: {every: 3}}], steps: 4": "steps, 4, must be a multiple of it",
     "strategies: [flat], models: [tini]": "did you mean 'tiny'",
 }
 

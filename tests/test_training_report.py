@@ -14,7 +14,7 @@ import pytest
 
 import training_fixtures as invented
 from bench.analyze.analysis import analyze
-from bench.interop import report as nccl_tests
+from bench.interop.report import nccl_tests
 from bench.model.conclusions import Analysis, Diagnosis, Interval, IntervalKind
 from bench.model.records import Case, Machine
 from bench.model.steps import InvariantCheck

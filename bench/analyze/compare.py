@@ -31,7 +31,7 @@ from bench.model.comparisons import (
     Judgement,
     Unpaired,
 )
-from bench.model.conclusions import Summary
+from bench.model.conclusions import IntervalKind, Summary
 from bench.model.errors import ConfigError, UnmeasurableError
 from bench.model.facts import Session
 from bench.model.records import OPTIONS, Case, Json, Run, Samples
@@ -57,6 +57,7 @@ KEY: Label = attrgetter("key")
 class Sets:
     """runs: on each side, each of its own occasion. means: of launches by case, without what runs differ by.
 
+    levels: the mean of each run, by case. units: whether each side has runs enough to be the unit, as launches are.
     apart: by how much the runs of a side differ, over what launches and occasions that scatter as they do explain; a
     ratio of variances over all cases together, for an occasion moves many of them, and 1 at least.
     """
@@ -64,6 +65,13 @@ class Sets:
     runs: tuple[int, int] = (1, 1)
     apart: float = 1.0
     means: tuple[Mapping[str, Floats], Mapping[str, Floats]] = ({}, {})
+    levels: tuple[Mapping[str, Floats], Mapping[str, Floats]] = ({}, {})
+
+    @property
+    def units(self) -> bool:
+        return min(self.runs) >= verdicts.FEWEST_LAUNCHES and all(
+            len(levels) == runs for side, runs in zip(self.levels, self.runs, strict=True) for levels in side.values()
+        )
 
     @property
     def occasions(self) -> tuple[float, float]:
@@ -148,7 +156,7 @@ def compare(
         lost=tuple(case for case in only_before if case.reason == NOT_YET),
         broken=broken,
         warnings=(
-            *_occasion_warnings(before, after, known),
+            *_occasion_warnings(before, after, known, sets),
             *_warnings(before, after, changes, broken, min_change),
         ),
         across=axis.field or None,
@@ -203,18 +211,20 @@ def together(runs: Sequence[Run]) -> Run:
 
 def sets_of(sides: Sequence[Sequence[Sequence[Summary]]]) -> Sets:
     """What each side has of several runs, from the summaries of each."""
-    ratios, of_sides = list[float](), list[dict[str, Floats]]()
+    ratios, of_sides, levels = list[float](), list[dict[str, Floats]](), list[dict[str, Floats]]()
     for runs in sides:
         logs: dict[str, list[Floats]] = defaultdict(list)
         for summary in (summary for run in runs for summary in run if len(summary.means_s) > 1):
             logs[summary.case.key].append(np.log(summary.means_s))
         of_sides.append({key: np.exp(_centred(of_runs)) for key, of_runs in logs.items()})
+        levels.append({key: np.exp([of_run.mean() for of_run in of_runs]) for key, of_runs in logs.items()})
         for of_runs in (of_runs for of_runs in logs.values() if len(of_runs) > 1):
             launch = float(np.var(_centred(of_runs), ddof=1)) + verdicts.SMALLEST_SCATTER**2
             expected = launch * (1 + float(np.mean([1 / len(of_run) for of_run in of_runs])))
             ratios.append(float(np.var([of_run.mean() for of_run in of_runs], ddof=1)) / expected)
     counts = (len(sides[0]), len(sides[1]))
-    return Sets(counts, max(1.0, float(np.mean(ratios))) if ratios else 1.0, (of_sides[0], of_sides[1]))
+    apart = max(1.0, float(np.mean(ratios))) if ratios else 1.0
+    return Sets(counts, apart, (of_sides[0], of_sides[1]), (levels[0], levels[1]))
 
 
 def _centred(of_runs: Sequence[Floats]) -> Floats:
@@ -332,16 +342,20 @@ def _tested(
 ) -> tuple[list[Change], Judgement | None]:
     """The changes of cases with two launches or more on each side, and the judgement of the whole.
 
-    apart: the sides were measured on different occasions. By how much those differ is taken from `by_occasion` if it
-    has all cases, and else assumed to be as much as launches do.
+    apart: the sides were measured on different occasions. By how much those differ is known of four runs on each side,
+    is else taken from `by_occasion` if it has all cases, and else assumed to be as much as launches do.
     """
+    units = apart and sets.units
+    of_sides = sets.levels if units else sets.means
     before, after = (
-        [sets.means[side].get(pair[side].case.key, np.array(pair[side].means_s)) for pair in pairs] for side in (0, 1)
+        [of_sides[side].get(pair[side].case.key, np.array(pair[side].means_s)) for pair in pairs] for side in (0, 1)
     )
-    estimates = verdicts.unpaired(before, after)
+    estimates = verdicts.unpaired(before, after, alike=not units)
     whole = verdicts.index(before, after) if len(pairs) > 1 else None
     spans = [by_occasion[pair[0].case.key] for pair in pairs if pair[0].case.key in by_occasion]
-    if apart and len(spans) == len(pairs):
+    if units:
+        pass  # how runs differ is known from themselves
+    elif apart and len(spans) == len(pairs):
         scatter, freedom = (np.array(column) for column in zip(*spans, strict=True))
         scatter = scatter * np.sqrt((1 / sets.runs[0] + 1 / sets.runs[1]) / 2)
         estimates = verdicts.with_occasions(estimates, scatter, freedom)
@@ -352,7 +366,9 @@ def _tested(
         estimates = verdicts.occasions_as_launches(estimates, sets.occasions)
     levels = verdicts.Levels() if whole is None else verdicts.Levels().shared
     changes = [
-        Change("", pair[0].case, launch_interval(a), launch_interval(b), _enough(judgement, a, b), "", _where(pair))
+        Change(
+            "", pair[0].case, launch_interval(a), launch_interval(b), _enough(judgement, a, b, units), "", _where(pair)
+        )
         for pair, a, b, judgement in zip(
             pairs, before, after, verdicts.judge(estimates, min_change, levels), strict=True
         )
@@ -360,11 +376,13 @@ def _tested(
     if whole is None:
         return changes, None
     (judgement,) = verdicts.judge(whole, min_change, levels)
-    return changes, _enough(judgement, before[0], after[0])
+    return changes, _enough(judgement, before[0], after[0], units)
 
 
-def _enough(judgement: Judgement, before: Floats, after: Floats) -> Judgement:
-    """The judgement, unless launches are too few."""
+def _enough(judgement: Judgement, before: Floats, after: Floats, units: bool) -> Judgement:
+    """The judgement, unless launches are too few. units: it is of runs, to which no launches can be added."""
+    if units:
+        return replace(judgement, ratio=replace(judgement.ratio, kind=IntervalKind.OVER_RUNS), further_launches=None)
     if min(len(before), len(after)) >= verdicts.FEWEST_LAUNCHES:
         return judgement
     return verdicts.undecided(judgement, f"fewer than {verdicts.FEWEST_LAUNCHES} launches on a side")
@@ -481,11 +499,13 @@ def _disturbed(*sides: tuple[Run, Sequence[Summary]]) -> Iterable[str]:
             yield f"{run.name} was disturbed: other processes used up to {format_share(max(shares))} of the CPU time"
 
 
-def _occasion_warnings(before: Run, after: Run, known: bool) -> Iterable[str]:
+def _occasion_warnings(before: Run, after: Run, known: bool, sets: Sets) -> Iterable[str]:
     """Where the verdicts have from by how much occasions differ. known: from the ledger."""
     if before.path == after.path:
         return
-    if known:
+    if sets.units:
+        yield f"runs are the unit: intervals are of how {sets.runs[0]} and {sets.runs[1]} of them differ"
+    elif known:
         yield "the intervals include by how much occasions differ on this machine, as its noise ledger shows"
     else:
         yield (

@@ -19,5 +19,9 @@ INTEROP = Package(
             "import nccl-tests all_reduce_perf.log",
         ),
     },
-    formats={"nccl-tests": Deferred("interop.report:document")},
+    formats={
+        "nccl-tests": Deferred("interop.report.nccl_tests:document"),
+        "openmetrics": Deferred("interop.report.dashboards:openmetrics"),
+        "jsonl": Deferred("interop.report.dashboards:jsonl"),
+    },
 )

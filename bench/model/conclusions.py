@@ -27,6 +27,7 @@ class IntervalKind(StrEnum):
     """What an interval is made from. NONE: a single number of another tool has no interval."""
 
     OVER_LAUNCHES = "over launches"
+    OVER_RUNS = "over runs"
     RANGE = "range of launches"  # too few for 95 %
     WITHIN_RUN = "within-run"  # of one launch
     NOISE_FLOOR = "stated noise floor"

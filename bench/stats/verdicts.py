@@ -74,10 +74,13 @@ class Estimates:
 
 
 # ── from launches to estimates ───────────────────────────────────────────────────────────────────
-def unpaired(before: Sequence[Floats], after: Sequence[Floats]) -> Estimates:
-    """From the times of launches; their number may differ between cases and sides, but is 2 or more."""
+def unpaired(before: Sequence[Floats], after: Sequence[Floats], alike: bool = True) -> Estimates:
+    """From the times of launches; their number may differ between cases and sides, but is 2 or more.
+
+    alike: variances are drawn together. They are not of runs, which move all cases at once: as many cases tell no more.
+    """
     sides = [[np.log(times) for times in side] for side in (before, after)]
-    return _estimates(sides, SMALLEST_SCATTER)
+    return _estimates(sides, SMALLEST_SCATTER, alike)
 
 
 def paired(ratios: Sequence[Floats]) -> Estimates:
@@ -115,12 +118,13 @@ def moved_by_occasions(whole: Estimates, cases: Estimates, occasions: Sequence[f
     return replace(whole, parts=(*whole.parts, *alike))
 
 
-def _estimates(sides: Sequence[Sequence[Floats]], smallest_scatter: float) -> Estimates:
+def _estimates(sides: Sequence[Sequence[Floats]], smallest_scatter: float, alike: bool = True) -> Estimates:
     """One side of differences, or two sides, whose difference is the second less the first."""
     counts = [np.array([len(case) for case in side], dtype=float) for side in sides]
     means = [np.array([np.mean(case) for case in side], dtype=float) for side in sides]
     variances = np.array([max(float(np.var(case, ddof=1)), smallest_scatter**2) for side in sides for case in side])
-    variances, freedoms = moderated(variances, np.concatenate(counts) - 1)
+    freedoms = np.concatenate(counts) - 1
+    variances, freedoms = moderated(variances, freedoms) if alike else (variances, freedoms)
     columns = zip(np.split(variances, len(sides)), counts, np.split(freedoms, len(sides)), strict=True)
     return Estimates(means[-1] - (means[0] if len(sides) == 2 else 0), tuple(itertools.starmap(Part, columns)))
 

@@ -149,6 +149,9 @@ class StrategySection(Strict):
     accumulate: Annotated[int, Field(ge=1, le=1024)] = key(
         "Number of micro-batches in a step. Gradients are synchronised after the last one.", 4, default=1
     )
+    every: Annotated[int, Field(ge=1, le=1000)] = key(
+        "Of local_sgd: after how many steps parameters are averaged. `steps` must be a multiple of it.", 4, default=0
+    )
     imported: str | None = key(
         "Your own synchroniser, as package.module:name. Written {import: package.module:name}.",
         "my_strategies:mine",
@@ -185,6 +188,7 @@ class StrategySection(Strict):
             options=tuple(self.options),
             accumulate=self.accumulate,
             imported=self.imported,
+            every=self.every,
             called=self.buckets if isinstance(self.buckets, str) else "",
         )
         return [base] if self.cap is None else [replace(base, cap_bytes=cap) for cap in self.cap]
@@ -237,6 +241,14 @@ class TrainingSection(Strict):
         True,
         default=False,
     )
+
+    @model_validator(mode="after")
+    def _check_steps(self) -> "TrainingSection":
+        for position, strategy in enumerate(self.strategies):
+            if strategy.every and self.steps % strategy.every:
+                text = f"{strategy.every}: steps, {self.steps}, must be a multiple of it, or rounds would differ"
+                raise problem_at(("strategies", position, strategy.name, "every"), text)
+        return self
 
 
 SECTION = PackageSection(

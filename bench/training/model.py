@@ -28,6 +28,7 @@ class Strategy:
     options: of ddp, such as "noop", "fp16", "gradient_as_bucket_view".
     accumulate: micro-batches a step; gradients are synchronised after the last one.
     imported: "package.module:name" of a user's own synchroniser.
+    every: of local_sgd, after how many steps parameters are averaged; 0 for the others.
     again: 1 for the second copy of an A/A pair.
     called: how its buckets were chosen, "advised" or "torch"; empty if the configuration lists them.
     """
@@ -38,6 +39,7 @@ class Strategy:
     options: tuple[str, ...] = ()
     accumulate: int = 1
     imported: str | None = None
+    every: int = 0
     again: int = 0
     called: str = ""
 

@@ -17,7 +17,7 @@ from bench.cli.terminal import say
 from bench.interop.importers import assembly
 from bench.interop.importers.assembly import READERS, Imported
 from bench.interop.importers.readings import Options, open_source
-from bench.interop.report import import_line
+from bench.interop.report.nccl_tests import import_line
 from bench.machine import memory
 from bench.model.errors import ConfigError, StoreError
 from bench.model.records import NAME_PATTERN

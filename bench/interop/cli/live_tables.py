@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from bench.cli.terminal import say
-from bench.interop import report as nccl_tests
+from bench.interop.report import nccl_tests
 from bench.model.conclusions import Analysis, Summary
 from bench.model.facts import RankFacts
 from bench.model.records import Case, Launch, Run, Samples

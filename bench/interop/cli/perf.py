@@ -1,6 +1,6 @@
 """The verb `perf`: the flags of nccl-tests in, its columns out, line by line while it measures; the run is kept.
 
-What the flags mean is in `bench/interop/config.py`, the columns are in `bench/interop/report.py`. Flags
+What the flags mean is in `bench/interop/config.py`, the columns are in `bench/interop/report/nccl_tests.py`. Flags
 that are not honoured are accepted and named in a comment above the table, but --help does not list them.
 """
 

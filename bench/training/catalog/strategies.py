@@ -83,6 +83,10 @@ STRATEGIES: dict[str, StrategyKind] = {
         "the same with buckets of these sizes", ("buckets",), ("buckets", "{plan: {buckets: [1MiB, 4MiB]}}"),
         in_buckets=True, by_cap="overlap_bucket",
     ),
+    "local_sgd": StrategyKind(
+        "steps by a rank's own gradients; after every few of them one all-reduce averages all parameters",
+        ("every",), ("every", "{local_sgd: {every: 4}}"), exact=False, sends=False, all_reduces=False, overlaps=False,
+    ),
     "ddp": StrategyKind(
         "torch's DistributedDataParallel", ("cap", "buckets", "options"),
         options=(*DDP_FLAGS, *DDP_HOOKS), own=False, broadcasts=True, in_buckets=True,
@@ -124,7 +128,7 @@ def hooks_of(strategy: Strategy) -> set[str]:
 _TEXT = re.compile(r"(?P<name>[a-z_0-9]+)(?:\((?P<settings>.*)\))?")
 # Field of a strategy that is not text → what reads it.
 _READ: dict[str, Callable[[str], Any]] = {
-    **dict.fromkeys(("cap_bytes", "accumulate", "again"), int),
+    **dict.fromkeys(("cap_bytes", "accumulate", "every", "again"), int),
     "buckets": lambda text: tuple(map(int, text.split("+"))),
     "options": lambda text: tuple(text.split("+")),
 }
@@ -166,6 +170,8 @@ def label(strategy: Strategy) -> str:
     elif strategy.buckets:
         words.append(f"[{', '.join(format_bytes(size) for size in strategy.buckets)}]")
     words += strategy.options
+    if strategy.every:
+        words.append(f"every {strategy.every} steps" if strategy.every > 1 else "every step")
     if strategy.accumulate > 1:
         words.append(f"over {strategy.accumulate} micro-batches")
     if strategy.again:
@@ -209,7 +215,7 @@ def unsupported(strategy: Strategy, scenario: Scenario, machine: Machine) -> str
 def _unsupported_shape(strategy: Strategy, scenario: Scenario, memory_bytes: int) -> str | None:
     """The reason why the strategy cannot be measured with a shape instead of a model; None if it can."""
     assert scenario.shape is not None  # noqa: S101 - the caller's question
-    if strategy.imported is not None or not kind(strategy).own:
+    if strategy.imported is not None or strategy.every or not kind(strategy).own:
         return "a shape has no parameters that a library could reduce; torch's buckets can be given as a plan"
     total = sum(gradient.nbytes for gradient in scenario.shape.gradients)
     sizes = [total if kind(strategy).one_call else 0, strategy.cap_bytes or 0, *strategy.buckets]

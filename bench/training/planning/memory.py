@@ -9,7 +9,7 @@ from bench.training.model import Strategy
 # Tensors of the size of the parameters that an optimizer keeps.
 STATES = {"sgd": 1, "adamw": 2}
 # Strategies that send gradients out of tensors of several, and the option with which torch's DDP keeps them there.
-FLATTENING, WITHOUT_COPY = frozenset({"flat", "overlap_bucket", "plan", "ddp"}), "gradient_as_bucket_view"
+FLATTENING, WITHOUT_COPY = frozenset({"flat", "overlap_bucket", "plan", "ddp", "local_sgd"}), "gradient_as_bucket_view"
 
 
 def model_bytes(case: Case) -> int | None:

@@ -8,6 +8,7 @@ the same order.
 
 from __future__ import annotations
 
+import math
 import os
 import resource
 import time
@@ -139,7 +140,8 @@ class TrainingStep(Workload):
             stage.shared.lend_states(trained.optimizer)
         if moved and not entry.shards_parameters:
             self._checks.append(invariants.check_start(context, trained))
-        steps = stage.settings.warmup_steps
+        every = strategy.every or 1  # of parameters that are averaged, ranks have the same ones after so many
+        steps = math.ceil(stage.settings.warmup_steps / every) * every
         for number in range(steps):
             stage.transport.sent.clear()
             trained.step(stage.batch(trained, number))

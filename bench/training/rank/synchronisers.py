@@ -199,6 +199,29 @@ class AfterBackward(Synchroniser):
                 gradient.copy_(mean)
 
 
+class LocalSgd(Synchroniser):
+    """The strategy local_sgd: gradients stay where they are; after every few steps, ranks take the mean parameters.
+
+    What the optimizer keeps, such as momentum, stays each rank's own.
+    """
+
+    def __init__(self, build: Build) -> None:
+        super().__init__(build.module)
+        self._parameters, self._transport = trained(build.module), build.transport
+        self._every, self._steps = build.strategy.every, 0
+
+    def updated(self) -> None:
+        self._steps += 1
+        if self._steps % self._every:
+            return
+        with torch.no_grad():
+            flat = FLATTEN([p.data for p in self._parameters])
+            self._transport.all_reduce(flat).wait()
+            flat.div_(self._transport.world_size)
+            for parameter, mean in zip(self._parameters, UNFLATTEN(flat, self._parameters), strict=True):
+                parameter.copy_(mean)
+
+
 class DuringBackward(Synchroniser):
     """The strategies overlap_param, overlap_bucket and plan: each bucket is launched when its last gradient is ready.
 
@@ -305,6 +328,7 @@ SYNCHRONISERS: dict[str, Callable[[Build], Synchroniser]] = {
     "naive": lambda build: AfterBackward(build, AfterBackward.naive),
     "naive_async": lambda build: AfterBackward(build, AfterBackward.naive_async),
     "flat": lambda build: AfterBackward(build, AfterBackward.flat, one_call=True),
+    "local_sgd": LocalSgd,
     "overlap_param": lambda build: DuringBackward(build, lambda _, nbytes: tuple(range(1, len(nbytes) + 1))),
     "overlap_bucket": lambda build: DuringBackward(build, _by_cap),
     "plan": lambda build: DuringBackward(build, lambda strategy, nbytes: by_sizes(nbytes, strategy.buckets)),

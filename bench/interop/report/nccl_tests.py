@@ -38,7 +38,7 @@ def document(run: Run, analysis: Analysis) -> str:
     summaries = {summary.case: summary for summary in calls_only(run, analysis)[1].summaries}
     parts = []
     for cases in tables(summaries):
-        parts += heading(run, cases, _ranks_of(run, cases[0]), summaries)
+        parts += heading(run, cases, ranks_of(run, cases[0]), summaries)
         parts += [row_line(run, halves, summaries) for halves in rows(cases)]
         parts += [*closing(cases, summaries), ""]
     return "\n".join(parts) or "# nothing was measured\n"
@@ -164,7 +164,7 @@ def _others(case: Case) -> list[str]:
     return [extra for extra in case.extras if extra.partition("=")[0] not in TOLD]
 
 
-def _ranks_of(run: Run, case: Case) -> list[RankFacts]:
+def ranks_of(run: Run, case: Case) -> list[RankFacts]:
     """The facts of each rank, as the first launch of such ranks recorded them."""
     launches = [launch for session in run.environment for launch in session.get("launches", [])]
     kind = (case.backend, case.world_size)

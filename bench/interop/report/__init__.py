@@ -1,0 +1,1 @@
+"""Write runs in the forms that other tools read."""
