@@ -185,6 +185,12 @@ def test_a_list_that_is_none_is_one_line(warm, text, arguments, said):
     assert done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1, done.stderr
 
 
+def test_a_time_without_a_unit_is_asked_for_one(warm):
+    """60 was taken as 60 s, and the answer was to leave everything as it is."""
+    done = warm("advise", "--model", "tiny", "--backward", "60", *LINK)
+    assert done.returncode == 2 and "60 has no unit; write 60ms, or 60s" in done.stderr
+
+
 def test_a_measured_run_is_a_link(warm):
     done = warm(
         "advise", "--model", "nano", "--backward", "60ms", "--link", BEFORE, "--world-size", "2", "--dtype", "bfloat16"

@@ -236,4 +236,4 @@ def test_a_plan_lists_what_a_replay_measures(warm):
 def test_a_report_says_how_a_replay_was_measured_and_how_precisely(cli):
     done = cli("report", str(ROOT / "docs" / "example" / "replay"), "--format", "markdown")
     assert "How measured: isolated · barrier before each call" in done.stdout
-    assert "**Trust**: range of launches, too few for a 95 % interval, within this run ±6 %" in done.stdout
+    assert "**Trust**: spread of launches (too few for a 95 % interval) within this run ±6 %" in done.stdout

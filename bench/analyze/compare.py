@@ -353,15 +353,14 @@ def _tested(
     estimates = verdicts.unpaired(before, after, alike=not units)
     whole = verdicts.index(before, after) if len(pairs) > 1 else None
     spans = [by_occasion[pair[0].case.key] for pair in pairs if pair[0].case.key in by_occasion]
-    if units:
-        pass  # how runs differ is known from themselves
-    elif apart and len(spans) == len(pairs):
+    unknown = apart and not units  # by how much occasions differ
+    if unknown and len(spans) == len(pairs):
         scatter, freedom = (np.array(column) for column in zip(*spans, strict=True))
         scatter = scatter * np.sqrt((1 / sets.runs[0] + 1 / sets.runs[1]) / 2)
         estimates = verdicts.with_occasions(estimates, scatter, freedom)
         if whole is not None:  # as if an occasion moved all cases alike: the worst case
             whole = verdicts.with_occasions(whole, scatter.mean(keepdims=True), freedom.min(keepdims=True))
-    elif apart:
+    elif unknown:
         whole = verdicts.moved_by_occasions(whole, estimates, sets.occasions) if whole is not None else None
         estimates = verdicts.occasions_as_launches(estimates, sets.occasions)
     levels = verdicts.Levels() if whole is None else verdicts.Levels().shared
@@ -504,7 +503,7 @@ def _occasion_warnings(before: Run, after: Run, known: bool, sets: Sets) -> Iter
     if before.path == after.path:
         return
     if sets.units:
-        yield f"runs are the unit: intervals are of how {sets.runs[0]} and {sets.runs[1]} of them differ"
+        yield f"runs are the unit: intervals follow from how {sets.runs[0]} and {sets.runs[1]} of them differ"
     elif known:
         yield "the intervals include by how much occasions differ on this machine, as its noise ledger shows"
     else:

@@ -138,9 +138,10 @@ class Launcher:
     def __exit__(self, *_: object) -> None:
         self._end_server()
         self._rendezvous.__exit__()
-        for helper in psutil.Process().children():  # the resource tracker, if it stands still, would outlive this
+        for child in psutil.Process().children():
             with contextlib.suppress(psutil.Error):
-                helper.resume()
+                if "multiprocessing.resource_tracker" in " ".join(child.cmdline()):  # stopped, it would outlive this
+                    child.resume()
 
     def _running_server(self) -> ProcessHandle:
         """The fork server; if there is none any more, another one is started.

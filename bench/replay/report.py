@@ -31,10 +31,8 @@ from bench.report.labels import (
     interval_text,
     ranks_text,
     seconds_text,
+    widths,
     with_interval,
-)
-from bench.report.labels import (
-    widths as widths_of,
 )
 from bench.report.parts import ReportPart
 
@@ -262,8 +260,8 @@ def calls_config(recording: CallList, source: str) -> str:
 def precision(analysis: Analysis) -> list[str]:
     """How precise the time of a step is, where that is known."""
     times = {s.case: s.time_s for s in analysis.summaries if s.case.recording and s.time_s is not None}
-    what, widths = widths_of(times)
-    return [f"{what} within this run ±{format_share(max(widths.values()))}"] if widths else []
+    what, found = widths(times)
+    return [f"{what} within this run ±{format_share(max(found.values()))}"] if found else []
 
 
 REPORT = ReportPart(

@@ -328,7 +328,7 @@ def notes_of(members: Sequence[Summary]) -> list[str]:
 
 def width(summaries: Sequence[Summary]) -> str:
     """What is shown around the times of these: `95 % interval`, or what stands for it."""
-    kinds = {s.time_s.kind for s in summaries if s.time_s is not None}
+    kinds = {s.time_s.kind for s in summaries if s.time_s is not None and s.time_s.known}
     if IntervalKind.RANGE not in kinds:
         return "95 % interval"
     return "range of launches" if len(kinds) == 1 else "95 % interval or range of launches"
@@ -338,7 +338,7 @@ def widths(times: Mapping[Case, Interval]) -> tuple[str, dict[Case, float]]:
     """Relative half-widths of the intervals, and what they are: ranges of launches where no case has another one."""
     sure = {case: time for case, time in times.items() if time.known and time.kind != IntervalKind.RANGE}
     shown = sure or {case: time for case, time in times.items() if time.known}
-    what = "precision" if sure else "range of launches, too few for a 95 % interval,"
+    what = "precision" if sure else "spread of launches (too few for a 95 % interval)"
     return what, {case: time.relative_half_width for case, time in shown.items()}
 
 

@@ -61,7 +61,7 @@ FEWEST_GROUPS = 8
 # If the fastest 5 % deviate from the median by more than the slowest 5 % do (plus the limit), the median itself is
 # slow: about a third of the nodes are bad.
 FASTEST = 0.05
-# Chance that a fleet of equal nodes seems to be two: that of so many more times far below the usual one than far above.
+# Chance that a fleet of equal nodes is taken for two kinds, because more times lie far below the usual one than above.
 TWO_KINDS_RATE = 0.02
 # Share of a node's times that are at most this slow where a few of its partners are sound.
 BEST = 0.25

@@ -88,7 +88,7 @@ def _text(labels: dict[str, str]) -> str:
 
 
 def _rate(seconds: Callable[[Summary], float | None]) -> Value:
-    """Bus bandwidth in GB/s, if a call took so many seconds."""
+    """Bus bandwidth in GB/s, if a call took that long."""
 
     def rate(summary: Summary) -> float | None:
         time_s = seconds(summary)

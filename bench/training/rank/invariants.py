@@ -170,7 +170,7 @@ def _train(
 ) -> tuple[torch.Tensor, bool, Sent | None]:
     """Train by the strategy: all parameters, whether the loss fell on this rank, and what a step sent.
 
-    buckets: where gradients share calls, they make so many, so that a mistake between two of them shows.
+    buckets: how many to make where gradients share calls, so that a mistake between two of them shows.
     """
     if not context.twin_order:
         context.twin_order = runners.ready_order(twin, context.place, context.gather, context.seed)

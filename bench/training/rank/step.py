@@ -140,7 +140,7 @@ class TrainingStep(Workload):
             stage.shared.lend_states(trained.optimizer)
         if moved and not entry.shards_parameters:
             self._checks.append(invariants.check_start(context, trained))
-        every = strategy.every or 1  # of parameters that are averaged, ranks have the same ones after so many
+        every = strategy.every or 1  # averaged parameters are the same on all ranks at its multiples
         steps = math.ceil(stage.settings.warmup_steps / every) * every
         for number in range(steps):
             stage.transport.sent.clear()
