@@ -23,9 +23,12 @@ def call(duration_ms, ran_ms=None, operation="all_reduce", elements=100, **more)
     )  # fmt: skip
 
 
-def job(*calls_of_ranks, world=None, backend="nccl", numbers=None):
+def job(*calls_of_ranks, world=None, backend="nccl", numbers=None, offsets=None):
     numbers = numbers or range(len(calls_of_ranks))
-    ranks = [RankRecording(f"rank{n}", n, tuple(calls)) for n, calls in zip(numbers, calls_of_ranks, strict=True)]
+    ranks = [
+        RankRecording(f"rank{n}", n, tuple(calls), offset_s=offset)
+        for n, calls, offset in zip(numbers, calls_of_ranks, offsets or [None] * len(calls_of_ranks), strict=True)
+    ]
     return recorded_job(CallList("Kineto", backend, world or len(ranks), tuple(ranks)))
 
 
@@ -47,6 +50,26 @@ def test_of_calls_that_overlap_the_end_moved_and_the_beginning_waited():
     late = [call(10.0, ran_ms=100.0), call(20.0, ran_ms=100.0, elements=200)]
     found = job(early, early, late)
     assert found.total.moved_s == pytest.approx(0.020) and found.total.waited_s == pytest.approx(0.200 / 3)
+
+
+def test_a_rank_that_ends_late_is_told_and_no_other_rank_is_blamed_for_it():
+    """All begin together, and rank 1 ends each call 5 ms after the others: by durations, they would wait for others."""
+    soon = [call(10.0, ran_ms=50.0 * n, step=n) for n in range(10)]
+    late = [call(15.0, ran_ms=50.0 * n + 0.01, step=n) for n in range(10)]
+    found = job(soon, late, soon, offsets=(0.0, 0.0, 0.0))
+    assert found.ends_late == (1, pytest.approx(0.00501)) and found.late is None
+    assert found.total.waited_s == pytest.approx(0.00001 * 2 / 3)
+    assert "Rank 1 ends its calls later than the others: 5.01 ms" in written(findings.recorded_parts(found))
+    assert findings.recorded_json(found)["ends_late"][0] == 1
+    unknown = job(soon, late, soon)
+    assert unknown.ends_late is None and unknown.total.waited_s == pytest.approx(0.005 / 3)
+
+
+def test_clocks_that_contradict_the_calls_are_not_used():
+    """Rank 1's clock is 20 ms ahead: by it, rank 0 ends a call of 10 ms before rank 1 begins it."""
+    calls = [call(10.0, ran_ms=50.0 * n, step=n) for n in range(10)]
+    found = job(calls, calls, calls, offsets=(0.0, 0.020, 0.0))
+    assert found.total.waited_s == pytest.approx(0) and found.ends_late is None and found.late is None
 
 
 def test_calls_are_joined_by_their_numbers_and_not_by_their_places():
@@ -169,7 +192,7 @@ def test_a_program_can_read_what_look_says(warm):
     recording = ROOT / "docs" / "example" / "replay" / "recording.calls.jsonl"
     done = warm("replay", str(recording), "--look", "--format", "json")
     told = json.loads(done.stdout)
-    assert done.returncode == 0 and told["late"] == {"rank": 3, "share": pytest.approx(0.99, abs=0.01)}
+    assert done.returncode == 0 and told["late"] == [3, pytest.approx(0.99, abs=0.01)]
     total = told["total"]
     assert total["in_calls_s"] == pytest.approx(total["moved_s"] + total["waited_s"] + total["unsplit_s"])
     assert sum(kind["time"]["in_calls_s"] for kind in told["kinds"]) == pytest.approx(total["in_calls_s"])

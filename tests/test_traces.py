@@ -55,6 +55,25 @@ def written(folder, name, content):
     return path
 
 
+def test_of_several_formats_in_a_folder_the_one_that_tells_most_is_read(tmp_path):
+    for rank in (0, 1):
+        told = kineto([param_event(100, "allreduce")], rank=rank, world_size=2) | {"host_name": "one"}
+        told["baseTimeNanoseconds"] = 1_790_000_000_000_000_000 + 1000 * rank
+        written(tmp_path, f"kineto_rank{rank}.json", told)
+        entry = {"profiling_name": "nccl:all_reduce", "input_sizes": [[100]], "input_dtypes": ["Float"]}
+        written(tmp_path, f"fr_rank{rank}.json", {"entries": [entry | {"output_sizes": [[100]]}]})
+    recorded = traces.read([tmp_path])
+    assert (recorded.kind, len(recorded.ranks)) == ("Kineto", 2)
+    assert recorded.left_out == {"file of flight recorder, of the same ranks": 2}
+    assert [rank.offset_s for rank in recorded.ranks] == [0.0, pytest.approx(1e-6, abs=3e-7)]
+    saved = tmp_path / "job.calls.jsonl"
+    saved.write_text(call_file.to_text(recorded))
+    assert call_file.read(saved) == recorded
+    (tmp_path / "kineto_rank1.json").unlink()
+    with pytest.raises(ForeignError, match=r"fr_rank0.json: is flight recorder, and kineto_rank0.json is Kineto, with"):
+        traces.read(sorted(tmp_path.glob("*rank*.json")))
+
+
 def test_a_number_that_is_none_is_refused(tmp_path):
     text = json.dumps(kineto([param_event(100, "allreduce")])).replace('"dur": 5', '"dur": NaN')
     with pytest.raises(ForeignError, match="NaN is no number"):

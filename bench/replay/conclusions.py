@@ -47,6 +47,7 @@ class RecordedJob:
 
     total: None where durations were not recorded. kinds, groups: the longest first, groups by their name. withheld:
     what is not told, and why. named: the rank that was waited for more than chance allows; None if there is none.
+    ends_late: the rank that ends its calls late, and by how many seconds a step after the first rank, over all calls.
     """
 
     source: str
@@ -59,6 +60,7 @@ class RecordedJob:
     groups: tuple[tuple[str, RecordedTime], ...] = ()
     withheld: tuple[str, ...] = ()
     named: int | None = None
+    ends_late: tuple[int, float] | None = None
 
     @property
     def late(self) -> tuple[int, float] | None:

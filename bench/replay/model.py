@@ -78,13 +78,16 @@ class RecordedCall:
 class RankRecording:
     """The calls of one rank, in the order in which they were made. rank: None if the file does not tell.
 
-    began_s: when the first one was made, in seconds since 1970; None if the file does not tell. A saved list has none.
+    began_s: when the first one was made, in seconds since 1970; host: its name; None if the file does not tell. A saved
+    list has neither. offset_s: began_s after the earliest rank of a job on one host; None if they cannot be compared.
     """
 
     source: str
     rank: int | None
     calls: tuple[RecordedCall, ...]
     began_s: float | None = field(default=None, compare=False)
+    host: str | None = field(default=None, compare=False)
+    offset_s: float | None = None
 
     @property
     def steps(self) -> int:

@@ -44,9 +44,8 @@ RECORDED_EXPLAINED = (
     "Time a step, mean over the recorded ranks. While several calls are under way, it is counted for the one that ends "
     "first."
 )
-DIVIDED_EXPLAINED = (
-    "Moving: as long as the call was on the rank where it was shortest, which came last. Waiting: the rest."
-)
+LATE_ENDS = "Rank {} ends its calls later than the others: {} a step after the first to end, over all calls."
+DIVIDED_EXPLAINED = "Moving: from when the last rank came until the call ends. Waiting: the time before that."
 EXPOSED_EXPLAINED = "Exposed: the part in which nothing was computed."
 REPLAY_EXPLAINED = (
     "Time of a step, mean over ranks, recorded and made again; here, too, they hold waiting for ranks that come late."
@@ -86,24 +85,15 @@ def recorded_parts(job: RecordedJob) -> Blocks:
         shown.append(" ".join([RECORDED_EXPLAINED, *explained]))
     if job.late is not None:
         shown.append(NEXT.format(job.late[0]))
+    if job.ends_late is not None:
+        shown.append(LATE_ENDS.format(job.ends_late[0], format_seconds(job.ends_late[1])))
     return [*shown, *below("Not told:", items(job.withheld))]
 
 
 def recorded_json(job: RecordedJob) -> Json:
-    """Where the time in calls went, for programs: seconds a step, mean over ranks; null where it is not told.
-
-    late: the rank that is named, and its share of all waiting.
-    """
-
-    def times(time: RecordedTime | None) -> Json | None:
-        return None if time is None else asdict(time)
-
-    late = None if job.late is None else {"rank": job.late[0], "share": job.late[1]}
-    kinds = [{**asdict(kind), "time": times(kind.time)} for kind in job.kinds]
-    groups = [{"ranks": name, "time": times(time)} for name, time in job.groups]
-    told = {"source": job.source, "backend": job.backend, "world_size": job.world_size, "ranks": list(job.ranks)}
-    more = {"kinds": kinds, "groups": groups, "late": late, "not_told": list(job.withheld)}
-    return {**told, "steps": job.steps, "total": times(job.total), **more}
+    """The conclusions for programs, times in seconds; late: the rank that is named, and its share of all waiting."""
+    groups = {name: asdict(time) for name, time in job.groups}
+    return {**asdict(job), "groups": groups, "late": job.late}
 
 
 def recorded_sentence(job: RecordedJob) -> str:

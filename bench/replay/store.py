@@ -39,7 +39,10 @@ def to_text(recorded: CallList) -> str:
         "format": FORMAT,
         "version": VERSION,
         **{name: value for name, value in dataclasses.asdict(recorded).items() if name != "ranks"},
-        "ranks": [{"rank": rank.rank, "source": rank.source, "calls": len(rank.calls)} for rank in recorded.ranks],
+        "ranks": [
+            {"rank": rank.rank, "source": rank.source, "offset_s": rank.offset_s, "calls": len(rank.calls)}
+            for rank in recorded.ranks
+        ],
     }
     lines = [header]
     for rank in recorded.ranks:
@@ -78,7 +81,7 @@ def _read(path: Path, file: IO[bytes]) -> CallList:
     try:
         for rank in header.pop("ranks", [{"rank": 0, "source": str(path), "calls": len(calls)}]):
             of_rank = calls[taken : taken + max(0, rank["calls"])]
-            ranks.append({"source": str(rank["source"]), "rank": rank["rank"], "calls": tuple(of_rank)})
+            ranks.append({**rank, "source": str(rank["source"]), "calls": tuple(of_rank)})
             taken += max(0, rank["calls"])
     except (KeyError, TypeError, AttributeError) as error:
         raise ForeignError(f"{path}:1: ranks: {error} is missing or no number") from None

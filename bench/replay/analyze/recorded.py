@@ -3,11 +3,10 @@
 In: a `CallList` of one or all ranks. Out: a `RecordedJob`. Calls of the ranks of a group are joined by their number
 within the group; where the format has none, the n-th belong together, once operations and sizes are seen to agree.
 
-    moved     as long as the call was on the rank where it was shortest: that rank came last and let the others wait
-    waited    what comes before, on each other rank, for the rank that came last
-
-Of calls that overlap, a call has its own piece, at its end; what moved is the end of that. A rank is named if more of
-the waiting was for it than chance allows: see `named`.
+A call moves data from when the last rank came. By durations, that is the rank where it was shortest; where all ranks
+ran on one host, and by their clocks no call ends before the last one began it, instants decide, and a rank that ends
+its calls later than others do is told, too. Of calls that overlap, a call has its own piece, at its end; what moved is
+the end of that. A rank is named if more of the waiting was for it than chance allows: see `named`.
 
 This is right for calls that end on no rank before all ranks have begun them. A root can be done with its part before
 the others come, and gloo's sender is: such calls are not divided. Nothing is divided unless every rank of the group
@@ -15,8 +14,9 @@ was recorded, for the one that is missing may have come last. What is withheld i
 """
 
 import functools
+import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -26,9 +26,13 @@ from bench.replay.conclusions import RecordedJob, RecordedKind, RecordedTime
 from bench.replay.model import ALL_TO_ALL, ONE_WAY, CallList, RecordedCall
 from bench.replay.spans import attributed
 
-# The error rate at which a rank is named, the permutations that show it, and the size of the table of steps by ranks
-# that they permute: MOST_CELLS, but never fewer than FEWEST_ROWS.
+# The error rate at which a rank is named, the permutations that show it, and the cells and rows of what they permute.
 NAMED_RATE, PERMUTATIONS, MOST_CELLS, FEWEST_ROWS = 0.05, 199, 20_000, 10
+
+# By how much the clocks of one host's processes may differ.
+CLOCKS_AGREE_S = 100e-6
+# Share of the time in calls from which on a rank that comes, or ends its calls, late is told.
+LEAST_TOLD = 0.01
 
 # Calls that end on no rank before all ranks of the group have begun them.
 TOGETHER = {
@@ -60,8 +64,10 @@ def recorded_job(recorded: CallList) -> RecordedJob:
             sums.add(times, place, _group_key(call, recorded))
     source = f"{recorded.kind}, {len(recorded.ranks)} of {recorded.world_size or '?'} ranks"
     share = 1 / sum(rank.steps for rank in recorded.ranks)
-    rows = [RecordedKind(*kind, len(sums.groups), sums.mean(share, times)) for kind, sums in kinds.items()]
-    by_group = [(name, sums.mean(share, times)) for name, sums in groups.items()]
+    rows = (RecordedKind(*kind, len(sums.groups), sums.mean(share, times)) for kind, sums in kinds.items())
+    by_group = ((name, sums.mean(share, times)) for name, sums in groups.items())
+    late = _late(total.by_unit.values(), times, total.in_calls_s)
+    ends = _late(times.ended.values(), times, total.in_calls_s / len(recorded.ranks))
     return RecordedJob(
         source,
         recorded.backend,
@@ -72,8 +78,16 @@ def recorded_job(recorded: CallList) -> RecordedJob:
         tuple(sorted(rows, key=lambda row: -row.time.in_calls_s)),
         tuple(sorted(by_group, key=lambda row: -row[1].in_calls_s)),
         (*times.withheld(), *_unknown(recorded)),
-        named(list(total.by_unit.values()), times.numbers),
+        late[0] if late is not None else None,
+        (ends[0], ends[1] / steps) if ends is not None else None,
     )
+
+
+def _late(units: Collection[Mapping[int, float]], times: "_Times", in_calls_s: float) -> tuple[int, float] | None:
+    """The rank that is `named`, and its seconds; None if they are few."""
+    rank = named(list(units), times.numbers)
+    late_s = sum(unit.get(rank, 0.0) for unit in units) if rank is not None else 0.0
+    return (rank, late_s) if rank is not None and late_s > LEAST_TOLD * in_calls_s else None
 
 
 def named(units: Sequence[Mapping[int, float]], ranks: Sequence[int]) -> int | None:
@@ -146,8 +160,8 @@ class _Sum:
         self.in_calls_s += own_s
         self.exposed_s += times.exposed_s.get(place, 0.0)
         if (split := times.split.get(place)) is not None:
-            shortest_s, last, unit = split
-            moved_s = min(own_s, shortest_s)
+            most_s, last, unit = split
+            moved_s = min(own_s, most_s)
             self.moved_s += moved_s
             self.waited_s += own_s - moved_s
             if last is not None:
@@ -171,8 +185,9 @@ class _Times:
     """What each call of each rank took, and how it divides.
 
     numbers: world rank of each recorded rank. own_s: seconds of a call in which it was the one under way that ended
-    first. split: of calls that can be divided, how long the shortest of them was, the world rank that came last, and
-    what is taken for independent: the step, or without steps the call.
+    first. split: of calls that can be divided, how long the data moved at most, the world rank that came last, and what
+    is taken for independent: the step, or without steps the call. ended: that → world rank → seconds by which it ended
+    calls after the first rank; empty without a common clock.
     """
 
     def __init__(self, recorded: CallList) -> None:
@@ -190,6 +205,7 @@ class _Times:
         self.own_s: dict[Place, float] = {}
         self.exposed_s: dict[Place, float] = {}
         self.split: dict[Place, tuple[float, int | None, object]] = {}
+        self.ended: dict[object, dict[int, float]] = defaultdict(lambda: defaultdict(float))
         self._own()
         if self.own_s:
             self._divide()
@@ -230,18 +246,30 @@ class _Times:
         if len(self._recorded.ranks) < 2:
             self._reasons["waiting: one rank's recording cannot tell it from moving; give the files of all ranks"] = 0
             return
-        by_step = self._recorded.steps > 1
+        by_step, joined = self._recorded.steps > 1, list[tuple[object, dict[Place, tuple[float, float]]]]()
         for key, lists in self._by_group().items():
             for number, places in enumerate(self._joined(key, lists)):
-                durations = {place: self._call(place).duration_s for place in places}
-                if any(duration is None for duration in durations.values()):
-                    continue
-                last = min(places, key=lambda place: durations[place] or 0.0)
-                shortest = durations[last] or 0.0
-                for place in places:
-                    late = None if place == last else self.numbers[last[0]]
-                    unit = self._call(place).step if by_step else (key, number)
-                    self.split[place] = (shortest, late, unit)
+                if all(self._call(place).duration_s is not None for place in places):
+                    step = self._call(places[0]).step
+                    joined.append((step if by_step else (key, number), {place: self._span(place) for place in places}))
+        instants = all(
+            max(begin for begin, _ in spans.values()) < min(map(sum, spans.values())) + CLOCKS_AGREE_S
+            for _, spans in joined
+        )
+        for unit, spans in joined:
+            last = max(spans, key=lambda place: spans[place]) if instants else min(spans, key=lambda p: spans[p][1])
+            late, first_s = self.numbers[last[0]], min(map(sum, spans.values()))
+            for place, span in spans.items():
+                moved_s = max(0.0, sum(span) - spans[last][0]) if instants else spans[last][1]
+                self.split[place] = (moved_s, None if place == last else late, unit)
+                if instants:
+                    self.ended[unit][self.numbers[place[0]]] += sum(span) - first_s
+
+    def _span(self, place: Place) -> tuple[float, float]:
+        """Begin of a call by a clock of all ranks, infinite where there is none, and its length."""
+        call, offset_s = self._call(place), self._recorded.ranks[place[0]].offset_s
+        begin_s = math.inf if offset_s is None or call.ran_s is None else offset_s + call.ran_s
+        return begin_s, call.duration_s or 0.0
 
     def _by_group(self) -> dict[tuple[object, ...], dict[int, list[Place]]]:
         """(group, …) → recorded rank → its calls there in order, of what can be divided."""

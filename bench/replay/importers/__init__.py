@@ -1,11 +1,12 @@
 """Read what a job recorded, whatever the format: one file, one a rank, or all ranks in a folder, a glob or a .tar.gz.
 
-In: paths. Out: a `CallList`. The format is told by the content. A saved list of calls is read here, too, so that
-`replay` takes either.
+In: paths. Out: a `CallList`. The format is told by the content; of several, the one that tells most is taken. A saved
+list of calls is read here, too, so that `replay` takes either.
 """
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -25,13 +26,13 @@ from bench.replay.model import CallList, RankRecording, RecordedCall
 Reader = Callable[[str, str, Counter[str]], tuple[list[RankRecording], Json]]
 # How much of a file tells its format: torch writes the key of the events behind what describes the device.
 HEAD = 2**20
-# Key that only files of this format have near their beginning → format, reader.
+# Key that only files of this format have near their beginning → format, reader; what tells most comes first.
 FORMATS: dict[str, tuple[str, Reader]] = {
     '"traceEvents"': ("Kineto", read_kineto),
-    '"coll_perf"': ("NCCL Inspector", read_inspector),
-    '"p2p_perf"': ("NCCL Inspector", read_inspector),
     '"profiling_name"': ("flight recorder", read_flight_recorder),
     '"pg_config"': ("flight recorder", read_flight_recorder),
+    '"coll_perf"': ("NCCL Inspector", read_inspector),
+    '"p2p_perf"': ("NCCL Inspector", read_inspector),
     '"nodes"': ("PyTorch execution trace", read_execution_trace),
 }
 # What is asked of each call, and said where some calls do not tell it.
@@ -55,7 +56,7 @@ def named(section: ReplaySection) -> CallList:
 
 
 def read(paths: Sequence[Path]) -> CallList:
-    """The calls of a job. Raises ForeignError for what cannot be read, or if files of different formats are mixed."""
+    """The calls of a job. Raises ForeignError for what cannot be read, or if files do not belong together."""
     paths = files(paths)
     with memory.limited(paths):
         if len(paths) == 1 and call_file.is_call_list(paths[0]):
@@ -64,31 +65,35 @@ def read(paths: Sequence[Path]) -> CallList:
 
 
 def _read(paths: Sequence[Path]) -> CallList:
-    kind = ""
-    ranks: list[RankRecording] = []
-    left_out: Counter[str] = Counter()
-    job: Json = {}
+    formats: dict[str, tuple[list[RankRecording], Counter[str], Json]] = {}
     for path in paths:
         for name, text in texts(path):
-            previous, (kind, reader) = kind, _format(name, text)
-            if previous not in {"", kind}:
-                raise ForeignError(
-                    f"{name}: is {kind}, and the files before are {previous}: give files of one recording"
-                )
+            kind, reader = _format(name, text)
+            ranks, left_out, job = formats.setdefault(kind, ([], Counter(), {}))
             try:
-                of_file, job = reader(name, text, left_out)
-                ranks += of_file
+                of_file, of_job = reader(name, text, left_out)
             except (AttributeError, LookupError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
                 # a value of another type or size than the format's
                 reason = (str(error).splitlines() or [""])[0][:120]
                 raise ForeignError(f"{name}: not as {kind} writes it: {reason}") from None
-    if not any(rank.calls for rank in ranks):
-        names = ", ".join(path.name for path in paths)
-        raise ForeignError(f"{names}: no call of a collective is recorded")
+            ranks += of_file
+            job.update(of_job)
+    order = dict.fromkeys(kind for kind, _ in FORMATS.values())
+    kinds = [kind for kind in order if kind in formats and any(rank.calls for rank in formats[kind][0])]
+    if not kinds:
+        raise ForeignError(f"{', '.join(path.name for path in paths)}: no call of a collective is recorded")
+    ranks, left_out, job = formats[kinds[0]]
+    for other in kinds[1:]:
+        if more := {rank.rank for rank in formats[other][0]} - {rank.rank for rank in ranks}:
+            raise ForeignError(
+                f"{formats[other][0][0].source}: is {other}, and {ranks[0].source} is {kinds[0]}, without rank "
+                f"{min(more, key=str)}: give every rank's file of one format"
+            )
+        left_out[f"file of {other}, of the same ranks"] += len(formats[other][0])
     try:
-        return _assembled(kind, ranks, left_out, job)
+        return _assembled(kinds[0], ranks, left_out, job)
     except ValueError as error:
-        raise ForeignError(f"{paths[0]}: not as {kind} writes it: {error}") from None
+        raise ForeignError(f"{paths[0]}: not as {kinds[0]} writes it: {error}") from None
 
 
 def _format(name: str, text: str) -> tuple[str, Reader]:
@@ -148,6 +153,9 @@ def _assembled(kind: str, recorded: Sequence[RankRecording], left_out: Counter[s
     if twice:
         raise ForeignError(f"rank {twice[0]} is there twice: give each rank's file once")
     _check_together(ranks)
+    begins = [rank.began_s or 0.0 for rank in ranks]
+    if len({rank.host for rank in ranks}) == 1 and ranks[0].host and min(begins) > LEAST_UNIX_S:
+        ranks = [replace(rank, offset_s=began - min(begins)) for rank, began in zip(ranks, begins, strict=True)]
     calls = [call for rank in ranks for call in rank.calls]
     unknown = {
         what: missing

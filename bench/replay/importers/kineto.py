@@ -118,7 +118,8 @@ def read_kineto(name: str, text: str, left_out: Counter[str]) -> tuple[list[Rank
     timed.sort(key=lambda timed_call: timed_call[0])
     base_ns = source.rest.get("baseTimeNanoseconds")
     began_s = (base_ns if isinstance(base_ns, int) else 0) / 1e9 + (origin or 0) * US + (timed[0][0] if timed else 0.0)
-    recorded = RankRecording(name, whole(job.get("rank")), _on_timeline(timed, events), began_s)
+    host = str(source.rest.get("host_name") or "") or None
+    recorded = RankRecording(name, whole(job.get("rank")), _on_timeline(timed, events), began_s, host)
     return [recorded], job
 
 
