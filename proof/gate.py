@@ -24,7 +24,7 @@ FLEETS = 200
 @dataclass(frozen=True)
 class Scenario:
     """slow: nodes at `rate`. drift: scatter of what a round's groups have in common. spread: of the nodes' own rates.
-    crossing: rate of pairs between the two halves. least: rate that every node must reach by a table, of the usual."""
+    crossing: rate of pairs between two switches. least: rate that every node must reach by a table, of the usual."""
 
     nodes: int
     slow: int = 0
@@ -39,7 +39,7 @@ class Scenario:
         parts = [f"{self.slow} at {self.rate:.0%}"] if self.slow else []
         parts += [f"rounds drift {self.drift:.0%}"] if self.drift else []
         parts += [f"nodes differ by {self.spread:.0%}"] if self.spread else []
-        parts += [f"half of the rate between two switches ({self.crossing:.0%})"] if self.crossing < 1 else []
+        parts += [f"{self.crossing:.0%} of the rate between two switches"] if self.crossing < 1 else []
         parts += [f"against a table, {self.least:.0%}"] if self.least else []
         return ", ".join(parts) or "none"
 
@@ -56,7 +56,8 @@ SCENARIOS = [
     # Drift between rounds, switches, natural spread.
     Scenario(4, 0, scatter=0.03, drift=0.05), Scenario(4, 1, 0.8, 0.03, drift=0.05),
     Scenario(5, 1, 0.8, 0.03, drift=0.05),
-    Scenario(64, scatter=0.05, crossing=0.5), Scenario(16, scatter=0.05, crossing=0.5),
+    Scenario(64, scatter=0.05, crossing=0.5), Scenario(64, crossing=0.5), Scenario(8, scatter=0.05, crossing=0.5),
+    Scenario(64, scatter=0.05, crossing=0.75), Scenario(16, scatter=0.05, crossing=0.5),
     Scenario(64, scatter=0.05, spread=0.03), Scenario(64, scatter=0.05, spread=0.1),
 ]  # fmt: skip
 
@@ -66,7 +67,8 @@ class Fleet:
 
     slow: node → its rate, 1 is usual; slow_inside: likewise of its ranks among themselves. dead: nodes that are
     dropped when they are first measured. failing: stages whose rounds all fail, and nobody knows why. drift: scatter of
-    what the groups of a round have in common. crossing: the rate between the two halves of the nodes.
+    what the groups of a round have in common. crossing: the rate between nodes at different ones of the switches, at
+    which nodes are in turn.
     """
 
     def __init__(
@@ -81,11 +83,12 @@ class Fleet:
         failing: Sequence[str] = (),
         drift: float = 0.0,
         crossing: float = 1.0,
+        switches: int = 2,
     ) -> None:
         self.nodes, self.several = nodes, several
         self.slow, self.slow_inside = dict(slow or {}), dict(slow_inside or {})
         self.dead, self.failing, self.scatter = set(dead), failing, scatter
-        self.drift, self.crossing = drift, crossing
+        self.drift, self.crossing, self.switches = drift, crossing, switches
         self.dice = np.random.default_rng(seed)
         self.dropped: dict[int, str] = {}
         self.broken: list[str] = []
@@ -114,7 +117,7 @@ class Fleet:
     def _time_s(self, group: Group) -> float:
         rates = self.slow_inside if len(group) == 1 else self.slow
         slowest = min(rates.get(node, 1.0) for node in group)
-        if len({node >= self.nodes // 2 for node in group}) > 1:
+        if len({node % self.switches for node in group}) > 1:
             slowest = min(slowest, self.crossing)
         return math.exp(self.dice.normal(0, self.scatter)) / slowest
 
@@ -126,7 +129,7 @@ def main() -> None:
     """Print how often each verdict is given."""
     rows = []
     for at in SCENARIOS:
-        fleets, of_slow, others, rounds = Counter[str](), Counter[str](), 0, []
+        fleets, of_slow, others, rounds, paths = Counter[str](), Counter[str](), 0, [], 0
         for seed in range(FLEETS):
             own = np.exp(np.random.default_rng([seed, 1]).normal(0, at.spread, at.nodes))
             rates = {node: (at.rate if node < at.slow else 1.0) * float(own[node]) for node in range(at.nodes)}
@@ -137,6 +140,7 @@ def main() -> None:
             sound = [check for check in verdict.nodes[at.slow :] if rates[check.node] >= ALLOWED]
             others += any(check.verdict == gate.FAIL for check in sound)
             rounds.append(fleet.rounds)
+            paths += verdict.path is not None
         given, told = (
             " / ".join(
                 f"{100 * counts[word] / max(1, counts.total()):.0f}"
@@ -144,7 +148,9 @@ def main() -> None:
             )
             for counts in (fleets, of_slow)
         )
-        rows.append([at.nodes, at.scatter, str(at), given, told if at.slow else "", others, int(np.median(rounds))])
+        rows.append(
+            [at.nodes, at.scatter, str(at), given, told if at.slow else "", others, paths, int(np.median(rounds))]
+        )
     headers = [
         "nodes",
         "scatter",
@@ -152,6 +158,7 @@ def main() -> None:
         "fleets, % PASS / FAIL / INCONCLUSIVE",
         "slow nodes, %",
         "named a sound one",
+        "named a path",
         "rounds",
     ]
     print(tabulate(rows, headers, tablefmt="github"))

@@ -13,6 +13,8 @@ import psutil
 import pytest
 
 from bench.gate.analyze import nodes as gate
+from bench.gate.report.nodes import gate_document
+from bench.report.markdown import written
 from conftest import ROOT, TINY
 from proof import links
 from proof.gate import ALLOWED, Fleet
@@ -177,11 +179,20 @@ def test_of_two_generations_a_table_names_the_slow_one_and_no_other(nodes, slow)
         assert having(verdict) == list(range(slow)), seed
 
 
-@pytest.mark.parametrize("nodes", [16, 64])
-def test_two_switches_whose_crossing_is_slow_make_no_sound_node_fail(nodes):
+@pytest.mark.parametrize(("nodes", "switches"), [(16, 2), (64, 2), (64, 3)])
+def test_switches_between_which_pairs_are_slow_are_told_and_make_no_sound_node_fail(nodes, switches):
     for seed in range(5):
-        verdict = Fleet(nodes, seed=seed, scatter=0.05, crossing=0.5).judged()
+        verdict = Fleet(nodes, seed=seed, scatter=0.05, crossing=0.5, switches=switches).judged()
         assert verdict.verdict == gate.INCONCLUSIVE and not having(verdict)
+        assert verdict.path is not None and verdict.path.rate == pytest.approx(0.5, abs=0.05)
+        assert verdict.path.groups == tuple(tuple(range(first, nodes, switches)) for first in range(switches))
+    text = written(gate_document(verdict, [f"n{node}" for node in range(nodes)]))
+    assert f"a slow path, no slow node: pairs across n0, n{switches}, n{2 * switches}" in text
+
+
+def test_two_generations_are_no_slow_path():
+    fleets = [Fleet(16, dict.fromkeys(range(slow), 0.5), seed, 0.05) for slow in (4, 8) for seed in range(10)]
+    assert {fleet.judged().path for fleet in fleets} == {None}
 
 
 def test_fleets_most_of_whose_nodes_are_slow_do_not_pass_where_that_can_be_told():

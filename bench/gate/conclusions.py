@@ -30,17 +30,27 @@ class NodeCheck:
 
 
 @dataclass(frozen=True, slots=True)
+class SlowPath:
+    """Groups of nodes that are slow with each other, not among themselves. rate: across, as a share of that within."""
+
+    groups: tuple[tuple[int, ...], ...]
+    rate: float
+
+
+@dataclass(frozen=True, slots=True)
 class GateVerdict:
     """Whether a fleet is good enough: FAIL if a node fails, INCONCLUSIVE if one is or something broke.
 
     nodes: in order. remarks: sentences on what was not measured. broken: sentences on what failed meanwhile and could
-    be ascribed to no node. virtual: whether GPUs were stood in for, so that times follow a rule.
+    be ascribed to no node. path: what is slow between groups of nodes. virtual: whether GPUs were stood in for, so that
+    times follow a rule.
     """
 
     verdict: CheckVerdict
     nodes: tuple[NodeCheck, ...]
     remarks: tuple[str, ...]
     broken: tuple[str, ...]
+    path: SlowPath | None = None
     virtual: bool = False
 
 

@@ -21,13 +21,14 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import bdtrc, stdtrit
 
 from bench.catalog import operations
 from bench.catalog.operations import OPERATIONS
 from bench.catalog.subgroups import in_text, rounds
 from bench.config.models import Config
-from bench.gate.conclusions import CheckVerdict, GateVerdict, NodeCheck
+from bench.gate.conclusions import CheckVerdict, GateVerdict, NodeCheck, SlowPath
 from bench.model.conclusions import Interval, IntervalKind
 from bench.model.errors import BenchError, ConfigError
 from bench.model.records import Case, Machine
@@ -38,12 +39,14 @@ PASS, FAIL, INCONCLUSIVE, _ = CheckVerdict
 # Fewest matchings of a turn, and launches of the inside of all nodes in one. More matchings cost little, but a launch
 # does, and a matching that occurs again needs another one: of 4 nodes there are three.
 MATCHINGS, LAUNCHES_INSIDE = 8, 4
+# Between rounds that follow each other, of all rounds that there are: the golden section spreads them best.
+SPREAD = 0.382
 # Matchings of 2 or 3 nodes, which are held against a table only.
 MATCHINGS_OF_FEW = 4
 # Whoever is undecided after these turns stays so. At a scatter of 0.13, 24 rounds tell 85 % of the rate from 75 %.
 TURNS = 3
 # Chance that any node of a sound fleet fails, a half for each of inside and pairs; and that a node at the limit passes.
-ERROR_RATE, STAGES, PASS_RATE = 0.02, 2, 0.05
+ERROR_RATE, STAGES, PASS_RATE = 0.02, 2, 0.03
 # Variance of the median of many values, over that of their mean.
 OF_MEDIAN = math.pi / 2
 # A smaller scatter than clocks and counters have would make chance significant.
@@ -63,6 +66,9 @@ FEWEST_GROUPS = 8
 FASTEST = 0.05
 # Chance that a fleet of equal nodes is taken for two kinds, because more times lie far below the usual one than above.
 TWO_KINDS_RATE = 0.02
+# Standard deviations by which pairs across groups must be slower than those within, for a path of which none is told.
+SURELY_APART = 3.0
+REFINEMENTS = 5
 # Share of a node's times that are at most this slow where a few of its partners are sound.
 BEST = 0.25
 
@@ -109,7 +115,9 @@ def matchings(nodes: Sequence[int], turn: int = 0) -> list[Round]:
         every = [[(nodes[a], nodes[b]) for a, b in pairs] for pairs in rounds(len(nodes))]
     wanted = MATCHINGS if len(nodes) >= FEWEST_NODES else MATCHINGS_OF_FEW
     if len(every) > wanted:
-        return [every[(turn * wanted + number) % len(every)] for number in range(wanted)]
+        # Not one after the other: in those, a node meets only nodes of one part of the list.
+        step = next(step for step in range(round(SPREAD * len(every)), len(every)) if math.gcd(step, len(every)) == 1)
+        return [every[(turn * wanted + number) * step % len(every)] for number in range(wanted)]
     return every * math.ceil(wanted / len(every)) if every else []
 
 
@@ -214,7 +222,60 @@ def examine(fleet: Fleet, allowed: float, least_s: float | None = None) -> GateV
     if fleet.broken:
         verdicts.add(INCONCLUSIVE)
     verdict = next(worst for worst in (FAIL, INCONCLUSIVE, PASS) if worst in verdicts)
-    return GateVerdict(verdict, tuple(checks), tuple(remarks), tuple(fleet.broken))
+    path = slow_path(pairs.taken, limit) if verdict != FAIL else None
+    if path is not None:
+        verdict = INCONCLUSIVE
+    return GateVerdict(verdict, tuple(checks), tuple(remarks), tuple(fleet.broken), path)
+
+
+def slow_path(taken: Sequence[Times], limit: float) -> SlowPath | None:
+    """The groups of nodes whose pairs are slow across the groups, and not within; None if there are no such groups."""
+    ends = np.array([pair for times in taken for pair in times], dtype=int).reshape(-1, 2)
+    logs = np.log([s for times in taken for s in times.values()])
+    groups = _apart(ends, logs, limit)
+    if len(groups) < 2:
+        return None
+    # Of more groups than two, a half can have nodes of each: every node goes to the group that it is fastest with.
+    group_of = np.zeros(ends.max() + 1, dtype=int)
+    for number, group in enumerate(groups):
+        group_of[list(group)] = number
+    for _ in range(REFINEMENTS):
+        sums, counts = np.zeros((2, len(group_of), len(groups)))
+        for node, partner in (ends.T, ends.T[::-1]):
+            np.add.at(sums, (node, group_of[partner]), logs)
+            np.add.at(counts, (node, group_of[partner]), 1)
+        group_of = np.where(counts > 0, sums / np.maximum(counts, 1), math.inf).argmin(axis=1)
+    members = [np.intersect1d(np.flatnonzero(group_of == number), ends) for number in range(len(groups))]
+    across = np.not_equal(*group_of[ends].T)
+    rate = math.exp(logs[~across].mean() - logs[across].mean())
+    return SlowPath(tuple(sorted(tuple(group.tolist()) for group in members if len(group))), rate)
+
+
+def _apart(ends: NDArray[np.int_], logs: Floats, limit: float) -> list[Group]:
+    """Divide nodes in two as their times without the nodes' effects tell, and each half again.
+
+    A slow half is no path: its own pairs are as slow as those across.
+    """
+    nodes, places = np.unique(ends, return_inverse=True)
+    places, whole = places.reshape(-1, 2), [tuple(nodes.tolist())]
+    if len(nodes) < FEWEST_NODES:
+        return whole
+    left = logs - logs.mean()
+    times = np.bincount(places.ravel(), minlength=len(nodes))
+    effects = np.bincount(places.ravel(), np.repeat(left, 2)) / times * (len(nodes) - 1) / (len(nodes) - 2)
+    matrix = np.zeros((len(nodes), len(nodes)))
+    np.add.at(matrix, tuple(places.T), left - effects[places].sum(axis=1))
+    side = np.linalg.eigh(matrix + matrix.T)[1][:, 0] > 0
+    of_pair = side[places].sum(axis=1)  # 0 and 2 within a half, 1 across
+    parts = [logs[of_pair == number] for number in range(3)]
+    if min(map(len, parts)) < 2:
+        return whole
+    gap = float(parts[1].mean() - max(parts[0].mean(), parts[2].mean()))
+    sd = math.sqrt(sum(float(np.var(part)) * len(part) for part in parts) / max(1, len(logs) - len(parts)))
+    if gap < max(limit, SURELY_APART * sd * math.sqrt(sum(1 / len(part) for part in parts))):
+        return whole
+    halves = [_apart(ends[of_pair == number], logs[of_pair == number], limit) for number in (0, 2)]
+    return halves[0] + halves[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,7 +358,7 @@ def _examined(stage: _Stage, fleet: Fleet, nodes: Sequence[int], limit: float) -
     limit: logarithm of the largest time that is allowed over the usual one.
     """
     checks = {node: NodeCheck(node, INCONCLUSIVE, None, "the rounds that it was in failed") for node in nodes}
-    taken: list[Times] = []
+    taken, why = list[Times](), ""
     for turn in range(TURNS):
         name = stage.name if turn == 0 else f"{stage.name}-{turn + 1}"
         able = [node for node in nodes if node not in fleet.dropped]
@@ -310,21 +371,21 @@ def _examined(stage: _Stage, fleet: Fleet, nodes: Sequence[int], limit: float) -
         tested = [node for node in nodes if counts[node] >= FEWEST_ROUNDS and node not in fleet.dropped]
         if not tested:
             return _Examined(checks, taken)
-        fit, why = _fit(taken), None
+        fit = _fit(taken)
         fast, slow = np.quantile(fit.residuals, [FASTEST, 1 - FASTEST], method="lower")
         if len(tested) < FEWEST_NODES:
             why = f"of fewer than {FEWEST_NODES} nodes nobody can say what is usual"
         elif -fast > limit + slow or fit.two_kinds(limit):
             why = "so many nodes differ that nobody can say what is usual"
-        if why is not None:
+        if why and (turn == TURNS - 1 or len(tested) < FEWEST_NODES):
             note = f"{why}: give the rate by --against"
             return _Examined(
                 checks | {node: NodeCheck(node, INCONCLUSIVE, None, note) for node in tested}, taken, comparable=False
             )
         for node in tested:
-            if checks[node].verdict == INCONCLUSIVE:
+            if not why and checks[node].verdict == INCONCLUSIVE:
                 checks[node] = _judged(node, fit, tested, limit, stage.partners, counts[node])
-        if all(checks[node].verdict != INCONCLUSIVE for node in tested):
+        if not why and all(checks[node].verdict != INCONCLUSIVE for node in tested):
             break
     return _Examined(checks, taken)
 

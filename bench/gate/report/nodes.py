@@ -10,6 +10,8 @@ from bench.report.labels import BY_RULE, with_interval
 
 # Nodes that passed are only counted beyond this number.
 SHOWN_NODES = 16
+# Nodes of a group that are named.
+NAMED_NODES = 4
 
 
 def gate_document(verdict: GateVerdict, names: Sequence[str]) -> Blocks:
@@ -31,6 +33,10 @@ def gate_document(verdict: GateVerdict, names: Sequence[str]) -> Blocks:
     named = f"{first_few(failed, SHOWN_NODES)}; " if failed else ""
     further = len(verdict.nodes) - len(shown)
     remarks = [f"and {further} further nodes that passed"] * bool(further)
+    if verdict.path is not None:
+        groups = [first_few([names[node] for node in group], NAMED_NODES) for group in verdict.path.groups]
+        rate = format_share(verdict.path.rate)
+        remarks.append(f"a slow path, no slow node: pairs across {' | '.join(groups)} reach {rate} of the rate within")
     remarks += [*verdict.remarks, *(f"failed: {text}" for text in verdict.broken)]
     headline = f"{verdict.verdict}: {named}of {len(verdict.nodes)} nodes {counted}"
     headline += f"; virtual GPUs: times {BY_RULE}" if verdict.virtual else ""
