@@ -355,6 +355,13 @@ print("as one process")
 COST = AllReduceCost.of_link(1e-4, 2e8)
 
 
+def test_a_cap_that_saves_as_assumed_and_loses_on_a_slower_link_is_offered_with_both_numbers(warm):
+    done = warm("advise", "--model", "small-2025", "--backward", "200ms", "--link", "100us+3GB/s")
+    answer = " ".join(done.stdout.split())
+    assert "Leave torch's default" in answer and "unless you know the link well: a cap of" in answer
+    assert re.search(r"saves 2\.\d % of a step on the link as assumed, and loses \d\.\d+ ms where", answer), answer
+
+
 def explained_of(advised: bool, cpu: bool | None = None) -> ExplainedAdvice:
     """Of the model in HEAD, with every way worth typing."""
     widths = [64, 96, 32, 128, 64, 160, 48, 64, 200, 64, 32, 64, 64]

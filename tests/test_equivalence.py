@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch.utils.data import DataLoader, DistributedSampler
 
 from bench.machine import host
 from bench.training.catalog.equivalence import (
@@ -16,6 +17,7 @@ from bench.training.catalog.equivalence import (
     Trial,
     TrialResult,
     Verdict,
+    dealt,
     fell,
     verdict,
 )
@@ -179,3 +181,22 @@ def test_shares_are_equal_and_epochs_whole_and_names_distinct():
     keys = [(trial.name, trial.dtype) for trial in TRIALS]
     assert len(set(keys)) == len(keys) and all(trial.topic for trial in TRIALS)
     assert {trial.must for trial in TRIALS} == {"equal", "differ", "shown"}
+
+
+# ── what a sampler gives each rank ───────────────────────────────────────────────────────────────
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize(("examples", "ranks", "batch"), [(9, 2, 3), (8, 2, 2), (7, 3, 2), (4, 4, 5), (13, 4, 1)])
+def test_the_examples_of_each_rank_are_those_of_torchs_sampler(examples, ranks, batch, drop_last):
+    theirs = []
+    for rank in range(ranks):
+        sampler = DistributedSampler(range(examples), ranks, rank, shuffle=False, drop_last=drop_last)
+        theirs.append([part.tolist() for part in DataLoader(range(examples), batch, sampler=sampler)])
+    assert dealt(examples, ranks, batch, drop_last) == [list(step) for step in zip(*theirs, strict=True)]
+
+
+def test_the_table_of_a_sampler_says_what_is_read_twice_or_not_at_all(warm):
+    padded = warm("equivalence", "--examples", "9")
+    assert "x7 x9" in padded.stdout and "x8 x1" in padded.stdout and "x1 read twice" in padded.stdout
+    assert "x9 not read" in warm("equivalence", "--examples", "9", "--drop-last").stdout
+    few = warm("equivalence", "--examples", "1")
+    assert (few.returncode, few.stderr.strip()) == (2, "error: --examples 1: fewer than 2 ranks")

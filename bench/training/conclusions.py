@@ -171,7 +171,8 @@ class PlanPrediction:
 class Advice:
     """The best cap of buckets, of one size for all, on a link that is known roughly; and torch's default.
 
-    advised: whether the cap is worth typing in place of the default. cap_bytes: that cap; cap: what it leaves.
+    advised: whether the cap is worth typing in place of the default. loses_s: why it is not, though it saves enough on
+    the link as assumed: what it loses at most on one that is off. cap_bytes: that cap; cap: what it leaves.
     bound_s: no plan, in whatever order, leaves less. off: share by which latency and rate may be off. caps: (cap in
     bytes, predicted tail) of uniform caps, for the picture.
     """
@@ -183,6 +184,7 @@ class Advice:
     bound_s: float
     off: float
     caps: tuple[tuple[int, float], ...] = ()
+    loses_s: float = 0.0
 
     @property
     def chosen(self) -> PlanPrediction:

@@ -228,6 +228,19 @@ TOPICS: dict[str, list[Trial]] = {
 }  # fmt: skip
 TRIALS = tuple(replace(trial, topic=topic) for topic, trials in TOPICS.items() for trial in trials)
 
+
+# ── what a sampler gives each rank ───────────────────────────────────────────────────────────────
+def dealt(examples: int, ranks: int, batch: int, drop_last: bool) -> list[list[list[int]]]:
+    """Numbers of the examples, from 0 on, that torch's DistributedSampler gives: by step, then by rank.
+
+    Example i goes to rank i mod K. Where K does not divide their number, the first ones fill up the last round, or with
+    drop_last the round is left out. batch: examples of a rank in a step. The number of examples is K or more.
+    """
+    share = examples // ranks if drop_last else -(-examples // ranks)
+    given = [number % examples for number in range(share * ranks)]
+    return [[given[rank::ranks][first : first + batch] for rank in range(ranks)] for first in range(0, share, batch)]
+
+
 # ── the verdicts ─────────────────────────────────────────────────────────────────────────────────
 # The largest difference between equal trainings: rounding of sums taken in another order, over some dozens of steps.
 # Every error in what is computed, such as a factor K or an example counted twice, makes a larger difference.

@@ -19,19 +19,34 @@ from bench.launch.ranks import Starter
 from bench.launch.supervisor import watch
 from bench.launch.turns import drive
 from bench.machine import host
-from bench.model.errors import StoreError, UnmeasurableError
+from bench.model.errors import ConfigError, StoreError, UnmeasurableError
 from bench.report import markdown
 from bench.training.catalog.equivalence import TIMEOUT_S, TRIALS, EquivalenceJob, Proof, Trial, TrialResult, verdict
 from bench.training.report import equivalence as report
 
 FOLDER = PLOTS / "equivalence"
+# Of which a table of what ranks read has a use.
+MOST_EXAMPLES = 1000
 
 
 def equivalence(
     world_size: Annotated[int, typer.Option(min=2, max=4, help="K, the number of ranks.", metavar="K")] = 2,
     steps: Annotated[int, typer.Option(min=8, max=10_000, help="Steps of each training.", metavar="N")] = 24,
+    examples: Annotated[
+        int | None,
+        typer.Option(help="Train nothing: print which of N examples each rank reads.", metavar="N", max=MOST_EXAMPLES),
+    ] = None,
+    batch: Annotated[int, typer.Option(min=1, help="With --examples: of a rank in a step.", metavar="B")] = 3,
+    drop_last: Annotated[
+        bool, typer.Option("--drop-last", help="With --examples: read no example twice; leave some out.")
+    ] = False,
 ) -> int:
     """Train a small model in many ways, on K ranks and in one process: are the results equal where they must be?"""
+    if examples is not None:
+        if examples < world_size:
+            raise ConfigError(f"--examples {examples}: fewer than {world_size} ranks")
+        show(report.sampler(examples, world_size, batch, drop_last))
+        return 0
     unsupported = host.unsupported_platform() or host.machine().backends_missing.get("gloo")
     if unsupported:
         raise UnmeasurableError(f"equivalence: {unsupported}")

@@ -81,7 +81,8 @@ def advise(ready_times: ReadyTimes, cost: AllReduceCost, off: float = OFF) -> Ad
     cap = min(reversed(caps), key=lambda cap: round(sum(caps[cap].tails_s) / RESOLUTION_S))
     best = caps[cap]
     saves = default.tail_s - best.tail_s >= WORTH * (computing_s(ready_times) + default.tail_s)
-    loses = any(mine > usual + RESOLUTION_S for mine, usual in zip(best.tails_s, default.tails_s, strict=True))
+    loses_s = max(mine - usual for mine, usual in zip(best.tails_s, default.tails_s, strict=True))
+    loses = loses_s > RESOLUTION_S
     return Advice(
         advised=saves and not loses,
         cap_bytes=cap,
@@ -90,6 +91,7 @@ def advise(ready_times: ReadyTimes, cost: AllReduceCost, off: float = OFF) -> Ad
         bound_s=lower_bound(ready_times, cost),
         off=off,
         caps=tuple((size, prediction.tail_s) for size, prediction in caps.items()),
+        loses_s=loses_s if saves and loses else 0.0,
     )
 
 

@@ -73,7 +73,14 @@ def _answer(explained: ExplainedAdvice, worth: Sequence[Way]) -> str:
     advice = explained.advice
     default, chosen = _time(explained, advice.default.tail_s), _time(explained, advice.chosen.tail_s)
     what = f"Set a cap of {explained.cap_mib:g} MiB: it leaves {chosen}, where torch's default leaves {default}."
-    if not advice.advised:
+    if advice.loses_s:
+        saves = (advice.default.tail_s - advice.cap.tail_s) / explained.step_s
+        what = (
+            f"Leave torch's default, which leaves {default}, unless you know the link well: a cap of "
+            f"{explained.cap_mib:g} MiB saves {format_share(saves, 1)} of a step on the link as assumed, and loses "
+            f"{format_seconds(advice.loses_s)} where it is off by {format_share(advice.off)}."
+        )
+    elif not advice.advised:
         what = (
             f"Leave torch's default, which leaves {default}: no cap saves {format_share(WORTH)} of a step without a "
             "loss on a slower or faster link."

@@ -3,16 +3,18 @@
 In: a `Proof`. Out: blocks, and a figure with one panel for each topic. Judges nothing.
 """
 
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from bench.report.blocks import Blocks, Column, Heading, Picture, left, table
+from bench.report.blocks import Blocks, Column, Heading, Picture, keyed, left, table
 from bench.report.labels import NOTHING
 from bench.report.plots.figures import COLOURS, LINES, MARKERS, STYLE, save
-from bench.training.catalog.equivalence import Proof, Verdict
+from bench.training.catalog.equivalence import Proof, Verdict, dealt
 
 PICTURE, DOCUMENT = "losses.png", "equivalence.md"
 EXPECTED = {"equal": "same", "differ": "differs", "shown": "either"}
@@ -48,6 +50,23 @@ def headline(proof: Proof) -> str:
     untried = len(proof.verdicts) - len(judged)
     rest = f"; {untried} could not be tried here, or say nothing" if untried else ""
     return f"HOLDS ({ranks}): all {len(judged)} that were tried are as they must be, the same or different{rest}"
+
+
+def sampler(examples: int, ranks: int, batch: int, drop_last: bool) -> Blocks:
+    """The examples that each rank reads in each step of an epoch, and which are read twice or not at all."""
+    steps = dealt(examples, ranks, batch, drop_last)
+    read = Counter(number for step in steps for share in step for number in share)
+    rows = [(str(number), *(_named(share) for share in step)) for number, step in enumerate(steps, 1)]
+    columns: list[Column[tuple[str, ...]]] = [Column("step", lambda row: row[0])]
+    columns += keyed([(f"rank {rank}", rank + 1) for rank in range(ranks)], lambda row, at: row[at])
+    twice = _named(number for number, times in sorted(read.items()) if times > 1)
+    never = _named(number for number in range(examples) if number not in read)
+    odd = f"{twice} read twice" if twice else f"{never} not read" if never else "every example is read once"
+    return [*table(rows, columns), f"An epoch of {examples} examples, not shuffled: {odd}."]
+
+
+def _named(numbers: Iterable[int]) -> str:
+    return " ".join(f"x{number + 1}" for number in numbers)
 
 
 def tables(proof: Proof) -> Blocks:
