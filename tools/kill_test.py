@@ -177,10 +177,11 @@ def wait_for_ranks(trial: Trial, process: "subprocess.Popen[str]", dice: random.
 def parts(main: psutil.Process) -> Iterator[tuple[str, psutil.Process]]:
     """The processes of a run, each with its part in it."""
     yield "measuring process", main
+    sides = iter("AB")  # A is started first
     for child in main.children():
         line = " ".join(child.cmdline())
         if "bench.cli.side" in line:
-            side = f"side {'A' if '/a ' in line else 'B'}"
+            side = f"side {next(sides)}"
             yield f"process of {side}", child
             for name, process in [*parts(child)][1:]:
                 yield f"{name} of {side}", process

@@ -27,7 +27,7 @@ from bench.replay.model import ALL_TO_ALL, ONE_WAY, CallList, RecordedCall
 from bench.replay.spans import attributed
 
 # The error rate at which a rank is named, the permutations that show it, and the cells and rows of what they permute.
-NAMED_RATE, PERMUTATIONS, MOST_CELLS, FEWEST_ROWS = 0.05, 199, 20_000, 10
+NAMED_RATE, PERMUTATIONS, MOST_CELLS, FEWEST_ROWS = 0.04, 199, 20_000, 10
 
 # By how much the clocks of one host's processes may differ.
 CLOCKS_AGREE_S = 100e-6
