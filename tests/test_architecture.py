@@ -64,6 +64,7 @@ MAY_NAME = {
     ("launch", "bench.rank.main"),
     ("cli", "bench.training.rank.equivalence"),
     ("launch", "bench.bits.rank"),
+    ("launch", "bench.init.rank"),
 }
 FILES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path

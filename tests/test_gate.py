@@ -11,9 +11,10 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from bench.gate.analyze import nodes as gate
-from bench.gate.report.nodes import gate_document
+from bench.gate.report.nodes import gate_document, openmetrics
 from bench.report.markdown import written
 from conftest import ROOT, TINY
 from proof import links
@@ -188,6 +189,14 @@ def test_switches_between_which_pairs_are_slow_are_told_and_make_no_sound_node_f
         assert verdict.path.groups == tuple(tuple(range(first, nodes, switches)) for first in range(switches))
     text = written(gate_document(verdict, [f"n{node}" for node in range(nodes)]))
     assert f"a slow path, no slow node: pairs across n0, n{switches}, n{2 * switches}" in text
+
+
+def test_the_reference_parser_of_openmetrics_reads_a_verdict():
+    verdict = Fleet(8, {3: 0.5}).judged()
+    families = text_string_to_metric_families(openmetrics(verdict, [f'n"{node}' for node in range(8)]))
+    found = {(sample.name, *sample.labels.values()): sample.value for family in families for sample in family.samples}
+    assert found["collbench_verdict", "gate", "FAIL"] == 1 and found["collbench_verdict", "gate", "PASS"] == 0
+    assert found["collbench_node_rate", 'n"3', "FAIL"] == pytest.approx(0.5, abs=0.15)
 
 
 def test_two_generations_are_no_slow_path():

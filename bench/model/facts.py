@@ -82,6 +82,7 @@ class RankFacts(TypedDict, total=False):
     device: str
     device_name: Fact
     device_uuid: Fact
+    cores: list[int]
     nccl: str | None
     mpi: str | None
     clock: Fact

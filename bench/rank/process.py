@@ -71,6 +71,7 @@ def facts(group: Group, backend: str) -> Json:
         "device": str(handle),
         "device_name": torch.cuda.get_device_name(handle) if handle.type == "cuda" else "CPU",
         "device_uuid": process_group.gpu_uuid(handle) if handle.type == "cuda" else None,
+        "cores": host.affinity(),
         "torch": torch.__version__,
         "nccl": process_group.nccl_version() if backend == "nccl" else None,
         "threads": torch.get_num_threads(),

@@ -26,7 +26,7 @@ from bench.gate import config
 from bench.gate.analyze import nodes as analysis
 from bench.gate.analyze import tables
 from bench.gate.analyze.nodes import Group, Round, Times
-from bench.gate.report.nodes import gate_document
+from bench.gate.report.nodes import gate_document, openmetrics
 from bench.model.errors import ConfigError, RankError, UnmeasurableError
 from bench.model.records import Case, Failure, Json, Samples
 from bench.model.units import format_seconds, parse_rate, parse_share
@@ -36,7 +36,7 @@ from bench.store import folders
 if TYPE_CHECKING:
     from bench.launch.coordinator import Coordinator
 
-VERDICT, TAINTED = "gate.json", "taint.txt"
+VERDICT, TAINTED, METRICS = "gate.json", "taint.txt", "gate.prom"
 ALLOWED = "85%"
 EXIT_CODES = {analysis.PASS: 0, analysis.FAIL: 1, analysis.INCONCLUSIVE: 3}
 # Most repeats after failures, over all stages; and most repeats of one stage that blame no node. Each may take as
@@ -74,7 +74,7 @@ def gate(
 ) -> int:
     """Start it under a launcher, on several hosts. Exit code 0 PASS, 1 FAIL, 3 INCONCLUSIVE or nothing to compare.
 
-    Writes gate.json, and the names of nodes that fail into taint.txt.
+    Writes gate.json, the same for node_exporter into gate.prom, and the names of nodes that fail into taint.txt.
     """
 
     path = names.path_of(config_file)
@@ -132,6 +132,7 @@ def gate(
             node["host"] = hosts[node["node"]]
         tainted = [hosts[check.node] for check in verdict.nodes if check.verdict == analysis.FAIL]
         folders.write(fleet.folder / VERDICT, json.dumps(content, indent=2) + "\n")
+        folders.write(fleet.folder / METRICS, openmetrics(verdict, hosts))
         folders.write(fleet.folder / TAINTED, "".join(f"{name}\n" for name in tainted))
         if not quiet:
             say(f"\n{fleet.folder / VERDICT}\n{fleet.folder / TAINTED}")

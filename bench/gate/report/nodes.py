@@ -1,5 +1,6 @@
 """Write whether the nodes of a job are good enough."""
 
+import json
 from collections import Counter
 from collections.abc import Sequence
 
@@ -41,3 +42,16 @@ def gate_document(verdict: GateVerdict, names: Sequence[str]) -> Blocks:
     headline = f"{verdict.verdict}: {named}of {len(verdict.nodes)} nodes {counted}"
     headline += f"; virtual GPUs: times {BY_RULE}" if verdict.virtual else ""
     return [headline, *table(shown, columns), *(["\n".join(remarks)] if remarks else [])]
+
+
+def openmetrics(verdict: GateVerdict, names: Sequence[str]) -> str:
+    """The verdict for node_exporter's textfile collector: 1 for the one that holds; of each node, its rate if known."""
+    holds = [(word, int(word == verdict.verdict)) for word in CheckVerdict if word != CheckVerdict.MISSING]
+    rates = [(json.dumps(names[c.node], ensure_ascii=False), c, c.rate.value) for c in verdict.nodes if c.rate]
+    lines = [
+        "# TYPE collbench_verdict gauge",
+        *(f'collbench_verdict{{of="gate",verdict="{word}"}} {value}' for word, value in holds),
+        "# TYPE collbench_node_rate gauge",
+        *(f'collbench_node_rate{{node={host},verdict="{c.verdict}"}} {rate:.6g}' for host, c, rate in rates),
+    ]
+    return "\n".join([*lines, "# EOF", ""])

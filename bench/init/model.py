@@ -1,0 +1,46 @@
+"""Define what is looked at in a process, and what ranks that are looked at are told."""
+
+from dataclasses import dataclass, field
+
+from bench.model.records import Launch
+
+# Stages of a process, in order; more groups are made after the first call.
+BEFORE, JOINED, CALLED, GROUPS, LEFT = "before", "after init", "after a call", "more groups", "after the end"
+STAGES = (BEFORE, JOINED, CALLED, GROUPS, LEFT)
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessState:
+    """A process at one moment.
+
+    affinity: cores on which its first thread may run. threads, files, policies: name of a thread, kind of an open file,
+    scheduling of a thread → how many. memory_bytes: resident. variables: names in its environment, as C sees it.
+    signals: numbers of those that have a handler.
+    """
+
+    affinity: tuple[int, ...]
+    threads: dict[str, int]
+    files: dict[str, int]
+    policies: dict[str, int]
+    memory_bytes: int
+    variables: tuple[str, ...]
+    signals: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class InitJob:
+    """What every rank is told. folder: where it writes its snapshots. groups: how many more it makes, of all ranks."""
+
+    launch: Launch
+    folder: str
+    groups: int
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """One rank at all stages. versions: of the libraries. groups: made at the stage `GROUPS`."""
+
+    rank: int
+    stages: dict[str, ProcessState]
+    groups: int
+    versions: dict[str, str] = field(default_factory=dict)

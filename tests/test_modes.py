@@ -1,0 +1,110 @@
+"""Launches of two kinds are told with their probability and what goes with them; launches of one kind are not."""
+
+import math
+import random
+import threading
+import time
+
+import numpy as np
+import psutil
+import pytest
+
+from bench.modes import analyze as modes
+from bench.store import folders
+
+FAMILIES = {
+    "lognormal": lambda dice, size: dice.normal(0, 0.2, size),
+    "skewed": lambda dice, size: dice.exponential(0.3, size),
+    "uniform": lambda dice, size: dice.uniform(0, 0.5, size),
+}
+
+
+def launches(dice, levels, within=0.05, iterations=60):
+    return [1e-3 * np.exp(level + dice.normal(0, within, iterations)) for level in levels]
+
+
+@pytest.mark.parametrize("count", [6, 8, 12, 20])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_launches_of_one_kind_are_rarely_taken_for_two(family, count):
+    """At most 1 % of cases: of 600, fewer than 16 in all but one of 1000 such tests."""
+    dice = np.random.default_rng(count)
+    cases = (launches(dice, FAMILIES[family](dice, count)) for _ in range(600))
+    assert sum(modes.two_kinds(case) is not None for case in cases) < 16
+
+
+@pytest.mark.parametrize("share", [0.05, 0.3, 0.5, 0.8])
+def test_a_mode_within_launches_is_none_of_launches(share):
+    dice = np.random.default_rng(3)
+
+    def launch(iterations):
+        return 1e-3 * np.exp(dice.normal(0, 0.03, iterations)) * np.where(dice.random(iterations) < share, 4.0, 1.0)
+
+    assert sum(modes.two_kinds([launch(24) for _ in range(10)]) is not None for _ in range(300)) <= 6
+
+
+def test_launches_that_draw_one_of_two_levels_are_found():
+    dice, found = np.random.default_rng(1), 0
+    for _ in range(200):
+        slow = dice.random(12) < 0.3
+        told = modes.two_kinds(launches(dice, 0.4 * slow + dice.normal(0, 0.02, 12)))
+        found += 2 <= slow.sum() <= 10 and told is not None and bool(np.all(told == slow))
+    assert found > 160
+
+
+def test_the_interval_of_the_probability_is_exact():
+    assert modes.probability(2, 8) == pytest.approx((0.0319, 0.6509), abs=1e-4)
+
+
+def test_what_differs_is_named_and_what_differs_anyhow_is_not():
+    slow = np.arange(12) < 5
+    facts = {
+        "cores of rank 0": ["0" if is_slow else "0, 1" for is_slow in slow],
+        "cores of rank 1": ["0" if is_slow else "0, 1" for is_slow in slow],
+        "pid": [str(number) for number in range(12)],
+        "host of rank 0": ["a", "b"] * 6,
+        "CPU time of other processes": [0.9 + n / 100 if is_slow else n / 100 for n, is_slow in enumerate(slow)],
+    }
+    assert set(modes.differing(facts, slow)) == {
+        "CPU time of other processes (more where slow)",
+        "cores of rank 0, cores of rank 1 (slow: 0; others: 0, 1)",
+    }
+    assert not list(modes.differing({"host of rank 0": ["a", "b"] * 6}, slow))
+
+
+@pytest.mark.slow
+def test_a_coin_that_pins_the_ranks_of_a_launch_to_one_core_is_found(tmp_path, cli):
+    """The fork server's cores are drawn before each launch; ranks have those of the fork server."""
+    cores = psutil.Process().cpu_affinity()
+    if len(cores) < 2:
+        pytest.skip("needs two cores")
+    (tmp_path / "c.yaml").write_text(
+        "backends: [gloo]\nworld_sizes: [2]\noperations: [all_reduce]\nsizes: [4MiB]\nlaunches: 14\n"
+        "sampling: {seconds_per_case: 400ms}\n"
+    )
+    dice, stop = random.Random(7), threading.Event()
+
+    def draw():
+        known = set()
+        while not stop.is_set():
+            for process in psutil.process_iter(["cmdline", "cwd"]):
+                line = " ".join(process.info["cmdline"] or [])
+                if process.info["cwd"] == str(tmp_path) and "forkserver" in line:
+                    children = {child.pid for child in process.children()}
+                    if children - known:  # a launch has begun: draw for the next one
+                        known |= children
+                        time.sleep(0.3)
+                        process.cpu_affinity(cores[:1] if dice.random() < 0.5 else cores[:2])
+            time.sleep(0.1)
+
+    drawing = threading.Thread(target=draw)
+    drawing.start()
+    try:
+        done = cli("run", "c.yaml", "--no-plots")
+    finally:
+        stop.set()
+        drawing.join()
+    assert done.returncode == 0, done.stderr
+    run = folders.read(next(folders.runs(tmp_path / "results")))
+    (found,) = modes.launch_modes(run)
+    assert found.slow_s > 1.1 * found.fast_s and math.isclose(found.launches, 14)
+    assert any(text.startswith("cores of rank 0, cores of rank 1 (slow: 0;") for text in found.facts), found
