@@ -3,13 +3,15 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
-from bench.init.analyze import remarks
+from bench.init.analyze import facts, remarks, warnings
 from bench.init.model import STAGES, Observed, ProcessState
+from bench.model.records import Case
 from bench.store import encoding
-from conftest import ROOT
+from conftest import ROOT, invented_run, samples
 
 # Each trial in a fork of its own: (what is planted, remarks) a line.
 SCRIPT = """
@@ -91,3 +93,29 @@ def test_what_cannot_be_looked_at_is_one_line(warm, arguments, code):
     done = warm("init", *arguments)
     assert done.returncode == code and done.stderr.startswith(f"error: init {arguments[0]}: "), done.stderr
     assert done.stderr.count("\n") == 1
+
+
+# ── what a run keeps of it ───────────────────────────────────────────────────────────────────────
+def run_with(left, joined=(0, 1), **more):
+    """A run of one rank, in which joining leaves these cores, and these files stay."""
+
+    def state(cores, files):
+        return {"init": {"affinity": list(cores), "threads": {"python": 1}, "files": files, **more}}
+
+    seen = {"before": state((0, 1), {"file": 3}), "joined": state(joined, {"file": 5}), "left": state((0, 1), left)}
+    case = Case("all_reduce", "gloo", 2, "float32", 4096)
+    session = {"launches": [{"backend": "gloo", "world_size": 2, "launch": 1, "ranks": [{"rank": 0, "seen": seen}]}]}
+    return replace(invented_run([samples(case, 1, [[1e6, 1e6]] * 4)]), environment=[session])
+
+
+def test_a_run_warns_of_cores_that_were_taken_and_of_what_stayed():
+    assert warnings(run_with({"file": 3})) == []
+    assert warnings(run_with({"file": 3, "pipe": 2}, joined=(1,))) == [
+        "gloo: joining took cores from a rank: 1 left of 2",
+        "gloo: 2 open files of a rank stayed after the end (2 pipe)",
+    ]
+    assert facts(run_with({"file": 3}))["open files of a rank (gloo)"] == "5"
+
+
+def test_a_record_that_is_damaged_tells_nothing():
+    assert warnings(run_with("many")) == [] and facts(run_with({"file": 3}, threads="3")) == {}

@@ -9,7 +9,7 @@ import numpy as np
 import psutil
 import pytest
 
-from bench.modes import analyze as modes
+from bench.modes.analyze import launches as modes
 from bench.store import folders
 
 FAMILIES = {
@@ -107,4 +107,4 @@ def test_a_coin_that_pins_the_ranks_of_a_launch_to_one_core_is_found(tmp_path, c
     run = folders.read(next(folders.runs(tmp_path / "results")))
     (found,) = modes.launch_modes(run)
     assert found.slow_s > 1.1 * found.fast_s and math.isclose(found.launches, 14)
-    assert any(text.startswith("cores of rank 0, cores of rank 1 (slow: 0;") for text in found.facts), found
+    assert any(text.startswith("cores of rank 0, cores of rank 1 (slow: [0];") for text in found.facts), found

@@ -5,7 +5,9 @@ import pytest
 
 from bench.analyze.analysis import analyze
 from bench.model.records import Case
-from bench.report import document, findings
+from bench.modes.conclusions import modes_of
+from bench.modes.report import stalls_sentence
+from bench.report import document
 from bench.report.markdown import written
 from conftest import invented_run, samples
 
@@ -43,8 +45,8 @@ def run_of(slow_share=0.0, slow=1.0, factor=1.0, scatter=0.03, schedulings=("nor
 def test_the_verdict_follows_from_intervals(verdict, made):
     run = run_of(**made)
     analysis = analyze(run)
-    assert analysis.stalls.verdict == verdict, analysis.stalls
-    sentence = findings.stalls_sentence(analysis.stalls)
+    assert modes_of(analysis).stalls.verdict == verdict, modes_of(analysis).stalls
+    sentence = stalls_sentence(modes_of(analysis).stalls)
     # It stands once, in the answer.
     assert (
         tuple(map(written, document.terminal(run, analysis)))[1].count(sentence)
@@ -55,7 +57,7 @@ def test_the_verdict_follows_from_intervals(verdict, made):
 
 
 def test_the_factor_is_that_of_small_calls_and_the_wait_is_what_slow_ones_take_longer():
-    stalls = analyze(run_of(slow_share=0.4, slow=6.0)).stalls
+    stalls = modes_of(analyze(run_of(slow_share=0.4, slow=6.0))).stalls
     assert {case.size_bytes for case in stalls.cases} == {1024, 2**14}
     assert stalls.share == pytest.approx(0.4, abs=0.1) and stalls.wait_s == pytest.approx(5e-3, rel=0.2)
     assert stalls.factor.low < stalls.factor.value < stalls.factor.high

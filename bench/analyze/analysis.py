@@ -11,7 +11,6 @@ from bench.analyze.links import matrices, slow_ranks_and_links
 from bench.analyze.model import bounds, fits, hardware_bounds
 from bench.analyze.parts import parts
 from bench.analyze.ranks import late_ranks
-from bench.analyze.stalls import gloo_stalls
 from bench.analyze.summaries import choice_changes, summarize
 from bench.analyze.warnings import incomplete, warnings_of
 from bench.catalog.operations import OPERATIONS, cycle
@@ -38,7 +37,6 @@ def analyze(run: Run) -> Analysis:
         choices=tuple(choice_changes(summaries)),
         of_packages=of_packages,
         own_cases=frozenset(case for name, part in parts().items() for case in part.own_cases(run, of_packages[name])),
-        stalls=gloo_stalls(summaries),
         incomplete=missing,
     )
 

@@ -81,6 +81,7 @@ class Package:
     section: of a configuration, a `config.section.PackageSection`. kept: what its section names in files. planning: a
     `planning.parts.PlanningPart`. analysis: an `analyze.parts.AnalysisPart`. report: a `report.parts.ReportPart`.
     formats: of `report --format`, what writes them from a run and its analysis. lists: what `list` can list besides.
+    look: what it sees in a rank's process before it joins the others, after it, and after it has left them, as JSON.
     """
 
     name: str
@@ -94,3 +95,4 @@ class Package:
     verbs: Mapping[str, Verb] = field(default_factory=dict)
     formats: Mapping[str, Deferred] = field(default_factory=dict)
     lists: Mapping[str, Deferred] = field(default_factory=dict)
+    look: Deferred | None = None

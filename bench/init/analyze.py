@@ -3,15 +3,33 @@
 In: an `Observed` of each rank. Out: sentences. A process in which nothing changed for good gives none.
 """
 
+import contextlib
 import signal
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
+from pydantic import TypeAdapter, ValidationError
+from typing_extensions import TypedDict
+
+from bench.analyze.parts import AnalysisPart
+from bench.analyze.sessions import launches_of
 from bench.init.model import BEFORE, CALLED, GROUPS, LEFT, STAGES, Observed
+from bench.model.records import Run
 from bench.model.units import counted, format_rounded_bytes
 
 # Less memory than this stays behind or comes with each group in any process that allocates.
 LEFT_BYTES, GROUP_BYTES = 50 * 2**20, 2**20
+
+
+class Kept(TypedDict):
+    """What `run` keeps of a process."""
+
+    affinity: list[int]
+    threads: dict[str, int]
+    files: dict[str, int]
+
+
+_KEPT = TypeAdapter(Kept)
 
 
 def remarks(ranks: Sequence[Observed]) -> list[str]:
@@ -58,6 +76,41 @@ def _of_rank(observed: Observed) -> Iterator[str]:
         yield f"{format_rounded_bytes(kept)} of memory stay after the end"
 
 
+def _seen(run: Run) -> Iterator[tuple[str, list[Kept]]]:
+    """Backend, and what was seen in a rank before it joined, then, and when it had left; of each that tells all."""
+    for launch in launches_of(run.environment):
+        for rank in launch.get("ranks", []):
+            seen = rank.get("seen", {})
+            with contextlib.suppress(ValidationError):  # a record of another version, or a damaged one
+                states = [seen.get(stage, {}).get("init") for stage in ("before", "joined", "left")]
+                yield str(launch.get("backend")), [_KEPT.validate_python(state) for state in states]
+
+
+def warnings(run: Run) -> list[str]:
+    """On the ranks of a run: fewer cores once they had joined, threads and files that stayed when they had left."""
+    told: dict[str, None] = {}
+    for backend, (before, joined, after) in _seen(run):
+        if set(joined["affinity"]) < set(before["affinity"]):
+            cores = ", ".join(map(str, joined["affinity"]))
+            told[f"{backend}: joining took cores from a rank: {cores} left of {len(before['affinity'])}"] = None
+        stayed = more(before["threads"], after["threads"]), more(before["files"], after["files"])
+        for what, kept in zip(("thread", "open file"), stayed, strict=True):
+            if kept:
+                some = counted(sum(kept.values()), what)
+                told[f"{backend}: {some} of a rank stayed after the end ({_named(kept)})"] = None
+    return list(told)
+
+
+def facts(run: Run) -> dict[str, str]:
+    """What `compare` and `ab` show where it differs, such as between two versions of a library."""
+    values: dict[str, set[int]] = {}
+    for backend, (_, joined, _) in _seen(run):
+        values.setdefault(f"cores of a rank ({backend})", set()).add(len(joined["affinity"]))
+        for what, counts in (("threads", joined["threads"]), ("open files", joined["files"])):
+            values.setdefault(f"{what} of a rank ({backend})", set()).add(sum(counts.values()))
+    return {name: " to ".join(map(str, sorted({min(seen), max(seen)}))) for name, seen in values.items()}
+
+
 def more(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
     """Name → how many more of it there are."""
     return dict(Counter(after) - Counter(before))
@@ -72,3 +125,6 @@ def _signal(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return str(number)
+
+
+ANALYSIS = AnalysisPart(analyze=lambda run, summaries: (), warnings=warnings, facts=facts)

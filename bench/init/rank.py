@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -125,6 +126,14 @@ def mpi_world() -> Iterator[Member]:
 
 
 # ── the process ──────────────────────────────────────────────────────────────────────────────────
+def look() -> Json:
+    """What `run` keeps of this process; nothing where the system has no /proc."""
+    if not Path("/proc/self/status").exists():
+        return {}
+    kept = asdict(snapshot())
+    return {name: kept[name] for name in ("affinity", "threads", "files", "policies", "memory_bytes")}
+
+
 def snapshot() -> ProcessState:
     """This process now."""
     status = dict(line.split(":\t", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":\t" in line)

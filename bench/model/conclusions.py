@@ -70,27 +70,6 @@ class Stall:
 
 
 @dataclass(frozen=True, slots=True)
-class GlooStalls:
-    """Whether gloo's small calls stall here, and how much faster they are where its loop threads run under SCHED_BATCH.
-
-    verdict: "stalls"; "none"; "undecided"; "other", where calls stall and SCHED_BATCH is no remedy; "harms", where it
-    makes them slower; or "untested", where calls stall that were not measured under it. largest_bytes: of the small
-    calls. cases: those with two modes under normal scheduling. share: of their calls that wait; wait_s: how much
-    longer these take. factor: time under normal scheduling / under SCHED_BATCH, over all small cases that have both;
-    None if untested. disturbed: whether other
-    programs used the cores, for which calls wait, too.
-    """
-
-    verdict: str
-    largest_bytes: int
-    cases: tuple[Case, ...]
-    share: float
-    wait_s: float
-    factor: Interval | None
-    disturbed: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Summary:
     """One case over all its launches. Times are the per-iteration maximum over ranks, for one call.
 
@@ -232,9 +211,8 @@ class Analysis:
     """All conclusions from one run. warnings: on the run as a whole, the gravest first. incomplete: the one of
     them that says what is missing; empty if nothing is.
 
-    choices: where NCCL's choice changes with the size, in words. stalls: None where nothing can be said. of_packages:
-    name of a package → what it concludes from its own cases, which are among the summaries, too. own_cases: those that
-    packages show themselves.
+    choices: where NCCL's choice changes with the size, in words. of_packages: name of a package → what it concludes,
+    from its own cases (they are among the summaries, too) or others. own_cases: those that packages show themselves.
     """
 
     summaries: tuple[Summary, ...]
@@ -247,5 +225,4 @@ class Analysis:
     choices: tuple[str, ...] = ()
     of_packages: Mapping[str, object] = field(default_factory=dict)
     own_cases: frozenset[Case] = frozenset()
-    stalls: GlooStalls | None = None
     incomplete: str = ""

@@ -74,7 +74,7 @@ class HostFacts(TypedDict, total=False):
 
 
 class RankFacts(TypedDict, total=False):
-    """What a rank says of itself."""
+    """What a rank says of itself. seen: before, joined, left → name of a package → what it saw in the process."""
 
     rank: Ranks
     hostname: str | None
@@ -82,7 +82,7 @@ class RankFacts(TypedDict, total=False):
     device: str
     device_name: Fact
     device_uuid: Fact
-    cores: list[int]
+    seen: dict[str, dict[str, dict[str, Any]]]
     nccl: str | None
     mpi: str | None
     clock: Fact

@@ -1,6 +1,7 @@
-"""What launches of two kinds add to the core: warnings on a run."""
+"""What modes add to the core: conclusions on a run, and sentences in its answer."""
 
 from bench.catalog.package import Package
 from bench.model.deferred import Deferred
+from bench.modes.conclusions import NAME
 
-MODES = Package("modes", analysis=Deferred("modes.analyze:ANALYSIS"))
+MODES = Package(NAME, analysis=Deferred("modes.analyze.launches:ANALYSIS"), report=Deferred("modes.report:REPORT"))

@@ -22,6 +22,7 @@ from types import ModuleType
 import torch
 
 from bench.catalog.backends import BACKENDS
+from bench.catalog.packages import PACKAGES
 from bench.machine import environment, host, processes
 from bench.model.records import Json
 from bench.protocol import rank_context
@@ -31,6 +32,8 @@ from bench.rank.group import Group
 
 # Any number but 0: leaving with status 0 before the work is done is a fault of its own.
 STATUS_AFTER_ERROR = 70
+# What packages saw in this process before it joined the others.
+_SEEN: Json = {}
 # Library that a backend belongs to → how a rank joins the others.
 JOINED = {"torch": process_group.joined, "mpi4py": mpi.joined}
 
@@ -42,9 +45,10 @@ def run_rank(context: RankContext, work: Callable[[], Json]) -> None:
     """
     _end_with_parent()
     _write_to_log(context)
+    _SEEN["before"] = _looked()
     status = 0
     try:
-        context.send({"kind": "done", **work()})
+        context.send({"kind": "done", **work(), "left": _looked()})
     except BaseException as error:
         traceback.print_exc()
         context.send({"kind": "error", "text": one_line(error)})
@@ -52,6 +56,11 @@ def run_rank(context: RankContext, work: Callable[[], Json]) -> None:
     finally:
         sys.stderr.flush()
         os._exit(status)
+
+
+def _looked() -> Json:
+    """Name of a package → what it sees in this process now."""
+    return {package.name: package.look.value() for package in PACKAGES if package.look is not None}
 
 
 def joined(
@@ -71,7 +80,7 @@ def facts(group: Group, backend: str) -> Json:
         "device": str(handle),
         "device_name": torch.cuda.get_device_name(handle) if handle.type == "cuda" else "CPU",
         "device_uuid": process_group.gpu_uuid(handle) if handle.type == "cuda" else None,
-        "cores": host.affinity(),
+        "seen": {**_SEEN, "joined": _looked()},
         "torch": torch.__version__,
         "nccl": process_group.nccl_version() if backend == "nccl" else None,
         "threads": torch.get_num_threads(),

@@ -92,7 +92,7 @@ def build(run: Run, analysis: Analysis, pictures: Sequence[Picture] = (), folder
     failed = {samples.case for samples in run.samples if samples.failure is not None}
     of_packages = [block for part in parts() for block in part.sections(analysis, failed)]
     found = calls.diagnosis.findings or calls.inconsistencies
-    pages = "".join(f", {part.page}" for part in parts() if part.answers(analysis))
+    pages = "".join(f", {part.page}" for part in parts() if part.page and part.answers(analysis))
     circumstances = [*items(_circumstances(run, analysis)), *method(run, analysis, calls.summaries)]
     return [
         Heading(in_line(f"{run.manifest.get('name', run.name)}: {_subject(run)}"), 1),
@@ -179,7 +179,9 @@ def terminal(run: Run, analysis: Analysis) -> tuple[Blocks, Blocks]:
     more = len(weighty) - MOST_CAVEATS
     lines = [f"note: {text}" for text in weighty[:MOST_CAVEATS]] + [f"and {more} more in {REPORT}"] * (more > 0)
     notes: Blocks = ["\n".join(lines)] if lines else []
-    above, below = (reply, notes) if any(part.answers(analysis) for part in parts()) else ([], [*notes, *reply])
+    above, below = (
+        (reply, notes) if any(part.page and part.answers(analysis) for part in parts()) else ([], [*notes, *reply])
+    )
     # The tables of collectives, then those of packages.
     summaries = calls_only(run, analysis)[1].summaries
     of_packages = [block for part in parts() for block in part.brief(analysis)]
@@ -214,7 +216,6 @@ def answer(run: Run, analysis: Analysis) -> list[str]:
     summaries = calls_only(run, analysis)[1].summaries
     lines = [
         *_of_calls(summaries),
-        *([findings.stalls_sentence(analysis.stalls)] if analysis.stalls is not None else []),
         *(text for part in parts() for text in part.answers(analysis)),
     ]
     stated = [finding.text for finding in (*analysis.diagnosis.findings, *analysis.inconsistencies)]

@@ -10,21 +10,17 @@ from bench.model.conclusions import (
     Bound,
     Diagnosis,
     Fit,
-    GlooStalls,
     Summary,
 )
-from bench.model.units import format_bytes, format_rate, format_rounded_bytes, format_seconds, format_share
+from bench.model.units import format_rate, format_rounded_bytes, format_seconds, format_share
 from bench.report.blocks import Blocks, Column, Heading, below, fold, items, left, table
 from bench.report.labels import (
     NOTHING,
-    between,
     kind,
     label,
     with_interval,
 )
 
-# Cause and remedy of gloo's stalls.
-STUDY = "docs/studies/gloo-stalls.md"
 CHOICES_EXPLAINED = (
     "Algorithm, protocol and channels, as NCCL wrote them in a launch of its own that was not timed. A step in the "
     "times is often a change of these."
@@ -94,40 +90,3 @@ def _models(fits: Sequence[Fit]) -> Blocks:
         left("worst residual", lambda fit: fit.note or format_share(fit.worst_residual)),
     ]
     return table(fits, columns)
-
-
-def stalls_sentence(stalls: GlooStalls) -> str:
-    """What gloo's small calls wait for, and how much faster they are without; or that neither is so."""
-    doubt = " Other programs used the cores meanwhile: calls wait for these, too." if stalls.disturbed else ""
-    return _stalls_text(stalls) + doubt
-
-
-def _stalls_text(stalls: GlooStalls) -> str:
-    waiting, small = "", f"calls of up to {format_bytes(stalls.largest_bytes)}"
-    if stalls.cases:
-        ranks = " or ".join(map(str, sorted({case.world_size for case in stalls.cases})))
-        sizes = {case.size_bytes for case in stalls.cases}
-        ends = between(*map(format_bytes, (min(sizes), max(sizes)))) if len(sizes) > 1 else format_bytes(*sizes)
-        share = f"{format_share(stalls.share)} of calls ({ends}, {ranks} ranks)"
-        waiting = f"{share} wait {format_seconds(stalls.wait_s)}"
-    if stalls.factor is None:
-        remedy = "`--set scheduling=[normal,batch]` shows it"
-        return f"**gloo may stall here**: {waiting}, most likely for a lock that gloo spins on ({STUDY}): {remedy}."
-    ratio = stalls.factor
-    factor = f"{ratio.value:.1f} times as fast [{ratio.low:.1f} – {ratio.high:.1f}]"
-    match stalls.verdict:
-        case "stalls":
-            waits = f"{waiting or 'small calls wait'} for a lock that gloo spins on"
-            return f"**gloo stalls here**: {waits}; four lines ({STUDY}) make {small} {factor}."
-        case "other":
-            return f"**Not gloo's lock**: {waiting}, but without the lock (scheduling=batch) {small} are {factor}."
-        case "harms":
-            slower = between(*(f"{1 / end:.1f}" for end in (ratio.high, ratio.low)))
-            return (
-                f"**SCHED_BATCH does harm here**: {small} take {1 / ratio.value:.1f} times as long [{slower}] in it, "
-                f"as where other programs compute on the same cores ({STUDY})."
-            )
-        case "none":
-            return f"**gloo does not stall here**: without the lock that it may spin on, {small} are {factor}."
-    doubt = f"{waiting}; without the lock that gloo may spin on, {small} are {factor}".removeprefix("; ")
-    return f"**Undecided whether gloo stalls here**: {doubt}; more launches would tell."

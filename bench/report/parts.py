@@ -42,11 +42,11 @@ class ReportPart:
     """A package's part of reports.
 
     answers: sentences that answer. sections: of the document; failed: cases whose failures stand elsewhere. brief:
-    sections for a terminal. page: which page explains it. operations: those that it describes in its own way, by what
-    follows. folded: (summary, blocks). precision: of the sentence on trust. caveats: what speaks against its numbers.
-    circumstances: what was measured. method: how; empty if nothing was. words: option → its value in words. first:
-    options that a label names right behind the operation. metric: name of a metric. planned: what `plan` says.
-    verified: what was checked, in words. best: of rows of a summary, the best result.
+    sections for a terminal. page: which page explains it; empty if it only adds sentences. operations: those that it
+    describes in its own way, by what follows. folded: (summary, blocks). precision: of the sentence on trust. caveats:
+    what speaks against its numbers. circumstances: what was measured. method: how; empty if nothing was. words: option
+    → its value in words. first: options that a label names right behind the operation. metric: name of a metric.
+    planned: what `plan` says. verified: what was checked, in words. best: of rows of a summary, the best result.
     """
 
     answers: Callable[[Analysis], list[str]]

@@ -11,7 +11,6 @@ iterations than others keeps its fast ones.
 import json
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,8 +20,10 @@ from bench.analyze.parts import AnalysisPart
 from bench.analyze.sessions import launches_of
 from bench.catalog import operations
 from bench.catalog.operations import OPERATIONS
+from bench.model.conclusions import Summary
 from bench.model.records import Case, Run, Samples
-from bench.model.units import counted, format_seconds
+from bench.modes.analyze.stalls import gloo_stalls
+from bench.modes.conclusions import LaunchModes, ModesAnalysis
 from bench.stats.intervals import Floats, average_ranks
 
 Flags = NDArray[np.bool_]
@@ -36,27 +37,6 @@ LEAST_RATIO = 1.1
 QUANTILES = (10, 30)
 # Error rate of the interval of the probability, and with which any fact is said to go with the groups; permutations.
 ERROR_RATE, PERMUTATIONS = 0.05, 1999
-# Cases that are told one by one.
-MOST_CASES = 4
-
-
-@dataclass(frozen=True, slots=True)
-class LaunchModes:
-    """A case whose launches are of two kinds.
-
-    slow: numbers of the slower launches, of so many launches. fast_s, slow_s: geometric means of the launches' means.
-    low, high: 95 % interval of the probability that a launch is slow (Clopper and Pearson). facts: what differs between
-    the groups, in words.
-    """
-
-    case: Case
-    slow: tuple[int, ...]
-    launches: int
-    fast_s: float
-    slow_s: float
-    low: float
-    high: float
-    facts: tuple[str, ...] = ()
 
 
 def launch_modes(run: Run) -> list[LaunchModes]:
@@ -135,7 +115,8 @@ def facts_of(run: Run, case: Case, launches: Sequence[Samples]) -> dict[str, lis
         launch = recorded.get((case.backend, case.world_size, samples.launch), {})
         for rank in launch.get("ranks", []):
             number = rank.get("rank")
-            facts[f"cores of rank {number}"].append(", ".join(map(str, rank.get("cores", []))))
+            seen = rank.get("seen", {}).get("joined", {}).get("init", {})
+            facts[f"cores of rank {number}"].append(str(seen.get("affinity")))
             facts[f"host of rank {number}"].append(str(rank.get("hostname")))
             facts[f"GPU of rank {number}"].append(str(rank.get("device_uuid")))
         facts["what the library chose"].append(json.dumps(launch.get("chosen", {}).get(case.key), sort_keys=True))
@@ -191,22 +172,9 @@ def _words(names: Sequence[str], values: Sequence[Hashable], slow: Flags, is_num
     return f"{', '.join(names)} (slow: {slow_words}; others: {other_words})"
 
 
-def warnings(run: Run) -> list[str]:
-    """A sentence on each case of two kinds; of many cases, on the first ones."""
-    found = launch_modes(run)
-    told = [_sentence(modes) for modes in found[:MOST_CASES]]
-    more = len(found) - MOST_CASES
-    return [*told, *([f"launches of {counted(more, 'further case')} are of two kinds, too"] if more > 0 else [])]
+def analyze(run: Run, summaries: Sequence[Summary]) -> ModesAnalysis:
+    """Both kinds of modes: of launches, and of calls of gloo."""
+    return ModesAnalysis(tuple(launch_modes(run)), gloo_stalls(summaries))
 
 
-def _sentence(modes: LaunchModes) -> str:
-    slow, rest = len(modes.slow), modes.launches - len(modes.slow)
-    reason = f"different: {'; '.join(modes.facts)}" if modes.facts else "nothing that was recorded goes with it"
-    return (
-        f"{modes.case.key}: {slow} of {modes.launches} launches take {format_seconds(modes.slow_s)}, {rest} take "
-        f"{format_seconds(modes.fast_s)}: a launch is slow with probability {slow / modes.launches:.2f} "
-        f"[{modes.low:.2f} – {modes.high:.2f}], so their mean says little; {reason}"
-    )
-
-
-ANALYSIS = AnalysisPart(analyze=lambda run, summaries: (), warnings=warnings)
+ANALYSIS = AnalysisPart(analyze=analyze)

@@ -11,8 +11,9 @@ import numpy as np
 
 from bench.analyze.summaries import FOREIGN_CPU_LIMIT
 from bench.catalog.operations import OPERATIONS, cycle
-from bench.model.conclusions import GlooStalls, Interval, Summary
+from bench.model.conclusions import Interval, Summary
 from bench.model.records import Case
+from bench.modes.conclusions import GlooStalls
 from bench.stats.intervals import launch_interval
 
 # Gloo sends larger messages in several segments: moving their bytes takes so long that a wait of some ms is a small

@@ -1,0 +1,1 @@
+"""Conclusions on modes: of calls, and of launches. Loads no torch."""
