@@ -7,9 +7,7 @@ import contextlib
 import signal
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-
-from pydantic import TypeAdapter, ValidationError
-from typing_extensions import TypedDict
+from dataclasses import dataclass
 
 from bench.analyze.parts import AnalysisPart
 from bench.analyze.sessions import launches_of
@@ -21,15 +19,13 @@ from bench.model.units import counted, format_rounded_bytes
 LEFT_BYTES, GROUP_BYTES = 50 * 2**20, 2**20
 
 
-class Kept(TypedDict):
+@dataclass(frozen=True, slots=True)
+class Kept:
     """What `run` keeps of a process."""
 
-    affinity: list[int]
+    affinity: tuple[int, ...]
     threads: dict[str, int]
     files: dict[str, int]
-
-
-_KEPT = TypeAdapter(Kept)
 
 
 def remarks(ranks: Sequence[Observed]) -> list[str]:
@@ -81,19 +77,28 @@ def _seen(run: Run) -> Iterator[tuple[str, list[Kept]]]:
     for launch in launches_of(run.environment):
         for rank in launch.get("ranks", []):
             seen = rank.get("seen", {})
-            with contextlib.suppress(ValidationError):  # a record of another version, or a damaged one
-                states = [seen.get(stage, {}).get("init") for stage in ("before", "joined", "left")]
-                yield str(launch.get("backend")), [_KEPT.validate_python(state) for state in states]
+            with contextlib.suppress(LookupError, TypeError, ValueError):  # of another version, or damaged
+                states = [
+                    Kept(tuple(map(int, state["affinity"])), _counts(state["threads"]), _counts(state["files"]))
+                    for state in (seen[stage]["init"] for stage in ("before", "joined", "left"))
+                ]
+                yield str(launch.get("backend")), states
+
+
+def _counts(value: object) -> dict[str, int]:
+    if not isinstance(value, dict):
+        raise TypeError("no counts")
+    return {str(name): int(count) for name, count in value.items()}
 
 
 def warnings(run: Run) -> list[str]:
     """On the ranks of a run: fewer cores once they had joined, threads and files that stayed when they had left."""
     told: dict[str, None] = {}
     for backend, (before, joined, after) in _seen(run):
-        if set(joined["affinity"]) < set(before["affinity"]):
-            cores = ", ".join(map(str, joined["affinity"]))
-            told[f"{backend}: joining took cores from a rank: {cores} left of {len(before['affinity'])}"] = None
-        stayed = more(before["threads"], after["threads"]), more(before["files"], after["files"])
+        if set(joined.affinity) < set(before.affinity):
+            cores = ", ".join(map(str, joined.affinity))
+            told[f"{backend}: joining took cores from a rank: {cores} left of {len(before.affinity)}"] = None
+        stayed = more(before.threads, after.threads), more(before.files, after.files)
         for what, kept in zip(("thread", "open file"), stayed, strict=True):
             if kept:
                 some = counted(sum(kept.values()), what)
@@ -105,8 +110,8 @@ def facts(run: Run) -> dict[str, str]:
     """What `compare` and `ab` show where it differs, such as between two versions of a library."""
     values: dict[str, set[int]] = {}
     for backend, (_, joined, _) in _seen(run):
-        values.setdefault(f"cores of a rank ({backend})", set()).add(len(joined["affinity"]))
-        for what, counts in (("threads", joined["threads"]), ("open files", joined["files"])):
+        values.setdefault(f"cores of a rank ({backend})", set()).add(len(joined.affinity))
+        for what, counts in (("threads", joined.threads), ("open files", joined.files)):
             values.setdefault(f"{what} of a rank ({backend})", set()).add(sum(counts.values()))
     return {name: " to ".join(map(str, sorted({min(seen), max(seen)}))) for name, seen in values.items()}
 
