@@ -96,7 +96,8 @@ def launch(asked: argparse.Namespace, scheduling: str, library: Path) -> list[di
     """What each rank of fresh processes saw."""
     with tempfile.TemporaryDirectory() as place:
         own = [sys.executable, __file__, *sys.argv[1:], "--scheduling", scheduling, "--place", place]
-        environment = os.environ | {"LD_PRELOAD": str(library), "GLOO_SOCKET_IFNAME": "lo"}
+        preload = ":".join(filter(None, [str(library), os.environ.get("LD_PRELOAD")]))  # tools.gloo_patch, if asked for
+        environment = os.environ | {"LD_PRELOAD": preload, "GLOO_SOCKET_IFNAME": "lo"}
         processes = [subprocess.Popen([*own, "--rank", str(number)], env=environment) for number in range(asked.ranks)]
         if any(process.wait(600) for process in processes):
             sys.exit("a rank failed")

@@ -30,11 +30,11 @@ BUDGETS = {
     "replay": 3450,
     "gate": 1490,
     "interop": 2650,
-    "modes": 410,
+    "modes": 415,
     "init": 500,
 }
 PACKAGES = tuple(package.name for package in packages.PACKAGES)
-CORE = 24_700  # less than its rooms' budgets together: not all of them can grow
+CORE = 24_760  # less than its rooms' budgets together: not all of them can grow
 
 
 def lines_of(folder: Path) -> tuple[int, int]:

@@ -28,6 +28,7 @@ from bench.config.fields import (
     Division,
     DtypeName,
     FaultKind,
+    Load,
     LongSeconds,
     Memory,
     MetricName,
@@ -320,6 +321,13 @@ class CoreConfig(Strict):
         "batch",
         ["normal", "batch"],
         default="normal",
+    )
+    load: Several[Load] = key(
+        "What other processes do on the ranks' cores meanwhile: an endless loop on each (cores), or 10 ms of computing "
+        "and 10 ms of sleep in turn (bursts).",
+        ["none", "cores"],
+        default=["none"],
+        advanced=True,
     )
     budget: LongSeconds | None = key(
         "Time for the whole run. More launches are spent on the cases with the widest intervals.", "60s", default=None

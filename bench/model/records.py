@@ -155,6 +155,14 @@ class Case:
         key="memory",
         needs_processes=True,
     )
+    load: str = _option(
+        "none",
+        "what other processes do on the ranks' cores meanwhile: none, an endless loop on each (cores), or 10 ms of "
+        "computing and 10 ms of sleep in turn (bursts)",
+        "load {}",
+        key="load",
+        needs_processes=True,
+    )
     oversubscribed: bool = _option(False, "whether ranks share a GPU", "ranks share a GPU", needs_processes=True)
     alignment: str = _option(
         "aligned",

@@ -26,7 +26,7 @@ from bench.machine import environment, host
 from bench.model.records import Case, Job, Json
 from bench.planning.footprint import arena_bytes, batches
 from bench.protocol.rank_context import RankContext
-from bench.rank import process_group, timing
+from bench.rank import load, process_group, timing
 from bench.rank.group import Group, clock_bounds
 from bench.rank.parts import RankPart
 from bench.rank.process import facts, joined, run_rank, wait_to_begin
@@ -79,6 +79,8 @@ def entered(context: RankContext, job: Job) -> Iterator[Group]:
     if kind.scheduling == "rr":
         host.use_realtime()
     environment.apply(kind.settings)
+    if kind.load != "none":
+        load.begin(kind.load, host.affinity()[context.device :: context.world_size])
     if kind.oversubscribed:
         environment.apply(process_group.shared_gpu(context.rank))
     if job.probe:

@@ -22,13 +22,14 @@ from bench.catalog import operations
 from bench.catalog.operations import OPERATIONS
 from bench.model.conclusions import Summary
 from bench.model.records import Case, Run, Samples
+from bench.model.units import format_seconds
 from bench.modes.analyze.stalls import gloo_stalls
 from bench.modes.conclusions import LaunchModes, ModesAnalysis
 from bench.stats.intervals import Floats, average_ranks
 
 Flags = NDArray[np.bool_]
 # Of fewer launches, or fewer of a kind, no gap is wide enough to tell; of fewer iterations no 10th percentile is.
-FEWEST_LAUNCHES, FEWEST_OF_A_KIND, FEWEST_ITERATIONS = 6, 2, 20
+FEWEST_LAUNCHES, FEWEST_OF_A_KIND, FEWEST_ITERATIONS = 8, 2, 10
 # A gap, over the standard deviation within both groups, that fewer than 1 % of cases of one kind have: BASE + MORE / n
 # for n launches, where the logarithms of times are exponential; where they are normal, 0.1 %.
 BASE, MORE = 3.0, 46.0
@@ -177,4 +178,13 @@ def analyze(run: Run, summaries: Sequence[Summary]) -> ModesAnalysis:
     return ModesAnalysis(tuple(launch_modes(run)), gloo_stalls(summaries))
 
 
-ANALYSIS = AnalysisPart(analyze=analyze)
+def facts(run: Run) -> dict[str, str]:
+    """What `compare` and `ab` show where it differs: share and levels of each case with launches of two kinds."""
+    return {
+        f"launches of two kinds, {found.case.key}": f"{len(found.slow)} of {found.launches} take "
+        f"{format_seconds(found.slow_s)}, the others {format_seconds(found.fast_s)}"
+        for found in launch_modes(run)
+    }
+
+
+ANALYSIS = AnalysisPart(analyze=analyze, facts=facts)
