@@ -58,7 +58,7 @@ def _stalls_text(stalls: GlooStalls) -> str:
     match stalls.verdict:
         case "stalls":
             waits = f"{waiting or 'small calls wait'} for a lock that gloo spins on"
-            return f"**gloo stalls here**: {waits}; four lines ({STUDY}) make {small} {factor}."
+            return f"**gloo stalls here**: {waits}; under SCHED_BATCH ({STUDY}) {small} are {factor}."
         case "other":
             return f"**Not gloo's lock**: {waiting}, but without the lock (scheduling=batch) {small} are {factor}."
         case "harms":
