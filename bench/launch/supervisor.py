@@ -238,7 +238,7 @@ class _Listener:
                     report.finished = True
                     self._outcome.clocks = message.get("clocks") or self._outcome.clocks
                     for facts in self._outcome.facts:
-                        if facts["rank"] == member.rank and "seen" in facts:
+                        if facts.get("rank") == member.rank and "seen" in facts:
                             facts["seen"]["left"] = message["left"]
         return received
 
