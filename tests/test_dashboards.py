@@ -72,3 +72,18 @@ def test_a_report_is_printed_in_both(warm):
     metrics, lines = (warm("report", "--format", name) for name in ("openmetrics", "jsonl"))
     assert metrics.returncode == lines.returncode == 0
     assert [*text_string_to_metric_families(metrics.stdout)] and json.loads(lines.stdout.splitlines()[0])["time_s"] > 0
+
+
+def test_a_comparison_is_read_by_the_reference_parser(warm):
+    before, after = (str(ROOT / "docs" / "example" / name) for name in ("before", "after"))
+    done = warm("compare", before, after, "--format", "openmetrics")
+    told = json.loads(warm("compare", before, after, "--format", "json").stdout)
+    families = text_string_to_metric_families(done.stdout)
+    found = {(s.name, *s.labels.values()): s.value for family in families for s in family.samples}
+    assert found["collbench_verdict", "compare", told["verdict"]] == 1
+    for case in told["cases"]:
+        ratio = found["collbench_time_ratio", case["name"], case["verdict"]]
+        assert ratio == pytest.approx(case["ratio"], rel=1e-5)
+        assert found["collbench_time_ratio_low", case["name"], case["verdict"]] < ratio
+    trend = warm("compare", before, after, before, "--format", "openmetrics")
+    assert trend.returncode == 2 and "is for two runs" in trend.stderr

@@ -121,8 +121,8 @@ def _trend(
     from bench.analyze.summaries import headlines
     from bench.report import comparison, machine_format
 
-    if format is ComparisonFormat.JUNIT:
-        raise ConfigError("--format junit is for two runs: a trend has no verdict")
+    if format in {ComparisonFormat.JUNIT, ComparisonFormat.OPENMETRICS}:
+        raise ConfigError(f"--format {format} is for two runs: a trend has no verdict")
     kept = [folders.read(folders.find(RESULTS, name)) for name in runs]
     measured = trend.in_order([(run, headlines(run)) for run in kept])
     names = [run.name for run, _ in measured]

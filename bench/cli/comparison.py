@@ -38,6 +38,7 @@ class ComparisonFormat(StrEnum):
     JSON = "json"
     JUNIT = "junit"
     LINE = "line"
+    OPENMETRICS = "openmetrics"
 
 
 def share(option: str, text: str) -> float:
@@ -116,6 +117,7 @@ def print_comparison(
         ComparisonFormat.CSV: lambda: machine_format.comparison_csv(result),
         ComparisonFormat.JSON: lambda: machine_format.comparison_json(result),
         ComparisonFormat.JUNIT: lambda: machine_format.comparison_junit(result),
+        ComparisonFormat.OPENMETRICS: lambda: machine_format.comparison_openmetrics(result),
     }
     print_as(format, lambda: comparison.document(result), writers)
     picture = _draw(result, folder) if format is None else None

@@ -164,6 +164,24 @@ def comparison_json(result: Comparison) -> str:
     return json.dumps(document, indent=1, ensure_ascii=False)
 
 
+def comparison_openmetrics(result: Comparison) -> str:
+    """Verdict and ratios AFTER / BEFORE, of the whole and of each case, for node_exporter's textfile collector."""
+    lines = ["# TYPE collbench_verdict gauge"]
+    lines += [
+        f'collbench_verdict{{of="compare",verdict="{word}"}} {int(word == result.verdict)}' for word in ChangeVerdict
+    ]
+    judged = [("all", result.whole)] if result.whole is not None else []
+    judged += [(change.name, change.judgement) for change in result.changes]
+    for end in ("value", "low", "high"):
+        name = "collbench_time_ratio" if end == "value" else f"collbench_time_ratio_{end}"
+        lines.append(f"# TYPE {name} gauge")
+        for case, judgement in judged:
+            if end == "value" or judgement.ratio.known:
+                labels = f'case={json.dumps(case, ensure_ascii=False)},verdict="{judgement.verdict}"'
+                lines.append(f"{name}{{{labels}}} {getattr(judgement.ratio, end):.6g}")
+    return "\n".join([*lines, "# EOF"])
+
+
 def _change_row(change: Change) -> Json:
     """One case. key: on the side before. The fields of exposed communication are None but for cases that compute."""
     exposed = change.exposed
