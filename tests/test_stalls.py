@@ -1,12 +1,14 @@
 """Whether gloo stalls here follows from cases under both schedulings, and is said only where intervals show it."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from bench.analyze.analysis import analyze
 from bench.model.records import Case
 from bench.modes.conclusions import modes_of
-from bench.modes.report import stalls_sentence
+from bench.modes.report import answers, stalls_sentence
 from bench.report import document
 from bench.report.markdown import written
 from conftest import invented_run, samples
@@ -15,18 +17,21 @@ SIZES = (1024, 2**14, 2**24)
 LAUNCHES = 8
 
 
-def run_of(slow_share=0.0, slow=1.0, factor=1.0, scatter=0.03, schedulings=("normal", "batch")):
-    """Normal calls take `slow` times as long in a share of the calls, and `factor` times the others' time besides."""
+def run_of(slow_share=0.0, slow=1.0, factor=1.0, scatter=0.03, schedulings=("normal", "batch"), ranks=2, batch=0.0):
+    """Normal calls take `slow` times as long in a share of the calls, and `factor` times the others' time besides.
+
+    batch: the share of calls under SCHED_BATCH that do.
+    """
     dice = np.random.default_rng(5)
     made = []
     for launch in range(1, LAUNCHES + 1):
         for scheduling in schedulings:
             level = np.exp(scatter * dice.standard_normal()) * (factor if scheduling == "normal" else 1.0)
             for size in SIZES:
-                share = slow_share if scheduling == "normal" and size < 2**20 else 0.0
+                share = (slow_share if scheduling == "normal" else batch) if size < 2**20 else 0.0
                 times = 1e6 * level * dice.lognormal(0, 0.03, (80, 1)) * np.where(dice.random((80, 1)) < share, slow, 1)
-                case = Case("all_reduce", "gloo", 2, "float32", size, scheduling=scheduling)
-                made.append(samples(case, launch, np.repeat(times, 2, axis=1)))
+                case = Case("all_reduce", "gloo", ranks, "float32", size, scheduling=scheduling)
+                made.append(samples(case, launch, np.repeat(times, ranks, axis=1)))
     return invented_run(made, launches=LAUNCHES)
 
 
@@ -45,8 +50,9 @@ def run_of(slow_share=0.0, slow=1.0, factor=1.0, scatter=0.03, schedulings=("nor
 def test_the_verdict_follows_from_intervals(verdict, made):
     run = run_of(**made)
     analysis = analyze(run)
-    assert modes_of(analysis).stalls.verdict == verdict, modes_of(analysis).stalls
-    sentence = stalls_sentence(modes_of(analysis).stalls)
+    (stalls,) = modes_of(analysis).stalls
+    assert stalls.verdict == verdict, stalls
+    sentence = stalls_sentence(stalls)
     # It stands once, in the answer.
     assert (
         tuple(map(written, document.terminal(run, analysis)))[1].count(sentence)
@@ -57,8 +63,25 @@ def test_the_verdict_follows_from_intervals(verdict, made):
 
 
 def test_the_factor_is_that_of_small_calls_and_the_wait_is_what_slow_ones_take_longer():
-    stalls = modes_of(analyze(run_of(slow_share=0.4, slow=6.0))).stalls
+    (stalls,) = modes_of(analyze(run_of(slow_share=0.4, slow=6.0))).stalls
     assert {case.size_bytes for case in stalls.cases} == {1024, 2**14}
     assert stalls.share == pytest.approx(0.4, abs=0.1) and stalls.wait_s == pytest.approx(5e-3, rel=0.2)
     assert stalls.factor.low < stalls.factor.value < stalls.factor.high
     assert stalls.factor.value == pytest.approx(1 + 5 * stalls.share, rel=0.2)
+
+
+def test_each_number_of_ranks_has_a_verdict_of_its_own_cases():
+    """With 2 ranks calls stall, and SCHED_BATCH is no remedy; with 4 it makes calls faster that do not stall."""
+    two, four = run_of(slow_share=0.4, slow=6.0, factor=1 / 3), run_of(factor=2.3, ranks=4)
+    run = replace(two, samples=[*two.samples, *four.samples])
+    other, stalls = modes_of(analyze(run)).stalls
+    assert (other.verdict, other.ranks, stalls.verdict, stalls.ranks) == ("other", (2,), "stalls", (4,))
+    assert {case.world_size for case in other.cases} == {2} and not stalls.cases
+    first, second = answers(analyze(run))
+    assert "2 ranks" in first and "gloo stalls here" in second and "with 4 ranks" in second and "2 ranks" not in second
+
+
+def test_where_calls_under_batch_wait_as_often_no_cause_is_given():
+    (stalls,) = modes_of(analyze(run_of(slow_share=0.5, slow=6.0, factor=1.5, batch=0.4))).stalls
+    assert stalls.verdict == "both"
+    assert "why is not known" in stalls_sentence(stalls) and "lock" not in stalls_sentence(stalls)

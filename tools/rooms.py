@@ -30,7 +30,7 @@ BUDGETS = {
     "replay": 3450,
     "gate": 1490,
     "interop": 2650,
-    "modes": 415,
+    "modes": 450,
     "init": 500,
 }
 PACKAGES = tuple(package.name for package in packages.PACKAGES)

@@ -32,14 +32,16 @@ class GlooStalls:
     """Whether gloo's small calls stall here, and how much faster they are where its loop threads run under SCHED_BATCH.
 
     verdict: "stalls"; "none"; "undecided"; "other", where calls stall and SCHED_BATCH is no remedy; "harms", where it
-    makes them slower; or "untested", where calls stall that were not measured under it. largest_bytes: of the small
-    calls. cases: those with two modes under normal scheduling. share: of their calls that wait; wait_s: how much
-    longer these take. factor: time under normal scheduling / under SCHED_BATCH, over all small cases that have both;
-    None if untested. disturbed: whether other
+    makes them slower; "untested", where calls stall that were not measured under it; or, where it makes them faster and
+    why is not known, "disturbed", because other programs used the cores, or "both", because calls under it stall, too.
+    ranks: numbers of ranks of which this holds. largest_bytes: of the small calls. cases: those with two modes under
+    normal scheduling. share: of their calls that wait; wait_s: how much longer these take. factor: time under normal
+    scheduling / under SCHED_BATCH, over all small cases that have both; None if untested. disturbed: whether other
     programs used the cores, for which calls wait, too.
     """
 
     verdict: str
+    ranks: tuple[int, ...]
     largest_bytes: int
     cases: tuple[Case, ...]
     share: float
@@ -50,10 +52,10 @@ class GlooStalls:
 
 @dataclass(frozen=True, slots=True)
 class ModesAnalysis:
-    """What a run says of modes. stalls: None where nothing can be said."""
+    """What a run says of modes."""
 
     launches: tuple[LaunchModes, ...] = ()
-    stalls: GlooStalls | None = None
+    stalls: tuple[GlooStalls, ...] = ()
 
 
 def modes_of(analysis: Analysis) -> ModesAnalysis:

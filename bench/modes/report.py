@@ -18,7 +18,7 @@ MOST_CASES = 3
 def answers(analysis: Analysis) -> list[str]:
     """On gloo's calls; then on each case whose launches are of two kinds, of many cases on the first ones."""
     modes = modes_of(analysis)
-    stalls = [stalls_sentence(modes.stalls)] if modes.stalls is not None else []
+    stalls = [stalls_sentence(found, len(modes.stalls) > 1) for found in modes.stalls]
     told = [launches_sentence(found) for found in modes.launches[:MOST_CASES]]
     more = len(modes.launches) - MOST_CASES
     return [*stalls, *told, *([f"{counted(more, 'further case')} with launches of two kinds."] if more > 0 else [])]
@@ -36,14 +36,16 @@ def launches_sentence(modes: LaunchModes) -> str:
     )
 
 
-def stalls_sentence(stalls: GlooStalls) -> str:
+def stalls_sentence(stalls: GlooStalls, with_ranks: bool = False) -> str:
     """What gloo's small calls wait for, and how much faster they are without; or that neither is so."""
-    doubt = " Other programs used the cores meanwhile: calls wait for these, too." if stalls.disturbed else ""
-    return _stalls_text(stalls) + doubt
+    also = stalls.disturbed and stalls.verdict != "disturbed"
+    doubt = " Other programs used the cores meanwhile: calls wait for these, too." if also else ""
+    return _stalls_text(stalls, with_ranks) + doubt
 
 
-def _stalls_text(stalls: GlooStalls) -> str:
-    waiting, small = "", f"calls of up to {format_bytes(stalls.largest_bytes)}"
+def _stalls_text(stalls: GlooStalls, with_ranks: bool) -> str:
+    number = " or ".join(map(str, stalls.ranks))
+    waiting, small = "", f"calls of up to {format_bytes(stalls.largest_bytes)}" + f" with {number} ranks" * with_ranks
     if stalls.cases:
         ranks = " or ".join(map(str, sorted({case.world_size for case in stalls.cases})))
         sizes = {case.size_bytes for case in stalls.cases}
@@ -59,6 +61,12 @@ def _stalls_text(stalls: GlooStalls) -> str:
         case "stalls":
             waits = f"{waiting or 'small calls wait'} for a lock that gloo spins on"
             return f"**gloo stalls here**: {waits}; under SCHED_BATCH ({STUDY}) {small} are {factor}."
+        case "disturbed" | "both":
+            why = (
+                "other programs used the cores" if stalls.verdict == "disturbed" else "they wait under SCHED_BATCH, too"
+            )
+            waits = f"{waiting}, and why is not known: {why}".removeprefix(", and ")
+            return f"**gloo may stall here**: {waits}; under SCHED_BATCH ({STUDY}) {small} are {factor}."
         case "other":
             return f"**Not gloo's lock**: {waiting}, but without the lock (scheduling=batch) {small} are {factor}."
         case "harms":

@@ -1,9 +1,10 @@
 """Find out whether gloo's small calls stall on a lock of its own, from cases under normal scheduling and SCHED_BATCH.
 
-In: the summaries of a run. Out: a `GlooStalls`; None where the run has no such cases, or one launch and no second mode.
+In: the summaries of a run. Out: `GlooStalls`; none where the run has no such cases, or one launch and no second mode.
 The cause and its remedy are in docs/studies/gloo-stalls.md; here is only measured whether the remedy helps.
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -23,8 +24,8 @@ SMALL_BYTES = 2**20
 NEGLIGIBLE = 1.1
 
 
-def gloo_stalls(summaries: Sequence[Summary]) -> GlooStalls | None:
-    """What small calls of gloo wait for."""
+def gloo_stalls(summaries: Sequence[Summary]) -> tuple[GlooStalls, ...]:
+    """What small calls of gloo wait for: one for all numbers of ranks with the same verdict."""
     small = [
         summary
         for summary in summaries
@@ -36,6 +37,17 @@ def gloo_stalls(summaries: Sequence[Summary]) -> GlooStalls | None:
         and summary.case.metric == "isolated"
         and cycle(summary.case) == 1
     ]
+    by_verdict: dict[str, list[Summary]] = defaultdict(list)
+    for ranks in sorted({summary.case.world_size for summary in small}):
+        members = [summary for summary in small if summary.case.world_size == ranks]
+        if (found := _stalls(members)) is not None:
+            by_verdict[found.verdict] += members
+    together = ((verdict, _stalls(members)) for verdict, members in by_verdict.items())
+    return tuple(replace(found, verdict=verdict) for verdict, found in together if found is not None)
+
+
+def _stalls(small: Sequence[Summary]) -> GlooStalls | None:
+    """Of these cases; None if they tell nothing."""
     normal = [summary for summary in small if summary.case.scheduling == "normal"]
     factor = _factor(normal, {summary.case: summary for summary in small})
     waits = [(summary.stall, summary.iterations) for summary in normal if summary.stall is not None]
@@ -44,10 +56,17 @@ def gloo_stalls(summaries: Sequence[Summary]) -> GlooStalls | None:
     calls = sum(iterations for _, iterations in waits)
     waiting = sum(stall.share * iterations for stall, iterations in waits)
     waited_s = sum(stall.share * iterations * (stall.slow_s - stall.fast_s) for stall, iterations in waits)
+    share = waiting / calls if calls else 0.0
+    disturbed = any(summary.foreign_cpu is not None and summary.foreign_cpu > FOREIGN_CPU_LIMIT for summary in small)
+    batch = [summary for summary in small if summary.case.scheduling == "batch" and summary.stall is not None]
+    still = sum(summary.stall.share for summary in batch if summary.stall is not None) / max(1, len(batch))
     if factor is None:
         verdict = "untested"
     elif factor.low > NEGLIGIBLE:
-        verdict = "stalls"
+        if disturbed:
+            verdict = "disturbed"
+        else:
+            verdict = "both" if len(batch) > len(waits) / 2 and still > share / 2 else "stalls"
     elif factor.high < 1 / NEGLIGIBLE:
         verdict = "harms"
     elif factor.high < NEGLIGIBLE:
@@ -56,12 +75,13 @@ def gloo_stalls(summaries: Sequence[Summary]) -> GlooStalls | None:
         verdict = "undecided"
     return GlooStalls(
         verdict=verdict,
+        ranks=tuple(sorted({summary.case.world_size for summary in small})),
         largest_bytes=SMALL_BYTES,
         cases=tuple(summary.case for summary in normal if summary.stall is not None),
-        share=waiting / calls if calls else 0.0,
+        share=share,
         wait_s=waited_s / waiting if waiting else 0.0,
         factor=factor,
-        disturbed=any(summary.foreign_cpu is not None and summary.foreign_cpu > FOREIGN_CPU_LIMIT for summary in small),
+        disturbed=disturbed,
     )
 
 
