@@ -346,7 +346,7 @@ def _warnings(cases: Sequence[Case], shown: Look) -> Iterable[str]:
     """What speaks against the verdicts on these cases, of both sides."""
     if not cases:
         yield "fewer than two pairs were measured: a larger --budget is needed"
-    undecided = shown.verdicts.count(INCONCLUSIVE)
+    undecided = sum(judgement.verdict == INCONCLUSIVE for judgement in shown.judgements.values())
     if undecided and all(case.backend == "gloo" and case.scheduling == "normal" for case in cases):
         yield (
             f"{counted(undecided, 'case')} undecided on gloo, whose event loop stalls on shared cores: unless that is "
@@ -358,7 +358,7 @@ def _left_out(cases: Sequence[PairedCase]) -> Iterable[str]:
     """Why cases that were measured have no verdict."""
     few = [case.name for case in cases if not _failed(case.a, case.b) and not _failed(case.b, case.a)]
     if few:
-        yield (f"no verdict without two pairs that count, which a busy machine can prevent: {'; '.join(few)}")
+        yield f"no verdict without two pairs that count; a longer --budget has time for more: {'; '.join(few)}"
 
 
 def _failed(side: TimedCase, other: TimedCase) -> bool:
