@@ -111,7 +111,7 @@ def run_with(left, joined=(0, 1), **more):
 def test_a_run_warns_of_cores_that_were_taken_and_of_what_stayed():
     assert warnings(run_with({"file": 3})) == []
     assert warnings(run_with({"file": 3, "pipe": 2}, joined=(1,))) == [
-        "gloo: joining took cores from a rank: 1 left of 2",
+        "gloo: joining took cores from a rank: 1 of 2 left (core 1)",
         "gloo: 2 open files of a rank stayed after the end (2 pipe)",
     ]
     assert facts(run_with({"file": 3}))["open files of a rank (gloo)"] == "5"

@@ -84,4 +84,4 @@ def test_each_number_of_ranks_has_a_verdict_of_its_own_cases():
 def test_where_calls_under_batch_wait_as_often_no_cause_is_given():
     (stalls,) = modes_of(analyze(run_of(slow_share=0.5, slow=6.0, factor=1.5, batch=0.4))).stalls
     assert stalls.verdict == "both"
-    assert "why is not known" in stalls_sentence(stalls) and "lock" not in stalls_sentence(stalls)
+    assert "may not be gloo's lock, because calls wait under SCHED_BATCH, too" in stalls_sentence(stalls)

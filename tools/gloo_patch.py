@@ -4,7 +4,7 @@ Where `Pair::handleEvents` finds the pair's lock taken, it returns, and the loop
 imported function, so a preloaded library can yield or sleep there, in gloo's loop thread only. Out: the library, and
 for each change an interpreter that loads it: FOLDER/python-yield, -sleep20, -sleep50 and -sleep100 (µs), and
 python-same, which loads it and changes nothing; compare by `collbench ab gloo-stalls --b python=FOLDER/python-yield`.
-Needs Linux, a C compiler, and a torch whose gloo names its thread (2.11 does not, 2.13 does).
+Needs Linux, a C compiler, and a gloo that names its thread, as that of torch 2.13 does.
 """
 
 import argparse

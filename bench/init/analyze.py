@@ -45,12 +45,13 @@ def _of_rank(observed: Observed) -> Iterator[str]:
     for name in STAGES[1:]:
         if lost := set(before.affinity) - set(stages[name].affinity):
             left = ", ".join(map(str, stages[name].affinity))
+            count = len(stages[name].affinity)
             stays = (
                 "" if name == LEFT else " and stays so" if lost <= set(before.affinity) - set(after.affinity) else ""
             )
             yield (
-                f"the process may use fewer cores {name}{stays}: {left} of {len(before.affinity)}; threads that it "
-                "starts from then on inherit that"
+                f"the process may use fewer cores {name}{stays}: {count} of {len(before.affinity)} (core {left}); "
+                "threads that it starts from then on inherit that"
             )
             break
     if threads := more(before.threads, after.threads):
@@ -97,7 +98,8 @@ def warnings(run: Run) -> list[str]:
     for backend, (before, joined, after) in _seen(run):
         if set(joined.affinity) < set(before.affinity):
             cores = ", ".join(map(str, joined.affinity))
-            told[f"{backend}: joining took cores from a rank: {cores} left of {len(before.affinity)}"] = None
+            rest = f"{len(joined.affinity)} of {len(before.affinity)} left (core {cores})"
+            told[f"{backend}: joining took cores from a rank: {rest}"] = None
         stayed = more(before.threads, after.threads), more(before.files, after.files)
         for what, kept in zip(("thread", "open file"), stayed, strict=True):
             if kept:

@@ -9,6 +9,12 @@ from bench.init.model import STAGES, Observed, ProcessState
 from bench.model.units import counted, format_rounded_bytes
 from bench.report.blocks import Blocks, Column, items, keyed, left, table
 
+# What no remark means. Threads and files of groups that are still there are in the table.
+NOTHING_LEFT = (
+    "No thread, open file, variable or signal handler stays behind, less than 50 MiB of memory does, and memory grows "
+    "by less than 1 MiB with each group."
+)
+
 
 def document(ranks: Sequence[Observed], backend: str, remarks: Sequence[str]) -> Blocks:
     """What was remarked, then rank 0 at each stage."""
@@ -20,7 +26,7 @@ def document(ranks: Sequence[Observed], backend: str, remarks: Sequence[str]) ->
     columns: list[Column[list[str]]] = [left(f"rank 0 of {len(ranks)}", lambda row: row[0])]
     columns += keyed([(stage, at) for at, stage in enumerate(STAGES, 1)], lambda row, at: row[at])
     groups = f"More groups: {counted(first.groups, 'further group')} of all ranks, with a call in each."
-    said = items(remarks) if remarks else ["Nothing stays behind after the end, and nothing grows with each group."]
+    said = items(remarks) if remarks else [NOTHING_LEFT]
     return [f"What {backend} does to a process ({versions}):", *said, *table(rows, columns), groups]
 
 

@@ -53,8 +53,8 @@ def _stalls_text(stalls: GlooStalls, with_ranks: bool) -> str:
         share = f"{format_share(stalls.share)} of calls ({ends}, {ranks} ranks)"
         waiting = f"{share} wait {format_seconds(stalls.wait_s)}"
     if stalls.factor is None:
-        remedy = "`--set scheduling=[normal,batch]` shows it"
-        return f"**gloo may stall here**: {waiting}, most likely for a lock that gloo spins on ({STUDY}): {remedy}."
+        remedy = "`--set scheduling=[normal,batch]` tests this"
+        return f"**gloo may stall here**: {waiting}, possibly for a lock that gloo spins on ({STUDY}); {remedy}."
     ratio = stalls.factor
     factor = f"{ratio.value:.1f} times as fast [{ratio.low:.1f} – {ratio.high:.1f}]"
     match stalls.verdict:
@@ -63,21 +63,23 @@ def _stalls_text(stalls: GlooStalls, with_ranks: bool) -> str:
             return f"**gloo stalls here**: {waits}; under SCHED_BATCH ({STUDY}) {small} are {factor}."
         case "disturbed" | "both":
             why = (
-                "other programs used the cores" if stalls.verdict == "disturbed" else "they wait under SCHED_BATCH, too"
+                "other programs used the cores"
+                if stalls.verdict == "disturbed"
+                else "calls wait under SCHED_BATCH, too"
             )
-            waits = f"{waiting}, and why is not known: {why}".removeprefix(", and ")
-            return f"**gloo may stall here**: {waits}; under SCHED_BATCH ({STUDY}) {small} are {factor}."
+            waits = f"{waiting}; this may not be gloo's lock, because {why}".removeprefix("; ")
+            return f"**gloo may stall here**: {waits}. Under SCHED_BATCH ({STUDY}) {small} are {factor}."
         case "other":
-            return f"**Not gloo's lock**: {waiting}, but without the lock (scheduling=batch) {small} are {factor}."
+            return f"**SCHED_BATCH does not help here**: {waiting}; under it {small} are {factor} ({STUDY})."
         case "harms":
             slower = between(*(f"{1 / end:.1f}" for end in (ratio.high, ratio.low)))
             return (
-                f"**SCHED_BATCH does harm here**: {small} take {1 / ratio.value:.1f} times as long [{slower}] in it, "
-                f"as where other programs compute on the same cores ({STUDY})."
+                f"**SCHED_BATCH does harm here**: under it {small} take {1 / ratio.value:.1f} times as long "
+                f"[{slower}]. This was seen where other programs computed on the same cores ({STUDY})."
             )
         case "none":
-            return f"**gloo does not stall here**: without the lock that it may spin on, {small} are {factor}."
-    doubt = f"{waiting}; without the lock that gloo may spin on, {small} are {factor}".removeprefix("; ")
+            return f"**No stall of gloo was found here**: under SCHED_BATCH {small} are {factor}."
+    doubt = f"{waiting}; under SCHED_BATCH {small} are {factor}".removeprefix("; ")
     return f"**Undecided whether gloo stalls here**: {doubt}; more launches would tell."
 
 

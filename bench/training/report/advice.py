@@ -77,18 +77,18 @@ def _answer(explained: ExplainedAdvice, worth: Sequence[Way]) -> str:
         saves = (advice.default.tail_s - advice.cap.tail_s) / explained.step_s
         what = (
             f"Leave torch's default, which leaves {default}, unless you know the link well: a cap of "
-            f"{explained.cap_mib:g} MiB saves {format_share(saves, 1)} of a step on the link as assumed, and loses "
-            f"{format_seconds(advice.loses_s)} where it is off by {format_share(advice.off)}."
+            f"{explained.cap_mib:g} MiB saves {format_share(saves, 1)} of a step on the link as assumed, but loses "
+            f"up to {format_seconds(advice.loses_s)} if the link is {format_share(advice.off)} slower or faster."
         )
     elif not advice.advised:
         what = (
-            f"Leave torch's default, which leaves {default}: no cap saves {format_share(WORTH)} of a step without a "
-            "loss on a slower or faster link."
+            f"Leave torch's default, which leaves {default}: the best cap, {explained.cap_mib:g} MiB, saves "
+            f"less than {format_share(WORTH)} of a step."
         )
     if not worth:
         return what
-    more = "Most of what is left" if advice.advised else "Most"
-    return f"{what} {more} is saved by {_title(explained, worth[0])}: {format_share(worth[0].saved, 1)} of a step."
+    title, saved = _title(explained, worth[0]), format_share(worth[0].saved, 1)
+    return f"{what} Of the other settings, {title} saves most: {saved} of a step."
 
 
 def _bound_by(explained: ExplainedAdvice) -> str:

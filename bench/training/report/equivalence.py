@@ -61,8 +61,8 @@ def sampler(examples: int, ranks: int, batch: int, drop_last: bool) -> Blocks:
     columns += keyed([(f"rank {rank}", rank + 1) for rank in range(ranks)], lambda row, at: row[at])
     twice = _named(number for number, times in sorted(read.items()) if times > 1)
     never = _named(number for number in range(examples) if number not in read)
-    odd = f"{twice} read twice" if twice else f"{never} not read" if never else "every example is read once"
-    return [*table(rows, columns), f"An epoch of {examples} examples, not shuffled: {odd}."]
+    odd = f"read twice: {twice}" if twice else f"not read: {never}" if never else "each is read once"
+    return [*table(rows, columns), f"An epoch of {examples} examples, x1 to x{examples}, not shuffled; {odd}."]
 
 
 def _named(numbers: Iterable[int]) -> str:
