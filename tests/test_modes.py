@@ -108,8 +108,12 @@ def test_a_coin_that_pins_the_ranks_of_a_launch_to_one_core_is_found(tmp_path, c
     fast, slow = (
         np.array([times[number] for number in times if pinned[number] is is_slow]) for is_slow in (False, True)
     )
-    if min(len(fast), len(slow)) < 2 or fast[:, 1].max() > slow[:, 0].min() / 10:
-        pytest.skip("other programs used the cores: launches on two cores took as long as those on one")
+    scatter = (
+        max(float(np.std(np.log(part), axis=0).max()) for part in (fast, slow)) if len(fast) and len(slow) else 1.0
+    )
+    clear = scatter < 0.3 and fast.max() < slow.min() / 10
+    if min(len(fast), len(slow)) < 2 or not clear or min(len(s.timed.slowest_s) for s in run.samples) < 10:
+        pytest.skip("other programs used the cores: launches on two cores and on one are not clearly apart")
     (found,) = modes.launch_modes(run)
     assert found.slow_s > 2 * found.fast_s and 2 <= len(found.slow) <= 12
     assert any(f"cores of rank 0, cores of rank 1 (slow: {cores[:1]};" in text for text in found.facts), found
