@@ -8,6 +8,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from bench.analyze.analysis import analyze
 from bench.interop.report import dashboards
 from bench.model.records import Case, Failure
+from bench.report.openmetrics import END, gauge
 from conftest import ROOT, invented_run, samples
 from test_report import misfits
 
@@ -51,9 +52,8 @@ def test_what_failed_has_no_gauge_and_is_counted():
 
 
 def test_labels_with_quotes_and_line_breaks_are_read_again():
-    text = dashboards._text({"a": 'x"y\\z\nw', "empty": ""})
-    line = f"# TYPE m gauge\nm{{{text}}} 1\n# EOF\n"
-    (family,) = text_string_to_metric_families(line)
+    lines = gauge("m", [({"a": 'x"y\\z\nw', "empty": ""}, 1.0)])
+    (family,) = text_string_to_metric_families("\n".join([*lines, END, ""]))
     assert family.samples[0].labels == {"a": 'x"y\\z\nw'}
 
 

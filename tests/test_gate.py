@@ -14,7 +14,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from bench.gate.analyze import nodes as gate
-from bench.gate.report.nodes import gate_document, openmetrics
+from bench.gate.report.nodes import gate_document, metrics
 from bench.report.markdown import written
 from conftest import ROOT, TINY
 from proof import links
@@ -193,7 +193,7 @@ def test_switches_between_which_pairs_are_slow_are_told_and_make_no_sound_node_f
 
 def test_the_reference_parser_of_openmetrics_reads_a_verdict():
     verdict = Fleet(8, {3: 0.5}).judged()
-    families = text_string_to_metric_families(openmetrics(verdict, [f'n"{node}' for node in range(8)]))
+    families = text_string_to_metric_families(metrics(verdict, [f'n"{node}' for node in range(8)]))
     found = {(sample.name, *sample.labels.values()): sample.value for family in families for sample in family.samples}
     assert found["collbench_verdict", "gate", "FAIL"] == 1 and found["collbench_verdict", "gate", "PASS"] == 0
     assert found["collbench_node_rate", 'n"3', "FAIL"] == pytest.approx(0.5, abs=0.15)

@@ -101,6 +101,8 @@ def test_sides_whose_ranks_cannot_be_alive_at_once_alternate():
     large, small = (expand([f"sizes=[{size}]", "world_sizes=[2]", "buffers=hot"], host) for size in ("1GB", "1MB"))
     assert "2.06 GiB + 2.06 GiB of memory on a host; 4.00 GiB" in planning.reason_to_alternate([large, large], host)
     assert planning.reason_to_alternate([large, small], host) is None
+    loaded = replace(small, order=[replace(small.order[0], cases=(replace(small.order[0].cases[0], load="cores"),))])
+    assert "load of one side" in planning.reason_to_alternate([small, loaded], host)
     gpus = replace(host, gpus=2, gpu_free_bytes=10 * 2**30)
     nccl = expand(["backends=[nccl]", "sizes=[4GB]", "world_sizes=[2]", "buffers=hot"], gpus)
     assert "on a GPU; 8.00 GiB may be used" in planning.reason_to_alternate([nccl, nccl], gpus)

@@ -84,4 +84,10 @@ def test_each_number_of_ranks_has_a_verdict_of_its_own_cases():
 def test_where_calls_under_batch_wait_as_often_no_cause_is_given():
     (stalls,) = modes_of(analyze(run_of(slow_share=0.5, slow=6.0, factor=1.5, batch=0.4))).stalls
     assert stalls.verdict == "both"
-    assert "may not be gloo's lock, because calls wait under SCHED_BATCH, too" in stalls_sentence(stalls)
+    assert "This may not be gloo's lock, because calls wait under SCHED_BATCH, too." in stalls_sentence(stalls)
+
+
+def test_a_second_mode_under_batch_only_is_no_doubt():
+    """With 4 ranks on 2 cores every call stalls; under SCHED_BATCH some calls wait for a core."""
+    (stalls,) = modes_of(analyze(run_of(factor=8.0, batch=0.3, slow=4.0, ranks=4))).stalls
+    assert not stalls.cases and stalls.verdict == "stalls"

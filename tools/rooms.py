@@ -16,8 +16,8 @@ BUDGETS = {
     "catalog": 1320,
     "stats": 760,
     "config": 1170,
-    "planning": 710,
-    "store": 1090,
+    "planning": 715,
+    "store": 1085,
     "machine": 1390,
     "protocol": 510,
     "launch": 3310,
@@ -28,13 +28,13 @@ BUDGETS = {
     "training": 7250,
     "bits": 1080,
     "replay": 3450,
-    "gate": 1490,
-    "interop": 2650,
+    "gate": 1485,
+    "interop": 2640,
     "modes": 450,
     "init": 515,
 }
 PACKAGES = tuple(package.name for package in packages.PACKAGES)
-CORE = 24_760  # less than its rooms' budgets together: not all of them can grow
+CORE = 24_780  # less than its rooms' budgets together: not all of them can grow
 
 
 def lines_of(folder: Path) -> tuple[int, int]:

@@ -114,12 +114,12 @@ def _headline(case: Case, launches: list[Samples], failures: tuple[Failure, ...]
         foreign_cpu=_foreign_cpu(launches),
         algbw=operations.algbw(case, time_s.value),
         busbw=operations.busbw(case, time_s.value),
-        stall=common_mode(series) if _one_series(case) else None,
+        stall=common_mode(series) if one_series(case) else None,
         failures=failures,
     )
 
 
-def _one_series(case: Case) -> bool:
+def one_series(case: Case) -> bool:
     """Whether its iterations are one series in time, in which a second mode or a change of level means something.
 
     Iterations of different rounds or groups are different operations; and what is compared round by round has few
@@ -183,8 +183,8 @@ def _summary(
         outliers=near,
         far_outliers=far,
         outlier_causes=_disturbances(good) if near else (),
-        stall=common_mode(series) if _one_series(case) else None,
-        steady=not _one_series(case) or all(map(steady, series)),
+        stall=common_mode(series) if one_series(case) else None,
+        steady=not one_series(case) or all(map(steady, series)),
         timer_s=max(timers) / 1e9 if timers else None,
         floor_s=max(floors) / 1e9 if floors else None,
         asked=None if OPERATIONS[case.op].round_by_round else asked,  # a fixed number of rounds

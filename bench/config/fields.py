@@ -274,5 +274,6 @@ Root = Annotated[int, Field(ge=0)]
 VariableName = Annotated[str, AfterValidator(_variable_name)]
 VariableValue = Annotated[str, BeforeValidator(_variable_value)]
 Scheduling = Annotated[str, OneOf(("normal", "batch", "rr"), "scheduling")]
-Load = Annotated[str, OneOf(("none", "cores", "bursts"), "load")]
+LOADS = ("none", "cores", "bursts")
+Load = Annotated[str, OneOf(LOADS, "load")]
 FaultKind = Annotated[str, OneOf(("raise", "exit", "kill", "stop", "hang", "corrupt", "late", "slow"), "fault")]

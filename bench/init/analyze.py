@@ -46,17 +46,15 @@ def _of_rank(observed: Observed) -> Iterator[str]:
         if lost := set(before.affinity) - set(stages[name].affinity):
             left = ", ".join(map(str, stages[name].affinity))
             count = len(stages[name].affinity)
-            stays = (
-                "" if name == LEFT else " and stays so" if lost <= set(before.affinity) - set(after.affinity) else ""
-            )
+            stays = " and stays so" if name != LEFT and lost.isdisjoint(after.affinity) else ""
             yield (
                 f"the process may use fewer cores {name}{stays}: {count} of {len(before.affinity)} (core {left}); "
                 "threads that it starts from then on inherit that"
             )
             break
-    if threads := more(before.threads, after.threads):
+    if threads := _more(before.threads, after.threads):
         yield f"{counted(sum(threads.values()), 'thread')} left after the end: {_named(threads)}"
-    if files := more(before.files, after.files):
+    if files := _more(before.files, after.files):
         yield f"{counted(sum(files.values()), 'open file')} left after the end: {_named(files)}"
     policies = Counter(stages[GROUPS].policies) - Counter(before.policies)
     if changed := {name: count for name, count in policies.items() if name != "normal"}:
@@ -100,7 +98,7 @@ def warnings(run: Run) -> list[str]:
             cores = ", ".join(map(str, joined.affinity))
             rest = f"{len(joined.affinity)} of {len(before.affinity)} left (core {cores})"
             told[f"{backend}: joining took cores from a rank: {rest}"] = None
-        stayed = more(before.threads, after.threads), more(before.files, after.files)
+        stayed = _more(before.threads, after.threads), _more(before.files, after.files)
         for what, kept in zip(("thread", "open file"), stayed, strict=True):
             if kept:
                 some = counted(sum(kept.values()), what)
@@ -118,7 +116,7 @@ def facts(run: Run) -> dict[str, str]:
     return {name: " to ".join(map(str, sorted({min(seen), max(seen)}))) for name, seen in values.items()}
 
 
-def more(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
+def _more(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
     """Name → how many more of it there are."""
     return dict(Counter(after) - Counter(before))
 

@@ -12,9 +12,9 @@ NAME = "modes"
 class LaunchModes:
     """A case whose launches are of two kinds.
 
-    slow: numbers of the slower launches, of so many launches. fast_s, slow_s: geometric means of the launches' means.
-    low, high: 95 % interval of the probability that a launch is slow (Clopper and Pearson). facts: what differs between
-    the groups, in words.
+    slow: numbers of the slower launches. launches: how many there are. fast_s, slow_s: geometric means of the launches'
+    means. low, high: 95 % interval of the probability that a launch is slow (Clopper and Pearson). facts: what differs
+    between the groups, in words.
     """
 
     case: Case

@@ -62,13 +62,10 @@ def _stalls_text(stalls: GlooStalls, with_ranks: bool) -> str:
             waits = f"{waiting or 'small calls wait'} for a lock that gloo spins on"
             return f"**gloo stalls here**: {waits}; under SCHED_BATCH ({STUDY}) {small} are {factor}."
         case "disturbed" | "both":
-            why = (
-                "other programs used the cores"
-                if stalls.verdict == "disturbed"
-                else "calls wait under SCHED_BATCH, too"
-            )
-            waits = f"{waiting}; this may not be gloo's lock, because {why}".removeprefix("; ")
-            return f"**gloo may stall here**: {waits}. Under SCHED_BATCH ({STUDY}) {small} are {factor}."
+            disturbed = stalls.verdict == "disturbed"
+            why = "other programs used the cores" if disturbed else "calls wait under SCHED_BATCH, too"
+            waits = f"{waiting}; under SCHED_BATCH ({STUDY}) {small} are {factor}".removeprefix("; ")
+            return f"**gloo may stall here**: {waits}. This may not be gloo's lock, because {why}."
         case "other":
             return f"**SCHED_BATCH does not help here**: {waiting}; under it {small} are {factor} ({STUDY})."
         case "harms":

@@ -212,6 +212,8 @@ def too_large(plan: Plan, machine: Machine) -> str | None:
 
 def reason_to_alternate(plans: Sequence[Plan], machine: Machine) -> str | None:
     """Why the ranks of all plans cannot be alive at once, so that their launches must alternate; None if they can."""
+    if any(case.load != "none" for plan in plans for case in plan.cases):
+        return "the load of one side would be on the cores of the other"
     needed: dict[bool, list[int]] = {False: [], True: []}  # by whether it is on a GPU: of each plan that uses it
     for plan in plans:
         launches: dict[bool, list[int]] = {}

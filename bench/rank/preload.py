@@ -10,11 +10,13 @@ from types import TracebackType
 
 gc.disable()  # what is loaded contains no garbage: collecting takes a tenth of the loading time
 
-import bench.rank.main  # noqa: E402, F401 - torch, numpy and all that a rank needs
+import bench.rank.main  # noqa: E402 - torch, numpy and all that a rank needs
+import bench.rank.process  # noqa: E402
 from bench.model.records import Job  # noqa: E402
 from bench.store import encoding  # noqa: E402
 
 encoding.prepare_to_decode(Job)
+bench.rank.process.looked()  # loads what looks
 
 gc.collect()
 gc.freeze()

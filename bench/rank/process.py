@@ -45,10 +45,10 @@ def run_rank(context: RankContext, work: Callable[[], Json]) -> None:
     """
     _end_with_parent()
     _write_to_log(context)
-    _SEEN["before"] = _looked()
+    _SEEN["before"] = looked()
     status = 0
     try:
-        context.send({"kind": "done", **work(), "left": _looked()})
+        context.send({"kind": "done", **work(), "left": looked()})
     except BaseException as error:
         traceback.print_exc()
         context.send({"kind": "error", "text": one_line(error)})
@@ -58,7 +58,7 @@ def run_rank(context: RankContext, work: Callable[[], Json]) -> None:
         os._exit(status)
 
 
-def _looked() -> Json:
+def looked() -> Json:
     """Name of a package → what it sees in this process now."""
     return {package.name: package.look.value() for package in PACKAGES if package.look is not None}
 
@@ -80,7 +80,7 @@ def facts(group: Group, backend: str) -> Json:
         "device": str(handle),
         "device_name": torch.cuda.get_device_name(handle) if handle.type == "cuda" else "CPU",
         "device_uuid": process_group.gpu_uuid(handle) if handle.type == "cuda" else None,
-        "seen": {**_SEEN, "joined": _looked()},
+        "seen": {**_SEEN, "joined": looked()},
         "torch": torch.__version__,
         "nccl": process_group.nccl_version() if backend == "nccl" else None,
         "threads": torch.get_num_threads(),

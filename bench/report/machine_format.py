@@ -26,6 +26,7 @@ from bench.model.conclusions import Analysis, Diagnosis
 from bench.model.records import OPTIONS, Case, Json, Run
 from bench.model.units import format_seconds
 from bench.model.visible import visible
+from bench.report import openmetrics
 from bench.report.comparison import LISTS, direction, headline, judgement_text
 from bench.report.labels import interval_text
 from bench.report.parts import package_columns
@@ -165,21 +166,17 @@ def comparison_json(result: Comparison) -> str:
 
 
 def comparison_openmetrics(result: Comparison) -> str:
-    """Verdict and ratios AFTER / BEFORE, of the whole and of each case, for node_exporter's textfile collector."""
-    lines = ["# TYPE collbench_verdict gauge"]
-    lines += [
-        f'collbench_verdict{{of="compare",verdict="{word}"}} {int(word == result.verdict)}' for word in ChangeVerdict
-    ]
+    """Verdict and ratios AFTER / BEFORE, of the whole and of each case."""
     judged = [("all", result.whole)] if result.whole is not None else []
     judged += [(change.name, change.judgement) for change in result.changes]
+    lines = openmetrics.verdict("compare", result.verdict, ChangeVerdict)
     for end in ("value", "low", "high"):
-        name = "collbench_time_ratio" if end == "value" else f"collbench_time_ratio_{end}"
-        lines.append(f"# TYPE {name} gauge")
-        for case, judgement in judged:
-            if end == "value" or judgement.ratio.known:
-                labels = f'case={json.dumps(case, ensure_ascii=False)},verdict="{judgement.verdict}"'
-                lines.append(f"{name}{{{labels}}} {getattr(judgement.ratio, end):.6g}")
-    return "\n".join([*lines, "# EOF"])
+        rows = [
+            ({"case": name, "verdict": j.verdict}, getattr(j.ratio, end) if end == "value" or j.ratio.known else None)
+            for name, j in judged
+        ]
+        lines += openmetrics.gauge("collbench_time_ratio" + f"_{end}" * (end != "value"), rows)
+    return "\n".join([*lines, openmetrics.END])
 
 
 def _change_row(change: Change) -> Json:

@@ -26,7 +26,7 @@ from bench.gate import config
 from bench.gate.analyze import nodes as analysis
 from bench.gate.analyze import tables
 from bench.gate.analyze.nodes import Group, Round, Times
-from bench.gate.report.nodes import gate_document, openmetrics
+from bench.gate.report.nodes import gate_document, metrics
 from bench.model.errors import ConfigError, RankError, UnmeasurableError
 from bench.model.records import Case, Failure, Json, Samples
 from bench.model.units import format_seconds, parse_rate, parse_share
@@ -132,7 +132,7 @@ def gate(
             node["host"] = hosts[node["node"]]
         tainted = [hosts[check.node] for check in verdict.nodes if check.verdict == analysis.FAIL]
         folders.write(fleet.folder / VERDICT, json.dumps(content, indent=2) + "\n")
-        folders.write(fleet.folder / METRICS, openmetrics(verdict, hosts))
+        folders.write(fleet.folder / METRICS, metrics(verdict, hosts))
         folders.write(fleet.folder / TAINTED, "".join(f"{name}\n" for name in tainted))
         if not quiet:
             say(f"\n{fleet.folder / VERDICT}\n{fleet.folder / TAINTED}")

@@ -1,11 +1,11 @@
 """Write whether the nodes of a job are good enough."""
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 
 from bench.gate.conclusions import CheckVerdict, GateVerdict, NodeCheck
 from bench.model.units import first_few, format_share
+from bench.report import openmetrics
 from bench.report.blocks import Blocks, Column, left, table
 from bench.report.labels import BY_RULE, with_interval
 
@@ -44,14 +44,9 @@ def gate_document(verdict: GateVerdict, names: Sequence[str]) -> Blocks:
     return [headline, *table(shown, columns), *(["\n".join(remarks)] if remarks else [])]
 
 
-def openmetrics(verdict: GateVerdict, names: Sequence[str]) -> str:
-    """The verdict for node_exporter's textfile collector: 1 for the one that holds; of each node, its rate if known."""
-    holds = [(word, int(word == verdict.verdict)) for word in CheckVerdict if word != CheckVerdict.MISSING]
-    rates = [(json.dumps(names[c.node], ensure_ascii=False), c, c.rate.value) for c in verdict.nodes if c.rate]
-    lines = [
-        "# TYPE collbench_verdict gauge",
-        *(f'collbench_verdict{{of="gate",verdict="{word}"}} {value}' for word, value in holds),
-        "# TYPE collbench_node_rate gauge",
-        *(f'collbench_node_rate{{node={host},verdict="{c.verdict}"}} {rate:.6g}' for host, c, rate in rates),
-    ]
-    return "\n".join([*lines, "# EOF", ""])
+def metrics(verdict: GateVerdict, names: Sequence[str]) -> str:
+    """The verdict as OpenMetrics, and of each node its rate, if known."""
+    words = [word for word in CheckVerdict if word != CheckVerdict.MISSING]
+    rates = [({"node": names[c.node], "verdict": c.verdict}, c.rate.value) for c in verdict.nodes if c.rate]
+    lines = openmetrics.verdict("gate", verdict.verdict, words) + openmetrics.gauge("collbench_node_rate", rates)
+    return "\n".join([*lines, openmetrics.END, ""])

@@ -17,6 +17,7 @@ from bench.model.records import Run
 from bench.model.units import format_bytes
 from bench.report.labels import label
 from bench.report.machine_format import public_cases
+from bench.report.openmetrics import END, gauge
 
 # What NCCL's Inspector calls an operation, where it is not the name's words put together.
 COLLECTIVES = {"all_to_all": "AlltoAll", "send_recv": "SendRecv"}
@@ -26,22 +27,19 @@ Value = Callable[[Summary], float | None]
 
 def openmetrics(run: Run, analysis: Analysis) -> str:
     """All numbers of the run as gauges; nothing for a case without a time."""
-    lines = []
-    for name, unit, about, value in GAUGES:
-        rows = [(labels, value(s)) for labels, s in _labelled(run, analysis)]
-        told = [f"{name}{{{labels}}} {number:.6g}" for labels, number in rows if number is not None]
-        if told:
-            lines += _head(name, unit, about) + told
-    run_labels = _text({"run": run.name, "collbench": str(run.manifest.get("collbench", UNKNOWN))})
+    labelled = list(_labelled(run, analysis))
+    lines = [
+        line
+        for name, unit, about, value in GAUGES
+        for line in gauge(name, [(labels, value(summary)) for labels, summary in labelled], about, unit)
+    ]
+    of_run = {"run": run.name, "collbench": str(run.manifest.get("collbench", UNKNOWN))}
     started = run.manifest.get("started")
-    if started:
-        begun = datetime.fromisoformat(started).timestamp()
-        name = "collbench_run_started_timestamp_seconds"
-        lines += [*_head(name, "seconds", "When the run began."), f"{name}{{{run_labels}}} {begun:.0f}"]
+    begun = datetime.fromisoformat(started).timestamp() if started else None
+    lines += gauge("collbench_run_started_timestamp_seconds", [(of_run, begun)], "When the run began.", "seconds")
     failed = sum(samples.failure is not None for samples in run.samples)
-    name = "collbench_failed_measurements"
-    lines += [*_head(name, "", "Measurements of the run that failed."), f"{name}{{{run_labels}}} {failed}"]
-    return "\n".join([*lines, "# EOF"])
+    lines += gauge("collbench_failed_measurements", [(of_run, failed)], "Measurements of the run that failed.")
+    return "\n".join([*lines, END])
 
 
 def jsonl(run: Run, analysis: Analysis) -> str:
@@ -51,40 +49,28 @@ def jsonl(run: Run, analysis: Analysis) -> str:
     return "\n".join(json.dumps({**of, **case}, ensure_ascii=False, allow_nan=False) for case in cases)
 
 
-def _head(name: str, unit: str, about: str) -> list[str]:
-    return [f"# TYPE {name} gauge", *([f"# UNIT {name} {unit}"] if unit else []), f"# HELP {name} {about}"]
-
-
-def _labelled(run: Run, analysis: Analysis) -> Iterator[tuple[str, Summary]]:
+def _labelled(run: Run, analysis: Analysis) -> Iterator[tuple[dict[str, str], Summary]]:
     host = run.environment[0].get("host", {}) if run.environment else {}
     for summary in analysis.summaries:
         case = summary.case
         nodes = {facts.get("hostname") for facts in ranks_of(run, case)}
         words = "".join(word.capitalize() for word in case.op.split("_"))
         yield (
-            _text(
-                {
-                    "collective": COLLECTIVES.get(case.op, words),
-                    "nranks": str(case.world_size),
-                    "n_nodes": str(len(nodes) or 1),
-                    "message_size": format_bytes(case.size_bytes) if OPERATIONS[case.op].sized else "",
-                    "algo_proto": summary.chosen or "",
-                    "node": str(host.get("hostname", UNKNOWN)),
-                    "gpu": "all",
-                    "comm_name": "collbench",
-                    "backend": case.backend,
-                    "case": label(case),
-                    "virtual": str(summary.virtual).lower(),
-                }
-            ),
+            {
+                "collective": COLLECTIVES.get(case.op, words),
+                "nranks": str(case.world_size),
+                "n_nodes": str(len(nodes) or 1),
+                "message_size": format_bytes(case.size_bytes) if OPERATIONS[case.op].sized else "",
+                "algo_proto": summary.chosen or "",
+                "node": str(host.get("hostname", UNKNOWN)),
+                "gpu": "all",
+                "comm_name": "collbench",
+                "backend": case.backend,
+                "case": label(case),
+                "virtual": str(summary.virtual).lower(),
+            },
             summary,
         )
-
-
-def _text(labels: dict[str, str]) -> str:
-    """Labels with their values quoted; those without a value are left out."""
-    table = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
-    return ",".join(f'{name}="{value.translate(table)}"' for name, value in labels.items() if value)
 
 
 def _rate(seconds: Callable[[Summary], float | None]) -> Value:

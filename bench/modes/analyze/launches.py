@@ -18,8 +18,7 @@ from scipy.special import betaincinv
 
 from bench.analyze.parts import AnalysisPart
 from bench.analyze.sessions import launches_of
-from bench.catalog import operations
-from bench.catalog.operations import OPERATIONS
+from bench.analyze.summaries import one_series
 from bench.model.conclusions import Summary
 from bench.model.records import Case, Run, Samples
 from bench.model.units import format_seconds
@@ -44,7 +43,7 @@ def launch_modes(run: Run) -> list[LaunchModes]:
     """Each case of two kinds, in the order of the run."""
     of_case: dict[Case, list[Samples]] = defaultdict(list)
     for samples in run.samples:
-        if samples.failure is None and samples.timed is not None and _one_series(samples.case):
+        if samples.failure is None and samples.timed is not None and one_series(samples.case):
             of_case[samples.case].append(samples)
     found = []
     for case, launches in of_case.items():
@@ -65,10 +64,6 @@ def launch_modes(run: Run) -> list[LaunchModes]:
             )
         )
     return found
-
-
-def _one_series(case: Case) -> bool:
-    return operations.cycle(case) == 1 and not OPERATIONS[case.op].round_by_round
 
 
 def two_kinds(times: Sequence[Floats]) -> Flags | None:

@@ -63,10 +63,8 @@ def _stalls(small: Sequence[Summary]) -> GlooStalls | None:
     if factor is None:
         verdict = "untested"
     elif factor.low > NEGLIGIBLE:
-        if disturbed:
-            verdict = "disturbed"
-        else:
-            verdict = "both" if len(batch) > len(waits) / 2 and still > share / 2 else "stalls"
+        both = bool(waits) and len(batch) > len(waits) / 2 and still > share / 2
+        verdict = "disturbed" if disturbed else "both" if both else "stalls"
     elif factor.high < 1 / NEGLIGIBLE:
         verdict = "harms"
     elif factor.high < NEGLIGIBLE:
