@@ -122,16 +122,18 @@ def test_a_coin_that_pins_the_ranks_of_a_launch_to_one_core_is_found(tmp_path, c
 
 @pytest.mark.slow
 def test_launches_in_which_a_coin_makes_a_rank_late_are_found(tmp_path, cli):
-    """50 ms in each call: far more than other programs on the cores make calls of gloo wait."""
+    """Rank 1 is late in every launch, by 40 or 250 ms: beside a delay, what other programs do is little scatter."""
     dice = random.Random(3)
     late = [number for number in range(1, 13) if dice.random() < 0.5]
-    faults = ", ".join(f"{{do: late, rank: 1, launch: {number}, delay: 50ms}}" for number in late)
+    faults = ", ".join(
+        f"{{do: late, rank: 1, launch: {number}, delay: {250 if number in late else 40}ms}}" for number in range(1, 13)
+    )
     (tmp_path / "c.yaml").write_text(
         "backends: [gloo]\nworld_sizes: [2]\noperations: [all_reduce]\nsizes: [4KiB]\nlaunches: 12\n"
-        f"sampling: {{iterations: 20, warmup: 1}}\nfaults: [{faults}]\n"
+        f"sampling: {{iterations: 12, warmup: 1}}\nfaults: [{faults}]\n"
     )
     done = cli("run", "c.yaml", "--no-plots")
     assert done.returncode == 0, done.stderr
     (found,) = modes.launch_modes(folders.read(next(folders.runs(tmp_path / "results"))))
     assert sorted(found.slow) == late and found.launches == 12
-    assert f"{len(late)} of 12 launches take 5" in " ".join(done.stdout.split())
+    assert f"{len(late)} of 12 launches take 2" in " ".join(done.stdout.split())
