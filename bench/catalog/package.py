@@ -82,6 +82,7 @@ class Package:
     `planning.parts.PlanningPart`. analysis: an `analyze.parts.AnalysisPart`. report: a `report.parts.ReportPart`.
     formats: of `report --format`, what writes them from a run and its analysis. lists: what `list` can list besides.
     look: what it sees in a rank's process before it joins the others, after it, and after it has left them, as JSON.
+    resumes: file that only its own runs have → what goes on with such a run.
     """
 
     name: str
@@ -96,3 +97,4 @@ class Package:
     formats: Mapping[str, Deferred] = field(default_factory=dict)
     lists: Mapping[str, Deferred] = field(default_factory=dict)
     look: Deferred | None = None
+    resumes: Mapping[str, Deferred] = field(default_factory=dict)

@@ -7,5 +7,6 @@ from bench.interop.package import INTEROP
 from bench.modes.package import MODES
 from bench.replay.package import REPLAY
 from bench.training.package import TRAINING
+from bench.tune.package import TUNE
 
-PACKAGES = (TRAINING, BITS, REPLAY, GATE, INTEROP, MODES, INIT)
+PACKAGES = (TRAINING, BITS, REPLAY, GATE, INTEROP, MODES, INIT, TUNE)

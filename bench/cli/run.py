@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bench.catalog.packages import PACKAGES
 from bench.cli.app import RESULTS, Quiet, RunName, Sets
 from bench.cli.comparison import conclude_sides, exit_code
 from bench.cli.job import run_task
@@ -56,6 +57,10 @@ def resume(
 
 def _resume(name: str | None, trust: bool, plots: bool, quiet: bool, coordinator: "Coordinator | None") -> int:
     path = folders.find(RESULTS, name)
+    for package in PACKAGES:
+        for file, resumed in package.resumes.items():
+            if (path / file).is_file():
+                return int(resumed(path, trust, plots, quiet, coordinator))
     sides = folders.read_sides(path) if folders.has_sides(path) else {}
     plans = folders.read_plans(path) if sides else [folders.read(path).plan]
     if coordinator is not None:

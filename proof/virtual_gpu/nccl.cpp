@@ -2,8 +2,8 @@
 //
 // A collective begins when its last rank does, and lasts as the rule says for the bytes on the wire of a ring, with the
 // slowest of its devices. Calls of one communicator run in the order in which they were made, on whichever stream: torch
-// makes synchronous calls on the current stream and asynchronous ones on a stream of its own. Left out: the network,
-// channels, algorithms and what NCCL says of them in its log.
+// makes synchronous calls on the current stream and asynchronous ones on a stream of its own. Algorithms and protocols
+// are names that choose a line of the rule, and stand in the log as NCCL writes them. Left out: the network, channels.
 #include <cuda_runtime_api.h>
 #include <fcntl.h>
 #include <nccl.h>
@@ -14,6 +14,7 @@
 #include <cstring>
 #include <map>
 #include <set>
+#include <sstream>
 
 #include "elements.hpp"
 #include "rule.hpp"
@@ -86,6 +87,53 @@ Nanoseconds together(ncclComm* comm, Nanoseconds begin) {
     for (int rank = 0; rank < comm->size; rank++) last = std::max(last, comm->shared->began[rank].load());
     meet(comm);
     return last;
+}
+
+// What a variable such as NCCL_ALGO says of a function: `allreduce:tree;broadcast:ring`, or one word for all of them.
+std::string told(const char* variable, const std::string& function) {
+    const char* value = getenv(variable);
+    std::istringstream parts(value ? value : "");
+    for (std::string part; std::getline(parts, part, ';');) {
+        const size_t colon = part.find(':');
+        if (colon != std::string::npos && part.substr(0, colon) != function) continue;
+        std::string word = colon == std::string::npos ? part : part.substr(colon + 1);
+        for (char& letter : word) letter = static_cast<char>(tolower(letter));
+        return word;
+    }
+    return "";
+}
+
+// The operation with the algorithm and protocol that it has, such as `all_reduce.tree.ll`; without, if the rule and the
+// variables say nothing of them.
+std::string chosen(const std::string& operation) {
+    std::string function = operation;
+    function.erase(std::remove(function.begin(), function.end(), '_'), function.end());
+    const std::string usual = Rule::get().text("chosen", ""), algorithm = told("NCCL_ALGO", function);
+    if (algorithm.empty()) return usual.empty() ? operation : operation + "." + usual;
+    const std::string protocol = told("NCCL_PROTO", function);
+    return operation + "." + algorithm + "." + (protocol.empty() ? "simple" : protocol);
+}
+
+// A line in NCCL's log, from the communicator's rank 0.
+void tell_choice(const ncclComm* comm, const std::string& choice, size_t bytes) {
+    static FILE* log = [] {
+        const char *level = getenv("NCCL_DEBUG"), *path = getenv("NCCL_DEBUG_FILE");
+        return level && path && !strcmp(level, "INFO") ? fopen(path, "a") : nullptr;
+    }();
+    std::istringstream words(choice);
+    std::string operation, algorithm, protocol, name;
+    std::getline(std::getline(std::getline(words, operation, '.'), algorithm, '.'), protocol);
+    if (!log || comm->rank || protocol.empty()) return;
+    bool first = true;
+    for (char letter : operation) {
+        if (letter != '_') name += static_cast<char>(first ? toupper(letter) : letter);
+        first = letter == '_';
+    }
+    for (std::string* word : {&algorithm, &protocol})
+        for (char& letter : *word) letter = static_cast<char>(toupper(letter));
+    fprintf(log, "virtual:%d:%d [%d] NCCL INFO %s: %zu Bytes -> Algo %s proto %s channel{Lo..Hi}={0..0}\n", getpid(),
+            getpid(), comm->device, name.c_str(), bytes, algorithm.c_str(), protocol.c_str());
+    fflush(log);
 }
 
 // As long as the slowest device lets it take: of all ranks, or of these.
@@ -234,6 +282,8 @@ ncclResult_t submit(const char* operation, ncclComm* comm, cudaStream_t handle, 
     if (call == number("error_call", comm->device, operation)) return ncclSystemError;
     const bool broken = call == number("async_error_call", comm->device, operation);
     spend_on_host(comm->device);
+    const std::string choice = chosen(operation);
+    tell_choice(comm, choice, static_cast<size_t>(wire_bytes));
     grouped_calls.push_back({comm, stream, [=](Nanoseconds own) {
         if (broken) {
             comm->async_error = ncclRemoteError;
@@ -242,7 +292,7 @@ ncclResult_t submit(const char* operation, ncclComm* comm, cudaStream_t handle, 
         }
         const Nanoseconds begin = together(comm, own);
         if (moves) move(flipped);
-        const Nanoseconds end = begin + duration(comm, operation, wire_bytes);
+        const Nanoseconds end = begin + duration(comm, choice.c_str(), wire_bytes);
         note(operation, comm, wire_bytes, own, begin, end);
         return end;
     }});

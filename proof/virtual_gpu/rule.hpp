@@ -6,6 +6,7 @@
 //     latency_us.all_gather 15      one operation
 //     bus_gbps@1 100                with device 1: a collective is as fast as its slowest device
 //     latency_us.all_reduce@1 212   both
+//     latency_us.all_reduce.tree.ll 5   as NCCL_ALGO and NCCL_PROTO tell it; `chosen tree.ll` if they say nothing
 //
 // What a file leaves out has the value that stands in DEFAULTS. `#` begins a comment.
 #pragma once
@@ -59,9 +60,13 @@ class Rule {
     }
     // The number for a device, or for any if it is negative.
     double number(const std::string& name, int device = -1, const std::string& operation = "") const {
-        const std::string at = "@" + std::to_string(device), of = "." + operation;
-        for (const std::string& key : {name + of + at, name + at, name + of, name})
-            if (auto found = texts_.find(key); found != texts_.end()) return atof(found->second.c_str());
+        const std::string at = "@" + std::to_string(device);
+        for (const std::string& behind : {at, std::string()}) {
+            for (std::string of = "." + operation;; of.resize(of.rfind('.'))) {
+                if (auto found = texts_.find(name + of + behind); found != texts_.end()) return atof(found->second.c_str());
+                if (of.empty()) break;
+            }
+        }
         return DEFAULTS.at(name);
     }
     std::string text(const std::string& name, const std::string& usual) const {
@@ -91,7 +96,7 @@ class Rule {
             if (!(words >> name)) continue;
             std::getline(words >> std::ws, value);
             const std::string base = name.substr(0, name.find_first_of(".@"));
-            if (!DEFAULTS.count(base) && base != "name" && base != "ledger") {
+            if (!DEFAULTS.count(base) && base != "name" && base != "ledger" && base != "chosen") {
                 fprintf(stderr, "virtual GPU: %s: no such rule: %s\n", path, name.c_str());
                 abort();
             }

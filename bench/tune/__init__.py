@@ -1,0 +1,1 @@
+"""Tune: tables of rules by which a library chooses its algorithms, each rule proven on launches of its own."""

@@ -1,0 +1,322 @@
+"""Race the choices of all cells, prove the survivors against the default, and place the crossovers.
+
+In: the logarithm of each launch's time, by cell and choice. Out: which choices are still raced, what is tried, and
+whether it was shown to be faster. Every function depends on its arguments only, so that a run that was interrupted, and
+a simulation on kept launches, decide as a run that was not.
+
+A race only ever compares choices within a launch number, in which they took turns. It eliminates by a Bayes factor,
+which may be looked at after every launch (Ville's inequality): with a normal prior on the standardised difference, and
+variances that are drawn together over cells (`verdicts.moderated`). What is shown to be faster is shown on launches
+that came after the choice; so however bad the race was, the table is not.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.analyze.sessions import launches_of
+from bench.model.comparisons import FASTER, SLOWER, Judgement
+from bench.model.conclusions import Interval
+from bench.model.records import Run, Samples
+from bench.model.units import format_bytes
+from bench.stats import verdicts
+from bench.stats.intervals import Floats, launch_interval
+from bench.stats.verdicts import Levels
+from bench.tune.catalog import FROM_FILE, Library
+from bench.tune.model import DEFAULT, Cell, Choice, Crossover, Picks, Rule, cell_of
+
+# Choice → number of the launch → logarithm of the mean time of its iterations, in seconds.
+Logs = dict[Choice, dict[int, float]]
+Times = dict[Cell, Logs]
+Names = Mapping[Cell, Sequence[Choice]]
+Failed = dict[Cell, dict[Choice, tuple[int, str]]]
+# Launches before which nobody is eliminated.
+FEWEST_ROUNDS = 2
+# Probability that a cell's best choice is ever eliminated.
+ERROR_RATE = 0.05
+# Variance of the standardised difference in the Bayes factor's prior: choices differ by about ten times their scatter.
+PRIOR = 100.0
+# Rate at which a table that should change nothing has a rule: of one table, over all of its cells (Holm).
+TABLE_RATE = 0.01
+# Fewest launches that can show that a choice is faster than the default.
+FEWEST_PAIRS = 6
+# Draws for the interval of a crossover, and its level; they are seeded, so that a report is the same twice.
+DRAWS, ENDS = 4000, (2.5, 97.5)
+
+
+def times_of(samples: Iterable[Samples], library: Library) -> tuple[Times, Failed]:
+    """The logs of all that was measured; and of each cell, which choices failed first in which launch, and why."""
+    times: Times = {}
+    failed: Failed = {}
+    for entry in samples:
+        cell, choice = cell_of(entry.case), library.choice_in(entry.case)
+        if entry.failure is not None:
+            if entry.failure.kind != "lost":
+                failed.setdefault(cell, {}).setdefault(choice, (entry.launch, entry.failure.text))
+        elif entry.timed is not None:
+            logs = times.setdefault(cell, {}).setdefault(choice, {})
+            logs[entry.launch] = float(np.log(np.mean(entry.timed.slowest_s)))
+    return times, failed
+
+
+# ── the race ─────────────────────────────────────────────────────────────────────────────────────
+def raced(times: Times, names: Names, rounds: int) -> dict[Cell, list[Choice]]:
+    """The choices of each cell that are left after so many launches, the default among them; ordered as in `names`."""
+    alive = {cell: [DEFAULT, *(choice for choice in names[cell] if choice != DEFAULT)] for cell in names}
+    for number in range(FEWEST_ROUNDS, rounds + 1):
+        alive = _round(times, alive, number)
+    return alive
+
+
+def _round(times: Times, alive: Mapping[Cell, Sequence[Choice]], rounds: int) -> dict[Cell, list[Choice]]:
+    """Those that stay after a round. A choice goes if it is slower than the cell's leader, by itself or by sizes.
+
+    By sizes: in the cell and its neighbours together, each launch counting as the mean of its cells.
+    """
+    known = {cell: [choice for choice in alive[cell] if _has(times, cell, choice, rounds)] for cell in alive}
+    leaders = {cell: min(left, key=lambda c: _mean(times[cell][c], rounds)) for cell, left in known.items() if left}
+    beside = neighbours(alive)
+    pairs = [(cell, choice) for cell, left in known.items() for choice in left if choice != leaders[cell]]
+    if not pairs:
+        return {cell: list(left) for cell, left in alive.items()}
+    own, several = [], []
+    for cell, choice in pairs:
+        differences = {near: _differences(times, near, choice, leaders[cell], rounds) for near in (cell, *beside[cell])}
+        own.append(np.array(list(differences[cell].values())))
+        common = set.intersection(*(set(values) for values in differences.values() if len(values) >= 2) or [set()])
+        near = [[values[number] for number in sorted(common)] for values in differences.values() if len(values) >= 2]
+        several.append(np.mean(near, axis=0) if len(common) >= 2 else own[-1])
+    limit = np.log([len(known[cell]) ** 2 / ERROR_RATE for cell, _ in pairs])
+    slower = np.array([values.mean() > 0 for values in own])
+    gone = slower & ((_log_factors(own) > limit) | (_log_factors(several) > limit + np.log(2)))
+    out = {pair for pair, goes in zip(pairs, gone, strict=True) if goes}
+    return {cell: [choice for choice in left if (cell, choice) not in out] for cell, left in alive.items()}
+
+
+def _log_factors(differences: Sequence[Floats]) -> Floats:
+    """Logarithm of the Bayes factor of "they differ" over "they do not", of each series of differences.
+
+    (1 + n g)^(-1/2) ((1 + t²/ν) / (1 + t²/((1 + n g) ν)))^((ν + 1)/2), as of Rouder and others (Psychonomic Bulletin &
+    Review 16, 2009) for a normal prior of variance g, with the moderated variance and its degrees of freedom ν.
+    """
+    counts = np.array([len(values) for values in differences], dtype=float)
+    means = np.array([values.mean() if len(values) else 0.0 for values in differences])
+    smallest = verdicts.SMALLEST_SCATTER**2
+    variances = np.array([max(float(np.var(v, ddof=1)), smallest) if len(v) > 1 else np.nan for v in differences])
+    usable = counts > 1
+    factors = np.full(len(differences), -np.inf)
+    variance, freedom = verdicts.moderated(variances[usable], counts[usable] - 1)
+    square = means[usable] ** 2 / (variance / counts[usable])
+    shrunk = 1 + counts[usable] * PRIOR
+    gain = np.log1p(square / freedom) - np.log1p(square / (shrunk * freedom))
+    factors[usable] = -np.log(shrunk) / 2 + (freedom + 1) / 2 * gain
+    return factors
+
+
+def neighbours(cells: Iterable[Cell]) -> dict[Cell, list[Cell]]:
+    """Of each cell the next smaller and the next larger size, of the same operation and ranks."""
+    ordered = sorted(cells)
+    beside: dict[Cell, list[Cell]] = {cell: [] for cell in ordered}
+    for cell, following in pairwise(ordered):
+        if (cell.op, cell.ranks) == (following.op, following.ranks):
+            beside[cell].append(following)
+            beside[following].append(cell)
+    return beside
+
+
+def picks(
+    times: Times, left_after: Callable[[int], Mapping[Cell, Sequence[Choice]]], rounds: int, least_gain: float
+) -> dict[Cell, Choice]:
+    """What each cell tries after a race, from the last round in which it was measured. left_after: see `raced`."""
+    found: dict[Cell, Choice] = {}
+    for number in range(1, rounds + 1):
+        left = left_after(number)
+        of_round = chosen(times, left, number, least_gain)
+        found |= {
+            cell: choice
+            for cell, choice in of_round.items()
+            if cell not in found or any(number in logs for logs in times.get(cell, {}).values())
+        }
+    return found
+
+
+def chosen(times: Times, alive: Mapping[Cell, Sequence[Choice]], rounds: int, least_gain: float) -> dict[Cell, Choice]:
+    """What each cell tries: the fastest that is left; or what a neighbour tries, if the two cannot be told apart.
+
+    The default, where the fastest gains less than `least_gain` on it.
+    """
+    found: dict[Cell, Choice] = {}
+    beside = neighbours(alive)
+    for cell in sorted(alive):
+        left = [choice for choice in alive[cell] if _has(times, cell, choice, rounds)]
+        if not left or not _has(times, cell, DEFAULT, rounds):
+            found[cell] = DEFAULT
+            continue
+        best = min(left, key=lambda choice: _mean(times[cell][choice], rounds))
+        for near in beside[cell]:
+            other = found.get(near)
+            if other is not None and other in left and other not in {best, DEFAULT}:
+                apart = np.array(list(_differences(times, cell, other, best, rounds).values()))
+                if len(apart) > 1 and apart.mean() < apart.std(ddof=1) / np.sqrt(len(apart)):
+                    best = other
+                    break
+        gain = -np.mean(list(_differences(times, cell, best, DEFAULT, rounds).values()) or [0.0])
+        found[cell] = best if gain > -np.log1p(-least_gain) else DEFAULT
+    return found
+
+
+def _has(times: Times, cell: Cell, choice: Choice, rounds: int) -> bool:
+    """Whether a choice was measured in the latest round, so that it can be compared with what was, too."""
+    return rounds in times.get(cell, {}).get(choice, {})
+
+
+def _mean(logs: Mapping[int, float], rounds: int) -> float:
+    return float(np.mean([value for number, value in logs.items() if number <= rounds]))
+
+
+def _differences(times: Times, cell: Cell, choice: Choice, other: Choice, rounds: int) -> dict[int, float]:
+    """Launch → log ratio of two choices, of the launches of a race that have both."""
+    a, b = (times.get(cell, {}).get(each, {}) for each in (choice, other))
+    return {number: a[number] - b[number] for number in sorted(a.keys() & b.keys()) if number <= rounds}
+
+
+# ── the proof ────────────────────────────────────────────────────────────────────────────────────
+def judged(
+    times: Times, picks: Picks, launches: Iterable[int], min_change: float, rate: float = TABLE_RATE
+) -> dict[Cell, tuple[Judgement, int]]:
+    """Each cell that tries something: time with it over the default in these launches, judged over all at once."""
+    numbers = set(launches)
+    ratios: dict[Cell, Floats] = {}
+    for cell, pick in picks.items():
+        if pick != DEFAULT:
+            a, b = times.get(cell, {}).get(DEFAULT, {}), times.get(cell, {}).get(pick, {})
+            common = sorted(numbers & a.keys() & b.keys())
+            if len(common) >= FEWEST_PAIRS:
+                ratios[cell] = np.array([b[number] - a[number] for number in common])
+    judgements = verdicts.judge(verdicts.paired([*ratios.values()]), min_change, Levels(change=rate)) if ratios else []
+    return {cell: (judgement, len(ratios[cell])) for cell, judgement in zip(ratios, judgements, strict=True)}
+
+
+def kept(proof: Mapping[Cell, tuple[Judgement, int]], picks: Picks) -> dict[Cell, Choice]:
+    """The table: what was shown to be faster; everything else keeps the default."""
+    return {
+        cell: pick if cell in proof and proof[cell][0].verdict == FASTER else DEFAULT for cell, pick in picks.items()
+    }
+
+
+def without_slower(proof: Mapping[Cell, tuple[Judgement, int]], table: Picks) -> dict[Cell, Choice]:
+    """The table without what its last launches showed to be slower."""
+    slower = {cell for cell, (judgement, _) in proof.items() if judgement.verdict == SLOWER}
+    return {cell: DEFAULT if cell in slower else choice for cell, choice in table.items()}
+
+
+def whole(times: Times, table: Picks, launches: Iterable[int]) -> tuple[Interval | None, int]:
+    """Time over the default of all cells that a table changes, and the launches that it comes from.
+
+    The geometric mean of the cells in each launch, with Student's t over launches.
+    """
+    changed = [(times[cell][DEFAULT], times[cell].get(pick, {})) for cell, pick in table.items() if pick != DEFAULT]
+    numbers = [n for n in sorted(launches) if changed and all(n in a and n in b for a, b in changed)]
+    if len(numbers) < 2:
+        return None, len(numbers)
+    ratios = np.exp([np.mean([b[number] - a[number] for a, b in changed]) for number in numbers])
+    return launch_interval(ratios), len(numbers)
+
+
+def not_honoured(run: Run, library: Library) -> list[str]:
+    """Cells in which the library says that it ran something else than it was told, where it says so (NCCL)."""
+    ran = {
+        key: choice
+        for launch in launches_of(run.environment)
+        for key, choice in (launch.get("chosen") or {}).items()
+        if choice.get("algorithm")
+    }
+    found = []
+    for case in run.plan.cases:
+        asked, choice = library.choice_in(case), ran.get(case.key)
+        if choice is not None and asked not in {DEFAULT, FROM_FILE}:
+            words = choice["algorithm"].lower(), choice["protocol"].lower()
+            if words != (asked.algorithm, asked.protocol):
+                where = f"{case.op}, {case.world_size} ranks, {format_bytes(case.size_bytes)}"
+                found.append(f"not honoured: {where}: told {asked}, {library.name} ran {' '.join(words)}")
+    return found
+
+
+# ── crossovers ───────────────────────────────────────────────────────────────────────────────────
+def crossovers(times: Times, table: Picks) -> list[Crossover]:
+    """Where the choice changes between two sizes. Times are straight lines between them: latency and bandwidth."""
+    found = []
+    for cell, following in pairwise(sorted(table)):
+        below, above = table[cell], table[following]
+        if (cell.op, cell.ranks) != (following.op, following.ranks) or below == above:
+            continue
+        ends = [_seconds_apart(times, each, below, above) for each in (cell, following)]
+        low, high = float(cell.size), float(following.size)
+        places = np.full(DRAWS, low)
+        if all(end is not None for end in ends):
+            dice = np.random.default_rng(0)
+            first, last = (dice.normal(*end, DRAWS) if end is not None else places for end in ends)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                places = low + (high - low) * np.clip(-first / (last - first), 0, 1)
+            # Where the lines do not cross, whichever is faster at both ends is so everywhere between.
+            places = np.where((first < 0) & (last > 0), places, np.where(first + last > 0, low, high))
+            at = float(np.median(places))
+            found.append(Crossover(cell.op, cell.ranks, below, above, at, *map(float, np.percentile(places, ENDS))))
+        else:
+            found.append(Crossover(cell.op, cell.ranks, below, above, low, low, high))
+    return found
+
+
+def _seconds_apart(times: Times, cell: Cell, below: Choice, above: Choice) -> tuple[float, float] | None:
+    """Mean and standard error of the difference `below` − `above`, in seconds, over all launches that have both."""
+    a, b = (times.get(cell, {}).get(choice, {}) for choice in (below, above))
+    common = sorted(a.keys() & b.keys())
+    if len(common) < 2:
+        return None
+    values: NDArray[np.float64] = np.exp([a[n] for n in common]) - np.exp([b[n] for n in common])
+    scale = float(np.mean(np.exp([a[n] for n in common])))
+    error = max(float(values.std(ddof=1)), verdicts.SMALLEST_SCATTER * scale) / np.sqrt(len(values))
+    return float(values.mean()), float(error)
+
+
+def rules_of(table: Picks, places: Sequence[Crossover]) -> list[Rule]:
+    """The rules of a table. Beyond the sizes that were measured, and wherever a gain was not shown, the default holds.
+
+    Between two choices the crossover divides; towards the default it is the end of its interval that keeps more of it.
+    """
+    at = {(place.op, place.ranks, place.below, place.above): place for place in places}
+    rules: list[Rule] = []
+    cells = sorted(table)
+    for number, cell in enumerate(cells):
+        choice = table[cell]
+        if choice == DEFAULT:
+            continue
+        low, high = cell.size, cell.size
+        before = _beside(cells, number, -1)
+        if before is not None and table[before] != choice:
+            place = at[cell.op, cell.ranks, table[before], choice]
+            low = min(cell.size, int(place.high if table[before] == DEFAULT else place.at) + 1)
+        after = _beside(cells, number, 1)
+        if after is not None:
+            if table[after] == choice:
+                high = after.size - 1
+            else:
+                place = at[cell.op, cell.ranks, choice, table[after]]
+                high = max(cell.size, int(place.low if table[after] == DEFAULT else place.at))
+                high = min(high, after.size - 1)
+        last = rules[-1] if rules else None
+        if last and (last.op, last.ranks, last.choice, last.high) == (cell.op, cell.ranks, choice, low - 1):
+            rules[-1] = Rule(cell.op, cell.ranks, last.low, high, choice)
+        else:
+            rules.append(Rule(cell.op, cell.ranks, low, high, choice))
+    return rules
+
+
+def _beside(cells: Sequence[Cell], number: int, step: int) -> Cell | None:
+    place = number + step
+    if not 0 <= place < len(cells):
+        return None
+    one, other = cells[number], cells[place]
+    return other if (one.op, one.ranks) == (other.op, other.ranks) else None

@@ -1,0 +1,395 @@
+"""What libraries let one choose for a collective, by which variables, and the syntax of their rule files.
+
+In: choices, a table of rules, text of a file. Out: settings of a case, text of a file, rules and what is wrong with
+them. Reads no file and starts nothing: `host.py` asks Open MPI for its algorithms.
+
+Open MPI 5: `coll_tuned`'s rules, format 2 (ompi/mca/coll/tuned/coll_tuned_dynamic_file.c, v5.0). Releases print nothing
+about a file that they cannot read, and use their own choice. NCCL: the CSV of its example tuner plugin
+(plugins/tuner/example/plugin.c, 2.30), which RCCL and NCCLX read as well.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Protocol
+
+from bench.model.records import Case, settings_of
+from bench.tune.model import DEFAULT, Choice, Rule
+
+# Segments that are tried, where an algorithm has them, besides whole messages.
+SEGMENT = 64 * 1024
+# What `Choice` a case has whose library reads a rule file.
+FROM_FILE = Choice("the file")
+
+
+@dataclass(frozen=True, slots=True)
+class FileRead:
+    """A rule file: its rules in order, and what the library will not honour, each with its line."""
+
+    rules: tuple[Rule, ...]
+    problems: tuple[str, ...]
+
+
+class Library(Protocol):
+    """A library that can be told which algorithm to use. operations: our name → the library's."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def operations(self) -> Mapping[str, str]: ...
+    @property
+    def suffix(self) -> str: ...
+
+    def choices(self, op: str, ranks: int, size: int) -> list[Choice]:
+        """What can be tried for a cell, without the default."""
+
+    def settings(self, picks: Mapping[str, Choice]) -> str:
+        """Variables by which each operation gets its choice; empty if all have the default."""
+
+    def choice_in(self, case: Case) -> Choice:
+        """What the variables of a case say of its operation."""
+
+    def file_settings(self, path: str) -> str | None:
+        """Variables by which the library reads a rule file; None where it cannot here."""
+
+    def write(self, rules: Sequence[Rule], hosts: int) -> str:
+        """The text of a rule file, without comments. rules: of all cells that do not keep the default."""
+
+    def commented(self, text: str, comments: Sequence[str]) -> str:
+        """The text with comments where the library takes them."""
+
+    def read(self, text: str) -> FileRead:
+        """The rules of a file."""
+
+    def how_to_load(self, path: str) -> list[str]:
+        """Lines for a shell, and what to know."""
+
+
+# ── Open MPI ─────────────────────────────────────────────────────────────────────────────────────
+MCA = "OMPI_MCA_coll_tuned_"
+USE_RULES, RULES_FILE = f"{MCA}use_dynamic_rules", f"{MCA}dynamic_rules_filename"
+# COLLTYPE of ompi/mca/coll/base/coll_base_functions.h.
+COLLECTIVES = {
+    "all_gather": ("allgather", 0),
+    "all_gather_list": ("allgatherv", 1),
+    "all_reduce": ("allreduce", 2),
+    "all_to_all": ("alltoall", 3),
+    "broadcast": ("bcast", 7),
+    "gather": ("gather", 9),
+    "reduce": ("reduce", 11),
+    "reduce_scatter_list": ("reduce_scatter", 12),
+    "reduce_scatter": ("reduce_scatter_block", 13),
+    "scatter": ("scatter", 15),
+}
+SEGMENTED = {
+    "bcast": {"chain", "pipeline", "split_binary_tree", "binary_tree", "binomial"},
+    "reduce": {"chain", "pipeline", "binary", "binomial", "in-order_binary"},
+    "allreduce": {"segmented_ring"},
+}
+ONLY_SEGMENTED, FOR_TWO = {"segmented_ring"}, {"two_proc"}
+# Branches of a tree or chain where the variables name none; a file has to say it.
+FANOUT = 4
+
+
+@dataclass(frozen=True)
+class OpenMpi:
+    """numbers: the library's name of a collective → name → number of its algorithms, as `ompi_info` lists them."""
+
+    numbers: Mapping[str, Mapping[str, int]]
+    name: str = "Open MPI"
+    suffix: str = "conf"
+    operations: Mapping[str, str] = field(default_factory=lambda: {op: named for op, (named, _) in COLLECTIVES.items()})
+
+    def choices(self, op: str, ranks: int, size: int) -> list[Choice]:
+        """Each algorithm with whole messages, and with segments where it has them and the message is larger."""
+        named = self.operations[op]
+        found = []
+        for algorithm in self.numbers.get(named, {}):
+            if algorithm in FOR_TWO and ranks != 2:
+                continue
+            if algorithm not in ONLY_SEGMENTED:
+                found.append(Choice(algorithm))
+            if algorithm in SEGMENTED.get(named, ()) and size > SEGMENT:
+                found.append(Choice(algorithm, segment=SEGMENT))
+        return found
+
+    def settings(self, picks: Mapping[str, Choice]) -> str:
+        """Names of algorithms are values of Open MPI's variables, too."""
+        words = []
+        for op, choice in sorted(picks.items()):
+            if choice != DEFAULT:
+                words.append(f"{MCA}{self.operations[op]}_algorithm={choice.algorithm}")
+                if choice.segment:
+                    words.append(f"{MCA}{self.operations[op]}_algorithm_segmentsize={choice.segment}")
+        return " ".join([*words, f"{USE_RULES}=1"] if words else [])
+
+    def choice_in(self, case: Case) -> Choice:
+        """As `settings` wrote it."""
+        values, key = dict(settings_of(case)), f"{MCA}{self.operations[case.op]}_algorithm"
+        if RULES_FILE in values:
+            return FROM_FILE
+        if key not in values:
+            return DEFAULT
+        return Choice(values[key], segment=int(values.get(f"{key}_segmentsize", 0)))
+
+    def file_settings(self, path: str) -> str | None:
+        """A path with a space cannot be a value of a setting."""
+        return None if re.search(r"\s", path) else f"{RULES_FILE}={path} {USE_RULES}=1"
+
+    def write(self, rules: Sequence[Rule], hosts: int) -> str:
+        """Format 2. Numbers of ranks between and beyond those that were measured keep the default, as sizes do."""
+        operations = sorted({rule.op for rule in rules}, key=lambda op: COLLECTIVES[op][1])
+        lines = ["rule-file-version-2", f"{len(operations)} # collectives"]
+        for op in operations:
+            name, number = COLLECTIVES[op]
+            tables: dict[int, list[Rule]] = {0: []}
+            for rule in sorted((rule for rule in rules if rule.op == op), key=lambda rule: (rule.ranks, rule.low)):
+                tables.setdefault(rule.ranks, []).append(rule)
+                tables.setdefault(rule.ranks + 1, [])
+            lines += [f"{number} # {name}", f"{len(tables)} # numbers of ranks"]
+            for ranks, table in sorted(tables.items()):
+                steps = dict(_steps(table))
+                lines += [f"{ranks} # ranks and more", f"{len(steps)} # sizes"]
+                for size, choice in sorted(steps.items()):
+                    algorithm = 0 if choice == DEFAULT else self.numbers[name][choice.algorithm]
+                    lines.append(f"{size} {algorithm} {FANOUT} {choice.segment} 0 # {choice}")
+        return "\n".join(lines) + "\n"
+
+    def commented(self, text: str, comments: Sequence[str]) -> str:
+        """Behind the first line, which must be the format."""
+        first, _, rest = text.partition("\n")
+        return "\n".join([first, *(f"# {comment}" for comment in comments), rest])
+
+    def read(self, text: str) -> FileRead:
+        """Formats 1 and 2. The library drops the whole file at the first mistake, so nothing behind it has rules."""
+        reader = _Numbers(text)
+        rules: list[Rule] = []
+        problems: list[str] = []
+        named = {number: (op, name) for op, (name, number) in COLLECTIVES.items()}
+        try:
+            for _ in range(reader.next("the number of collectives")):
+                number = reader.next("a collective")
+                op, name = named.get(number, ("", f"collective {number}"))
+                if not op:
+                    problems.append(f"line {reader.line}: {name}: CollBench measures no such collective")
+                tables = []
+                for _ in range(reader.next(f"numbers of ranks of {name}")):
+                    ranks = reader.next("a number of ranks")
+                    steps = [reader.step() for _ in range(reader.next("the number of sizes"))]
+                    if steps and steps[0][0]:
+                        raise ValueError(f"line {steps[0][3]}: the first size of {name} must be 0, not {steps[0][0]}")
+                    tables.append((ranks, steps))
+                if op:
+                    problems += self._problems(name, tables)
+                    rules += self._rules(op, name, tables)
+        except ValueError as error:
+            return FileRead((), (f"{error}: Open MPI then ignores the whole file and prints nothing",))
+        if extra := reader.rest():
+            problems.append(f"line {extra}: numbers behind the last rule are not read")
+        return FileRead(tuple(rules), tuple(problems))
+
+    def _problems(self, name: str, tables: "Sequence[tuple[int, Sequence[_Step]]]") -> Iterator[str]:
+        known = {number: algorithm for algorithm, number in self.numbers.get(name, {}).items()}
+        for (ranks, _), (following, steps) in pairwise(tables):
+            if following <= ranks:
+                line = steps[0][3] if steps else "?"
+                yield f"line {line}: {following} ranks behind {ranks}: they must increase"
+        for ranks, steps in tables:
+            for (size, _, _, _), (following, _, _, line) in pairwise(steps):
+                if following <= size:
+                    yield f"line {line}: size {following} behind {size}: they must increase"
+            for _, algorithm, _, line in steps:
+                if algorithm and algorithm not in known:
+                    yield f"line {line}: {name} has no algorithm {algorithm} (0 to {max(known, default=0)})"
+                elif known.get(algorithm) in FOR_TWO and ranks != 2:
+                    yield f"line {line}: {known[algorithm]} is for 2 ranks, and this rule is for {ranks}"
+
+    def _rules(self, op: str, name: str, tables: "Sequence[tuple[int, Sequence[_Step]]]") -> Iterator[Rule]:
+        """A rule for each number of ranks that a file names; those between two names have the rules of the lower."""
+        known = {number: algorithm for algorithm, number in self.numbers.get(name, {}).items()}
+        for ranks, steps in tables:
+            for place, (size, algorithm, segment, line) in enumerate(steps):
+                high = steps[place + 1][0] - 1 if place + 1 < len(steps) else None
+                if algorithm in known:
+                    yield Rule(op, ranks, size, high, Choice(known[algorithm], segment=segment), line)
+
+    def how_to_load(self, path: str) -> list[str]:
+        """For every program of this library."""
+        return [
+            f"export {USE_RULES}=1 {RULES_FILE}={path}",
+            "On several hosts Open MPI 5 uses coll_han above coll_tuned: without OMPI_MCA_coll_han_priority=0 these "
+            "rules hold only for what it asks of coll_tuned.",
+        ]
+
+
+_Step = tuple[int, int, int, int]  # size, algorithm, segment, line
+
+
+class _Numbers:
+    """The numbers of a rule file, one after the other, with the line of the last one."""
+
+    def __init__(self, text: str) -> None:
+        version = re.match(r"rule-file-version-(\d+)", text)
+        self._version = int(version[1]) if version else 1
+        body = " " * version.end() + text[version.end() :] if version else text
+        self._words = [
+            (word, line)
+            for line, content in enumerate(body.splitlines(), 1)
+            for word in content.partition("#")[0].split()
+        ]
+        self._place, self.line = 0, 1
+
+    def next(self, what: str) -> int:
+        """The next number; raises ValueError if there is none."""
+        if self._place >= len(self._words):
+            raise ValueError(f"line {self.line}: the file ends before {what}")
+        word, self.line = self._words[self._place]
+        if not word.isdigit():
+            raise ValueError(f"line {self.line}: {word!a:.20} stands where {what} should be")
+        self._place += 1
+        return int(word)
+
+    def step(self) -> _Step:
+        """Size, algorithm, fan-out, segment; in format 2 a fifth number may follow on the same line."""
+        size, algorithm, _, segment = (self.next(what) for what in ("a size", "an algorithm", "a fan-out", "a segment"))
+        line = self.line
+        if self._version > 1 and self._place < len(self._words) and self._words[self._place][1] == line:
+            self.next("the most requests")
+        return size, algorithm, segment, line
+
+    def rest(self) -> int | None:
+        """The line of what is left, if something is."""
+        return self._words[self._place][1] if self._place < len(self._words) else None
+
+
+def _steps(rules: Sequence[Rule]) -> Iterator[tuple[int, Choice]]:
+    """From which size on which choice holds; from 0, and behind the last rule the default again."""
+    end = 0
+    for rule in rules:
+        if rule.low > end or not end:
+            yield end, DEFAULT
+        yield rule.low, rule.choice
+        if rule.high is None:
+            return
+        end = rule.high + 1
+    yield end, DEFAULT
+
+
+# ── NCCL ─────────────────────────────────────────────────────────────────────────────────────────
+NCCL_COLLECTIVES = {
+    "all_reduce": ("allreduce", "AllReduce"),
+    "all_gather": ("allgather", "AllGather"),
+    "reduce_scatter": ("reducescatter", "ReduceScatter"),
+    "broadcast": ("broadcast", "Broadcast"),
+    "reduce": ("reduce", "Reduce"),
+}
+PROTOCOLS = ("ll", "ll128", "simple")
+ALGORITHMS = ("tree", "ring", "collnet_direct", "collnet_chain", "nvls", "nvls_tree", "pat")
+# Operation → algorithms that are tried with every protocol, and with "simple" only. What a machine does not have fails,
+# is reported, and is not chosen.
+TRIED = {"all_reduce": (("tree", "ring"), ("nvls",))}
+TRIED_ELSEWHERE = (("ring",), ())
+LARGEST = 4294967295
+FIELDS = "collective_type,min_bytes,max_bytes,algorithm,protocol,channels,nNodes,nRanks,numPipeOps,regBuff"
+
+
+@dataclass(frozen=True)
+class Nccl:
+    """NCCL from 2.24 on, whose variables name a choice for each collective. plugin: the user's NCCL_TUNER_PLUGIN."""
+
+    plugin: str = ""
+    name: str = "NCCL"
+    suffix: str = "csv"
+    operations: Mapping[str, str] = field(
+        default_factory=lambda: {op: named for op, (named, _) in NCCL_COLLECTIVES.items()}
+    )
+
+    def choices(self, op: str, ranks: int, size: int) -> list[Choice]:
+        """Algorithm × protocol."""
+        every, simple = TRIED.get(op, TRIED_ELSEWHERE)
+        pairs = [(algorithm, protocol) for algorithm in every for protocol in PROTOCOLS]
+        return [Choice(*pair) for pair in [*pairs, *((algorithm, "simple") for algorithm in simple)]]
+
+    def settings(self, picks: Mapping[str, Choice]) -> str:
+        """Such as `NCCL_ALGO=allreduce:tree;broadcast:ring NCCL_PROTO=allreduce:ll;broadcast:simple`."""
+        chosen = {self.operations[op]: choice for op, choice in sorted(picks.items()) if choice != DEFAULT}
+        if not chosen:
+            return ""
+        algorithms = ";".join(f"{name}:{choice.algorithm}" for name, choice in chosen.items())
+        protocols = ";".join(f"{name}:{choice.protocol}" for name, choice in chosen.items())
+        return f"NCCL_ALGO={algorithms} NCCL_PROTO={protocols}"
+
+    def choice_in(self, case: Case) -> Choice:
+        """As `settings` wrote it."""
+        values = dict(settings_of(case))
+        if "NCCL_TUNER_CONFIG_FILE" in values:
+            return FROM_FILE
+        of = [
+            dict(part.split(":", 1) for part in values.get(key, "").split(";") if ":" in part)
+            for key in ("NCCL_ALGO", "NCCL_PROTO")
+        ]
+        name = self.operations[case.op]
+        return Choice(of[0][name], of[1].get(name, "")) if name in of[0] else DEFAULT
+
+    def file_settings(self, path: str) -> str | None:
+        """Only where the user has built the plugin and named it."""
+        return f"NCCL_TUNER_CONFIG_FILE={path}" if self.plugin and not re.search(r"\s", path) else None
+
+    def write(self, rules: Sequence[Rule], hosts: int) -> str:
+        """A line a rule; the first that matches counts. channels -1: NCCL's choice."""
+        lines = [
+            f"{self.operations[rule.op]},{rule.low},{LARGEST if rule.high is None else rule.high},"
+            f"{rule.choice.algorithm},{rule.choice.protocol},-1,{hosts},{rule.ranks},-1,-1"
+            for rule in sorted(rules, key=lambda rule: (rule.op, rule.ranks, rule.low))
+        ]
+        return "\n".join([f"# {FIELDS}", *lines]) + "\n"
+
+    def commented(self, text: str, comments: Sequence[str]) -> str:
+        """Above everything."""
+        return "".join(f"# {comment}\n" for comment in comments) + text
+
+    def read(self, text: str) -> FileRead:
+        """What the plugin makes of unknown words is a rule of another kind, which it does not say."""
+        rules: list[Rule] = []
+        problems: list[str] = []
+        ours = {named: op for op, named in self.operations.items()}
+        for number, line in enumerate(text.splitlines(), 1):
+            if line.startswith("#") or not line.strip():
+                continue
+            words = [word.strip() for word in line.split(",") if word]
+            where = f"line {number}"
+            if not 8 <= len(words) <= 10:
+                problems.append(f"{where}: {len(words)} fields, of 8 to 10: the plugin leaves the line out")
+                continue
+            collective, low, high, algorithm, protocol, channels, _, ranks = words[:8]
+            taken = [
+                (word, usual)
+                for word, known, usual in (
+                    (collective, ours, "allreduce"), (algorithm, ALGORITHMS, "ring"), (protocol, PROTOCOLS, "simple"),
+                )
+                if word not in known
+            ]  # fmt: skip
+            problems += [f"{where}: {word!a:.30}: the plugin takes it as {usual}" for word, usual in taken]
+            if len(line) > 254:
+                problems.append(f"{where}: longer than 254 characters: the plugin cuts it")
+            if taken or not (low.isdigit() and high.isdigit()):
+                continue
+            if not ranks.isdigit():
+                problems.append(f"{where}: for any number of ranks: compared where another line names none")
+            op, top = ours[collective], None if int(high) == LARGEST else int(high)
+            if channels != "-1":
+                problems.append(f"{where}: {channels} channels: compared with NCCL's own number")
+            rules.append(
+                Rule(op, int(ranks) if ranks.isdigit() else -1, int(low), top, Choice(algorithm, protocol), number)
+            )
+        return FileRead(tuple(rules), tuple(problems))
+
+    def how_to_load(self, path: str) -> list[str]:
+        """The plugin has to be built."""
+        return [
+            f"export NCCL_TUNER_PLUGIN=libnccl-tuner-example.so NCCL_TUNER_CONFIG_FILE={path}",
+            "The plugin is plugins/tuner/example of NCCL's sources; RCCL and NCCLX have a reader built in.",
+            "As of NCCL 2.30 its plugin.c sets `*nChannels = 1` before it looks for a rule: set 0 there, or calls "
+            "without a rule, and rules with -1, get one channel and not NCCL's default.",
+        ]

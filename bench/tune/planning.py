@@ -1,0 +1,129 @@
+"""Plan the rounds of `tune`: which launches measure what is asked of each cell, side by side.
+
+In: a configuration, a machine, and the choices that each cell is to be measured with. Out: launches. All launches of
+one number of ranks are alive together and take turns: a side of their own has the default, and each other side tells
+the library one choice for each operation.
+"""
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from bench.catalog.operations import OPERATIONS
+from bench.config.models import Config
+from bench.model.errors import ConfigError, UnmeasurableError
+from bench.model.records import Case, Launch, Machine, Plan
+from bench.model.units import format_bytes, format_seconds
+from bench.planning import plan as planning
+from bench.planning.plan import FEWEST_S
+from bench.tune.catalog import Library
+from bench.tune.model import DEFAULT, Cell, Choice, cell_of
+
+# Stages of a budget: racing, proving the choices, measuring the table once more. And what they need at least.
+RACE_SHARE, CONFIRM_SHARE = 0.5, 0.35
+FEWEST_RACED, MOST_RACED = 3, 12
+FEWEST_CONFIRMED, MOST_CONFIRMED = 8, 32
+FEWEST_CHECKED, MOST_CHECKED = 4, 32
+# A race gets slower launches for this many rounds' sake: below them, cases take less time each.
+WANTED_RACED = 5
+
+
+def cells(config: Config, machine: Machine, seed: int, library: Library) -> tuple[Plan, dict[Cell, Case]]:
+    """The plan of one launch of the configuration, and the case of each cell. Raises BenchError."""
+    known = ", ".join(library.operations)
+    for op in config.operations:
+        if op not in library.operations:
+            raise ConfigError(f"tune: operations: {op}: {library.name} lets nobody choose for it; allowed: {known}")
+    plan = planning.expand(config.model_copy(update={"launches": 1, "budget": None}), machine, seed)
+    reason = planning.unmeasurable_reason(plan)
+    if reason is not None:
+        raise UnmeasurableError(f"{config.name}: nothing can be measured here: {reason}")
+    found: dict[Cell, Case] = {}
+    for case in plan.cases:
+        if OPERATIONS[case.op].rank is not None or case.op not in library.operations:
+            raise ConfigError(f"tune: {case.op}: {library.name} lets nobody choose for it; allowed: {known}")
+        other = found.setdefault(cell_of(case), case)
+        if other != case:
+            where = f"{case.op}, {case.world_size} ranks, {format_bytes(case.size_bytes)}"
+            raise ConfigError(
+                f"tune: {where}: {other.key} and {case.key} are one cell of a rule file, which knows operation, ranks "
+                "and size only: keep one of them"
+            )
+    return plan, found
+
+
+def candidates(library: Library, found: Mapping[Cell, Case]) -> dict[Cell, list[Choice]]:
+    """The choices of each cell, without the default."""
+    return {cell: library.choices(cell.op, cell.ranks, cell.size) for cell in found}
+
+
+def launches(
+    library: Library,
+    found: Mapping[Cell, Case],
+    asked: Mapping[Cell, Sequence[Choice]],
+    number: int,
+    seed: int,
+    file_settings: str | None = None,
+) -> list[list[Launch]]:
+    """The launches of a round, those of one number of ranks together. asked: without the default, which all have.
+
+    file_settings: of a rule file; one side reads it, in place of the sides that are told their choices.
+    """
+    groups = []
+    for ranks in sorted({cell.ranks for cell in asked}):
+        here = [cell for cell in sorted(asked) if cell.ranks == ranks and asked[cell]]
+        random.Random(f"{seed}/{number}/{ranks}").shuffle(here)
+        if not here:
+            continue
+        of_op: dict[str, list[Choice]] = {}
+        for cell in sorted(here):
+            of_op.setdefault(cell.op, []).extend(c for c in asked[cell] if c not in of_op.get(cell.op, []))
+        sides: list[list[Case]] = [[_with(found[cell], "") for cell in here]]
+        if file_settings is not None:
+            sides.append([_with(found[cell], file_settings) for cell in here])
+        else:
+            for place in range(max(map(len, of_op.values()))):
+                picks = {op: choices[place] for op, choices in of_op.items() if place < len(choices)}
+                settings = library.settings(picks)
+                own = [cell for cell in here if picks.get(cell.op) in asked[cell]]
+                sides.append([_with(found[cell], settings) for cell in own])
+        groups.append([Launch(side[0].backend, ranks, number, tuple(side)) for side in sides if side])
+    return groups
+
+
+def _with(case: Case, settings: str) -> Case:
+    return replace(case, settings=f"{case.settings} {settings}".strip())
+
+
+def round_s(plan: Plan, groups: Sequence[Sequence[Launch]]) -> float:
+    """Seconds that a round takes at most."""
+    return planning.estimate_s(replace(plan, order=tuple(launch for group in groups for launch in group)))
+
+
+def fitted(plan: Plan, groups: Sequence[Sequence[Launch]], budget_s: float) -> Plan:
+    """The plan with so little time for each case that a race fits its share of the budget. Raises ConfigError."""
+    sampling = plan.settings.sampling
+
+    def sampled(seconds: float) -> Plan:
+        shorter = replace(sampling, seconds_per_case=seconds, warmup_s=min(sampling.warmup_s, seconds))
+        return replace(plan, settings=replace(plan.settings, sampling=shorter))
+
+    race_s = RACE_SHARE * budget_s
+    shortest = round_s(sampled(FEWEST_S), groups)
+    if shortest * FEWEST_RACED > race_s:
+        needed = shortest * FEWEST_RACED / RACE_SHARE
+        raise ConfigError(
+            f"--budget {format_seconds(budget_s)}: {FEWEST_RACED} launches of every choice, and as long again to prove "
+            f"the best, take about {format_seconds(needed)}: set a longer budget, fewer sizes or fewer operations"
+        )
+    usual = round_s(plan, groups)
+    wanted = race_s / WANTED_RACED
+    if usual <= wanted:
+        return plan
+    share = max(0.0, min(1.0, (wanted - shortest) / max(usual - shortest, 1e-9)))
+    return sampled(FEWEST_S + share * max(0.0, sampling.seconds_per_case - FEWEST_S))
+
+
+def undecided(alive: Mapping[Cell, Sequence[Choice]]) -> dict[Cell, list[Choice]]:
+    """What the next round of a race measures: cells with more than one choice left; without the default."""
+    return {cell: [c for c in left if c != DEFAULT] for cell, left in alive.items() if len(left) > 1}

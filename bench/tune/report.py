@@ -1,0 +1,150 @@
+"""Write what was tuned: the answer in sentences, the table, what to do with the file, and the same as JSON.
+
+In: the outcome. Out: blocks, a dictionary, comments for the rule file. Computes only layout.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+
+from bench.model.conclusions import Interval
+from bench.model.records import Json, Run
+from bench.model.units import counted, format_bytes, format_rounded_bytes, format_seconds, format_share
+from bench.report.blocks import Blocks, Code, Column, Heading, Picture, below, items, left, section, table
+from bench.report.labels import NOTHING, between, ranks_text
+from bench.tune.catalog import Library
+from bench.tune.model import DEFAULT, CellResult, Crossover, Rule, Tuned, TuneState
+
+METHOD = (
+    "All choices of a cell take turns in launches that are alive together; a choice that is slower than the best is "
+    "dropped (Bayes factor, at most 5 % a cell). The best is then compared with the default in fresh launches only, "
+    "and has a rule if it is faster there (Student's t on log ratios of pairs, Holm's correction over all cells, 1 % a "
+    "table). The whole table is measured once more in launches that had no part in either. Between two sizes, times "
+    "are taken as straight lines; beyond the sizes that were measured the default holds."
+)
+
+
+def answer(tuned: Tuned, state: TuneState, load: Sequence[str]) -> Blocks:
+    """What a terminal shows."""
+    headline = _checked(tuned) if state.file is not None else _headline(tuned)
+    lines = [_of_ranks(tuned, op, ranks) for op, ranks in _groups(tuned)] if state.file is None else []
+    blocks: Blocks = [headline, *items(lines), *items(tuned.notes), *items(f"failed: {text}" for text in tuned.wrong)]
+    if state.file is not None:
+        blocks += _table(tuned.changed)
+    return [*blocks, *load] if tuned.changed and load else blocks
+
+
+def document(tuned: Tuned, library: Library, state: TuneState, load: Sequence[str], picture: str | None) -> Blocks:
+    """The report."""
+    headline = _checked(tuned) if state.file is not None else _headline(tuned)
+    title = f"Rules for {library.name}" if state.file is None else f"A rule file of {library.name}, checked"
+    blocks: Blocks = [Heading(title, 1), headline]
+    if state.file is None:
+        blocks += items(_of_ranks(tuned, op, ranks) for op, ranks in _groups(tuned))
+    blocks += items([*tuned.notes, *(f"failed, and not chosen: {text}" for text in tuned.wrong)])
+    if load and tuned.changed:
+        blocks += section("Load it", [Code("\n".join(load[:1])), *items(load[1:])])
+    if picture is not None:
+        blocks.append(Picture("Time over the default", picture))
+    blocks += section(
+        "Cells", below("Time over the default, in fresh launches; below 1 is faster.", _table(tuned.results))
+    )
+    blocks += section("Crossovers", items(_crossover(place) for place in tuned.crossovers))
+    return [*blocks, *section("Method", [METHOD, f"{tuned.launches} launches, {format_seconds(state.spent_s)}."])]
+
+
+def _headline(tuned: Tuned) -> str:
+    """Such as `31 of 48 cells changed: together 0.78 of the time [0.75 – 0.81], …`."""
+    changed, cells = len(tuned.changed), len(tuned.results)
+    rest = f"{cells - changed} keep the default (no gain shown)"
+    if not changed:
+        return f"no rule: of {counted(cells, 'cell')}, none was shown to be faster than the default"
+    if tuned.whole is None:
+        return f"{changed} of {counted(cells, 'cell')} changed; {rest}"
+    return (
+        f"{changed} of {counted(cells, 'cell')} changed: together {_ratio(tuned.whole)} of the time, in "
+        f"{counted(tuned.checked, 'launch')} that were not used for choosing; {rest}"
+    )
+
+
+def _checked(tuned: Tuned) -> str:
+    """Such as `48 of 96 cells have a rule: 30 faster, 1 slower, 17 inconclusive; together 0.85 [0.80 – 0.90]`."""
+    counts = {why: sum(r.why == why for r in tuned.changed) for why in dict.fromkeys(r.why for r in tuned.changed)}
+    found = ", ".join(f"{count} {why}" for why, count in counts.items()) or "nothing to compare"
+    together = f"; together {_ratio(tuned.whole)} of the default's time" if tuned.whole is not None else ""
+    return f"{len(tuned.changed)} of {counted(len(tuned.results), 'cell')} have a rule: {found}{together}"
+
+
+def _ratio(interval: Interval) -> str:
+    return f"{interval.value:.2f} [{between(f'{interval.low:.2f}', f'{interval.high:.2f}')}]"
+
+
+def _groups(tuned: Tuned) -> list[tuple[str, int]]:
+    return list(dict.fromkeys((result.cell.op, result.cell.ranks) for result in tuned.results))
+
+
+def _of_ranks(tuned: Tuned, op: str, ranks: int) -> str:
+    """Such as `all_reduce, 4 ranks: recursive_doubling up to 23 KiB [18 – 31 KiB], default above`."""
+    here = [result for result in tuned.results if (result.cell.op, result.cell.ranks) == (op, ranks)]
+    places = [place for place in tuned.crossovers if (place.op, place.ranks) == (op, ranks)]
+    if not places:
+        sizes = between(format_bytes(here[0].cell.size), format_bytes(here[-1].cell.size))
+        return f"{op}, {ranks_text(ranks)}: {here[0].choice}, {sizes}"
+    parts = [f"{place.below} up to {_at(place)}" for place in places]
+    return f"{op}, {ranks_text(ranks)}: {', '.join(parts)}, {places[-1].above} above"
+
+
+def _at(place: Crossover) -> str:
+    return (
+        f"{format_rounded_bytes(place.at)} "
+        f"[{between(format_rounded_bytes(place.low), format_rounded_bytes(place.high))}]"
+    )
+
+
+def _crossover(place: Crossover) -> str:
+    return f"{place.op}, {ranks_text(place.ranks)}: {place.below} below, {place.above} above {_at(place)}"
+
+
+def _table(results: Sequence[CellResult]) -> Blocks:
+    columns: list[Column[CellResult]] = [
+        left("operation", lambda r: r.cell.op),
+        Column("ranks", lambda r: str(r.cell.ranks)),
+        Column("size", lambda r: format_bytes(r.cell.size)),
+        left("rule", lambda r: str(r.choice)),
+        left("tried", lambda r: NOTHING if r.tried in {r.choice, DEFAULT} else str(r.tried)),
+        Column("over default", lambda r: NOTHING if r.ratio is None else _ratio(r.ratio)),
+        Column("pairs", lambda r: str(r.pairs) if r.pairs else NOTHING),
+        left("why", lambda r: r.why),
+    ]
+    return table(results, columns)
+
+
+def comments(tuned: Tuned, run: Run, library: Library, state: TuneState) -> list[str]:
+    """Who, where, when, with what, and the proof: for the head of a rule file. ASCII only."""
+    launches = [launch for session in run.environment for launch in session.get("launches", [])]
+    ranks: list[Json] = [dict(rank) for launch in launches for rank in launch.get("ranks", [])]
+    facts = ranks[0] if ranks else {}
+    version = facts.get("library_version") or facts.get("nccl_version") or facts.get("mpi_version") or ""
+    lines = [
+        f"Written by CollBench {run.manifest.get('collbench', '')}, run {run.name}, on {facts.get('hostname', '?')}",
+        f"{library.name} {version}".strip(),
+        _headline(tuned),
+        "Each rule was faster than the default in fresh launches (1 % a table, Holm). time / default [95 %], pairs:",
+        *_proofs(tuned),
+    ]
+    return [line.replace("–", "-").encode("ascii", "replace").decode() for line in lines]
+
+
+def _proofs(tuned: Tuned) -> Iterator[str]:
+    for result in tuned.changed:
+        if result.ratio is not None:
+            cell = f"{result.cell.op}, {result.cell.ranks} ranks, {format_bytes(result.cell.size)}"
+            yield f"  {cell}: {result.choice}: {_ratio(result.ratio)}, {result.pairs}"
+
+
+def as_json(tuned: Tuned, rules: Sequence[Rule]) -> Json:
+    """Everything that was found, for programs."""
+    return {**asdict(tuned), "rules": [asdict(rule) for rule in rules], "gain": _gain(tuned)}
+
+
+def _gain(tuned: Tuned) -> str | None:
+    return None if tuned.whole is None else format_share(1 - tuned.whole.value)
