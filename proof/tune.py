@@ -1,58 +1,70 @@
 """Hold `tune` against the truth: every algorithm of Open MPI measured in 40 launches, kept in tune_truth.csv.gz.
 
-`python -m proof.tune collect` measures the truth on this machine (an hour); `python -m proof.tune` simulates tables on
-it: that of `tune`, and that of generators which keep the smallest number of one or of several launches. Launches that
-made a table never judge it.
+`python -m proof.tune collect FOLDER` measures the truth on this machine (an hour). `python -m proof.tune study` makes
+tables from it, that of `tune` and those of generators that keep the smallest number, and prints how many cells each
+table makes slower than the default. Launches that made a table never judge it.
 """
 
 import csv
 import gzip
+import json
 import secrets
 import sys
-import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from tabulate import tabulate
 
 from bench.cli.measuring import source
 from bench.config import models
 from bench.machine import host
-from bench.planning import plan as planning
+from bench.model.comparisons import FASTER
+from bench.model.records import Case
 from bench.store import folders
 from bench.tune import catalog, machine
 from bench.tune import planning as rounds_of
-from bench.tune.analyze import choosing
+from bench.tune.analyze import choosing, outcome
+from bench.tune.analyze.choosing import Times
 from bench.tune.cli.rounds import Rounds
-from bench.tune.model import DEFAULT, Cell, Choice, Picks
+from bench.tune.model import DEFAULT, Cell, Choice, Picks, TuneState
+from bench.tune.planning import Stage
+from proof.claim import Line, at_least, at_most, exact, not_tried
+from proof.rig import Rig
+from proof.virtual_gpu import rig as virtual_gpu
 
 TRUTH = Path(__file__).with_name("tune_truth.csv.gz")
 LAUNCHES = 40
 CONFIG, SECONDS = "mpi-tune", 0.01
 COLUMNS = ("operation", "ranks", "size", "algorithm", "segment", "launch", "mean_s")
+LEAST_GAIN = 0.02
+# Of the 40 launches, a table of `tune` has at most so many for its race, and these for its proof.
+RACED, PROVEN = 8, 8
 
 
 # ── the truth ────────────────────────────────────────────────────────────────────────────────────
 def collect(root: Path) -> None:
     """Measure every choice of every cell in every launch; all choices of a cell take turns."""
-    asked = source(Path(CONFIG))
-    settings = models.parse(asked.raw, asked.name, [f"sampling.seconds_per_case={SECONDS}"], asked.default_name)
     library = catalog.OpenMpi(machine.algorithms())
-    here = host.machine()
-    plan, found = rounds_of.cells(settings, here, secrets.randbelow(2**32), library)
-    sampling = replace(plan.settings.sampling, warmup_s=SECONDS)
-    plan = replace(plan, settings=replace(plan.settings, sampling=sampling), order=())
-    named = rounds_of.candidates(library, found)
-    path = folders.create(root, plan, asked.raw, {"argv": sys.argv, "overrides": [], "collbench": ""})
-    rounds = Rounds(path, plan, [], False, lambda text: print("failed:", text))
-    began = time.monotonic()
+    rounds, named = _rounds(root, library, SECONDS)
     with rounds.opened([], None):
-        for number in range(1, LAUNCHES + 1):
-            rounds.measure(rounds_of.launches(library, found, named, number, plan.settings.seed))
-            print(f"launch {number}: {time.monotonic() - began:.0f} s", flush=True)
-    export(path, library)
+        rounds.stage(Stage("truth", (), 1.0, LAUNCHES, LAUNCHES), lambda done: named)
+    export(rounds.path, library)
+
+
+def _rounds(root: Path, library: catalog.Library, seconds: float) -> tuple[Rounds, dict[Cell, list[Choice]]]:
+    """A new run of the configuration, and the choices of its cells."""
+    asked = source(Path(CONFIG))
+    settings = models.parse(asked.raw, asked.name, [f"sampling.seconds_per_case={seconds}"], asked.default_name)
+    state = TuneState("mpi", 1e9, LEAST_GAIN, seed=secrets.randbelow(2**32))
+    plan, found = rounds_of.cells(settings, host.machine(), state.seed, library)
+    sampling = replace(plan.settings.sampling, warmup_s=seconds)
+    plan = replace(plan, settings=replace(plan.settings, sampling=sampling), order=())
+    path = folders.create(root, plan, asked.raw, {"argv": sys.argv, "overrides": [], "collbench": ""})
+    return Rounds(path, plan, [], state, library, found, quiet=False), rounds_of.candidates(library, found)
 
 
 def export(path: Path, library: catalog.Library) -> None:
@@ -64,12 +76,314 @@ def export(path: Path, library: catalog.Library) -> None:
             if samples.failure is None and samples.timed is not None:
                 case, choice = samples.case, library.choice_in(samples.case)
                 mean_s = float(np.mean(samples.timed.slowest_s))
-                writer.writerow(
-                    [case.op, case.world_size, case.size_bytes, choice.algorithm, choice.segment, samples.launch]
-                    + [f"{mean_s:.4g}"]
+                cell = case.op, case.world_size, case.size_bytes
+                writer.writerow([*cell, choice.algorithm, choice.segment, samples.launch, f"{mean_s:.4g}"])
+
+
+def truth() -> Times:
+    """The kept launches."""
+    times: Times = {}
+    with gzip.open(TRUTH, "rt", newline="") as file:
+        for row in csv.DictReader(file):
+            cell = Cell(row["operation"], int(row["ranks"]), int(row["size"]))
+            choice = Choice(row["algorithm"], segment=int(row["segment"]))
+            times.setdefault(cell, {}).setdefault(choice, {})[int(row["launch"])] = float(np.log(float(row["mean_s"])))
+    return times
+
+
+# ── tables made from kept launches ───────────────────────────────────────────────────────────────
+@dataclass(frozen=True)
+class Table:
+    """What a generator made. judges: launches that had no part in it. measured: cells × choices × launches that had."""
+
+    picks: Picks
+    judges: Sequence[int]
+    measured: int
+
+
+def shuffled(times: Times, dice: np.random.Generator, repeated: bool = False) -> Times:
+    """The launches in another order, from 1. repeated: drawn with replacement."""
+    order = dice.choice(np.arange(1, LAUNCHES + 1), LAUNCHES, replace=repeated).tolist()
+    return {
+        cell: {
+            choice: {new: logs[old] for new, old in enumerate(order, 1) if old in logs}
+            for choice, logs in choices.items()
+        }
+        for cell, choices in times.items()
+    }
+
+
+def by_tune(times: Times) -> Table:
+    """As `tune` does: a race, and a proof in fresh launches."""
+    named = {cell: [choice for choice in choices if choice != DEFAULT] for cell, choices in times.items()}
+    left, raced, measured = {cell: [DEFAULT, *choices] for cell, choices in named.items()}, 0, 0
+    of_rounds = [left]
+    while raced < RACED and any(len(choices) > 1 for choices in left.values()):
+        measured += sum(len(choices) for choices in left.values() if len(choices) > 1)
+        raced += 1
+        left = choosing.raced(_measured_in(times, of_rounds, raced), named, raced)
+        of_rounds.append(left)
+    seen = _measured_in(times, of_rounds, raced)
+    picks = choosing.picks(seen, lambda number: of_rounds[number], raced, LEAST_GAIN)
+    proving = range(raced + 1, raced + 1 + PROVEN)
+    proof = choosing.judged(times, picks, proving, LEAST_GAIN)
+    measured += 2 * PROVEN * sum(choice != DEFAULT for choice in picks.values())
+    faster = {cell for cell, (judgement, _) in proof.items() if judgement.verdict == FASTER}
+    table = {cell: choice if cell in faster else DEFAULT for cell, choice in picks.items()}
+    return Table(table, range(raced + 1 + PROVEN, LAUNCHES + 1), measured)
+
+
+def _measured_in(times: Times, of_rounds: Sequence[Mapping[Cell, Sequence[Choice]]], rounds: int) -> Times:
+    """What a race has seen after so many rounds: of each round, the choices that were left before it."""
+    seen: Times = {}
+    for number in range(1, rounds + 1):
+        for cell, choices in of_rounds[number - 1].items():
+            for choice in choices if len(choices) > 1 else ():
+                if number in times[cell][choice]:
+                    seen.setdefault(cell, {}).setdefault(choice, {})[number] = times[cell][choice][number]
+    return seen
+
+
+def by_smallest(times: Times, launches: int, mean: bool = False) -> Table:
+    """As `optimize_config.py` of NCCL's example tuner does: in each cell the row with the smallest number.
+
+    It keeps the best of all rows of a cell, so of several launches the smallest of all. mean: of their means instead.
+    """
+    numbers = range(1, launches + 1)
+    picks, measured = {}, 0
+    for cell, choices in times.items():
+        tried = {
+            choice: [logs[n] for n in numbers if n in logs] for choice, logs in choices.items() if choice != DEFAULT
+        }
+        tried = {choice: logs for choice, logs in tried.items() if logs}
+        measured += sum(map(len, tried.values()))
+        picks[cell] = min(tried, key=lambda choice: float(np.mean(tried[choice]) if mean else np.min(tried[choice])))
+    return Table(picks, range(launches + 1, LAUNCHES + 1), measured)
+
+
+@dataclass
+class Found:
+    """Over many tables: cells with a rule, of them slower than the default by more than 0 and 2 %, and all cells.
+
+    regret: log of the time over that of the best choice, of all cells; gain: over the default.
+    """
+
+    cells: int = 0
+    changed: int = 0
+    slower: int = 0
+    slower_by_2: int = 0
+    tables: int = 0
+    tables_changed: int = 0
+    regret: float = 0.0
+    gain: float = 0.0
+    measured: float = 0.0
+
+    def add(self, times: Times, table: Table) -> None:
+        """Judge a table by the launches that had no part in it."""
+        self.tables += 1
+        self.measured += table.measured
+        self.tables_changed += any(choice != DEFAULT for choice in table.picks.values())
+        for cell, choice in table.picks.items():
+            means = {c: _mean(logs, table.judges) for c, logs in times[cell].items()}
+            over = means[choice] - means[DEFAULT]
+            self.cells += 1
+            self.changed += choice != DEFAULT
+            self.slower += choice != DEFAULT and over > 0
+            self.slower_by_2 += choice != DEFAULT and over > np.log1p(LEAST_GAIN)
+            self.regret += means[choice] - min(means.values())
+            self.gain += over
+
+
+def _mean(logs: Mapping[int, float], numbers: Iterable[int]) -> float:
+    return float(np.mean([logs[number] for number in numbers if number in logs]))
+
+
+GENERATORS = {
+    "tune": by_tune,
+    **{f"smallest of {n}": lambda times, n=n: by_smallest(times, n) for n in (1, 2, 3, 5, 10, 20)},
+    **{f"smallest mean of {n}": lambda times, n=n: by_smallest(times, n, mean=True) for n in (2, 3, 5, 10, 20)},
+}
+
+
+def simulated(name: str, times: Times, tables: int) -> Found:
+    """Tables of a generator from launches in random order."""
+    dice, found = np.random.default_rng(0), Found()
+    for _ in range(tables):
+        order = shuffled(times, dice)
+        found.add(order, GENERATORS[name](order))
+    return found
+
+
+def copies(times: Times, dice: np.random.Generator) -> Times:
+    """Times in which no choice differs from the default: each has the real scatter of its pairs around it."""
+    drawn = shuffled(times, dice, repeated=True)
+    same: Times = {}
+    for cell, choices in drawn.items():
+        default, full = choices[DEFAULT], times[cell]
+        same[cell] = {DEFAULT: default}
+        for choice, logs in choices.items():
+            apart = [full[choice][n] - full[DEFAULT][n] for n in full[choice] if n in full[DEFAULT]]
+            if choice != DEFAULT:
+                same[cell][choice] = {n: logs[n] - float(np.mean(apart)) for n in logs if n in default}
+    return same
+
+
+def study(tables: int) -> None:
+    """Print the figure: cells that each generator makes slower than the default."""
+    times = truth()
+    everything = sum(len(choices) for choices in times.values()) * LAUNCHES
+    rows = []
+    for name in GENERATORS:
+        found = simulated(name, times, tables)
+        low, high = exact(found.slower_by_2, found.cells)
+        rows.append([
+            name, f"{found.measured / found.tables / everything:.0%}", f"{found.changed / found.cells:.0%}",
+            f"{found.slower / found.cells:.2%}", f"{found.slower_by_2 / found.cells:.2%} [{low:.2%} – {high:.2%}]",
+            f"{np.expm1(found.regret / found.cells):.1%}", f"{np.exp(found.gain / found.cells):.3f}",
+        ])  # fmt: skip
+        print(tabulate(rows[-1:], tablefmt="plain"), flush=True)
+    headers = ["table", "launches", "cells with a rule", "slower", "slower by 2 %", "over the best", "over the default"]
+    print(tabulate(rows, headers, tablefmt="github"))
+
+
+# ── claims ───────────────────────────────────────────────────────────────────────────────────────
+def on_truth(rig: Rig, trials: int) -> list[Line]:
+    """Tables from kept launches. trials: tables."""
+    times = truth()
+    found = simulated("tune", times, trials)
+    over = float(np.expm1(found.regret / found.cells))
+    dice, none = np.random.default_rng(1), Found()
+    for _ in range(trials):
+        same = copies(times, dice)
+        none.add(same, by_tune(same))
+    everything = sum(len(choices) for choices in times.values()) * LAUNCHES
+    part = found.measured / found.tables / everything
+    return [
+        at_most("a cell of a table of `tune` is slower than the default by more than 2 %", found.slower_by_2,
+                found.cells, 0.01),
+        Line("time over the best algorithm, on average over cells", "below 3 %",
+             f"{over:.1%}, by {part:.0%} of the launches", "holds" if over < 0.03 else "MISSED"),
+        at_most("a table has a rule although no choice differs from the default", none.tables_changed, trials, 0.01),
+    ]  # fmt: skip
+
+
+class Copies(catalog.OpenMpi):
+    """Open MPI with choices that are its default: variables have the values that they have anyway."""
+
+    def choices(self, op: str, ranks: int, size: int) -> list[Choice]:
+        return [Choice(f"copy {number}") for number in range(1, 6)]
+
+    def settings(self, picks: Mapping[str, Choice]) -> str:
+        (number,) = {choice.algorithm.split()[1] for choice in picks.values()}
+        return " ".join(["OMPI_MCA_coll_tuned_init_chain_fanout=4"] * int(number))
+
+    def choice_in(self, case: Case) -> Choice:
+        return Choice(f"copy {case.settings.count('fanout')}") if case.settings else DEFAULT
+
+
+def real_copies(rig: Rig, trials: int) -> list[Line]:
+    """Tables whose candidates are copies of the default: 4 rounds of a race, 8 of proof. trials: tables."""
+    library, changed, tried = Copies({}), 0, 0
+    race, proof = Stage("race", (), 1.0, 4, 4), Stage("proof", ("race",), 1.0, 8, 8)
+    for _ in range(trials):
+        with tempfile.TemporaryDirectory(prefix="tune-") as root:
+            rounds, named = _rounds(Path(root), library, SECONDS)
+
+            def left_after(number: int) -> dict[Cell, list[Choice]]:
+                return outcome.left_after(rounds.samples, library, named, number)  # noqa: B023 - called in this pass
+
+            with rounds.opened([], None):
+                raced = rounds.stage(race, lambda done: rounds_of.undecided(left_after(done)))
+                times = outcome.times_of(rounds.samples, library)
+                picks = choosing.picks(times, left_after, len(raced), LEAST_GAIN)
+                proving = rounds.stage(proof, lambda done: rounds_of.only_tried(picks))  # noqa: B023 - likewise
+            table = outcome.proven(rounds.samples, library, picks, proving, LEAST_GAIN)
+            tried += sum(choice != DEFAULT for choice in picks.values())
+            changed += any(choice != DEFAULT for choice in table.values())
+    says = "a table has a rule although its candidates are copies of the default"
+    return [at_most(says, changed, trials, 0.0, f"; {tried} cells tried one")]
+
+
+# Microseconds and bytes per microsecond of each algorithm and protocol, as the rule of virtual GPUs has them.
+RULE = {
+    "ring.simple": (20, 400e3), "ring.ll128": (12, 200e3), "ring.ll": (8, 50e3),
+    "tree.simple": (22, 240e3), "tree.ll128": (11, 120e3), "tree.ll": (5, 30e3),
+}  # fmt: skip
+ON_VIRTUAL = """
+backends: [nccl]
+world_sizes: [2, 4]
+operations: [all_reduce, all_gather, reduce_scatter, broadcast, reduce]
+dtypes: [float32]
+sizes: {from: 4KiB, to: 16MiB, factor: 4}
+buffers: reused
+sampling: {seconds_per_case: 20ms}
+"""
+
+
+def crossovers(rig: Rig, trials: int) -> list[Line]:
+    """Where NCCL's choices cross on virtual GPUs, whose rule gives each its latency and bandwidth. trials: tables."""
+    says = "a crossover lies within its interval (or within 1 % of it)"
+    best = "the choice of a cell is the fastest by the rule, or at most 2 % slower"
+    if reason := virtual_gpu.missing():
+        return not_tried(reason, says, best)
+    rule: dict[str, object] = {"gpus": 4, "chosen": "ring.simple", "timed_data": 0}
+    for place, op in enumerate(("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")):
+        for name, (latency_us, rate) in RULE.items():
+            rule[f"latency_us.{op}.{name}"] = latency_us * (1 + place / 10)
+            rule[f"bus_gbps.{op}.{name}"] = rate / 1e3 * (1 - place / 20)
+    inside, places, over = 0, list[str](), list[float]()
+    for _ in range(trials):
+        with tempfile.TemporaryDirectory(prefix="virtual-") as name:
+            (Path(name) / "c.yaml").write_text(ON_VIRTUAL)
+            done = virtual_gpu.run(Path(name), rule, "tune", "c.yaml", "--budget", "20min", timeout=3000)
+            assert done.returncode == 0, done.stderr
+            (path,) = Path(name).glob("results/*/tuned.json")
+            found = json.loads(path.read_text())
+            over += [_over_best(rule, result) for result in found["results"]]
+            for place in found["crossovers"]:
+                true = _crossing(rule, place)
+                inside += 0.99 * place["low"] <= true <= 1.01 * place["high"]
+                places.append(
+                    f"{place['op']} {place['ranks']}: {true:.0f} in {place['low']:.0f} to {place['high']:.0f}"
                 )
+    right = sum(ratio <= 1 + LEAST_GAIN for ratio in over)
+    return [
+        at_least(says, inside, len(places), 0.95, places=places),
+        at_least(best, right, len(over), 1.0, f"; worst: {max(over) - 1:.1%}"),
+    ]
+
+
+def _crossing(rule: Mapping[str, object], place: Mapping[str, Any]) -> float:
+    """Bytes at which both choices take as long, by the rule."""
+    op, ranks = place["op"], place["ranks"]
+    (a, slope_a), (b, slope_b) = (_line(rule, op, ranks, place[side]) for side in ("below", "above"))
+    return (b - a) / (slope_a - slope_b)
+
+
+def _line(rule: Mapping[str, object], op: str, ranks: int, choice: Mapping[str, str]) -> tuple[float, float]:
+    """Microseconds, and microseconds per byte, of a choice."""
+    name = "ring.simple" if choice["algorithm"] == "default" else f"{choice['algorithm']}.{choice['protocol']}"
+    latency_us, gbps = (float(str(rule[f"{key}.{op}.{name}"])) for key in ("latency_us", "bus_gbps"))
+    return latency_us, virtual_gpu.wire_bytes(op, 1.0, ranks) / (gbps * 1e3)
+
+
+def _over_best(rule: Mapping[str, object], result: Mapping[str, Any]) -> float:
+    """Time of a cell's choice over that of the fastest, by the rule."""
+    cell = result["cell"]
+    names = [name.split(".") for name in RULE if cell["op"] == "all_reduce" or name.startswith("ring")]
+    choices = [result["choice"], *({"algorithm": algorithm, "protocol": protocol} for algorithm, protocol in names)]
+    lines = [_line(rule, cell["op"], cell["ranks"], choice) for choice in choices]
+    taken = [latency_us + cell["size"] * slope for latency_us, slope in lines]
+    return taken[0] / min(taken)
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["collect"]:
-        collect(Path(sys.argv[2]))
+    match sys.argv[1:]:
+        case ["collect", folder]:
+            collect(Path(folder))
+        case ["export", folder]:
+            export(Path(folder), catalog.OpenMpi({}))
+        case ["study", tables]:
+            study(int(tables))
+        case _:
+            sys.exit("python -m proof.tune collect FOLDER | export RUN | study TABLES")

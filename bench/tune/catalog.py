@@ -12,10 +12,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Protocol
 
 from bench.model.records import Case, settings_of
-from bench.tune.model import DEFAULT, Choice, Rule
+from bench.tune.model import DEFAULT, Cell, Choice, Rule
 
 # Segments that are tried, where an algorithm has them, besides whole messages.
 SEGMENT = 64 * 1024
@@ -29,41 +28,6 @@ class FileRead:
 
     rules: tuple[Rule, ...]
     problems: tuple[str, ...]
-
-
-class Library(Protocol):
-    """A library that can be told which algorithm to use. operations: our name → the library's."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def operations(self) -> Mapping[str, str]: ...
-    @property
-    def suffix(self) -> str: ...
-
-    def choices(self, op: str, ranks: int, size: int) -> list[Choice]:
-        """What can be tried for a cell, without the default."""
-
-    def settings(self, picks: Mapping[str, Choice]) -> str:
-        """Variables by which each operation gets its choice; empty if all have the default."""
-
-    def choice_in(self, case: Case) -> Choice:
-        """What the variables of a case say of its operation."""
-
-    def file_settings(self, path: str) -> str | None:
-        """Variables by which the library reads a rule file; None where it cannot here."""
-
-    def write(self, rules: Sequence[Rule], hosts: int) -> str:
-        """The text of a rule file, without comments. rules: of all cells that do not keep the default."""
-
-    def commented(self, text: str, comments: Sequence[str]) -> str:
-        """The text with comments where the library takes them."""
-
-    def read(self, text: str) -> FileRead:
-        """The rules of a file."""
-
-    def how_to_load(self, path: str) -> list[str]:
-        """Lines for a shell, and what to know."""
 
 
 # ── Open MPI ─────────────────────────────────────────────────────────────────────────────────────
@@ -211,8 +175,14 @@ class OpenMpi:
         for ranks, steps in tables:
             for place, (size, algorithm, segment, line) in enumerate(steps):
                 high = steps[place + 1][0] - 1 if place + 1 < len(steps) else None
-                if algorithm in known:
-                    yield Rule(op, ranks, size, high, Choice(known[algorithm], segment=segment), line)
+                choice = Choice(known[algorithm], segment=segment) if algorithm in known else DEFAULT
+                yield Rule(op, ranks, size, high, choice, line)
+
+    def said(self, rules: Sequence[Rule], cell: Cell) -> Choice:
+        """Rules for a number of ranks hold up to the next number that a file names, also where they say nothing."""
+        named = [rule.ranks for rule in rules if rule.op == cell.op and rule.ranks <= cell.ranks]
+        holding = (rule.choice for rule in rules if rule.holds(cell.op, max(named, default=-1), cell.size))
+        return next(holding, DEFAULT)
 
     def how_to_load(self, path: str) -> list[str]:
         """For every program of this library."""
@@ -385,6 +355,12 @@ class Nccl:
             )
         return FileRead(tuple(rules), tuple(problems))
 
+    def said(self, rules: Sequence[Rule], cell: Cell) -> Choice:
+        """The first rule that holds; ranks -1: any number."""
+        ranks = (-1, cell.ranks)
+        holding = (r.choice for r in rules if r.ranks in ranks and r.holds(cell.op, r.ranks, cell.size))
+        return next(holding, DEFAULT)
+
     def how_to_load(self, path: str) -> list[str]:
         """The plugin has to be built."""
         return [
@@ -393,3 +369,10 @@ class Nccl:
             "As of NCCL 2.30 its plugin.c sets `*nChannels = 1` before it looks for a rule: set 0 there, or calls "
             "without a rule, and rules with -1, get one channel and not NCCL's default.",
         ]
+
+
+# What both have: `operations`: our name → the library's; `choices` of a cell, without the default; `settings`:
+# variables by which each operation gets its choice; `choice_in` a case, back from them; `file_settings`: variables by
+# which a rule file is read, None where it cannot be; `write`, `commented`, `read`: a rule file; `said`: what rules say
+# of a cell; `how_to_load`: a line for a shell, and what to know.
+Library = OpenMpi | Nccl

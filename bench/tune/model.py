@@ -1,6 +1,6 @@
 """Records of tuning: cells, choices, the table of rules, and the state of a run of `tune`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from bench.model.conclusions import Interval
@@ -44,10 +44,9 @@ class Rule:
     choice: Choice
     line: int = 0
 
-    def holds(self, cell: Cell) -> bool:
-        """Whether the rule is for this cell."""
-        same = (self.op, self.ranks) == (cell.op, cell.ranks)
-        return same and self.low <= cell.size and (self.high is None or cell.size <= self.high)
+    def holds(self, op: str, ranks: int, size: int) -> bool:
+        """Whether the rule is for such a message."""
+        return (self.op, self.ranks) == (op, ranks) and self.low <= size <= (size if self.high is None else self.high)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +79,13 @@ class CellResult:
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """The outcome. whole: time over the default of all cells that the table changes, in launches of the last stage.
+    """The outcome. rules: of the file. whole: time over the default of all cells that have one, in `checked` launches.
 
-    checked: those launches. launches: of ranks, that were measured in all. wrong: cells and choices that failed.
+    launches: sets of ranks that measured in all. wrong: cells and choices that failed.
     """
 
     results: tuple[CellResult, ...]
+    rules: tuple[Rule, ...]
     crossovers: tuple[Crossover, ...]
     whole: Interval | None
     checked: int
@@ -101,24 +101,22 @@ class Tuned:
 
 @dataclass(slots=True)
 class TuneState:
-    """What must be known to go on: asked, and decided so far. Everything else follows from the samples.
+    """What must be known to go on; everything else follows from the samples.
 
-    numbers: of Open MPI's algorithms, by collective and name. race, confirm, check: number of launches of each stage,
-    None while it is open; together they number the launches from 1. file: of `--check`. alternate: why sides do not
-    take turns.
+    hosts: number of them. numbers: of Open MPI's algorithms, by collective and name. rounds: of each stage that has
+    ended; together they number the launches from 1. checks: whether a rule file is checked. output: where the rule file
+    goes. alternate: why sides do not take turns.
     """
 
     backend: str
     budget_s: float
     min_change: float
-    seed: int
+    seed: int = 0
     hosts: int = 1
     numbers: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    race: int | None = None
-    confirm: int | None = None
-    check: int | None = None
+    rounds: dict[str, int] = field(default_factory=dict)
     spent_s: float = 0.0
-    file: str | None = None
+    checks: bool = False
     output: str | None = None
     alternate: str | None = None
 
@@ -129,8 +127,3 @@ Picks = Mapping[Cell, Choice]
 def cell_of(case: Case) -> Cell:
     """The cell of a case."""
     return Cell(case.op, case.world_size, case.size_bytes)
-
-
-def picked(rules: Sequence[Rule], cell: Cell) -> Choice:
-    """What a table says of a cell: its first rule that holds."""
-    return next((rule.choice for rule in rules if rule.holds(cell)), DEFAULT)

@@ -7,25 +7,40 @@ the library one choice for each operation.
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from bench.catalog.operations import OPERATIONS
 from bench.config.models import Config
 from bench.model.errors import ConfigError, UnmeasurableError
 from bench.model.records import Case, Launch, Machine, Plan
-from bench.model.units import format_bytes, format_seconds
+from bench.model.units import format_bytes, format_seconds, format_share
 from bench.planning import plan as planning
 from bench.planning.plan import FEWEST_S
 from bench.tune.catalog import Library
-from bench.tune.model import DEFAULT, Cell, Choice, cell_of
+from bench.tune.model import DEFAULT, Cell, Choice, Picks, cell_of
 
-# Stages of a budget: racing, proving the choices, measuring the table once more. And what they need at least.
-RACE_SHARE, CONFIRM_SHARE = 0.5, 0.35
-FEWEST_RACED, MOST_RACED = 3, 12
-FEWEST_CONFIRMED, MOST_CONFIRMED = 8, 32
-FEWEST_CHECKED, MOST_CHECKED = 4, 32
-# A race gets slower launches for this many rounds' sake: below them, cases take less time each.
-WANTED_RACED = 5
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A stage of a run. after: the stages before it. until: the share of the budget that is spent when it ends.
+
+    fewest, most: its rounds. probes: whether the library is asked what it ran, where it tells.
+    """
+
+    name: str
+    after: tuple[str, ...]
+    until: float
+    fewest: int
+    most: int
+    probes: bool = False
+
+
+RACE = Stage("race", (), 0.5, 3, 12)
+PROOF = Stage("proof", ("race",), 0.85, 8, 32)
+CHECK = Stage("check", ("race", "proof"), 1.0, 4, 32, probes=True)
+ONLY_CHECK = Stage("check", (), 1.0, 8, 32, probes=True)
+# Rounds that a race should have: cases take less time each where they would not fit its share of the budget.
+WANTED = 5
 
 
 def cells(config: Config, machine: Machine, seed: int, library: Library) -> tuple[Plan, dict[Cell, Case]]:
@@ -95,35 +110,36 @@ def _with(case: Case, settings: str) -> Case:
     return replace(case, settings=f"{case.settings} {settings}".strip())
 
 
-def round_s(plan: Plan, groups: Sequence[Sequence[Launch]]) -> float:
-    """Seconds that a round takes at most."""
-    return planning.estimate_s(replace(plan, order=tuple(launch for group in groups for launch in group)))
+def fitted(plan: Plan, groups: Sequence[Sequence[Launch]], budget_s: float, stage: Stage) -> Plan:
+    """The plan with so little time for each case that the first stage fits its share of the budget.
 
-
-def fitted(plan: Plan, groups: Sequence[Sequence[Launch]], budget_s: float) -> Plan:
-    """The plan with so little time for each case that a race fits its share of the budget. Raises ConfigError."""
-    sampling = plan.settings.sampling
+    Raises ConfigError if nothing fits.
+    """
+    sampling, share_s = plan.settings.sampling, stage.until * budget_s
+    order = tuple(launch for group in groups for launch in group)
 
     def sampled(seconds: float) -> Plan:
         shorter = replace(sampling, seconds_per_case=seconds, warmup_s=min(sampling.warmup_s, seconds))
         return replace(plan, settings=replace(plan.settings, sampling=shorter))
 
-    race_s = RACE_SHARE * budget_s
-    shortest = round_s(sampled(FEWEST_S), groups)
-    if shortest * FEWEST_RACED > race_s:
-        needed = shortest * FEWEST_RACED / RACE_SHARE
+    usual, shortest = (planning.estimate_s(replace(each, order=order)) for each in (plan, sampled(FEWEST_S)))
+    if shortest * stage.fewest > share_s:
         raise ConfigError(
-            f"--budget {format_seconds(budget_s)}: {FEWEST_RACED} launches of every choice, and as long again to prove "
-            f"the best, take about {format_seconds(needed)}: set a longer budget, fewer sizes or fewer operations"
+            f"--budget {format_seconds(budget_s)}: {stage.fewest} launches of every choice take about "
+            f"{format_seconds(shortest * stage.fewest)}, for which {format_share(stage.until)} of it is: set a longer "
+            "budget, fewer sizes or fewer operations"
         )
-    usual = round_s(plan, groups)
-    wanted = race_s / WANTED_RACED
+    wanted = share_s / max(stage.fewest, WANTED)
     if usual <= wanted:
         return plan
-    share = max(0.0, min(1.0, (wanted - shortest) / max(usual - shortest, 1e-9)))
-    return sampled(FEWEST_S + share * max(0.0, sampling.seconds_per_case - FEWEST_S))
+    return sampled(max(FEWEST_S, sampling.seconds_per_case * (wanted - shortest) / max(usual - shortest, 1e-9)))
 
 
 def undecided(alive: Mapping[Cell, Sequence[Choice]]) -> dict[Cell, list[Choice]]:
     """What the next round of a race measures: cells with more than one choice left; without the default."""
     return {cell: [c for c in left if c != DEFAULT] for cell, left in alive.items() if len(left) > 1}
+
+
+def only_tried(table: Picks) -> dict[Cell, list[Choice]]:
+    """What is compared with the default."""
+    return {cell: [pick] for cell, pick in table.items() if pick != DEFAULT}

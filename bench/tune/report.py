@@ -8,11 +8,11 @@ from dataclasses import asdict
 
 from bench.model.conclusions import Interval
 from bench.model.records import Json, Run
-from bench.model.units import counted, format_bytes, format_rounded_bytes, format_seconds, format_share
+from bench.model.units import counted, format_bytes, format_rounded_bytes, format_seconds
 from bench.report.blocks import Blocks, Code, Column, Heading, Picture, below, items, left, section, table
 from bench.report.labels import NOTHING, between, ranks_text
 from bench.tune.catalog import Library
-from bench.tune.model import DEFAULT, CellResult, Crossover, Rule, Tuned, TuneState
+from bench.tune.model import DEFAULT, CellResult, Crossover, Tuned, TuneState
 
 METHOD = (
     "All choices of a cell take turns in launches that are alive together; a choice that is slower than the best is "
@@ -25,31 +25,28 @@ METHOD = (
 
 def answer(tuned: Tuned, state: TuneState, load: Sequence[str]) -> Blocks:
     """What a terminal shows."""
-    headline = _checked(tuned) if state.file is not None else _headline(tuned)
-    lines = [_of_ranks(tuned, op, ranks) for op, ranks in _groups(tuned)] if state.file is None else []
-    blocks: Blocks = [headline, *items(lines), *items(tuned.notes), *items(f"failed: {text}" for text in tuned.wrong)]
-    if state.file is not None:
-        blocks += _table(tuned.changed)
-    return [*blocks, *load] if tuned.changed and load else blocks
+    return [*_first(tuned, state), *(_table(tuned.changed) if state.checks else []), *load]
+
+
+def _first(tuned: Tuned, state: TuneState) -> Blocks:
+    lines = [] if state.checks else [_of_ranks(tuned, op, ranks) for op, ranks in _groups(tuned)]
+    told = [*tuned.notes, *(f"failed, and not chosen: {text}" for text in tuned.wrong)]
+    return [_checked(tuned) if state.checks else _headline(tuned), *items(lines), *items(told)]
 
 
 def document(tuned: Tuned, library: Library, state: TuneState, load: Sequence[str], picture: str | None) -> Blocks:
     """The report."""
-    headline = _checked(tuned) if state.file is not None else _headline(tuned)
-    title = f"Rules for {library.name}" if state.file is None else f"A rule file of {library.name}, checked"
-    blocks: Blocks = [Heading(title, 1), headline]
-    if state.file is None:
-        blocks += items(_of_ranks(tuned, op, ranks) for op, ranks in _groups(tuned))
-    blocks += items([*tuned.notes, *(f"failed, and not chosen: {text}" for text in tuned.wrong)])
-    if load and tuned.changed:
+    title = f"A rule file of {library.name}, checked" if state.checks else f"Rules for {library.name}"
+    blocks: Blocks = [Heading(title, 1), *_first(tuned, state)]
+    if load:
         blocks += section("Load it", [Code("\n".join(load[:1])), *items(load[1:])])
     if picture is not None:
         blocks.append(Picture("Time over the default", picture))
     blocks += section(
         "Cells", below("Time over the default, in fresh launches; below 1 is faster.", _table(tuned.results))
     )
-    blocks += section("Crossovers", items(_crossover(place) for place in tuned.crossovers))
-    return [*blocks, *section("Method", [METHOD, f"{tuned.launches} launches, {format_seconds(state.spent_s)}."])]
+    spent = f"{counted(tuned.launches, 'launch')} of a set of ranks, {format_seconds(state.spent_s)}."
+    return [*blocks, *section("Method", [METHOD, spent])]
 
 
 def _headline(tuned: Tuned) -> str:
@@ -100,10 +97,6 @@ def _at(place: Crossover) -> str:
     )
 
 
-def _crossover(place: Crossover) -> str:
-    return f"{place.op}, {ranks_text(place.ranks)}: {place.below} below, {place.above} above {_at(place)}"
-
-
 def _table(results: Sequence[CellResult]) -> Blocks:
     columns: list[Column[CellResult]] = [
         left("operation", lambda r: r.cell.op),
@@ -118,7 +111,7 @@ def _table(results: Sequence[CellResult]) -> Blocks:
     return table(results, columns)
 
 
-def comments(tuned: Tuned, run: Run, library: Library, state: TuneState) -> list[str]:
+def comments(tuned: Tuned, run: Run, library: Library) -> list[str]:
     """Who, where, when, with what, and the proof: for the head of a rule file. ASCII only."""
     launches = [launch for session in run.environment for launch in session.get("launches", [])]
     ranks: list[Json] = [dict(rank) for launch in launches for rank in launch.get("ranks", [])]
@@ -141,10 +134,6 @@ def _proofs(tuned: Tuned) -> Iterator[str]:
             yield f"  {cell}: {result.choice}: {_ratio(result.ratio)}, {result.pairs}"
 
 
-def as_json(tuned: Tuned, rules: Sequence[Rule]) -> Json:
+def as_json(tuned: Tuned) -> Json:
     """Everything that was found, for programs."""
-    return {**asdict(tuned), "rules": [asdict(rule) for rule in rules], "gain": _gain(tuned)}
-
-
-def _gain(tuned: Tuned) -> str | None:
-    return None if tuned.whole is None else format_share(1 - tuned.whole.value)
+    return asdict(tuned)

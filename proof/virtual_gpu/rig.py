@@ -111,13 +111,17 @@ def clean() -> None:
         path.unlink(missing_ok=True)
 
 
-def collective_us(operation: str, size_bytes: int, ranks: int, rule: Mapping[str, float]) -> float:
-    """What the rule says of one call, in microseconds. size_bytes: as `bench.catalog.operations` counts it."""
+def wire_bytes(operation: str, size_bytes: float, ranks: int) -> float:
+    """Bytes that a rank sends on a ring. size_bytes: as `bench.catalog.operations` counts it."""
     shares = {
         "all_reduce": 2 * (ranks - 1) / ranks,
         "all_gather": (ranks - 1) / ranks,
         "reduce_scatter": (ranks - 1) / ranks,
         "all_to_all": (ranks - 1) / ranks,
     }
-    wire_bytes = size_bytes * shares.get(operation, 1.0)
-    return rule["latency_us"] + wire_bytes / (rule["bus_gbps"] * 1e3)
+    return size_bytes * shares.get(operation, 1.0)
+
+
+def collective_us(operation: str, size_bytes: int, ranks: int, rule: Mapping[str, float]) -> float:
+    """What the rule says of one call, in microseconds."""
+    return rule["latency_us"] + wire_bytes(operation, size_bytes, ranks) / (rule["bus_gbps"] * 1e3)

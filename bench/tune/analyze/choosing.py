@@ -16,22 +16,17 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.analyze.sessions import launches_of
-from bench.model.comparisons import FASTER, SLOWER, Judgement
+from bench.model.comparisons import Judgement
 from bench.model.conclusions import Interval
-from bench.model.records import Run, Samples
-from bench.model.units import format_bytes
 from bench.stats import verdicts
 from bench.stats.intervals import Floats, launch_interval
 from bench.stats.verdicts import Levels
-from bench.tune.catalog import FROM_FILE, Library
-from bench.tune.model import DEFAULT, Cell, Choice, Crossover, Picks, Rule, cell_of
+from bench.tune.model import DEFAULT, Cell, Choice, Crossover, Picks, Rule
 
 # Choice → number of the launch → logarithm of the mean time of its iterations, in seconds.
 Logs = dict[Choice, dict[int, float]]
 Times = dict[Cell, Logs]
 Names = Mapping[Cell, Sequence[Choice]]
-Failed = dict[Cell, dict[Choice, tuple[int, str]]]
 # Launches before which nobody is eliminated.
 FEWEST_ROUNDS = 2
 # Probability that a cell's best choice is ever eliminated.
@@ -44,21 +39,6 @@ TABLE_RATE = 0.01
 FEWEST_PAIRS = 6
 # Draws for the interval of a crossover, and its level; they are seeded, so that a report is the same twice.
 DRAWS, ENDS = 4000, (2.5, 97.5)
-
-
-def times_of(samples: Iterable[Samples], library: Library) -> tuple[Times, Failed]:
-    """The logs of all that was measured; and of each cell, which choices failed first in which launch, and why."""
-    times: Times = {}
-    failed: Failed = {}
-    for entry in samples:
-        cell, choice = cell_of(entry.case), library.choice_in(entry.case)
-        if entry.failure is not None:
-            if entry.failure.kind != "lost":
-                failed.setdefault(cell, {}).setdefault(choice, (entry.launch, entry.failure.text))
-        elif entry.timed is not None:
-            logs = times.setdefault(cell, {}).setdefault(choice, {})
-            logs[entry.launch] = float(np.log(np.mean(entry.timed.slowest_s)))
-    return times, failed
 
 
 # ── the race ─────────────────────────────────────────────────────────────────────────────────────
@@ -85,9 +65,10 @@ def _round(times: Times, alive: Mapping[Cell, Sequence[Choice]], rounds: int) ->
     for cell, choice in pairs:
         differences = {near: _differences(times, near, choice, leaders[cell], rounds) for near in (cell, *beside[cell])}
         own.append(np.array(list(differences[cell].values())))
-        common = set.intersection(*(set(values) for values in differences.values() if len(values) >= 2) or [set()])
-        near = [[values[number] for number in sorted(common)] for values in differences.values() if len(values) >= 2]
-        several.append(np.mean(near, axis=0) if len(common) >= 2 else own[-1])
+        several_cells = [values for values in differences.values() if len(values) > 1]
+        common = sorted(set.intersection(*map(set, several_cells))) if several_cells else []
+        near_cells = [[values[number] for number in common] for values in several_cells]
+        several.append(np.mean(near_cells, axis=0) if len(common) > 1 else own[-1])
     limit = np.log([len(known[cell]) ** 2 / ERROR_RATE for cell, _ in pairs])
     slower = np.array([values.mean() > 0 for values in own])
     gone = slower & ((_log_factors(own) > limit) | (_log_factors(several) > limit + np.log(2)))
@@ -199,19 +180,6 @@ def judged(
     return {cell: (judgement, len(ratios[cell])) for cell, judgement in zip(ratios, judgements, strict=True)}
 
 
-def kept(proof: Mapping[Cell, tuple[Judgement, int]], picks: Picks) -> dict[Cell, Choice]:
-    """The table: what was shown to be faster; everything else keeps the default."""
-    return {
-        cell: pick if cell in proof and proof[cell][0].verdict == FASTER else DEFAULT for cell, pick in picks.items()
-    }
-
-
-def without_slower(proof: Mapping[Cell, tuple[Judgement, int]], table: Picks) -> dict[Cell, Choice]:
-    """The table without what its last launches showed to be slower."""
-    slower = {cell for cell, (judgement, _) in proof.items() if judgement.verdict == SLOWER}
-    return {cell: DEFAULT if cell in slower else choice for cell, choice in table.items()}
-
-
 def whole(times: Times, table: Picks, launches: Iterable[int]) -> tuple[Interval | None, int]:
     """Time over the default of all cells that a table changes, and the launches that it comes from.
 
@@ -223,25 +191,6 @@ def whole(times: Times, table: Picks, launches: Iterable[int]) -> tuple[Interval
         return None, len(numbers)
     ratios = np.exp([np.mean([b[number] - a[number] for a, b in changed]) for number in numbers])
     return launch_interval(ratios), len(numbers)
-
-
-def not_honoured(run: Run, library: Library) -> list[str]:
-    """Cells in which the library says that it ran something else than it was told, where it says so (NCCL)."""
-    ran = {
-        key: choice
-        for launch in launches_of(run.environment)
-        for key, choice in (launch.get("chosen") or {}).items()
-        if choice.get("algorithm")
-    }
-    found = []
-    for case in run.plan.cases:
-        asked, choice = library.choice_in(case), ran.get(case.key)
-        if choice is not None and asked not in {DEFAULT, FROM_FILE}:
-            words = choice["algorithm"].lower(), choice["protocol"].lower()
-            if words != (asked.algorithm, asked.protocol):
-                where = f"{case.op}, {case.world_size} ranks, {format_bytes(case.size_bytes)}"
-                found.append(f"not honoured: {where}: told {asked}, {library.name} ran {' '.join(words)}")
-    return found
 
 
 # ── crossovers ───────────────────────────────────────────────────────────────────────────────────

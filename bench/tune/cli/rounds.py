@@ -1,39 +1,51 @@
-"""Measure rounds into the folder of a run: launches of several sides that take turns.
+"""Measure the stages of `tune` into the folder of a run: rounds of launches whose sides take turns.
 
-In: the folder of a run, and launches. Out: lines in its samples.jsonl, and the launches in its plan.json, which grows
-as the run goes on: what it has so far decides what is measured next.
+In: the folder of a run, and what each round is to measure. Out: lines in its samples.jsonl, and launches in its
+plan.json, which grows: what was measured so far decides what is measured next. Nothing else is kept but how many rounds
+each stage had, so a run that was interrupted goes through the same rounds, and measures what they lack.
 """
 
 import contextlib
 import json
 import random
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.cli.measuring import recorded_sessions
+from bench.cli.terminal import say
 from bench.launch import mpirun, sweep
 from bench.launch.ranks import Starter
 from bench.launch.turns import Measuring, Turns, drive
 from bench.model.facts import Session
-from bench.model.records import Json, Launch, Plan, Samples
+from bench.model.records import Case, Json, Launch, Plan, Samples
+from bench.model.units import counted, format_seconds
 from bench.planning import plan as planning
 from bench.store import encoding, folders
 from bench.store.folders import Journal
+from bench.tune import planning as rounds_of
+from bench.tune.catalog import Library
+from bench.tune.model import Cell, Choice, TuneState
+from bench.tune.planning import Stage
 
 if TYPE_CHECKING:
     from bench.launch.coordinator import Coordinator
 
+STATE = "tune.json"
+
 
 class Rounds:
-    """A run that is being measured. plan: what it has so far. samples: likewise."""
+    """A run of `tune`. samples: all that it has so far. found: the case of each cell."""
 
     def __init__(
-        self, path: Path, plan: Plan, samples: Sequence[Samples], alternate: bool, failed: Callable[[str], None]
-    ) -> None:
-        self.path, self.plan, self.samples = path, plan, list(samples)
-        self._alternate, self._failed = alternate, failed
+        self, path: Path, plan: Plan, samples: Sequence[Samples], state: TuneState, library: Library,
+        found: Mapping[Cell, Case], quiet: bool,
+    ) -> None:  # fmt: skip
+        self.path, self.state, self.library, self.found = path, state, library, found
+        self.plan, self.samples = plan, list(samples)
+        self._quiet, self._began = quiet, time.monotonic() - state.spent_s
         self._append: Callable[[bytes], None]
         self._starter: Starter
         self._launched: Callable[[Json], None]
@@ -52,21 +64,53 @@ class Rounds:
             )
             yield
 
-    def measure(self, groups: Sequence[Sequence[Launch]], probe: bool = False) -> None:
+    def stage(
+        self, stage: Stage, asked: Callable[[int], Mapping[Cell, Sequence[Choice]]], file_settings: str | None = None
+    ) -> range:
+        """Measure rounds until the stage's share of the budget is spent or nothing is asked; the numbers of its rounds.
+
+        asked: from the number of the stage's rounds so far, the choices that the next one measures in each cell.
+        """
+        state = self.state
+        first = sum(state.rounds.get(name, 0) for name in stage.after)
+        if stage.name not in state.rounds:
+            known = max((launch.number for launch in self.plan.order), default=0) - first
+            done, latest_s = 0, 0.0
+            while done < stage.most and any((wanted := asked(done)).values()):
+                began = time.monotonic()
+                left_s = stage.until * state.budget_s - (began - self._began)
+                if done >= max(stage.fewest, known) and left_s < latest_s:
+                    break
+                number, done = first + done + 1, done + 1
+                groups = rounds_of.launches(self.library, self.found, wanted, number, state.seed, file_settings)
+                self._measure(groups, probe=done == 1 and stage.probes)
+                latest_s = time.monotonic() - began
+                self._save()
+                told = f"{counted(sum(map(len, wanted.values())), 'choice')} in {sum(map(bool, wanted.values()))} cells"
+                if not self._quiet:
+                    say(f"{stage.name} {done}: {told}, {format_seconds(time.monotonic() - self._began)}", err=True)
+            state.rounds[stage.name] = done
+            self._save()
+        return range(first + 1, first + 1 + state.rounds[stage.name])
+
+    def _save(self) -> None:
+        self.state.spent_s = round(time.monotonic() - self._began, 2)
+        write_state(self.path, self.state)
+
+    def _measure(self, groups: Sequence[Sequence[Launch]], probe: bool) -> None:
         """Measure what is missing of a round. probe: also ask the library what it chooses, where it tells."""
         known = {(launch.number, launch.cases) for launch in self.plan.order}
         new = tuple(launch for group in groups for launch in group if (launch.number, launch.cases) not in known)
         if new:
             order = (*self.plan.order, *new)
             self.plan = replace(self.plan, order=order, launches=max(launch.number for launch in order))
-            text = json.dumps(encoding.plan_to_json(self.plan), indent=1)
-            folders.write(self.path / folders.PLAN, text + "\n")
+            folders.write(self.path / folders.PLAN, json.dumps(encoding.plan_to_json(self.plan), indent=1) + "\n")
         for group in groups:
             sides = {str(place): launch for place, launch in enumerate(group)}
-            dice = random.Random(f"{self.plan.settings.seed}/{group[0].number}/{group[0].world_size}")
-            names = dice.sample([*sides], len(sides))
-            for together in [[name] for name in names] if self._alternate else [names]:
-                turns = Turns(together, f"{self.plan.settings.seed}/{group[0].number}/{group[0].world_size}")
+            seed = f"{self.state.seed}/{group[0].number}/{group[0].world_size}"
+            names = random.Random(seed).sample([*sides], len(sides))
+            for together in [names] if self.state.alternate is None else [[name] for name in names]:
+                turns = Turns(together, seed)
                 drive(*(self._side(sides[name], name, turns, probe) for name in together))
 
     def _side(self, launch: Launch, name: str, turns: Turns, probe: bool) -> Measuring[None]:
@@ -79,17 +123,14 @@ class Rounds:
             others = [s for s in self.samples if (s.case, s.launch) != (samples.case, samples.launch)]
             self.samples = [*others, samples]
             if samples.failure is not None:
-                self._failed(f"{samples.case.key}: {samples.failure.text}")
+                say(f"failed: {samples.case.key}: {samples.failure.text}", err=True)
 
-        yield from sweep.sweep(
-            one,
-            (),
-            self._starter,
-            keep,
-            self.path / folders.LOG,
-            self._launched,
-            sweep.Silent(),
-            turn=turns.of(name),
-            probe=probe,
-        )
+        log, turn = self.path / folders.LOG, turns.of(name)
+        watching = sweep.Silent()
+        yield from sweep.sweep(one, (), self._starter, keep, log, self._launched, watching, turn=turn, probe=probe)
         turns.end(name)
+
+
+def write_state(path: Path, state: TuneState) -> None:
+    """Write what must be known to go on."""
+    folders.write(path / STATE, json.dumps(asdict(state), indent=1) + "\n")

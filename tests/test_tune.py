@@ -1,0 +1,351 @@
+"""`tune`: rule files as their libraries read them, the race, the proof, crossovers, and all of it with real ranks."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from bench.machine import host
+from bench.model.comparisons import FASTER
+from bench.model.records import Case
+from bench.tune import catalog, machine
+from bench.tune import planning as rounds_of
+from bench.tune.analyze import choosing, outcome
+from bench.tune.model import DEFAULT, Cell, Choice, Rule
+from proof import tune as proof
+from proof.virtual_gpu import rig
+
+RING, LINEAR, SEGMENTED = Choice("ring"), Choice("linear"), Choice("segmented_ring", segment=65536)
+NUMBERS = {
+    "allreduce": {"basic_linear": 1, "recursive_doubling": 3, "ring": 4, "segmented_ring": 5},
+    "alltoall": {"linear": 1, "pairwise": 2, "two_proc": 5},
+}
+LIBRARY = catalog.OpenMpi(NUMBERS)
+needs_mpi = pytest.mark.skipif(host.unsupported_mpi() is not None, reason=str(host.unsupported_mpi()))
+ALL_TO_ALL = """
+import numpy as np
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+sent, received = np.full(world.size, world.rank, "i4"), np.empty(world.size, "i4")
+world.Alltoall(sent, received)
+print(received.tolist() == list(range(world.size)))
+"""
+
+
+def said(library, rules, op, ranks, *sizes):
+    return [library.said(rules, Cell(op, ranks, size)) for size in sizes]
+
+
+# ── rule files ───────────────────────────────────────────────────────────────────────────────────
+@pytest.mark.parametrize("library", [LIBRARY, catalog.Nccl()])
+def test_a_rule_file_is_read_back_and_says_nothing_beyond_its_sizes(library):
+    first, second = (RING, SEGMENTED) if library is LIBRARY else (Choice("tree", "ll"), Choice("ring", "simple"))
+    rules = [
+        Rule("all_reduce", 2, 256, 1023, first),
+        Rule("all_reduce", 2, 1024, 4096, second),
+        Rule("all_reduce", 4, 65536, 65536, first),
+    ]
+    text = library.commented(library.write(rules, 1), ["by a test", "99 comments"])
+    read = library.read(text)
+    assert read.problems == ()
+    assert said(library, read.rules, "all_reduce", 2, 255, 256, 1023, 1024, 4096, 4097, 2**30) == [
+        DEFAULT, first, first, second, second, DEFAULT, DEFAULT,
+    ]  # fmt: skip
+    assert said(library, read.rules, "all_reduce", 3, 256, 65536) == [DEFAULT, DEFAULT]
+    assert said(library, read.rules, "all_reduce", 4, 256, 65536, 65537) == [DEFAULT, first, DEFAULT]
+    assert said(library, read.rules, "all_reduce", 5, 65536) == [DEFAULT]
+    assert said(library, read.rules, "broadcast", 2, 1024) == [DEFAULT]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("1\n2\n1\n0\n1\n8 4 0 0\n", "line 6: the first size of allreduce must be 0, not 8"),
+        ("1\n2\n1\n0\n2\n0 4 0 0\n", "line 6: the file ends before a size"),
+        ("1\n2\n1\n0\n1\n0 ring 0 0\n", "line 6: 'ring' stands where an algorithm should be"),
+        ("1\n2\n1\n0\n1\n0 9 0 0\n", "line 6: allreduce has no algorithm 9 (0 to 5)"),
+        ("1\n3\n1\n3\n1\n0 5 0 0\n", "line 6: two_proc is for 2 ranks"),
+        ("1\n2\n1\n0\n2\n0 0 0 0\n0 4 0 0\n", "line 7: size 0 behind 0: they must increase"),
+        ("1\n2\n2\n4\n1\n0 4 0 0\n2\n1\n0 4 0 0\n", "line 9: 2 ranks behind 4: they must increase"),
+        ("1\n2\n1\n0\n1\n0 4 0 0 7\n", "line 6: numbers behind the last rule are not read"),
+        ("rule-file-version-2\n1\n2\n1\n0\n1\n0 4 0 0 7\n8\n", "line 8: numbers behind the last rule"),
+        ("1\n6\n1\n0\n1\n0 1 0 0\n", "collective 6: CollBench measures no such collective"),
+    ],
+)
+def test_what_open_mpi_would_ignore_is_named_with_its_line(text, problem):
+    assert any(problem in found for found in LIBRARY.read(text).problems), LIBRARY.read(text)
+
+
+def test_what_nccls_plugin_would_take_for_something_else_is_named_with_its_line():
+    text = "# head\nallreduce,0,99,tree,ll\nalltoall,0,99,ring,ll,-1,1,2\nallreduce,0,99,rings,LL,-1,1,2\n"
+    read = catalog.Nccl().read(text + "allreduce,0,4294967295,nvls,simple,4,-1,-1,-1,-1\n")
+    lines = [problem.partition(":")[0] for problem in read.problems]
+    assert lines == ["line 2", "line 3", "line 4", "line 4", "line 5", "line 5"]
+    assert "5 fields" in read.problems[0] and "takes it as allreduce" in read.problems[1]
+    assert said(catalog.Nccl(), read.rules, "all_reduce", 7, 2**40) == [Choice("nvls", "simple")]
+
+
+@needs_mpi
+def test_open_mpi_honours_the_file_that_is_written_and_ignores_what_is_said_to_be_ignored(tmp_path):
+    """Its algorithm for two ranks fails with three: so a program ends with an error exactly where a rule is used."""
+    library = catalog.OpenMpi(machine.algorithms())
+    written = library.write([Rule("all_to_all", 3, 4, 100, Choice("two_proc"))], 1)
+    elsewhere = library.write([Rule("all_to_all", 3, 13, 100, Choice("two_proc"))], 1)
+    at_four = library.write([Rule("all_to_all", 4, 4, 100, Choice("two_proc"))], 1)
+    broken = written.replace("3 # ranks and more\n3 # sizes\n0 0", "3 # ranks and more\n3 # sizes\n1 0")
+    assert broken != written and library.read(broken).rules == ()
+    (tmp_path / "program.py").write_text(ALL_TO_ALL)
+
+    def works(text):
+        (tmp_path / "rules").write_text(text)
+        environ = os.environ | dict(
+            setting.split("=", 1) for setting in library.file_settings(str(tmp_path / "rules")).split()
+        )
+        environ |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_btl": "self,sm"}
+        words = [str(host.mpirun()), "--oversubscribe", "--bind-to", "none", "-n", "3", sys.executable, "program.py"]
+        done = subprocess.run(words, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=120)
+        return done.returncode == 0 and done.stdout.split() == ["True"] * 3
+
+    assert [works(text) for text in (written, elsewhere, at_four, broken)] == [False, True, True, True]
+
+
+@needs_mpi
+def test_choices_are_those_that_ompi_info_lists():
+    library = catalog.OpenMpi(machine.algorithms())
+    small, large = (library.choices("all_reduce", 4, size) for size in (1024, 2**20))
+    assert {"ring", "recursive_doubling", "rabenseifner"} <= {choice.algorithm for choice in small}
+    assert set(large) - set(small) == {SEGMENTED}
+    assert Choice("two_proc") in library.choices("all_to_all", 2, 64) and Choice("two_proc") not in library.choices(
+        "all_to_all", 3, 64
+    )
+
+
+@pytest.mark.parametrize("library", [LIBRARY, catalog.Nccl()])
+def test_settings_say_what_a_case_was_told(library):
+    choice, other = (SEGMENTED, LINEAR) if library is LIBRARY else (Choice("tree", "ll128"), Choice("ring", "ll"))
+    second = "all_to_all" if library is LIBRARY else "broadcast"
+    settings = library.settings({"all_reduce": choice, second: other})
+    for op, told in (("all_reduce", choice), (second, other)):
+        assert library.choice_in(Case(op, "mpi", 2, "float32", 1024, settings=settings)) == told
+    assert library.choice_in(Case("all_gather", "mpi", 2, "float32", 1024, settings=settings)) == DEFAULT
+    assert library.settings({"all_reduce": DEFAULT}) == ""
+
+
+# ── the race and the proof ───────────────────────────────────────────────────────────────────────
+CELLS = [Cell("all_reduce", 2, size) for size in (1024, 4096, 16384, 65536)]
+NAMES = {cell: [Choice(f"c{number}") for number in range(6)] for cell in CELLS}
+
+
+def drawn(ratios, launches, scatter=0.05, seed=0):
+    """Times of each cell: log ratio of each choice to the default, in launches that move all choices alike."""
+    dice = np.random.default_rng(seed)
+    times = {}
+    for cell in CELLS:
+        common = dice.normal(0, 0.3, launches)
+        for choice in [DEFAULT, *NAMES[cell]]:
+            logs = -9 + common + ratios.get(choice, 0.0) + dice.normal(0, scatter, launches)
+            times.setdefault(cell, {})[choice] = dict(enumerate(logs.tolist(), 1))
+    return times
+
+
+def test_a_race_keeps_the_best_and_drops_what_is_clearly_slower():
+    best, slow = Choice("c1"), [Choice(f"c{number}") for number in (0, 2, 3, 4, 5)]
+    kept = left = 0
+    for seed in range(40):
+        alive = choosing.raced(drawn({best: -0.2, **dict.fromkeys(slow, 0.3)}, 8, seed=seed), NAMES, 8)
+        kept += sum(best in choices for choices in alive.values())
+        left += sum(choice in choices for choices in alive.values() for choice in slow)
+    assert kept >= 0.95 * 40 * len(CELLS) and left <= 0.02 * 40 * len(CELLS) * len(slow)
+
+
+def test_equal_choices_are_rarely_dropped_however_often_one_looks():
+    dropped = sum(
+        len(NAMES[cell]) + 1 - len(choices)
+        for seed in range(40)
+        for cell, choices in choosing.raced(drawn({}, 12, seed=seed), NAMES, 12).items()
+    )
+    assert dropped <= 0.05 * 40 * len(CELLS)
+
+
+def test_a_table_has_no_rule_where_nothing_is_faster_and_all_where_everything_is():
+    def table(ratios, seed):
+        times = drawn(ratios, 20, seed=seed)
+        picks = choosing.picks(times, lambda number: choosing.raced(times, NAMES, number), 6, 0.02)
+        proof = choosing.judged(times, picks, range(7, 15), 0.02)
+        return {cell: proof[cell][0].verdict == FASTER for cell in proof}
+
+    assert sum(any(table({}, seed).values()) for seed in range(100)) <= 4
+    assert all(table({Choice("c2"): -0.3}, seed) == dict.fromkeys(CELLS, True) for seed in range(20))
+
+
+def test_a_choice_that_failed_is_out_of_the_race_and_of_the_table():
+    times = drawn({RING: -0.5}, 4)
+    assert choosing.raced(times, {cell: [] for cell in CELLS}, 4) == {cell: [DEFAULT] for cell in CELLS}
+
+
+def test_crossovers_are_where_straight_lines_cross_and_rules_keep_what_was_proven():
+    latency = {DEFAULT: (20e-6, 1 / 400e9), Choice("c0"): (5e-6, 1 / 30e9), Choice("c1"): (12e-6, 1 / 200e9)}
+    cells = [Cell("all_reduce", 2, 4**power) for power in range(5, 13)]
+    times = {
+        cell: {
+            choice: {n: float(np.log(alpha + cell.size * beta)) for n in range(1, 9)}
+            for choice, (alpha, beta) in latency.items()
+        }
+        for cell in cells
+    }
+    table = {cell: min(times[cell], key=lambda choice: times[cell][choice][1]) for cell in cells}
+    places = choosing.crossovers(times, table)
+    true = [7e-6 / (1 / 30e9 - 1 / 200e9), 8e-6 / (1 / 200e9 - 1 / 400e9)]
+    assert [(place.below, place.above) for place in places] == [(Choice("c0"), Choice("c1")), (Choice("c1"), DEFAULT)]
+    for place, at in zip(places, true, strict=True):
+        assert place.at == pytest.approx(at, rel=0.01) and place.low <= at * 1.01 and place.high >= at * 0.99
+    rules = choosing.rules_of(table, places)
+    assert [(rule.low, rule.choice) for rule in rules] == [
+        (1024, Choice("c0")), (rules[0].high + 1, Choice("c1")),
+    ]  # fmt: skip
+    assert rules[0].high == pytest.approx(true[0], rel=0.01) and rules[1].high <= true[1]
+
+
+def test_rules_end_where_a_gain_was_shown():
+    table = dict(zip(CELLS, [DEFAULT, RING, DEFAULT, LINEAR], strict=True))
+    rules = choosing.rules_of(table, choosing.crossovers({}, table))
+    assert [(rule.low, rule.high, rule.choice) for rule in rules] == [
+        (4096, 4096, RING), (65536, 65536, LINEAR),
+    ]  # fmt: skip
+
+
+def test_launches_of_a_round_have_a_side_for_the_default_and_one_for_each_choice():
+    found = {cell: Case(cell.op, "mpi", 2, "float32", cell.size) for cell in CELLS}
+    asked = {CELLS[0]: [RING, SEGMENTED], CELLS[1]: [RING], CELLS[2]: []}
+    ((default, *sides),) = rounds_of.launches(LIBRARY, found, asked, 3, 7)
+    assert {case.size_bytes for case in default.cases} == {1024, 4096} and default.number == 3
+    assert [{LIBRARY.choice_in(case) for case in side.cases} for side in sides] == [{RING}, {SEGMENTED}]
+    assert [len(side.cases) for side in sides] == [2, 1]
+    ((_, read),) = rounds_of.launches(LIBRARY, found, asked, 3, 7, LIBRARY.file_settings("/tmp/rules"))
+    assert {LIBRARY.choice_in(case) for case in read.cases} == {catalog.FROM_FILE} and len(read.cases) == 2
+
+
+# ── the verb ─────────────────────────────────────────────────────────────────────────────────────
+SMALL = """
+name: small
+backends: [mpi]
+world_sizes: [2]
+operations: [all_to_all]
+dtypes: [float32]
+sizes: [1KiB, 64KiB]
+sampling: {seconds_per_case: 20ms}
+"""
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (("[mpi]", "[gloo]"), "backends: gloo: tune needs one whose library lets one choose; allowed: mpi, nccl"),
+        (("[all_to_all]", "[barrier]"), "operations: barrier: Open MPI lets nobody choose for it; allowed: all_gather"),
+        (("[float32]", "[float32, float64]"), "are one cell of a rule file"),
+    ],
+)
+@needs_mpi
+def test_what_no_rule_file_can_say_is_one_line(warm, changed, message):
+    done = warm("tune", warm.config(SMALL.replace(*changed)))
+    assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1
+
+
+@needs_mpi
+def test_a_budget_that_is_too_short_says_so(warm):
+    done = warm("tune", warm.config(SMALL), "--budget", "2s")
+    assert done.returncode == 2 and "--budget 2.00 s: 3 launches of every choice take about" in done.stderr
+    done = warm("tune", warm.config(SMALL), "--check", "nowhere")
+    assert done.returncode == 2 and "--check nowhere: no such file" in done.stderr
+
+
+@needs_mpi
+@pytest.mark.slow
+def test_an_interrupted_tune_is_resumed_and_its_file_checked(tmp_path, cli):
+    process = cli.start("tune", cli.config(SMALL), "--budget", "45s", "--no-plots")
+    while not (runs := cli.runs()) or (runs[0] / "samples.jsonl").read_text().count("\n") < 8:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130 and f"collbench resume {runs[0].relative_to(tmp_path)}" in err, err
+    done = cli("resume", "--no-plots")
+    assert done.returncode == 0, done.stderr
+    (run,) = cli.runs()
+    state = json.loads((run / "tune.json").read_text())
+    assert state["rounds"]["race"] >= rounds_of.RACE.fewest and set(state["rounds"]) == {"race", "proof", "check"}
+    plan = json.loads((run / "plan.json").read_text())
+    assert sum(len(launch["cases"]) for launch in plan["order"]) == (run / "samples.jsonl").read_text().count("\n")
+    tuned = json.loads((run / "tuned.json").read_text())
+    assert len(tuned["results"]) == 2 and "2 cells" in done.stdout.splitlines()[0]
+    library = catalog.OpenMpi(machine.algorithms())
+    assert library.read((run / "rules.conf").read_text()).problems == ()
+    again = cli("resume", "--no-plots")
+    assert again.returncode == 0 and json.loads((run / "tuned.json").read_text()) == tuned
+
+    linear = library.write([Rule("all_to_all", 2, 1024, 65536, Choice("pairwise"))], 1)
+    (tmp_path / "own.conf").write_text(linear)
+    checked = cli("tune", cli.config(SMALL), "--check", "own.conf", "--budget", "20s", "--no-plots")
+    assert checked.returncode in {0, 1, 3} and "2 of 2 cells have a rule" in checked.stdout, checked
+    wrong = linear.replace("1024 2 4", "1024 99 4")
+    (tmp_path / "own.conf").write_text(wrong)
+    refused = cli("tune", cli.config(SMALL), "--check", "own.conf", "--budget", "20s", "--no-plots")
+    assert refused.returncode == 2 and "alltoall has no algorithm 99 (0 to 5)" in refused.stderr, refused
+
+
+@needs_mpi
+@pytest.mark.slow
+def test_a_choice_that_fails_is_reported_and_never_chosen(monkeypatch, warm):
+    """Open MPI's algorithm for two ranks, offered for three."""
+    monkeypatch.setattr(catalog, "FOR_TWO", set())
+    config = SMALL.replace("[2]", "[3]").replace("[1KiB, 64KiB]", "[1152B]")
+    done = warm("tune", warm.config(config), "--budget", "40s", "--no-plots")
+    assert done.returncode == 0, done.stderr
+    assert "failed, and not chosen: all_to_all, 3 ranks, two_proc: " in done.stdout
+    (run,) = warm.runs()
+    tuned = json.loads((run / "tuned.json").read_text())
+    assert all(result["choice"]["algorithm"] != "two_proc" for result in tuned["results"]) and tuned["wrong"]
+
+
+# ── the kept truth ───────────────────────────────────────────────────────────────────────────────
+def test_kept_launches_are_those_of_the_protocol():
+    times = proof.truth()
+    ops = {cell.op for cell in times}
+    assert ops == {"all_reduce", "broadcast", "all_gather", "all_to_all"} and len(times) == 4 * 3 * 8
+    assert all(len(logs) >= 0.95 * proof.LAUNCHES for choices in times.values() for logs in choices.values())
+
+
+def test_a_table_on_kept_launches_makes_fewer_cells_slower_than_the_smallest_number_does():
+    """Ten tables each: the study has 200. Launches that made a table never judge it."""
+    times = proof.truth()
+    ours, smallest = (proof.simulated(name, times, 5) for name in ("tune", "smallest of 1"))
+    assert ours.slower_by_2 <= 0.01 * ours.cells < smallest.slower_by_2
+
+
+@pytest.mark.skipif(rig.missing() is not None, reason=str(rig.missing()))
+@pytest.mark.slow
+def test_nccl_on_virtual_gpus_gets_the_rules_of_its_rule(tmp_path):
+    rule = {"gpus": 2, "chosen": "ring.simple", "timed_data": 0} | {
+        f"{key}.all_reduce.{name}": value
+        for name, (latency_us, rate) in proof.RULE.items()
+        for key, value in (("latency_us", latency_us), ("bus_gbps", rate / 1e3))
+    }
+    (tmp_path / "c.yaml").write_text(
+        "backends: [nccl]\nworld_sizes: [2]\noperations: [all_reduce]\nsizes: {from: 16KiB, to: 16MiB, factor: 16}\n"
+        "buffers: reused\nsampling: {seconds_per_case: 20ms}\n"
+    )
+    done = rig.run(tmp_path, rule, "tune", "c.yaml", "--budget", "3min", "--no-plots")
+    assert done.returncode == 0 and "virtual GPUs: times follow a rule" in done.stdout, done.stderr
+    (path,) = tmp_path.glob("results/*/rules.csv")
+    library = catalog.Nccl()
+    read = library.read(path.read_text())
+    sizes = [2**14, 2**18, 2**22]
+    assert read.problems == () and said(library, read.rules, "all_reduce", 2, *sizes) == [
+        Choice("tree", "ll"), Choice("tree", "ll128"), DEFAULT,
+    ]  # fmt: skip
+    assert outcome.NOT_HONOURED not in done.stdout
