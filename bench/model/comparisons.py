@@ -21,7 +21,7 @@ MOST_FURTHER_LAUNCHES = 200
 
 
 class ChangeVerdict(StrEnum):
-    """Whether a time changed (docs/method.md, "Comparing two runs")."""
+    """Whether a time changed (docs/develop/statistics.md, "Comparing two runs")."""
 
     SLOWER = "SLOWER"
     FASTER = "FASTER"
@@ -36,7 +36,7 @@ SLOWER, FASTER, SAME, INCONCLUSIVE = ChangeVerdict
 class Judgement:
     """Whether a time changed. ratio: AFTER / BEFORE, with the interval that the verdict follows from.
 
-    verdict: FASTER, SLOWER, SAME or INCONCLUSIVE (docs/method.md, "Comparing two runs"). reason: why. p: of no change,
+    verdict: FASTER, SLOWER, SAME or INCONCLUSIVE (docs/develop/statistics.md, "Comparing two runs"). reason: why. p: of no change,
         corrected for the number of cases, as the rule used it; None if it is unknown how launches differ. level: of the
         interval, such as 0.975; of SAME that of its two one-sided tests, of others corrected for the number of cases.
     further_launches: launches to add on each side for a verdict at a power of 80 %, if ratio and scatter stay as they

@@ -80,7 +80,7 @@ class SemaphoreBarrier:
     `dist.barrier`.
 
     Each barrier has another rank as its master, in turn. The master releases the others and therefore leaves first or
-    last: a fixed master would look early or late (docs/method.md, "Naming a rank").
+    last: a fixed master would look early or late (docs/develop/statistics.md, "Naming a rank").
 
     Of the semaphores of the board, rank r waits for the others at number 2r, as master, and to go on at number 2r + 1.
     """

@@ -5,7 +5,7 @@ of each case, and of the run as a whole. Knows neither runs nor cases: `compare`
 
 SAME by two one-sided tests, each at its own level and without correction for the number of cases, because all cases
 must be SAME for the whole to be (intersection and union: Berger, Technometrics 24, 1982). SLOWER and FASTER by
-Student's t on logarithms with Holm's correction, because a run is SLOWER if any case is (docs/method.md, "Comparing two
+Student's t on logarithms with Holm's correction, because a run is SLOWER if any case is (docs/develop/statistics.md, "Comparing two
 runs"). Tests compare the uncorrected results with those of `scipy.stats.ttest_ind`, which is not used here because it
 can neither predict the result of further launches nor take variances in parts.
 """
