@@ -11,7 +11,7 @@ from bench.cli.app import RESULTS
 from bench.cli.output import analyzed
 from bench.model.facts import Manifest, Session
 from bench.model.records import Run
-from bench.model.units import NS
+from bench.model.units import NS, counted
 from bench.report import machine_format
 from bench.store import folders
 
@@ -21,8 +21,9 @@ class LoadedRun:
     """A run. manifest, environment: as in its folder. warnings: what the report says of how far to trust it.
 
     summary: what summary.csv has, one row a case (docs/reading.md has its columns; seconds, bytes, bytes/s).
-    samples: the facts, one row for each iteration of each rank: key, launch, iteration, rank, start_s (monotonic clock
-    of the host), duration_s, calls. Where cases are compared round by round, an iteration is a round.
+    samples: the facts, one row for each iteration of each rank: key, op, world_size, size_bytes, scheduling, launch,
+    iteration, rank, start_s (monotonic clock of the host), duration_s, calls. Where cases are compared round by round,
+    an iteration is a round.
     """
 
     name: str
@@ -31,6 +32,11 @@ class LoadedRun:
     summary: pd.DataFrame
     samples: pd.DataFrame
     warnings: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        started, cases = self.manifest.get("started", "?"), counted(len(self.summary), "case")
+        shown = f"run {self.name}, {started}\n{cases}, {len(self.samples)} samples: .summary, .samples"
+        return f"{shown}\n{counted(len(self.warnings), 'warning')}: .warnings"
 
 
 def load_run(run: str | Path | None = None) -> LoadedRun:
@@ -52,6 +58,10 @@ def _iterations(run: Run) -> Iterator[pd.DataFrame]:
             yield pd.DataFrame(
                 {
                     "key": entry.case.key,
+                    "op": entry.case.op,
+                    "world_size": entry.case.world_size,
+                    "size_bytes": entry.case.size_bytes,
+                    "scheduling": entry.case.scheduling,
                     "launch": entry.launch,
                     "iteration": [number for number in range(iterations) for _ in range(ranks)],
                     "rank": [*range(ranks)] * iterations,

@@ -175,7 +175,7 @@ class FakePairs:
 
     def __init__(self, monkeypatch, path, log_ratios, complete=0):
         self.made, self.now_s, self.path, self.log_ratios = complete, 0.0, path, log_ratios
-        self.state = AbState(0.05, 0.0, False, None, seed=1)
+        self.state = AbState(0.05, 0.0, False, "3", seed=1)
         monkeypatch.setattr(sides.time, "monotonic", lambda: self.now_s)
 
     def complete(self, side, number):
@@ -273,7 +273,7 @@ def test_a_case_that_failed_on_side_b_only_is_broken():
 
 
 # ── the exit code ────────────────────────────────────────────────────────────────────────────────
-def kept(place, log_ratios, fail_on=None) -> str:
+def kept(place, log_ratios, undecided="3") -> str:
     """A run of two sides that has ended, as a results folder; returns its name."""
     dice = np.random.default_rng(5)
     a_ns = 1e6 * np.exp(0.1 * dice.normal(size=len(log_ratios)))
@@ -284,7 +284,7 @@ def kept(place, log_ratios, fail_on=None) -> str:
     }
     plan = invented_run(measured["a"], launches=len(log_ratios)).plan
     looks = [(len(log_ratios), 1.0)]
-    state = AbState(0.05, 60.0, False, fail_on, 1, spent_s=60.0, looks=looks, ended="the budget was spent")
+    state = AbState(0.05, 60.0, False, undecided, 1, spent_s=60.0, looks=looks, ended="the budget was spent")
     side = asdict(Side("c", (), {}, None, "c"))
     facts = {"sides": {"a": side, "b": side}, "ab": asdict(state)}
     path = folders.create_sides(place / "results", (plan, plan), (b"backends: [gloo]\n",) * 2, facts)
@@ -296,19 +296,19 @@ def kept(place, log_ratios, fail_on=None) -> str:
 
 
 @pytest.mark.parametrize(
-    ("log_ratios", "fail_on", "code", "verdict"),
+    ("log_ratios", "undecided", "code", "verdict"),
     [
-        (OPEN, None, 3, INCONCLUSIVE),
-        (OPEN, "slower", 0, INCONCLUSIVE),
-        (OPEN, "inconclusive", 1, INCONCLUSIVE),
-        ([0.5, 0.51] * 4, None, 1, SLOWER),
-        ([-0.5, -0.51] * 4, None, 0, FASTER),
-        ([0.01, -0.01] * 4, None, 0, SAME),
-        ([0.5, 0.51], None, 3, INCONCLUSIVE),  # too few pairs
+        (OPEN, "3", 3, INCONCLUSIVE),
+        (OPEN, "pass", 0, INCONCLUSIVE),
+        (OPEN, "fail", 1, INCONCLUSIVE),
+        ([0.5, 0.51] * 4, "3", 1, SLOWER),
+        ([-0.5, -0.51] * 4, "3", 0, FASTER),
+        ([0.01, -0.01] * 4, "3", 0, SAME),
+        ([0.5, 0.51], "3", 3, INCONCLUSIVE),  # too few pairs
     ],
 )
-def test_the_exit_code_says_whether_anything_was_decided(warm, log_ratios, fail_on, code, verdict):
-    name = kept(warm.folder, log_ratios, fail_on)
+def test_the_exit_code_says_whether_anything_was_decided(warm, log_ratios, undecided, code, verdict):
+    name = kept(warm.folder, log_ratios, undecided)
     done = warm("resume", name, "--no-plots")
     assert (done.returncode, verdict_of(done)) == (code, verdict), done.stdout + done.stderr
     quiet = warm("resume", name, "--no-plots", "--quiet")

@@ -228,7 +228,7 @@ def test_a_run_is_held_against_a_table(example):
     done = example("check", reached, "example/before")
     assert done.returncode == 0 and done.stdout.startswith("PASS: before"), done.stderr
     missed = table(line % ("16MiB", "1 MB/s"), line % ("1MiB", "500 GB/s"), line % ("3KiB", "1 MB/s"))
-    assert example("check", missed, "example/before", "--fail-on", "slower").returncode == 1
+    assert example("check", missed, "example/before", "--undecided", "pass").returncode == 1
     done = example("check", missed, "example/before")
     assert done.returncode == 1 and done.stdout.startswith("FAIL: before, 3 expected: 1 fail, 1 missing, 1 pass")
     for form, start in (("json", "{"), ("csv", "key,verdict"), ("junit", "<?xml")):
@@ -256,8 +256,8 @@ def test_a_table_that_is_neither_met_nor_missed_gives_3_unless_asked_otherwise(e
     )
     done = example("check", table, "example/before")
     assert done.stdout.startswith("INCONCLUSIVE") and done.returncode == 3, done.stdout
-    assert example("check", table, "example/before", "--fail-on", "inconclusive").returncode == 1
-    junit = example("check", table, "example/before", "--fail-on", "slower", "--format", "junit")
+    assert example("check", table, "example/before", "--undecided", "fail").returncode == 1
+    junit = example("check", table, "example/before", "--undecided", "pass", "--format", "junit")
     assert junit.returncode == 0 and "<skipped" in junit.stdout and "<failure" not in junit.stdout
 
 

@@ -56,7 +56,7 @@ def test_a_rare_option_is_common_only_if_all_have_it():
 
 def test_a_default_is_named_where_another_case_of_the_operation_differs():
     _, own = labels.describe([CASE, replace(CASE, scheduling="batch"), replace(CASE, op="broadcast")])
-    assert "normal scheduling" in words(own[0]) and "batch scheduling" in words(own[1])
+    assert "normal" in words(own[0]) and "batch" in words(own[1])
     assert not any("scheduling" in text for text in words(own[2]))
 
 

@@ -136,8 +136,8 @@ def test_a_list_of_schedulings_is_an_axis_and_each_has_processes_of_its_own():
         {"all_reduce/gloo/n2/float32/4096"},
     ]
     batch, normal = sorted(plan.cases, key=lambda case: case.scheduling)
-    assert label(batch) == f"{label(normal)} · batch scheduling" and title(batch) != title(normal)
-    assert "batch scheduling, normal scheduling" in variety([batch, normal])
+    assert label(batch) == f"{label(normal)} · batch" and title(batch) != title(normal)
+    assert "batch, normal" in variety([batch, normal])
 
 
 def test_batch_is_refused_where_no_thread_waits_for_the_network():

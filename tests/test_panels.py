@@ -149,9 +149,9 @@ def test_a_default_is_named_beside_what_differs_from_it():
         for mode in ("normal", "batch") for n in (2, 4) for size in SIZES
     ]  # fmt: skip
     (figure,) = sizes.time_against_size(RUN, analysis(modes))
-    for line in ("normal scheduling, 2 ranks", "batch scheduling, 4 ranks"):
+    for line in ("normal, 2 ranks", "batch, 4 ranks"):
         assert line in words(figure)
-    assert "normal scheduling" in words(sizes.scaling(RUN, analysis(modes))[0])
+    assert "normal, " in words(sizes.scaling(RUN, analysis(modes))[0])
 
 
 def test_what_does_not_fit_is_counted():

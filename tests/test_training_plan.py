@@ -76,7 +76,7 @@ def test_schedulings_are_an_axis_of_steps_and_batch_is_for_gloo():
     text = f"backends: [gloo, mpi]\nworld_sizes: [2]\nscheduling: [normal, batch]\n{section}\n"
     plan = expand(parse(text.encode(), "x.yaml", [], "x"), HOST, 1)
     assert {case.scheduling for case in plan.cases if case.backend == "gloo"} == {"normal", "batch"}
-    assert {" · batch scheduling · " in scenario_text(scenario) for scenario in scenarios_of(plan)} == {True, False}
+    assert {" · batch · " in scenario_text(scenario) for scenario in scenarios_of(plan)} == {True, False}
     assert {case.scheduling for case in plan.cases if case.backend == "mpi"} == {"normal"}
     assert {skip.case.scheduling for skip in plan.skips if "has none" in skip.reason} == {"batch"}
 

@@ -35,7 +35,7 @@ from bench.model.conclusions import IntervalKind, Summary
 from bench.model.errors import ConfigError, UnmeasurableError
 from bench.model.facts import Session
 from bench.model.records import OPTIONS, Case, Json, Run, Samples
-from bench.model.units import counted, format_ratio, format_seconds, format_share
+from bench.model.units import counted, format_ratio, format_share
 from bench.stats import intervals, verdicts
 from bench.stats.intervals import Floats, launch_interval
 from bench.store.ledger import LedgerEntry
@@ -146,7 +146,7 @@ def compare(
         before=before.name,
         after=after.name,
         whole=whole,
-        verdict=verdicts.gravest(all_verdicts or [INCONCLUSIVE]),
+        verdict=verdicts.gravest(all_verdicts or [INCONCLUSIVE], whole),
         min_change=min_change,
         virtual=is_virtual(before),
         changes=tuple(changes),
@@ -365,9 +365,7 @@ def _tested(
         estimates = verdicts.occasions_as_launches(estimates, sets.occasions)
     levels = verdicts.Levels() if whole is None else verdicts.Levels().shared
     changes = [
-        Change(
-            "", pair[0].case, launch_interval(a), launch_interval(b), _enough(judgement, a, b, units), "", _where(pair)
-        )
+        Change("", pair[0].case, launch_interval(a), launch_interval(b), _enough(judgement, a, b, units))
         for pair, a, b, judgement in zip(
             pairs, before, after, verdicts.judge(estimates, min_change, levels), strict=True
         )
@@ -385,22 +383,6 @@ def _enough(judgement: Judgement, before: Floats, after: Floats, units: bool) ->
     if min(len(before), len(after)) >= verdicts.FEWEST_LAUNCHES:
         return judgement
     return verdicts.undecided(judgement, f"fewer than {verdicts.FEWEST_LAUNCHES} launches on a side")
-
-
-def _where(pair: Pair) -> str:
-    """How the modes changed, or percentiles of the iterations; without intervals."""
-    before, after = pair
-    if before.stall and after.stall:
-        fast = f"{format_seconds(before.stall.fast_s)} → {format_seconds(after.stall.fast_s)}"
-        shares = f"{format_share(before.stall.share)} → {format_share(after.stall.share)}"
-        return f"fast mode {fast}, share of the slow one {shares}"
-    return moved_text((before.p10_s, before.p50_s, before.p90_s), (after.p10_s, after.p50_s, after.p90_s))
-
-
-def moved_text(before: Iterable[float | None], after: Iterable[float | None]) -> str:
-    """What happened to the 10th, 50th and 90th percentile of the iterations, as far as both sides know them."""
-    ratios = zip(("p10", "p50", "p90"), before, after, strict=True)
-    return ", ".join(f"{name} × {format_ratio(b / a)}" for name, a, b in ratios if a is not None and b is not None)
 
 
 def _single(old: Summary, new: Summary, min_change: float, noise_floor: float | None) -> Change:

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from scipy.special import ndtri
 
-from bench.analyze.compare import Label, absences, joined, moved_text
+from bench.analyze.compare import Label, absences, joined
 from bench.analyze.parts import exposed_of, parts, samples_that_count
 from bench.analyze.round_series import estimate
 from bench.analyze.sessions import differences, facts_of, is_virtual
@@ -44,8 +44,6 @@ from bench.stats.verdicts import ERROR_RATE, SAME_RATE, Levels
 # Numbers of pairs at which there is a verdict; there is one more where the budget ends.
 LOOKS = (6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384)
 FEWEST_PAIRS = LOOKS[0]
-# Percentiles that show where times changed.
-PERCENTILES = (10, 50, 90)
 
 SIZE = "size_bytes"
 # Field of a case → the property of the operations that have it; all have the others, but for options.
@@ -275,9 +273,18 @@ def why_end(latest: Look, pairs: int, each: bool = False) -> str | None:
 
 # ── the comparison at the end ────────────────────────────────────────────────────────────────────
 def compare_sides(
-    a: Run, b: Run, names: tuple[str, str], label: Label, min_change: float, ended: str, looks: Looks
+    a: Run,
+    b: Run,
+    names: tuple[str, str],
+    label: Label,
+    min_change: float,
+    ended: str,
+    looks: Looks,
+    each: bool = False,
 ) -> Comparison:
     """The comparison at the last look. names: of the sides. ended: why measuring ended. looks: that were taken.
+
+    each: whether every case has to be decided.
 
     Without a look, as when measuring was interrupted early, all pairs are shown, undecided.
     """
@@ -291,9 +298,6 @@ def compare_sides(
         ratios = shown.ratios[case.name]
         pairs = case.pairs[: len(ratios)]
         before, after = (launch_interval(_means(side, pairs)) for side in case.launches)
-        # What happened to percentiles of the iterations: geometric means over the pairs.
-        of_sides = [[np.percentile(side[pair], PERCENTILES) for pair in pairs] for side in case.launches]
-        moved = (np.exp(np.mean(np.log(percentiles), axis=0)).tolist() for percentiles in of_sides)
         changes.append(
             Change(
                 name=case.name,
@@ -301,7 +305,6 @@ def compare_sides(
                 before=before,
                 after=after,
                 judgement=shown.judgements[case.name],
-                where=moved_text(*moved),
                 ratios=tuple(np.exp(ratios).tolist()),
                 exposed=exposed,
             )
@@ -311,7 +314,7 @@ def compare_sides(
     return Comparison(
         before=names[0],
         after=names[1],
-        verdict=verdicts.gravest(shown.verdicts) if shown.verdicts else INCONCLUSIVE,
+        verdict=verdicts.gravest(shown.verdicts, shown.whole, each) if shown.verdicts else INCONCLUSIVE,
         min_change=min_change,
         changes=tuple(changes),
         differences=differences(facts_of(a), facts_of(b)),

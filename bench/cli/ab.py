@@ -11,7 +11,7 @@ import typer
 
 from bench import __version__
 from bench.cli.app import RESULTS, Quiet, Sets
-from bench.cli.comparison import FailOn, conclude_sides, exit_code, share
+from bench.cli.comparison import IfUndecided, Undecided, conclude_sides, exit_code, share
 from bench.cli.job import run_task
 from bench.cli.measuring import kept_of
 from bench.cli.sides import check_in_job, measure_sides
@@ -53,11 +53,9 @@ def ab(
     min_change: Annotated[
         str, typer.Option(help="Smallest change of time that matters.", metavar="SHARE")
     ] = format_share(MIN_CHANGE),
-    each: Annotated[bool, typer.Option("--each", help="Go on until each case is decided.")] = False,
-    fail_on: Annotated[
-        FailOn | None, typer.Option(help="What gives exit code 1 (default: slower; nothing decided gives 3).")
-    ] = None,
-    plots: Annotated[bool, typer.Option(help="Draw the picture at the end.")] = True,
+    each: Annotated[bool, typer.Option("--each", help="Go on until each case is decided.", metavar="")] = False,
+    undecided: IfUndecided = Undecided.THREE,
+    plots: Annotated[bool, typer.Option(help="Draw the picture at the end.", metavar="")] = True,
     quiet: Quiet = False,
 ) -> int:
     """The ranks of A and B take turns, block by block, so that what the machine does meanwhile cancels out.
@@ -78,7 +76,7 @@ def ab(
     def task(coordinator: "Coordinator | None") -> int:
         if coordinator is not None:
             check_in_job(sides)
-        state = AbState(smallest, budget_s, each, fail_on, seed=secrets.randbelow(2**32))
+        state = AbState(smallest, budget_s, each, undecided, seed=secrets.randbelow(2**32))
         path = _create(sides, state, context.obj, coordinator)
         measure_sides(path, coordinator, quiet)
         return exit_code(conclude_sides(path, plots, quiet))

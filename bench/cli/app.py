@@ -40,7 +40,9 @@ EXIT_CODES = (
 Sets = Annotated[
     list[str], typer.Option("--set", help="Override one setting, such as sampling.iterations=20.", metavar="KEY=VALUE")
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print one line only: the answer or the verdict.")]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", help="Print one line only: the answer or the verdict.", metavar="")
+]
 RunName = Annotated[
     str | None, typer.Argument(help="A run: its folder or name; the newest if left out.", metavar="RUN")
 ]
@@ -131,14 +133,18 @@ def _app(named: str | None) -> typer.Typer:
     app.callback(invoke_without_command=True)(_version)
     for name, verb in VERBS.items():
         function = verb.load() if name == named else _not_called
-        text = "\n\n".join(filter(None, [verb.help, function.__doc__]))
+        # rich wraps paragraphs again: lines of a docstring must not end where they do in the source.
+        paragraphs = (" ".join(part.split()) for part in (function.__doc__ or "").split("\n\n"))
+        text = "\n\n".join(filter(None, [verb.help, *paragraphs]))
         example = f"Example: {NAME} {verb.example}"
         register = app.command(name, help=text, epilog=example, rich_help_panel=verb.panel, context_settings=HELP)
         register(_guarded(function))
     return app
 
 
-def _version(version: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False) -> None:
+def _version(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and leave.", metavar="")] = False,
+) -> None:
     if version:
         say(f"{NAME} {__version__}")
         raise typer.Exit

@@ -8,9 +8,10 @@ import typer
 from bench.cli.app import PLOTS, RESULTS
 from bench.cli.comparison import (
     ComparisonFormat,
-    FailOn,
+    IfUndecided,
+    Undecided,
     compare_runs,
-    failing,
+    exiting,
     print_as,
     print_comparison,
     share,
@@ -36,10 +37,6 @@ Across = Annotated[
         metavar="AXIS",
     ),
 ]
-WhatFails = Annotated[
-    FailOn | None,
-    typer.Option(help="What gives exit code 1 (default: slower)."),
-]
 
 
 def compare(
@@ -50,7 +47,7 @@ def compare(
     min_change: MinChange = DEFAULT_MIN_CHANGE,
     noise_floor: NoiseFloor = None,
     across: Across = None,
-    fail_on: WhatFails = None,
+    undecided: IfUndecided = Undecided.THREE,
     format: Annotated[  # noqa: A002
         ComparisonFormat | None, typer.Option(help="Print only this, such as the line with the verdict; draw nothing.")
     ] = None,
@@ -63,8 +60,8 @@ def compare(
 
     One run --across backend=gloo,mpi: which of the two is faster (in the newest run if none is named).
 
-    Exit code 1 if the run as a whole or a case is slower, or was measured before and failed after; within
-    one run a slower case is no fault. 3 if nothing is comparable.
+    Exit code 1 if the whole or a case is slower, or a case failed that did not before; within one run a slower case is
+    no fault. 3 if nothing is comparable or decided.
     """
     runs = runs or []
     smallest = share("--min-change", min_change)
@@ -81,7 +78,7 @@ def compare(
         if len({*before, *after}) < len(before) + len(after) > 2:
             raise ConfigError(f"compare {' '.join(runs)}: a run was named twice, and is no further occasion")
         result = compare_runs(before, after, smallest, floor, across)
-        result = replace(result, fail_on=failing(fail_on))
+        result = exiting(result, undecided)
         return print_comparison(result, PLOTS / f"{result.before}-vs-{result.after}", format)
     _refuse(pairwise, f"is for two runs, but {len(runs)} were named")
     return _trend(runs, format, smallest)
@@ -109,7 +106,9 @@ def _within(
     result = compare_runs([path], [path], min_change, noise_floor, across)
     before, after = (f"{result.before}: {value}" for value in sides)
     folder = PLOTS / f"{result.before}-{'-vs-'.join(sides)}"
-    return print_comparison(replace(result, before=before, after=after, fail_on=()), folder, format)
+    return print_comparison(
+        replace(result, before=before, after=after, fail_on=(), undecided_exits=False), folder, format
+    )
 
 
 def _trend(

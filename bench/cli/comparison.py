@@ -4,6 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from bench.cli import output
 from bench.cli.app import PLOTS, RESULTS
@@ -17,17 +20,22 @@ from bench.store import folders, ledger
 SLOWER_OR_FAILED, UNDECIDED = 1, 3
 
 
-class FailOn(StrEnum):
-    """What makes a comparison exit with 1, besides cases that failed."""
+class Undecided(StrEnum):
+    """What a comparison without a decision exits with: 0, 1 or 3."""
 
-    SLOWER = "slower"
-    INCONCLUSIVE = "inconclusive"
+    PASS = "pass"  # noqa: S105 - no password
+    FAIL = "fail"
+    THREE = "3"
 
 
-def failing(fail_on: FailOn | None) -> tuple[ChangeVerdict, ...]:
-    """The verdicts that are failures."""
-    undecided = (ChangeVerdict.INCONCLUSIVE,) if fail_on is FailOn.INCONCLUSIVE else ()
-    return (ChangeVerdict.SLOWER, *undecided)
+IfUndecided = Annotated[Undecided, typer.Option("--undecided", help="Exit code if nothing is decided: 0, 1 or 3.")]
+
+
+def exiting(result: Comparison, undecided: Undecided) -> Comparison:
+    """The comparison with what becomes of no decision."""
+    fatal = (ChangeVerdict.INCONCLUSIVE,) if undecided is Undecided.FAIL else ()
+    three = undecided is Undecided.THREE
+    return replace(result, fail_on=(ChangeVerdict.SLOWER, *fatal), undecided_exits=three)
 
 
 class ComparisonFormat(StrEnum):
@@ -79,9 +87,12 @@ def compare_sides(path: Path) -> Comparison:
     state, sides = folders.read_ab(path), folders.read_sides(path)
     names = f"A: {sides['a'].text}", f"B: {sides['b'].text}"
     ended = state.ended or "interrupted: collbench resume goes on"
-    fail_on = FailOn(state.fail_on) if state.fail_on else None
-    result = pairs.compare_sides(a, b, names, label, state.min_change, ended, state.looks)
-    return replace(result, fail_on=failing(fail_on), undecided_fails=fail_on is None, alternate=state.alternate)
+    result = pairs.compare_sides(a, b, names, label, state.min_change, ended, state.looks, state.each)
+    remarks = result.remarks
+    if state.ended and 0 < result.pairs < pairs.FEWEST_PAIRS:
+        minutes = int(-(-1.2 * state.spent_s * pairs.FEWEST_PAIRS / result.pairs // 60))
+        remarks += (f"{result.pairs} of {pairs.FEWEST_PAIRS} pairs fitted into the budget: try --budget {minutes}min",)
+    return replace(exiting(result, Undecided(state.undecided)), alternate=state.alternate, remarks=remarks)
 
 
 def conclude_sides(path: Path, plots: bool, quiet: bool = False) -> Comparison:
@@ -89,9 +100,11 @@ def conclude_sides(path: Path, plots: bool, quiet: bool = False) -> Comparison:
     from bench.report import comparison, machine_format, markdown
 
     result = compare_sides(path)
-    blocks = comparison.document(result)
-    output.show(blocks, quiet)
-    written = {folders.REPORT: markdown.written(blocks), folders.SUMMARY: machine_format.comparison_csv(result)}
+    output.show(comparison.document(result) if quiet else comparison.terminal(result), quiet)
+    written = {
+        folders.REPORT: markdown.written(comparison.document(result)),
+        folders.SUMMARY: machine_format.comparison_csv(result),
+    }
     folder = output.documents_at(path)
     folders.make_folder(folder)
     for name, content in written.items():
@@ -119,7 +132,10 @@ def print_comparison(
         ComparisonFormat.JUNIT: lambda: machine_format.comparison_junit(result),
         ComparisonFormat.OPENMETRICS: lambda: machine_format.comparison_openmetrics(result),
     }
-    print_as(format, lambda: comparison.document(result), writers)
+    if format is None:
+        output.show(comparison.terminal(result))
+    else:
+        print_as(format, lambda: comparison.document(result), writers)
     picture = _draw(result, folder) if format is None else None
     if picture is not None:
         say(f"\n{picture}")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bench.catalog.backends import BACKENDS
 from bench.catalog.packages import PACKAGES
 from bench.cli.app import RESULTS, RunName
 from bench.cli.output import analyzed, conclude, show, show_hanging
@@ -43,7 +44,9 @@ RUNS = Listing("runs")
 def report(
     run: RunName = None,
     format: Annotated[Format | None, typer.Option(help="Print only this, for programs.")] = None,  # noqa: A002
-    plots: Annotated[bool, typer.Option(help="Draw the pictures, below plots/. With --format none is drawn.")] = True,
+    plots: Annotated[
+        bool, typer.Option(help="Draw the pictures, below plots/. With --format none is drawn.", metavar="")
+    ] = True,
 ) -> None:
     """Without --format it also writes summary.csv, report.md and report.html.
 
@@ -135,7 +138,7 @@ def list_(what: Annotated[Listing, typer.Argument(help="What to list.")] = RUNS)
             show(OF_PACKAGES[what]())
 
 
-SIGNS = {"ok": "ok  ", "note": "note", "missing": "NO  "}
+SIGNS = {"ok": "ok  ", "note": "note", "missing": "no  "}
 
 
 def doctor() -> int:
@@ -152,8 +155,10 @@ def doctor() -> int:
         print_finding(finding)
     if "gloo" in machine.backends_missing:
         return UnmeasurableError.exit_code
-    good = True
-    for trial in examination.trials(machine):
+    trials = [*examination.trials(machine)]
+    for trial in trials:
         print_finding(trial)
-        good = good and trial.level == "ok"
+    good = all(trial.level == "ok" for trial in trials)
+    ready = ", ".join(name for name in BACKENDS if name not in machine.backends_missing)
+    say(f"\nReady: {ready}. {examination.advice(machine.cores)}" if good else "\nNot ready: a trial failed.")
     return 0 if good else 1

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.cli.app import PLOTS, RESULTS
-from bench.cli.terminal import say
+from bench.cli.terminal import say, say_verdict
 from bench.model.conclusions import Analysis
 from bench.model.records import Run
 from bench.report import plots as catalogue
@@ -22,7 +22,7 @@ from bench.store import folders
 
 def show(blocks: Sequence[Block], quiet: bool = False) -> None:
     """Print blocks. quiet: the first line of the first, a text. What programs read is printed without this."""
-    say(plain(str(blocks[0]).partition("\n")[0]) if quiet else fitted(blocks, _columns()))
+    say_verdict(plain(str(blocks[0]).partition("\n")[0]) if quiet else fitted(blocks, _columns()))
 
 
 def show_hanging(first: str, text: str) -> None:
@@ -69,7 +69,8 @@ def conclude(
         show(head)
         say("")
     written = write_report(run, analysis, plots, output)
-    show([document.brief(run, analysis)] if quiet else ["\n".join(written), *ending], quiet)
+    page = next((path for path in written if path.endswith(".html")), written[0])
+    show([document.brief(run, analysis)] if quiet else [f"report: {page}", *ending], quiet)
 
 
 def write_report(run: Run, analysis: Analysis, plots: bool, output: Path | None = None) -> list[str]:

@@ -30,7 +30,7 @@ def run(
     output: Annotated[
         Path | None, typer.Option(help="A new folder for this run and its pictures.", metavar="DIR")
     ] = None,
-    plots: Annotated[bool, typer.Option(help="Draw the plots at the end.")] = True,
+    plots: Annotated[bool, typer.Option(help="Draw the plots at the end.", metavar="")] = True,
     quiet: Quiet = False,
 ) -> int:
     """Under torchrun, srun or mpirun all ranks measure together."""
@@ -44,7 +44,7 @@ def run(
 def resume(
     run: RunName = None,
     trust: Trust = False,
-    plots: Annotated[bool, typer.Option(help="Draw the plots at the end.")] = True,
+    plots: Annotated[bool, typer.Option(help="Draw the plots at the end.", metavar="")] = True,
     quiet: Quiet = False,
 ) -> int:
     """It goes on with the settings of the run, in its folder: after an interrupt, a crash or a failure."""

@@ -4,9 +4,28 @@ What is printed may quote files of others: names of hosts, failures, labels. Non
 but text.
 """
 
+import os
+import re
+import sys
+
 import typer
 
 from bench.model.visible import visible
+
+# Verdicts, and their colours where the terminal has them.
+COLOURED = (
+    (re.compile(r"\b(SLOWER|FAIL|WRONG|DEFECT|MISSING)\b"), "red"),
+    (re.compile(r"\b(FASTER|SAME|PASS)\b"), "green"),
+    (re.compile(r"\b(INCONCLUSIVE|INCOMPLETE)\b"), "yellow"),
+)
+
+
+def say_verdict(text: str) -> None:
+    """Print a text on stdout whose verdicts are coloured on a terminal, unless NO_COLOR is set."""
+    text = visible(text)
+    for pattern, colour in COLOURED if sys.stdout.isatty() and not os.environ.get("NO_COLOR") else ():
+        text = pattern.sub(lambda found, colour=colour: typer.style(found[0], fg=colour, bold=True), text)  # type: ignore[misc]
+    typer.echo(text)
 
 
 def say(text: object = "", err: bool = False, nl: bool = True) -> None:

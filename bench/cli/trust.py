@@ -23,6 +23,7 @@ Trust = Annotated[
     typer.Option(
         "--trust",
         help="Start the interpreters, import the models and set the variables that the run's folder names.",
+        metavar="",
     ),
 ]
 

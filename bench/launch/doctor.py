@@ -112,6 +112,14 @@ def examine(machine: Machine) -> Iterator[DoctorFinding]:
         yield _either(nbytes >= SHARED_MEMORY_WANTED, "shared memory", text, text, remedy)
 
 
+def advice(cores: int) -> str:
+    """What to do before measuring."""
+    load = os.getloadavg()[0]
+    return (
+        f"Stop other programs first: load {load:.1f}." if load / cores > LOAD_LIMIT else "The machine is idle enough."
+    )
+
+
 def open_files() -> DoctorFinding:
     """For how many ranks the limit of open files is enough, after it was raised."""
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]

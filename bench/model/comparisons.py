@@ -36,7 +36,7 @@ SLOWER, FASTER, SAME, INCONCLUSIVE = ChangeVerdict
 class Judgement:
     """Whether a time changed. ratio: AFTER / BEFORE, with the interval that the verdict follows from.
 
-    verdict: FASTER, SLOWER, SAME or INCONCLUSIVE (docs/develop/statistics.md, "Comparing two runs"). reason: why. p: of no change,
+    verdict: FASTER, SLOWER, SAME or INCONCLUSIVE (docs/develop/statistics.md). reason: why. p: of no change,
         corrected for the number of cases, as the rule used it; None if it is unknown how launches differ. level: of the
         interval, such as 0.975; of SAME that of its two one-sided tests, of others corrected for the number of cases.
     further_launches: launches to add on each side for a verdict at a power of 80 %, if ratio and scatter stay as they
@@ -70,9 +70,8 @@ class Change:
     """One case on two sides: of two kept runs, or of two sides that took turns.
 
     name: of the case for people, such as `all_reduce · gloo · 2 ranks · 64 KiB → 80 KiB` where the sides differ. case:
-    on the side before. where: which part of its times changed; empty if that is not known or nothing changed.
-    ratios: AFTER / BEFORE of each pair of launches, where sides took turns. exposed: of cases that compute,
-    too, how exposed communication changed.
+    on the side before. ratios: AFTER / BEFORE of each pair of launches, where sides took turns. exposed: how exposed
+    communication changed, of cases that compute, too.
     """
 
     name: str
@@ -81,7 +80,6 @@ class Change:
     after: Interval
     judgement: Judgement
     note: str = ""
-    where: str = ""
     ratios: tuple[float, ...] = ()
     exposed: ExposedChange | None = None
 
@@ -126,7 +124,7 @@ class Comparison:
     whole: the judgement of all cases together, by an index over them; None with a single case or too few launches.
     verdict: the gravest of the cases' verdicts and that of the whole. broken: cases measured on the first side that
         failed on the second. lost: those of `only_before` that the second was to measure. fail_on: the verdicts that
-        are failures. undecided_fails: without a decision it is no success either.
+        are failures. undecided_exits: whether no decision has an exit code of its own.
     across: the field in which the sides differ on purpose, such as "backend"; None where the same cases are compared.
     Where sides took turns: pairs: of launches that the verdict rests on. ratios: the index AFTER / BEFORE of each pair.
     fresh_pairs: measured after the verdict. fresh: the index over them, which was not chosen for being large.
@@ -149,7 +147,7 @@ class Comparison:
     across: str | None = None
     whole: Judgement | None = None
     fail_on: tuple[ChangeVerdict, ...] = (ChangeVerdict.SLOWER,)
-    undecided_fails: bool = False
+    undecided_exits: bool = True
     pairs: int = 0
     fresh_pairs: int = 0
     fresh: Interval | None = None
@@ -169,7 +167,7 @@ class Comparison:
     @property
     def undecided(self) -> bool:
         """Whether a decision was asked for and there is none."""
-        return self.undecided_fails and self.verdict == ChangeVerdict.INCONCLUSIVE
+        return self.undecided_exits and self.verdict == ChangeVerdict.INCONCLUSIVE
 
 
 @dataclass(frozen=True, slots=True)

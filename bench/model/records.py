@@ -126,7 +126,7 @@ class Case:
         "normal",
         "how ranks are scheduled: normal; rr: real-time round robin of everything that a rank does; or batch: the "
         "threads of gloo that wait for the network run under SCHED_BATCH",
-        "{} scheduling",
+        "{}",
         key="scheduling",
         needs_processes=True,
     )
@@ -441,15 +441,16 @@ class Side:
 class AbState:
     """What `ab` was asked for, and how far it is; kept in the manifest after each look.
 
-    fail_on: what gives exit code 1, if it was said. alternate: why launches of A and B alternate; None where their
-    ranks take turns. looks: number of pairs, and share of the budget that was spent then. decided: by what a change was
+    undecided: what becomes of no decision: pass, fail or 3. alternate: why launches of A and B alternate; None where
+    their ranks take turns.
+    looks: number of pairs, and share of the budget that was spent then. decided: by what a change was
     named; fresh pairs follow, as many again. ended: why; None before.
     """
 
     min_change: float
     budget_s: float
     each: bool
-    fail_on: str | None
+    undecided: str
     seed: int
     alternate: str | None = None
     spent_s: float = 0.0

@@ -60,7 +60,7 @@ def replay(
     format: Annotated[  # noqa: A002
         LookFormat | None, typer.Option(help="With --look: print only this, for programs; times in seconds.")
     ] = None,
-    plots: Annotated[bool, typer.Option(help="Draw the plots at the end.")] = True,
+    plots: Annotated[bool, typer.Option(help="Draw the plots at the end.", metavar="")] = True,
 ) -> int:
     """Reads Kineto, PyTorch execution traces, flight recorders, NCCL Inspector, and saved lists of calls.
 

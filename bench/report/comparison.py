@@ -11,7 +11,6 @@ from functools import partial
 from bench.model.comparisons import (
     FASTER,
     INCONCLUSIVE,
-    MOST_FURTHER_LAUNCHES,
     SAME,
     SLOWER,
     Change,
@@ -24,15 +23,15 @@ from bench.model.comparisons import (
 from bench.model.conclusions import Interval, IntervalKind
 from bench.model.records import NOT_AVAILABLE, case_order
 from bench.model.units import format_ratio, format_seconds, format_share
-from bench.report.blocks import Blocks, Column, Heading, below, items, left, table
-from bench.report.labels import BY_RULE, NOTHING, between, common_parts, counted, interval_text, label
+from bench.report.blocks import Blocks, Column, Heading, below, items, left, section, table
+from bench.report.labels import BY_RULE, between, common_parts, counted, interval_text, label, with_interval
 
 # Verdict of a case → a word for it, the gravest first.
 WORDS = {SLOWER: "slower", FASTER: "faster", SAME: "same", INCONCLUSIVE: "undecided"}
 VERDICTS = (*WORDS,)
-TO_DECIDE = (
-    "To decide: further launches on each side that bring a verdict with a probability of 80 %, if ratio and scatter "
-    "are what they seem; as few launches tell little of them, in half to three quarters of runs."
+CORRECTED = (
+    "Intervals are corrected for the number of cases. In brackets: further launches on each side that decide an open "
+    "case in four of five tries, if ratio and scatter are what they seem."
 )
 # Facts of hardware that the first line names if they differ, and what stands for a fact that a run does not have.
 HARDWARE = {"cpu.model": "CPU", "gpus": "GPU"}
@@ -49,14 +48,27 @@ LISTS = {"broken": "Measured before, failed after", "only_before": "Only before"
 
 # ── two runs, or two sides that took turns ───────────────────────────────────────────────────────
 def document(result: Comparison) -> Blocks:
-    """Verdict, tables, differences of machine and settings, cases on one side only, how measured, warnings."""
-    shown: Blocks = [headline(result), Heading(f"{result.before} → {result.after}")]
+    """For a file: the verdict, what it rests on, and how it was reached."""
+    shown: Blocks = [headline(result), Heading(f"{result.before} → {result.after}"), *_body(result)]
+    method = [f"The smallest change that matters is {result.min_change * 100:g} %. {CORRECTED}"]
     if result.whole is not None:
-        whole = result.whole
-        text = f"The run as a whole: {whole.verdict}, index after / before {_ratio_and_p(whole)}: {whole.reason}."
-        shown.append(f"{text} The smallest change that matters is {result.min_change * 100:g} %.")
-    if result.changes:
-        shown += _tables(in_order(result.changes))
+        method.insert(0, f"The whole: {result.whole.verdict}, {judgement_text(result.whole)}.")
+    if result.ended:
+        how = "A and B take turns block by block, in random order"
+        if result.alternate is not None:
+            how = f"A and B one after the other, in random order ({result.alternate})"
+        method.append(f"{result.pairs} pairs of launches, {how}; the pair is the unit; {result.ended}. {result.rule}")
+    return [*shown, *section("How it was decided", [*method, *_reasons(result)])]
+
+
+def terminal(result: Comparison) -> Blocks:
+    """For a terminal: what the verdict rests on, and at the end the verdict."""
+    sides = f"{result.before}\n{result.after}" if result.ended else f"{result.before} → {result.after}"
+    return [sides, *_body(result), headline(result)]
+
+
+def _body(result: Comparison) -> Blocks:
+    shown = _tables(in_order(result.changes), ("A", "B") if result.ended else ("before", "after"))
     shown += below("What else differs:", table(result.differences, DIFFERENCES))
     for name, title in LISTS.items():
         reasons: dict[str, list[str]] = {}
@@ -64,12 +76,6 @@ def document(result: Comparison) -> Blocks:
         for case in unpaired:
             reasons.setdefault(" ".join(case.reason.split()), []).append(case.name)
         shown += below(f"{title}:", items(f"{'; '.join(names)}: {reason}" for reason, names in reasons.items()))
-    if result.ended:
-        how = "A and B take turns block by block, in random order"
-        if result.alternate is not None:
-            how = f"A and B one after the other, in random order ({result.alternate})"
-        unit = f"{result.pairs} pairs of launches, {how}; the pair is the unit"
-        shown.append(f"How measured: {unit}; {result.ended} · {result.rule}")
     return [*shown, *below("Warnings:", items(result.warnings))]
 
 
@@ -134,13 +140,9 @@ def _by(ratio: Interval, result: Comparison) -> str:
 
 def judgement_text(judged: Change | Judgement) -> str:
     """Such as `ratio 1.210 [1.100 – 1.330] (97.5 %), p 0.002: p ≤ 0.025`."""
-    return f"ratio {_ratio_and_p(judged)}: {judged.reason}"
-
-
-def _ratio_and_p(judged: Change | Judgement) -> str:
     p = "" if judged.p is None else f", p {judged.p:.2g}"
-    level = f" ({_percent(judged.level)})" if judged.level is not None else ""
-    return f"{ratio_text(judged.ratio)}{level}{p}"
+    level = f" ({judged.level * 100:.4g} %)" if judged.level is not None else ""
+    return f"ratio {ratio_text(judged.ratio)}{level}{p}: {judged.reason}"
 
 
 def ratio_text(ratio: Interval) -> str:
@@ -148,54 +150,57 @@ def ratio_text(ratio: Interval) -> str:
     return f"{format_ratio(ratio.value)} {interval_text(ratio, format_ratio)}"
 
 
-def _percent(level: float | None) -> str:
-    """The level of an interval, such as `97.5 %`."""
-    return NOTHING if level is None else f"{level * 100:.4g} %"
+def _short(ratio: float) -> str:
+    """Two or three digits: `28`, `3.6`, `1.04`, `0.35`."""
+    return (
+        f"{ratio:.0f}"
+        if ratio >= 9.95
+        else f"{ratio:.1f}"
+        if ratio >= 1.995
+        else f"{ratio:.2g}"
+        if ratio < 0.0995
+        else f"{ratio:.2f}"
+    )
 
 
-def _tables(changes: Sequence[Change]) -> Blocks:
-    """One row a change: verdict, times, ratio with its interval; below it the reasons and notes, each once.
+def _tables(changes: Sequence[Change], sides: tuple[str, str]) -> Blocks:
+    """One row a change: times, ratio with its interval, verdict. What all names have in common stands above the table.
 
-    What the names of all have in common stands above the table. Then: which part of the times changed, in the cases
-    that did; and the exposed communication of cases that compute, too.
+    Then the exposed communication of cases that compute, too.
     """
     common, short = common_parts([change.name for change in changes])
     rows = list(zip(short, changes, strict=True))
+    before, after = sides
     columns: list[Column[tuple[str, Change]]] = [
         left("case", lambda row: row[0]),
-        left("verdict", lambda row: row[1].verdict),
-        Column("before", lambda row: format_seconds(row[1].before.value)),
-        Column("after", lambda row: format_seconds(row[1].after.value)),
-        Column("after / before", lambda row: ratio_text(row[1].ratio)),
-        Column("level", lambda row: _percent(row[1].level)),
-        Column("p", lambda row: NOTHING if row[1].p is None else f"{row[1].p:.2g}"),
-        Column("to decide", lambda row: _to_decide(row[1])),
+        Column(before, lambda row: format_seconds(row[1].before.value)),
+        Column(after, lambda row: format_seconds(row[1].after.value)),
+        Column(f"{after} / {before}", lambda row: with_interval(row[1].ratio, _short)),
+        left("", lambda row: _verdict(row[1])),
     ]
-    shown: Blocks = [*([f"All: {common}"] if common else []), *table(rows, columns)]
-    undecided = [name for name, change in rows if change.verdict == INCONCLUSIVE]
-    if undecided:
-        shown.append(TO_DECIDE)
-    remarks: dict[str, list[str]] = {}
-    for name, change in rows:
-        # Where it changed, the interval shows the reason.
-        for text in (change.reason if change.verdict not in {SLOWER, FASTER} else "", change.note):
-            if text:
-                remarks.setdefault(text, []).append(name)
-    lines = []
-    for text, names in remarks.items():
-        which = f"{text}: {', '.join(names)}"
-        lines.append(text if len(names) == len(changes) else f"undecided: {text}" if names == undecided else which)
-    changed = [(name, change) for name, change in rows if change.verdict in {SLOWER, FASTER} and change.where]
     exposed = [(name, change.exposed) for name, change in rows if change.exposed is not None]
-    shown += [*items(lines), *below("Where it changed:", items(f"{name}: {change.where}" for name, change in changed))]
     explained = "Exposed communication (a step less the same step without synchronisation):"
+    shown = [*([common] if common else []), *table(rows, columns)]
     return [*shown, *below(explained, table(exposed, EXPOSED))]
 
 
-def _to_decide(change: Change) -> str:
-    if change.verdict != INCONCLUSIVE or change.ratio.kind != IntervalKind.OVER_LAUNCHES:
-        return NOTHING
-    return str(change.further_launches or f"> {MOST_FURTHER_LAUNCHES}")
+def _verdict(change: Change) -> str:
+    """The verdict; of an open one, how many further launches a side would decide it in four of five tries."""
+    if change.verdict != INCONCLUSIVE:
+        return change.verdict
+    known = change.ratio.kind == IntervalKind.OVER_LAUNCHES and change.further_launches
+    return f"undecided ({change.further_launches} more)" if known else "undecided"
+
+
+def _reasons(result: Comparison) -> Blocks:
+    """Reasons and notes on cases, each once."""
+    remarks: dict[str, list[str]] = {}
+    for change in in_order(result.changes):
+        for text in (change.reason, change.note):
+            if text:
+                remarks.setdefault(text, []).append(change.name)
+    everywhere = len(result.changes)
+    return items(text if len(names) == everywhere else f"{text}: {', '.join(names)}" for text, names in remarks.items())
 
 
 def direction(exposed: ExposedChange) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from bench.catalog.operations import OPERATIONS
 from bench.model.conclusions import Analysis, Summary
@@ -38,6 +39,10 @@ MOST_TABLES, MOST_SECTIONS = 6, 60
 VIRTUAL_NOTE = f"**Virtual GPUs**: these times {labels.BY_RULE}."
 # Groups of cases that the answer speaks of, and caveats above it on a terminal; tables and report have all.
 MOST_GROUPS = MOST_CAVEATS = 3
+# Kinds of collectives, and rows of each, whose numbers the answer has as a table.
+MOST_TABLED, MOST_ROWS = 2, 6
+# Smallest bandwidth that is shown, in bytes a second.
+LEAST_RATE = 1e7
 REPORT = "report.md"
 # Notes that a reader will still read.
 MOST_NOTES = 200
@@ -70,7 +75,7 @@ def documents(run: Run, analysis: Analysis, pictures: Sequence[Picture], folder:
     return {
         "summary.csv": machine_format.to_csv(run, analysis),
         REPORT: markdown.written(report),
-        "report.html": page(report, run.name, files),
+        "report.html": page(report, str(getattr(report[0], "text", run.name)), files),
     }
 
 
@@ -96,7 +101,8 @@ def build(run: Run, analysis: Analysis, pictures: Sequence[Picture] = (), folder
     circumstances = [*items(_circumstances(run, analysis)), *method(run, analysis, calls.summaries)]
     return [
         Heading(in_line(f"{run.manifest.get('name', run.name)}: {_subject(run)}"), 1),
-        *(items(answer(run, analysis)) or [_no_answer(run)]),
+        " · ".join(_where(run)),
+        *(answer_blocks(run, analysis) or [_no_answer(run)]),
         *first,
         *section("Failed", _failed(run)),
         *_sections(groups),
@@ -111,8 +117,7 @@ def build(run: Run, analysis: Analysis, pictures: Sequence[Picture] = (), folder
         *(block for part in parts() for title, inner in part.folded(analysis) for block in fold(title, inner)),
         *fold("Left out", _left_out(run)),
         *fold("What was measured, on what, and how", circumstances),
-        "The words are explained in docs/reading.md, which report.html has at its end; the method in "
-        f"docs/method.md{pages}.",
+        f"Words: docs/reading.md (at the end of report.html). Method: docs/method.md{pages}.",
     ]
 
 
@@ -174,7 +179,7 @@ def terminal(run: Run, analysis: Analysis) -> tuple[Blocks, Blocks]:
 
     A run of a package begins with its answer: its tables say why, and are longer than a screen.
     """
-    reply: Blocks = list(filter(None, ["\n".join(answer(run, analysis))]))
+    reply = answer_blocks(run, analysis)
     weighty = caveats(analysis)
     more = len(weighty) - MOST_CAVEATS
     lines = [f"note: {text}" for text in weighty[:MOST_CAVEATS]] + [f"and {more} more in {REPORT}"] * (more > 0)
@@ -213,18 +218,55 @@ def answer(run: Run, analysis: Analysis) -> list[str]:
 
     Empty if nothing is missing and nothing was measured.
     """
+    return [text for part in _answer(run, analysis) for text in part]
+
+
+def answer_blocks(run: Run, analysis: Analysis) -> Blocks:
+    """The answer; of few kinds of collectives, their numbers as tables."""
+    first, calls, rest = _answer(run, analysis)
+    groups = labels.groups([s for s in calls_only(run, analysis)[1].summaries if s.time_s is not None])
+    fits = len(groups) <= MOST_TABLED and all(
+        len(labels.columns(s.case for s in each)) <= MOST_ROWS for _, each in groups
+    )
+    named = [(title if len(groups) > 1 else title.partition(" (")[0], members) for title, members in groups]
+    tables = [block for title, members in named for block in (f"**{title}**", *_answer_table(members))]
+    numbers: Blocks = tables if fits else ["\n".join(calls)] * bool(calls)
+    return [*(["\n".join(first)] if first else []), *numbers, *(["\n".join(rest)] if rest else [])]
+
+
+def _answer_table(members: Sequence[Summary]) -> Blocks:
+    """A row for each number of ranks: time of the smallest and the largest size, and what the largest one reaches."""
+    columns, sizes = labels.columns(s.case for s in members), sorted({s.case.size_bytes for s in members})
+    at = {(labels.column(s.case), s.case.size_bytes): s for s in members}
+
+    def time(size: int) -> Callable[[labels.ColumnKey], str]:
+        return lambda key: _usable(at[key, size]) if (key, size) in at else NOTHING
+
+    ends = [Column(size_text(size) if size else "time", time(size)) for size in dict.fromkeys([sizes[0], sizes[-1]])]
+    rate = {key: _rate(at[key, sizes[-1]].busbw if (key, sizes[-1]) in at else None) for key in columns}
+    shown = [left("", lambda key: columns[key]), *ends]
+    return table(columns, shown if {*rate.values()} == {NOTHING} else [*shown, Column("GB/s", lambda key: rate[key])])
+
+
+def _usable(summary: Summary) -> str:
+    """The time with its interval; how many launches it is of, if the interval is wider than the time."""
+    if summary.time_s is None or not summary.time_s.known or summary.time_s.relative_half_width <= 1:
+        return _time_and_interval(summary)
+    return f"not usable: {counted(summary.launches, 'launch')}"
+
+
+def _answer(run: Run, analysis: Analysis) -> tuple[list[str], list[str], list[str]]:
+    """What comes before the numbers; those of collectives; and all else."""
     summaries = calls_only(run, analysis)[1].summaries
-    lines = [
-        *_of_calls(summaries),
-        *(text for part in parts() for text in part.answers(analysis)),
-    ]
+    calls, lines = _of_calls(summaries), [text for part in parts() for text in part.answers(analysis)]
     stated = [finding.text for finding in (*analysis.diagnosis.findings, *analysis.inconsistencies)]
     if stated:
         more = f"; {len(stated) - 1} more in {REPORT}" if len(stated) > 1 else ""
         lines.append(f"**Stands out**: {stated[0]}{more}.")
     missing = [f"**{analysis.incomplete}**."] if analysis.incomplete else []
     virtual = [VIRTUAL_NOTE] if any(s.virtual for s in analysis.summaries) else []
-    return [*virtual, *missing, *lines, _trust(run, analysis, summaries)] if lines else [*virtual, *missing]
+    trust = [_trust(run, analysis, summaries)] if calls or lines else []
+    return [*virtual, *missing], calls, [*lines, *trust]
 
 
 def _of_calls(summaries: Sequence[Summary]) -> list[str]:
@@ -458,7 +500,8 @@ def _stopped_by(s: Summary) -> str:
 
 
 def _rate(bytes_per_s: float | None) -> str:
-    return format_rate(bytes_per_s) if bytes_per_s else NOTHING
+    """A bandwidth; below LEAST_RATE it only tells the latency over again."""
+    return format_rate(bytes_per_s) if bytes_per_s and bytes_per_s >= LEAST_RATE else NOTHING
 
 
 def _time_and_interval(summary: Summary) -> str:
@@ -486,6 +529,14 @@ def _subject(run: Run) -> str:
     if run.imported is not None:
         return f"{named}, imported"
     return f"{named}, {str(run.manifest.get('started', ''))[:16].replace('T', ' ')} UTC"
+
+
+def _where(run: Run) -> list[str]:
+    """When it was measured, on what, and with what, in few words."""
+    host: Any = run.environment[0].get("host", {}) if run.environment else {}
+    cpu, torch = host.get("cpu", {}), host.get("torch")
+    cores = f"{cpu['usable_cores']} cores" if cpu.get("usable_cores") else ""
+    return [str(text) for text in (run.name, cpu.get("model"), cores, f"torch {torch}" if torch else "") if text]
 
 
 def _circumstances(run: Run, analysis: Analysis) -> list[str]:

@@ -5,6 +5,7 @@ are, in parts; labels, titles and lists are made of its parts. What an operation
 no size, Python objects have no dtype. Computes no statistics and no layout, and loads no large package.
 """
 
+import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -199,11 +200,16 @@ def dtype_words(case: Case) -> list[str]:
 def common_parts(names: Sequence[str]) -> tuple[str, list[str]]:
     """The parts that all labels have in common, and each label without them. A label is never left empty.
 
-    Of `a · x · 1 KiB` and `a · x · 2 KiB`: `a · x`, then `1 KiB` and `2 KiB`.
+    Of `a · x · 1 KiB` and `a · x · 2 KiB`: `a · x`, then `1 KiB` and `2 KiB`. Of labels that have different numbers of
+    parts, those at the beginning.
     """
     parts = [name.split(SEPARATOR) for name in names]
-    if len(parts) < 2 or len({len(label_parts) for label_parts in parts}) > 1:
+    if len(parts) < 2:
         return "", list(names)
+    if len({len(label_parts) for label_parts in parts}) > 1:
+        first = [*itertools.takewhile(lambda column: len(set(column)) == 1, zip(*parts, strict=False))]
+        first = first[: min(map(len, parts)) - 1]
+        return SEPARATOR.join(part for part, *_ in first), [SEPARATOR.join(row[len(first) :]) for row in parts]
     same = [len(set(column)) == 1 for column in zip(*parts, strict=True)]
     if all(same):
         return "", list(names)

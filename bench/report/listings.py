@@ -4,6 +4,7 @@ In: a `Plan`, a `CallList`, manifests, the tables of operations, backends and pr
 that `plan` and `list` answer quickly.
 """
 
+import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -54,8 +55,8 @@ def plan(plan: Plan, machine: Machine) -> Blocks:
     total = f"{counted(len(plan.cases), 'case')} × {counted(plan.launches, 'launch')} = "
     total += counted(plan.total, "measurement")
     how = [total, *([count] if calls or not scenes else []), *(words for text in of_packages for words in text.how)]
-    bound = "about" if s.iterations or not calls else "at most about"
-    lines = [f"{', '.join(how)}; seed {plan.settings.seed}"]
+    bound = "about" if s.iterations or not calls else "at most"
+    lines = [", ".join(how)]
     beyond = "".join(f", and {text.untimed} on top" for text in of_packages if text.untimed)
     lines.append(f"takes {bound} {format_seconds(estimate_s(plan))}{beyond}")
     lines += [f"at {n} ranks at most {most} iterations are kept" for n, most in bounded(plan).items()]
@@ -131,9 +132,14 @@ def smallest_change(changes: Sequence[float], cases: int) -> str:
     middle = changes[len(changes) // 2]
     known = "" if len(changes) == cases else f"; of {cases - len(changes)} cases the ledger has nothing"
     return (
-        f"two such runs would show a change of {format_share(middle)} in the typical case "
-        f"({format_share(changes[0])} to {format_share(changes[-1])}), as the noise ledger has it{known}"
+        f"two runs like this can typically tell changes of more than {_change(middle)} "
+        f"({_change(changes[0])} to {_change(changes[-1])}), by the noise of earlier runs{known}"
     )
+
+
+def _change(share: float) -> str:
+    """A change; of large ones, the factor."""
+    return format_share(share) if share < 1 else f"{1 + share:.1f}×"
 
 
 # ── runs ────────────────────────────────────────────────────────────────────────────────────────
@@ -242,12 +248,13 @@ def variables() -> Blocks:
 
 
 def configs(files: Sequence[Path]) -> Blocks:
-    """Names of configurations, with the first line of their comment, and where their files are."""
+    """Names of configurations, with the first sentence of their comment, and where their files are."""
 
     def purpose(path: Path) -> str:
         lines = path.read_text(encoding="utf-8").splitlines()
-        comments = (line.lstrip("# ") for line in lines if line.startswith("#") and "yaml-language-server" not in line)
-        return next(comments, "")
+        head = itertools.takewhile(lambda line: line.startswith("#"), lines)
+        comment = " ".join(line.lstrip("# ") for line in head if "yaml-language-server" not in line)
+        return re.split(r"(?<=\.) ", comment, maxsplit=1)[0]
 
     columns: list[Column[Path]] = [left("name", lambda path: path.stem), left("what it is for", purpose)]
     folders = ", ".join(dict.fromkeys(str(path.parent) for path in files))

@@ -195,7 +195,6 @@ def _change_row(change: Change) -> Json:
         **interval_columns(exposed.difference if exposed else None, *limits),
         "exposed_resolved": exposed.resolved if exposed else None,
         "note": change.note,
-        "where": change.where,
         "pair_ratios": change.ratios,
     }
 
@@ -259,7 +258,7 @@ def _in_csv(value: Any) -> Any:
 
 # ── JUnit XML ────────────────────────────────────────────────────────────────────────────────────
 # Continuous-integration services show it. There is a failure or an error exactly where the exit code is 1: verdicts
-# that --fail-on names are failures, and so are cases of a run that failed in a launch; a case that was measured before
+# that exit with 1 are failures, and so are cases of a run that failed in a launch; a case that was measured before
 # and failed after, and a check of something that was not measured, are errors. INCONCLUSIVE is skipped where it is no
 # failure, and so are cases that were not measured.
 def to_junit(run: Run, analysis: Analysis) -> str:

@@ -36,9 +36,11 @@ th, td { padding: .25em .7em; border-bottom: 1px solid var(--line); vertical-ali
 th { border-bottom: 2px solid var(--strong); vertical-align: bottom; }
 td[style*="right"] { white-space: nowrap; }
 td[style*="left"] { min-width: 8em; max-width: 40em; }
-table.wide { font-size: 11px; } table.wide th, table.wide td { padding: .25em .35em; }
+table.wide { font-size: 13px; } table.wide th, table.wide td { padding: .25em .35em; }
 tr:hover td { background: var(--soft); }
-img { max-width: 100%; min-width: 600px; background: #fff; border: 1px solid var(--line); border-radius: 4px; }
+img { max-width: 100%; background: #fff; border: 1px solid var(--line); border-radius: 4px; }
+@media (prefers-color-scheme: dark) { img { filter: invert(.88) hue-rotate(180deg); } }
+h1 + p { color: var(--strong); margin-top: -.6em; }
 h2 { margin-top: 1.6em; border-bottom: 1px solid var(--line); }
 nav { columns: 16em; margin: 1em 0; padding: .6em 1em; background: var(--soft); border-radius: 4px; }
 nav a { display: block; color: inherit; }
@@ -63,14 +65,14 @@ def page(blocks: Sequence[Block], title: str, pictures: Mapping[str, Path]) -> s
     names.append("How to read this report")
     parts.append(f'<details><summary id="part-{len(names)}">{names[-1]}</summary>\n{_guide()}</details>')
     links = "".join(f'<a href="#part-{number}">{name}</a>' for number, name in enumerate(names, start=1))
-    contents = f"<nav>{links}</nav>" if len(names) > 1 else ""
+    contents = f"<details><summary>Contents</summary><nav>{links}</nav></details>\n" if len(names) > 1 else ""
     body = "\n".join(parts)
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{_policy()}">\n'
         '<meta name="viewport" content="width=device-width">\n'
         f"<title>{html.escape(title)}</title>\n<style>{_STYLE}</style>\n<script>{_SCRIPT}</script>\n</head>\n"
-        f"<body>\n{body.replace('</h1>', f'</h1>{contents}', 1)}\n</body>\n</html>\n"
+        f"<body>\n{body.replace('<h2', f'{contents}<h2', 1)}\n</body>\n</html>\n"
     )
 
 

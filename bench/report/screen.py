@@ -20,6 +20,8 @@ from bench.report.blocks import Block, Code, Fold, Heading, Items, Picture, Tabl
 # Spaces between two columns.
 GAP = 2
 RULE = "─"
+# From this level on, headings have no line below them.
+HEADINGS = 3
 # Stands for a space while lines are broken; rich breaks at every character that Unicode calls a space.
 NO_BREAK = "\ue000"
 # What begins an item or an indented line: the lines that follow are indented with it.
@@ -41,7 +43,7 @@ def plain(text: str) -> str:
 def _lines(block: Block, width: int) -> list[str]:
     match block:
         case Heading(text, level):
-            return _sentence(f"{'#' * level} {text}", width)
+            return [*_sentence(text, width), *([RULE * min(len(text), width)] if level < HEADINGS else [])]
         case Items(texts):
             return [line for text in texts for line in _sentence(f"- {text}", width)]
         case Table():

@@ -5,9 +5,9 @@ of each case, and of the run as a whole. Knows neither runs nor cases: `compare`
 
 SAME by two one-sided tests, each at its own level and without correction for the number of cases, because all cases
 must be SAME for the whole to be (intersection and union: Berger, Technometrics 24, 1982). SLOWER and FASTER by
-Student's t on logarithms with Holm's correction, because a run is SLOWER if any case is (docs/develop/statistics.md, "Comparing two
-runs"). Tests compare the uncorrected results with those of `scipy.stats.ttest_ind`, which is not used here because it
-can neither predict the result of further launches nor take variances in parts.
+Student's t on logarithms with Holm's correction, because a run is SLOWER if any case is (docs/develop/statistics.md).
+Tests compare the uncorrected results with those of `scipy.stats.ttest_ind`, which is not used here because it can
+neither predict the result of further launches nor take variances in parts.
 """
 
 import itertools
@@ -247,11 +247,11 @@ def undecided(judgement: Judgement, reason: str) -> Judgement:
     return replace(judgement, verdict=INCONCLUSIVE, reason=reason)
 
 
-def gravest(verdicts: Sequence[ChangeVerdict]) -> ChangeVerdict:
-    """One verdict for all: the gravest; SAME only if all are SAME."""
+def gravest(verdicts: Sequence[ChangeVerdict], whole: Judgement | None = None, each: bool = False) -> ChangeVerdict:
+    """One verdict for all: the gravest. If the whole is SAME, undecided cases do not matter, unless `each`."""
     for grave in (SLOWER, FASTER, INCONCLUSIVE):
         if grave in verdicts:
-            return grave
+            return SAME if grave == INCONCLUSIVE and whole and whole.verdict == SAME and not each else grave
     return SAME
 
 

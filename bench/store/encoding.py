@@ -133,8 +133,8 @@ def side_from_json(data: Json) -> Side:
 def ab_from_json(data: Json) -> AbState:
     """The state of `ab` in a manifest, as `dataclasses.asdict` wrote it; raises ValueError on anything else."""
     state: AbState = _adapter(AbState).validate_python(data)
-    if state.fail_on not in {None, "slower", "inconclusive"}:
-        raise ValueError(f"fail_on: {state.fail_on!a}")
+    if state.undecided not in {"pass", "fail", "3"}:
+        raise ValueError(f"undecided: {state.undecided!a}")
     if not all(0 < pairs <= MOST_ELEMENTS and 0 <= share <= 1 for pairs, share in state.looks):
         raise ValueError("looks: they are numbers of pairs and shares of the budget")
     return state

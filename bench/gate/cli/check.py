@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from bench.cli.app import RESULTS
-from bench.cli.comparison import SLOWER_OR_FAILED, UNDECIDED, ComparisonFormat, FailOn, print_as
+from bench.cli.comparison import SLOWER_OR_FAILED, UNDECIDED, ComparisonFormat, IfUndecided, Undecided, print_as
 from bench.config import names
 from bench.gate.conclusions import CheckVerdict
 from bench.model.errors import ConfigError, UnmeasurableError
@@ -22,9 +22,7 @@ def check(
         ),
     ],
     run: Annotated[str | None, typer.Argument(help="The run (the newest if none is named).", metavar="RUN")] = None,
-    fail_on: Annotated[
-        FailOn | None, typer.Option(help="What gives exit code 1 (default: a limit that is missed).")
-    ] = None,
+    undecided: IfUndecided = Undecided.THREE,
     format: Annotated[  # noqa: A002
         ComparisonFormat | None, typer.Option(help="Print only this, such as the line with the verdict.")
     ] = None,
@@ -52,8 +50,8 @@ def check(
         wanted = "; ".join(label(line.case) for line in result.checks)
         raise UnmeasurableError(f"{kept.name} has measured nothing of what {table} expects: {wanted} ({result.reason})")
     # A line that was not measured is a failure in any case.
-    undecided = [CheckVerdict.INCONCLUSIVE] if fail_on is FailOn.INCONCLUSIVE else []
-    fatal = {CheckVerdict.FAIL, CheckVerdict.MISSING, *undecided}
+    fatal = {CheckVerdict.FAIL, CheckVerdict.MISSING}
+    fatal |= {CheckVerdict.INCONCLUSIVE} if undecided is Undecided.FAIL else set()
     writers = {
         ComparisonFormat.CSV: lambda: report.checks_csv(result.checks),
         ComparisonFormat.JSON: lambda: report.checks_json(result, kept.name),
@@ -62,4 +60,4 @@ def check(
     print_as(format, lambda: report.checks_document(result, kept.name), writers)
     if result.verdict in fatal:
         return SLOWER_OR_FAILED
-    return UNDECIDED if result.verdict == CheckVerdict.INCONCLUSIVE and fail_on is None else 0
+    return UNDECIDED if result.verdict == CheckVerdict.INCONCLUSIVE and undecided is Undecided.THREE else 0

@@ -65,7 +65,7 @@ def perf(
         Path | None, typer.Option(help="Measure nothing: write the YAML of the flags to this new file.", metavar="FILE")
     ] = None,
     sets: Sets = [],  # noqa: B006 - typer reads the default
-    plots: Annotated[bool, typer.Option(help="Draw the plots at the end.")] = True,
+    plots: Annotated[bool, typer.Option(help="Draw the plots at the end.", metavar="")] = True,
     *,
     flags: Mapping[str, str],
 ) -> int:

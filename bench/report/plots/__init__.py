@@ -25,7 +25,6 @@ PICTURES = (
     PictureKind("time", "Time against size", "report.plots.sizes:time_against_size"),
     PictureKind("bandwidth", "Bus bandwidth against size", "report.plots.sizes:bandwidth_against_size"),
     PictureKind("scaling", "Time against number of ranks", "report.plots.sizes:scaling"),
-    PictureKind("ranks", "Arrival and duration of each rank", "report.plots.ranks_and_time:ranks"),
     PictureKind("matrix", "Rate between each pair of ranks", "report.plots.ranks_and_time:matrix", unfolded=True),
     PictureKind("modes", "Distribution of the times", "report.plots.ranks_and_time:modes"),
     PictureKind(

@@ -1,140 +1,29 @@
-"""Draw arrivals and durations of ranks, rates between ranks, times over the run, and their distribution.
+"""Draw rates between ranks, times over the run, and their distribution.
 
 In: a run and its analysis. Out: figures; none if there is nothing to draw.
 """
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from bench.catalog.operations import cycle
-from bench.model.conclusions import Analysis, Finding
+from bench.model.conclusions import Analysis
 from bench.model.records import Case, Run, Samples, Timings, case_order
 from bench.model.units import first_few, format_modes, format_rate, format_seconds
 from bench.report.labels import counted, label, ranks_text
-from bench.report.plots.figures import COLOURS, MARKERS, WIDE, framed, log_ticks, log_time_axis, time_axis, wrapped
+from bench.report.plots.figures import COLOURS, MARKERS, WIDE, framed, log_ticks, time_axis, wrapped
 
 # Rows of histograms (and names of late ranks), and ranks in a matrix with numbers: more are too small to read.
 MOST_ROWS, MOST_NUMBERS = 6, 16
-# Iterations below which a rank has a dot for each: quartiles and a 5th percentile of fewer say nothing.
-FEWEST_BOXED = 20
-# More boxes than this cannot be told apart, and take seconds to draw.
-MOST_BOXES = 32
-# What is drawn of each rank, for the picture of ranks.
-BOXES = "Box: quartiles, with the median; whiskers: 5th to 95th percentile."
-DOTS = "Dot: one iteration."
-BANDS = "Dot: median; bar: 5th to 95th percentile."
-# Quantile of the times above 0 from which down the axis is linear: few of them are below it.
-LINEAR_BELOW = 0.1
 # Characters in the title of a histogram, which is smaller than the figure's.
 ROW_TITLE = 122
 # Bars of a histogram in a decade of times, and the narrowest axis: the ratio of its ends.
 BARS_A_DECADE, NARROWEST = 40, 4
-
-
-def ranks(run: Run, analysis: Analysis) -> list[Figure]:
-    """Arrival and duration of each rank in the case where arrival mattered most."""
-    several = [s for s in analysis.summaries if s.time_s and s.skew_s is not None and s.case.world_size > 1]
-    # Prefer cases in which groups or pairs do not take turns: with turns, a rank's iterations differ.
-    candidates = [s for s in several if cycle(s.case) == 1] or several
-    if not candidates:
-        return []
-    chosen = max(candidates, key=lambda s: (s.skew_s or 0.0) / (s.time_s.value if s.time_s else 1.0))
-    launches = [s.timed for s in run.samples if s.case.key == chosen.case.key and s.failure is None and s.timed]
-    known = [(timings.duration_ns, timings.arrivals_ns) for timings in launches if timings.arrivals_ns is not None]
-    if not known:
-        return []
-    durations, arrivals = (np.concatenate(parts) for parts in zip(*known, strict=True))
-    took, late = durations / 1e9, (arrivals - arrivals.min(axis=1, keepdims=True)) / 1e9
-    late_findings = [
-        f for f in analysis.diagnosis.findings if f.kind in {"late rank", "late node"} and chosen.case in f.cases
-    ]
-    figure = Figure(figsize=(8.5, 4.8), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    many, few = late.shape[1] > MOST_BOXES, len(late) < FEWEST_BOXED
-    name = label(chosen.case)
-    which = f"Of {len(candidates)} cases, arrivals matter most in {name}" if len(candidates) > 1 else f"This is {name}"
-    text = f"{which}: {counted(len(took), 'iteration')} of {counted(len(known), 'launch')}."
-    text = wrapped(f"{text} {DOTS if few else BANDS if many else BOXES}", WIDE)
-    figure.suptitle(f"Arrival of each rank, and its time in the call\n{text}", x=0.01, ha="left", fontsize=10.5)
-    for axes, data, title in (
-        (left, late, "arrives after the first rank by"),
-        (right, took, "spends in the call (the last to arrive spends least)"),
-    ):
-        if few:
-            axes.plot(np.tile(np.arange(data.shape[1]), len(data)), data.ravel(), "o", color=COLOURS[0], alpha=0.5)
-            axes.xaxis.set_major_locator(MaxNLocator(nbins=16, integer=True))
-        elif many:
-            _bands(axes, data, late_findings)
-        else:
-            _boxes(axes, data)
-        axes.set_title(title, fontsize=10)
-        axes.set_xlabel("rank")
-        _log_from_zero(axes, data)
-    return [figure]
-
-
-def _log_from_zero(axes: Axes, data: Any) -> None:
-    """Logarithmic times along y; linear from 0 to a tenth or less of what is usual where 0 occurs, so that 0 is seen.
-
-    Arrivals differ by decades, and the rank that arrives first is 0 late: its median is often 0.
-    """
-    if data.min() > 0:
-        log_time_axis(axes)
-        return
-    positive = data[data > 0]
-    linear = 10.0 ** math.floor(math.log10(np.quantile(positive, LINEAR_BELOW))) if positive.size else 1e-6
-    axes.set_yscale("symlog", linthresh=linear, linscale=0.5, subs=range(2, 10))
-    # 0 itself is above the lower edge, and the name of the latest rank is below the upper one.
-    axes.set_ylim(-0.3 * linear, max(2 * float(data.max()), linear))
-    axes.axhline(0, color="black", linewidth=0.8, zorder=1)
-    time_axis(axes.yaxis)
-
-
-def _boxes(axes: Axes, data: Any) -> None:
-    """Boxes: quartiles and median; whiskers: 5th to 95th percentile; values beyond are drawn as dots."""
-    ranks = data.shape[1]
-    axes.boxplot(
-        [data[:, rank] for rank in range(ranks)],
-        positions=range(ranks),
-        whis=(5, 95),
-        widths=0.6,
-        flierprops={"marker": ".", "markersize": 3, "alpha": 0.4},
-        medianprops={"color": COLOURS[1], "linewidth": 2},
-        boxprops={"color": COLOURS[0]},
-        whiskerprops={"color": COLOURS[0]},
-        capprops={"color": COLOURS[0]},
-    )
-    if ranks > 16:
-        axes.set_xticks(range(0, ranks, max(1, ranks // 8)), [str(r) for r in range(0, ranks, max(1, ranks // 8))])
-
-
-def _bands(axes: Axes, data: Any, late: Sequence[Finding]) -> None:
-    """Many ranks: 5th to 95th percentile as a line, the median as a dot; late ranks in another colour, with names."""
-    low, middle, high = np.quantile(data, [0.05, 0.5, 0.95], axis=0)
-    of_late = sorted({rank for finding in late for rank in finding.ranks})
-    others = np.setdiff1d(np.arange(data.shape[1]), of_late)
-    for ranks, style, width in ((others, 0, 1), (np.array(of_late, dtype=int), 1, 2)):
-        colour = COLOURS[style]
-        axes.vlines(ranks, low[ranks], high[ranks], color=colour, alpha=0.35, linewidth=width, rasterized=True)
-        axes.plot(ranks, middle[ranks], MARKERS[style], color=colour, markersize=2 + style, markeredgewidth=0)
-    for finding in late[:MOST_ROWS]:
-        at = int(np.median(finding.ranks))
-        right_half = at > data.shape[1] / 2
-        axes.annotate(
-            finding.subject, (at, middle[at]), xytext=(-8 if right_half else 8, 0), textcoords="offset points",
-            ha="right" if right_half else "left", va="center", fontsize=9, color=COLOURS[1],
-            bbox={"facecolor": "white", "alpha": 0.7, "linewidth": 0, "pad": 1},
-        )  # fmt: skip
-    if len(late) > MOST_ROWS:
-        axes.text(0.98, 0.98, f"and {len(late) - MOST_ROWS} more", transform=axes.transAxes, ha="right", va="top")
-    axes.set_xlim(-1, data.shape[1])
 
 
 def over_time(run: Run, analysis: Analysis) -> list[Figure]:

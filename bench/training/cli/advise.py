@@ -94,7 +94,9 @@ def advise(
         str, typer.Option(help="How far latency and rate of the link may be off.", metavar="SHARE")
     ] = f"{advisor.OFF:.0%}",
     dtype: Annotated[GradientType, typer.Option(help="Dtype of the gradients.")] = "float32",
-    verify: Annotated[bool, typer.Option("--verify", help="Measure the plans here, beside what is predicted.")] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Measure the plans here, beside what is predicted.", metavar="")
+    ] = False,
 ) -> None:
     """Print what to set: a cap of buckets that stays good on a slower or faster link, or torch's default.
 

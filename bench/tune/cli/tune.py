@@ -59,7 +59,7 @@ def tune(
     min_change: Annotated[
         str, typer.Option(help="Smallest gain for which a rule is worth having.", metavar="SHARE")
     ] = "2%",
-    plots: Annotated[bool, typer.Option(help="Draw the picture at the end.")] = True,
+    plots: Annotated[bool, typer.Option(help="Draw the picture at the end.", metavar="")] = True,
     quiet: Quiet = False,
 ) -> int:
     """Every rule was shown to be faster than the default, on launches that had no part in choosing it.
