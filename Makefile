@@ -174,7 +174,7 @@ coverage: .venv/.installed  ## What runs at all? Every operation, dtype and redu
 	@$(PY) -m tools.coverage_page everything > docs/develop/coverage.md
 
 ##@ Prove (nothing else may run meanwhile)
-prove: .venv/.installed-dev  ## Are the numbers right? All claims, or CLAIMS="rates overhead" (45 min, an hour more with virtual GPUs); proof/accuracy.md
+prove: .venv/.installed-dev  ## Are the numbers right? All claims, or CLAIMS="rates overhead" (50 min, 70 more with virtual GPUs); proof/accuracy.md
 	@$(PY) -m proof $(if $(CLAIMS),--only $(CLAIMS))
 
 prove-quick: .venv/.installed-dev  ## The same with fewer trials, to see that it works (5 min); keeps nothing
