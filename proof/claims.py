@@ -146,8 +146,8 @@ CLAIMS: dict[str, Claim] = {
     ),
     "tune-tables": Claim(
         tune.on_truth,
-        "tables from kept launches of Open MPI (96 cells, 40 launches), judged by launches that had no part in them; and "
-        "from the same launches with all choices moved onto the default; trials: tables",
+        "tables from kept launches of Open MPI (96 cells, 40 launches), judged by launches that had no part in them; "
+        "and from the same launches with all choices moved onto the default; trials: tables",
         100, 5, 3, (*COMPARED, "tune"),
     ),
     "tune-copies": Claim(
@@ -184,8 +184,8 @@ CLAIMS: dict[str, Claim] = {
     ),
     "virtual-tune": Claim(
         tune.crossovers,
-        "virtual GPUs: five operations, 2 and 4 GPUs, each algorithm and protocol with a latency and a bandwidth of its "
-        "own; trials: tables",
+        "virtual GPUs: five operations, 2 and 4 GPUs, each algorithm and protocol with a latency and a bandwidth of "
+        "its own; trials: tables",
         1, 0, 14, (*SUMMARISED, "tune"),
     ),
 }  # fmt: skip

@@ -35,7 +35,7 @@ from bench.model.conclusions import IntervalKind, Summary
 from bench.model.errors import ConfigError, UnmeasurableError
 from bench.model.facts import Session
 from bench.model.records import OPTIONS, Case, Json, Run, Samples
-from bench.model.units import counted, format_ratio, format_share
+from bench.model.units import counted, format_share
 from bench.stats import intervals, verdicts
 from bench.stats.intervals import Floats, launch_interval
 from bench.store.ledger import LedgerEntry
@@ -455,8 +455,8 @@ def _warnings(
         yield f"{counted(slower, 'case')} slower and {faster} faster: the verdict is SLOWER, so look at each"
     if undecided > alone:
         yield (
-            f"{counted(undecided - alone, 'case')} undecided at ±{min_change * 100:g} %: the table says about how many "
-            "more launches would decide"
+            f"{counted(undecided - alone, 'case')} undecided at ±{min_change * 100:g} %: the table says how many more "
+            "launches would decide, where a few would"
         )
 
 
@@ -465,10 +465,10 @@ def _limit(changes: Sequence[Change], whole: Judgement | None, sets: Sets) -> It
     judgement = whole or (changes[0].judgement if len(changes) == 1 else None)
     if judgement is None or judgement.level is None or judgement.verdict != INCONCLUSIVE:
         return
-    occasions_here = "two occasions" if sets.runs == (1, 1) else f"{sum(sets.runs)} occasions"
+    least = judgement.ratio.high / judgement.ratio.value
     yield (
-        f"{occasions_here} can show no change below × {format_ratio(judgement.ratio.high / judgement.ratio.value)} "
-        "here: add runs on a side (compare A1,A2 B1,B2), or measure both sides at once with ab"
+        f"these {sum(sets.runs)} runs can only show changes of more than {least:.2f} times: "
+        "add runs on a side (compare A1,A2 B1,B2), or measure both sides at once with ab"
     )
 
 
@@ -487,9 +487,10 @@ def _occasion_warnings(before: Run, after: Run, known: bool, sets: Sets) -> Iter
     if sets.units:
         yield f"runs are the unit: intervals follow from how {sets.runs[0]} and {sets.runs[1]} of them differ"
     elif known:
-        yield "the intervals include by how much occasions differ on this machine, as its noise ledger shows"
+        yield "the intervals include how much runs differ on this machine from one time to another (its noise ledger)"
     else:
         yield (
-            "the runs are of two occasions (neighbours, boots), taken to differ by as much as launches do until "
-            f"the noise ledger has {FEWEST_OCCASIONS} runs of these cases: `ab` measures both sides on one occasion"
+            "the runs were made at different times, so part of a difference may be the machine. That part is taken to "
+            f"be as large as the variation between launches until the noise ledger has {FEWEST_OCCASIONS} earlier runs of "
+            "these cases. `ab` avoids it: it measures both sides now"
         )

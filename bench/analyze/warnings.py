@@ -128,10 +128,10 @@ def _launch_warnings(run: Run) -> Iterable[str]:
         yield "one launch only, so there are no intervals: import the output of several runs"
     elif launches == 1:
         several = f"-N {LAUNCHES_FOR_A_CLAIM}" if run.plan.settings.row_by_row else f"launches={LAUNCHES_FOR_A_CLAIM}"
-        yield f"one launch only, so the intervals do not hold how launches differ: set {several}"
+        yield f"one launch only, so the intervals do not cover how launches differ: set {several}"
     elif launches < intervals.FEWEST_OVER_LAUNCHES:
         yield (
-            f"only {launches} launches: brackets show their range, which holds the median launch in "
+            f"only {launches} launches: brackets show their range, which contains the median launch in "
             f"{format_share(1 - 2 ** (1 - launches))}; a 95 % interval needs {intervals.FEWEST_OVER_LAUNCHES}, "
             f"a claim {LAUNCHES_FOR_A_CLAIM}"
         )

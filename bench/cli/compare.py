@@ -76,7 +76,7 @@ def compare(
     if len(runs) == 2:
         before, after = ([folders.find(RESULTS, name) for name in side.split(",")] for side in runs)
         if len({*before, *after}) < len(before) + len(after) > 2:
-            raise ConfigError(f"compare {' '.join(runs)}: a run was named twice, and is no further occasion")
+            raise ConfigError(f"compare {' '.join(runs)}: a run was named twice; further runs must be other ones")
         result = compare_runs(before, after, smallest, floor, across)
         result = exiting(result, undecided)
         return print_comparison(result, PLOTS / f"{result.before}-vs-{result.after}", format)
