@@ -6,9 +6,8 @@ import json
 import numpy as np
 import pytest
 
-from bench.analyze.analysis import NOBODY_LATE, analyze, diagnose
+from bench.analyze.analysis import NOBODY_LATE, diagnose
 from bench.analyze.ranks import LARGEST_SHARE
-from bench.report.plots import ranks_and_time
 from bench.store import folders
 from tools import large_runs
 
@@ -106,11 +105,3 @@ def test_the_fit_is_the_same_dense_and_sparse(monkeypatch):
     monkeypatch.setattr(links, "LARGEST_DENSE", 2)
     assert np.abs(links.fit(times) - dense).max() < 1e-3
     assert dense[12:].max() == pytest.approx(np.log(3), abs=0.1)
-
-
-def test_the_picture_of_many_ranks_labels_the_late_ones(tmp_path):
-    run = folders.read(small(tmp_path, [*large_runs.ranks_of(5), 3], cases=1))
-    (figure,) = ranks_and_time.ranks(run, analyze(run))
-    words = {text.get_text() for axes in figure.axes for text in axes.texts}
-    assert {"node node5", "rank 3"} <= words
-    assert len(figure.axes[0].collections) == 2  # bands, not a box for each rank

@@ -490,7 +490,7 @@ def _occasion_warnings(before: Run, after: Run, known: bool, sets: Sets) -> Iter
         yield "the intervals include how much runs differ on this machine from one time to another (its noise ledger)"
     else:
         yield (
-            "the runs were made at different times, so part of a difference may be the machine. That part is taken to "
-            f"be as large as the variation between launches until the noise ledger has {FEWEST_OCCASIONS} earlier runs of "
+            "the runs were made at different times, so part of a difference may be the machine. It is taken to be "
+            f"as large as the variation between launches until the noise ledger has {FEWEST_OCCASIONS} earlier runs of "
             "these cases. `ab` avoids it: it measures both sides now"
         )

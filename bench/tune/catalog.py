@@ -9,9 +9,9 @@ about a file that they cannot read, and use their own choice. NCCL: the CSV of i
 """
 
 import re
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
+from dataclasses import dataclass, field, replace
 
 from bench.model.records import Case, settings_of
 from bench.tune.model import DEFAULT, Cell, Choice, Rule
@@ -101,10 +101,10 @@ class OpenMpi:
         """A path with a space cannot be a value of a setting."""
         return None if re.search(r"\s", path) else f"{RULES_FILE}={path} {USE_RULES}=1"
 
-    def write(self, rules: Sequence[Rule], hosts: int) -> str:
+    def write(self, rules: Sequence[Rule], hosts: int, comments: Sequence[str] = ()) -> str:
         """Format 2. Numbers of ranks between and beyond those that were measured keep the default, as sizes do."""
         operations = sorted({rule.op for rule in rules}, key=lambda op: COLLECTIVES[op][1])
-        lines = ["rule-file-version-2", f"{len(operations)} # collectives"]
+        lines = ["rule-file-version-2", *(f"# {text}" for text in comments), f"{len(operations)} # collectives"]
         for op in operations:
             name, number = COLLECTIVES[op]
             tables: dict[int, list[Rule]] = {0: []}
@@ -120,63 +120,68 @@ class OpenMpi:
                     lines.append(f"{size} {algorithm} {FANOUT} {choice.segment} 0 # {choice}")
         return "\n".join(lines) + "\n"
 
-    def commented(self, text: str, comments: Sequence[str]) -> str:
-        """Behind the first line, which must be the format."""
-        first, _, rest = text.partition("\n")
-        return "\n".join([first, *(f"# {comment}" for comment in comments), rest])
-
     def read(self, text: str) -> FileRead:
-        """Formats 1 and 2. The library drops the whole file at the first mistake, so nothing behind it has rules."""
-        reader = _Numbers(text)
+        """Formats 1 and 2. The library drops the whole file at the first mistake in its syntax."""
+        version = re.match(r"rule-file-version-(\d+)", text)
+        body = text if version is None else " " * version.end() + text[version.end() :]
+        lines = enumerate((line.partition("#")[0] for line in body.splitlines()), 1)
+        left_over = deque((number, word) for number, line in lines for word in line.split())
         rules: list[Rule] = []
         problems: list[str] = []
-        named = {number: (op, name) for op, (name, number) in COLLECTIVES.items()}
+        at = 1
+
+        def take(what: str) -> int:
+            nonlocal at
+            if not left_over:
+                raise ValueError(f"line {at}: the file ends before {what}")
+            at, word = left_over.popleft()
+            if not word.isdigit():
+                raise ValueError(f"line {at}: {word!a:.20} stands where {what} should be")
+            return int(word)
+
+        def increasing(what: str, last: int | None, value: int) -> None:
+            if last is not None and value <= last:
+                problems.append(f"line {at}: {what} {value} behind {last}: they must increase")
+
         try:
-            for _ in range(reader.next("the number of collectives")):
-                number = reader.next("a collective")
-                op, name = named.get(number, ("", f"collective {number}"))
+            for _ in range(take("the number of collectives")):
+                number = take("a collective")
+                op, name = next(
+                    ((op, n) for op, (n, known) in COLLECTIVES.items() if known == number), ("", f"{number}")
+                )
                 if not op:
-                    problems.append(f"line {reader.line}: {name}: CollBench measures no such collective")
-                tables = []
-                for _ in range(reader.next(f"numbers of ranks of {name}")):
-                    ranks = reader.next("a number of ranks")
-                    steps = [reader.step() for _ in range(reader.next("the number of sizes"))]
-                    if steps and steps[0][0]:
-                        raise ValueError(f"line {steps[0][3]}: the first size of {name} must be 0, not {steps[0][0]}")
-                    tables.append((ranks, steps))
-                if op:
-                    problems += self._problems(name, tables)
-                    rules += self._rules(op, name, tables)
+                    problems.append(f"line {at}: collective {name}: CollBench measures no such collective")
+                known = {number: algorithm for algorithm, number in self.numbers.get(name, {}).items()}
+                last_ranks: int | None = None
+                for _ in range(take(f"numbers of ranks of {name}")):
+                    ranks = take("a number of ranks")
+                    increasing("a number of ranks", last_ranks, ranks)
+                    last_ranks = ranks
+                    last_size: int | None = None
+                    for _ in range(take("the number of sizes")):
+                        size, algorithm, _, segment = map(take, ("a size", "an algorithm", "a fan-out", "a segment"))
+                        if version and version[1] != "1" and left_over and left_over[0][0] == at:
+                            take("the most requests")
+                        if last_size is None and size:
+                            raise ValueError(f"line {at}: the first size of {name} must be 0, not {size}")
+                        increasing("size", last_size, size)
+                        last_size = size
+                        if op and algorithm and algorithm not in known:
+                            problems.append(
+                                f"line {at}: {name} has no algorithm {algorithm} (0 to {max(known, default=0)})"
+                            )
+                        elif known.get(algorithm) in FOR_TWO and ranks != 2:
+                            problems.append(
+                                f"line {at}: {known[algorithm]} is for 2 ranks, and this rule is for {ranks}"
+                            )
+                        if rules and (rules[-1].op, rules[-1].ranks, rules[-1].high) == (op, ranks, None):
+                            rules[-1] = replace(rules[-1], high=size - 1)
+                        choice = Choice(known[algorithm], segment=segment) if algorithm in known else DEFAULT
+                        rules += [Rule(op, ranks, size, None, choice, at)] if op else []
         except ValueError as error:
             return FileRead((), (f"{error}: Open MPI then ignores the whole file and prints nothing",))
-        if extra := reader.rest():
-            problems.append(f"line {extra}: numbers behind the last rule are not read")
+        problems += [f"line {left_over[0][0]}: numbers behind the last rule are not read"] if left_over else []
         return FileRead(tuple(rules), tuple(problems))
-
-    def _problems(self, name: str, tables: "Sequence[tuple[int, Sequence[_Step]]]") -> Iterator[str]:
-        known = {number: algorithm for algorithm, number in self.numbers.get(name, {}).items()}
-        for (ranks, _), (following, steps) in pairwise(tables):
-            if following <= ranks:
-                line = steps[0][3] if steps else "?"
-                yield f"line {line}: {following} ranks behind {ranks}: they must increase"
-        for ranks, steps in tables:
-            for (size, _, _, _), (following, _, _, line) in pairwise(steps):
-                if following <= size:
-                    yield f"line {line}: size {following} behind {size}: they must increase"
-            for _, algorithm, _, line in steps:
-                if algorithm and algorithm not in known:
-                    yield f"line {line}: {name} has no algorithm {algorithm} (0 to {max(known, default=0)})"
-                elif known.get(algorithm) in FOR_TWO and ranks != 2:
-                    yield f"line {line}: {known[algorithm]} is for 2 ranks, and this rule is for {ranks}"
-
-    def _rules(self, op: str, name: str, tables: "Sequence[tuple[int, Sequence[_Step]]]") -> Iterator[Rule]:
-        """A rule for each number of ranks that a file names; those between two names have the rules of the lower."""
-        known = {number: algorithm for algorithm, number in self.numbers.get(name, {}).items()}
-        for ranks, steps in tables:
-            for place, (size, algorithm, segment, line) in enumerate(steps):
-                high = steps[place + 1][0] - 1 if place + 1 < len(steps) else None
-                choice = Choice(known[algorithm], segment=segment) if algorithm in known else DEFAULT
-                yield Rule(op, ranks, size, high, choice, line)
 
     def said(self, rules: Sequence[Rule], cell: Cell) -> Choice:
         """Rules for a number of ranks hold up to the next number that a file names, also where they say nothing."""
@@ -191,46 +196,6 @@ class OpenMpi:
             "On several hosts Open MPI 5 uses coll_han above coll_tuned: without OMPI_MCA_coll_han_priority=0 these "
             "rules hold only for what it asks of coll_tuned.",
         ]
-
-
-_Step = tuple[int, int, int, int]  # size, algorithm, segment, line
-
-
-class _Numbers:
-    """The numbers of a rule file, one after the other, with the line of the last one."""
-
-    def __init__(self, text: str) -> None:
-        version = re.match(r"rule-file-version-(\d+)", text)
-        self._version = int(version[1]) if version else 1
-        body = " " * version.end() + text[version.end() :] if version else text
-        self._words = [
-            (word, line)
-            for line, content in enumerate(body.splitlines(), 1)
-            for word in content.partition("#")[0].split()
-        ]
-        self._place, self.line = 0, 1
-
-    def next(self, what: str) -> int:
-        """The next number; raises ValueError if there is none."""
-        if self._place >= len(self._words):
-            raise ValueError(f"line {self.line}: the file ends before {what}")
-        word, self.line = self._words[self._place]
-        if not word.isdigit():
-            raise ValueError(f"line {self.line}: {word!a:.20} stands where {what} should be")
-        self._place += 1
-        return int(word)
-
-    def step(self) -> _Step:
-        """Size, algorithm, fan-out, segment; in format 2 a fifth number may follow on the same line."""
-        size, algorithm, _, segment = (self.next(what) for what in ("a size", "an algorithm", "a fan-out", "a segment"))
-        line = self.line
-        if self._version > 1 and self._place < len(self._words) and self._words[self._place][1] == line:
-            self.next("the most requests")
-        return size, algorithm, segment, line
-
-    def rest(self) -> int | None:
-        """The line of what is left, if something is."""
-        return self._words[self._place][1] if self._place < len(self._words) else None
 
 
 def _steps(rules: Sequence[Rule]) -> Iterator[tuple[int, Choice]]:
@@ -248,11 +213,11 @@ def _steps(rules: Sequence[Rule]) -> Iterator[tuple[int, Choice]]:
 
 # ── NCCL ─────────────────────────────────────────────────────────────────────────────────────────
 NCCL_COLLECTIVES = {
-    "all_reduce": ("allreduce", "AllReduce"),
-    "all_gather": ("allgather", "AllGather"),
-    "reduce_scatter": ("reducescatter", "ReduceScatter"),
-    "broadcast": ("broadcast", "Broadcast"),
-    "reduce": ("reduce", "Reduce"),
+    "all_reduce": "allreduce",
+    "all_gather": "allgather",
+    "reduce_scatter": "reducescatter",
+    "broadcast": "broadcast",
+    "reduce": "reduce",
 }
 PROTOCOLS = ("ll", "ll128", "simple")
 ALGORITHMS = ("tree", "ring", "collnet_direct", "collnet_chain", "nvls", "nvls_tree", "pat")
@@ -271,9 +236,7 @@ class Nccl:
     plugin: str = ""
     name: str = "NCCL"
     suffix: str = "csv"
-    operations: Mapping[str, str] = field(
-        default_factory=lambda: {op: named for op, (named, _) in NCCL_COLLECTIVES.items()}
-    )
+    operations: Mapping[str, str] = field(default_factory=lambda: NCCL_COLLECTIVES)
 
     def choices(self, op: str, ranks: int, size: int) -> list[Choice]:
         """Algorithm × protocol."""
@@ -306,18 +269,14 @@ class Nccl:
         """Only where the user has built the plugin and named it."""
         return f"NCCL_TUNER_CONFIG_FILE={path}" if self.plugin and not re.search(r"\s", path) else None
 
-    def write(self, rules: Sequence[Rule], hosts: int) -> str:
+    def write(self, rules: Sequence[Rule], hosts: int, comments: Sequence[str] = ()) -> str:
         """A line a rule; the first that matches counts. channels -1: NCCL's choice."""
         lines = [
             f"{self.operations[rule.op]},{rule.low},{LARGEST if rule.high is None else rule.high},"
             f"{rule.choice.algorithm},{rule.choice.protocol},-1,{hosts},{rule.ranks},-1,-1"
             for rule in sorted(rules, key=lambda rule: (rule.op, rule.ranks, rule.low))
         ]
-        return "\n".join([f"# {FIELDS}", *lines]) + "\n"
-
-    def commented(self, text: str, comments: Sequence[str]) -> str:
-        """Above everything."""
-        return "".join(f"# {comment}\n" for comment in comments) + text
+        return "\n".join([*(f"# {text}" for text in [*comments, FIELDS]), *lines]) + "\n"
 
     def read(self, text: str) -> FileRead:
         """What the plugin makes of unknown words is a rule of another kind, which it does not say."""

@@ -176,8 +176,7 @@ def _measured(
     tuned = replace(tuned, notes=(*tuned.notes, *notes, *outcome.not_honoured(run, library)))
     target = Path(state.output) if state.output is not None else path / f"{RULES}.{library.suffix}"
     if not state.checks:
-        text = library.write(tuned.rules, state.hosts)
-        folders.write(target, library.commented(text, report.comments(tuned, run, library)))
+        folders.write(target, library.write(tuned.rules, state.hosts, report.comments(tuned, run, library)))
     load = library.how_to_load(str(target)) if tuned.changed and not state.checks else []
     picture = (PLOTS / path.name / "tune").with_suffix(".png")
     if plots:
