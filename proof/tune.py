@@ -29,9 +29,9 @@ from bench.tune import catalog, machine
 from bench.tune import planning as rounds_of
 from bench.tune.analyze import choosing, outcome
 from bench.tune.analyze.choosing import Times
-from bench.tune.cli.rounds import Rounds
-from bench.tune.model import DEFAULT, Cell, Choice, Picks, TuneState
-from bench.tune.planning import Stage
+from bench.tune.cli.rounds import TuneRounds
+from bench.tune.model import DEFAULT, Cell, Pick, Picks, TuneState
+from bench.tune.planning import TuneStage
 from proof.claim import Line, at_least, at_most, exact, not_tried
 from proof.rig import Rig
 from proof.virtual_gpu import rig as virtual_gpu
@@ -51,11 +51,11 @@ def collect(root: Path) -> None:
     library = catalog.OpenMpi(machine.algorithms())
     rounds, named = _rounds(root, library, SECONDS)
     with rounds.opened([], None):
-        rounds.stage(Stage("truth", (), 1.0, LAUNCHES, LAUNCHES), lambda done: named)
+        rounds.stage(TuneStage("truth", (), 1.0, LAUNCHES, LAUNCHES), lambda done: named)
     export(rounds.path, library)
 
 
-def _rounds(root: Path, library: catalog.Library, seconds: float) -> tuple[Rounds, dict[Cell, list[Choice]]]:
+def _rounds(root: Path, library: catalog.Library, seconds: float) -> tuple[TuneRounds, dict[Cell, list[Pick]]]:
     """A new run of the configuration, and the choices of its cells."""
     asked = source(Path(CONFIG))
     settings = models.parse(asked.raw, asked.name, [f"sampling.seconds_per_case={seconds}"], asked.default_name)
@@ -64,7 +64,7 @@ def _rounds(root: Path, library: catalog.Library, seconds: float) -> tuple[Round
     sampling = replace(plan.settings.sampling, warmup_s=seconds)
     plan = replace(plan, settings=replace(plan.settings, sampling=sampling), order=())
     path = folders.create(root, plan, asked.raw, {"argv": sys.argv, "overrides": [], "collbench": ""})
-    return Rounds(path, plan, [], state, library, found, quiet=False), rounds_of.candidates(library, found)
+    return TuneRounds(path, plan, [], state, library, found, quiet=False), rounds_of.candidates(library, found)
 
 
 def export(path: Path, library: catalog.Library) -> None:
@@ -86,7 +86,7 @@ def truth() -> Times:
     with gzip.open(TRUTH, "rt", newline="") as file:
         for row in csv.DictReader(file):
             cell = Cell(row["operation"], int(row["ranks"]), int(row["size"]))
-            choice = Choice(row["algorithm"], segment=int(row["segment"]))
+            choice = Pick(row["algorithm"], segment=int(row["segment"]))
             times.setdefault(cell, {}).setdefault(choice, {})[int(row["launch"])] = float(np.log(float(row["mean_s"])))
     return times
 
@@ -133,7 +133,7 @@ def by_tune(times: Times) -> Table:
     return Table(table, range(raced + 1 + PROVEN, LAUNCHES + 1), measured)
 
 
-def _measured_in(times: Times, of_rounds: Sequence[Mapping[Cell, Sequence[Choice]]], rounds: int) -> Times:
+def _measured_in(times: Times, of_rounds: Sequence[Mapping[Cell, Sequence[Pick]]], rounds: int) -> Times:
     """What a race has seen after so many rounds: of each round, the choices that were left before it."""
     seen: Times = {}
     for number in range(1, rounds + 1):
@@ -270,26 +270,26 @@ def on_truth(rig: Rig, trials: int) -> list[Line]:
 class Copies(catalog.OpenMpi):
     """Open MPI with choices that are its default: variables have the values that they have anyway."""
 
-    def choices(self, op: str, ranks: int, size: int) -> list[Choice]:
-        return [Choice(f"copy {number}") for number in range(1, 6)]
+    def choices(self, op: str, ranks: int, size: int) -> list[Pick]:
+        return [Pick(f"copy {number}") for number in range(1, 6)]
 
-    def settings(self, picks: Mapping[str, Choice]) -> str:
+    def settings(self, picks: Mapping[str, Pick]) -> str:
         (number,) = {choice.algorithm.split()[1] for choice in picks.values()}
         return " ".join(["OMPI_MCA_coll_tuned_init_chain_fanout=4"] * int(number))
 
-    def choice_in(self, case: Case) -> Choice:
-        return Choice(f"copy {case.settings.count('fanout')}") if case.settings else DEFAULT
+    def choice_in(self, case: Case) -> Pick:
+        return Pick(f"copy {case.settings.count('fanout')}") if case.settings else DEFAULT
 
 
 def real_copies(rig: Rig, trials: int) -> list[Line]:
     """Tables whose candidates are copies of the default: 4 rounds of a race, 8 of proof. trials: tables."""
     library, changed, tried = Copies({}), 0, 0
-    race, proof = Stage("race", (), 1.0, 4, 4), Stage("proof", ("race",), 1.0, 8, 8)
+    race, proof = TuneStage("race", (), 1.0, 4, 4), TuneStage("proof", ("race",), 1.0, 8, 8)
     for _ in range(trials):
         with tempfile.TemporaryDirectory(prefix="tune-") as root:
             rounds, named = _rounds(Path(root), library, SECONDS)
 
-            def left_after(number: int) -> dict[Cell, list[Choice]]:
+            def left_after(number: int) -> dict[Cell, list[Pick]]:
                 return outcome.left_after(rounds.samples, library, named, number)  # noqa: B023 - called in this pass
 
             with rounds.opened([], None):

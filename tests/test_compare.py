@@ -173,7 +173,7 @@ def test_several_runs_on_a_side_show_what_two_occasions_cannot():
         found[each] = sum(result.verdict == SLOWER for result in said)
         undecided = next(result for result in said if result.verdict != SLOWER) if found[each] < 20 else None
         if undecided is not None:
-            assert "occasions can show no change below × 1." in comparison.headline(undecided)
+            assert "runs can only show changes of more than 1." in comparison.headline(undecided)
     assert found[1] <= 15 and found[3] >= 15 and found[3] > found[1]
     assert (said[0].before, said[0].after) == ("a0+a1+a2", "b0+b1+b2")
 
@@ -238,7 +238,7 @@ def test_few_launches_decide_nothing_and_it_is_said():
     assert of([1.0, 1.01, 0.99, 1.0], [2.0, 2.01, 1.99, 2.0]).verdict == SLOWER
 
 
-def test_of_two_modes_means_are_compared_and_where_it_changed_is_said():
+def test_of_two_modes_means_are_compared():
     two = Stall(0.4, 1.0, 4.0)
     old = dataclasses.replace(summary(CASE, [1.0, 5.0, 1.0, 5.0]), means_s=(2.0, 2.01, 1.99, 2.0), stall=two)
     new = dataclasses.replace(
@@ -246,7 +246,6 @@ def test_of_two_modes_means_are_compared_and_where_it_changed_is_said():
     )
     (change,) = compare(*runs(), [old], [new]).changes
     assert change.verdict == SLOWER and change.ratio.value == pytest.approx(1.5, rel=0.01)
-    assert "40 % → 70 %" in change.where
 
 
 # ── one launch on a side ─────────────────────────────────────────────────────────────────────────
@@ -413,6 +412,6 @@ def test_the_history_before_an_upgrade_says_by_how_much_occasions_differ():
         return [noise.entry_of(run, analyze(run)) for run in runs_then]
 
     def says(ledger):
-        return any("noise ledger shows" in text for text in compare_runs(before, after, ledger=ledger).warnings)
+        return any("(its noise ledger)" in text for text in compare_runs(before, after, ledger=ledger).warnings)
 
     assert says(history("2.8")) and not says(history("2.9")) and not says(history("2.8", 7))

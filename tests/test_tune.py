@@ -16,11 +16,15 @@ from bench.model.records import Case
 from bench.tune import catalog, machine
 from bench.tune import planning as rounds_of
 from bench.tune.analyze import choosing, outcome
-from bench.tune.model import DEFAULT, Cell, Choice, Rule
+from bench.tune.model import DEFAULT, Cell, Pick, SizeRule
 from proof import tune as proof
 from proof.virtual_gpu import rig
 
-RING, LINEAR, SEGMENTED = Choice("ring"), Choice("linear"), Choice("segmented_ring", segment=65536)
+RING, LINEAR, SEGMENTED = (
+    Pick("ring"),
+    Pick("linear"),
+    Pick("segmented_ring", segment=65536),
+)
 NUMBERS = {
     "allreduce": {"basic_linear": 1, "recursive_doubling": 3, "ring": 4, "segmented_ring": 5},
     "alltoall": {"linear": 1, "pairwise": 2, "two_proc": 5},
@@ -44,11 +48,11 @@ def said(library, rules, op, ranks, *sizes):
 # ── rule files ───────────────────────────────────────────────────────────────────────────────────
 @pytest.mark.parametrize("library", [LIBRARY, catalog.Nccl()])
 def test_a_rule_file_is_read_back_and_says_nothing_beyond_its_sizes(library):
-    first, second = (RING, SEGMENTED) if library is LIBRARY else (Choice("tree", "ll"), Choice("ring", "simple"))
+    first, second = (RING, SEGMENTED) if library is LIBRARY else (Pick("tree", "ll"), Pick("ring", "simple"))
     rules = [
-        Rule("all_reduce", 2, 256, 1023, first),
-        Rule("all_reduce", 2, 1024, 4096, second),
-        Rule("all_reduce", 4, 65536, 65536, first),
+        SizeRule("all_reduce", 2, 256, 1023, first),
+        SizeRule("all_reduce", 2, 1024, 4096, second),
+        SizeRule("all_reduce", 4, 65536, 65536, first),
     ]
     text = library.write(rules, 1, ["by a test", "99 comments"])
     read = library.read(text)
@@ -87,16 +91,16 @@ def test_what_nccls_plugin_would_take_for_something_else_is_named_with_its_line(
     lines = [problem.partition(":")[0] for problem in read.problems]
     assert lines == ["line 2", "line 3", "line 4", "line 4", "line 5", "line 5"]
     assert "5 fields" in read.problems[0] and "takes it as allreduce" in read.problems[1]
-    assert said(catalog.Nccl(), read.rules, "all_reduce", 7, 2**40) == [Choice("nvls", "simple")]
+    assert said(catalog.Nccl(), read.rules, "all_reduce", 7, 2**40) == [Pick("nvls", "simple")]
 
 
 @needs_mpi
 def test_open_mpi_honours_the_file_that_is_written_and_ignores_what_is_said_to_be_ignored(tmp_path):
     """Its algorithm for two ranks fails with three: so a program ends with an error exactly where a rule is used."""
     library = catalog.OpenMpi(machine.algorithms())
-    written = library.write([Rule("all_to_all", 3, 4, 100, Choice("two_proc"))], 1)
-    elsewhere = library.write([Rule("all_to_all", 3, 13, 100, Choice("two_proc"))], 1)
-    at_four = library.write([Rule("all_to_all", 4, 4, 100, Choice("two_proc"))], 1)
+    written = library.write([SizeRule("all_to_all", 3, 4, 100, Pick("two_proc"))], 1)
+    elsewhere = library.write([SizeRule("all_to_all", 3, 13, 100, Pick("two_proc"))], 1)
+    at_four = library.write([SizeRule("all_to_all", 4, 4, 100, Pick("two_proc"))], 1)
     broken = written.replace("3 # ranks and more\n3 # sizes\n0 0", "3 # ranks and more\n3 # sizes\n1 0")
     assert broken != written and library.read(broken).rules == ()
     (tmp_path / "program.py").write_text(ALL_TO_ALL)
@@ -120,14 +124,14 @@ def test_choices_are_those_that_ompi_info_lists():
     small, large = (library.choices("all_reduce", 4, size) for size in (1024, 2**20))
     assert {"ring", "recursive_doubling", "rabenseifner"} <= {choice.algorithm for choice in small}
     assert set(large) - set(small) == {SEGMENTED}
-    assert Choice("two_proc") in library.choices("all_to_all", 2, 64) and Choice("two_proc") not in library.choices(
+    assert Pick("two_proc") in library.choices("all_to_all", 2, 64) and Pick("two_proc") not in library.choices(
         "all_to_all", 3, 64
     )
 
 
 @pytest.mark.parametrize("library", [LIBRARY, catalog.Nccl()])
 def test_settings_say_what_a_case_was_told(library):
-    choice, other = (SEGMENTED, LINEAR) if library is LIBRARY else (Choice("tree", "ll128"), Choice("ring", "ll"))
+    choice, other = (SEGMENTED, LINEAR) if library is LIBRARY else (Pick("tree", "ll128"), Pick("ring", "ll"))
     second = "all_to_all" if library is LIBRARY else "broadcast"
     settings = library.settings({"all_reduce": choice, second: other})
     for op, told in (("all_reduce", choice), (second, other)):
@@ -138,7 +142,7 @@ def test_settings_say_what_a_case_was_told(library):
 
 # ── the race and the proof ───────────────────────────────────────────────────────────────────────
 CELLS = [Cell("all_reduce", 2, size) for size in (1024, 4096, 16384, 65536)]
-NAMES = {cell: [Choice(f"c{number}") for number in range(6)] for cell in CELLS}
+NAMES = {cell: [Pick(f"c{number}") for number in range(6)] for cell in CELLS}
 
 
 def drawn(ratios, launches, scatter=0.05, seed=0):
@@ -154,7 +158,7 @@ def drawn(ratios, launches, scatter=0.05, seed=0):
 
 
 def test_a_race_keeps_the_best_and_drops_what_is_clearly_slower():
-    best, slow = Choice("c1"), [Choice(f"c{number}") for number in (0, 2, 3, 4, 5)]
+    best, slow = Pick("c1"), [Pick(f"c{number}") for number in (0, 2, 3, 4, 5)]
     kept = left = 0
     for seed in range(40):
         alive = choosing.raced(drawn({best: -0.2, **dict.fromkeys(slow, 0.3)}, 8, seed=seed), NAMES, 8)
@@ -180,7 +184,7 @@ def test_a_table_has_no_rule_where_nothing_is_faster_and_all_where_everything_is
         return {cell: proof[cell][0].verdict == FASTER for cell in proof}
 
     assert sum(any(table({}, seed).values()) for seed in range(100)) <= 4
-    assert all(table({Choice("c2"): -0.3}, seed) == dict.fromkeys(CELLS, True) for seed in range(20))
+    assert all(table({Pick("c2"): -0.3}, seed) == dict.fromkeys(CELLS, True) for seed in range(20))
 
 
 def test_a_choice_that_failed_is_out_of_the_race_and_of_the_table():
@@ -189,7 +193,11 @@ def test_a_choice_that_failed_is_out_of_the_race_and_of_the_table():
 
 
 def test_crossovers_are_where_straight_lines_cross_and_rules_keep_what_was_proven():
-    latency = {DEFAULT: (20e-6, 1 / 400e9), Choice("c0"): (5e-6, 1 / 30e9), Choice("c1"): (12e-6, 1 / 200e9)}
+    latency = {
+        DEFAULT: (20e-6, 1 / 400e9),
+        Pick("c0"): (5e-6, 1 / 30e9),
+        Pick("c1"): (12e-6, 1 / 200e9),
+    }
     cells = [Cell("all_reduce", 2, 4**power) for power in range(5, 13)]
     times = {
         cell: {
@@ -201,12 +209,15 @@ def test_crossovers_are_where_straight_lines_cross_and_rules_keep_what_was_prove
     table = {cell: min(times[cell], key=lambda choice: times[cell][choice][1]) for cell in cells}
     places = choosing.crossovers(times, table)
     true = [7e-6 / (1 / 30e9 - 1 / 200e9), 8e-6 / (1 / 200e9 - 1 / 400e9)]
-    assert [(place.below, place.above) for place in places] == [(Choice("c0"), Choice("c1")), (Choice("c1"), DEFAULT)]
+    assert [(place.below, place.above) for place in places] == [
+        (Pick("c0"), Pick("c1")),
+        (Pick("c1"), DEFAULT),
+    ]
     for place, at in zip(places, true, strict=True):
         assert place.at == pytest.approx(at, rel=0.01) and place.low <= at * 1.01 and place.high >= at * 0.99
     rules = choosing.rules_of(table, places)
     assert [(rule.low, rule.choice) for rule in rules] == [
-        (1024, Choice("c0")), (rules[0].high + 1, Choice("c1")),
+        (1024, Pick("c0")), (rules[0].high + 1, Pick("c1")),
     ]  # fmt: skip
     assert rules[0].high == pytest.approx(true[0], rel=0.01) and rules[1].high <= true[1]
 
@@ -288,7 +299,7 @@ def test_an_interrupted_tune_is_resumed_and_its_file_checked(tmp_path, cli):
     again = cli("resume", "--no-plots")
     assert again.returncode == 0 and json.loads((run / "tuned.json").read_text()) == tuned
 
-    linear = library.write([Rule("all_to_all", 2, 1024, 65536, Choice("pairwise"))], 1)
+    linear = library.write([SizeRule("all_to_all", 2, 1024, 65536, Pick("pairwise"))], 1)
     (tmp_path / "own.conf").write_text(linear)
     checked = cli("tune", cli.config(SMALL), "--check", "own.conf", "--budget", "20s", "--no-plots")
     assert checked.returncode in {0, 1, 3} and "2 of 2 cells have a rule" in checked.stdout, checked
@@ -346,6 +357,6 @@ def test_nccl_on_virtual_gpus_gets_the_rules_of_its_rule(tmp_path):
     read = library.read(path.read_text())
     sizes = [2**14, 2**18, 2**22]
     assert read.problems == () and said(library, read.rules, "all_reduce", 2, *sizes) == [
-        Choice("tree", "ll"), Choice("tree", "ll128"), DEFAULT,
+        Pick("tree", "ll"), Pick("tree", "ll128"), DEFAULT,
     ]  # fmt: skip
     assert outcome.NOT_HONOURED not in done.stdout

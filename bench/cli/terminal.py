@@ -4,11 +4,10 @@ What is printed may quote files of others: names of hosts, failures, labels. Non
 but text.
 """
 
-import os
 import re
-import sys
 
 import typer
+from rich.console import Console
 
 from bench.model.visible import visible
 
@@ -22,8 +21,8 @@ COLOURED = (
 
 def say_verdict(text: str) -> None:
     """Print a text on stdout whose verdicts are coloured on a terminal, unless NO_COLOR is set."""
-    text = visible(text)
-    for pattern, colour in COLOURED if sys.stdout.isatty() and not os.environ.get("NO_COLOR") else ():
+    text, console = visible(text), Console()
+    for pattern, colour in COLOURED if console.is_terminal and not console.no_color else ():
         text = pattern.sub(lambda found, colour=colour: typer.style(found[0], fg=colour, bold=True), text)  # type: ignore[misc]
     typer.echo(text)
 

@@ -101,8 +101,8 @@ def build(run: Run, analysis: Analysis, pictures: Sequence[Picture] = (), folder
     circumstances = [*items(_circumstances(run, analysis)), *method(run, analysis, calls.summaries)]
     return [
         Heading(in_line(f"{run.manifest.get('name', run.name)}: {_subject(run)}"), 1),
-        " · ".join(_where(run)),
-        *(answer_blocks(run, analysis) or [_no_answer(run)]),
+        in_line(" · ".join(_where(run))),
+        *(answer_blocks(run, analysis, listed=True) or [_no_answer(run)]),
         *first,
         *section("Failed", _failed(run)),
         *_sections(groups),
@@ -179,7 +179,7 @@ def terminal(run: Run, analysis: Analysis) -> tuple[Blocks, Blocks]:
 
     A run of a package begins with its answer: its tables say why, and are longer than a screen.
     """
-    reply = answer_blocks(run, analysis)
+    reply = answer_blocks(run, analysis, listed=False)
     weighty = caveats(analysis)
     more = len(weighty) - MOST_CAVEATS
     lines = [f"note: {text}" for text in weighty[:MOST_CAVEATS]] + [f"and {more} more in {REPORT}"] * (more > 0)
@@ -221,8 +221,12 @@ def answer(run: Run, analysis: Analysis) -> list[str]:
     return [text for part in _answer(run, analysis) for text in part]
 
 
-def answer_blocks(run: Run, analysis: Analysis) -> Blocks:
-    """The answer; of few kinds of collectives, their numbers as tables."""
+def answer_blocks(run: Run, analysis: Analysis, listed: bool) -> Blocks:
+    """The answer; of few kinds of collectives, their numbers as tables. listed: whether sentences are a list."""
+
+    def told(texts: Sequence[str]) -> Blocks:
+        return items(texts) if listed else ["\n".join(map(in_line, texts))] * bool(texts)
+
     first, calls, rest = _answer(run, analysis)
     groups = labels.groups([s for s in calls_only(run, analysis)[1].summaries if s.time_s is not None])
     fits = len(groups) <= MOST_TABLED and all(
@@ -230,8 +234,7 @@ def answer_blocks(run: Run, analysis: Analysis) -> Blocks:
     )
     named = [(title if len(groups) > 1 else title.partition(" (")[0], members) for title, members in groups]
     tables = [block for title, members in named for block in (f"**{title}**", *_answer_table(members))]
-    numbers: Blocks = tables if fits else ["\n".join(calls)] * bool(calls)
-    return [*(["\n".join(first)] if first else []), *numbers, *(["\n".join(rest)] if rest else [])]
+    return [*told(first), *(tables if fits else told(calls)), *told(rest)]
 
 
 def _answer_table(members: Sequence[Summary]) -> Blocks:

@@ -14,19 +14,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from bench.model.records import Case, settings_of
-from bench.tune.model import DEFAULT, Cell, Choice, Rule
+from bench.tune.model import DEFAULT, Cell, Pick, SizeRule
 
 # Segments that are tried, where an algorithm has them, besides whole messages.
 SEGMENT = 64 * 1024
-# What `Choice` a case has whose library reads a rule file.
-FROM_FILE = Choice("the file")
+# What `Pick` a case has whose library reads a rule file.
+FROM_FILE = Pick("the file")
 
 
 @dataclass(frozen=True, slots=True)
 class FileRead:
     """A rule file: its rules in order, and what the library will not honour, each with its line."""
 
-    rules: tuple[Rule, ...]
+    rules: tuple[SizeRule, ...]
     problems: tuple[str, ...]
 
 
@@ -65,7 +65,7 @@ class OpenMpi:
     suffix: str = "conf"
     operations: Mapping[str, str] = field(default_factory=lambda: {op: named for op, (named, _) in COLLECTIVES.items()})
 
-    def choices(self, op: str, ranks: int, size: int) -> list[Choice]:
+    def choices(self, op: str, ranks: int, size: int) -> list[Pick]:
         """Each algorithm with whole messages, and with segments where it has them and the message is larger."""
         named = self.operations[op]
         found = []
@@ -73,12 +73,12 @@ class OpenMpi:
             if algorithm in FOR_TWO and ranks != 2:
                 continue
             if algorithm not in ONLY_SEGMENTED:
-                found.append(Choice(algorithm))
+                found.append(Pick(algorithm))
             if algorithm in SEGMENTED.get(named, ()) and size > SEGMENT:
-                found.append(Choice(algorithm, segment=SEGMENT))
+                found.append(Pick(algorithm, segment=SEGMENT))
         return found
 
-    def settings(self, picks: Mapping[str, Choice]) -> str:
+    def settings(self, picks: Mapping[str, Pick]) -> str:
         """Names of algorithms are values of Open MPI's variables, too."""
         words = []
         for op, choice in sorted(picks.items()):
@@ -88,26 +88,26 @@ class OpenMpi:
                     words.append(f"{MCA}{self.operations[op]}_algorithm_segmentsize={choice.segment}")
         return " ".join([*words, f"{USE_RULES}=1"] if words else [])
 
-    def choice_in(self, case: Case) -> Choice:
+    def choice_in(self, case: Case) -> Pick:
         """As `settings` wrote it."""
         values, key = dict(settings_of(case)), f"{MCA}{self.operations[case.op]}_algorithm"
         if RULES_FILE in values:
             return FROM_FILE
         if key not in values:
             return DEFAULT
-        return Choice(values[key], segment=int(values.get(f"{key}_segmentsize", 0)))
+        return Pick(values[key], segment=int(values.get(f"{key}_segmentsize", 0)))
 
     def file_settings(self, path: str) -> str | None:
         """A path with a space cannot be a value of a setting."""
         return None if re.search(r"\s", path) else f"{RULES_FILE}={path} {USE_RULES}=1"
 
-    def write(self, rules: Sequence[Rule], hosts: int, comments: Sequence[str] = ()) -> str:
+    def write(self, rules: Sequence[SizeRule], hosts: int, comments: Sequence[str] = ()) -> str:
         """Format 2. Numbers of ranks between and beyond those that were measured keep the default, as sizes do."""
         operations = sorted({rule.op for rule in rules}, key=lambda op: COLLECTIVES[op][1])
         lines = ["rule-file-version-2", *(f"# {text}" for text in comments), f"{len(operations)} # collectives"]
         for op in operations:
             name, number = COLLECTIVES[op]
-            tables: dict[int, list[Rule]] = {0: []}
+            tables: dict[int, list[SizeRule]] = {0: []}
             for rule in sorted((rule for rule in rules if rule.op == op), key=lambda rule: (rule.ranks, rule.low)):
                 tables.setdefault(rule.ranks, []).append(rule)
                 tables.setdefault(rule.ranks + 1, [])
@@ -126,7 +126,7 @@ class OpenMpi:
         body = text if version is None else " " * version.end() + text[version.end() :]
         lines = enumerate((line.partition("#")[0] for line in body.splitlines()), 1)
         left_over = deque((number, word) for number, line in lines for word in line.split())
-        rules: list[Rule] = []
+        rules: list[SizeRule] = []
         problems: list[str] = []
         at = 1
 
@@ -176,14 +176,14 @@ class OpenMpi:
                             )
                         if rules and (rules[-1].op, rules[-1].ranks, rules[-1].high) == (op, ranks, None):
                             rules[-1] = replace(rules[-1], high=size - 1)
-                        choice = Choice(known[algorithm], segment=segment) if algorithm in known else DEFAULT
-                        rules += [Rule(op, ranks, size, None, choice, at)] if op else []
+                        choice = Pick(known[algorithm], segment=segment) if algorithm in known else DEFAULT
+                        rules += [SizeRule(op, ranks, size, None, choice, at)] if op else []
         except ValueError as error:
             return FileRead((), (f"{error}: Open MPI then ignores the whole file and prints nothing",))
         problems += [f"line {left_over[0][0]}: numbers behind the last rule are not read"] if left_over else []
         return FileRead(tuple(rules), tuple(problems))
 
-    def said(self, rules: Sequence[Rule], cell: Cell) -> Choice:
+    def said(self, rules: Sequence[SizeRule], cell: Cell) -> Pick:
         """Rules for a number of ranks hold up to the next number that a file names, also where they say nothing."""
         named = [rule.ranks for rule in rules if rule.op == cell.op and rule.ranks <= cell.ranks]
         holding = (rule.choice for rule in rules if rule.holds(cell.op, max(named, default=-1), cell.size))
@@ -198,7 +198,7 @@ class OpenMpi:
         ]
 
 
-def _steps(rules: Sequence[Rule]) -> Iterator[tuple[int, Choice]]:
+def _steps(rules: Sequence[SizeRule]) -> Iterator[tuple[int, Pick]]:
     """From which size on which choice holds; from 0, and behind the last rule the default again."""
     end = 0
     for rule in rules:
@@ -238,13 +238,13 @@ class Nccl:
     suffix: str = "csv"
     operations: Mapping[str, str] = field(default_factory=lambda: NCCL_COLLECTIVES)
 
-    def choices(self, op: str, ranks: int, size: int) -> list[Choice]:
+    def choices(self, op: str, ranks: int, size: int) -> list[Pick]:
         """Algorithm × protocol."""
         every, simple = TRIED.get(op, TRIED_ELSEWHERE)
         pairs = [(algorithm, protocol) for algorithm in every for protocol in PROTOCOLS]
-        return [Choice(*pair) for pair in [*pairs, *((algorithm, "simple") for algorithm in simple)]]
+        return [Pick(*pair) for pair in [*pairs, *((algorithm, "simple") for algorithm in simple)]]
 
-    def settings(self, picks: Mapping[str, Choice]) -> str:
+    def settings(self, picks: Mapping[str, Pick]) -> str:
         """Such as `NCCL_ALGO=allreduce:tree;broadcast:ring NCCL_PROTO=allreduce:ll;broadcast:simple`."""
         chosen = {self.operations[op]: choice for op, choice in sorted(picks.items()) if choice != DEFAULT}
         if not chosen:
@@ -253,7 +253,7 @@ class Nccl:
         protocols = ";".join(f"{name}:{choice.protocol}" for name, choice in chosen.items())
         return f"NCCL_ALGO={algorithms} NCCL_PROTO={protocols}"
 
-    def choice_in(self, case: Case) -> Choice:
+    def choice_in(self, case: Case) -> Pick:
         """As `settings` wrote it."""
         values = dict(settings_of(case))
         if "NCCL_TUNER_CONFIG_FILE" in values:
@@ -263,13 +263,13 @@ class Nccl:
             for key in ("NCCL_ALGO", "NCCL_PROTO")
         ]
         name = self.operations[case.op]
-        return Choice(of[0][name], of[1].get(name, "")) if name in of[0] else DEFAULT
+        return Pick(of[0][name], of[1].get(name, "")) if name in of[0] else DEFAULT
 
     def file_settings(self, path: str) -> str | None:
         """Only where the user has built the plugin and named it."""
         return f"NCCL_TUNER_CONFIG_FILE={path}" if self.plugin and not re.search(r"\s", path) else None
 
-    def write(self, rules: Sequence[Rule], hosts: int, comments: Sequence[str] = ()) -> str:
+    def write(self, rules: Sequence[SizeRule], hosts: int, comments: Sequence[str] = ()) -> str:
         """A line a rule; the first that matches counts. channels -1: NCCL's choice."""
         lines = [
             f"{self.operations[rule.op]},{rule.low},{LARGEST if rule.high is None else rule.high},"
@@ -280,7 +280,7 @@ class Nccl:
 
     def read(self, text: str) -> FileRead:
         """What the plugin makes of unknown words is a rule of another kind, which it does not say."""
-        rules: list[Rule] = []
+        rules: list[SizeRule] = []
         problems: list[str] = []
         ours = {named: op for op, named in self.operations.items()}
         for number, line in enumerate(text.splitlines(), 1):
@@ -310,11 +310,18 @@ class Nccl:
             if channels != "-1":
                 problems.append(f"{where}: {channels} channels: compared with NCCL's own number")
             rules.append(
-                Rule(op, int(ranks) if ranks.isdigit() else -1, int(low), top, Choice(algorithm, protocol), number)
+                SizeRule(
+                    op,
+                    int(ranks) if ranks.isdigit() else -1,
+                    int(low),
+                    top,
+                    Pick(algorithm, protocol),
+                    number,
+                )
             )
         return FileRead(tuple(rules), tuple(problems))
 
-    def said(self, rules: Sequence[Rule], cell: Cell) -> Choice:
+    def said(self, rules: Sequence[SizeRule], cell: Cell) -> Pick:
         """The first rule that holds; ranks -1: any number."""
         ranks = (-1, cell.ranks)
         holding = (r.choice for r in rules if r.ranks in ranks and r.holds(cell.op, r.ranks, cell.size))

@@ -17,7 +17,7 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Choice:
+class Pick:
     """What a library is told to use. protocol: NCCL's. segment: bytes of a segment, Open MPI's; 0: whole messages."""
 
     algorithm: str
@@ -30,18 +30,18 @@ class Choice:
 
 
 # The library decides. A table that says nothing of a cell means this.
-DEFAULT = Choice("default")
+DEFAULT = Pick("default")
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class SizeRule:
     """A rule of a table: for messages of `low` to `high` bytes. high: None without end. line: of a file."""
 
     op: str
     ranks: int
     low: int
     high: int | None
-    choice: Choice
+    choice: Pick
     line: int = 0
 
     def holds(self, op: str, ranks: int, size: int) -> bool:
@@ -55,8 +55,8 @@ class Crossover:
 
     op: str
     ranks: int
-    below: Choice
-    above: Choice
+    below: Pick
+    above: Pick
     at: float
     low: float
     high: float
@@ -70,8 +70,8 @@ class CellResult:
     """
 
     cell: Cell
-    choice: Choice
-    tried: Choice
+    choice: Pick
+    tried: Pick
     why: str
     ratio: Interval | None = None
     pairs: int = 0
@@ -85,7 +85,7 @@ class Tuned:
     """
 
     results: tuple[CellResult, ...]
-    rules: tuple[Rule, ...]
+    rules: tuple[SizeRule, ...]
     crossovers: tuple[Crossover, ...]
     whole: Interval | None
     checked: int
@@ -121,7 +121,7 @@ class TuneState:
     alternate: str | None = None
 
 
-Picks = Mapping[Cell, Choice]
+Picks = Mapping[Cell, Pick]
 
 
 def cell_of(case: Case) -> Cell:

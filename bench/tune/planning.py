@@ -17,11 +17,11 @@ from bench.model.units import format_bytes, format_seconds, format_share
 from bench.planning import plan as planning
 from bench.planning.plan import FEWEST_S
 from bench.tune.catalog import Library
-from bench.tune.model import DEFAULT, Cell, Choice, Picks, cell_of
+from bench.tune.model import DEFAULT, Cell, Pick, Picks, cell_of
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class TuneStage:
     """A stage of a run. after: the stages before it. until: the share of the budget that is spent when it ends.
 
     fewest, most: its rounds. probes: whether the library is asked what it ran, where it tells.
@@ -35,11 +35,11 @@ class Stage:
     probes: bool = False
 
 
-RACE = Stage("race", (), 0.5, 3, 12)
-PROOF = Stage("proof", ("race",), 0.85, 8, 32)
-CHECK = Stage("check", ("race", "proof"), 1.0, 4, 32, probes=True)
-ONLY_CHECK = Stage("check", (), 1.0, 8, 32, probes=True)
-# Rounds that a race should have: cases take less time each where they would not fit its share of the budget.
+RACE = TuneStage("race", (), 0.5, 3, 12)
+PROOF = TuneStage("proof", ("race",), 0.85, 8, 32)
+CHECK = TuneStage("check", ("race", "proof"), 1.0, 4, 32, probes=True)
+ONLY_CHECK = TuneStage("check", (), 1.0, 8, 32, probes=True)
+# TuneRounds that a race should have: cases take less time each where they would not fit its share of the budget.
 WANTED = 5
 
 
@@ -67,7 +67,7 @@ def cells(config: Config, machine: Machine, seed: int, library: Library) -> tupl
     return plan, found
 
 
-def candidates(library: Library, found: Mapping[Cell, Case]) -> dict[Cell, list[Choice]]:
+def candidates(library: Library, found: Mapping[Cell, Case]) -> dict[Cell, list[Pick]]:
     """The choices of each cell, without the default."""
     return {cell: library.choices(cell.op, cell.ranks, cell.size) for cell in found}
 
@@ -75,7 +75,7 @@ def candidates(library: Library, found: Mapping[Cell, Case]) -> dict[Cell, list[
 def launches(
     library: Library,
     found: Mapping[Cell, Case],
-    asked: Mapping[Cell, Sequence[Choice]],
+    asked: Mapping[Cell, Sequence[Pick]],
     number: int,
     seed: int,
     file_settings: str | None = None,
@@ -90,7 +90,7 @@ def launches(
         random.Random(f"{seed}/{number}/{ranks}").shuffle(here)
         if not here:
             continue
-        of_op: dict[str, list[Choice]] = {}
+        of_op: dict[str, list[Pick]] = {}
         for cell in sorted(here):
             of_op.setdefault(cell.op, []).extend(c for c in asked[cell] if c not in of_op.get(cell.op, []))
         sides: list[list[Case]] = [[_with(found[cell], "") for cell in here]]
@@ -110,7 +110,7 @@ def _with(case: Case, settings: str) -> Case:
     return replace(case, settings=f"{case.settings} {settings}".strip())
 
 
-def fitted(plan: Plan, groups: Sequence[Sequence[Launch]], budget_s: float, stage: Stage) -> Plan:
+def fitted(plan: Plan, groups: Sequence[Sequence[Launch]], budget_s: float, stage: TuneStage) -> Plan:
     """The plan with so little time for each case that the first stage fits its share of the budget.
 
     Raises ConfigError if nothing fits.
@@ -135,11 +135,11 @@ def fitted(plan: Plan, groups: Sequence[Sequence[Launch]], budget_s: float, stag
     return sampled(max(FEWEST_S, sampling.seconds_per_case * (wanted - shortest) / max(usual - shortest, 1e-9)))
 
 
-def undecided(alive: Mapping[Cell, Sequence[Choice]]) -> dict[Cell, list[Choice]]:
+def undecided(alive: Mapping[Cell, Sequence[Pick]]) -> dict[Cell, list[Pick]]:
     """What the next round of a race measures: cells with more than one choice left; without the default."""
     return {cell: [c for c in left if c != DEFAULT] for cell, left in alive.items() if len(left) > 1}
 
 
-def only_tried(table: Picks) -> dict[Cell, list[Choice]]:
+def only_tried(table: Picks) -> dict[Cell, list[Pick]]:
     """What is compared with the default."""
     return {cell: [pick] for cell, pick in table.items() if pick != DEFAULT}

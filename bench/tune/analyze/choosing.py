@@ -21,16 +21,16 @@ from bench.model.conclusions import Interval
 from bench.stats import verdicts
 from bench.stats.intervals import Floats, launch_interval
 from bench.stats.verdicts import Levels
-from bench.tune.model import DEFAULT, Cell, Choice, Crossover, Picks, Rule
+from bench.tune.model import DEFAULT, Cell, Crossover, Pick, Picks, SizeRule
 
-# Choice → number of the launch → logarithm of the mean time of its iterations, in seconds.
-Logs = dict[Choice, dict[int, float]]
+# Pick → number of the launch → logarithm of the mean time of its iterations, in seconds.
+Logs = dict[Pick, dict[int, float]]
 Times = dict[Cell, Logs]
-Names = Mapping[Cell, Sequence[Choice]]
+Names = Mapping[Cell, Sequence[Pick]]
 # Launches before which nobody is eliminated.
-FEWEST_ROUNDS = 2
+FEWEST_TO_DROP = 2
 # Probability that a cell's best choice is ever eliminated.
-ERROR_RATE = 0.05
+RACE_RATE = 0.05
 # Variance of the standardised difference in the Bayes factor's prior: choices differ by about ten times their scatter.
 PRIOR = 100.0
 # Rate at which a table that should change nothing has a rule: of one table, over all of its cells (Holm).
@@ -42,15 +42,15 @@ DRAWS, ENDS = 4000, (2.5, 97.5)
 
 
 # ── the race ─────────────────────────────────────────────────────────────────────────────────────
-def raced(times: Times, names: Names, rounds: int) -> dict[Cell, list[Choice]]:
+def raced(times: Times, names: Names, rounds: int) -> dict[Cell, list[Pick]]:
     """The choices of each cell that are left after so many launches, the default among them; ordered as in `names`."""
     alive = {cell: [DEFAULT, *(choice for choice in names[cell] if choice != DEFAULT)] for cell in names}
-    for number in range(FEWEST_ROUNDS, rounds + 1):
+    for number in range(FEWEST_TO_DROP, rounds + 1):
         alive = _round(times, alive, number)
     return alive
 
 
-def _round(times: Times, alive: Mapping[Cell, Sequence[Choice]], rounds: int) -> dict[Cell, list[Choice]]:
+def _round(times: Times, alive: Mapping[Cell, Sequence[Pick]], rounds: int) -> dict[Cell, list[Pick]]:
     """Those that stay after a round. A choice goes if it is slower than the cell's leader, by itself or by sizes.
 
     By sizes: in the cell and its neighbours together, each launch counting as the mean of its cells.
@@ -69,7 +69,7 @@ def _round(times: Times, alive: Mapping[Cell, Sequence[Choice]], rounds: int) ->
         common = sorted(set.intersection(*map(set, several_cells))) if several_cells else []
         near_cells = [[values[number] for number in common] for values in several_cells]
         several.append(np.mean(near_cells, axis=0) if len(common) > 1 else own[-1])
-    limit = np.log([len(known[cell]) ** 2 / ERROR_RATE for cell, _ in pairs])
+    limit = np.log([len(known[cell]) ** 2 / RACE_RATE for cell, _ in pairs])
     slower = np.array([values.mean() > 0 for values in own])
     gone = slower & ((_log_factors(own) > limit) | (_log_factors(several) > limit + np.log(2)))
     out = {pair for pair, goes in zip(pairs, gone, strict=True) if goes}
@@ -108,10 +108,10 @@ def neighbours(cells: Iterable[Cell]) -> dict[Cell, list[Cell]]:
 
 
 def picks(
-    times: Times, left_after: Callable[[int], Mapping[Cell, Sequence[Choice]]], rounds: int, least_gain: float
-) -> dict[Cell, Choice]:
+    times: Times, left_after: Callable[[int], Mapping[Cell, Sequence[Pick]]], rounds: int, least_gain: float
+) -> dict[Cell, Pick]:
     """What each cell tries after a race, from the last round in which it was measured. left_after: see `raced`."""
-    found: dict[Cell, Choice] = {}
+    found: dict[Cell, Pick] = {}
     for number in range(1, rounds + 1):
         left = left_after(number)
         of_round = chosen(times, left, number, least_gain)
@@ -123,12 +123,12 @@ def picks(
     return found
 
 
-def chosen(times: Times, alive: Mapping[Cell, Sequence[Choice]], rounds: int, least_gain: float) -> dict[Cell, Choice]:
+def chosen(times: Times, alive: Mapping[Cell, Sequence[Pick]], rounds: int, least_gain: float) -> dict[Cell, Pick]:
     """What each cell tries: the fastest that is left; or what a neighbour tries, if the two cannot be told apart.
 
     The default, where the fastest gains less than `least_gain` on it.
     """
-    found: dict[Cell, Choice] = {}
+    found: dict[Cell, Pick] = {}
     beside = neighbours(alive)
     for cell in sorted(alive):
         left = [choice for choice in alive[cell] if _has(times, cell, choice, rounds)]
@@ -148,7 +148,7 @@ def chosen(times: Times, alive: Mapping[Cell, Sequence[Choice]], rounds: int, le
     return found
 
 
-def _has(times: Times, cell: Cell, choice: Choice, rounds: int) -> bool:
+def _has(times: Times, cell: Cell, choice: Pick, rounds: int) -> bool:
     """Whether a choice was measured in the latest round, so that it can be compared with what was, too."""
     return rounds in times.get(cell, {}).get(choice, {})
 
@@ -157,7 +157,7 @@ def _mean(logs: Mapping[int, float], rounds: int) -> float:
     return float(np.mean([value for number, value in logs.items() if number <= rounds]))
 
 
-def _differences(times: Times, cell: Cell, choice: Choice, other: Choice, rounds: int) -> dict[int, float]:
+def _differences(times: Times, cell: Cell, choice: Pick, other: Pick, rounds: int) -> dict[int, float]:
     """Launch → log ratio of two choices, of the launches of a race that have both."""
     a, b = (times.get(cell, {}).get(each, {}) for each in (choice, other))
     return {number: a[number] - b[number] for number in sorted(a.keys() & b.keys()) if number <= rounds}
@@ -218,7 +218,7 @@ def crossovers(times: Times, table: Picks) -> list[Crossover]:
     return found
 
 
-def _seconds_apart(times: Times, cell: Cell, below: Choice, above: Choice) -> tuple[float, float] | None:
+def _seconds_apart(times: Times, cell: Cell, below: Pick, above: Pick) -> tuple[float, float] | None:
     """Mean and standard error of the difference `below` − `above`, in seconds, over all launches that have both."""
     a, b = (times.get(cell, {}).get(choice, {}) for choice in (below, above))
     common = sorted(a.keys() & b.keys())
@@ -230,13 +230,13 @@ def _seconds_apart(times: Times, cell: Cell, below: Choice, above: Choice) -> tu
     return float(values.mean()), float(error)
 
 
-def rules_of(table: Picks, places: Sequence[Crossover]) -> list[Rule]:
+def rules_of(table: Picks, places: Sequence[Crossover]) -> list[SizeRule]:
     """The rules of a table. Beyond the sizes that were measured, and wherever a gain was not shown, the default holds.
 
     Between two choices the crossover divides; towards the default it is the end of its interval that keeps more of it.
     """
     at = {(place.op, place.ranks, place.below, place.above): place for place in places}
-    rules: list[Rule] = []
+    rules: list[SizeRule] = []
     cells = sorted(table)
     for number, cell in enumerate(cells):
         choice = table[cell]
@@ -257,9 +257,9 @@ def rules_of(table: Picks, places: Sequence[Crossover]) -> list[Rule]:
                 high = min(high, after.size - 1)
         last = rules[-1] if rules else None
         if last and (last.op, last.ranks, last.choice, last.high) == (cell.op, cell.ranks, choice, low - 1):
-            rules[-1] = Rule(cell.op, cell.ranks, last.low, high, choice)
+            rules[-1] = SizeRule(cell.op, cell.ranks, last.low, high, choice)
         else:
-            rules.append(Rule(cell.op, cell.ranks, low, high, choice))
+            rules.append(SizeRule(cell.op, cell.ranks, low, high, choice))
     return rules
 
 

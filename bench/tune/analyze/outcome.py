@@ -14,7 +14,7 @@ from bench.model.units import format_bytes
 from bench.tune.analyze import choosing
 from bench.tune.analyze.choosing import Names, Times
 from bench.tune.catalog import FROM_FILE, FileRead, Library
-from bench.tune.model import DEFAULT, Cell, CellResult, Choice, Picks, Tuned, cell_of
+from bench.tune.model import DEFAULT, Cell, CellResult, Pick, Picks, Tuned, cell_of
 
 NOT_HONOURED = "not honoured: "
 
@@ -29,9 +29,9 @@ def times_of(samples: Sequence[Samples], library: Library) -> Times:
     return times
 
 
-def _failed(samples: Sequence[Samples], library: Library) -> dict[tuple[Cell, Choice], tuple[int, str]]:
+def _failed(samples: Sequence[Samples], library: Library) -> dict[tuple[Cell, Pick], tuple[int, str]]:
     """What failed: in which launch first, and why."""
-    found: dict[tuple[Cell, Choice], tuple[int, str]] = {}
+    found: dict[tuple[Cell, Pick], tuple[int, str]] = {}
     for entry in samples:
         if entry.failure is not None and entry.failure.kind != "lost":
             key = cell_of(entry.case), library.choice_in(entry.case)
@@ -39,7 +39,7 @@ def _failed(samples: Sequence[Samples], library: Library) -> dict[tuple[Cell, Ch
     return found
 
 
-def left_after(samples: Sequence[Samples], library: Library, named: Names, rounds: int) -> dict[Cell, list[Choice]]:
+def left_after(samples: Sequence[Samples], library: Library, named: Names, rounds: int) -> dict[Cell, list[Pick]]:
     """The choices of each cell that are left after so many rounds of a race, without those that failed in them."""
     failed = {key for key, (launch, _) in _failed(samples, library).items() if launch <= rounds}
     sound = {cell: [choice for choice in choices if (cell, choice) not in failed] for cell, choices in named.items()}
@@ -48,7 +48,7 @@ def left_after(samples: Sequence[Samples], library: Library, named: Names, round
 
 def proven(
     samples: Sequence[Samples], library: Library, picks: Picks, launches: Sequence[int], min_change: float
-) -> dict[Cell, Choice]:
+) -> dict[Cell, Pick]:
     """The table: what these launches show to be faster. Everything else keeps the default, and so does what failed."""
     proof = choosing.judged(times_of(samples, library), picks, launches, min_change)
     failed = _failed(samples, library)
@@ -91,7 +91,7 @@ def checked(
     """What a rule file does that was there already."""
     times = times_of(samples, library)
     read = _as_measured(times, table, launches)
-    proof = choosing.judged(times, read, launches, min_change, choosing.ERROR_RATE)
+    proof = choosing.judged(times, read, launches, min_change, choosing.RACE_RATE)
     together, count = choosing.whole(times, read, launches)
     results = []
     for cell, choice in sorted(table.items()):
@@ -104,7 +104,7 @@ def checked(
     )  # fmt: skip
 
 
-def _as_measured(times: Times, table: Picks, launches: Sequence[int]) -> dict[Cell, Choice]:
+def _as_measured(times: Times, table: Picks, launches: Sequence[int]) -> dict[Cell, Pick]:
     """What the launches of a check measured in place of each rule: a side that reads the file, where there is one."""
     read = {cell for cell, logs in times.items() if set(launches) & logs.get(FROM_FILE, {}).keys()}
     return {cell: FROM_FILE if cell in read else pick for cell, pick in table.items() if pick != DEFAULT}

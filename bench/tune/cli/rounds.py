@@ -27,8 +27,8 @@ from bench.store import encoding, folders
 from bench.store.folders import Journal
 from bench.tune import planning as rounds_of
 from bench.tune.catalog import Library
-from bench.tune.model import Cell, Choice, TuneState
-from bench.tune.planning import Stage
+from bench.tune.model import Cell, Pick, TuneState
+from bench.tune.planning import TuneStage
 
 if TYPE_CHECKING:
     from bench.launch.coordinator import Coordinator
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 STATE = "tune.json"
 
 
-class Rounds:
+class TuneRounds:
     """A run of `tune`. samples: all that it has so far. found: the case of each cell."""
 
     def __init__(
@@ -65,7 +65,10 @@ class Rounds:
             yield
 
     def stage(
-        self, stage: Stage, asked: Callable[[int], Mapping[Cell, Sequence[Choice]]], file_settings: str | None = None
+        self,
+        stage: TuneStage,
+        asked: Callable[[int], Mapping[Cell, Sequence[Pick]]],
+        file_settings: str | None = None,
     ) -> range:
         """Measure rounds until the stage's share of the budget is spent or nothing is asked; the numbers of its rounds.
 

@@ -19,7 +19,7 @@ from bench.cli.output import show
 from bench.cli.terminal import say
 from bench.cli.trust import check_resumed
 from bench.config import models
-from bench.machine import host
+from bench.machine import environment, host
 from bench.model import units
 from bench.model.comparisons import SLOWER
 from bench.model.deferred import Deferred
@@ -33,8 +33,8 @@ from bench.tune import catalog, machine, report
 from bench.tune import planning as rounds_of
 from bench.tune.analyze import choosing, outcome
 from bench.tune.catalog import Library
-from bench.tune.cli.rounds import STATE, Rounds, write_state
-from bench.tune.model import DEFAULT, Cell, Choice, Tuned, TuneState
+from bench.tune.cli.rounds import STATE, TuneRounds, write_state
+from bench.tune.model import DEFAULT, Cell, Pick, Tuned, TuneState
 
 if TYPE_CHECKING:
     from bench.launch.coordinator import Coordinator
@@ -154,7 +154,7 @@ def resume(path: Path, trust: bool, plots: bool, quiet: bool, coordinator: "Coor
 
 def _library(state: TuneState) -> Library:
     if state.backend == "nccl":
-        return catalog.Nccl(os.environ.get("NCCL_TUNER_PLUGIN", ""))
+        return catalog.Nccl(environment.variables().get("NCCL_TUNER_PLUGIN", ""))
     return catalog.OpenMpi(state.numbers)
 
 
@@ -168,7 +168,7 @@ def _measured(
 ) -> int:
     """Measure what is missing, and show what it means."""
     run, library = folders.read(path), _library(state)
-    rounds = Rounds(path, run.plan, run.samples, state, library, found, quiet)
+    rounds = TuneRounds(path, run.plan, run.samples, state, library, found, quiet)
     with rounds.opened(run.environment, coordinator):
         tuned = _checked(rounds) if state.checks else _tuned(rounds)
     run = folders.read(path)
@@ -192,12 +192,12 @@ def _measured(
     return _code(tuned) if state.checks else 0
 
 
-def _tuned(rounds: Rounds) -> Tuned:
+def _tuned(rounds: TuneRounds) -> Tuned:
     """The three stages."""
     state, library = rounds.state, rounds.library
     named = rounds_of.candidates(library, rounds.found)
 
-    def left_after(number: int) -> dict[Cell, list[Choice]]:
+    def left_after(number: int) -> dict[Cell, list[Pick]]:
         return outcome.left_after(rounds.samples, library, named, number)
 
     race = rounds.stage(rounds_of.RACE, lambda done: rounds_of.undecided(left_after(done)))
@@ -213,7 +213,7 @@ def _tuned(rounds: Rounds) -> Tuned:
     return outcome.tuned(rounds.samples, library, picks, table, proving, checking, state.min_change)
 
 
-def _checked(rounds: Rounds) -> Tuned:
+def _checked(rounds: TuneRounds) -> Tuned:
     """Measure a rule file that is there."""
     state, library = rounds.state, rounds.library
     file = rounds.path / f"{CHECKED}.{library.suffix}"
