@@ -229,9 +229,8 @@ def answer_blocks(run: Run, analysis: Analysis, listed: bool) -> Blocks:
 
     first, calls, rest = _answer(run, analysis)
     groups = labels.groups([s for s in calls_only(run, analysis)[1].summaries if s.time_s is not None])
-    fits = len(groups) <= MOST_TABLED and all(
-        len(labels.columns(s.case for s in each)) <= MOST_ROWS for _, each in groups
-    )
+    longest = max((len(labels.columns(s.case for s in each)) for _, each in groups), default=0)
+    fits = len(groups) <= MOST_TABLED and longest <= MOST_ROWS
     named = [(title if len(groups) > 1 else title.partition(" (")[0], members) for title, members in groups]
     tables = [block for title, members in named for block in (f"**{title}**", *_answer_table(members))]
     return [*told(first), *(tables if fits else told(calls)), *told(rest)]
@@ -241,11 +240,10 @@ def _answer_table(members: Sequence[Summary]) -> Blocks:
     """A row for each number of ranks: time of the smallest and the largest size, and what the largest one reaches."""
     columns, sizes = labels.columns(s.case for s in members), sorted({s.case.size_bytes for s in members})
     at = {(labels.column(s.case), s.case.size_bytes): s for s in members}
-
-    def time(size: int) -> Callable[[labels.ColumnKey], str]:
-        return lambda key: _usable(at[key, size]) if (key, size) in at else NOTHING
-
-    ends = [Column(size_text(size) if size else "time", time(size)) for size in dict.fromkeys([sizes[0], sizes[-1]])]
+    ends: list[Column[labels.ColumnKey]] = keyed(
+        [(size_text(size) if size else "time", size) for size in dict.fromkeys([sizes[0], sizes[-1]])],
+        lambda key, size: _usable(at[key, size]) if (key, size) in at else NOTHING,
+    )
     rate = {key: _rate(at[key, sizes[-1]].busbw if (key, sizes[-1]) in at else None) for key in columns}
     shown = [left("", lambda key: columns[key]), *ends]
     return table(columns, shown if {*rate.values()} == {NOTHING} else [*shown, Column("GB/s", lambda key: rate[key])])
