@@ -181,6 +181,7 @@ def _buckets(scenario: ScenarioAnalysis) -> Figure | None:
     _lines(axes, series)
     if advice:
         _predicted(axes, advice, caps)
+        _tails(axes, scenario)
     of_plans = [_size(result.strategy) for result, _ in measured]
     # Predicted caps are of every size; round ones are labelled.
     powers = range(math.ceil(math.log2(least)), math.ceil(math.log2(max([least, *(cap for cap, _ in caps)]) + 1)))
@@ -238,16 +239,26 @@ def _predicted(axes: Axes, advice: Advice, caps: Sequence[tuple[int, float]]) ->
     grey, cap, tail_s = "#555555", advice.cap_bytes, advice.cap.tail_s
     if caps:
         sizes, times = zip(*sorted(caps), strict=True)
-        text = f"predicted; star: the best cap, {format_bytes(cap)}, {seconds(tail_s)}"
+        text = f"predicted tail; star: the best cap, {format_bytes(cap)}, {seconds(tail_s)}"
         axes.plot(sizes, times, color=grey, linewidth=4, alpha=0.35, label=text, zorder=1)
         if cap >= sizes[0]:
             axes.plot([cap], [tail_s], "*", color=COLOURS[6], markersize=15, zorder=5)
     default_s = advice.default.tail_s
     for name, level, line in (
-        (f"predicted of torch's default: {seconds(default_s)}", default_s, "--"),
+        (f"predicted tail of torch's default: {seconds(default_s)}", default_s, "--"),
         (f"no plan exposes less than {seconds(advice.bound_s)}", advice.bound_s, ":"),
     ):
         axes.axhline(level, color=grey, linewidth=1.3, linestyle=line, label=name)
+
+
+def _tails(axes: Axes, scenario: ScenarioAnalysis) -> None:
+    """The measured tails, with which predictions can be compared: of caps, and of torch's DDP."""
+    tails = [(_size(r.strategy), r.split.tail_s, r.strategy.name) for r in scenario.results if r.split is not None]
+    if points := sorted((size, tail_s) for size, tail_s, _ in tails if size):
+        axes.plot(*zip(*points, strict=True), "x", color="black", markersize=8, label="measured tail", zorder=6)
+    for tail_s in [tail_s for size, tail_s, name in tails if name == "ddp" and not size][:1]:
+        text = f"measured tail of torch's DDP: {seconds(tail_s)}"
+        axes.axhline(tail_s, color="black", linewidth=1.1, linestyle="-.", label=text)
 
 
 # ── one step of each strategy ────────────────────────────────────────────────────────────────────

@@ -8,7 +8,7 @@ Computes nothing but layout. A missing number is a dash, never a zero or `nan`.
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import astuple, fields, replace
 
 from bench.model.conclusions import Interval
@@ -242,15 +242,22 @@ def answers(scenarios: Sequence[ScenarioAnalysis]) -> list[str]:
             if others:
                 text += f" (the lowest of {len(others) + 1} that are level, so it is a low reading)"
         if scenario.advice is not None:
-            text += f". Buckets: {_advised(scenario.advice)}"
+            text += f". Buckets: {_advised(scenario.advice, scenario, names)}"
         lines.append(f"{text}.")
     more = len(scenarios) - MOST_SCENARIOS
     return [*lines, *([f"{counted(more, 'further scenario')}: see below."] if more > 0 else [])]
 
 
-def _advised(advice: Advice) -> str:
-    """What to set, and what that is predicted to leave after backward."""
+def _advised(advice: Advice, scenario: ScenarioAnalysis, names: Mapping[str, str]) -> str:
+    """What to set, and what that is predicted to leave after backward; or what was measured to leave less."""
     default = seconds(advice.default.tail_s)
+    tails = [(r.split.tail_s, names[r.label]) for r in scenario.results if r.split is not None and r.strategy.cap_bytes]
+    least_s, name = min(tails, default=(math.inf, ""))
+    if advice.advised and least_s <= advice.cap.tail_s:
+        return (
+            f"keep {name}, which was measured to leave {seconds(least_s)} after backward; no cap is predicted to leave "
+            f"less (best: {format_bytes(advice.cap_bytes)}, {seconds(advice.cap.tail_s)})"
+        )
     if not advice.advised:
         return f"leave torch's default, which is predicted to leave {default} after backward"
     return (
