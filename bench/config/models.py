@@ -240,8 +240,8 @@ class CoreConfig(Strict):
         "Backends. One that this machine lacks is skipped with the reason.", ["gloo", "nccl"]
     )
     world_sizes: Several[WorldSize] = key(
-        "Numbers of ranks. Without it, the powers of two up to what there is, and that itself: the ranks of the job, "
-        "or on one machine its GPUs, or its cores.",
+        "Numbers of ranks. Default: powers of two up to the maximum, plus the maximum (ranks of the job; on one machine "
+        "GPUs, else cores).",
         [2, 4],
         default=[],
     )
@@ -384,7 +384,7 @@ class CoreConfig(Strict):
         advanced=True,
     )
     oversubscribe_gpu: bool = key(
-        "Whether several ranks may share a GPU, to try that it works. No bandwidth is published.",
+        "Let several ranks share a GPU, for functional tests only; no bandwidth is reported.",
         True,
         default=False,
         advanced=True,

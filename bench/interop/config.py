@@ -261,7 +261,10 @@ def _metric(flags: Mapping[str, str], remarks: list[str]) -> dict[str, Any]:
     if "n" in flags:
         remarks.append(f"-n {calls}: iterations of {depth} calls, repeated until the interval of their time is narrow")
     # nccl-tests counts warm-up calls; here an iteration of warm-up is `depth` calls.
-    warmup = math.ceil(_number(flags, "w", 5, fewest=0) / depth)
+    asked = _number(flags, "w", 5, fewest=0)
+    warmup = math.ceil(asked / depth)
+    if "w" in flags and warmup * depth != asked:
+        remarks.append(f"-w {asked}: {warmup * depth} calls, as warm-up is in whole iterations of {depth}")
     return {"metrics": ["graph" if graphs else "pipelined"], "pipeline_depth": depth, **_sampling({}, warmup)}
 
 

@@ -137,8 +137,7 @@ class StrategySection(Strict):
         ]
         | None
     ) = key(
-        "Sizes of the buckets. A plan of a shape also takes advised, for those of the best cap, and torch, for "
-        "torch's default.",
+        "Sizes of the buckets. For a shape, `advised` uses those of the best cap and `torch` those of torch's default.",
         ["1MiB", "4MiB"],
         "advised",
         default=None,
