@@ -240,7 +240,7 @@ class CoreConfig(Strict):
         "Backends. One that this machine lacks is skipped with the reason.", ["gloo", "nccl"]
     )
     world_sizes: Several[WorldSize] = key(
-        "Numbers of ranks. Default: powers of two up to the maximum, plus the maximum (ranks of the job; on one machine "
+        "Numbers of ranks. Default: powers of two up to the maximum, and the maximum (ranks of the job; on one host "
         "GPUs, else cores).",
         [2, 4],
         default=[],
