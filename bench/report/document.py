@@ -535,7 +535,7 @@ def _subject(run: Run) -> str:
 def _where(run: Run) -> list[str]:
     """When it was measured, on what, and with what, in few words."""
     host: Any = run.environment[0].get("host", {}) if run.environment else {}
-    cpu, torch = host.get("cpu", {}), host.get("torch")
+    cpu, torch = host.get("cpu", {}), host.get("torch", {}).get("version")
     cores = f"{cpu['usable_cores']} cores" if cpu.get("usable_cores") else ""
     return [str(text) for text in (run.name, cpu.get("model"), cores, f"torch {torch}" if torch else "") if text]
 

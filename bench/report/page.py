@@ -38,7 +38,7 @@ td[style*="right"] { white-space: nowrap; }
 td[style*="left"] { min-width: 8em; max-width: 40em; }
 table.wide { font-size: 13px; } table.wide th, table.wide td { padding: .25em .35em; }
 tr:hover td { background: var(--soft); }
-img { max-width: 100%; background: #fff; border: 1px solid var(--line); border-radius: 4px; }
+img { max-width: 100%; box-sizing: border-box; background: #fff; border: 1px solid var(--line); border-radius: 4px; }
 @media (prefers-color-scheme: dark) { img { filter: invert(.88) hue-rotate(180deg); } }
 h1 + p { color: var(--strong); margin-top: -.6em; }
 h2 { margin-top: 1.6em; border-bottom: 1px solid var(--line); }
