@@ -217,7 +217,8 @@ def with_intervals(
         label=name,
         color=COLOURS[style % len(COLOURS)],
         marker=MARKERS[style % len(MARKERS)],
-        linestyle=LINES[style % len(LINES)],
+        # Beyond the colours, each dash has all of them.
+        linestyle=LINES[style % len(LINES) if style < len(COLOURS) else style // len(COLOURS) - 1],
         capsize=3,
         markersize=5,
         linewidth=1.5,
@@ -341,6 +342,17 @@ def _styles(part: Sequence[Panel]) -> dict[str, int] | None:
     """A number for each line name; None if there are too many names, or two lines of a panel would look alike."""
     names = list(dict.fromkeys(line.name for panel in part for line in panel.lines))
     styles = {name: number for number, name in enumerate(names)}
+    # `normal, 2 ranks`: where all names have two parts, the first is the dash and the second the colour.
+    pairs = [name.rpartition(", ") for name in names]
+    dashes = sorted({first for first, _, _ in pairs}, key=lambda first: (first != "normal", first))
+    colours = list(dict.fromkeys(last for _, _, last in pairs))
+    if 1 < len(dashes) <= len(LINES) and len(colours) <= len(COLOURS) and "" not in dashes:
+        n = len(COLOURS)
+        styles = {
+            name: colours.index(last) + n * (1 + dashes.index(first))
+            for name, (first, _, last) in zip(names, pairs, strict=True)
+        }
+        return styles if len(names) <= MOST_SHARED else None
     alike = any(len({styles[line.name] % len(COLOURS) for line in panel.lines}) < len(panel.lines) for panel in part)
     return None if alike or len(names) > MOST_SHARED else styles
 

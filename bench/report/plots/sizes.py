@@ -45,7 +45,6 @@ def time_against_size(run: Run, analysis: Analysis) -> list[Figure]:
         lines = Counter(axes for axes, *_ in placed)
         for axes, style, line, x in placed:
             times = _draw_times(axes, line, x, style)
-            _draw_modes(axes, line, x, style)
             if lines[axes] <= MOST_FITTED:
                 _draw_models(axes, analysis.fits, line, style)
             _draw_choices(axes, line, x, times, style)
@@ -210,18 +209,6 @@ def _draw_choices(axes: Axes, line: Line, x: Sequence[float], values: Sequence[f
         markeredgecolor="#888888",
         label="NCCL chooses otherwise",
     )
-
-
-def _draw_modes(axes: Axes, line: Line, x: Sequence[float], style: int) -> None:
-    """Mark the two modes of a case by bars, the longer the more iterations are in them: the mean lies between."""
-    stalls = [(at, s.stall) for s, at in zip(line.members, x, strict=True) if s.stall]
-    for at, stall in stalls:
-        for time_s, share in ((stall.fast_s, 1 - stall.share), (stall.slow_s, stall.share)):
-            look: Any = {"marker": "_", "markersize": 4 + 18 * share, "markeredgewidth": 1.8, "zorder": 2}
-            axes.plot([at], [time_s], color=COLOURS[style % len(COLOURS)], alpha=0.55, **look)
-    if stalls:
-        look = {"color": "#888888", "markersize": 12, "markeredgewidth": 1.8}
-        axes.plot([], [], "_", label="two typical times (longer: of more calls)", **look)
 
 
 def _draw_models(axes: Axes, fits: Sequence[Fit], line: Line, style: int) -> None:
