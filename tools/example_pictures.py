@@ -1,4 +1,4 @@
-"""Draws docs/images/ from the runs that are kept in docs/example/, and notes what they were made from.
+"""Draws docs/images/ and writes a sample report from the runs that are kept in docs/example/.
 
 `make pictures` runs it. Pixels differ from library to library, so docs/images/made-from.json has a fingerprint of each
 run's samples and of the modules that draw. `--check` compares those, and draws nothing (`.ci/run`). What the analysis
@@ -13,13 +13,13 @@ import tempfile
 from pathlib import Path
 
 from bench.cli.output import analyzed
-from bench.report import plots
+from bench.report import document, markdown, plots
 from bench.store import folders
 from proof.code import fingerprint
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES, IMAGES = ROOT / "docs" / "example", ROOT / "docs" / "images"
-MADE_FROM = IMAGES / "made-from.json"
+MADE_FROM, REPORT = IMAGES / "made-from.json", EXAMPLES / "report.md"
 # Run in docs/example/ → the pictures of it that a page shows.
 SHOWN = {
     "before": ("time", "modes"),
@@ -36,10 +36,17 @@ def made_from() -> dict[str, object]:
     return {"samples": runs, "code": fingerprint(DRAWING)}
 
 
+def report() -> str:
+    """The report of the run `before`, as a page."""
+    run = folders.read(EXAMPLES / "before")
+    pictures = [("Time against size", "time"), ("Distribution of the times", "modes")]
+    return markdown.written(document.build(run, analyzed(run), pictures, "../images"))
+
+
 def stale() -> bool:
-    """Whether the pictures are of other runs or other code than today's."""
+    """Whether the pictures are of other runs or other code than today's, or the report has another text."""
     kept: object = json.loads(MADE_FROM.read_bytes())
-    return kept != made_from()
+    return kept != made_from() or REPORT.read_text() != report()
 
 
 def draw() -> None:
@@ -51,9 +58,10 @@ def draw() -> None:
             for picture in shown:
                 shutil.copyfile(Path(folder) / f"{picture}.png", IMAGES / f"{picture}.png")
     MADE_FROM.write_text(json.dumps(made_from(), indent=1) + "\n")
+    REPORT.write_text(report())
 
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["--check"]:
-        sys.exit("docs/images/ is stale: make pictures" if stale() else 0)
+        sys.exit("docs/images/ or docs/example/report.md is stale: make pictures" if stale() else 0)
     draw()
