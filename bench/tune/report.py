@@ -24,8 +24,8 @@ METHOD = (
 
 
 def answer(tuned: Tuned, state: TuneState, load: Sequence[str]) -> Blocks:
-    """What a terminal shows."""
-    return [*_first(tuned, state), *(_table(tuned.changed) if state.checks else []), *load]
+    """What a terminal shows, but for the line that loads the file, which must not be wrapped."""
+    return [*_first(tuned, state), *(_table(tuned.changed) if state.checks else []), *load[1:]]
 
 
 def _first(tuned: Tuned, state: TuneState) -> Blocks:

@@ -188,7 +188,7 @@ def _measured(
     show(report.answer(tuned, state, load), quiet)
     if not quiet:
         written = [*([] if state.checks else [target]), path / DOCUMENT, *([picture] if shown else [])]
-        say("\n" + "\n".join(map(str, written)))
+        say("\n" + "\n".join(map(str, [*load[:1], *written])))
     return _code(tuned) if state.checks else 0
 
 
