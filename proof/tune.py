@@ -45,7 +45,7 @@ CONFIG, SECONDS = "mpi-tune", 0.01
 COLUMNS = ("operation", "ranks", "size", "algorithm", "segment", "launch", "mean_s")
 LEAST_GAIN = 0.02
 # Of the 40 launches, a table of `tune` has at most so many for its race, and these for its proof.
-RACED, PROVEN = 8, 8
+RACED, PROVEN = 4, 16
 
 
 # ── the truth ────────────────────────────────────────────────────────────────────────────────────
