@@ -70,7 +70,8 @@ def conclude(
         say("")
     written = write_report(run, analysis, plots, output)
     page = next((path for path in written if path.endswith(".html")), written[0])
-    show([document.brief(run, analysis)] if quiet else [f"report: {page}", *ending], quiet)
+    where = " · pictures: ".join([f"report: {page}", *([written[-1]] if plots else [])])
+    show([document.brief(run, analysis)] if quiet else [where, *ending], quiet)
 
 
 def write_report(run: Run, analysis: Analysis, plots: bool, output: Path | None = None) -> list[str]:

@@ -230,7 +230,7 @@ def answer_blocks(run: Run, analysis: Analysis, listed: bool) -> Blocks:
     first, calls, rest = _answer(run, analysis)
     groups = labels.groups([s for s in calls_only(run, analysis)[1].summaries if s.time_s is not None])
     longest = max((len(labels.columns(s.case for s in each)) for _, each in groups), default=0)
-    fits = len(groups) <= MOST_TABLED and longest <= MOST_ROWS
+    fits = len(groups) <= MOST_TABLED and longest <= MOST_ROWS and not run.plan.settings.row_by_row
     named = [(title if len(groups) > 1 else title.partition(" (")[0], members) for title, members in groups]
     tables = [block for title, members in named for block in (f"**{title}**", *_answer_table(members))]
     return [*told(first), *(tables if fits else told(calls)), *told(rest)]
@@ -535,7 +535,7 @@ def _subject(run: Run) -> str:
 def _where(run: Run) -> list[str]:
     """When it was measured, on what, and with what, in few words."""
     host: Any = run.environment[0].get("host", {}) if run.environment else {}
-    cpu, torch = host.get("cpu", {}), host.get("torch", {}).get("version")
+    cpu, torch = host.get("cpu", {}), host.get("packages", {}).get("torch")
     cores = f"{cpu['usable_cores']} cores" if cpu.get("usable_cores") else ""
     return [str(text) for text in (run.name, cpu.get("model"), cores, f"torch {torch}" if torch else "") if text]
 

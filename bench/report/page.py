@@ -71,7 +71,7 @@ def page(blocks: Sequence[Block], title: str, pictures: Mapping[str, Path]) -> s
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{_policy()}">\n'
         '<meta name="viewport" content="width=device-width">\n'
-        f"<title>{html.escape(title)}</title>\n<style>{_STYLE}</style>\n<script>{_SCRIPT}</script>\n</head>\n"
+        f"<title>{html.escape(visible(title))}</title>\n<style>{_STYLE}</style>\n<script>{_SCRIPT}</script>\n</head>\n"
         f"<body>\n{body.replace('<h2', f'{contents}<h2', 1)}\n</body>\n</html>\n"
     )
 

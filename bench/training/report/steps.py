@@ -253,7 +253,7 @@ def _advised(advice: Advice, scenario: ScenarioAnalysis, names: Mapping[str, str
     default = seconds(advice.default.tail_s)
     tails = [(r.split.tail_s, names[r.label]) for r in scenario.results if r.split is not None and r.strategy.cap_bytes]
     least_s, name = min(tails, default=(math.inf, ""))
-    if advice.advised and least_s <= advice.cap.tail_s:
+    if advice.advised and least_s < advice.cap.tail_s:
         return (
             f"keep {name}, which was measured to leave {seconds(least_s)} after backward; no cap is predicted to leave "
             f"less (best: {format_bytes(advice.cap_bytes)}, {seconds(advice.cap.tail_s)})"

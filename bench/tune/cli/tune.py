@@ -127,7 +127,9 @@ def _create(
     if state.alternate is not None:
         say(f"note: launches alternate: {state.alternate}", err=True)
     facts = {"argv": list(argv), "overrides": sets, "collbench": __version__}
-    path = folders.create(RESULTS, replace(plan, name=f"{plan.name}-tune", order=()), asked.raw, facts)
+    path = folders.create(
+        RESULTS, replace(plan, name=f"{plan.name.removesuffix('-tune')}-tune", order=()), asked.raw, facts
+    )
     if check is not None:
         folders.write(path / f"{CHECKED}.{library.suffix}", check)
     write_state(path, state)
