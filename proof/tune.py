@@ -24,7 +24,6 @@ from tabulate import tabulate
 from bench.cli.measuring import source
 from bench.config import models
 from bench.machine import host
-from bench.model.comparisons import FASTER
 from bench.model.records import Case
 from bench.store import folders
 from bench.tune import catalog, machine
@@ -129,9 +128,8 @@ def by_tune(times: Times) -> Table:
     seen = _measured_in(times, of_rounds, raced)
     picks = choosing.picks(seen, lambda number: of_rounds[number], raced, LEAST_GAIN)
     proving = range(raced + 1, raced + 1 + PROVEN)
-    proof = choosing.judged(times, picks, proving, LEAST_GAIN)
     measured += 2 * PROVEN * sum(choice != DEFAULT for choice in picks.values())
-    faster = {cell for cell, (judgement, _) in proof.items() if judgement.verdict == FASTER}
+    faster = choosing.proven(times, picks, proving, LEAST_GAIN)
     table = {cell: choice if cell in faster else DEFAULT for cell, choice in picks.items()}
     return Table(table, range(raced + 1 + PROVEN, LAUNCHES + 1), measured)
 
@@ -147,16 +145,19 @@ def _measured_in(times: Times, of_rounds: Sequence[Mapping[Cell, Sequence[Pick]]
     return seen
 
 
-def by_smallest(times: Times, launches: int, mean: bool = False) -> Table:
+def by_smallest(times: Times, launches: int, mean: bool = False, keeps: bool = False) -> Table:
     """As `optimize_config.py` of NCCL's example tuner does: in each cell the row with the smallest number.
 
     It keeps the best of all rows of a cell, so of several launches the smallest of all. mean: of their means instead.
+    keeps: the default is one of the choices.
     """
     numbers = range(1, launches + 1)
     picks, measured = {}, 0
     for cell, choices in times.items():
         tried = {
-            choice: [logs[n] for n in numbers if n in logs] for choice, logs in choices.items() if choice != DEFAULT
+            choice: [logs[n] for n in numbers if n in logs]
+            for choice, logs in choices.items()
+            if choice != DEFAULT or keeps
         }
         tried = {choice: logs for choice, logs in tried.items() if logs}
         measured += sum(map(len, tried.values()))
@@ -211,6 +212,7 @@ def _mean(logs: Mapping[int, float], numbers: Iterable[int]) -> float:
 GENERATORS = {
     "tune": by_tune,
     **{f"smallest of {n}": lambda times, n=n: by_smallest(times, n) for n in (1, 2, 3, 5, 10, 20)},
+    **{f"smallest or default of {n}": lambda times, n=n: by_smallest(times, n, keeps=True) for n in (1, 5, 20)},
     **{f"smallest mean of {n}": lambda times, n=n: by_smallest(times, n, mean=True) for n in (2, 3, 5, 10, 20)},
 }
 

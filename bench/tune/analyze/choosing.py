@@ -11,12 +11,13 @@ that came after the choice; so however bad the race was, the table is not.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.model.comparisons import Judgement
+from bench.model.comparisons import FASTER, Judgement
 from bench.model.conclusions import Interval
 from bench.stats import verdicts
 from bench.stats.intervals import Floats, launch_interval
@@ -167,17 +168,61 @@ def _differences(times: Times, cell: Cell, choice: Pick, other: Pick, rounds: in
 def judged(
     times: Times, picks: Picks, launches: Iterable[int], min_change: float, rate: float = TABLE_RATE
 ) -> dict[Cell, tuple[Judgement, int]]:
-    """Each cell that tries something: time with it over the default in these launches, judged over all at once."""
-    numbers = set(launches)
-    ratios: dict[Cell, Floats] = {}
-    for cell, pick in picks.items():
-        if pick != DEFAULT:
-            a, b = times.get(cell, {}).get(DEFAULT, {}), times.get(cell, {}).get(pick, {})
-            common = sorted(numbers & a.keys() & b.keys())
-            if len(common) >= FEWEST_PAIRS:
-                ratios[cell] = np.array([b[number] - a[number] for number in common])
+    """Each cell that tries something: its pairs in these launches, judged over all cells at once.
+
+    The interval is the cell's own, at 95 %.
+    """
+    ratios = {cell: np.array([*of_launch.values()]) for cell, of_launch in _tried(times, picks, launches).items()}
     judgements = verdicts.judge(verdicts.paired([*ratios.values()]), min_change, Levels(change=rate)) if ratios else []
-    return {cell: (judgement, len(ratios[cell])) for cell, judgement in zip(ratios, judgements, strict=True)}
+    return {
+        cell: (replace(judgement, ratio=launch_interval(np.exp(ratios[cell]))), len(ratios[cell]))
+        for cell, judgement in zip(ratios, judgements, strict=True)
+    }
+
+
+def proven(times: Times, picks: Picks, launches: Iterable[int], min_change: float) -> set[Cell]:
+    """The cells whose choice was shown to be faster than the default in these launches.
+
+    Half of TABLE_RATE is for cells, over all of them. The other half is for bands, over all of these: sizes that follow
+    each other and try the same. In a band that is faster as a whole, a cell only needs an interval of 95 % below 1.
+    """
+    numbers, half = [*launches], TABLE_RATE / 2
+    found = {
+        cell
+        for cell, (judgement, _) in judged(times, picks, numbers, min_change, half).items()
+        if judgement.verdict == FASTER
+    }
+    ratios = _tried(times, picks, numbers)
+    bands: list[list[Cell]] = []
+    for cell in sorted(ratios):
+        last = bands[-1][-1] if bands else None
+        if last in neighbours(picks)[cell] and picks[last] == picks[cell]:
+            bands[-1].append(cell)
+        else:
+            bands.append([cell])
+    several: list[tuple[list[Cell], Floats]] = []
+    for band in bands:
+        common = sorted(set.intersection(*(set(ratios[cell]) for cell in band)))
+        if len(band) > 1 and len(common) >= FEWEST_PAIRS:
+            several.append((band, np.mean([[ratios[cell][n] for n in common] for cell in band], axis=0)))
+    if several:
+        judgements = verdicts.judge(verdicts.paired([index for _, index in several]), min_change, Levels(change=half))
+        for (band, _), judgement in zip(several, judgements, strict=True):
+            if judgement.verdict == FASTER:
+                intervals = {cell: launch_interval(np.exp([*ratios[cell].values()])) for cell in band}
+                found |= {cell for cell, interval in intervals.items() if interval.high < 1}
+    return found
+
+
+def _tried(times: Times, picks: Picks, launches: Iterable[int]) -> dict[Cell, dict[int, float]]:
+    """Launch → log ratio of what a cell tries to the default, of cells with FEWEST_PAIRS or more."""
+    numbers, found = set(launches), {}
+    for cell, pick in picks.items():
+        a, b = (times.get(cell, {}).get(choice, {}) for choice in (DEFAULT, pick))
+        common = sorted(numbers & a.keys() & b.keys())
+        if pick != DEFAULT and len(common) >= FEWEST_PAIRS:
+            found[cell] = {number: b[number] - a[number] for number in common}
+    return found
 
 
 def whole(times: Times, table: Picks, launches: Iterable[int]) -> tuple[Interval | None, int]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from bench.analyze.sessions import launches_of
-from bench.model.comparisons import FASTER, SLOWER
+from bench.model.comparisons import SLOWER
 from bench.model.records import Run, Samples
 from bench.model.units import format_bytes
 from bench.tune.analyze import choosing
@@ -50,9 +50,8 @@ def proven(
     samples: Sequence[Samples], library: Library, picks: Picks, launches: Sequence[int], min_change: float
 ) -> dict[Cell, Pick]:
     """The table: what these launches show to be faster. Everything else keeps the default, and so does what failed."""
-    proof = choosing.judged(times_of(samples, library), picks, launches, min_change)
     failed = _failed(samples, library)
-    faster = {cell for cell, (judgement, _) in proof.items() if judgement.verdict == FASTER}
+    faster = choosing.proven(times_of(samples, library), picks, launches, min_change)
     return {cell: c if cell in faster and (cell, c) not in failed else DEFAULT for cell, c in picks.items()}
 
 
