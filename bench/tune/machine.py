@@ -31,4 +31,4 @@ def algorithms() -> Mapping[str, Mapping[str, int]]:
             found[collective][name] = int(number)
     if not found:
         raise UnmeasurableError(f"{' '.join(command)}: it lists no algorithms: is mpirun Open MPI's, version 5?")
-    return found
+    return dict(found)

@@ -278,7 +278,8 @@ def _seconds_apart(times: Times, cell: Cell, below: Pick, above: Pick) -> tuple[
 def rules_of(table: Picks, places: Sequence[Crossover]) -> list[SizeRule]:
     """The rules of a table. Beyond the sizes that were measured, and wherever a gain was not shown, the default holds.
 
-    Between two choices the crossover divides; towards the default it is the end of its interval that keeps more of it.
+    Between two choices the crossover divides. Towards the default it is the end of its interval that keeps more of it,
+    if the times do cross between the two sizes; otherwise the rule ends at the size that was proven.
     """
     at = {(place.op, place.ranks, place.below, place.above): place for place in places}
     rules: list[SizeRule] = []
@@ -288,18 +289,21 @@ def rules_of(table: Picks, places: Sequence[Crossover]) -> list[SizeRule]:
         if choice == DEFAULT:
             continue
         low, high = cell.size, cell.size
-        before = _beside(cells, number, -1)
+        before, after = (_beside(cells, number, step) for step in (-1, 1))
         if before is not None and table[before] != choice:
             place = at[cell.op, cell.ranks, table[before], choice]
-            low = min(cell.size, int(place.high if table[before] == DEFAULT else place.at) + 1)
-        after = _beside(cells, number, 1)
-        if after is not None:
-            if table[after] == choice:
-                high = after.size - 1
-            else:
-                place = at[cell.op, cell.ranks, choice, table[after]]
-                high = max(cell.size, int(place.low if table[after] == DEFAULT else place.at))
-                high = min(high, after.size - 1)
+            if table[before] != DEFAULT:
+                low = min(cell.size, int(place.at) + 1)
+            elif place.high < cell.size:
+                low = int(place.high) + 1
+        if after is not None and table[after] == choice:
+            high = after.size - 1
+        elif after is not None:
+            place = at[cell.op, cell.ranks, choice, table[after]]
+            if table[after] != DEFAULT:
+                high = min(max(cell.size, int(place.at)), after.size - 1)
+            elif place.high < after.size:
+                high = max(cell.size, int(place.low))
         last = rules[-1] if rules else None
         if last and (last.op, last.ranks, last.choice, last.high) == (cell.op, cell.ranks, choice, low - 1):
             rules[-1] = SizeRule(cell.op, cell.ranks, last.low, high, choice)

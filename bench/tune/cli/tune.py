@@ -11,6 +11,7 @@ import typer
 
 from bench import __version__
 from bench.analyze.sessions import is_virtual
+from bench.catalog.operations import placement
 from bench.cli.app import PLOTS, RESULTS, Quiet, Sets
 from bench.cli.comparison import share
 from bench.cli.job import run_task
@@ -175,6 +176,9 @@ def _measured(
         tuned = _checked(rounds) if state.checks else _tuned(rounds)
     run = folders.read(path)
     notes = ["virtual GPUs: times follow a rule, and say nothing about hardware"] if is_virtual(run) else []
+    case = next(iter(found.values()))
+    how = f"{case.buffers} buffers, {'in' if placement(case) == 'in' else 'out of'} place where there is a choice"
+    notes.append(f"shown for calls as they were measured ({how}): in other uses of buffers a rule can be slower")
     tuned = replace(tuned, notes=(*tuned.notes, *notes, *outcome.not_honoured(run, library)))
     target = Path(state.output) if state.output is not None else path / f"{RULES}.{library.suffix}"
     if not state.checks:
