@@ -122,7 +122,8 @@ def fitted(plan: Plan, groups: Sequence[Sequence[Launch]], budget_s: float, stag
         shorter = replace(sampling, seconds_per_case=seconds, warmup_s=min(sampling.warmup_s, seconds))
         return replace(plan, settings=replace(plan.settings, sampling=shorter))
 
-    usual, shortest = (planning.estimate_s(replace(each, order=order)) for each in (plan, sampled(FEWEST_S)))
+    once = planning.estimate_s(replace(plan, order=()))  # what a run takes besides its launches
+    usual, shortest = (planning.estimate_s(replace(each, order=order)) - once for each in (plan, sampled(FEWEST_S)))
     if shortest * stage.fewest > share_s:
         raise ConfigError(
             f"--budget {format_seconds(budget_s)}: {stage.fewest} launches of every choice take about "
