@@ -451,7 +451,7 @@ def test_advice_is_verified_by_measuring_it(warm, monkeypatch):
     monkeypatch.setattr(runs, "LAUNCHES", 1)
     done = warm("advise", "--model", "nano", "--backward", "10ms", "--link", "1ms+100MB/s", "--verify")
     assert done.returncode == 0, done.stderr
-    table = done.stdout.split("## Predicted and measured")[1]
+    table = done.stdout.split("Predicted and measured")[1]
     rows = re.findall(r"^(\w.*?)  +(\S+ \S+)  +(\S+ \S+)  +(yes|NO) ", table, re.M)
     assert {name for name, *_ in rows} == {
         "best cap", "torch's default", "all in one", "one call a gradient"
