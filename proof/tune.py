@@ -326,17 +326,25 @@ def on_truth(rig: Rig, trials: int) -> list[Line]:
 
 
 class Copies(catalog.OpenMpi):
-    """Open MPI with choices that are its default: variables have the values that they have anyway."""
+    """Open MPI with choices that are its default: variables have the values that they have anyway, several times."""
+
+    variables = {  # noqa: RUF012 - not a field
+        "all_reduce": "OMPI_MCA_coll_tuned_init_chain_fanout",
+        "broadcast": "OMPI_MCA_coll_tuned_init_tree_fanout",
+    }
 
     def choices(self, op: str, ranks: int, size: int) -> list[Pick]:
         return [Pick(f"copy {number}") for number in range(1, 6)]
 
     def settings(self, picks: Mapping[str, Pick]) -> str:
-        (number,) = {choice.algorithm.split()[1] for choice in picks.values()}
-        return " ".join(["OMPI_MCA_coll_tuned_init_chain_fanout=4"] * int(number))
+        chosen = [(op, choice) for op, choice in sorted(picks.items()) if choice != DEFAULT]
+        return " ".join(
+            f"{self.variables[op]}=4" for op, choice in chosen for _ in range(int(choice.algorithm.split()[1]))
+        )
 
     def choice_in(self, case: Case) -> Pick:
-        return Pick(f"copy {case.settings.count('fanout')}") if case.settings else DEFAULT
+        number = case.settings.count(self.variables[case.op])
+        return Pick(f"copy {number}") if number else DEFAULT
 
 
 def real_copies(rig: Rig, trials: int) -> list[Line]:
