@@ -339,6 +339,6 @@ class Nccl:
 
 # What both have: `operations`: our name → the library's; `choices` of a cell, without the default; `settings`:
 # variables by which each operation gets its choice; `choice_in` a case, back from them; `file_settings`: variables by
-# which a rule file is read, None where it cannot be; `write`, `commented`, `read`: a rule file; `said`: what rules say
+# which a rule file is read, None where it cannot be; `write` and `read` a rule file; `said`: what rules say
 # of a cell; `how_to_load`: a line for a shell, and what to know.
 Library = OpenMpi | Nccl

@@ -376,7 +376,7 @@ def _examined(stage: _Stage, fleet: Fleet, nodes: Sequence[int], limit: float) -
         if len(tested) < FEWEST_NODES:
             why = f"of fewer than {FEWEST_NODES} nodes nobody can say what is usual"
         elif -fast > limit + slow or fit.two_kinds(limit):
-            why = "so many nodes differ that nobody can say what is usual"
+            why = "too many nodes differ to say what is usual"
         if why and (turn == TURNS - 1 or len(tested) < FEWEST_NODES):
             note = f"{why}: give the rate by --against"
             return _Examined(

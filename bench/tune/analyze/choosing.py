@@ -7,7 +7,7 @@ a simulation on kept launches, decide as a run that was not.
 A race only ever compares choices within a launch number, in which they took turns. It eliminates by a Bayes factor,
 which may be looked at after every launch (Ville's inequality): with a normal prior on the standardised difference, and
 variances that are drawn together over cells (`verdicts.moderated`). What is shown to be faster is shown on launches
-that came after the choice; so however bad the race was, the table is not.
+that came after the choice, so luck in the race gives no rule. Long tails can: see docs/studies/tune.md.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -44,7 +44,7 @@ DRAWS, ENDS = 4000, (2.5, 97.5)
 
 # ── the race ─────────────────────────────────────────────────────────────────────────────────────
 def raced(times: Times, names: Names, rounds: int) -> dict[Cell, list[Pick]]:
-    """The choices of each cell that are left after so many launches, the default among them; ordered as in `names`."""
+    """The choices of each cell that are left after this many launches, with the default; ordered as in `names`."""
     alive = {cell: [DEFAULT, *(choice for choice in names[cell] if choice != DEFAULT)] for cell in names}
     for number in range(FEWEST_TO_DROP, rounds + 1):
         alive = _round(times, alive, number)
@@ -192,11 +192,11 @@ def proven(times: Times, picks: Picks, launches: Iterable[int], min_change: floa
         for cell, (judgement, _) in judged(times, picks, numbers, min_change, half).items()
         if judgement.verdict == FASTER
     }
-    ratios = _tried(times, picks, numbers)
+    ratios, beside = _tried(times, picks, numbers), neighbours(picks)
     bands: list[list[Cell]] = []
     for cell in sorted(ratios):
         last = bands[-1][-1] if bands else None
-        if last in neighbours(picks)[cell] and picks[last] == picks[cell]:
+        if last in beside[cell] and picks[last] == picks[cell]:
             bands[-1].append(cell)
         else:
             bands.append([cell])

@@ -40,7 +40,7 @@ def _failed(samples: Sequence[Samples], library: Library) -> dict[tuple[Cell, Pi
 
 
 def left_after(samples: Sequence[Samples], library: Library, named: Names, rounds: int) -> dict[Cell, list[Pick]]:
-    """The choices of each cell that are left after so many rounds of a race, without those that failed in them."""
+    """The choices of each cell that are left after this many rounds of a race, without those that failed in them."""
     failed = {key for key, (launch, _) in _failed(samples, library).items() if launch <= rounds}
     sound = {cell: [choice for choice in choices if (cell, choice) not in failed] for cell, choices in named.items()}
     return choosing.raced(times_of(samples, library), sound, rounds)
