@@ -1,7 +1,7 @@
 """What libraries let one choose for a collective, by which variables, and the syntax of their rule files.
 
 In: choices, a table of rules, text of a file. Out: settings of a case, text of a file, rules and what is wrong with
-them. Reads no file and starts nothing: `host.py` asks Open MPI for its algorithms.
+them. Reads no file and starts nothing: `machine.py` asks Open MPI for its algorithms.
 
 Open MPI 5: `coll_tuned`'s rules, format 2 (ompi/mca/coll/tuned/coll_tuned_dynamic_file.c, v5.0). Releases print nothing
 about a file that they cannot read, and use their own choice. NCCL: the CSV of its example tuner plugin
@@ -10,7 +10,7 @@ about a file that they cannot read, and use their own choice. NCCL: the CSV of i
 
 import re
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from bench.model.records import Case, settings_of
@@ -28,6 +28,11 @@ class FileRead:
 
     rules: tuple[SizeRule, ...]
     problems: tuple[str, ...]
+
+
+def _first(rules: Sequence[SizeRule], cell: Cell, ranks: Container[int]) -> Pick:
+    """The choice of the first rule for the cell's operation and size, and for one of these numbers of ranks."""
+    return next((rule.choice for rule in rules if rule.ranks in ranks and rule.holds(cell.op, cell.size)), DEFAULT)
 
 
 # ── Open MPI ─────────────────────────────────────────────────────────────────────────────────────
@@ -186,8 +191,7 @@ class OpenMpi:
     def said(self, rules: Sequence[SizeRule], cell: Cell) -> Pick:
         """Rules for a number of ranks hold up to the next number that a file names, also where they say nothing."""
         named = [rule.ranks for rule in rules if rule.op == cell.op and rule.ranks <= cell.ranks]
-        holding = (rule.choice for rule in rules if rule.holds(cell.op, max(named, default=-1), cell.size))
-        return next(holding, DEFAULT)
+        return _first(rules, cell, {max(named, default=-1)})
 
     def how_to_load(self, path: str) -> list[str]:
         """For every program of this library."""
@@ -309,23 +313,13 @@ class Nccl:
             op, top = ours[collective], None if int(high) == LARGEST else int(high)
             if channels != "-1":
                 problems.append(f"{where}: {channels} channels: compared with NCCL's own number")
-            rules.append(
-                SizeRule(
-                    op,
-                    int(ranks) if ranks.isdigit() else -1,
-                    int(low),
-                    top,
-                    Pick(algorithm, protocol),
-                    number,
-                )
-            )
+            count = int(ranks) if ranks.isdigit() else -1
+            rules.append(SizeRule(op, count, int(low), top, Pick(algorithm, protocol), number))
         return FileRead(tuple(rules), tuple(problems))
 
     def said(self, rules: Sequence[SizeRule], cell: Cell) -> Pick:
         """The first rule that holds; ranks -1: any number."""
-        ranks = (-1, cell.ranks)
-        holding = (r.choice for r in rules if r.ranks in ranks and r.holds(cell.op, r.ranks, cell.size))
-        return next(holding, DEFAULT)
+        return _first(rules, cell, {-1, cell.ranks})
 
     def how_to_load(self, path: str) -> list[str]:
         """The plugin has to be built."""

@@ -44,9 +44,9 @@ class SizeRule:
     choice: Pick
     line: int = 0
 
-    def holds(self, op: str, ranks: int, size: int) -> bool:
-        """Whether the rule is for such a message."""
-        return (self.op, self.ranks) == (op, ranks) and self.low <= size <= (size if self.high is None else self.high)
+    def holds(self, op: str, size: int) -> bool:
+        """Whether the rule is for such a message, with its number of ranks."""
+        return self.op == op and self.low <= size and (self.high is None or size <= self.high)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class Tuned:
     crossovers: tuple[Crossover, ...]
     whole: Interval | None
     checked: int
-    launches: int
+    launches: int = 0
     wrong: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 

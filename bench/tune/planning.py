@@ -35,12 +35,12 @@ class TuneStage:
     probes: bool = False
 
 
-RACE = TuneStage("race", (), 0.5, 3, 12)
+RACE = TuneStage("race", (), 0.4, 3, 12)
 PROOF = TuneStage("proof", ("race",), 0.85, 8, 32)
 CHECK = TuneStage("check", ("race", "proof"), 1.0, 4, 32, probes=True)
 ONLY_CHECK = TuneStage("check", (), 1.0, 8, 32, probes=True)
 # Rounds that a race should have: cases take less time each where they would not fit its share of the budget.
-WANTED = 5
+WANTED = 4
 
 
 def cells(config: Config, machine: Machine, seed: int, library: Library) -> tuple[Plan, dict[Cell, Case]]:

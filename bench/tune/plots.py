@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from bench.model.units import format_rounded_bytes
 from bench.report.labels import ranks_text
 from bench.report.plots.figures import COLOURS, size_axis
 from bench.tune.model import DEFAULT, CellResult, Tuned
@@ -64,4 +65,4 @@ def _panel(axes: Axes, cells: list[CellResult], colours: dict[str, str]) -> None
                 [cell.cell.size], [cell.ratio.value], error, fmt="o", markersize=4, capsize=2, color=colour,
                 markerfacecolor=face,
             )  # fmt: skip
-    size_axis(axes, sizes, 4)
+    size_axis(axes, sizes, 4, format_rounded_bytes)

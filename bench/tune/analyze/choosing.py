@@ -7,17 +7,18 @@ a simulation on kept launches, decide as a run that was not.
 A race only ever compares choices within a launch number, in which they took turns. It eliminates by a Bayes factor,
 which may be looked at after every launch (Ville's inequality): with a normal prior on the standardised difference, and
 variances that are drawn together over cells (`verdicts.moderated`). What is shown to be faster is shown on launches
-that came after the choice, so luck in the race gives no rule. Long tails can: see docs/studies/tune.md.
+that came after the choice, so luck in the race gives no rule (docs/studies/tune.md).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import stdtr
+from scipy.stats import false_discovery_control
 
-from bench.model.comparisons import FASTER, Judgement
+from bench.model.comparisons import ChangeVerdict
 from bench.model.conclusions import Interval
 from bench.stats import verdicts
 from bench.stats.intervals import Floats, launch_interval
@@ -34,8 +35,8 @@ FEWEST_TO_DROP = 2
 RACE_RATE = 0.05
 # Variance of the standardised difference in the Bayes factor's prior: choices differ by about ten times their scatter.
 PRIOR = 100.0
-# Rate at which a table that should change nothing has a rule: of one table, over all of its cells (Holm).
-TABLE_RATE = 0.01
+# Share of a table's rules that may be wrong on average.
+WRONG_RATE = 0.01
 # Fewest launches that can show that a choice is faster than the default.
 FEWEST_PAIRS = 6
 # Draws for the interval of a crossover, and its level; they are seeded, so that a report is the same twice.
@@ -83,18 +84,23 @@ def _log_factors(differences: Sequence[Floats]) -> Floats:
     (1 + n g)^(-1/2) ((1 + t²/ν) / (1 + t²/((1 + n g) ν)))^((ν + 1)/2), as of Rouder and others (Psychonomic Bulletin &
     Review 16, 2009) for a normal prior of variance g, with the moderated variance and its degrees of freedom ν.
     """
-    counts = np.array([len(values) for values in differences], dtype=float)
-    means = np.array([values.mean() if len(values) else 0.0 for values in differences])
-    smallest = verdicts.SMALLEST_SCATTER**2
-    variances = np.array([max(float(np.var(v, ddof=1)), smallest) if len(v) > 1 else np.nan for v in differences])
-    usable = counts > 1
-    factors = np.full(len(differences), -np.inf)
-    variance, freedom = verdicts.moderated(variances[usable], counts[usable] - 1)
-    square = means[usable] ** 2 / (variance / counts[usable])
-    shrunk = 1 + counts[usable] * PRIOR
+    usable = np.array([len(values) > 1 for values in differences])
+    mean, error, freedom = _moderated([values for values in differences if len(values) > 1])
+    square = (mean / error) ** 2
+    shrunk = 1 + PRIOR * np.array([len(values) for values in differences])[usable]
     gain = np.log1p(square / freedom) - np.log1p(square / (shrunk * freedom))
+    factors = np.full(len(differences), -np.inf)
     factors[usable] = -np.log(shrunk) / 2 + (freedom + 1) / 2 * gain
     return factors
+
+
+def _moderated(series: Sequence[Floats]) -> tuple[Floats, Floats, Floats]:
+    """Mean, standard error and degrees of freedom of each series, whose variances are drawn together."""
+    counts = np.array([len(values) for values in series], dtype=float)
+    smallest = verdicts.SMALLEST_SCATTER**2
+    variances = np.array([max(float(np.var(values, ddof=1)), smallest) for values in series])
+    variance, freedom = verdicts.moderated(variances, counts - 1)
+    return np.array([values.mean() for values in series]), np.sqrt(variance / counts), freedom
 
 
 def neighbours(cells: Iterable[Cell]) -> dict[Cell, list[Cell]]:
@@ -165,64 +171,34 @@ def _differences(times: Times, cell: Cell, choice: Pick, other: Pick, rounds: in
 
 
 # ── the proof ────────────────────────────────────────────────────────────────────────────────────
-def judged(
-    times: Times, picks: Picks, launches: Iterable[int], min_change: float, rate: float = TABLE_RATE
-) -> dict[Cell, tuple[Judgement, int]]:
-    """Each cell that tries something: its pairs in these launches, judged over all cells at once.
-
-    The interval is the cell's own, at 95 %.
-    """
-    ratios = {cell: np.array([*of_launch.values()]) for cell, of_launch in _tried(times, picks, launches).items()}
-    judgements = verdicts.judge(verdicts.paired([*ratios.values()]), min_change, Levels(change=rate)) if ratios else []
-    return {
-        cell: (replace(judgement, ratio=launch_interval(np.exp(ratios[cell]))), len(ratios[cell]))
-        for cell, judgement in zip(ratios, judgements, strict=True)
-    }
-
-
-def proven(times: Times, picks: Picks, launches: Iterable[int], min_change: float) -> set[Cell]:
-    """The cells whose choice was shown to be faster than the default in these launches.
-
-    Half of TABLE_RATE is for cells, over all of them. The other half is for bands, over all of these: sizes that follow
-    each other and try the same. In a band that is faster as a whole, a cell only needs an interval of 95 % below 1.
-    """
-    numbers, half = [*launches], TABLE_RATE / 2
-    found = {
-        cell
-        for cell, (judgement, _) in judged(times, picks, numbers, min_change, half).items()
-        if judgement.verdict == FASTER
-    }
-    ratios, beside = _tried(times, picks, numbers), neighbours(picks)
-    bands: list[list[Cell]] = []
-    for cell in sorted(ratios):
-        last = bands[-1][-1] if bands else None
-        if last in beside[cell] and picks[last] == picks[cell]:
-            bands[-1].append(cell)
-        else:
-            bands.append([cell])
-    several: list[tuple[list[Cell], Floats]] = []
-    for band in bands:
-        common = sorted(set.intersection(*(set(ratios[cell]) for cell in band)))
-        if len(band) > 1 and len(common) >= FEWEST_PAIRS:
-            several.append((band, np.mean([[ratios[cell][n] for n in common] for cell in band], axis=0)))
-    if several:
-        judgements = verdicts.judge(verdicts.paired([index for _, index in several]), min_change, Levels(change=half))
-        for (band, _), judgement in zip(several, judgements, strict=True):
-            if judgement.verdict == FASTER:
-                intervals = {cell: launch_interval(np.exp([*ratios[cell].values()])) for cell in band}
-                found |= {cell for cell, interval in intervals.items() if interval.high < 1}
-    return found
-
-
-def _tried(times: Times, picks: Picks, launches: Iterable[int]) -> dict[Cell, dict[int, float]]:
-    """Launch → log ratio of what a cell tries to the default, of cells with FEWEST_PAIRS or more."""
+def compared(times: Times, picks: Picks, launches: Iterable[int]) -> dict[Cell, Floats]:
+    """Log ratios of what a cell tries to the default, one a launch, of cells with FEWEST_PAIRS of them or more."""
     numbers, found = set(launches), {}
     for cell, pick in picks.items():
         a, b = (times.get(cell, {}).get(choice, {}) for choice in (DEFAULT, pick))
         common = sorted(numbers & a.keys() & b.keys())
         if pick != DEFAULT and len(common) >= FEWEST_PAIRS:
-            found[cell] = {number: b[number] - a[number] for number in common}
+            found[cell] = np.array([b[number] - a[number] for number in common])
     return found
+
+
+def faster(ratios: Mapping[Cell, Floats]) -> set[Cell]:
+    """The cells that are shown to be faster than the default, by Student's t with the method of Benjamini and Hochberg.
+
+    Of the rules of a table, at most a share of WRONG_RATE is wrong on average (Journal of the Royal Statistical Society
+    B 57, 1995). Where no choice is faster than the default, every rule is wrong: then so few tables have one.
+    """
+    if not ratios:
+        return set()
+    mean, error, freedom = _moderated([*ratios.values()])
+    p = false_discovery_control(stdtr(freedom, mean / error))
+    return {cell for cell, of_cell in zip(ratios, p, strict=True) if of_cell <= WRONG_RATE}
+
+
+def judged(ratios: Mapping[Cell, Floats], min_change: float, rate: float) -> dict[Cell, ChangeVerdict]:
+    """Whether each cell is faster or slower than the default, over all cells at once."""
+    judgements = verdicts.judge(verdicts.paired([*ratios.values()]), min_change, Levels(change=rate)) if ratios else []
+    return {cell: judgement.verdict for cell, judgement in zip(ratios, judgements, strict=True)}
 
 
 def whole(times: Times, table: Picks, launches: Iterable[int]) -> tuple[Interval | None, int]:

@@ -3,7 +3,8 @@
 In: samples, and the library that measured them. Out: times, what is left of a race, a table, a `Tuned`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from bench.analyze.sessions import launches_of
 from bench.model.comparisons import SLOWER
 from bench.model.records import Run, Samples
 from bench.model.units import format_bytes
+from bench.stats.intervals import Floats, launch_interval
 from bench.tune.analyze import choosing
 from bench.tune.analyze.choosing import Names, Times
 from bench.tune.catalog import FROM_FILE, FileRead, Library
@@ -46,12 +48,10 @@ def left_after(samples: Sequence[Samples], library: Library, named: Names, round
     return choosing.raced(times_of(samples, library), sound, rounds)
 
 
-def proven(
-    samples: Sequence[Samples], library: Library, picks: Picks, launches: Sequence[int], min_change: float
-) -> dict[Cell, Pick]:
+def proven(samples: Sequence[Samples], library: Library, picks: Picks, launches: Sequence[int]) -> dict[Cell, Pick]:
     """The table: what these launches show to be faster. Everything else keeps the default, and so does what failed."""
     failed = _failed(samples, library)
-    faster = choosing.proven(times_of(samples, library), picks, launches, min_change)
+    faster = choosing.faster(choosing.compared(times_of(samples, library), picks, launches))
     return {cell: c if cell in faster and (cell, c) not in failed else DEFAULT for cell, c in picks.items()}
 
 
@@ -61,26 +61,20 @@ def tuned(
 ) -> Tuned:  # fmt: skip
     """The outcome of a race, its proof, and the last launches, which drop what they show to be slower."""
     times = times_of(samples, library)
-    proof = choosing.judged(times, picks, proving, min_change)
     read = _as_measured(times, table, checking)
-    again = choosing.judged(times, read, checking, min_change)
-    final = {
-        cell: DEFAULT if cell in again and again[cell][0].verdict == SLOWER else choice
-        for cell, choice in table.items()
+    again = choosing.judged(choosing.compared(times, read, checking), min_change, choosing.WRONG_RATE)
+    final = {cell: DEFAULT if again.get(cell) == SLOWER else choice for cell, choice in table.items()}
+    why = {
+        cell: "nothing was faster in the race" if pick == DEFAULT else "no gain shown" for cell, pick in picks.items()
     }
-    together, count = choosing.whole(times, {cell: read[cell] for cell in final if final[cell] != DEFAULT}, checking)
+    for cell, choice in table.items():
+        if choice != DEFAULT:
+            why[cell] = "faster in fresh launches" + (", slower in those after them" if final[cell] == DEFAULT else "")
     places = choosing.crossovers(times, final)
-    results = []
-    for cell, tried in sorted(picks.items()):
-        judgement, pairs = proof.get(cell, (None, 0))
-        why = "nothing was faster in the race" if tried == DEFAULT else "no gain shown"
-        if final[cell] != DEFAULT:
-            why = "faster in fresh launches"
-        elif table[cell] != DEFAULT:
-            why = "faster in fresh launches, slower in those after them"
-        results.append(CellResult(cell, final[cell], tried, why, judgement.ratio if judgement else None, pairs))
-    rules = tuple(choosing.rules_of(final, places))
-    return Tuned(tuple(results), rules, tuple(places), together, count, _launches(samples), wrong(samples, library))
+    results = _results(final, picks, choosing.compared(times, picks, proving), why)
+    whole = choosing.whole(times, {cell: read[cell] for cell in final if final[cell] != DEFAULT}, checking)
+    found = Tuned(results, tuple(choosing.rules_of(final, places)), tuple(places), *whole)
+    return _with_failures(found, samples, library)
 
 
 def checked(
@@ -90,17 +84,31 @@ def checked(
     """What a rule file does that was there already."""
     times = times_of(samples, library)
     read = _as_measured(times, table, launches)
-    proof = choosing.judged(times, read, launches, min_change, choosing.RACE_RATE)
-    together, count = choosing.whole(times, read, launches)
-    results = []
-    for cell, choice in sorted(table.items()):
-        judgement, pairs = proof.get(cell, (None, 0))
-        why = judgement.verdict.lower() if judgement is not None else "no rule" if choice == DEFAULT else "not measured"
-        results.append(CellResult(cell, choice, choice, why, judgement.ratio if judgement else None, pairs))
+    ratios = choosing.compared(times, read, launches)
+    why = {cell: "no rule" if choice == DEFAULT else "not measured" for cell, choice in table.items()}
+    why |= {cell: found.lower() for cell, found in choosing.judged(ratios, min_change, choosing.RACE_RATE).items()}
     notes = tuple(NOT_HONOURED + problem for problem in file.problems)
-    return Tuned(
-        tuple(results), file.rules, (), together, count, _launches(samples), wrong(samples, library), notes
+    results = _results(table, table, ratios, why)
+    found = Tuned(results, file.rules, (), *choosing.whole(times, read, launches), notes=notes)
+    return _with_failures(found, samples, library)
+
+
+def _results(
+    table: Picks, tried: Picks, ratios: Mapping[Cell, Floats], why: Mapping[Cell, str]
+) -> tuple[CellResult, ...]:
+    return tuple(
+        CellResult(
+            cell, table[cell], tried[cell], why[cell],
+            launch_interval(np.exp(ratios[cell])) if cell in ratios else None, len(ratios.get(cell, ())),
+        )
+        for cell in sorted(table)
     )  # fmt: skip
+
+
+def _with_failures(found: Tuned, samples: Sequence[Samples], library: Library) -> Tuned:
+    """With how much was measured, and what failed."""
+    launches = {(entry.case.world_size, entry.case.settings, entry.launch) for entry in samples}
+    return replace(found, launches=len(launches), wrong=_wrong(samples, library))
 
 
 def _as_measured(times: Times, table: Picks, launches: Sequence[int]) -> dict[Cell, Pick]:
@@ -109,11 +117,7 @@ def _as_measured(times: Times, table: Picks, launches: Sequence[int]) -> dict[Ce
     return {cell: FROM_FILE if cell in read else pick for cell, pick in table.items() if pick != DEFAULT}
 
 
-def _launches(samples: Sequence[Samples]) -> int:
-    return len({(s.case.world_size, s.case.settings, s.launch) for s in samples})
-
-
-def wrong(samples: Sequence[Samples], library: Library) -> tuple[str, ...]:
+def _wrong(samples: Sequence[Samples], library: Library) -> tuple[str, ...]:
     """What failed, with the sizes of which it did."""
     sizes: dict[str, list[str]] = {}
     for (cell, choice), (_, text) in sorted(_failed(samples, library).items()):

@@ -176,9 +176,10 @@ def _measured(
         tuned = _checked(rounds) if state.checks else _tuned(rounds)
     run = folders.read(path)
     notes = ["virtual GPUs: times follow a rule, and say nothing about hardware"] if is_virtual(run) else []
-    case = next(iter(found.values()))
-    how = f"{case.buffers} buffers, {'in' if placement(case) == 'in' else 'out of'} place where there is a choice"
-    notes.append(f"shown for calls as they were measured ({how}): in other uses of buffers a rule can be slower")
+    if tuned.changed and not state.checks:
+        case = next(iter(found.values()))
+        how = f"{case.buffers} buffers, {'in' if placement(case) == 'in' else 'out of'} place where there is a choice"
+        notes.append(f"shown for calls as they were measured ({how}): in other uses of buffers a rule can be slower")
     tuned = replace(tuned, notes=(*tuned.notes, *notes, *outcome.not_honoured(run, library)))
     target = Path(state.output) if state.output is not None else path / f"{RULES}.{library.suffix}"
     if not state.checks:
@@ -209,7 +210,7 @@ def _tuned(rounds: TuneRounds) -> Tuned:
     race = rounds.stage(rounds_of.RACE, lambda done: rounds_of.undecided(left_after(done)))
     picks = choosing.picks(outcome.times_of(rounds.samples, library), left_after, len(race), state.min_change)
     proving = rounds.stage(rounds_of.PROOF, lambda done: rounds_of.only_tried(picks))
-    table = outcome.proven(rounds.samples, library, picks, proving, state.min_change)
+    table = outcome.proven(rounds.samples, library, picks, proving)
     draft = rounds.path / f"{DRAFT}.{library.suffix}"
     if not draft.is_file():
         places = choosing.crossovers(outcome.times_of(rounds.samples, library), table)
