@@ -442,18 +442,12 @@ def _compact(tables: Sequence[tuple[str, Sequence[Summary]]]) -> Blocks:
 
 
 def case_details(members: Sequence[Summary]) -> Blocks:
-    """One row per case with everything that says how far to trust it."""
+    """One row per case with everything that says how far to trust it; a line for what all cases have alike."""
     several = len({s.case.scheduling for s in members}) > 1
-    host = (
-        [("host time", lambda s: seconds_text(s.host_time_s))]
-        if any(s.host_time_s is not None for s in members)
-        else []
-    )
-    chosen = [("NCCL chose", lambda s: s.chosen or NOTHING)] if any(s.chosen for s in members) else []
     details: list[tuple[str, Callable[[Summary], str]]] = [
         (labels.width(members), lambda s: interval_text(s.time_s, format_seconds) if s.time_s else NOTHING),
         ("±", lambda s: format_share(s.time_s.relative_half_width) if s.time_s and s.time_s.known else NOTHING),
-        *host,
+        ("host time", lambda s: seconds_text(s.host_time_s)),
         ("algbw GB/s", lambda s: _rate(s.algbw)),
         ("busbw GB/s", lambda s: _rate(s.busbw)),
         (
@@ -471,15 +465,18 @@ def case_details(members: Sequence[Summary]) -> Blocks:
         ("iterations", lambda s: str(s.iterations) if s.iterations else NOTHING),
         ("launches", lambda s: str(s.launches)),
         ("stopped by", _stopped_by),
-        *chosen,
+        ("NCCL chose", lambda s: s.chosen or NOTHING),
     ]
+    texts = {header: {_if_timed(cell)(s) for s in members} for header, cell in details}
+    same = {header: text for header, (text, *others) in texts.items() if not others}
+    alike = [f"{header} {text}" for header, text in same.items() if text != NOTHING]
     columns = [
         Column("ranks", lambda s: f"{s.case.world_size}" + f" {s.case.scheduling}" * several),
         Column("size", lambda s: size_text(s.case.size_bytes)),
         Column("time", lambda s: format_seconds(s.time_s.value) if s.time_s else FAILED),
-        *(Column(header, _if_timed(cell)) for header, cell in details),
+        *(Column(header, _if_timed(cell)) for header, cell in details if header not in same),
     ]
-    return table(members, columns)
+    return [*([f"The same in all cases: {', '.join(alike)}."] if alike else []), *table(members, columns)]
 
 
 def _if_timed(cell: Callable[[Summary], str]) -> Callable[[Summary], str]:

@@ -1,7 +1,6 @@
 """Draw time and bandwidth against size, with models and bounds, and time against world size.
 
-In: a run and its analysis. Out: figures, one per page; none if there is nothing
-to draw.
+In: a run and its analysis. Out: figures, one per page; none if there is nothing to draw.
 """
 
 from collections import Counter
@@ -22,6 +21,8 @@ from bench.report.plots.figures import COLOURS, Line, Page, Panel, log_time_axis
 
 # A bound above this many times the best bandwidth is named in the legend and not drawn.
 FAR_BOUND = 4
+# Bandwidths that span more than this factor are on a logarithmic axis: on a linear one the smallest would lie on zero.
+LINEAR_WITHIN = 20
 # Lines in the picture of scaling: sizes from the smallest to the largest, fewer than there are colours.
 MOST_SIZES = 4
 # Labels of world sizes that fit below a panel.
@@ -54,11 +55,7 @@ def time_against_size(run: Run, analysis: Analysis) -> list[Figure]:
 
 
 def bandwidth_against_size(run: Run, analysis: Analysis) -> list[Figure]:
-    """Bus bandwidth with its interval, and its bounds, on a logarithmic axis.
-
-    Bandwidth spans three decades from the smallest message to the largest: on a linear axis the smaller half of the
-    sizes would lie on zero.
-    """
+    """Bus bandwidth with its interval, and its bounds; on a logarithmic axis if it spans more than LINEAR_WITHIN."""
     shown, left_out = _over_sizes([s for s in analysis.summaries if s.time_s and s.busbw])
     made = figures.pages("Bus bandwidth over message size", _what(run, analysis), shown, left_out)
     for page in made:
@@ -68,8 +65,11 @@ def bandwidth_against_size(run: Run, analysis: Analysis) -> list[Figure]:
         for axes, panel in page.places:
             _draw_bounds(axes, analysis.bounds, panel, max(rates))
         axes = page.places[0][0]
-        axes.set_yscale("log")
-        figures.log_ticks(axes.yaxis)
+        if max(rates) > LINEAR_WITHIN * min(rates):
+            axes.set_yscale("log")
+            figures.log_ticks(axes.yaxis)
+        else:
+            axes.set_ylim(bottom=0)
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axes.yaxis.set_minor_formatter(NullFormatter())
         _finish(page, _size, "bus bandwidth, GB/s")
