@@ -1,5 +1,9 @@
-"""The code of examples/notebook.ipynb runs in order, from its folder, on the run that is kept."""
+"""The code of examples/notebook.ipynb runs in order, from its folder, and gives the outputs that are kept in it.
 
+`jupyter nbconvert --to notebook --execute --inplace examples/notebook.ipynb` makes them again.
+"""
+
+import ast
 import json
 
 import matplotlib.pyplot as plt
@@ -9,15 +13,18 @@ from conftest import ROOT
 NOTEBOOK = ROOT / "examples/notebook.ipynb"
 
 
-def test_the_notebook_runs_and_draws(monkeypatch):
+def test_the_notebook_runs_and_has_the_outputs_that_it_gives(monkeypatch):
     monkeypatch.chdir(NOTEBOOK.parent)
     plt.switch_backend("agg")
-    cells = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
+    cells = [cell for cell in json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
     names: dict[str, object] = {}
-    for cell in cells:
-        if cell["cell_type"] == "code":
-            assert not cell["outputs"], "a notebook is kept without outputs"
-            exec("".join(cell["source"]), names)
+    for number, cell in enumerate(cells, 1):
+        exec("".join(cell["source"]), names)
+        assert cell["outputs"] and cell["execution_count"] == number
+    summary, warnings = (["".join(cell["outputs"][-1]["data"]["text/plain"]) for cell in cells])[:2]
+    assert ast.literal_eval(warnings) == list(names["run"].warnings)
     assert len(names["run"].summary) == 20 and len(plt.get_fignums()) == 2
+    assert all(f" {value:.6f} " in summary for value in names["run"].summary.time_s)
     assert len(names["slowest"].columns) == names["run"].summary.launches.max()
+    assert sum("image/png" in output["data"] for cell in cells for output in cell["outputs"]) == 2
     plt.close("all")
