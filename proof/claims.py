@@ -147,8 +147,8 @@ CLAIMS: dict[str, Claim] = {
     "tune-tables": Claim(
         tune.on_truth,
         "tables from kept launches of Open MPI (96 cells, 40 launches): 3 for the race, 24 for the proof, 13 to judge; "
-        "and, 4 times as many, of copies of the default: log ratios of pairs around 0, of either sign; trials: tables",
-        100, 5, 4, (*COMPARED, "tune"),
+        "and, 10 times as many, of copies of the default: log ratios of pairs around 0, of either sign; trials: tables",
+        100, 5, 6, (*COMPARED, "tune"),
         replaced={0: "choices that scatter unevenly around the default were called copies; 16 launches for the proof"},
     ),
     "tune-copies": Claim(

@@ -60,7 +60,10 @@ def _stalls_text(stalls: GlooStalls, with_ranks: bool) -> str:
     match stalls.verdict:
         case "stalls":
             waits = f"{waiting or 'small calls wait'} for a lock that gloo spins on"
-            return f"**gloo stalls here**: {waits}; under SCHED_BATCH ({STUDY}) {small} are {factor}."
+            return (
+                f"**gloo stalls here**: {waits}; under SCHED_BATCH {small} are {factor}. In your program: "
+                f"`os.sched_setscheduler` for its threads gloo_tcp_loop, after `init_process_group` ({STUDY})."
+            )
         case "disturbed" | "both":
             disturbed = stalls.verdict == "disturbed"
             why = "other programs used the cores" if disturbed else "calls wait under SCHED_BATCH, too"
