@@ -134,10 +134,8 @@ def _create(sides: dict[str, Side], state: AbState, argv: list[str], coordinator
     count = int(min(state.budget_s / pair_s, pairs.LOOKS[-1]))
     scatter = units.format_share(pairs.scatter_for_same(count, len(matched), state.min_change))
     within = units.format_share(state.min_change)
-    say(
-        f"about {count} pairs; they show SAME within {within} if the ratio of a pair scatters by {scatter} or less",
-        err=True,
-    )
+    enough = f"enough to show SAME within {within} if the ratios of pairs scatter by {scatter} or less"
+    say(f"about {count} pairs, {enough}", err=True)
     state.alternate = planning.reason_to_alternate(plans, machine)
     if state.alternate is not None:
         say(f"note: launches of A and B alternate: {state.alternate}", err=True)

@@ -6,6 +6,7 @@ layout and counts. CSV, JSON and JUnit are in `machine_format`, pictures in `plo
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 from bench.model.comparisons import (
@@ -42,6 +43,8 @@ LONGEST_FACT = 60
 FINE = 0.02
 # From this factor on, a change is told in times and not in percent.
 MANY_TIMES = 2
+# An interval of a ratio that spans more than this factor is not shown.
+MOST_SPANNED = 1000
 # Lists of cases that have a time on one side only, and their titles.
 LISTS = {"broken": "Measured before, failed after", "only_before": "Only before", "only_after": "Only after"}
 
@@ -100,7 +103,7 @@ def headline(result: Comparison) -> str:
         parts = [f"{result.verdict}{_by(index.ratio, result)}", cases]
     else:
         ends = between(*map(percent, (index.ratio.low, index.ratio.high)))
-        time = f"time {percent(index.ratio.value)}" + (f" [{ends}]" if index.ratio.known else "")
+        time = f"time {percent(index.ratio.value)}" + (f" [{ends}]" if _shown(index.ratio).known else "")
         parts = [f"{result.verdict}: {cases}", f"overall {WORDS[index.verdict]}, {time}"]
     if result.lost:
         parts.insert(0, f"INCOMPLETE: {counted(len(result.lost), 'case')} of {result.before} not measured yet after")
@@ -117,9 +120,14 @@ def headline(result: Comparison) -> str:
 def _by(ratio: Interval, result: Comparison) -> str:
     """Such as ` by 13 % overall [3 – 25 %]`; of large changes `: 59 times as fast overall [56 – 63]`.
 
-    Of sides that took turns the bound first, such as ` by at least 3 % overall`: they are measured until something is
-    decided, which ends them when a change looks large, so that the middle exaggerates. Fresh pairs do not.
+    Sides that take turns are measured until something is decided, which ends them when a change looks large, so the
+    middle is too large. Pairs measured after that do not exaggerate: they are shown where they show the change, too;
+    otherwise the bound comes first, such as ` by at least 3 % overall`.
     """
+    fresh = result.fresh
+    if fresh is not None and (fresh.low > 1 if ratio.value > 1 else fresh.high < 1):
+        alone = replace(result, pairs=0, fresh=None)
+        return f"{_by(fresh, alone)}, in {counted(result.fresh_pairs, 'pair')} measured after the verdict"
     least, most = sorted(abs(end - 1) for end in (ratio.low, ratio.high))
     show: Callable[[float], str] = partial(format_share, digits=1 if least < FINE else 0)
     before, after, value = " by ", "", abs(ratio.value - 1)
@@ -131,9 +139,9 @@ def _by(ratio: Interval, result: Comparison) -> str:
     interval = f" [{between(show(least), show(most))}]" if ratio.known else ""
     if result.pairs and ratio.known:
         middle = f"{show(value)}{interval}, whose middle is too large where it ended early"
-        if result.fresh is not None:
-            ends = between(*map(percent, (result.fresh.low, result.fresh.high)))
-            middle = f"time {percent(result.fresh.value)} [{ends}] in {result.fresh_pairs} fresh pairs"
+        if fresh is not None:
+            ends = between(*map(percent, (fresh.low, fresh.high)))
+            middle = f"time {percent(fresh.value)} [{ends}] in {result.fresh_pairs} later pairs"
         return f"{before}at least {show(least)}{after} overall ({middle})"
     return f"{before}{show(value)}{after} overall{interval}"
 
@@ -152,15 +160,14 @@ def ratio_text(ratio: Interval) -> str:
 
 def _short(ratio: float) -> str:
     """Two or three digits: `28`, `3.6`, `1.04`, `0.35`."""
-    return (
-        f"{ratio:.0f}"
-        if ratio >= 9.95
-        else f"{ratio:.1f}"
-        if ratio >= 1.995
-        else f"{ratio:.2g}"
-        if ratio < 0.0995
-        else f"{ratio:.2f}"
-    )
+    decimals = 0 if ratio >= 9.95 else 1 if ratio >= 1.995 else 2
+    return f"{ratio:.2g}" if ratio < 0.0995 else f"{ratio:.{decimals}f}"
+
+
+def _shown(ratio: Interval) -> Interval:
+    """The ratio; without an interval that spans more than MOST_SPANNED, which two pairs of launches can leave."""
+    spans = ratio.known and ratio.high > MOST_SPANNED * ratio.low
+    return Interval(ratio.value, ratio.value, ratio.value, IntervalKind.NONE) if spans else ratio
 
 
 def _tables(changes: Sequence[Change], sides: tuple[str, str]) -> Blocks:
@@ -175,7 +182,7 @@ def _tables(changes: Sequence[Change], sides: tuple[str, str]) -> Blocks:
         left("case", lambda row: row[0]),
         Column(before, lambda row: format_seconds(row[1].before.value)),
         Column(after, lambda row: format_seconds(row[1].after.value)),
-        Column(f"{after} / {before}", lambda row: with_interval(row[1].ratio, _short)),
+        Column(f"{after} / {before}", lambda row: with_interval(_shown(row[1].ratio), _short)),
         left("", lambda row: _verdict(row[1])),
     ]
     exposed = [(name, change.exposed) for name, change in rows if change.exposed is not None]
@@ -188,7 +195,7 @@ def _verdict(change: Change) -> str:
     """The verdict; of an open one, how many further launches a side would decide it in four of five tries."""
     if change.verdict != INCONCLUSIVE:
         return change.verdict
-    known = change.ratio.kind == IntervalKind.OVER_LAUNCHES and change.further_launches
+    known = _shown(change.ratio).kind == IntervalKind.OVER_LAUNCHES and change.further_launches
     return f"undecided ({change.further_launches} more)" if known else "undecided"
 
 

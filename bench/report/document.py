@@ -242,18 +242,11 @@ def _answer_table(members: Sequence[Summary]) -> Blocks:
     at = {(labels.column(s.case), s.case.size_bytes): s for s in members}
     ends: list[Column[labels.ColumnKey]] = keyed(
         [(size_text(size) if size else "time", size) for size in dict.fromkeys([sizes[0], sizes[-1]])],
-        lambda key, size: _usable(at[key, size]) if (key, size) in at else NOTHING,
+        lambda key, size: _time_and_interval(at[key, size]) if (key, size) in at else NOTHING,
     )
     rate = {key: _rate(at[key, sizes[-1]].busbw if (key, sizes[-1]) in at else None) for key in columns}
     shown = [left("", lambda key: columns[key]), *ends]
     return table(columns, shown if {*rate.values()} == {NOTHING} else [*shown, Column("GB/s", lambda key: rate[key])])
-
-
-def _usable(summary: Summary) -> str:
-    """The time with its interval; how many launches it is of, if the interval is wider than the time."""
-    if summary.time_s is None or not summary.time_s.known or summary.time_s.relative_half_width <= 1:
-        return _time_and_interval(summary)
-    return f"not usable: {counted(summary.launches, 'launch')}"
 
 
 def _answer(run: Run, analysis: Analysis) -> tuple[list[str], list[str], list[str]]:
@@ -503,7 +496,11 @@ def _rate(bytes_per_s: float | None) -> str:
 
 
 def _time_and_interval(summary: Summary) -> str:
-    return FAILED if summary.time_s is None else with_interval(summary.time_s, format_seconds)
+    """Such as `1.10 ms [1.00 – 1.20 ms]`; without ends if the interval is wider than the time."""
+    if summary.time_s is None or not summary.time_s.known or summary.time_s.relative_half_width <= 1:
+        return FAILED if summary.time_s is None else with_interval(summary.time_s, format_seconds)
+    width = format_share(summary.time_s.relative_half_width)
+    return f"about {format_seconds(summary.time_s.value)} (too noisy: ±{width})"
 
 
 def _time_width_and_rate(summary: Summary) -> str:

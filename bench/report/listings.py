@@ -55,10 +55,10 @@ def plan(plan: Plan, machine: Machine) -> Blocks:
     total = f"{counted(len(plan.cases), 'case')} × {counted(plan.launches, 'launch')} = "
     total += counted(plan.total, "measurement")
     how = [total, *([count] if calls or not scenes else []), *(words for text in of_packages for words in text.how)]
-    bound = "about" if s.iterations or not calls else "at most"
+    bound = "about" if s.iterations or not calls else "up to"
     lines = [", ".join(how)]
     beyond = "".join(f", and {text.untimed} on top" for text in of_packages if text.untimed)
-    lines.append(f"takes {bound} {format_seconds(estimate_s(plan))}{beyond}")
+    lines.append(f"takes {bound} {format_seconds(estimate_s(plan))}{beyond}; longer if other programs use the cores")
     lines += [f"at {n} ranks at most {most} iterations are kept" for n, most in bounded(plan).items()]
     lines += [
         f"note: {note}" for note in [*labels.rounding(calls), *(note for text in of_packages for note in text.notes)]
