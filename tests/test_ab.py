@@ -272,6 +272,21 @@ def test_a_case_that_failed_on_side_b_only_is_broken():
     assert turned.only_after == result.broken and not turned.broken
 
 
+def test_a_wrong_result_in_one_launch_of_b_fails_and_no_pair_decides_nothing():
+    def side(wrong):
+        times = [samples(CASE, n, [[10**6 + n] * 2] * 9) for n in range(1, 7)]
+        if wrong:
+            times[2] = dataclasses.replace(times[2], timed=None, failure=Failure("wrong", 0, "not the sum"))
+        return invented_run(times)
+
+    result = pairs.compare_sides(side(False), side(True), ("A", "B"), KEY, 0.05, "", [(5, 1.0)])
+    assert result.broken == (Unpaired(CASE.key, CASE, "not the sum"),) and result.failed and result.changes
+    assert not pairs.compare_sides(side(True), side(True), ("A", "B"), KEY, 0.05, "", [(5, 1.0)]).broken
+    one = invented_run([samples(CASE, 1, [[10**6] * 2] * 9)])
+    nothing = pairs.compare_sides(one, one, ("A", "B"), KEY, 0.05, "", [])
+    assert dataclasses.replace(nothing, undecided_exits=False).undecided
+
+
 # ── the exit code ────────────────────────────────────────────────────────────────────────────────
 def kept(place, log_ratios, undecided="3") -> str:
     """A run of two sides that has ended, as a results folder; returns its name."""

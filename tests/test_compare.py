@@ -308,6 +308,17 @@ def test_cases_without_a_partner_are_listed():
     assert (all_dead.verdict, all_dead.changes, len(all_dead.broken)) == (INCONCLUSIVE, (), 1)
 
 
+def test_a_case_that_failed_in_one_launch_after_is_named_and_no_gate_passes_it():
+    sides = [[summary(CASE, [1, 1.01, 1.0, 0.99, 1.01])] for _ in range(2)]
+    sides[1][0] = dataclasses.replace(sides[1][0], failures=(Failure("wrong", 1, "not the sum"),))
+    result = compare(*runs(), *sides)
+    assert result.broken == (Unpaired(CASE.key, CASE, "in a launch: not the sum"),) and result.failed
+    assert len(result.changes) == 1 and comparison.headline(result).startswith(
+        "FAILED: 1 case that did not fail before; "
+    )
+    assert not compare(*runs(), *sides[::-1]).failed and not compare(*runs(), sides[1], sides[1]).failed
+
+
 def test_runs_without_a_common_case_cannot_be_compared():
     other = dataclasses.replace(CASE, metric="pipelined", depth=8)
     with pytest.raises(UnmeasurableError, match="no measured case in common"):

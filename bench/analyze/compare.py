@@ -117,6 +117,8 @@ def compare(
     pairs = [(olds[key], news[key]) for key in olds if key in news and olds[key].time_s and news[key].time_s]
     axis.check(pairs)
     broken, only_before = _unpaired(olds, news, absences(after, axis, axis.values[1]), label)
+    partly = [(a, b) for a, b in pairs if b.failures and not a.failures]
+    broken += tuple(Unpaired(label(b.case), b.case, f"in a launch: {b.failures[0].text}") for _, b in partly)
     failed_before, only_after = _unpaired(news, olds, absences(before, axis, axis.values[0]), label)
     if not pairs and not broken:
         for name, summaries, value in zip((before.name, after.name), (old, new), axis.values, strict=True):

@@ -310,6 +310,8 @@ def compare_sides(
             )
         )
     not_a, not_b = absences(a), absences(b)
+    failed = [{s.case for s in samples_that_count(run) if s.failure is not None} for run in (a, b)]
+    broken = [case for case in cases if case.b.case in failed[1] and case.a.case not in failed[0]]
     fresh_pairs, fresh = after_verdict(judged, count) if shown.names_a_change else (0, None)
     return Comparison(
         before=names[0],
@@ -323,7 +325,7 @@ def compare_sides(
             *(Unpaired(case.name, case.b.case, not_a(case.a.case)) for case in cases if _failed(case.a, case.b)),
             *(Unpaired(case.name, case.case, not_a(case.case)) for case in only_b),
         ),
-        broken=tuple(Unpaired(case.name, case.a.case, not_b(case.b.case)) for case in cases if _failed(case.b, case.a)),
+        broken=tuple(Unpaired(case.name, case.a.case, not_b(case.b.case)) for case in broken),
         warnings=(
             *_warnings([case for pair in judged for case in (pair.a.case, pair.b.case)], shown),
             *_left_out([case for case in cases if case.name not in shown.judgements]),

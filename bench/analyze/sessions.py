@@ -96,6 +96,8 @@ def session_facts(sessions: list[Session]) -> Facts:
     facts["gpu driver"] = distinct(distinct(gpu.get("driver") for gpu in of_host) for of_host in gpus)
     facts["infiniband"] = distinct(_counted(port.get("rate") for port in host.get("infiniband", [])) for host in hosts)
     facts["devices"] = distinct(rank_facts(sessions, lambda rank: rank.get("device_name")))
+    if torch_of_ranks := rank_facts(sessions, lambda rank: rank.get("torch")):  # `ab` with another interpreter
+        facts["packages.torch"] = distinct(torch_of_ranks)
     facts["nccl"] = distinct(rank_facts(sessions, lambda rank: rank.get("nccl")))
     facts["mpi"] = distinct(rank_facts(sessions, lambda rank: rank.get("mpi")))
     for name in sorted({name for host in hosts for name in host.get("variables", {})}):

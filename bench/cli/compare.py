@@ -80,13 +80,9 @@ def compare(
         result = compare_runs(before, after, smallest, floor, across)
         result = exiting(result, undecided)
         return print_comparison(result, PLOTS / f"{result.before}-vs-{result.after}", format)
-    _refuse(pairwise, f"is for two runs, but {len(runs)} were named")
+    if pairwise:
+        raise ConfigError(f"{pairwise[0]} is for two runs, but {len(runs)} were named")
     return _trend(runs, format, smallest)
-
-
-def _refuse(options: list[str], why: str) -> None:
-    if options:
-        raise ConfigError(f"{options[0]} {why}")
 
 
 def _within(

@@ -122,9 +122,9 @@ class Comparison:
     """Two sides compared: changes of the common cases, differences of the environments, cases of one side only.
 
     whole: the judgement of all cases together, by an index over them; None with a single case or too few launches.
-    verdict: the gravest of the cases' verdicts and that of the whole. broken: cases measured on the first side that
-        failed on the second. lost: those of `only_before` that the second was to measure. fail_on: the verdicts that
-        are failures. undecided_exits: whether no decision has an exit code of its own.
+    verdict: the gravest of the cases' verdicts and that of the whole. broken: cases that failed on the
+        second side only, in some launch. lost: those of `only_before` that the second was to measure. fail_on: the
+        verdicts that are failures. undecided_exits: whether no decision has an exit code of its own.
     across: the field in which the sides differ on purpose, such as "backend"; None where the same cases are compared.
     Where sides took turns: pairs: of launches that the verdict rests on. ratios: the index AFTER / BEFORE of each pair.
     fresh_pairs: measured after the verdict. fresh: the index over them, which was not chosen for being large.
@@ -166,8 +166,8 @@ class Comparison:
 
     @property
     def undecided(self) -> bool:
-        """Whether a decision was asked for and there is none."""
-        return self.undecided_exits and self.verdict == ChangeVerdict.INCONCLUSIVE
+        """Whether a decision was asked for and there is none; also if there was nothing to decide."""
+        return self.verdict == ChangeVerdict.INCONCLUSIVE and (self.undecided_exits or not self.changes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,6 +105,8 @@ def headline(result: Comparison) -> str:
         ends = between(*map(percent, (index.ratio.low, index.ratio.high)))
         time = f"time {percent(index.ratio.value)}" + (f" [{ends}]" if _shown(index.ratio).known else "")
         parts = [f"{result.verdict}: {cases}", f"overall {WORDS[index.verdict]}, {time}"]
+    if result.broken:
+        parts.insert(0, f"FAILED: {counted(len(result.broken), 'case')} that did not fail before")
     if result.lost:
         parts.insert(0, f"INCOMPLETE: {counted(len(result.lost), 'case')} of {result.before} not measured yet after")
     if result.virtual:
