@@ -90,6 +90,8 @@ def test_our_own_numbers_are_not_taken_for_those_of_nccl_tests(read):
     run = invented_run([samples(Case("all_reduce", "gloo", 2, "float32", 4096), 1, np.full((4, 2), 10**6))])
     with pytest.raises(ForeignError, match="CollBench wrote it"):
         read(document(run, analyze(run)))
+    with pytest.raises(ForeignError, match="CollBench wrote it"):  # as `perf` prints it
+        read("# From the flags of nccl-tests: -b 4K\n" + document(run, analyze(run)))
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,7 @@ def test_flags_are_kept_as_yaml_and_nothing_is_measured(warm):
     done = warm("perf", "all_gather", "-b", "8", "-e", "1K", "-f", "2", "-g", "2", "-p", "1", "--save", "kept.yaml")
     assert done.returncode == 0, done.stderr
     kept = (warm.folder / "kept.yaml").read_text()
-    assert done.stdout.startswith(kept) and "not honoured: -p 1 (" in kept and not warm.runs()
+    assert done.stdout.startswith(kept) and "-p 1: ignored: each rank is a process" in kept and not warm.runs()
     assert "16 cases" in warm("plan", "kept.yaml", "--set", "backends=[gloo]").stdout
     again = warm("perf", "all_gather", "--save", "kept.yaml")
     assert again.returncode == 2 and again.stderr.startswith("error: --save kept.yaml: file exists")

@@ -1,10 +1,9 @@
 """Translate flags of nccl-tests into a YAML configuration.
 
 In: flags as they were typed (letter → text), the operation and the backend. Out: the text of a configuration, which
-`config` reads like any file, with a comment for each flag that is honoured in another way, and one that names those
-that are not honoured. Raises
-ConfigError, one line, for an invalid value. Prints nothing, does not look at the machine and does not parse the command
-line: it only has the table of flags.
+`config` reads like any file, with a comment for each flag that works in another way or is ignored. Raises ConfigError,
+one line, for an invalid value. Prints nothing, does not look at the machine and does not parse the command line: it
+only has the table of flags.
 
 Flags and their meanings: nccl-tests 2.19 (README, `common.cu`), those that came after it (-I, -K and -z 3: `common.cu`
 of NVIDIA/nccl-tests at e1dc979, 2026), and those that rccl-tests added.
@@ -48,7 +47,7 @@ DEFAULT_SIZE, DEFAULT_STEP, DEFAULT_ITERS = "32M", "1M", 20
 class Flag:
     """One flag of nccl-tests. names: its long forms.
 
-    help: what it does here; "" if CollBench does not honour it. off: the value that switches it off.
+    help: what it does here; "" if it is ignored. off: the value that asks for nothing. instead: what is done instead.
     """
 
     letter: str
@@ -56,6 +55,7 @@ class Flag:
     value: str
     help: str = ""
     off: str = ""
+    instead: str = ""
 
 
 FLAGS = (
@@ -69,34 +69,34 @@ FLAGS = (
     Flag("d", ("datatype",), "TYPE", f"{', '.join(DTYPES)} or all (float)"),
     Flag("r", ("root",), "ROOT", "a rank, or all (0)"),
     Flag("n", ("iters",), "N", "calls back to back (metric pipelined; 20)"),
-    Flag("w", ("warmup_iters",), "N", "calls before that (5)"),
+    Flag("w", ("warmup_iters",), "N", "calls before that (5; in nccl-tests since 2.17: 1)"),
     Flag("N", ("run_cycles",), "N", "launches: fresh processes for all of it (1)"),
     Flag("z", ("blocking",), "0|1|2|3", "not 0: call by call (metric isolated)"),
     Flag("G", ("cudagraph",), "N", "a CUDA graph of the calls (metric graph)"),
     Flag("R", ("local_register",), "0|1|2", "1: registered memory, 2: symmetric"),
     Flag("O", ("out_of_place",), "0|1", "0: in place only, 1: out of place only (both)"),
-    Flag("T", ("timeout",), "SECONDS", "a silent rank is a hang after so long (60)"),
-    Flag("c", ("check",), "N"),
-    Flag("a", ("average",), "0|1|2|3", off="3"),
-    Flag("m", ("agg_iters",), "N", off="1"),
-    Flag("p", ("parallel_init",), "0|1", off="0"),
-    Flag("C", ("report_cputime",), "0|1", off="0"),
-    Flag("y", ("stream_null", "memory_type"), "X", off="0"),
-    Flag("s", ("memory",), "X"),
-    Flag("u", ("cumask", "unalign"), "X", off="0"),
-    Flag("x", ("cta_policy",), "N"),
-    Flag("D", ("device_implementation",), "N", off="0"),
-    Flag("V", ("device_cta_count",), "N"),
-    Flag("J", ("output_file",), "FILE"),
-    Flag("S", ("report_timestamps",), "0|1", off="0"),
-    Flag("I", ("per_iter_timing",), "0|1", off="0"),
-    Flag("K", ("per_iter_skip",), "N", off="0"),
-    Flag("M", ("memory_report",), "0|1", off="0"),
-    Flag("F", ("cache_flush",), "N", off="0"),
-    Flag("E", ("rotating_tensor",), "0|1"),
-    Flag("q", ("delay_inout_place",), "N"),
-    Flag("Z", ("output_format",), "X"),
-    Flag("A", ("output_algo_proto_channels",), "0|1", off="0"),
+    Flag("T", ("timeout",), "SECONDS", "a rank silent for this long has hung (60)"),
+    Flag("c", ("check",), "N", off="1", instead="results are verified anyway, outside the timed calls"),
+    Flag("a", ("average",), "0|1|2|3", off="3", instead="the time is that of the slowest rank, as with -a 3"),
+    Flag("m", ("agg_iters",), "N", off="1", instead="each call stands alone"),
+    Flag("p", ("parallel_init",), "0|1", off="0", instead="each rank is a process"),
+    Flag("C", ("report_cputime",), "0|1", off="0", instead="not printed"),
+    Flag("y", ("stream_null", "memory_type"), "X", off="0", instead="torch chooses"),
+    Flag("s", ("memory",), "X", instead="torch chooses"),
+    Flag("u", ("cumask", "unalign"), "X", off="0", instead="buffers are aligned, and all compute units are used"),
+    Flag("x", ("cta_policy",), "N", instead="use --set env.NCCL_CTA_POLICY=[N]"),
+    Flag("D", ("device_implementation",), "N", off="0", instead="torch calls NCCL from the host"),
+    Flag("V", ("device_cta_count",), "N", instead="torch calls NCCL from the host"),
+    Flag("J", ("output_file",), "FILE", instead="no file is written; afterwards: report --format json > FILE"),
+    Flag("S", ("report_timestamps",), "0|1", off="0", instead="samples.jsonl has them"),
+    Flag("I", ("per_iter_timing",), "0|1", off="0", instead="samples.jsonl has the time of each iteration"),
+    Flag("K", ("per_iter_skip",), "N", off="0", instead="samples.jsonl has the time of each iteration"),
+    Flag("M", ("memory_report",), "0|1", off="0", instead="summary.csv has buffer_bytes"),
+    Flag("F", ("cache_flush",), "N", off="0", instead="use --set buffers=flush"),
+    Flag("E", ("rotating_tensor",), "0|1", instead="use --set buffers=rotate"),
+    Flag("q", ("delay_inout_place",), "N", instead="placements follow each other at once"),
+    Flag("Z", ("output_format",), "X", instead="afterwards: report --format csv (or json)"),
+    Flag("A", ("output_algo_proto_channels",), "0|1", off="0", instead="use --set env.NCCL_DEBUG=[INFO]"),
 )  # fmt: skip
 
 
@@ -126,7 +126,7 @@ def translate(operation: str, flags: Mapping[str, str], backend: str = "nccl", p
         "launches": _number(flags, "N", 1),
         "operations": [op],
         "dtypes": _dtypes(flags, remarks),
-        **_operation_settings(flags, op, remarks),
+        **_operation_settings(flags, op, ranks, remarks),
         **(_uneven(remarks) if test == UNEVEN_TEST else {}),
         "sizes": _sizes(flags),
         "placements": _placements(flags, op, backend, remarks),
@@ -139,10 +139,8 @@ def translate(operation: str, flags: Mapping[str, str], backend: str = "nccl", p
         settings["memory"] = ["symmetric" if _number(flags, "R", 0) > 1 else "registered"]
     if _number(flags, "T", 0, fewest=0):
         settings["timeout"] = f"{flags['T']}s"
-    ignored = [flag.letter for flag in FLAGS if not flag.help and flags.get(flag.letter) not in {None, flag.off}]
-    if ignored:
-        given = ", ".join(f"-{letter} {flags[letter]}" for letter in ignored)
-        remarks.append(f"not honoured: {given} (what is done instead: docs/operators.md)")
+    ignored = [flag for flag in FLAGS if not flag.help and flags.get(flag.letter) not in {None, flag.off}]
+    remarks += [f"-{flag.letter} {flags[flag.letter]}: ignored: {flag.instead}" for flag in ignored]
     typed = " ".join(f"-{letter} {value}" for letter, value in flags.items())
     head = [f"From the flags of nccl-tests: {typed}".rstrip(": "), *remarks]
     return "".join(f"# {' '.join(line.split())}\n" for line in head) + documents.dump(settings)
@@ -188,7 +186,7 @@ def _dtypes(flags: Mapping[str, str], remarks: list[str]) -> list[str]:
     return [DTYPES[name]]
 
 
-def _operation_settings(flags: Mapping[str, str], op: str, remarks: list[str]) -> dict[str, Any]:
+def _operation_settings(flags: Mapping[str, str], op: str, ranks: int, remarks: list[str]) -> dict[str, Any]:
     """Reduce ops and roots, where the operation has them."""
     settings: dict[str, Any] = {}
     reduce_op, root = flags.get("o"), flags.get("r")
@@ -204,6 +202,8 @@ def _operation_settings(flags: Mapping[str, str], op: str, remarks: list[str]) -
         settings["roots"] = "all"
     elif OPERATIONS[op].rooted:
         settings["roots"] = [_number(flags, "r", 0, fewest=0)]
+        if settings["roots"][0] >= ranks:
+            raise ConfigError(f"-r {root}: there are {ranks} ranks, from 0 to {ranks - 1}")
     return settings
 
 
@@ -227,6 +227,14 @@ def _sizes(flags: Mapping[str, str]) -> dict[str, Any] | list[str]:
         return [_text(first)]
     growth = {"factor": factor} if factor > 1 else {"step": _text(_bytes(flags, "i", DEFAULT_STEP))}
     return {"from": _text(first), "to": _text(last), **growth}
+
+
+def sizes_asked(flags: Mapping[str, str]) -> str:
+    """The flags of sizes as nccl-tests prints them, such as `minBytes 8 maxBytes 1048576 step: 4(factor)`."""
+    first, last = (_bytes(flags, letter, DEFAULT_SIZE) for letter in ("b", "e"))
+    factor = _number(flags, "f", 1)
+    step = f"{factor}(factor)" if factor > 1 else f"{_bytes(flags, 'i', DEFAULT_STEP)}(bytes)"
+    return f"minBytes {first} maxBytes {last} step: {step}"
 
 
 def _text(size: int) -> str:
@@ -257,9 +265,9 @@ def _metric(flags: Mapping[str, str], remarks: list[str]) -> dict[str, Any]:
     if calls > DEEPEST:
         remarks.append(f"-n {calls}: {DEEPEST} calls back to back are the most")
     if graphs:
-        remarks.append(f"-G {graphs}: the graph is replayed until the interval of its time is narrow enough")
+        remarks.append(f"-G {graphs}: the graph is replayed as often as fits into the time for a size")
     if "n" in flags:
-        remarks.append(f"-n {calls}: iterations of {depth} calls, repeated until the interval of their time is narrow")
+        remarks.append(f"-n {calls}: iterations of {depth} calls, as many as fit into the time for a size")
     # nccl-tests counts warm-up calls; here an iteration of warm-up is `depth` calls.
     asked = _number(flags, "w", 5, fewest=0)
     warmup = math.ceil(asked / depth)

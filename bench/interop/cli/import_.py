@@ -47,10 +47,10 @@ def import_(
     name: Annotated[str | None, typer.Option(help="Name of the run; the first file's name if left out.")] = None,
     world_size: Annotated[
         int | None,
-        typer.Option(min=1, max=MOST_RANKS, help="Number of ranks, for files that do not say it.", metavar="N"),
+        typer.Option(min=1, max=MOST_RANKS, help="Number of ranks, if the files do not give it.", metavar="N"),
     ] = None,
     operation: Annotated[
-        str | None, typer.Option(help="The collective, for files that do not say it.", metavar="NAME")
+        str | None, typer.Option(help="The collective, if the files do not name it.", metavar="NAME")
     ] = None,
 ) -> int:
     """Nothing is written unless all files could be read.

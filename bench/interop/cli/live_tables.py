@@ -22,11 +22,11 @@ class LiveTables:
     """What is known of a run so far, and the lines that wait for more.
 
     A case is known when it is measured in all its launches. With a budget, which buys further launches, no case is
-    known before the end.
+    known before the end. sizes: those that were asked for, as the heading has them.
     """
 
-    def __init__(self, run: Run) -> None:
-        self._run = run
+    def __init__(self, run: Run, sizes: str | None = None) -> None:
+        self._run, self._sizes = run, sizes
         self._missing = Counter(case for launch in run.plan.order for case in launch.cases)
         self._samples: dict[Case, list[Samples]] = defaultdict(list)
         self._summaries: dict[Case, Summary] = {}
@@ -67,7 +67,7 @@ class LiveTables:
             kind = cases[0].backend, cases[0].world_size
             yield {kind}
             ranks = self._ranks.get(kind, ())
-            say("\n".join(nccl_tests.heading(self._run, cases, ranks, self._summaries)))
+            say("\n".join(nccl_tests.heading(self._run, cases, ranks, self._summaries, self._sizes)))
             for halves in nccl_tests.rows(cases):
                 yield {*halves}
                 say(nccl_tests.row_line(self._run, halves, self._summaries))

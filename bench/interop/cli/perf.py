@@ -1,7 +1,7 @@
 """The verb `perf`: the flags of nccl-tests in, its columns out, line by line while it measures; the run is kept.
 
 What the flags mean is in `bench/interop/config.py`, the columns are in `bench/interop/report/nccl_tests.py`. Flags
-that are not honoured are accepted and named in a comment above the table, but --help does not list them.
+that are ignored are accepted and named in a comment above the table, but --help does not list them.
 """
 
 import functools
@@ -17,7 +17,7 @@ from bench.cli.job import run_task
 from bench.cli.measuring import ConfigSource, start
 from bench.cli.terminal import say
 from bench.interop.cli.live_tables import LiveTables
-from bench.interop.config import FLAGS, translate
+from bench.interop.config import FLAGS, sizes_asked, translate
 from bench.model.errors import ConfigError, StoreError, UnmeasurableError
 
 if TYPE_CHECKING:
@@ -87,7 +87,8 @@ def perf(
             raise UnmeasurableError(f"{backend} cannot be used here: {reason}{remedy}")
         say("\n".join(line for line in text.splitlines() if line.startswith("#")))
         asked = ConfigSource(text.encode(), "the flags", "flags")
-        return start(asked, sets, plots, coordinator, context.obj, live=LiveTables)
+        sizes = None if any(text.startswith("sizes") for text in sets) else sizes_asked(flags)
+        return start(asked, sets, plots, coordinator, context.obj, live=lambda run: LiveTables(run, sizes))
 
     return run_task(task, lambda: repr((operation, backend, flags, sets)).encode())
 
@@ -95,7 +96,7 @@ def perf(
 def _keep(path: Path, text: str, sets: list[str]) -> None:
     """Write the YAML to a new file, and say what to do with it."""
     if sets:
-        raise ConfigError("perf --save: the file has what the flags say; --set goes to plan or run then")
+        raise ConfigError("perf --save: the file has only what the flags say; give --set to plan or run")
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)

@@ -78,9 +78,9 @@ def assemble(format: str, name: str, files: Sequence[tuple[Source, Reading]]) ->
     ]
     if repeated:
         notes.append(
-            f"{len(repeated)} cases stand in one file more than once (such as {repeated[0].op} of "
-            f"{format_bytes(repeated[0].size_bytes)}): each time counts as a launch, also where it was the same "
-            "process, which differs less than fresh ones do"
+            f"{len(repeated)} cases are in one file more than once (such as {repeated[0].op} of "
+            f"{format_bytes(repeated[0].size_bytes)}): each time counts as a launch, even if the same process "
+            "measured it, which varies less than new processes do"
         )
     verified = Counter(number.verified for number in numbers)
     facts: Json = {

@@ -63,7 +63,7 @@ def read(source: Source, options: Options) -> Reading:
     """All executions in one file. Raises ForeignError if there is none, or if it does not say what is needed."""
     reading = Reading()
     where = str(source.path)
-    if source.text.startswith(OURS):
+    if any(line.startswith(OURS) for line in source.lines()):
         raise ForeignError(f"{where}: CollBench wrote it, from a run of its own: use that run ({OURS}…; run NAME)")
     if _JSON.match(source.text):
         sections, dropped = nccl_json.sections(source.text, where)

@@ -1,4 +1,4 @@
-"""Write a run for what watches clusters: OpenMetrics for node_exporter's textfile collector, and JSON line by line.
+"""Write a run for cluster monitoring: OpenMetrics for node_exporter's textfile collector, and JSON line by line.
 
 In: a `Run` and its analysis. Out: text. Names and labels are those of NCCL's Inspector (`inspector_prom.cc` in NVIDIA's
 nccl) where it has them, so that its dashboards show these numbers, too: gauges `nccl_bus_bandwidth_gbs` in GB/s and

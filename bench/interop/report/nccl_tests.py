@@ -40,7 +40,7 @@ def document(run: Run, analysis: Analysis) -> str:
     for cases in tables(summaries):
         parts += heading(run, cases, ranks_of(run, cases[0]), summaries)
         parts += [row_line(run, halves, summaries) for halves in rows(cases)]
-        parts += [*closing(cases, summaries), ""]
+        parts += [*closing(cases, summaries, run.imported is None), ""]
     return "\n".join(parts) or "# nothing was measured\n"
 
 
@@ -62,18 +62,25 @@ def rows(cases: Iterable[Case]) -> list[list[Case]]:
 
 
 def heading(
-    run: Run, cases: Sequence[Case], ranks: Sequence[RankFacts], summaries: Mapping[Case, Summary]
+    run: Run,
+    cases: Sequence[Case],
+    ranks: Sequence[RankFacts],
+    summaries: Mapping[Case, Summary],
+    sizes: str | None = None,
 ) -> list[str]:
-    """The lines above a table. ranks: the facts of each rank. summaries: those that are known already."""
+    """The lines above a table. ranks: the facts of each rank. summaries: those that are known already.
+
+    sizes: those that were asked for, as nccl-tests writes them; from the cases if left out.
+    """
     case, members = cases[0], [summaries[case] for case in cases if case in summaries]
     lines = [
         f"# CollBench version {__version__}, in the layout of nccl-tests; run {run.name}",
         f"# Collective test starting: {test_named(case.op)}",
-        _settings(run, cases, members),
+        _settings(run, cases, members, sizes or _sizes(cases)),
     ]
     if case.depth == 1:
         lines.append("# Blocking Enabled: wait and barrier after each outer iteration (-n); time excludes barrier")
-    lines += [*_how(run, case, members), "#", "# Using devices", *_devices(case, ranks), "#"]
+    lines += [*_how(run, case, members), "#", *(["# Using devices", *_devices(case, ranks), "#"] if ranks else [])]
     if not OPERATIONS[case.op].sized:
         return lines
     lead = LEAD.replace("{:>12}", "# {:>10}", 1)
@@ -101,13 +108,14 @@ def row_line(run: Run, cases: Sequence[Case], summaries: Mapping[Case, Summary])
     return lead + "".join(_half(halves.get(place), verified) for place in ("out", "in"))
 
 
-def closing(cases: Sequence[Case], summaries: Mapping[Case, Summary]) -> list[str]:
-    """The lines below a table."""
+def closing(cases: Sequence[Case], summaries: Mapping[Case, Summary], verified: bool = True) -> list[str]:
+    """The lines below a table. verified: whether results were verified here."""
     members = [summaries[case] for case in cases if case in summaries]
     failures = [(s.case, failure) for s in members for failure in s.failures]
     wrong = sum(failure.kind == "wrong" for _, failure in failures)
     lines = [f"# failed: {label(case)}: {' '.join(failure.text.split())}" for case, failure in failures]
-    lines.append(f"# Out of bounds values : {wrong} {'FAILED' if wrong else 'OK'}")
+    outcome = f"{wrong} {'FAILED' if wrong else 'OK'}" if verified else f"{NONE} (not verified here)"
+    lines.append(f"# Out of bounds values : {outcome}")
     lines += _device_times(members)
     if rates := [rate / 1e9 for s in members if (rate := _rates(s)[1])]:
         lines += [
@@ -118,19 +126,25 @@ def closing(cases: Sequence[Case], summaries: Mapping[Case, Summary]) -> list[st
 
 
 # ── comments ─────────────────────────────────────────────────────────────────────────────────────
-def _settings(run: Run, cases: Sequence[Case], members: Sequence[Summary]) -> str:
-    """The line with sizes and numbers of calls; one thread and one GPU, as each rank is a process of its own."""
-    case, sizes, sampling = cases[0], sorted({case.size_bytes for case in cases}), run.plan.settings.sampling
+def _sizes(cases: Sequence[Case]) -> str:
+    """The sizes of these cases as nccl-tests writes them."""
+    sizes = sorted({case.size_bytes for case in cases})
     ratios = {later / earlier for earlier, later in pairwise(sizes) if earlier}
     steps = {later - earlier for earlier, later in pairwise(sizes)}
     step = f"{steps.pop() if len(steps) == 1 else 0}(bytes)"
     if len(ratios) == 1:
         step = f"{ratios.pop():.4g}(factor)"
+    return f"minBytes {sizes[0]} maxBytes {sizes[-1]} step: {step}"
+
+
+def _settings(run: Run, cases: Sequence[Case], members: Sequence[Summary], sizes: str) -> str:
+    """The line with sizes and numbers of calls; one thread and one GPU, as each rank is a process of its own."""
+    case, sampling = cases[0], run.plan.settings.sampling
     calls = [s.iterations // s.launches for s in members if s.launches]
     iters = case.depth if case.depth > 1 else min(calls, default=sampling.iterations or NONE)
     return (
-        f"# nThread 1 nGpus 1 minBytes {sizes[0]} maxBytes {sizes[-1]} step: {step} "
-        f"warmup iters: {sampling.warmup * case.depth} iters: {iters} agg iters: 1 validation: 1 "
+        f"# nThread 1 nGpus 1 {sizes} warmup iters: {sampling.warmup * case.depth} iters: {iters} agg iters: 1 "
+        f"validation: {int(run.imported is None)} "
         f"graph: {int(case.metric == 'graph')}"
     )
 
@@ -146,6 +160,8 @@ def _how(run: Run, case: Case, members: Sequence[Summary]) -> Iterable[str]:
             f"# How measured: {metric_name(case)}; time is the mean over iterations of the maximum over ranks{over}; "
             "nccl-tests would print the mean over calls and ranks"
         )
+        if case.depth > 1:
+            yield f"# Calls: iterations of {case.depth}, as many as fit into the time for a size (samples.jsonl)"
         if BACKENDS[case.backend].device == "cuda":
             calls = f", divided by {case.depth} calls" if case.depth > 1 else ""
             yield f"# Clock: the host's, from enqueueing until the device is idle again{calls}; it includes dispatching"
