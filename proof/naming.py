@@ -1,12 +1,19 @@
 """A rank that is late by a known time: is it named, with its delay, and nobody without one?"""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 
 from bench.analyze.analysis import diagnose
+from bench.replay import importers
+from bench.replay.analyze.recorded import recorded_job
 from proof.claim import Line, at_least, at_most
 from proof.rig import Rig
 
 DELAY_S, CLOSE = 2e-3, 0.1
+JOB = Path(__file__).parents[1] / "tools" / "recorded_job.py"
 SWEEP = """
 backends: [gloo]
 world_sizes: [{n}]
@@ -38,3 +45,27 @@ def late_rank(rig: Rig, trials: int) -> list[Line]:
         at_least("its delay is recovered within 10 %", close, trials, 0.95, spread, delays_s=delays_s),
         at_most("nobody is late, and somebody is named", wrong, trials, 0.05),
     ]
+
+
+def in_recorded_jobs(rig: Rig, trials: int) -> list[Line]:
+    """DDP on 2 ranks and on 4, recorded by torch's profiler for ten steps; another rank is late each time, or none."""
+    right, others, wrong = 0, 0, 0
+    for trial in range(trials):
+        n = (2, 4)[trial % 2]
+        late = (trial // 2) % n
+        named = [_named(rig.folder / f"job-{trial}-{kind}", n, kind) for kind in (late, None)]
+        right, others = right + (named[0] == late), others + (named[0] not in {late, None})
+        wrong += named[1] is not None
+    return [
+        at_least("a rank that begins each backward pass 100 ms late is named", right, trials, 0.95),
+        at_most("another rank is named", others, trials, 0.0),
+        at_most("nobody is late, and a rank is named", wrong, trials, 0.1),
+    ]
+
+
+def _named(folder: Path, ranks: int, late: int | None) -> int | None:
+    """The rank that the traces of a job name."""
+    words = [sys.executable, str(JOB), str(folder), "--ranks", str(ranks)]
+    subprocess.run([*words, *(["--late", str(late)] if late is not None else [])], check=True, capture_output=True)
+    found = recorded_job(importers.read([folder])).late
+    return found[0] if found is not None else None

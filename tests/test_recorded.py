@@ -2,6 +2,7 @@
 
 import json
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -37,9 +38,11 @@ def test_the_shortest_call_moves_data_and_the_rest_waits_for_the_rank_that_made_
     assert (found.total.in_calls_s, found.total.moved_s) == pytest.approx((0.010 / 3, 0.001))
     assert found.total.waited_s == pytest.approx(0.007 / 3) and found.total.unsplit_s == 0
     assert found.total.waited_for == pytest.approx({2: 0.007 / 3}) and found.late is None
-    assert "for no rank in particular" in findings.recorded_sentence(found)
-    again = job([call(5.0)] * 5, [call(4.0)] * 5, [call(1.0)] * 5)
+    assert findings.recorded_sentence(found).endswith("waiting (Kineto, 3 of 3 ranks, steps not marked)")
+    again = job(*([call(ms, step=step) for step in range(5)] for ms in (5.0, 4.0, 1.0)))
     assert again.late == (2, 1.0) and "for rank 2" in findings.recorded_sentence(again)
+    few = job(*([call(ms, step=step) for step in range(3)] for ms in (5.0, 4.0, 1.0)))
+    assert few.late is None and "of too few steps to name a rank" in findings.recorded_sentence(few)
     table = written(findings.recorded_parts(found))
     assert "moving" in table and "exposed" not in table
 
@@ -155,6 +158,16 @@ def test_a_hundred_thousand_calls_are_no_matter_of_minutes():
         return time.process_time() - began
 
     assert seconds(30_000) < 50 * max(seconds(3_000), 0.01)
+
+
+def test_without_marked_steps_no_rank_is_named_because_calls_of_a_step_are_late_together():
+    """A rank that is late in one of two steps, by all of its ten calls: each call for itself would name it."""
+    calls = [[call(5.0)] * 20, [call(5.0)] * 20, [call(1.0)] * 20]
+    found = job(*calls)
+    assert found.late is None and found.ends_late is None
+    assert any(text.startswith("which rank came late: several steps would show it") for text in found.withheld)
+    marked = [[replace(each, step=number // 10) for number, each in enumerate(of_rank)] for of_rank in calls]
+    assert job(*marked).late is None and not any("which rank came late" in text for text in job(*marked).withheld)
 
 
 # ── who is named ─────────────────────────────────────────────────────────────────────────────────

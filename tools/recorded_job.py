@@ -21,7 +21,7 @@ from bench.training.catalog.presets import PRESETS
 from bench.training.rank.models import Transformer
 
 # DDP builds its buckets in the first two steps.
-UNRECORDED, STEPS = 3, 3
+UNRECORDED, STEPS = 3, 10
 BATCH, CONTEXT = 2, 16
 LATE_S = 0.1
 

@@ -15,6 +15,8 @@ from bench.model.units import MOST_ELEMENTS, MOST_RANKS
 
 # Of the package, its operation, its section and its verb.
 NAME = "replay"
+# The error rate at which a rank is named.
+NAMED_RATE = 0.04
 # Operations of recorded calls between two ranks, and those in which each rank sends something else to each.
 ONE_WAY = frozenset({"send", "recv"})
 ALL_TO_ALL = frozenset({"all_to_all", "all_to_all_list", "all_to_all_uneven"})
@@ -24,22 +26,19 @@ ALL_TO_ALL = frozenset({"all_to_all", "all_to_all_list", "all_to_all_uneven"})
 class RecordedCall:
     """One call on one rank.
 
-    operation: as `operations` names it; what it does not know keeps the format's own name. dtype: as
-    `dtypes` names it; None if the format does not tell, elements are then bytes. elements_in, elements_out: of
-    this rank.
-    splits_in, splits_out: elements for and from each rank of the group; empty where all are alike, None if they are not
-    known. group: ranks of the world; None if it is not known. group_size: None if not even that is known.
-    root: of the world, of a rooted call. peer: of the world, of a send or receive.
-    communicator: a name of the group that is the same on all its ranks, where the ranks are not told.
-    start_s: when the call was made, which is when it was enqueued, since the first one of the recording. It says
-    nothing of when the call ran.
-    stream: on which it ran; calls of different streams may overlap. ran_s: when it began to run, by the same clock,
-    from a timeline of the device or of gloo's worker thread; None without such a timeline. duration_s: how long it
-    ran, with the wait for others that came late. exposed_s: the part of duration_s in which nothing was computed; of
-    calls that run at the same time, it is counted for the one that ends first. None where computing was not recorded.
-    asynchronous: whether the caller went on at once. sequence: number of the call within its group, by which the calls
-    of different ranks belong together; None if the format has none. step: of the job, in which the call was made.
-    chosen: NCCL's algorithm and protocol.
+    operation: as `operations` names it; what it does not know keeps the format's own name. dtype: as `dtypes` names it;
+    None if the format does not tell, elements are then bytes. elements_in, elements_out: of this rank. splits_in,
+    splits_out: elements for and from each rank of the group; empty where all are alike, None if they are not known.
+    group: ranks of the world; None if it is not known. group_size: None if not even that is known. root: of the world,
+    of a rooted call. peer: of the world, of a send or receive. communicator: a name of the group that is the same on
+    all its ranks, where the ranks are not told. start_s: when the call was made, which is when it was enqueued, since
+    the first one of the recording. It says nothing of when the call ran. stream: on which it ran; calls of different
+    streams may overlap. ran_s: when it began to run, by the same clock, from a timeline of the device or of gloo's
+    worker thread; None without such a timeline. duration_s: how long it ran, with the wait for others that came late.
+    exposed_s: the part of duration_s in which nothing was computed; of calls that run at the same time, it is counted
+    for the one that ends first. None where computing was not recorded. asynchronous: whether the caller went on at
+    once. sequence: number of the call within its group, by which the calls of different ranks belong together; None if
+    the format has none. step: of the job, in which the call was made. chosen: NCCL's algorithm and protocol.
 
     Raises ValueError for numbers that no job has: whoever reads a list may count ranks and elements by them.
     """

@@ -1,4 +1,4 @@
-"""Make of a recorded job the calls that ranks of this machine make again, and say what is not as recorded.
+"""Turn a recorded job into calls that ranks of this machine make again, and list what differs from the recording.
 
 In: a `CallList`, a backend, a number of ranks. Out: a `Replay`, and the `Case` that stands for it.
 
@@ -87,8 +87,8 @@ def replay(recorded: CallList, backend: str, world_size: int, gaps: bool = False
     calls = [call for rank in recorded.ranks for call in rank.calls]
     if gaps and not any(call.ran_s is not None for call in calls):
         raise ForeignError(
-            f"{recorded.ranks[0].source}: gaps: recorded: when calls ran is not told, only a timeline of the device or "
-            f"of gloo's threads tells it (Kineto); a {recorded.kind} has none; allowed: none"
+            f"{recorded.ranks[0].source}: gaps: recorded: the file does not say when calls ran; only a timeline of the "
+            f"device or of gloo's threads does (Kineto), and a {recorded.kind} has none; allowed: none"
         )
     steps, of_step = _last_step(recorded)
     builder = _Builder(recorded, steps, backend, world_size)
@@ -223,7 +223,7 @@ class _Builder:
         """The calls of each rank of the world; or none, and why there are none."""
         by_rank = {step.rank: step for step in self._steps}
         if None in by_rank:
-            return [], "the files do not tell their ranks"
+            return [], "the files do not name their ranks"
         if any(
             (call.group is None and call.group_size not in {None, self._world_size})
             or (call.operation in ONE_WAY and call.peer is None)

@@ -22,7 +22,7 @@ from bench.replay.conclusions import (
     ReplayedStep,
     replays_of,
 )
-from bench.replay.model import CallList
+from bench.replay.model import NAMED_RATE, CallList
 from bench.report.blocks import Blocks, Column, Heading, below, items, left, table
 from bench.report.labels import (
     NOTHING,
@@ -39,17 +39,15 @@ from bench.report.parts import ReportPart
 Kinds = Sequence[ReplayedKind]
 # Kinds of calls in the table of a replay; the rest are one row.
 MOST_KINDS = 12
-NEXT = "Look next at what rank {} does before its calls: its input pipeline, its node, the clock of its GPU."
+NEXT = "Look next at what rank {} does before its calls: its input pipeline, its node, the clock of its GPU or CPU."
 RECORDED_EXPLAINED = (
-    "Time a step, mean over the recorded ranks. While several calls are under way, it is counted for the one that ends "
-    "first."
+    "Time a step (in all, if steps are not marked), mean over the recorded ranks. While several calls are under way, "
+    "it is counted for the one that ends first."
 )
 LATE_ENDS = "Rank {} ends its calls later than the others: {} a step after the first to end, over all calls."
 DIVIDED_EXPLAINED = "Moving: from when the last rank came until the call ends. Waiting: the time before that."
 EXPOSED_EXPLAINED = "Exposed: the part in which nothing was computed."
-REPLAY_EXPLAINED = (
-    "Time of a step, mean over ranks, recorded and made again; here, too, they hold waiting for ranks that come late."
-)
+REPLAY_EXPLAINED = "Time of a step, mean over ranks, recorded and made again; both include waiting for late ranks."
 
 
 def sections(analysis: Analysis, failed: Collection[Case]) -> Blocks:
@@ -112,22 +110,20 @@ def recorded_sentence(job: RecordedJob) -> str:
         text += f": {format_seconds(total.moved_s)} moving data{rest}, {waiting} waiting"
         if job.late is not None:
             text += f", {format_share(job.late[1])} of it for rank {job.late[0]}"
-        elif total.waited_s:
-            text += ", for no rank in particular"
+        elif total.waited_s and job.steps > 1:
+            few = len(job.ranks) ** (1 - job.steps) > NAMED_RATE
+            text += ", of too few steps to name a rank" if few else ", for no rank in particular"
     if total.exposed_s is not None:
         text += f"; during {format_seconds(total.exposed_s)} nothing was computed"
-    return f"{text} ({job.source}, {counted(job.steps, 'step')})"
+    return f"{text} ({job.source}, {counted(job.steps, 'step') if job.steps > 1 else 'steps not marked'})"
 
 
 def recorded_kind(kind: RecordedKind) -> str:
     """Such as `all_reduce of 2 049 000 float32 over 8 ranks, 4 groups`."""
     size = f" of {kind.elements:,}".replace(",", "\u2009") if kind.elements else ""
     over = "" if kind.ranks is None else f" over {ranks_text(kind.ranks)}"
-    return (
-        f"{kind.operation}{size} {kind.dtype or ''}".rstrip()
-        + over
-        + (f", {kind.groups} groups" if kind.groups > 1 else "")
-    )
+    groups = f", {kind.groups} groups" if kind.groups > 1 else ""
+    return f"{kind.operation}{size} {kind.dtype or ''}".rstrip() + over + groups
 
 
 def _recorded_table(heading: str, rows: Sequence[tuple[str, RecordedTime]], job: RecordedJob) -> Blocks:

@@ -23,11 +23,11 @@ from itertools import pairwise
 import numpy as np
 
 from bench.replay.conclusions import RecordedJob, RecordedKind, RecordedTime
-from bench.replay.model import ALL_TO_ALL, ONE_WAY, CallList, RecordedCall
+from bench.replay.model import ALL_TO_ALL, NAMED_RATE, ONE_WAY, CallList, RecordedCall
 from bench.replay.spans import attributed
 
-# The error rate at which a rank is named, the permutations that show it, and the cells and rows of what they permute.
-NAMED_RATE, PERMUTATIONS, MOST_CELLS, FEWEST_ROWS = 0.04, 199, 20_000, 10
+# The permutations that show that a rank is late, and the cells and rows of what they permute.
+PERMUTATIONS, MOST_CELLS, FEWEST_ROWS = 199, 20_000, 10
 
 # By how much the clocks of one host's processes may differ.
 CLOCKS_AGREE_S = 100e-6
@@ -93,8 +93,8 @@ def _late(units: Collection[Mapping[int, float]], times: "_Times", in_calls_s: f
 def named(units: Sequence[Mapping[int, float]], ranks: Sequence[int]) -> int | None:
     """The rank that the others waited for more than chance allows; None if none stands out.
 
-    units: seconds waited for each rank in each step, or call. Where ranks are alike, any order of them in a unit is as
-    likely: of random orders, at most NAMED_RATE have a rank that was waited for as long.
+    units: seconds waited for each rank in each step, whose calls are late together. Where ranks are alike, any order of
+    them in a step is as likely: of random orders, at most NAMED_RATE have a rank that was waited for as long.
     """
     rows = min(len(units), max(FEWEST_ROWS, MOST_CELLS // len(ranks)))
     waited, column = np.zeros((rows, len(ranks))), {rank: number for number, rank in enumerate(ranks)}
@@ -186,7 +186,7 @@ class _Times:
 
     numbers: world rank of each recorded rank. own_s: seconds of a call in which it was the one under way that ended
     first. split: of calls that can be divided, how long the data moved at most, the world rank that came last, and what
-    is taken for independent: the step, or without steps the call. ended: that → world rank → seconds by which it ended
+    is taken for independent: the step. ended: that → world rank → seconds by which it ended
     calls after the first rank; empty without a common clock.
     """
 
@@ -200,6 +200,8 @@ class _Times:
             self._reasons["ranks are numbered in the order of their files, which do not tell them"] = 0
         if len({rank.steps for rank in recorded.ranks}) > 1:
             self._reasons["ranks recorded different numbers of steps: a step is the mean of all of them"] = 0
+        if recorded.steps == 1 and len(recorded.ranks) > 1:
+            self._reasons["which rank came late: several steps would show it, if the recording marks them"] = 0
         if recorded.steps > 1 and (outside := sum(call.step is None for _, call in _places(recorded))):
             self._reasons["calls outside the recorded steps"] += outside
         self.own_s: dict[Place, float] = {}
@@ -246,12 +248,12 @@ class _Times:
         if len(self._recorded.ranks) < 2:
             self._reasons["waiting: one rank's recording cannot tell it from moving; give the files of all ranks"] = 0
             return
-        by_step, joined = self._recorded.steps > 1, list[tuple[object, dict[Place, tuple[float, float]]]]()
+        joined = list[tuple[object, dict[Place, tuple[float, float]]]]()
         for key, lists in self._by_group().items():
-            for number, places in enumerate(self._joined(key, lists)):
+            for places in self._joined(key, lists):
                 if all(self._call(place).duration_s is not None for place in places):
                     step = self._call(places[0]).step
-                    joined.append((step if by_step else (key, number), {place: self._span(place) for place in places}))
+                    joined.append((step, {place: self._span(place) for place in places}))
         instants = all(
             max(begin for begin, _ in spans.values()) < min(map(sum, spans.values())) + CLOCKS_AGREE_S
             for _, spans in joined

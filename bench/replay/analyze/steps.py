@@ -117,7 +117,7 @@ def _calls(timed: Timings, replay: Replay) -> _Calls | None:
 def _interval(launches: Sequence[Floats]) -> Interval:
     """Over launches if there are several; one alone says nothing of how its steps scatter."""
     means = np.array([float(np.mean(times)) for times in launches])
-    return intervals.launch_interval(means) if len(means) > 1 else intervals.without_interval(float(means[0]))
+    return intervals.of_launches(means) if len(means) > 1 else intervals.without_interval(float(means[0]))
 
 
 def _bars(

@@ -46,8 +46,8 @@ ASKED: dict[str, Callable[[RecordedCall], object]] = {
 }
 # Operations without data: nothing but times can be asked of them.
 WITHOUT_DATA = {"barrier"}
-# An instant in 2001: what is less counts from something else. By how much clocks of hosts may differ.
-LEAST_UNIX_S, CLOCKS_APART_S = 1e9, 600.0
+# An instant in 2001: what is less counts from something else. By how much clocks of hosts may differ, and one host's.
+LEAST_UNIX_S, CLOCKS_APART_S, ON_ONE_HOST_S = 1e9, 600.0, 1.0
 
 
 def named(section: ReplaySection) -> CallList:
@@ -132,16 +132,18 @@ def files(paths: Sequence[Path]) -> list[Path]:
 def _check_together(ranks: Sequence[RankRecording]) -> None:
     """Raise ForeignError where files that tell the time were recorded at different ones."""
     spans = sorted(
-        (rank.began_s, rank.began_s + max((call.start_s or 0.0 for call in rank.calls), default=0.0), rank.source)
+        (rank.began_s, max((call.start_s or 0.0 for call in rank.calls), default=0.0), rank.source)
         for rank in ranks
         if rank.began_s is not None and rank.began_s > LEAST_UNIX_S
     )
-    longest_s = max((end - begin for begin, end, _ in spans), default=0.0)
-    for (_, ended, before), (began, _, after) in pairwise(spans):
-        if began - ended > longest_s + CLOCKS_APART_S:
+    hosts, apart_s = {rank.host for rank in ranks}, ON_ONE_HOST_S
+    if len(hosts) > 1 or None in hosts:
+        apart_s = CLOCKS_APART_S + max((length for _, length, _ in spans), default=0.0)
+    for (began, length, before), (following, _, after) in pairwise(spans):
+        if following - began - length > apart_s:
             raise ForeignError(
-                f"{after}: begins {began - ended:.0f} s after {before} ends: give files of one recording, which all "
-                "ranks made at the same time"
+                f"{after}: begins {following - began - length:.0f} s after {before} ends: give files of one recording, "
+                "which all ranks made at the same time"
             )
 
 
