@@ -80,9 +80,14 @@ def test_the_answer_is_the_best_strategy_and_controls_are_none(analysis):
     scenario = replace(scenario, results=(*scenario.results, again))
     answered = with_training(analysis, scenarios=(scenario,))
     answer, trust = document.answer(RUN, answered)
-    best, equal = result_of(scenario, "overlap_bucket 256 KiB"), "level with overlap_bucket 1 MiB"
-    assert answer.startswith(f"**{best.label}**") and equal in answer and "20.9 ms a step" in answer
-    assert "1.67 ms [1.37 – 1.97 ms]" in answer
+    fastest = "**overlap_bucket 256 KiB, overlap_bucket 1 MiB are fastest, and none of them leads**: 20.9"
+    assert answer.startswith(fastest)
+    assert "; communication costs 1.67 " in answer and "low reading" not in answer
+    (alone,) = training.answers([replace(scenario, results=(result_of(scenario, "flat"),))])
+    assert alone.startswith("**flat** is fastest: ") and " ms] of it" in alone
+    level = tuple(replace(r, place=1) for r in scenario.results if r.place == 2)
+    (nothing,) = training.answers([replace(scenario, results=level)])
+    assert nothing.startswith("**No strategy is faster than another here**: 20.9")
     assert "set a cap of" in answer
     for text in (written(document.terminal(RUN, answered)[0]), build(answered, RUN).partition("\n\n- ")[2]):
         assert text.startswith(answer) and "| strategy" in text

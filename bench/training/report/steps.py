@@ -232,15 +232,20 @@ def answers(scenarios: Sequence[ScenarioAnalysis]) -> list[str]:
         best, step_s = min(timed, key=lambda pair: (pair[0].place or math.inf, pair[1]), default=(None, 0.0))
         if best is None:
             continue
-        others = [names[result.label] for result, _ in timed if result.place == best.place and result is not best]
-        level = f" (level with {_listed(others, ', ')})" if others and best.place else ""
-        where = f"{title}: " if len(scenarios) > 1 else ""
-        text = f"{where}**{names[best.label]}** is fastest{level}: {seconds(step_s)} a step"
-        if best.exposed is not None:
-            cost = seconds(best.exposed.value) + (f" {bounds(best.exposed)}" if ends(best.exposed) else "")
-            text += f"; communication costs {cost} of it" + ("" if best.resolved else ", which may be nothing")
-            if others:
-                text += f" (the lowest of {len(others) + 1} that are level, so it is a low reading)"
+        level = sorted(((r, s) for r, s in timed if best.place and r.place == best.place), key=lambda pair: pair[1])
+        text = f"{title}: " if len(scenarios) > 1 else ""
+        if len(level) > 1:
+            which = "No strategy is faster than another here"
+            if len(level) < len(timed):
+                which = f"{_listed((names[r.label] for r, _ in level), ', ')} are fastest, and none of them leads"
+            text += f"**{which}**: {between(seconds(level[0][1]), seconds(level[-1][1]))} a step"
+            costs = sorted(r.exposed.value for r, _ in level if r.exposed is not None)
+            text += f"; communication costs {between(seconds(costs[0]), seconds(costs[-1]))} of it" if costs else ""
+        else:
+            text += f"**{names[best.label]}** is fastest: {seconds(step_s)} a step"
+            if best.exposed is not None:
+                cost = seconds(best.exposed.value) + (f" {bounds(best.exposed)}" if ends(best.exposed) else "")
+                text += f"; communication costs {cost} of it" + ("" if best.resolved else ", which may be nothing")
         if scenario.advice is not None:
             text += f". Buckets: {_advised(scenario.advice, scenario, names)}"
         lines.append(f"{text}.")
