@@ -73,8 +73,8 @@ def test_a_rule_file_is_read_back_and_says_nothing_beyond_its_sizes(library):
         ("1\n2\n1\n0\n1\n0 ring 0 0\n", "line 6: 'ring' stands where an algorithm should be"),
         ("1\n2\n1\n0\n1\n0 9 0 0\n", "line 6: allreduce has no algorithm 9 (0 to 5)"),
         ("1\n3\n1\n3\n1\n0 5 0 0\n", "line 6: two_proc is for 2 ranks"),
-        ("1\n2\n1\n0\n2\n0 0 0 0\n0 4 0 0\n", "line 7: size 0 behind 0: they must increase"),
-        ("1\n2\n2\n4\n1\n0 4 0 0\n2\n1\n0 4 0 0\n", "line 7: a number of ranks 2 behind 4: they must increase"),
+        ("1\n2\n1\n0\n2\n0 0 0 0\n0 4 0 0\n", "line 7: size 0 after 0: they must increase"),
+        ("1\n2\n2\n4\n1\n0 4 0 0\n2\n1\n0 4 0 0\n", "line 7: a number of ranks 2 after 4: they must increase"),
         ("1\n2\n1\n0\n1\n0 4 0 0 7\n", "line 6: numbers behind the last rule are not read"),
         ("rule-file-version-2\n1\n2\n1\n0\n1\n0 4 0 0 7\n8\n", "line 8: numbers behind the last rule"),
         ("1\n6\n1\n0\n1\n0 1 0 0\n", "collective 6: CollBench measures no such collective"),
@@ -255,8 +255,8 @@ sampling: {seconds_per_case: 20ms}
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        (("[mpi]", "[gloo]"), "backends: gloo: tune needs one whose library lets one choose; allowed: mpi, nccl"),
-        (("[all_to_all]", "[barrier]"), "operations: barrier: Open MPI lets nobody choose for it; allowed: all_gather"),
+        (("[mpi]", "[gloo]"), "backends: gloo: tune needs one whose library lets you choose; allowed: mpi, nccl"),
+        (("[all_to_all]", "[barrier]"), "operations: barrier: Open MPI has no setting for it; allowed: all_gather"),
         (("[float32]", "[float32, float64]"), "are one cell of a rule file"),
     ],
 )

@@ -1,7 +1,7 @@
-"""What libraries let one choose for a collective, by which variables, and the syntax of their rule files.
+"""What you can choose for a collective in each library, by which variables, and the syntax of its rule files.
 
 In: choices, a table of rules, text of a file. Out: settings of a case, text of a file, rules and what is wrong with
-them. Reads no file and starts nothing: `machine.py` asks Open MPI for its algorithms.
+them. Reads no file and starts nothing: `tune.machine` asks Open MPI for its algorithms.
 
 Open MPI 5: `coll_tuned`'s rules, format 2 (ompi/mca/coll/tuned/coll_tuned_dynamic_file.c, v5.0). Releases print nothing
 about a file that they cannot read, and use their own choice. NCCL: the CSV of its example tuner plugin
@@ -146,7 +146,7 @@ class OpenMpi:
 
         def increasing(what: str, last: int | None, value: int) -> None:
             if last is not None and value <= last:
-                problems.append(f"line {at}: {what} {value} behind {last}: they must increase")
+                problems.append(f"line {at}: {what} {value} after {last}: they must increase")
 
         try:
             for _ in range(take("the number of collectives")):

@@ -48,7 +48,7 @@ def cells(config: Config, machine: Machine, seed: int, library: Library) -> tupl
     known = ", ".join(library.operations)
     for op in config.operations:
         if op not in library.operations:
-            raise ConfigError(f"tune: operations: {op}: {library.name} lets nobody choose for it; allowed: {known}")
+            raise ConfigError(f"tune: operations: {op}: {library.name} has no setting for it; allowed: {known}")
     plan = planning.expand(config.model_copy(update={"launches": 1, "budget": None}), machine, seed)
     reason = planning.unmeasurable_reason(plan)
     if reason is not None:
@@ -56,7 +56,7 @@ def cells(config: Config, machine: Machine, seed: int, library: Library) -> tupl
     found: dict[Cell, Case] = {}
     for case in plan.cases:
         if OPERATIONS[case.op].rank is not None or case.op not in library.operations:
-            raise ConfigError(f"tune: {case.op}: {library.name} lets nobody choose for it; allowed: {known}")
+            raise ConfigError(f"tune: {case.op}: {library.name} has no setting for it; allowed: {known}")
         other = found.setdefault(cell_of(case), case)
         if other != case:
             where = f"{case.op}, {case.world_size} ranks, {format_bytes(case.size_bytes)}"

@@ -16,6 +16,8 @@ from bench.tune.model import DEFAULT, CellResult, Tuned
 
 # Panels beside each other, and in all: more cannot be read.
 ACROSS, MOST = 3, 18
+# Of more choices than there are colours.
+HATCHES = ("", "//", "..")
 
 
 def ratios(tuned: Tuned, _: None) -> list[Figure]:
@@ -27,37 +29,36 @@ def ratios(tuned: Tuned, _: None) -> list[Figure]:
     shown = dict(list(shown.items())[:MOST])
     if not shown:
         return []
-    across, colours = min(ACROSS, len(shown)), dict[str, str]()
-    for result in tuned.changed:
-        colours.setdefault(str(result.choice), COLOURS[len(colours) % len(COLOURS)])
+    across, names = min(ACROSS, len(shown)), list(dict.fromkeys(str(result.choice) for result in tuned.changed))
+    styles = {name: (COLOURS[n % len(COLOURS)], HATCHES[n // len(COLOURS) % 3]) for n, name in enumerate(names)}
     down = -(-len(shown) // across)
     figure = Figure(figsize=(0.8 + 3.2 * across, 1.4 + 2.2 * down), layout="constrained")
     places = figure.subplots(down, across, sharey=True, squeeze=False).flatten()
     for axes, ((op, ranks), cells) in zip(places, shown.items(), strict=False):
-        _panel(axes, cells, colours)
+        _panel(axes, cells, styles)
         axes.set_title(f"{op}, {ranks_text(ranks)}", fontsize=9.5)
     for axes in places[len(shown) :]:
         axes.set_visible(False)
     for axes in places[::across]:
         axes.set_ylabel("time / default", fontsize=8.5)
-    handles = [Patch(color=colour, alpha=0.35, label=name) for name, colour in colours.items()]
+    handles = [Patch(color=c, alpha=0.35, hatch=hatch, label=name) for name, (c, hatch) in styles.items()]
     if handles:
         figure.legend(handles=handles, loc="outside lower center", ncols=3, fontsize=8)
     figure.suptitle("Time over the default in fresh launches; bands: rules", x=0.01, ha="left", fontsize=10.5)
     return [figure]
 
 
-def _panel(axes: Axes, cells: list[CellResult], colours: dict[str, str]) -> None:
+def _panel(axes: Axes, cells: list[CellResult], styles: dict[str, tuple[str, str]]) -> None:
     sizes = [cell.cell.size for cell in cells]
     axes.axhline(1, color="grey", linewidth=0.8)
     for number, cell in enumerate(cells):
-        colour = colours.get(str(cell.choice), "grey")
+        colour, hatch = styles.get(str(cell.choice), ("grey", ""))
         if cell.choice != DEFAULT:
             edges = [
                 (sizes[place] * sizes[near]) ** 0.5 if 0 <= near < len(sizes) else cast(float, sizes[place])
                 for place, near in ((number, number - 1), (number, number + 1))
             ]
-            axes.axvspan(*edges, color=colour, alpha=0.25, linewidth=0)
+            axes.axvspan(*edges, color=colour, alpha=0.25, linewidth=0, hatch=hatch)
         if cell.ratio is not None:
             error = [[cell.ratio.value - cell.ratio.low], [cell.ratio.high - cell.ratio.value]]
             face = colour if cell.choice != DEFAULT else "white"

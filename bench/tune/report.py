@@ -17,8 +17,8 @@ from bench.tune.model import DEFAULT, CellResult, Crossover, Tuned, TuneState
 METHOD = (
     "All choices of a cell take turns in launches that are alive together; a choice that is slower than the best is "
     "dropped (Bayes factor, at most 5 % a cell). The best is then compared with the default in fresh launches only, "
-    "and has a rule if it is faster there, by Student's t on log ratios of pairs, so that 1 % of a table's rules are "
-    "wrong on average (Benjamini and Hochberg). The table is then measured once more. Between two sizes, times are "
+    "and has a rule if it is faster there, by Student's t on log ratios of pairs, so that at most 1 % of its rules "
+    "are wrong on average (Benjamini and Hochberg). The table is then measured once more. Between two sizes, times are "
     "taken as straight lines; beyond them the default stays."
 )
 
@@ -121,7 +121,7 @@ def comments(tuned: Tuned, run: Run, library: Library) -> list[str]:
         f"Written by CollBench {run.manifest.get('collbench', '')}, run {run.name}, on {facts.get('hostname', '?')}",
         f"{library.name} {version}".strip(),
         _headline(tuned),
-        "Each rule was faster than the default in fresh launches (1 % wrong on average). time / default [95 %], pairs:",
+        "Each rule was faster than the default in fresh launches. time / default [95 %], pairs:",
         *_proofs(tuned),
     ]
     return [line.replace("–", "-").encode("ascii", "replace").decode() for line in lines]

@@ -136,5 +136,5 @@ def not_honoured(run: Run, library: Library) -> list[str]:
             words = choice["algorithm"].lower(), choice["protocol"].lower()
             if words != (asked.algorithm, asked.protocol):
                 where = f"{case.op}, {case.world_size} ranks, {format_bytes(case.size_bytes)}"
-                found.append(f"{NOT_HONOURED}{where}: told {asked}, {library.name} ran {' '.join(words)}")
+                found.append(f"{NOT_HONOURED}{where}: asked for {asked}, {library.name} ran {' '.join(words)}")
     return found

@@ -3,6 +3,7 @@
 import json
 import os
 import secrets
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,7 +12,7 @@ import typer
 
 from bench import __version__
 from bench.analyze.sessions import is_virtual
-from bench.catalog.operations import placement
+from bench.catalog.operations import PLACES, placement
 from bench.cli.app import PLOTS, RESULTS, Quiet, Sets
 from bench.cli.comparison import share
 from bench.cli.job import run_task
@@ -98,7 +99,7 @@ def _create(
     settings = models.parse(asked.raw, asked.name, sets, asked.default_name)
     if len(settings.backends) != 1 or settings.backends[0] not in BACKENDS:
         raise ConfigError(
-            f"{asked.name}: backends: {', '.join(settings.backends)}: tune needs one whose library lets one choose; "
+            f"{asked.name}: backends: {', '.join(settings.backends)}: tune needs one whose library lets you choose; "
             f"allowed: {', '.join(BACKENDS)}"
         )
     if unsupported := host.unsupported_platform():
@@ -177,14 +178,12 @@ def _measured(
     run = folders.read(path)
     notes = ["virtual GPUs: times follow a rule, and say nothing about hardware"] if is_virtual(run) else []
     if tuned.changed and not state.checks:
-        case = next(iter(found.values()))
-        how = f"{case.buffers} buffers, {'in' if placement(case) == 'in' else 'out of'} place where there is a choice"
-        notes.append(f"shown for calls as they were measured ({how}): in other uses of buffers a rule can be slower")
+        notes.append(f"shown for calls as they were measured ({_usage(tuned, found)}): in others a rule can be slower")
     tuned = replace(tuned, notes=(*tuned.notes, *notes, *outcome.not_honoured(run, library)))
     target = Path(state.output) if state.output is not None else path / f"{RULES}.{library.suffix}"
     if not state.checks:
         folders.write(target, library.write(tuned.rules, state.hosts, report.comments(tuned, run, library)))
-    load = library.how_to_load(str(target)) if tuned.changed and not state.checks else []
+    load = library.how_to_load(str(target.absolute())) if tuned.changed and not state.checks else []
     picture = (PLOTS / path.name / "tune").with_suffix(".png")
     if plots:
         folders.make_folder(picture.parent)
@@ -197,6 +196,16 @@ def _measured(
         written = [*([] if state.checks else [target]), path / DOCUMENT, *([picture] if shown else [])]
         say("\n" + "\n".join(map(str, [*load[:1], *written])))
     return _code(tuned) if state.checks else 0
+
+
+def _usage(tuned: Tuned, found: Mapping[Cell, Case]) -> str:
+    """Such as `buffers: rotate; in place: all_reduce; out of place: all_gather`, of the cells that have a rule."""
+    cases = [found[result.cell] for result in tuned.changed]
+    words = [f"buffers: {cases[0].buffers}"]
+    for place, text in PLACES.items():
+        ops = dict.fromkeys(case.op for case in cases if placement(case) == place)
+        words += [f"{text}: {', '.join(ops)}"] if ops else []
+    return "; ".join(words)
 
 
 def _tuned(rounds: TuneRounds) -> Tuned:
