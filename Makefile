@@ -53,7 +53,7 @@ COMPILE := PYTHONDONTWRITEBYTECODE= $(PY) -c
 ##@ Begin
 install: .venv/.installed  ## Create .venv with the pinned packages and the command collbench
 
-doctor: .venv/.installed  ## What can this machine measure, and what stands in the way?
+doctor: .venv/.installed  ## What can this machine measure, and what prevents the rest?
 	@$(BENCH) doctor
 
 ##@ Measure (SET="--set key=value" changes a setting)
@@ -108,7 +108,7 @@ report: .venv/.installed  ## Print a run's tables, and write its report again
 plots: .venv/.installed  ## Draw a run's plots
 	@$(BENCH) report $(RUN) --plots
 
-diagnose: .venv/.installed  ## Who is late or slow?
+diagnose: .venv/.installed  ## Which rank, node or link is late or slow?
 	@$(BENCH) diagnose $(RUN)
 
 compare: .venv/.installed  ## Did it change? A=before B=after
@@ -157,7 +157,7 @@ gpu-check: .venv/.installed-dev  ## Ten minutes on a GPU: what is expected besid
 virtual-gpu: .venv-cuda/.installed  ## Build virtual GPUs: torch's CUDA code runs without a GPU, times follow a rule
 	@.venv-cuda/bin/python -m proof.virtual_gpu.build .venv-cuda
 
-test-virtual-gpu: virtual-gpu .venv/.installed-dev  ## Hold what is reported on virtual GPUs against the rule (7 min; QUICK=1: 3)
+test-virtual-gpu: virtual-gpu .venv/.installed-dev  ## Compare what is reported on virtual GPUs with the rule (7 min; QUICK=1: 3)
 	@$(PY) -m pytest proof/virtual_gpu -q --numprocesses 2 --dist worksteal $(if $(QUICK),-m "not slow")
 
 docs: .venv/.installed-dev  ## Make the generated pages again, and mark what was proved of older code
@@ -174,7 +174,7 @@ coverage: .venv/.installed  ## What runs at all? Every operation, dtype and redu
 	@$(PY) -m tools.coverage_page everything > docs/develop/coverage.md
 
 ##@ Prove (nothing else may run meanwhile)
-prove: .venv/.installed-dev  ## Are the numbers right? All claims, or CLAIMS="rates overhead" (50 min, 70 more with virtual GPUs); proof/accuracy.md
+prove: .venv/.installed-dev  ## Are the numbers right? All claims, or CLAIMS="rates overhead" (1 h, 70 min more with virtual GPUs); proof/accuracy.md
 	@$(PY) -m proof $(if $(CLAIMS),--only $(CLAIMS))
 
 prove-quick: .venv/.installed-dev  ## The same with fewer trials, to see that it works (5 min); keeps nothing

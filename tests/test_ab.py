@@ -156,7 +156,7 @@ def judged(verdict):
         (look_of(SAME, SAME, whole=SAME), 8, "all are the same"),
         (look_of(SAME, SAME, whole=INCONCLUSIVE), 8, None),
         (look_of(), 8, None),
-        (look_of(INCONCLUSIVE), pairs.LOOKS[-1], "are the most"),
+        (look_of(INCONCLUSIVE), pairs.LOOKS[-1], "stopped at the limit of"),
     ],
 )
 def test_it_ends_when_there_is_an_answer(found, made, why):

@@ -296,7 +296,7 @@ LINK = ("--link", "2ms+1GB/s")
         ((*TINY, *LINK, "--world-size", "4"), "--world-size is for"),
         (("--model", "tny", "--backward", "60ms", *LINK), "did you mean 'tiny'?"),
         (("--model", "tiny", *LINK, "--backward", "60 lightyears"), "--backward: unknown unit"),
-        (("--model", "tiny", *LINK, "--backward", "0ms"), "not more than 0"),
+        (("--model", "tiny", *LINK, "--backward", "0ms"), "must be above 0"),
         ((*TINY, *LINK, "--uncertainty", "2"), "--uncertainty"),
         ((*TINY, "--link", "fast"), "write latency and rate"),
         ((*TINY, "--link", "nowhere"), "no such run"),

@@ -88,7 +88,7 @@ def test_a_series_is_named_once_a_rule_with_its_worst_size():
     (finding,) = consistency.findings(base)
     assert finding.cases == (base[2].case, base[0].case)
     assert "4 times 32 B takes 4.00 ms" in finding.text
-    assert finding.text.endswith("(so for 1 more of its sizes)")
+    assert finding.text.endswith("(and for 1 more of its sizes)")
 
 
 def test_one_launch_is_not_enough():

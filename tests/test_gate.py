@@ -130,7 +130,7 @@ def test_the_verdict_says_that_nothing_was_measured_inside_nodes_of_one_rank():
 def test_who_was_not_measured_does_not_pass():
     """Eight nodes, one of which kills all four rounds; the others were in them, and have no sample."""
     fleet = Fleet(8, failing=["look"])
-    fleet.dropped[2] = "a rank of it was killed"
+    fleet.dropped[2] = "one of its ranks was killed"
     verdict = fleet.judged()
     assert having(verdict) == [2] and len(having(verdict, gate.INCONCLUSIVE)) == 7
     verdict = Fleet(8, failing=["look"]).judged()

@@ -102,7 +102,7 @@ def test_repeats_within_one_file_are_told(tmp_path):
     rows = "\n".join(foreign.nccl_rows())
     found = read(tmp_path, foreign.nccl().replace(rows, f"{rows}\n{rows}"))
     assert found.plan.launches == 2
-    assert any(note.startswith("8 cases stand in one file more than once") for note in found.facts["notes"])
+    assert any(note.startswith("8 cases are in one file more than once") for note in found.facts["notes"])
 
 
 # ── the verb ─────────────────────────────────────────────────────────────────────────────────────
@@ -124,7 +124,7 @@ def test_every_verb_works_on_an_imported_run(warm):
     assert {row["interval"] for row in rows} == {"none"} and {row["time_low_s"] for row in rows} == {""}
     for arguments, words in (
         (["report", "--plots"], "plots/"),
-        (["diagnose"], "nobody can be named"),
+        (["diagnose"], "no rank can be named"),
         (["list"], "all_reduce, nccl, 4 ranks"),
         (["compare", path.name, path.name, "--format", "json", "--undecided", "pass"], '"verdict": "INCONCLUSIVE"'),
     ):

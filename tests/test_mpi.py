@@ -279,7 +279,7 @@ def test_the_report_names_the_library_and_what_speaks_against_the_numbers():
     launch = {"ranks": [{"mpi": "Open MPI v5.0.11"}], "remarks": ["mpirun listened on 0.0.0.0:4321"]}
     run = replace(run, environment=[{"host": host, "launches": [launch, launch]}])
     said = warnings_of(run, summarize(run))
-    assert [one for one in said if "by polling: 4 ranks take the 2 cores" in one]
+    assert [one for one in said if "poll while they wait: 4 ranks on 2 cores" in one]
     assert said.count("mpirun listened on 0.0.0.0:4321") == 1
     assert ", Open MPI v5.0.11" in "\n".join(document.machine_lines(run.environment[0]))
     only_gloo = replace(run, environment=[{"host": host, "launches": [{"ranks": [{"nccl": None}]}]}])

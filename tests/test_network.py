@@ -29,7 +29,7 @@ def test_a_name_that_nobody_knows_is_asked_for_until_the_deadline(monkeypatch):
     monkeypatch.setattr(network, "RESOLVE_AGAIN_S", 0.05)
     began = time.monotonic()
     assert network.resolve("no-such-host.invalid", began + 0.3) is None
-    with pytest.raises(JobError, match="nobody knows the host"):
+    with pytest.raises(JobError, match="cannot resolve the host"):
         coordinator.own_address(place("no-such-host.invalid"), 0)
 
 

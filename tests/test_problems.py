@@ -132,7 +132,7 @@ def test_every_wrong_value_of_every_key_is_a_line_in_plain_words():
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("a: 1\n\tb: 2", "c.yaml:2:1: a tab stands here; indent with spaces"),
+        ("a: 1\n\tb: 2", "c.yaml:2:1: there is a tab here; indent with spaces"),
         ("a: 1\nb [2]\nc: 3", "c.yaml:2:1: a colon is missing; write key: value, or '- value' in a list"),
         ("a: [1, 2\nb: 3", "c.yaml:1:4: a comma or ] is missing here"),
         ("a: {b: 2\nc: 3", "c.yaml:1:4: a comma or } is missing here"),
@@ -141,7 +141,7 @@ def test_every_wrong_value_of_every_key_is_a_line_in_plain_words():
         ("a: 1\n b: 2", "c.yaml:2:3: a colon is not expected here"),
         ("a:\n  b: 1\n c: 2", "c.yaml:3:2: this line does not fit those above"),
         ("a: @x", "c.yaml:1:4: found character '@' that cannot start any token"),
-        ("a: 1\nb: \x00", "c.yaml:2:4: a character that cannot be printed stands here"),
+        ("a: 1\nb: \x00", "c.yaml:2:4: there is an unprintable character here"),
         ("a: 1\n---\nb: 2", "c.yaml:2:1: but found another document"),
         ('a: "\\q"', "c.yaml:1:6: found unknown escape character 'q'"),
     ],

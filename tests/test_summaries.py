@@ -73,7 +73,7 @@ def test_a_report_calls_the_range_of_few_launches_no_interval():
     run = invented_run(few, launches=3)
     text = as_markdown(run, analyze(run))
     assert "Mean time with its range of launches" in text
-    assert "their range, which contains the median launch in 75 %; a 95 % interval needs 5" in text
+    assert "show the range of launches, which contains the true median in 75 %; a 95 % interval needs 5" in text
 
 
 def test_arrival_and_waiting_are_told_apart():

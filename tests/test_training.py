@@ -143,7 +143,7 @@ def test_what_is_called_advised_is_found_while_planning_or_left_out_with_the_rem
     done = warm("plan", warm.config(shape.replace("[nano]", "[{shape: nano, backward: 10ms}]")))
     assert done.returncode == 0 and "plan advised" in done.stdout and "plan torch's default" in done.stdout
     done = warm("plan", warm.config(config_text("ddp, {plan: {buckets: advised}}")))
-    assert done.returncode == 0 and "`advise --from RUN` knows it after a run" in done.stdout
+    assert done.returncode == 0 and "`advise --from RUN` finds it after a run" in done.stdout
 
 
 def test_calls_beside_the_steps_are_the_link(warm):

@@ -157,7 +157,7 @@ def picture(seen: dict[str, list[list[dict[str, Any]]]], asked: argparse.Namespa
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
     size = f"{asked.bytes // 1024} KiB" if asked.bytes >= 1024 else f"{asked.bytes} B"
-    axes.set_title(f"gloo's event loop in an all-reduce of {size} among {asked.ranks} ranks", loc="left", fontsize=10.5)
+    axes.set_title(f"gloo's event loop in an all-reduce of {size} with {asked.ranks} ranks", loc="left", fontsize=10.5)
     return figure
 
 

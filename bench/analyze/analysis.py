@@ -49,7 +49,7 @@ def diagnose(run: Run) -> Diagnosis:
     slow, silent = slow_ranks_and_links(run)
     measured = [s.case for s in run.samples if s.failure is None and s.timed is not None]
     if not measured:
-        silent.append("nothing was measured, so nobody can be named")
+        silent.append("nothing was measured, so no rank can be named")
     elif not late and any(map(_tells_who_is_late, measured)):
         silent.append(NOBODY_LATE)
     silent += [text for part in parts().values() for text in part.untested(measured)]
@@ -70,12 +70,12 @@ def _untold(run: Run, late: bool) -> Iterable[str]:
     known = [(s.case, s.aggregate) for s in run.samples if s.aggregate is not None and len(s.aggregate.each_s) > 1]
     apart = [(case, aggregate) for case, aggregate in known if aggregate.apart]
     if not known:
-        yield "imported numbers hold no rank's arrival and no times of single ranks: nobody can be named"
+        yield "no rank can be named: imported numbers have neither arrival times nor times of single ranks"
         return
     if not apart:
         yield (
-            "nobody can be named: the file's times of single processes last from one call to the next, and that is the "
-            "same for all, whoever was late; nccl-tests -I 1 -z 3 times each call apart"
+            "no rank can be named: the file times each process from one call to the next, which is the same for all "
+            "ranks, whichever is late; nccl-tests -I 1 -z 3 times each call separately"
         )
     elif any(len(aggregate.each_s) < case.world_size for case, aggregate in apart):
         yield (
@@ -83,7 +83,7 @@ def _untold(run: Run, late: bool) -> Iterable[str]:
             "one process for each GPU"
         )
     elif all(OPERATIONS[case.op].rooted or case.groups != "world" for case, _ in apart):
-        yield "nobody can be named: ranks that wait for a root, or for their own group only, tell nothing of the others"
+        yield "no rank can be named: ranks that wait only for a root or their own group show nothing about others"
     elif not late:
         yield NOBODY_LATE
-    yield "slow ranks and links: imported times do not tell them, because all wait as long for the slowest"
+    yield "slow ranks and links: imported times do not show them, because all wait equally long for the slowest"

@@ -44,7 +44,7 @@ from bench.store.ledger import LedgerEntry
 AXES = ("op", "backend", "world_size", "dtype", *(option.name for option in OPTIONS))
 # A comma between two values, not one within brackets: flat,ddp(cap_bytes=1024,options=fp16).
 COMMA = re.compile(r",(?![^()]*\))")
-ONE_LAUNCH = "one launch on a side: says nothing of how launches differ"
+ONE_LAUNCH = "one launch on a side: does not show how launches vary"
 NOT_ASKED = "not asked for"
 
 Pair = tuple[Summary, Summary]
@@ -110,7 +110,7 @@ def compare(
     if is_virtual(before) != is_virtual(after):
         virtual = before if is_virtual(before) else after
         raise UnmeasurableError(
-            f"{virtual.name} was measured on virtual GPUs, by a rule: it compares with such runs only"
+            f"{virtual.name} was measured on virtual GPUs, whose times follow a rule: compare it with such runs only"
         )
     axis = axis_of(across)
     olds, news = (axis.by_key(summaries, value) for summaries, value in zip((old, new), axis.values, strict=True))
@@ -163,7 +163,7 @@ def compare(
         ),
         across=axis.field or None,
         remarks=(
-            *_disturbed((before, old), (after, new)),
+            *disturbed((before, old), (after, new)),
             *(_limit(changes, whole, sets) if apart and not known else ()),
         ),
     )
@@ -275,7 +275,7 @@ class Axis:
         """Raise ConfigError if no pair differs in the field."""
         if self.field and pairs and all(len({getattr(side.case, self.field) for side in pair}) == 1 for pair in pairs):
             raise ConfigError(
-                f"--across {self.field}: both sides have the same {self.field}, nothing to lay side by side"
+                f"--across {self.field}: both sides have the same {self.field}, so there is nothing to compare"
             )
 
 
@@ -440,16 +440,16 @@ def _warnings(
         yield f"{run.name} was imported from {tool}: {statistic}; not verified here"
     if len(imports) == 1:
         yield (
-            "the other run was measured here (maximum over ranks, mean over iterations): what the two ways of "
-            "counting differ by is part of each ratio"
+            "the other run was measured here (maximum over ranks, mean over iterations): each ratio includes the "
+            "difference between the two methods"
         )
     if broken:
         yield f"{counted(len(broken), 'case')} measured before failed after: no time to compare, and that is worse"
     alone = sum(change.note.endswith(ONE_LAUNCH) for change in changes)
     if alone:
         yield (
-            f"{counted(alone, 'case')} with one launch on a side, which decides nothing: set launches=5, or state by "
-            "--noise-floor how much two equal measurements differ"
+            f"{counted(alone, 'case')} with one launch on a side, too few for a verdict: set launches=5, or "
+            "give --noise-floor, by how much two equal measurements differ"
         )
     case_verdicts = [change.verdict for change in changes]
     slower, faster, undecided = (case_verdicts.count(verdict) for verdict in (SLOWER, FASTER, INCONCLUSIVE))
@@ -474,7 +474,7 @@ def _limit(changes: Sequence[Change], whole: Judgement | None, sets: Sets) -> It
     )
 
 
-def _disturbed(*sides: tuple[Run, Sequence[Summary]]) -> Iterable[str]:
+def disturbed(*sides: tuple[Run, Sequence[Summary]]) -> Iterable[str]:
     """The sides whose times other processes made longer."""
     for run, summaries in sides:
         shares = [s.foreign_cpu for s in summaries if s.foreign_cpu is not None and s.foreign_cpu > FOREIGN_CPU_LIMIT]
@@ -487,7 +487,7 @@ def _occasion_warnings(before: Run, after: Run, known: bool, sets: Sets) -> Iter
     if before.path == after.path:
         return
     if sets.units:
-        yield f"runs are the unit: intervals follow from how {sets.runs[0]} and {sets.runs[1]} of them differ"
+        yield f"intervals come from how runs vary: {sets.runs[0]} on one side, {sets.runs[1]} on the other"
     elif known:
         yield "the intervals include how much runs differ on this machine from one time to another (its noise ledger)"
     else:

@@ -156,7 +156,7 @@ def _finding(rule: Rule, violations: list[Claim]) -> Finding:
         times = " and ".join(format_seconds(part.time_s.value) for _, part in worst.parts)
         other_way = f"{ops} of {size} {'take' if len(worst.parts) > 1 else 'takes'} {times}"
     sizes = {claim.left.case.size_bytes for claim in violations}
-    others = f" (so for {len(sizes) - 1} more of its sizes)" if len(sizes) > 1 else ""
+    others = f" (and for {len(sizes) - 1} more of its sizes)" if len(sizes) > 1 else ""
     return Finding(
         kind="inconsistent",
         subject=f"{what} over {case.backend}, n = {case.world_size}",

@@ -1,6 +1,6 @@
 """Estimate by how much a case varies from block to block and launch to launch.
 
-In: a run with its analysis. Out: a `LedgerEntry`. What occasions differ by: `occasions`.
+In: a run with its analysis. Out: a `LedgerEntry`. `occasions` estimates how much occasions differ.
 """
 
 import math

@@ -9,17 +9,18 @@ budget has run, the more of it may be spent. The budget is fixed before the firs
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from itertools import compress
 from pathlib import Path
 
 import numpy as np
 from scipy.special import ndtri
 
-from bench.analyze.compare import Label, absences, joined
+from bench.analyze.compare import Label, absences, disturbed, joined
 from bench.analyze.parts import exposed_of, parts, samples_that_count
 from bench.analyze.round_series import estimate
 from bench.analyze.sessions import differences, facts_of, is_virtual
+from bench.analyze.summaries import headlines
 from bench.catalog.operations import OPERATIONS
 from bench.model.comparisons import (
     FASTER,
@@ -268,7 +269,7 @@ def why_end(latest: Look, pairs: int, each: bool = False) -> str | None:
         return f"decided after {pairs} pairs"
     if latest.verdicts and set(latest.verdicts) == {SAME}:
         return f"all are the same after {pairs} pairs"
-    return f"{pairs} pairs are the most" if pairs >= LOOKS[-1] else None
+    return f"stopped at the limit of {pairs} pairs" if pairs >= LOOKS[-1] else None
 
 
 # ── the comparison at the end ────────────────────────────────────────────────────────────────────
@@ -298,17 +299,8 @@ def compare_sides(
         ratios = shown.ratios[case.name]
         pairs = case.pairs[: len(ratios)]
         before, after = (launch_interval(_means(side, pairs)) for side in case.launches)
-        changes.append(
-            Change(
-                name=case.name,
-                case=case.a.case,
-                before=before,
-                after=after,
-                judgement=shown.judgements[case.name],
-                ratios=tuple(np.exp(ratios).tolist()),
-                exposed=exposed,
-            )
-        )
+        change = Change(case.name, case.a.case, before, after, shown.judgements[case.name], exposed=exposed)
+        changes.append(replace(change, ratios=tuple(np.exp(ratios).tolist())))
     not_a, not_b = absences(a), absences(b)
     failed = [{s.case for s in samples_that_count(run) if s.failure is not None} for run in (a, b)]
     broken = [case for case in cases if case.b.case in failed[1] and case.a.case not in failed[0]]
@@ -331,6 +323,7 @@ def compare_sides(
             *_left_out([case for case in cases if case.name not in shown.judgements]),
         ),
         whole=shown.whole,
+        remarks=tuple(disturbed((a, headlines(a)), (b, headlines(b)))),
         virtual=is_virtual(a),
         pairs=max((len(ratios) for ratios in shown.ratios.values()), default=0),
         ratios=() if shown.index is None else tuple(np.exp(shown.index).tolist()),

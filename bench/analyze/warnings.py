@@ -78,7 +78,7 @@ def incomplete(run: Run) -> str:
     missing = _missing(run)
     if not missing or _budget_is_spent(run):
         return ""
-    return f"INCOMPLETE: {missing} of {run.plan.total} measurements missing (collbench resume {run.path} goes on)"
+    return f"INCOMPLETE: {missing} of {run.plan.total} measurements missing (go on with: collbench resume {run.path})"
 
 
 def _missing(run: Run) -> int:
@@ -108,7 +108,7 @@ def _import_warnings(run: Run) -> Iterable[str]:
         checked += f", and did not check {unchecked}" if unchecked else ""
     yield f"CollBench verified none of the results; {checked}"
     yield from source.get("notes", [])
-    yield from (f"not told: {fact}" for fact in source.get("unknown", []))
+    yield from (f"unknown: {fact}" for fact in source.get("unknown", []))
     yield from (f"left out: {count} rows: {why}" for why, count in source.get("left_out", {}).items() if count)
 
 
@@ -128,12 +128,12 @@ def _launch_warnings(run: Run) -> Iterable[str]:
         yield "one launch only, so there are no intervals: import the output of several runs"
     elif launches == 1:
         several = f"-N {LAUNCHES_FOR_A_CLAIM}" if run.plan.settings.row_by_row else f"launches={LAUNCHES_FOR_A_CLAIM}"
-        yield f"one launch only, so the intervals do not cover how launches differ: set {several}"
+        yield f"one launch only, so it is unknown how launches differ: set {several}"
     elif launches < intervals.FEWEST_OVER_LAUNCHES:
         yield (
-            f"only {launches} launches: brackets show their range, which contains the median launch in "
-            f"{format_share(1 - 2 ** (1 - launches))}; a 95 % interval needs {intervals.FEWEST_OVER_LAUNCHES}, "
-            f"a claim {LAUNCHES_FOR_A_CLAIM}"
+            f"only {launches} launches: intervals are wide; brackets of collectives show the range of launches, which "
+            f"contains the true median in {format_share(1 - 2 ** (1 - launches))}; a 95 % interval needs "
+            f"{intervals.FEWEST_OVER_LAUNCHES}, a claim {LAUNCHES_FOR_A_CLAIM}"
         )
     elif launches < LAUNCHES_FOR_A_CLAIM:
         yield f"only {launches} launches: intervals are wide; use {LAUNCHES_FOR_A_CLAIM} or more for a claim"
@@ -220,7 +220,7 @@ def _health_warnings(run: Run) -> Iterable[str]:
             for port, changes in health.get("infiniband", {}).items():
                 seen.update((host, f"port {port}", why) for name, why in PORT_FAULTS.items() if changes.get(name))
     for (host, what, why), count in seen.items():
-        yield f"host {host}: {what}: {why} in {count} of {len(launches)} launches: these were not its usual times"
+        yield f"host {host}: {what}: {why} in {count} of {len(launches)} launches: their times are not typical"
 
 
 def _gpu_order_warnings(session: Session) -> Iterable[str]:
@@ -233,8 +233,8 @@ def _gpu_order_warnings(session: Session) -> Iterable[str]:
         number = int(str(rank.get("device")).partition(":")[2] or 0)
         if used and number < len(of_host) and str(of_host[number]).startswith("GPU-") and of_host[number] != used:
             yield (
-                f"host {rank['hostname']}: CUDA's GPU {number} is not the one that the driver counts as {number}: what "
-                "is recorded of it is of another one; set CUDA_DEVICE_ORDER=PCI_BUS_ID"
+                f"host {rank['hostname']}: CUDA's GPU {number} is not the driver's GPU {number}: what was "
+                "recorded for it belongs to another GPU; set CUDA_DEVICE_ORDER=PCI_BUS_ID"
             )
             return
 
@@ -285,8 +285,8 @@ def _polling_warnings(run: Run, session: Session) -> Iterable[str]:
         crowded = sorted(size for name, size in polling if name == backend and cores and size > cores)
         if crowded:
             yield (
-                f"ranks of {backend} wait by polling: {', '.join(map(str, crowded))} ranks take the {_cores(cores)} "
-                "from those that they wait for; take fewer ranks"
+                f"ranks of {backend} poll while they wait: {', '.join(map(str, crowded))} ranks on {_cores(cores)} "
+                "take the cores from those that they wait for; use fewer ranks"
             )
 
 
@@ -308,8 +308,8 @@ def _sample_warnings(summaries: Sequence[Summary]) -> Iterable[str]:
     bound = [s for s in good if any(w.startswith(DISPATCH_BOUND) for w in s.warnings)]
     if bound:
         yield (
-            f"{len(bound)} of {len(good)} cases are bound by dispatching: enqueueing takes longer than the GPU can be "
-            "occupied meanwhile, so their times are the host's (host_time_s in summary.csv); a smaller depth helps"
+            f"{len(bound)} of {len(good)} cases are bound by dispatching: enqueueing takes longer than the GPU's "
+            "work, so their times are the host's (host_time_s in summary.csv); a smaller depth helps"
         )
     unsteady = sum(1 for s in good if not s.steady)
     if unsteady:

@@ -1,4 +1,4 @@
-"""Compare the results of the same sums bit by bit: is it the same when it is done again, elsewhere or otherwise?
+"""Compare results of the same sums bit by bit: repeated, in other processes, in larger messages, with other options.
 
 In: a plan, and the folders of what ranks received (`bits.launch`), of one side or of two. Out: a `BitsRow` for each
 operation, dtype, backend, world size and variation:

@@ -1,4 +1,4 @@
-"""The verb `bits`: are results the same bits, however often, wherever and as part of whatever they are made?"""
+"""The verb `bits`: are results the same bits when calls are repeated, in other processes or in larger messages?"""
 
 import contextlib
 import json

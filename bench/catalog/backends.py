@@ -1,7 +1,7 @@
 """Define every backend: its device, what it does not support, and rates to estimate the time of a run.
 
 Does not import torch and does not look at the machine: `bench/machine/host.py` finds out which backends can be used
-here (`capabilities.Machine`), and `cases.unsupported` compares that with what a case needs.
+here (`records.Machine`), and `cases.unsupported` compares that with what a case needs.
 """
 
 from collections.abc import Mapping

@@ -58,7 +58,7 @@ def unsupported(text: str, ranks: int) -> str | None:
     if splits.rows and len(splits.rows) != ranks:
         return f"a matrix of {len(splits.rows)} rows is for {len(splits.rows)} ranks, not for {ranks}"
     if splits.kind == "hot" and splits.value > ranks:
-        return f"of {ranks} ranks none can receive {splits.value:g} times the mean"
+        return f"with {ranks} ranks, none can receive {splits.value:g} times the mean"
     return None
 
 

@@ -38,8 +38,8 @@ def check(text: str) -> str:
     match = _PATTERN.fullmatch(text)
     if text != WORLD and (match is None or (match["kind"] == "contiguous" and match["stride"])):
         raise ValueError(
-            f"{text!r} is no division into groups: write world, contiguous:K or strided:K with K ranks a group, or "
-            "strided:K@S with K ranks that are S apart (behind it :serial, for one group after the other)"
+            f"{text!r} is not a division into groups: write world, contiguous:K or strided:K with K ranks a group, or "
+            "strided:K@S with K ranks that are S apart (append :serial to run one group after the other)"
         )
     return text
 
@@ -77,7 +77,7 @@ def unsupported(text: str, world_size: int) -> str | None:
         if len({len(members) for members in _sets(text)}) > 1:
             return "groups that are listed must be of equal size"
         if len(set(ranks)) < len(ranks) or max(ranks) >= world_size:
-            return f"groups that are listed must have each of {world_size} ranks once at most"
+            return f"listed groups must have each of the {world_size} ranks at most once"
         return None
     size = group_size(text, world_size)
     stride = _stride(text, world_size)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 def ab(
     context: typer.Context,
     a: Annotated[Path, typer.Argument(help="The configuration of side A.", metavar="A")],
-    b: Annotated[Path | None, typer.Argument(help="That of side B; the same if left out.", metavar="B")] = None,
+    b: Annotated[Path | None, typer.Argument(help="The same for side B (default: A).", metavar="B")] = None,
     sets: Sets = [],  # noqa: B006 - typer reads the default
     of_a: Annotated[
         list[str],

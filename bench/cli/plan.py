@@ -27,9 +27,7 @@ from bench.store import facts, ledger
 
 
 def plan(
-    config: Annotated[
-        Path, typer.Argument(help="A YAML file, or the name of one that comes along: gloo.", metavar="CONFIG")
-    ],
+    config: Annotated[Path, typer.Argument(help="A YAML file, or the name of a built-in one: gloo.", metavar="CONFIG")],
     sets: Sets = [],  # noqa: B006 - typer reads the default
     launcher: Annotated[
         LauncherName | None, typer.Option(help="Print the file that starts a job with this one (default: torchrun).")
@@ -39,7 +37,7 @@ def plan(
     ] = None,
     ranks_per_node: Annotated[
         int | None,
-        typer.Option(help="Likewise; left out: for the largest world size, or 8 with GPUs.", metavar="N", min=1),
+        typer.Option(help="The same; default: the largest world size, or 8 with GPUs.", metavar="N", min=1),
     ] = None,
     verb: Annotated[JobVerb | None, typer.Option(help="Likewise: what the job is to do (default: run).")] = None,
 ) -> int:

@@ -23,9 +23,7 @@ if TYPE_CHECKING:
 
 def run(
     context: typer.Context,
-    config: Annotated[
-        Path, typer.Argument(help="A YAML file, or the name of one that comes along: gloo.", metavar="CONFIG")
-    ],
+    config: Annotated[Path, typer.Argument(help="A YAML file, or the name of a built-in one: gloo.", metavar="CONFIG")],
     sets: Sets = [],  # noqa: B006 - typer reads the default
     output: Annotated[
         Path | None, typer.Option(help="A new folder for this run and its pictures.", metavar="DIR")

@@ -1,4 +1,4 @@
-"""Measure two sides in pairs of launches until the verdict stands; for `ab` and `run`.
+"""Measure two sides in pairs of launches until there is a verdict; for `ab` and `run`.
 
 In: the folder of a run of two sides. Out: more lines in its samples.jsonl. Nothing is kept that could not
 be read from the folder again, so an interrupted run goes on where it was.
@@ -177,7 +177,7 @@ def _until_decided(
             why, looked = look((time.monotonic() - began) / budget_s), number
             if why is not None and not state.decided:
                 return why
-    return state.decided or f"{made} pairs are the most"
+    return state.decided or f"stopped at the limit of {made} pairs"
 
 
 def _read(path: Path) -> _TwoSides:

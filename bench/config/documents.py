@@ -32,7 +32,7 @@ MOST_DEPTH = 30
 MOST_CHARACTERS = 60
 # Words of the YAML library that do not say what to change → words that do. The first that is found holds.
 BETTER_WORDS = (
-    (r"character '\\t'", "a tab stands here; indent with spaces"),
+    (r"character '\\t'", "there is a tab here; indent with spaces"),
     (r"mapping values are not allowed", "a colon is not expected here; indent the keys of a section alike, and write a "
      "value with ': ' in quotes"),
     (r"could not find expected ':'", "a colon is missing; write key: value, or '- value' in a list"),
@@ -184,7 +184,7 @@ def _load(raw: bytes, source: str) -> Any:
     except ReaderError as error:
         before = text[: error.position]
         where = f"{before.count(chr(10)) + 1}:{len(before) - before.rfind(chr(10))}"
-        raise ConfigError(f"{source}:{where}: a character that cannot be printed stands here") from None
+        raise ConfigError(f"{source}:{where}: there is an unprintable character here") from None
     except (YAMLError, ValueError, TypeError, AttributeError, AssertionError, LookupError) as error:
         raise ConfigError(f"{source}: not YAML: {' '.join(str(error).split())[:200]}") from None
 

@@ -150,7 +150,7 @@ def _in_words(details: ErrorDetails, field: FieldInfo | None) -> str:
     """The value, and what is allowed instead."""
     kind, value, context = details["type"], details.get("input"), details.get("ctx", {})
     if value is None:
-        return f"nothing stands here; write a value{_such_as(field)}, or leave the key out"
+        return f"the value is missing; write one{_such_as(field)}, or leave the key out"
     if kind == "list_type":
         return f"{short(value)} is not a list{_such_as(field).replace('such as', 'write one such as')}"
     if kind == "value_error":

@@ -1,4 +1,4 @@
-"""Define what is concluded of the nodes of a job, and of a run that is held against a table."""
+"""Define the conclusions on the nodes of a job, and on a run that is checked against a table."""
 
 from dataclasses import dataclass
 from enum import StrEnum

@@ -1,4 +1,4 @@
-"""Define what is looked at in a process, and what ranks that are looked at are told."""
+"""Define what is inspected in a process, and the job of the ranks that are inspected."""
 
 from dataclasses import dataclass, field
 

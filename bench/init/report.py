@@ -11,8 +11,8 @@ from bench.report.blocks import Blocks, Column, items, keyed, left, table
 
 # What no remark means. Threads and files of groups that are still there are in the table.
 NOTHING_LEFT = (
-    "No thread, open file, variable or signal handler stays behind, less than 50 MiB of memory does, and memory grows "
-    "by less than 1 MiB with each group."
+    "No thread, open file, variable or signal handler is left, less than 50 MiB of memory stays in use, and each group "
+    "adds less than 1 MiB."
 )
 
 

@@ -1,4 +1,4 @@
-"""Agent, in each process of a job but rank 0: start a rank for each launch when rank 0 asks, and report on it.
+"""The agent, in every process of a job except rank 0: start a rank for each launch when rank 0 asks, and report on it.
 
 In: a `JobRank` and a function that returns what this process was asked to do. Out: its exit status, which is rank 0's.
 The agent measures nothing, prints nothing and loads no torch: its rank, a child process, does. So the agent answers

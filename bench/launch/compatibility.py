@@ -85,7 +85,7 @@ def check_gpus(handshakes: Sequence[Json]) -> None:
         if gpu is not None and (owner := owners.setdefault(gpu, handshake)) is not handshake:
             raise JobError(
                 f"ranks {owner['rank']} and {handshake['rank']} on host {handshake['hostname']} would share GPU {gpu}: "
-                "start one rank a GPU, and see that each is told its local rank or sees a GPU of its own"
+                "start one rank per GPU, and make sure that each knows its local rank or sees a GPU of its own"
             )
 
 

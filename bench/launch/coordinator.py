@@ -145,7 +145,7 @@ def own_address(place: JobRank, deadline: float) -> str:
     """The address at which rank 0 listens; raises JobError if its host's name is unknown at the deadline."""
     address = network.resolve(place.address, deadline)
     if address is None:
-        raise JobError(f"nobody knows the host {place.address!r} of rank 0: set MASTER_ADDR to its name or number")
+        raise JobError(f"cannot resolve the host {place.address!r} of rank 0: set MASTER_ADDR to its name or number")
     # Debian resolves a host's own name to 127.0.1.1, where other hosts do not find it.
     if network.is_loopback(address) and not place.one_host:
         return network.own_address_towards(network.ELSEWHERE) or address
@@ -387,7 +387,7 @@ class Agents:
         if missing and not (partial and len(missing) < len(wanted)):
             names = ", ".join(map(str, missing[:10])) + (", …" if len(missing) > 10 else "")
             raise JobError(
-                f"of {self._world_size} ranks {len(missing)} did not come within {seconds:g} s: {names}; the same "
+                f"{len(missing)} of {self._world_size} ranks did not join within {seconds:g} s: {names}; the same "
                 "command must run on all of them, with the same COLLBENCH_SECRET if one is set"
             )
         return [own, *(self._members[rank].handshake for rank in sorted(wanted - set(missing)))]
@@ -540,7 +540,7 @@ class Agents:
                 try:
                     self._record(agent, message)
                 except ODD:  # another version of CollBench
-                    agent.lose("speaks another language")
+                    agent.lose("sent a message that rank 0 does not know")
                 self._changed.notify_all()
 
     def _record(self, agent: RemoteAgent, message: Json) -> None:

@@ -67,7 +67,7 @@ def examine(machine: Machine) -> Iterator[DoctorFinding]:
         yield _either("mpi" not in missing, "mpi", mpi, missing.get("mpi", ""), "only needed for backends: [mpi]")
 
     if not machine.gpus:
-        yield DoctorFinding("note", "GPUs", "none visible", "nothing to do for gloo; for NCCL see the line above")
+        yield DoctorFinding("note", "GPUs", "none visible", "not needed for gloo; for NCCL see the line above")
     for gpu in facts["gpus"]:
         yield DoctorFinding("ok", "GPU", f"{gpu['name']}, {gpu['uuid']}")
     if machine.gpus:
@@ -83,7 +83,7 @@ def examine(machine: Machine) -> Iterator[DoctorFinding]:
         "stop other work while measuring",
     )
     memory = format_rounded_bytes(machine.memory_available_bytes)
-    yield DoctorFinding("ok", "memory", f"{memory} available; larger cases are skipped with their numbers")
+    yield DoctorFinding("ok", "memory", f"{memory} available; larger cases are skipped and listed")
 
     governor = facts["cpu"]["governor"]
     if governor == NOT_AVAILABLE:

@@ -2,7 +2,7 @@
 
 In: the variables of a launcher, and the name of the program that started this process (`environment`). Out: a
 `JobRank`; None if this process belongs to no job and starts its ranks by itself. Raises JobError if the variables are
-incomplete or contradict each other, or if many processes would each measure alone because none was told of the others.
+incomplete or contradict each other, or if many processes would each measure alone because none knows of the others.
 Reads no environment and starts nothing.
 
 The order of launchers matters, because they nest: torchrun inside srun and mpirun inside a Slurm allocation have the
@@ -116,7 +116,7 @@ def _refuse_copies(variables: Variables, starter: str) -> None:
             raise JobError(f"{name} is set, but {other} is not: unset it, or {_HOW}")
     if variables.get("PET_NNODES", "1") not in {"1", "1:1"}:
         raise JobError(
-            f"PET_NNODES={variables['PET_NNODES']} speaks of several hosts, but no rank is told: the command of each "
+            f"PET_NNODES={variables['PET_NNODES']} means several hosts, but no rank is set: the command of each "
             "pod must be torchrun run_bench.py run CONFIG (torchrun reads the PET_ variables)"
         )
     if starter in _MPI_STARTERS or (starter == _SLURM_STARTER and _SLURM.rank not in variables):

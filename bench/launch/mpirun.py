@@ -89,8 +89,8 @@ class MpiLauncher:
             loopback = network.interface_of(network.LOOPBACK)
             if loopback and (still_open := network.confine(process.pid, loopback)):
                 remarks.append(
-                    f"mpirun listened on {' and '.join(still_open)} for as long as it ran, and this system does not "
-                    "let it be kept to loopback (Linux 5.7 does, unless a container forbids pidfd_getfd)"
+                    f"mpirun listened on {' and '.join(still_open)} while it ran, and this system cannot "
+                    "confine it to loopback (Linux 5.7 does, unless a container forbids pidfd_getfd)"
                 )
             ranks = self.launcher.start(world_size, entry, job, log, variables)
             undo.callback(ranks.clean)

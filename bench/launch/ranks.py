@@ -1,6 +1,6 @@
 """Interface of a rank to the supervisor, on any host: its connection, its state and how to end it.
 
-`launcher` implements it for child processes, `agents` for the ranks of other processes of a job. Starts no rank.
+`launcher` implements it for child processes, `coordinator` for the ranks of other processes of a job. Starts no rank.
 """
 
 import os

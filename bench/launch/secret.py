@@ -1,7 +1,7 @@
-"""Share the secret of a job between its processes, of which each proves to the others that it knows it.
+"""Share the secret of a job between its processes; each one proves to the others that it knows it.
 
 In: a `JobRank`, the text that the user has set as COLLBENCH_SECRET, and two folders. Out: the key of the job, on rank 0
-and on the others. Whatever a launcher tells (ranks, addresses, ports, the job's number) is known to every user of the
+and on the others. What a launcher provides (ranks, addresses, ports, the job's number) is known to every user of the
 host, so no key is made of that alone.
 
 Unless the user has set a secret, rank 0 makes a random one and leaves it in a file until all processes have joined: on

@@ -158,7 +158,7 @@ def check_python(name: str, python: str) -> None:
         raise BenchError(f"{name}: {python} cannot be started: {error}") from None
     if done.returncode:
         why = done.stderr.strip().splitlines()[-1:] or [f"status {done.returncode}"]
-        raise BenchError(f"{name}: {python} lacks what CollBench needs: {why[0]} (install requirements.txt there)")
+        raise BenchError(f"{name}: {python} lacks what CollBench needs: {why[0]} (install it there; keep its torch)")
 
 
 class SideLine:

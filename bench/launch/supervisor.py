@@ -385,9 +385,9 @@ def explain_exit(ranks: Sequence[Evidence]) -> Failure:
     if (failure := _nccl_reported(ranks, victims=True)) is not None:
         return failure
     if raised:
-        text = f"every rank lost the others; rank {raised[0].rank} says {raised[0].error}"
+        text = f"every rank lost the others; rank {raised[0].rank} reports {raised[0].error}"
         return Failure("raised", None, text)
-    return Failure("exited", None, "the ranks ended without a word")
+    return Failure("exited", None, "the ranks ended without an error message")
 
 
 def _nccl_reported(ranks: Sequence[Evidence], victims: bool) -> Failure | None:
@@ -403,7 +403,7 @@ def _did_not_come(ranks: Sequence[Evidence]) -> Failure:
     ended = "NCCL's watchdog ended the ranks that waited"
     others = [rank for rank in ranks if not rank.aborted]
     if len(others) == 1:
-        return Failure("hang", others[0].rank, f"{ended}: rank {others[0].rank} did not come to the collective")
+        return Failure("hang", others[0].rank, f"{ended}: rank {others[0].rank} did not reach the collective")
     known = {rank.rank: rank.enqueued for rank in ranks if rank.aborted and rank.enqueued is not None}
     behind = [rank for rank, number in known.items() if number == min(known.values())]
     if not others and len(known) == len(ranks) and len(behind) < len(ranks):
@@ -415,7 +415,7 @@ def explain_hang(ranks: Sequence[Evidence], timeout_s: float) -> Failure:
     """The failure of the rank that holds up the others: it is stopped, else not waiting, else an iteration behind."""
     if (failure := _nccl_reported(ranks, victims=False)) is not None:
         return failure
-    silence = f"no rank has gone on for {timeout_s:g} s"
+    silence = f"no rank made progress for {timeout_s:g} s"
     least = min(rank.progress for rank in ranks)
     for suspects, reason in (
         ([rank for rank in ranks if rank.state == "stopped"], "is stopped (SIGSTOP or a debugger)"),

@@ -1,4 +1,4 @@
-"""Interfaces, addresses and listening sockets of this host, to reach the other hosts of a job and nobody else.
+"""Interfaces, addresses and listening sockets of this host, to reach the other hosts of a job and no others.
 
 Out: interface names and addresses as text. Sends nothing but name look-ups: the kernel knows the routes.
 """

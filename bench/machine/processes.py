@@ -1,4 +1,4 @@
-"""Processes and their ends: bind this one to its parent, and end another one without hitting a stranger.
+"""End processes: bind this one to its parent, and end another one without hitting an unrelated process.
 
 In: process numbers. Out: a `ProcessHandle`, which means one process for good: its number may go to another once it
 has ended.

@@ -1,4 +1,4 @@
-"""What a run's folder says of the run and its machine: the shapes of manifest.json and environment.json.
+"""What a run's folder records about the run and its machine: the shapes of manifest.json and environment.json.
 
 `store.facts` holds what was read against them, so that what computes and prints need not ask again. Any key may be
 missing. Loads no validator, since ranks load this.

@@ -74,7 +74,7 @@ def _stalls_text(stalls: GlooStalls, with_ranks: bool) -> str:
         case "harms":
             slower = between(*(f"{1 / end:.1f}" for end in (ratio.high, ratio.low)))
             return (
-                f"**SCHED_BATCH does harm here**: under it {small} take {1 / ratio.value:.1f} times as long "
+                f"**SCHED_BATCH makes it worse here**: under it {small} take {1 / ratio.value:.1f} times as long "
                 f"[{slower}]. This was seen where other programs computed on the same cores ({STUDY})."
             )
         case "none":

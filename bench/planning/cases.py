@@ -134,7 +134,7 @@ def unsupported_here(case: Case, machine: Machine) -> str | None:
     if BACKENDS[case.backend].device == "cuda" and case.world_size > machine.gpus and not case.oversubscribed:
         return (
             f"{counted(case.world_size, 'rank')}, {GPU_EACH}: this machine has {machine.gpus} "
-            "(oversubscribe_gpu: true only tries that it works)"
+            "(oversubscribe_gpu: true only tests that it works)"
         )
     if case.memory != "plain" and machine.registered_missing is not None:
         return machine.registered_missing

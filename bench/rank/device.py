@@ -1,7 +1,7 @@
-"""Where calls run: the host's clock, and of a GPU its stream, events, graphs and memory.
+"""Where calls run: the host's clock, or a GPU with its stream, events, graphs and memory.
 
-In: a torch device. Out: a `Device`. Timing asks nobody else about a GPU, so that a test can put a simulated device in
-its place, whose time advances by rule (`tests/simulated_device.py`).
+In: a torch device. Out: a `Device`. Timing reaches a GPU only through it, so a test can put a simulated device in its
+place, whose time advances by rule (`tests/simulated_device.py`).
 """
 
 import functools

@@ -1,4 +1,4 @@
-"""Compute beside the ranks of a launch: other processes, one on each of their cores.
+"""Keep the cores of a launch's ranks busy: other processes, one on each of their cores.
 
 In: what they do, and this rank's share of the host's cores. Out: nothing; the processes end with the rank. Linux only.
 """

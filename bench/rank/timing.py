@@ -1,7 +1,7 @@
 """Time iterations on this rank: one stamp before the calls, one after, everything else outside.
 
 In: a workload, then counts. Out: a `RankTimings` with integer nanoseconds of this rank for each block. `sampling`
-decides how many iterations are made, and `main` verifies and sends the results. Order of one iteration on a CPU:
+decides how many iterations are made, `rounds` verifies the results, and `main` sends them. Order on a CPU:
 
     prepare (buffers, refill) → barrier → stamp → call, or calls [→ waits] → stamp
 

@@ -31,8 +31,8 @@ from bench.report.labels import BY_RULE, between, common_parts, counted, interva
 WORDS = {SLOWER: "slower", FASTER: "faster", SAME: "same", INCONCLUSIVE: "undecided"}
 VERDICTS = (*WORDS,)
 CORRECTED = (
-    "Intervals are corrected for the number of cases. In brackets: further launches on each side that decide an open "
-    "case in four of five tries, if ratio and scatter are what they seem."
+    "Intervals are corrected for the number of cases. In brackets: how many more launches on each side would decide an "
+    "undecided case with a probability of 80 %, if ratio and scatter stay as measured."
 )
 # Facts of hardware that the first line names if they differ, and what stands for a fact that a run does not have.
 HARDWARE = {"cpu.model": "CPU", "gpus": "GPU"}
@@ -262,7 +262,7 @@ def _levels(trend: Trend, runs: Sequence[str]) -> str:
     for level in trend.changed:
         alone = " (only the last run so far)" if level.first == len(trend.runs) - 1 else ""
         changes.append(f"{percent(level.ratio)} from run {runs.index(trend.runs[level.first]) + 1} on{alone}")
-    return "; ".join(changes) or "steady"
+    return "; ".join(changes) or "no change shown"
 
 
 def percent(ratio: float) -> str:

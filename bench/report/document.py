@@ -109,7 +109,7 @@ def build(run: Run, analysis: Analysis, pictures: Sequence[Picture] = (), folder
         *of_packages,
         *(findings.standing_out(calls) if found or groups or not of_packages else []),
         Heading("How far to trust it"),
-        *(items(caveats(analysis)) or ["Nothing was found that speaks against these numbers."]),
+        *(items(caveats(analysis)) or ["Nothing was found that casts doubt on these numbers."]),
         *fold("More pictures", others),
         *fold("Everything about each case", _details(groups)),
         *findings.folded(calls),
@@ -289,7 +289,7 @@ def _trust(run: Run, analysis: Analysis, summaries: Sequence[Summary]) -> str:
     elif widths:
         phrases.append(f"{what} within this run ±{format_share(next(iter(widths.values())))}")
     elif any(s.time_s is not None for s in summaries):
-        phrases.append("no interval is known, as there is one launch only")
+        phrases.append("there is no interval, because there is only one launch")
     phrases += [text for part in parts() for text in part.precision(analysis)]
     count = len(caveats(analysis))
     phrases += [_verified(run), counted(count, "caveat") if count else "no caveats"]
@@ -651,5 +651,5 @@ def method_of_calls(run: Run, summaries: Sequence[Summary]) -> str:
         f"How measured: {metrics} · {barrier} before each call · {clock} · maximum over ranks, "
         f"mean over {iterations} iterations, geometric mean over {launches} launch{'' if max(each) == 1 else 'es'} · "
         f"{scheduling}{buffers}{order} · "
-        "what size counts stands with each table, GB = 10⁹ bytes"
+        "each table says what size counts, GB = 10⁹ bytes"
     )

@@ -334,7 +334,7 @@ def by_noise_floor(before: Interval, after: Interval, smallest: float, floor: fl
     """
     within = ratio_of_intervals(before, after)  # without width where a side is another tool's single number
     if floor is None:
-        return Judgement(within, INCONCLUSIVE, "one launch on a side says nothing of how launches differ")
+        return Judgement(within, INCONCLUSIVE, "one launch on a side does not show how launches vary")
     down, up = (
         float(np.hypot(np.log1p(floor), np.log(side)))
         for side in (within.value / within.low, within.high / within.value)

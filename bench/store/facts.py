@@ -1,7 +1,7 @@
-"""Check the shape of what a run's folder says of the run and its machine: manifest.json and environment.json.
+"""Check the shape of what a run's folder records about the run and its machine: manifest.json, environment.json.
 
 In: what was read of a file, which anybody may have written. Out: the same, typed; ValueError for a value of another
-type than those that are read later, so that what computes and prints need not ask again. Further keys are allowed.
+type than those that are read later, so that other code need not check again. Further keys are allowed.
 """
 
 import re

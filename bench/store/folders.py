@@ -246,7 +246,7 @@ class Journal:
             if owner := _other_owner(run, taken):
                 raise StoreError(
                     f"{run}: process {owner.pid} on host {owner.host} may be measuring into this run (the locks of "
-                    f"this file system do not tell); if it has ended, remove {run / OWNER}"
+                    f"this file system cannot tell); if it has ended, remove {run / OWNER}"
                 )
             self.locked = bool(taken)
             write(run / OWNER, _json_text(dataclasses.asdict(locks.this_process())))

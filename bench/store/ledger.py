@@ -1,4 +1,4 @@
-"""Read and write the noise ledger: what each run on this machine scattered by, a line of `results/ledger.jsonl` a run.
+"""Read and write the noise ledger: how much each run on this machine varied, one line of `results/ledger.jsonl` each.
 
 In: a `LedgerEntry`. Out: all entries. Lines are only appended, each in one write under a lock, so that several runs can
 end at the same time. Launches of one run have an occasion in common (the boot of the machine, its neighbours), so that

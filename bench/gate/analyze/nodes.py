@@ -374,7 +374,7 @@ def _examined(stage: _Stage, fleet: Fleet, nodes: Sequence[int], limit: float) -
         fit = _fit(taken)
         fast, slow = np.quantile(fit.residuals, [FASTEST, 1 - FASTEST], method="lower")
         if len(tested) < FEWEST_NODES:
-            why = f"of fewer than {FEWEST_NODES} nodes nobody can say what is usual"
+            why = f"with fewer than {FEWEST_NODES} nodes, the usual rate is unknown"
         elif -fast > limit + slow or fit.two_kinds(limit):
             why = "too many nodes differ to say what is usual"
         if why and (turn == TURNS - 1 or len(tested) < FEWEST_NODES):
@@ -409,7 +409,7 @@ def _judged(node: int, fit: _Fit, nodes: Sequence[int], limit: float, partners: 
         return NodeCheck(node, FAIL, surely, f"too slow {partners}, in {count} rounds")
     if likely.low > math.exp(-limit):
         return NodeCheck(node, PASS, likely, "")
-    return NodeCheck(node, INCONCLUSIVE, surely, f"{count} rounds do not tell")
+    return NodeCheck(node, INCONCLUSIVE, surely, f"undecided after {count} rounds")
 
 
 def _against_table(pairs: _Examined, least_s: float) -> dict[int, NodeCheck]:
@@ -440,7 +440,7 @@ def _against_table(pairs: _Examined, least_s: float) -> dict[int, NodeCheck]:
             either = "; with one partner, either may be it" if len(checks) == 2 else ""
             held[node] = NodeCheck(node, FAIL, rate, f"too slow for the table{either}")
         elif rate.low < 1:
-            held[node] = NodeCheck(node, INCONCLUSIVE, rate, "its pairs do not tell whether it reaches the table")
+            held[node] = NodeCheck(node, INCONCLUSIVE, rate, "its pairs do not show whether it reaches the table")
         elif not pairs.comparable:
-            held[node] = NodeCheck(node, PASS, rate, "reaches the table; nobody can say what is usual here")
+            held[node] = NodeCheck(node, PASS, rate, "reaches the table; the usual rate is unknown here")
     return held

@@ -145,7 +145,7 @@ def _bandwidth(summary: Summary) -> tuple[Interval | None, str, CheckVerdict | N
         why = "ranks shared a GPU: no bandwidth is given" if summary.case.oversubscribed else "no time was measured"
         return None, summary.failures[0].text if summary.failures else why, MISSING
     if not measured.known:
-        note = "one imported number: nothing is known of what it scatters by; import several launches"
+        note = "one imported number: its variation is unknown; import several launches"
         return measured, note, INCONCLUSIVE
     if summary.launches < verdicts.FEWEST_LAUNCHES:
         few = f"fewer than {verdicts.FEWEST_LAUNCHES} launches: how launches differ is not known well enough"
@@ -172,7 +172,7 @@ def least_of_two_nodes(expected: Expectations, pair: Case, gpus: frozenset[str])
         raise ConfigError(f"--against: for {_hardware(expected.expect)}; this is {_here(pair, place)}")
     if len({line.busbw for line in fitting}) > 1:
         raise UnmeasurableError(
-            f"the table has lines for {_fabrics(fitting)}, which nobody can tell apart here: give the rate itself, "
+            f"the table has lines for {_fabrics(fitting)}, which cannot be told apart here: give the rate itself, "
             "such as --against '250 GB/s'"
         )
     return expected.least(fitting[0])
@@ -209,8 +209,8 @@ def _table_verdict(checks: Sequence[Check], index: Interval | None) -> tuple[Che
         return INCONCLUSIVE, "lines are open, and cannot be tested together"
     open_ = [check for check in checks if check.verdict == INCONCLUSIVE]
     if index.low >= 1 and all(check.note.startswith("above") for check in open_):
-        return PASS, "the table as a whole surely reaches its limits, and each line does in its mean"
-    return INCONCLUSIVE, "a line is below its limit in its mean" if index.low >= 1 else "the whole is not sure"
+        return PASS, "the table as a whole surely reaches its limits, and each line does on average"
+    return INCONCLUSIVE, "a line is below its limit on average" if index.low >= 1 else "the table as a whole is open"
 
 
 def _names_hardware(line: Expectation) -> bool:

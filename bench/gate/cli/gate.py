@@ -44,12 +44,12 @@ EXIT_CODES = {analysis.PASS: 0, analysis.FAIL: 1, analysis.INCONCLUSIVE: 3}
 MOST_REPEATS, MOST_FRUITLESS = 8, 3
 # What befell a node, in words; the text of the failure numbers ranks as they were in that launch.
 FAILED = {
-    "killed": "a rank of it was killed",
-    "exited": "a rank of it left early",
-    "raised": "a rank of it raised an error",
-    "hang": "a rank of it hung",
+    "killed": "one of its ranks was killed",
+    "exited": "one of its ranks exited early",
+    "raised": "one of its ranks raised an error",
+    "hang": "one of its ranks hung",
     "wrong": "a result with it was wrong",
-    "start": "a rank of it did not get ready",
+    "start": "one of its ranks did not get ready",
     "lost": "it does not answer",
 }
 
@@ -122,7 +122,7 @@ def gate(
         if fewest < most:
             remark = f"nodes have {fewest} to {most} ranks: between nodes, the first {fewest} of each were measured"
             verdict = replace(verdict, remarks=(*verdict.remarks, remark))
-        absent = [f"rank {rank} did not come: its host is unknown, and was not measured" for rank in coordinator.absent]
+        absent = [f"rank {rank} did not join: its host is unknown, and was not measured" for rank in coordinator.absent]
         if absent:
             verdict = replace(verdict, verdict=analysis.FAIL, broken=(*absent, *verdict.broken))
         verdict = replace(verdict, virtual=any(name.startswith(sessions.VIRTUAL) for name in gpus))

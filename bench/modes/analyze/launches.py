@@ -1,4 +1,4 @@
-"""Find cases whose launches fall into two groups, one slower, and what of the recorded facts goes with the groups.
+"""Find cases whose launches fall into two groups, one slower, and which of the recorded facts go with the groups.
 
 In: a run. Out: a `LaunchModes` for each such case, and its warning. A mode that a whole launch draws, by which cores or
 which order of addresses it got, only widens an interval over launches; here it gets a name and a probability.

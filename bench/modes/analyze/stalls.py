@@ -1,7 +1,7 @@
 """Find out whether gloo's small calls stall on a lock of its own, from cases under normal scheduling and SCHED_BATCH.
 
 In: the summaries of a run. Out: `GlooStalls`; none where the run has no such cases, or one launch and no second mode.
-The cause and its remedy are in docs/studies/gloo-stalls.md; here is only measured whether the remedy helps.
+The cause and its remedy are in docs/studies/gloo-stalls.md; this only measures whether the remedy helps.
 """
 
 from collections import defaultdict

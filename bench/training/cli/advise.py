@@ -1,4 +1,4 @@
-"""The verb `advise`: say what to set so that a link costs a training step little, and measure it on request.
+"""The verb `advise`: recommend settings that make a link cost a training step little, and measure them on request.
 
 In: a model, a list of gradients or a recorded run, and a link. Out: the advice on stdout; with --verify also a run and
 its report.
@@ -39,8 +39,8 @@ from bench.training.planning.steps import shape_name, shape_of
 from bench.training.report import advice
 
 ESTIMATED = (
-    "When gradients become ready is estimated, in proportion to the {} of each layer, and not measured; --from RUN "
-    "takes it from a run with training steps."
+    "The times at which gradients become ready are estimated from the {} of each layer, not measured; --from RUN "
+    "takes them from a run with training steps."
 )
 WHOSE = (
     "advise: name a model (--model tiny), a list of gradients (--gradients sizes.csv), or a run that has its ready "
@@ -95,7 +95,7 @@ def advise(
     ] = f"{advisor.OFF:.0%}",
     dtype: Annotated[GradientType, typer.Option(help="Dtype of the gradients.")] = "float32",
     verify: Annotated[
-        bool, typer.Option("--verify", help="Measure the plans here, beside what is predicted.", metavar="")
+        bool, typer.Option("--verify", help="Measure the plans here, and compare with the prediction.", metavar="")
     ] = False,
 ) -> None:
     """Print what to set: a cap of buckets that stays good on a slower or faster link, or torch's default.
@@ -120,7 +120,7 @@ def advise(
     if backward is not None and backward.strip().replace(".", "", 1).isdigit():
         raise ConfigError(f"--backward: {backward} has no unit; write {backward}ms, or {backward}s")
     if backward_s is not None and backward_s <= 0:
-        raise ConfigError(f"--backward: {backward} is not more than 0")
+        raise ConfigError(f"--backward: {backward} must be above 0")
     share = _parsed("--uncertainty", units.parse_share, uncertainty) or 0.0
     if not 0 < share < 1:
         raise ConfigError(f"--uncertainty: {uncertainty} is not between 0 and 100 %")

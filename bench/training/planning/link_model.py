@@ -167,7 +167,7 @@ def measured(summaries: Iterable[Summary], run: str, dtype: str, world_size: int
     """
     every = [s for s in summaries if s.case.op == "all_reduce" and s.time_s is not None and s.case.groups == "world"]
     if not every:
-        raise ConfigError(f"{run}: no all_reduce was measured, so that it says nothing of the link")
+        raise ConfigError(f"{run}: no all_reduce was measured, so it has no data on the link")
     backends = sorted({s.case.backend for s in every})
     if len(backends) > 1:
         raise ConfigError(f"{run}: it has all-reduces on {' and '.join(backends)}: name a run with one backend")

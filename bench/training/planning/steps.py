@@ -149,8 +149,8 @@ def _with_buckets(strategy: Strategy, scenario: Scenario) -> tuple[Strategy, str
         return strategy, None
     if scenario.shape is None or scenario.link is None:
         return strategy, (
-            f"plan {CALLED[strategy.called]}: when gradients are ready, and what a call takes, is known beforehand "
-            "only of a shape on an emulated link; of others, `advise --from RUN` knows it after a run"
+            f"plan {CALLED[strategy.called]}: when gradients are ready, and what a call takes, is known in advance "
+            "only for a shape on an emulated link; for others, `advise --from RUN` finds it after a run"
         )
     from bench.training.planning.advisor import advise  # here: these load numpy and scipy
     from bench.training.planning.buckets import (

@@ -1,4 +1,4 @@
-"""Write the advice, with code to paste, and the predicted beside the measured times of bucket plans.
+"""Write the advice, with code to paste, and compare predicted with measured times of bucket plans.
 
 In: an `ExplainedAdvice`; `Verified` plans. Out: blocks. Computes and judges nothing.
 
@@ -32,7 +32,7 @@ VISIBLE = 0.001
 LIMITS = {
     True: "Here communicating takes CPU time from computing: the times above are lower bounds, and on few cores bucket "
     "sizes do not matter. Measure it with --verify.",
-    False: "That computing slows down while the GPU communicates is not in these times.",
+    False: "These times do not include that computing slows down while the GPU communicates.",
     None: "That computing slows down while communicating is not in these times; on CPUs they are lower bounds.",
 }
 
@@ -53,7 +53,7 @@ def document(explained: ExplainedAdvice) -> Blocks:
     codes = ddp_codes(explained) if worth or explained.advice.advised else []
     to_type: Blocks = [Code(code, "python") for code in codes]
     ranks = "the ranks of the link" if explained.ranks is None else f"{explained.ranks} ranks"
-    know = [LIMITS[explained.cpu], f"All this holds for {ranks}; nothing is forecast for others.", *explained.notes]
+    know = [LIMITS[explained.cpu], f"This holds for {ranks} only.", *explained.notes]
     return [
         Heading(f"Advice for {explained.model}", 1),
         f"{explained.gradients} gradients, {size}; backward {backward}, forward taken to last half as long; "

@@ -28,10 +28,10 @@ TRIED = (
     "parameters that did not move would be equal too. Trials that must differ show that the comparison can tell."
 )
 DIFFERENT = (
-    "docs/training.md says when averaging parameters is the same as averaging gradients. Where a batch of B a rank "
-    "makes the batch of a step K times as large, as many examples are seen in 1 / K of the steps: lr × K makes up for "
-    "that about, and not exactly. Adam divides a gradient by its own size, so a factor in it does nothing but weigh ε "
-    "less. Where K does not divide N, padding counts the first examples twice. BatchNorm takes its statistics from a "
+    "docs/training.md says when averaging parameters is the same as averaging gradients. With a batch of B per "
+    "rank, the batch of a step is K times as large, so as many examples take 1 / K of the steps: lr × K makes up for "
+    "that approximately. Adam divides a gradient by its own size, so a constant factor only makes ε matter less. "
+    "If K does not divide N, padding counts the first examples twice. BatchNorm takes its statistics from a "
     "rank's own share."
 )
 
@@ -49,7 +49,7 @@ def headline(proof: Proof) -> str:
         return f"NOT PROVEN ({ranks}): {failed} of {len(proof.verdicts)} trials failed"
     untried = len(proof.verdicts) - len(judged)
     rest = f"; {untried} could not be tried here, or say nothing" if untried else ""
-    return f"HOLDS ({ranks}): all {len(judged)} that were tried are as they must be, the same or different{rest}"
+    return f"HOLDS ({ranks}): all {len(judged)} trials gave what they must, same or different{rest}"
 
 
 def sampler(examples: int, ranks: int, batch: int, drop_last: bool) -> Blocks:
