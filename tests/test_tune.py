@@ -15,7 +15,8 @@ from bench.model.records import Case
 from bench.tune import catalog, machine
 from bench.tune import planning as rounds_of
 from bench.tune.analyze import choosing, outcome
-from bench.tune.model import DEFAULT, Cell, Pick, SizeRule
+from bench.tune.cli.tune import usage
+from bench.tune.model import DEFAULT, Cell, CellResult, Pick, SizeRule, Tuned
 from proof import tune as proof
 from proof.virtual_gpu import rig
 
@@ -238,6 +239,13 @@ def test_launches_of_a_round_have_a_side_for_the_default_and_one_for_each_choice
     assert [len(side.cases) for side in sides] == [2, 1]
     ((_, read),) = rounds_of.launches(LIBRARY, found, asked, 3, 7, LIBRARY.file_settings("/tmp/rules"))
     assert {LIBRARY.choice_in(case) for case in read.cases} == {catalog.FROM_FILE} and len(read.cases) == 2
+
+
+def test_the_answer_says_for_which_uses_of_buffers_rules_were_shown():
+    cases = {Cell(op, 2, 1024): Case(op, "mpi", 2, "float32", 1024) for op in ("all_gather", "all_reduce", "reduce")}
+    chosen = [CellResult(cell, DEFAULT if cell.op == "reduce" else RING, RING, "") for cell in cases]
+    words = usage(Tuned(tuple(chosen), (), (), None, 0), cases)
+    assert words == "buffers: rotate; in place: all_reduce; out of place: all_gather"
 
 
 # ── the verb ─────────────────────────────────────────────────────────────────────────────────────

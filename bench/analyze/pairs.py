@@ -320,7 +320,7 @@ def compare_sides(
         broken=tuple(Unpaired(case.name, case.a.case, not_b(case.b.case)) for case in broken),
         warnings=(
             *_warnings([case for pair in judged for case in (pair.a.case, pair.b.case)], shown),
-            *_left_out([case for case in cases if case.name not in shown.judgements]),
+            *_left_out([case for case in cases if judged and case.name not in shown.judgements]),
         ),
         whole=shown.whole,
         remarks=tuple(disturbed((a, headlines(a)), (b, headlines(b)))),
@@ -342,8 +342,6 @@ def compare_sides(
 
 def _warnings(cases: Sequence[Case], shown: Look) -> Iterable[str]:
     """What speaks against the verdicts on these cases, of both sides."""
-    if not cases:
-        yield "fewer than two pairs were measured: a larger --budget is needed"
     undecided = sum(judgement.verdict == INCONCLUSIVE for judgement in shown.judgements.values())
     if undecided and all(case.backend == "gloo" and case.scheduling == "normal" for case in cases):
         yield (

@@ -89,8 +89,8 @@ def compare_sides(path: Path) -> Comparison:
     ended = state.ended or "interrupted: collbench resume goes on"
     result = pairs.compare_sides(a, b, names, label, state.min_change, ended, state.looks, state.each)
     remarks = result.remarks
-    if state.ended and 0 < result.pairs < pairs.FEWEST_PAIRS:
-        minutes = int(-(-1.2 * state.spent_s * pairs.FEWEST_PAIRS / result.pairs // 60))
+    if "budget" in (state.ended or "") and result.pairs < pairs.FEWEST_PAIRS and not result.broken:
+        minutes = int(-(-1.2 * state.spent_s * pairs.FEWEST_PAIRS / max(result.pairs, 1) // 60))
         remarks += (f"{result.pairs} of {pairs.FEWEST_PAIRS} pairs fitted into the budget: try --budget {minutes}min",)
     return replace(exiting(result, Undecided(state.undecided)), alternate=state.alternate, remarks=remarks)
 

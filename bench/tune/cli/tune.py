@@ -178,7 +178,7 @@ def _measured(
     run = folders.read(path)
     notes = ["virtual GPUs: times follow a rule, and say nothing about hardware"] if is_virtual(run) else []
     if tuned.changed and not state.checks:
-        notes.append(f"shown for calls as they were measured ({_usage(tuned, found)}): in others a rule can be slower")
+        notes.append(f"shown for calls as they were measured ({usage(tuned, found)}): in others a rule can be slower")
     tuned = replace(tuned, notes=(*tuned.notes, *notes, *outcome.not_honoured(run, library)))
     target = Path(state.output) if state.output is not None else path / f"{RULES}.{library.suffix}"
     if not state.checks:
@@ -198,7 +198,7 @@ def _measured(
     return _code(tuned) if state.checks else 0
 
 
-def _usage(tuned: Tuned, found: Mapping[Cell, Case]) -> str:
+def usage(tuned: Tuned, found: Mapping[Cell, Case]) -> str:
     """Such as `buffers: rotate; in place: all_reduce; out of place: all_gather`, of the cells that have a rule."""
     cases = [found[result.cell] for result in tuned.changed]
     words = [f"buffers: {cases[0].buffers}"]
