@@ -68,6 +68,17 @@ def test_five_launches_have_a_95_percent_interval_and_four_a_range():
     assert (of_five.time_s.kind, of_four.time_s.kind) == ("over launches", "range of launches")
 
 
+def test_what_all_cases_have_alike_is_a_line_and_of_one_case_a_column():
+    cases = [CASE, dataclasses.replace(CASE, size_bytes=4 * CASE.size_bytes)]
+    measured = [samples(case, i, steady(1 + i / 100, seed=i)) for case in cases for i in range(1, 6)]
+    texts = []
+    for count in (1, 2):
+        run = invented_run([s for s in measured if s.case in cases[:count]], launches=5)
+        texts.append(as_markdown(run, analyze(run)))
+    assert "The same in all cases:" not in texts[0] and " launches |" in texts[0]
+    assert "The same in all cases:" in texts[1] and "launches 5" in texts[1] and " launches |" not in texts[1]
+
+
 def test_a_report_calls_the_range_of_few_launches_no_interval():
     few = [samples(CASE, i, steady(v, seed=i)) for i, v in enumerate([1.0, 1.2, 1.44], start=1)]
     run = invented_run(few, launches=3)

@@ -461,7 +461,8 @@ def case_details(members: Sequence[Summary]) -> Blocks:
         ("NCCL chose", lambda s: s.chosen or NOTHING),
     ]
     texts = {header: {_if_timed(cell)(s) for s in members} for header, cell in details}
-    same = {header: text for header, (text, *others) in texts.items() if not others}
+    single = {header: min(cells) for header, cells in texts.items() if len(cells) == 1}
+    same = {header: text for header, text in single.items() if len(members) > 1 or text == NOTHING}
     alike = [f"{header} {text}" for header, text in same.items() if text != NOTHING]
     columns = [
         Column("ranks", lambda s: f"{s.case.world_size}" + f" {s.case.scheduling}" * several),
