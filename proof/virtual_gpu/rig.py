@@ -33,8 +33,9 @@ def variables(folder: Path, rule: Mapping[str, object]) -> dict[str, str]:
     """
     path = folder / "rule"
     path.write_text("".join(f"{name} {value}\n" for name, value in rule.items()))
+    # Without the variable by which ranks find the package elsewhere: `run_bench.py` finds it beside itself.
     return {
-        **os.environ,
+        **{name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"},
         "VIRTUAL_GPU_RULE": str(path),
         "LD_PRELOAD": str(LIBRARIES / "libvirtual_gpu.so"),
         "LD_LIBRARY_PATH": str(LIBRARIES),
