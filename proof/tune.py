@@ -400,6 +400,7 @@ def real_copies(rig: Rig, trials: int) -> list[Line]:
 RULE = {
     "ring.simple": (20, 400e3), "ring.ll128": (12, 200e3), "ring.ll": (8, 50e3),
     "tree.simple": (22, 240e3), "tree.ll128": (11, 120e3), "tree.ll": (5, 30e3),
+    "nvls.simple": (30, 300e3),
 }  # fmt: skip
 ON_VIRTUAL = """
 backends: [nccl]
