@@ -497,10 +497,10 @@ def _rate(bytes_per_s: float | None) -> str:
 
 
 def _time_and_interval(summary: Summary) -> str:
-    """Such as `1.10 ms [1.00 – 1.20 ms]`; without ends if the interval is wider than the time."""
+    """Such as `1.10 ms [1.00 – 1.20 ms]`; `627 µs ±108 %, too noisy` if the interval is wider than the time."""
     time_s = summary.time_s
     if time_s is not None and time_s.known and time_s.relative_half_width > 1:
-        return f"about {format_seconds(time_s.value)} (too noisy: ±{format_share(time_s.relative_half_width)})"
+        return f"{_time_and_width(summary)}, too noisy"
     return FAILED if time_s is None else with_interval(time_s, format_seconds)
 
 
