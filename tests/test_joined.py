@@ -256,8 +256,8 @@ def test_mpirun(cli):
 TWICE_ON_MPI = TINY.replace("backends: [gloo]", "backends: [mpi]").replace("launches: 1", "launches: 2")
 
 
-def by_mpirun(cli, ranks, text, **variables):
-    """A run of this configuration in a job that Open MPI's mpirun started.
+def by_mpirun(cli, ranks, text, verb="run", *words, **variables):
+    """A run of this configuration in a job that Open MPI's mpirun started. words: further ones, behind the verb's.
 
     Its files are not in /tmp, where another mpirun of these tests may remove the folder that both use.
     """
@@ -269,7 +269,7 @@ def by_mpirun(cli, ranks, text, **variables):
         "PRTE_MCA_prte_tmpdir_base": str(place),
     }
     launcher = [host.mpirun(), "--oversubscribe", "--bind-to", "none", "-n", str(ranks)]
-    command = [sys.executable, RUN_BENCH, "run", cli.config(text), "--no-plots"]
+    command = [sys.executable, RUN_BENCH, verb, cli.config(text), "--no-plots", *words]
     return started_by(cli, *launcher, *command, **own, **variables)
 
 
@@ -284,6 +284,18 @@ def test_mpi_is_measured_in_a_job_of_mpirun(cli):
     measured = {(s.case.backend, s.case.world_size, s.launch) for s in cli.only_run().samples if s.failure is None}
     assert measured >= {("mpi", 3, 1), ("mpi", 3, 2), ("gloo", 2, 1), ("gloo", 3, 2)}
     assert {skip.reason for skip in cli.only_run().plan.skips} == {"in a job, mpi measures all of its ranks: 3"}
+
+
+@pytest.mark.slow
+@needs_mpi
+def test_a_job_checks_a_rule_file_though_no_rank_reads_a_file_that_another_names(cli):
+    """Its launches are told the choices of the file instead."""
+    (cli.folder / "own.conf").write_text("1 # collective\n3 # alltoall\n1\n3 # ranks\n1\n0 2 0 0 # pairwise\n")
+    text = "backends: [mpi]\noperations: [all_to_all]\ndtypes: [float32]\nsizes: [64KiB]\n"
+    text += "sampling: {seconds_per_case: 20ms}\n"
+    done = by_mpirun(cli, 3, text, "tune", "--check", "own.conf", "--budget", "40s")
+    assert "1 of 1 cell" in done.stdout and "failed" not in done.stdout + done.stderr, done
+    assert all(sample.failure is None for sample in cli.only_run().samples)
 
 
 @pytest.mark.slow

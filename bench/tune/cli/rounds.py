@@ -37,7 +37,10 @@ STATE = "tune.json"
 
 
 class TuneRounds:
-    """A run of `tune`. samples: all that it has so far. found: the case of each cell."""
+    """A run of `tune`. samples: all that it has so far. found: the case of each cell.
+
+    reads_files: whether ranks may be told to read a rule file. In a job no rank takes a path from another.
+    """
 
     def __init__(
         self, path: Path, plan: Plan, samples: Sequence[Samples], state: TuneState, library: Library,
@@ -46,6 +49,7 @@ class TuneRounds:
         self.path, self.state, self.library, self.found = path, state, library, found
         self.plan, self.samples = plan, list(samples)
         self._quiet, self._began = quiet, time.monotonic() - state.spent_s
+        self.reads_files = False
         self._append: Callable[[bytes], None]
         self._starter: Starter
         self._launched: Callable[[Json], None]
@@ -57,6 +61,7 @@ class TuneRounds:
             facts = {"": coordinator.facts() if coordinator else {}}
             self._launched = stack.enter_context(recorded_sessions(self.path, sessions, facts))[""].append
             self._append = journal.append
+            self.reads_files = coordinator is None
             self._starter = (
                 coordinator.launcher
                 if coordinator is not None

@@ -224,7 +224,7 @@ def _tuned(rounds: TuneRounds) -> Tuned:
     if not draft.is_file():
         places = choosing.crossovers(outcome.times_of(rounds.samples, library), table)
         folders.write(draft, library.write(choosing.rules_of(table, places), state.hosts))
-    file_settings = library.file_settings(str(draft.resolve())) if state.hosts == 1 else None
+    file_settings = library.file_settings(str(draft.resolve())) if rounds.reads_files else None
     checking = rounds.stage(rounds_of.CHECK, lambda done: rounds_of.only_tried(table), file_settings)
     return outcome.tuned(rounds.samples, library, picks, table, proving, checking, state.min_change)
 
@@ -235,7 +235,7 @@ def _checked(rounds: TuneRounds) -> Tuned:
     file = rounds.path / f"{CHECKED}.{library.suffix}"
     read = library.read(file.read_text(encoding="utf-8", errors="replace"))
     table = {cell: library.said(read.rules, cell) for cell in rounds.found}
-    file_settings = library.file_settings(str(file.resolve())) if state.hosts == 1 else None
+    file_settings = library.file_settings(str(file.resolve())) if rounds.reads_files else None
     numbers = rounds.stage(rounds_of.ONLY_CHECK, lambda done: rounds_of.only_tried(table), file_settings)
     return outcome.checked(rounds.samples, library, read, table, numbers, state.min_change)
 
