@@ -10,6 +10,7 @@ import time
 import numpy as np
 import pytest
 
+from bench.catalog.variables import unsettable
 from bench.machine import host
 from bench.model.records import Case
 from bench.tune import catalog, machine
@@ -138,6 +139,8 @@ def test_settings_say_what_a_case_was_told(library):
         assert library.choice_in(Case(op, "mpi", 2, "float32", 1024, settings=settings)) == told
     assert library.choice_in(Case("all_gather", "mpi", 2, "float32", 1024, settings=settings)) == DEFAULT
     assert library.settings({"all_reduce": DEFAULT}) == ""
+    words = [word.split("=", 1) for word in settings.split()]
+    assert words and [unsettable(name, value) for name, value in words] == [None] * len(words)  # by jobs and `resume`
 
 
 # ── the race and the proof ───────────────────────────────────────────────────────────────────────
@@ -277,7 +280,7 @@ def test_what_no_rule_file_can_say_is_one_line(warm, changed, message):
 @needs_mpi
 def test_a_budget_that_is_too_short_says_so(warm):
     done = warm("tune", warm.config(SMALL), "--budget", "2s")
-    assert done.returncode == 2 and "--budget 2.00 s: 3 launches of every choice take about" in done.stderr
+    assert done.returncode == 2 and "--budget 2.00 s: the race may take 40 % of it, and 3 launches of every choice" in done.stderr
     done = warm("tune", warm.config(SMALL), "--check", "nowhere")
     assert done.returncode == 2 and "--check nowhere: no such file" in done.stderr
 

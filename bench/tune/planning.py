@@ -5,6 +5,7 @@ one number of ranks are alive together and take turns: a side of their own has t
 the library one choice for each operation.
 """
 
+import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -53,6 +54,8 @@ def cells(config: Config, machine: Machine, seed: int, library: Library) -> tupl
     reason = planning.unmeasurable_reason(plan)
     if reason is not None:
         raise UnmeasurableError(f"{config.name}: nothing can be measured here: {reason}")
+    if any(case.oversubscribed for case in plan.cases):
+        raise UnmeasurableError("tune: ranks share a GPU (oversubscribe_gpu), so their times say nothing of a choice")
     found: dict[Cell, Case] = {}
     for case in plan.cases:
         if OPERATIONS[case.op].rank is not None or case.op not in library.operations:
@@ -126,9 +129,9 @@ def fitted(plan: Plan, groups: Sequence[Sequence[Launch]], budget_s: float, stag
     usual, shortest = (planning.estimate_s(replace(each, order=order)) - once for each in (plan, sampled(FEWEST_S)))
     if shortest * stage.fewest > share_s:
         raise ConfigError(
-            f"--budget {format_seconds(budget_s)}: {stage.fewest} launches of every choice take about "
-            f"{format_seconds(shortest * stage.fewest)}, for which {format_share(stage.until)} of it is: set a longer "
-            "budget, fewer sizes or fewer operations"
+            f"--budget {format_seconds(budget_s)}: the {stage.name} may take {format_share(stage.until)} of it, and "
+            f"{stage.fewest} launches of every choice take about {format_seconds(shortest * stage.fewest)}: set "
+            f"--budget {math.ceil(shortest * stage.fewest / stage.until)}s or more, fewer sizes or fewer operations"
         )
     wanted = share_s / max(stage.fewest, WANTED)
     if usual <= wanted:
