@@ -158,7 +158,7 @@ ROOMY = replace(MACHINE, memory_available_bytes=2**50)
 @pytest.mark.parametrize(
     ("sets", "machine", "reason"),
     [
-        ([*SHARED, "env={NCCL_ALGO: [Ring, Tree]}"], ONE_GPU, "ranks that share a GPU need NCCL_ALGO=Ring"),
+        ([*SHARED, "env={NCCL_NET: [IB]}"], ONE_GPU, "ranks that share a GPU need NCCL_NET=Socket"),
         ([*NCCL, "memory=[registered]"], NO_MULTICAST, "needs multicast"),
         ([*NCCL, "metrics=[graph]", "operations=[barrier]"], ONE_GPU, "waits on the CPU"),
         (
