@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from bench.tune import catalog, machine
 from bench.tune import planning as rounds_of
 from bench.tune.analyze import choosing, outcome
 from bench.tune.cli.tune import usage
-from bench.tune.model import DEFAULT, Cell, CellResult, Pick, SizeRule, Tuned
+from bench.tune.model import DEFAULT, Cell, CellResult, Pick, SizeRule, Tuned, cell_of
 from proof import tune as proof
 from proof.virtual_gpu import rig
 
@@ -280,7 +281,10 @@ def test_what_no_rule_file_can_say_is_one_line(warm, changed, message):
 @needs_mpi
 def test_a_budget_that_is_too_short_says_so(warm):
     done = warm("tune", warm.config(SMALL), "--budget", "2s")
-    assert done.returncode == 2 and "--budget 2.00 s: the race may take 40 % of it, and 3 launches of every choice" in done.stderr
+    assert (
+        done.returncode == 2
+        and "--budget 2.00 s: the race may take 40 % of it, and 3 launches of every choice" in done.stderr
+    )
     done = warm("tune", warm.config(SMALL), "--check", "nowhere")
     assert done.returncode == 2 and "--check nowhere: no such file" in done.stderr
 
@@ -305,7 +309,8 @@ def test_an_interrupted_tune_is_resumed_and_its_file_checked(tmp_path, cli):
     tuned = json.loads((run / "tuned.json").read_text())
     assert len(tuned["results"]) == 2 and "2 cells" in done.stdout.splitlines()[0]
     library = catalog.OpenMpi(machine.algorithms())
-    assert library.read((run / "rules.conf").read_text()).problems == ()
+    written = (run / "rules.conf").read_text()
+    assert library.read(written).problems == () and "# Open MPI v" in written and ", torch " in written
     again = cli("resume", "--no-plots")
     assert again.returncode == 0 and json.loads((run / "tuned.json").read_text()) == tuned
 
@@ -327,10 +332,31 @@ def test_a_choice_that_fails_is_reported_and_never_chosen(monkeypatch, warm):
     config = SMALL.replace("[2]", "[3]").replace("[1KiB, 64KiB]", "[1152B]")
     done = warm("tune", warm.config(config), "--budget", "45s", "--no-plots")
     assert done.returncode == 0, done.stderr
-    assert "failed, and not chosen: all_to_all, 3 ranks, two_proc: " in done.stdout
+    assert "failed, and not chosen: all_to_all, 3 ranks, two_proc: rank " in done.stdout
     (run,) = warm.runs()
     tuned = json.loads((run / "tuned.json").read_text())
     assert all(result["choice"]["algorithm"] != "two_proc" for result in tuned["results"]) and tuned["wrong"]
+
+
+def test_a_rule_that_nccl_read_and_did_not_take_is_named():
+    """As NCCL 2.28 did on a GPU: between hosts without a fast network it has no LL128, and takes its own choice."""
+    told = "NCCL_TUNER_CONFIG_FILE=/rules.csv"
+    cases = [Case("all_reduce", "nccl", 2, "float32", size, settings=told) for size in (4096, 2**20)]
+    words = [("TREE", "LL"), ("RING", "SIMPLE")]
+    chosen = {
+        case.key: {"algorithm": algorithm, "protocol": protocol}
+        for case, (algorithm, protocol) in zip(cases, words, strict=True)
+    }
+    run = SimpleNamespace(environment=[{"launches": [{"chosen": chosen}]}], plan=SimpleNamespace(cases=cases))
+    rules = [
+        SizeRule("all_reduce", 2, 0, 65536, Pick("tree", "ll")),
+        SizeRule("all_reduce", 2, 65537, None, Pick("ring", "ll128")),
+    ]
+    library = catalog.Nccl()
+    table = {cell_of(case): library.said(rules, cell_of(case)) for case in cases}
+    assert outcome.not_honoured(run, library, table) == [
+        "not honoured: all_reduce, 2 ranks, 1 MiB: asked for ring ll128, NCCL ran ring simple"
+    ]
 
 
 # ── the kept truth ───────────────────────────────────────────────────────────────────────────────

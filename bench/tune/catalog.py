@@ -328,6 +328,8 @@ class Nccl:
             "The plugin is plugins/tuner/example of NCCL's sources; RCCL and NCCLX have a reader built in.",
             "As of NCCL 2.30 its plugin.c sets `*nChannels = 1` before it looks for a rule: set 0 there, or calls "
             "without a rule, and rules with -1, get one channel and not NCCL's default.",
+            "NCCL passes over a rule for what it has switched off itself (LL128 on some networks): `collbench tune "
+            "CONFIG --check FILE` names such rules if NCCL_TUNER_PLUGIN is set.",
         ]
 
 

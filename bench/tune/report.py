@@ -84,8 +84,8 @@ def _of_ranks(tuned: Tuned, op: str, ranks: int) -> str:
     here = [result for result in tuned.results if (result.cell.op, result.cell.ranks) == (op, ranks)]
     places = [place for place in tuned.crossovers if (place.op, place.ranks) == (op, ranks)]
     if not places:
-        sizes = between(format_bytes(here[0].cell.size), format_bytes(here[-1].cell.size))
-        return f"{op}, {ranks_text(ranks)}: {here[0].choice}, {sizes}"
+        low, high = (format_bytes(result.cell.size) for result in (here[0], here[-1]))
+        return f"{op}, {ranks_text(ranks)}: {here[0].choice}, {low if low == high else between(low, high)}"
     parts = [f"{place.below} up to {_at(place)}" for place in places]
     return f"{op}, {ranks_text(ranks)}: {', '.join(parts)}, {places[-1].above} above"
 
@@ -116,10 +116,10 @@ def comments(tuned: Tuned, run: Run, library: Library) -> list[str]:
     launches = [launch for session in run.environment for launch in session.get("launches", [])]
     ranks: list[Json] = [dict(rank) for launch in launches for rank in launch.get("ranks", [])]
     facts = ranks[0] if ranks else {}
-    version = facts.get("library_version") or facts.get("nccl_version") or facts.get("mpi_version") or ""
+    version = facts.get("mpi") or f"{library.name} {facts.get('nccl') or ''}".strip()
     lines = [
         f"Written by CollBench {run.manifest.get('collbench', '')}, run {run.name}, on {facts.get('hostname', '?')}",
-        f"{library.name} {version}".strip(),
+        f"{version}, torch {facts.get('torch', '?')}",
         _headline(tuned),
         "Each rule was faster than the default in fresh launches. time / default [95 %], pairs:",
         *_proofs(tuned),

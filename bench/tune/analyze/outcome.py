@@ -37,7 +37,8 @@ def _failed(samples: Sequence[Samples], library: Library) -> dict[tuple[Cell, Pi
     for entry in samples:
         if entry.failure is not None and entry.failure.kind != "lost":
             key = cell_of(entry.case), library.choice_in(entry.case)
-            found[key] = min(found.get(key, (entry.launch, "")), (entry.launch, entry.failure.text))
+            seen = entry.launch, entry.failure.text
+            found[key] = min(found.get(key, seen), seen)
     return found
 
 
@@ -125,14 +126,18 @@ def _wrong(samples: Sequence[Samples], library: Library) -> tuple[str, ...]:
     return tuple(f"{words} ({', '.join(of)})" for words, of in sizes.items())
 
 
-def not_honoured(run: Run, library: Library) -> list[str]:
-    """Cells in which the library says that it ran something else than it was told, where it says so (NCCL)."""
+def not_honoured(run: Run, library: Library, table: Picks) -> list[str]:
+    """Cells in which the library says that it ran something else than it was told, where it says so (NCCL).
+
+    table: what the rule file says of each cell, for launches that read it.
+    """
     chosen = (launch.get("chosen") or {} for launch in launches_of(run.environment))
     ran = {key: choice for choices in chosen for key, choice in choices.items()}
     found = []
     for case in run.plan.cases:
         asked, choice = library.choice_in(case), ran.get(case.key)
-        if choice is not None and asked not in {DEFAULT, FROM_FILE}:
+        asked = table.get(cell_of(case), DEFAULT) if asked == FROM_FILE else asked
+        if choice is not None and asked != DEFAULT:
             words = choice["algorithm"].lower(), choice["protocol"].lower()
             if words != (asked.algorithm, asked.protocol):
                 where = f"{case.op}, {case.world_size} ranks, {format_bytes(case.size_bytes)}"

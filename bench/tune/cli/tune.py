@@ -179,7 +179,8 @@ def _measured(
     notes = ["virtual GPUs: times follow a rule, and say nothing about hardware"] if is_virtual(run) else []
     if tuned.changed and not state.checks:
         notes.append(f"shown for calls as they were measured ({usage(tuned, found)}): in others a rule can be slower")
-    tuned = replace(tuned, notes=(*tuned.notes, *notes, *outcome.not_honoured(run, library)))
+    table = {result.cell: result.choice for result in tuned.results}
+    tuned = replace(tuned, notes=(*tuned.notes, *notes, *outcome.not_honoured(run, library, table)))
     target = Path(state.output) if state.output is not None else path / f"{RULES}.{library.suffix}"
     if not state.checks:
         folders.write(target, library.write(tuned.rules, state.hosts, report.comments(tuned, run, library)))
