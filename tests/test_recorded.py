@@ -42,7 +42,7 @@ def test_the_shortest_call_moves_data_and_the_rest_waits_for_the_rank_that_made_
     again = job(*([call(ms, step=step) for step in range(5)] for ms in (5.0, 4.0, 1.0)))
     assert again.late == (2, 1.0) and "for rank 2" in findings.recorded_sentence(again)
     few = job(*([call(ms, step=step) for step in range(3)] for ms in (5.0, 4.0, 1.0)))
-    assert few.late is None and "of too few steps to name a rank" in findings.recorded_sentence(few)
+    assert few.late is None and "waiting; 3 steps are too few to name a late rank (" in findings.recorded_sentence(few)
     table = written(findings.recorded_parts(found))
     assert "moving" in table and "exposed" not in table
 
@@ -165,7 +165,10 @@ def test_without_marked_steps_no_rank_is_named_because_calls_of_a_step_are_late_
     calls = [[call(5.0)] * 20, [call(5.0)] * 20, [call(1.0)] * 20]
     found = job(*calls)
     assert found.late is None and found.ends_late is None
-    assert any(text.startswith("which rank came late: several steps would show it") for text in found.withheld)
+    assert any(
+        text.startswith("which rank came late: that takes several steps, and marks between them")
+        for text in found.withheld
+    )
     marked = [[replace(each, step=number // 10) for number, each in enumerate(of_rank)] for of_rank in calls]
     assert job(*marked).late is None and not any("which rank came late" in text for text in job(*marked).withheld)
 

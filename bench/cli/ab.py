@@ -77,7 +77,7 @@ def ab(
         if coordinator is not None:
             check_in_job(sides)
         state = AbState(smallest, budget_s, each, undecided, seed=secrets.randbelow(2**32))
-        path = _create(sides, state, context.obj, coordinator)
+        path = _create(sides, state, context.obj, coordinator, quiet)
         measure_sides(path, coordinator, quiet)
         return exit_code(conclude_sides(path, plots, quiet))
 
@@ -102,7 +102,9 @@ def _side(option: str, config: Path, sets: list[str], own: Difference, usual: st
     return Side(str(config), settings, own.variables, path, " ".join(words))
 
 
-def _create(sides: dict[str, Side], state: AbState, argv: list[str], coordinator: "Coordinator | None") -> Path:
+def _create(
+    sides: dict[str, Side], state: AbState, argv: list[str], coordinator: "Coordinator | None", quiet: bool
+) -> Path:
     """Plan both sides, with one seed, and make the folder of the run."""
     unsupported = host.unsupported_platform()
     if unsupported:
@@ -135,7 +137,8 @@ def _create(sides: dict[str, Side], state: AbState, argv: list[str], coordinator
     scatter = units.format_share(pairs.scatter_for_same(count, len(matched), state.min_change))
     within = units.format_share(state.min_change)
     enough = f"enough to show SAME within {within} if the ratios of pairs scatter by {scatter} or less"
-    say(f"about {count} pairs, {enough}", err=True)
+    if not quiet:
+        say(f"about {count} pairs, {enough}", err=True)
     state.alternate = planning.reason_to_alternate(plans, machine)
     if state.alternate is not None:
         say(f"note: launches of A and B alternate: {state.alternate}", err=True)

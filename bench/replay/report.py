@@ -112,7 +112,7 @@ def recorded_sentence(job: RecordedJob) -> str:
             text += f", {format_share(job.late[1])} of it for rank {job.late[0]}"
         elif total.waited_s and job.steps > 1:
             few = len(job.ranks) ** (1 - job.steps) > NAMED_RATE
-            text += ", of too few steps to name a rank" if few else ", for no rank in particular"
+            text += f"; {job.steps} steps are too few to name a late rank" if few else ", for no rank in particular"
     if total.exposed_s is not None:
         text += f"; during {format_seconds(total.exposed_s)} nothing was computed"
     return f"{text} ({job.source}, {counted(job.steps, 'step') if job.steps > 1 else 'steps not marked'})"

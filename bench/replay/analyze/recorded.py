@@ -201,7 +201,7 @@ class _Times:
         if len({rank.steps for rank in recorded.ranks}) > 1:
             self._reasons["ranks recorded different numbers of steps: a step is the mean of all of them"] = 0
         if recorded.steps == 1 and len(recorded.ranks) > 1:
-            self._reasons["which rank came late: several steps would show it, if the recording marks them"] = 0
+            self._reasons["which rank came late: that takes several steps, and marks between them in the recording"] = 0
         if recorded.steps > 1 and (outside := sum(call.step is None for _, call in _places(recorded))):
             self._reasons["calls outside the recorded steps"] += outside
         self.own_s: dict[Place, float] = {}
