@@ -399,6 +399,22 @@ def test_the_answer_pairs_each_time_with_its_interval():
     assert "±15 %" in trust
 
 
+@pytest.mark.parametrize(("backend", "machine"), [("gloo", ["A CPU", "16 cores"]), ("nccl", ["A GPU"])])
+def test_a_report_names_what_measured(backend, machine):
+    host = {"cpu": {"model": "A CPU", "usable_cores": 16}, "gpus": [{"name": "A GPU"}] * 8}
+    run = run_of((dataclasses.replace(CASES[0], backend=backend),))
+    run = dataclasses.replace(run, environment=[{"host": host}])
+    assert document._where(run) == [run.name, *machine]
+
+
+def test_a_time_that_is_only_the_clocks_is_no_answer():
+    clock = dataclasses.replace(USUAL, timer_s=0.6e-3)
+    first, _ = answer(clock)
+    assert "no time, because the calls take as long as reading the clock" in first and "ms" not in first
+    first, _ = answer(clock, dataclasses.replace(USUAL, case=dataclasses.replace(ANSWERED, world_size=4)))
+    assert "with 4 ranks" in first and "2 ranks" not in first
+
+
 def test_a_precision_is_missed_only_where_it_was_asked_for():
     def notes(relative_error):
         run = run_of(CASES[:1])

@@ -83,8 +83,7 @@ class Summary:
         on different ranks cannot be compared on one clock.
     outliers, far_outliers: iterations beyond Tukey's fences, 1.5 and 3 interquartile ranges above the upper
         quartile, counted and kept. outlier_causes: disturbances seen while the case ran.
-    stall: a second mode, if there is one.
-        steady: False if the times changed again late in a launch.
+    stall: a second mode, if there is one. steady: False if the times changed again late in a launch.
     timer_s: cost of reading the clock. floor_s: time of the same call in a group of one rank.
     asked, reached: relative half-width asked for, and mean of those within the launches.
     chosen: what NCCL chose for it, in words; empty if it was not asked.
@@ -125,6 +124,11 @@ class Summary:
     chosen: str = ""
     imported: str = ""
     virtual: bool = False
+
+    @property
+    def only_clock(self) -> bool:
+        """Whether reading the clock takes about as long as the calls, so that it is what was measured."""
+        return bool(self.time_s and self.timer_s and self.time_s.value * self.case.depth < 2 * self.timer_s)
 
 
 # ── models and bounds ────────────────────────────────────────────────────────────────────────────

@@ -271,7 +271,8 @@ def _of_calls(summaries: Sequence[Summary]) -> list[str]:
     short = [title.partition(" (")[0] for title, _ in groups]
     lines = []
     for name, (title, members) in list(zip(short, groups, strict=True))[:MOST_GROUPS]:
-        lines.append(f"**{name if short.count(name) == 1 else title}**: {_group_answer(members)}")
+        answer = _group_answer([s for s in members if not s.only_clock])
+        lines.append(f"**{name if short.count(name) == 1 else title}**: {answer}")
     more = len(groups) - MOST_GROUPS
     return [*lines, f"{counted(more, 'further kind')} of cases: see the tables."] if more > 0 else lines
 
@@ -298,6 +299,8 @@ def _trust(run: Run, analysis: Analysis, summaries: Sequence[Summary]) -> str:
 
 def _group_answer(members: Sequence[Summary]) -> str:
     """The time of the smallest size at each world size, and the best bus bandwidth."""
+    if not members:
+        return "no time, because the calls take as long as reading the clock."
     smallest, columns = min(s.case.size_bytes for s in members), labels.columns(s.case for s in members)
     at_smallest = {labels.column(s.case): s for s in members if s.case.size_bytes == smallest}
     times = [
@@ -375,7 +378,7 @@ def _sections(groups: Sequence[tuple[str, list[Summary]]]) -> Blocks:
     for title, members in groups:
         time = "Time, as imported," if any(s.imported for s in members) else "Mean time"
         rates: Cells = {"GB/s": lambda s: _rate(s.busbw)} if any(s.busbw for s in members) else {}
-        shown += [Heading(title), f"{time} with its {labels.width(members)}, and bus bandwidth:"]
+        shown += [Heading(title), f"{time} with its {labels.width(members)}{', and bus bandwidth' if rates else ''}:"]
         shown += [*_pivot(members, {"": _time_and_interval} | rates), *items(labels.notes_of(members))]
     return shown
 
@@ -532,7 +535,9 @@ def _where(run: Run) -> list[str]:
     host: Any = run.environment[0].get("host", {}) if run.environment else {}
     cpu, torch = host.get("cpu", {}), host.get("packages", {}).get("torch")
     cores = f"{cpu['usable_cores']} cores" if cpu.get("usable_cores") else ""
-    return [str(text) for text in (run.name, cpu.get("model"), cores, f"torch {torch}" if torch else "") if text]
+    gpus = [gpu.get("name") for gpu in host.get("gpus", []) if "nccl" in {case.backend for case in run.plan.cases}]
+    machine = dict.fromkeys(gpus) or (cpu.get("model"), cores)
+    return [str(text) for text in (run.name, *machine, f"torch {torch}" if torch else "") if text]
 
 
 def _circumstances(run: Run, analysis: Analysis) -> list[str]:
