@@ -133,7 +133,7 @@ def by_tune(times: Times) -> Table:
     picks = choosing.picks(seen, lambda number: of_rounds[number], raced, LEAST_GAIN)
     proving = range(raced + 1, raced + 1 + PROVEN)
     measured += 2 * PROVEN * sum(choice != DEFAULT for choice in picks.values())
-    faster = choosing.faster(choosing.compared(times, picks, proving))
+    faster = choosing.faster(choosing.compared(times, picks, proving), LEAST_GAIN)
     table = {cell: choice if cell in faster else DEFAULT for cell, choice in picks.items()}
     return Table(table, measured)
 
@@ -389,7 +389,7 @@ def real_copies(rig: Rig, trials: int) -> list[Line]:
                 times = outcome.times_of(rounds.samples, library)
                 picks = choosing.picks(times, left_after, len(raced), LEAST_GAIN)
                 proving = rounds.stage(proof, lambda done: rounds_of.only_tried(picks))  # noqa: B023 - likewise
-            table = outcome.proven(rounds.samples, library, picks, proving)
+            table = outcome.proven(rounds.samples, library, picks, proving, LEAST_GAIN)
             tried += sum(choice != DEFAULT for choice in picks.values())
             changed += any(choice != DEFAULT for choice in table.values())
     says = "a table has a rule although its candidates are copies of the default"

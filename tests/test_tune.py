@@ -13,12 +13,13 @@ import pytest
 
 from bench.catalog.variables import unsettable
 from bench.machine import host
-from bench.model.records import Case
+from bench.model.records import Case, Failure, Samples
 from bench.tune import catalog, machine
 from bench.tune import planning as rounds_of
 from bench.tune.analyze import choosing, outcome
 from bench.tune.cli.tune import usage
 from bench.tune.model import DEFAULT, Cell, CellResult, Pick, SizeRule, Tuned, cell_of
+from conftest import samples
 from proof import tune as proof
 from proof.virtual_gpu import rig
 
@@ -78,8 +79,8 @@ def test_a_rule_file_is_read_back_and_says_nothing_beyond_its_sizes(library):
         ("1\n3\n1\n3\n1\n0 5 0 0\n", "line 6: two_proc is for 2 ranks"),
         ("1\n2\n1\n0\n2\n0 0 0 0\n0 4 0 0\n", "line 7: size 0 after 0: they must increase"),
         ("1\n2\n2\n4\n1\n0 4 0 0\n2\n1\n0 4 0 0\n", "line 7: a number of ranks 2 after 4: they must increase"),
-        ("1\n2\n1\n0\n1\n0 4 0 0 7\n", "line 6: numbers behind the last rule are not read"),
-        ("rule-file-version-2\n1\n2\n1\n0\n1\n0 4 0 0 7\n8\n", "line 8: numbers behind the last rule"),
+        ("1\n2\n1\n0\n1\n0 4 0 0 7\n", "line 6: numbers after the last rule are not read"),
+        ("rule-file-version-2\n1\n2\n1\n0\n1\n0 4 0 0 7\n8\n", "line 8: numbers after the last rule"),
         ("1\n6\n1\n0\n1\n0 1 0 0\n", "collective 6: CollBench measures no such collective"),
     ],
 )
@@ -89,9 +90,15 @@ def test_what_open_mpi_would_ignore_is_named_with_its_line(text, problem):
 
 def test_what_nccls_plugin_would_take_for_something_else_is_named_with_its_line():
     text = "# head\nallreduce,0,99,tree,ll\nalltoall,0,99,ring,ll,-1,1,2\nallreduce,0,99,rings,LL,-1,1,2\n"
-    read = catalog.Nccl().read(text + "allreduce,0,4294967295,nvls,simple,4,-1,-1,-1,-1\n")
+    text += "allreduce,0,4294967295,nvls,simple,4,-1,-1,-1,0\nallreduce,0,64K,ring,ll,-1,1,2\n"
+    read = catalog.Nccl().read(text + "allreduce,0,99,ring,ll,-1,2,2\n")
     lines = [problem.partition(":")[0] for problem in read.problems]
-    assert lines == ["line 2", "line 3", "line 4", "line 4", "line 5", "line 5"]
+    assert lines == ["line 2", "line 3", "line 4", "line 4", "line 6"]
+    assert [note[:22] for note in read.notes] == [
+        "line 5: 4 channels: co",
+        "line 5: numPipeOps or ",
+        "line 7: a rule for 2 h",
+    ]
     assert "5 fields" in read.problems[0] and "takes it as allreduce" in read.problems[1]
     assert said(catalog.Nccl(), read.rules, "all_reduce", 7, 2**40) == [Pick("nvls", "simple")]
 
@@ -140,8 +147,17 @@ def test_settings_say_what_a_case_was_told(library):
         assert library.choice_in(Case(op, "mpi", 2, "float32", 1024, settings=settings)) == told
     assert library.choice_in(Case("all_gather", "mpi", 2, "float32", 1024, settings=settings)) == DEFAULT
     assert library.settings({"all_reduce": DEFAULT}) == ""
-    words = [word.split("=", 1) for word in settings.split()]
-    assert words and [unsettable(name, value) for name, value in words] == [None] * len(words)  # by jobs and `resume`
+
+
+@pytest.mark.parametrize(
+    "library", [catalog.OpenMpi({name: {"x": 1} for name in LIBRARY.operations.values()}), catalog.Nccl()]
+)
+def test_jobs_and_resume_take_every_setting(library):
+    for op in library.operations:
+        for choice in library.choices(op, 2, 2**20):
+            words = [word.split("=", 1) for word in library.settings({op: choice}).split()]
+            assert words and [unsettable(name, value) for name, value in words] == [None] * len(words)
+            assert all(library.decides.fullmatch(name) for name, _ in words)
 
 
 # ── the race and the proof ───────────────────────────────────────────────────────────────────────
@@ -184,7 +200,7 @@ def test_a_table_has_no_rule_where_nothing_is_faster_and_all_where_everything_is
     def table(ratios, seed):
         times = drawn(ratios, 20, seed=seed)
         picks = choosing.picks(times, lambda number: choosing.raced(times, NAMES, number), 6, 0.02)
-        faster = choosing.faster(choosing.compared(times, picks, range(7, 15)))
+        faster = choosing.faster(choosing.compared(times, picks, range(7, 15)), 0.02)
         return {cell: cell in faster for cell in CELLS}
 
     assert sum(any(table({}, seed).values()) for seed in range(100)) <= 4
@@ -234,6 +250,47 @@ def test_rules_end_where_a_gain_was_shown():
     ]  # fmt: skip
 
 
+def test_a_rule_does_not_reach_into_sizes_at_which_it_was_only_faster_by_chance():
+    """The lines do not cross: beside the default, a rule ends at the size at which it was proven."""
+    ratios = dict.fromkeys(CELLS, -0.06)
+    times = {
+        cell: {
+            choice: {n: float(np.log(cell.size * 1e-9) + ratio + 0.02 * (-1) ** n) for n in range(1, 9)}
+            for choice, ratio in ((DEFAULT, 0.0), (RING, ratios[cell]))
+        }
+        for cell in CELLS
+    }
+    table = dict(zip(CELLS, [DEFAULT, DEFAULT, RING, DEFAULT], strict=True))
+    places = choosing.crossovers(times, table)
+    assert [(place.low, place.at, place.high) for place in places] == [(16384, 16384, 16384)] * 2
+    (rule,) = choosing.rules_of(table, places)
+    assert (rule.low, rule.high) == (16384, 16384)
+
+
+def test_gains_that_nobody_wants_make_no_rule_however_sure_they_are():
+    ratios = {CELLS[0]: np.full(24, -0.003) + 1e-4 * np.arange(24), CELLS[1]: np.full(24, -0.3) + 1e-4 * np.arange(24)}
+    assert choosing.faster(ratios, 0.02) == {CELLS[1]} and choosing.faster(ratios, 0.0) == {*CELLS[:2]}
+
+
+def test_a_rule_that_failed_in_the_last_launches_is_dropped_and_a_cell_without_times_is_no_error():
+    cell = CELLS[0]
+    cases = {
+        pick: Case(cell.op, "mpi", 2, "float32", cell.size, settings=LIBRARY.settings({cell.op: pick}))
+        for pick in (DEFAULT, RING)
+    }
+    every = [samples(cases[DEFAULT], n, [[1000, 1000]] * 4) for n in range(1, 13)]
+    every += [samples(cases[RING], n, [[500, 500]] * 4) for n in range(1, 7)]
+    every += [Samples(cases[RING], n, 0.0, failure=Failure("wrong", 0, "it is wrong")) for n in range(7, 13)]
+    table = outcome.proven(every, LIBRARY, {cell: RING}, range(1, 7), 0.02)
+    assert table == {cell: RING}
+    found = outcome.tuned(every, LIBRARY, {cell: RING}, table, range(1, 7), range(7, 13), 0.02)
+    assert not found.rules and found.results[0].why == "faster in fresh launches, failed in those after them"
+    assert found.wrong == ("all_reduce, 2 ranks, ring: it is wrong (1 KiB)",)
+    file = LIBRARY.read(LIBRARY.write([SizeRule("all_reduce", 2, 0, None, RING)], 1))
+    checked = outcome.checked(every[12:], LIBRARY, file, {cell: RING}, range(1, 13), 0.02)
+    assert checked.whole is None and checked.results[0].why == "not measured"
+
+
 def test_launches_of_a_round_have_a_side_for_the_default_and_one_for_each_choice():
     found = {cell: Case(cell.op, "mpi", 2, "float32", cell.size) for cell in CELLS}
     asked = {CELLS[0]: [RING, SEGMENTED], CELLS[1]: [RING], CELLS[2]: []}
@@ -269,13 +326,29 @@ sampling: {seconds_per_case: 20ms}
     [
         (("[mpi]", "[gloo]"), "backends: gloo: tune needs one whose library lets you choose; allowed: mpi, nccl"),
         (("[all_to_all]", "[barrier]"), "operations: barrier: Open MPI has no setting for it; allowed: all_gather"),
-        (("[float32]", "[float32, float64]"), "are one cell of a rule file"),
+        (("[float32]", "[float32, float64]"), "fall into the same cell"),
     ],
 )
 @needs_mpi
 def test_what_no_rule_file_can_say_is_one_line(warm, changed, message):
     done = warm("tune", warm.config(SMALL.replace(*changed)))
     assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1
+
+
+@needs_mpi
+def test_a_default_that_something_else_decides_is_refused(warm, monkeypatch):
+    config = SMALL + "env: {OMPI_MCA_coll_tuned_alltoall_algorithm: [pairwise]}\n"
+    done = warm("tune", warm.config(config))
+    assert done.returncode == 2 and "env.OMPI_MCA_coll_tuned_alltoall_algorithm: this is what tune finds" in done.stderr
+    monkeypatch.setenv("OMPI_MCA_coll_tuned_use_dynamic_rules", "1")
+    done = warm("tune", warm.config(SMALL))
+    assert done.returncode == 2 and "OMPI_MCA_coll_tuned_use_dynamic_rules is set, so the default" in done.stderr
+
+
+@needs_mpi
+def test_a_launch_in_which_everything_fails_ends_the_run(warm):
+    done = warm("tune", warm.config(SMALL + "faults: [{do: corrupt, rank: 1, iteration: 0}]\n"), "--budget", "45s")
+    assert done.returncode == 3 and "nothing was measured in launch 1: " in done.stderr, done.stderr
 
 
 @needs_mpi
@@ -287,12 +360,14 @@ def test_a_budget_that_is_too_short_says_so(warm):
     )
     done = warm("tune", warm.config(SMALL), "--check", "nowhere")
     assert done.returncode == 2 and "--check nowhere: no such file" in done.stderr
+    done = warm("tune", warm.config(SMALL), "--output", "no/where")
+    assert done.returncode == 2 and "--output no/where: name a file in a folder that exists" in done.stderr
 
 
 @needs_mpi
 @pytest.mark.slow
 def test_an_interrupted_tune_is_resumed_and_its_file_checked(tmp_path, cli):
-    process = cli.start("tune", cli.config(SMALL), "--budget", "45s", "--no-plots")
+    process = cli.start("tune", cli.config(SMALL), "--budget", "45s", "--output", "own.conf", "--no-plots")
     while not (runs := cli.runs()) or (runs[0] / "samples.jsonl").read_text().count("\n") < 8:
         assert process.poll() is None, process.communicate()
         time.sleep(0.2)
@@ -300,8 +375,9 @@ def test_an_interrupted_tune_is_resumed_and_its_file_checked(tmp_path, cli):
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130 and f"collbench resume {runs[0].relative_to(tmp_path)}" in err, err
     done = cli("resume", "--no-plots")
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0 and "--trust writes" in done.stderr, done.stderr
     (run,) = cli.runs()
+    assert (run / "rules.conf").is_file() and not (tmp_path / "own.conf").exists()
     state = json.loads((run / "tune.json").read_text())
     assert state["rounds"]["race"] >= rounds_of.RACE.fewest and set(state["rounds"]) == {"race", "proof", "check"}
     plan = json.loads((run / "plan.json").read_text())
@@ -332,7 +408,7 @@ def test_a_choice_that_fails_is_reported_and_never_chosen(monkeypatch, warm):
     config = SMALL.replace("[2]", "[3]").replace("[1KiB, 64KiB]", "[1152B]")
     done = warm("tune", warm.config(config), "--budget", "45s", "--no-plots")
     assert done.returncode == 0, done.stderr
-    assert "failed, and not chosen: all_to_all, 3 ranks, two_proc: rank " in done.stdout
+    assert "failed: all_to_all, 3 ranks, two_proc: rank " in done.stdout
     (run,) = warm.runs()
     tuned = json.loads((run / "tuned.json").read_text())
     assert all(result["choice"]["algorithm"] != "two_proc" for result in tuned["results"]) and tuned["wrong"]

@@ -109,12 +109,12 @@ _TABLES = {
     OMPI_MCA_coll_tuned_gather_algorithm_segmentsize OMPI_MCA_coll_tuned_init_chain_fanout
     OMPI_MCA_coll_tuned_init_tree_fanout OMPI_MCA_coll_tuned_priority OMPI_MCA_coll_tuned_reduce_algorithm
     OMPI_MCA_coll_tuned_reduce_algorithm_segmentsize OMPI_MCA_coll_tuned_reduce_scatter_algorithm
-    OMPI_MCA_coll_tuned_reduce_scatter_algorithm_segmentsize OMPI_MCA_coll_tuned_scatter_algorithm
-    OMPI_MCA_coll_tuned_scatter_algorithm_segmentsize OMPI_MCA_coll_tuned_use_dynamic_rules OMPI_MCA_mpi_leave_pinned
-    OMPI_MCA_mpi_param_check OMPI_MCA_mpi_preconnect_all OMPI_MCA_mpi_yield_when_idle OMPI_MCA_mtl
-    OMPI_MCA_op_avx_support OMPI_MCA_pml OMPI_MCA_pml_ob1_recv_pipeline_depth OMPI_MCA_pml_ob1_send_pipeline_depth
-    OMPI_MCA_pml_ob1_use_all_rdma OMPI_MCA_pml_ucx_multi_send_nb OMPI_MCA_pml_ucx_progress_iterations OMPI_MCA_smsc
-    OMPI_MCA_smsc_cma_priority
+    OMPI_MCA_coll_tuned_reduce_scatter_algorithm_segmentsize OMPI_MCA_coll_tuned_reduce_scatter_block_algorithm
+    OMPI_MCA_coll_tuned_scatter_algorithm OMPI_MCA_coll_tuned_scatter_algorithm_segmentsize
+    OMPI_MCA_coll_tuned_use_dynamic_rules OMPI_MCA_mpi_leave_pinned OMPI_MCA_mpi_param_check OMPI_MCA_mpi_preconnect_all
+    OMPI_MCA_mpi_yield_when_idle OMPI_MCA_mtl OMPI_MCA_op_avx_support OMPI_MCA_pml OMPI_MCA_pml_ob1_recv_pipeline_depth
+    OMPI_MCA_pml_ob1_send_pipeline_depth OMPI_MCA_pml_ob1_use_all_rdma OMPI_MCA_pml_ucx_multi_send_nb
+    OMPI_MCA_pml_ucx_progress_iterations OMPI_MCA_smsc OMPI_MCA_smsc_cma_priority
     """,
 }
 # Variable → the library that it tunes.

@@ -24,10 +24,11 @@ FROM_FILE = Pick("the file")
 
 @dataclass(frozen=True, slots=True)
 class FileRead:
-    """A rule file: its rules in order, and what the library will not honour, each with its line."""
+    """A rule file: its rules in order, what the library will not honour, and what is not compared, with their lines."""
 
     rules: tuple[SizeRule, ...]
     problems: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
 
 def _first(rules: Sequence[SizeRule], cell: Cell, ranks: Container[int]) -> Pick:
@@ -69,6 +70,7 @@ class OpenMpi:
     name: str = "Open MPI"
     suffix: str = "conf"
     operations: Mapping[str, str] = field(default_factory=lambda: {op: named for op, (named, _) in COLLECTIVES.items()})
+    decides: re.Pattern[str] = re.compile(rf"{MCA}(use_dynamic_rules|dynamic_rules\w*|\w+_algorithm\w*)")
 
     def choices(self, op: str, ranks: int, size: int) -> list[Pick]:
         """Each algorithm with whole messages, and with segments where it has them and the message is larger."""
@@ -125,8 +127,8 @@ class OpenMpi:
                     lines.append(f"{size} {algorithm} {FANOUT} {choice.segment} 0 # {choice}")
         return "\n".join(lines) + "\n"
 
-    def read(self, text: str) -> FileRead:
-        """Formats 1 and 2. The library drops the whole file at the first mistake in its syntax."""
+    def read(self, text: str, hosts: int = 1) -> FileRead:
+        """Formats 1 and 2, which know no hosts. The library drops the whole file at the first mistake in its syntax."""
         version = re.match(r"rule-file-version-(\d+)", text)
         body = text if version is None else " " * version.end() + text[version.end() :]
         lines = enumerate((line.partition("#")[0] for line in body.splitlines()), 1)
@@ -185,7 +187,7 @@ class OpenMpi:
                         rules += [SizeRule(op, ranks, size, None, choice, at)] if op else []
         except ValueError as error:
             return FileRead((), (f"{error}: Open MPI then ignores the whole file and prints nothing",))
-        problems += [f"line {left_over[0][0]}: numbers behind the last rule are not read"] if left_over else []
+        problems += [f"line {left_over[0][0]}: numbers after the last rule are not read"] if left_over else []
         return FileRead(tuple(rules), tuple(problems))
 
     def said(self, rules: Sequence[SizeRule], cell: Cell) -> Pick:
@@ -197,8 +199,8 @@ class OpenMpi:
         """For every program of this library."""
         return [
             f"export {USE_RULES}=1 {RULES_FILE}={path}",
-            "On several hosts Open MPI 5 uses coll_han above coll_tuned: without OMPI_MCA_coll_han_priority=0 these "
-            "rules hold only for what it asks of coll_tuned.",
+            "On several hosts Open MPI 5 uses coll_han on top of coll_tuned, and these rules then hold only for what "
+            "coll_han asks of it: set OMPI_MCA_coll_han_priority=0.",
         ]
 
 
@@ -241,6 +243,7 @@ class Nccl:
     name: str = "NCCL"
     suffix: str = "csv"
     operations: Mapping[str, str] = field(default_factory=lambda: NCCL_COLLECTIVES)
+    decides: re.Pattern[str] = re.compile("NCCL_ALGO|NCCL_PROTO|NCCL_TUNER_CONFIG_FILE")
 
     def choices(self, op: str, ranks: int, size: int) -> list[Pick]:
         """Algorithm × protocol."""
@@ -271,7 +274,9 @@ class Nccl:
 
     def file_settings(self, path: str) -> str | None:
         """Only where the user has built the plugin and named it."""
-        return f"NCCL_TUNER_CONFIG_FILE={path}" if self.plugin and not re.search(r"\s", path) else None
+        if not self.plugin or re.search(r"\s", path + self.plugin):
+            return None
+        return f"NCCL_TUNER_CONFIG_FILE={path} NCCL_TUNER_PLUGIN={self.plugin}"
 
     def write(self, rules: Sequence[SizeRule], hosts: int, comments: Sequence[str] = ()) -> str:
         """A line a rule; the first that matches counts. channels -1: NCCL's choice."""
@@ -282,10 +287,11 @@ class Nccl:
         ]
         return "\n".join([*(f"# {text}" for text in [*comments, FIELDS]), *lines]) + "\n"
 
-    def read(self, text: str) -> FileRead:
+    def read(self, text: str, hosts: int = 1) -> FileRead:
         """What the plugin makes of unknown words is a rule of another kind, which it does not say."""
         rules: list[SizeRule] = []
         problems: list[str] = []
+        notes: list[str] = []
         ours = {named: op for op, named in self.operations.items()}
         for number, line in enumerate(text.splitlines(), 1):
             if line.startswith("#") or not line.strip():
@@ -293,9 +299,9 @@ class Nccl:
             words = [word.strip() for word in line.split(",") if word]
             where = f"line {number}"
             if not 8 <= len(words) <= 10:
-                problems.append(f"{where}: {len(words)} fields, of 8 to 10: the plugin leaves the line out")
+                problems.append(f"{where}: {len(words)} fields instead of 8 to 10: the plugin skips the line")
                 continue
-            collective, low, high, algorithm, protocol, channels, _, ranks = words[:8]
+            collective, low, high, algorithm, protocol, channels, nodes, ranks = words[:8]
             taken = [
                 (word, usual)
                 for word, known, usual in (
@@ -305,17 +311,20 @@ class Nccl:
             ]  # fmt: skip
             problems += [f"{where}: {word!a:.30}: the plugin takes it as {usual}" for word, usual in taken]
             if len(line) > 254:
-                problems.append(f"{where}: longer than 254 characters: the plugin cuts it")
-            if taken or not (low.isdigit() and high.isdigit()):
-                continue
-            if not ranks.isdigit():
-                problems.append(f"{where}: for any number of ranks: compared where another line names none")
-            op, top = ours[collective], None if int(high) == LARGEST else int(high)
-            if channels != "-1":
-                problems.append(f"{where}: {channels} channels: compared with NCCL's own number")
-            count = int(ranks) if ranks.isdigit() else -1
-            rules.append(SizeRule(op, count, int(low), top, Pick(algorithm, protocol), number))
-        return FileRead(tuple(rules), tuple(problems))
+                problems.append(f"{where}: longer than 254 characters: the plugin truncates it")
+            if not (low.isdigit() and high.isdigit()):
+                problems.append(f"{where}: {low!a:.20} to {high!a:.20}: the plugin reads sizes in bytes, digits only")
+            elif nodes not in {"-1", str(hosts)}:
+                notes.append(f"{where}: a rule for {nodes} hosts, and these are {hosts}: not compared")
+            elif not taken:
+                top = None if int(high) == LARGEST else int(high)
+                count = int(ranks) if ranks.isdigit() else -1
+                rules.append(SizeRule(ours[collective], count, int(low), top, Pick(algorithm, protocol), number))
+                if channels != "-1" and not self.plugin:
+                    notes.append(f"{where}: {channels} channels: compared with NCCL's own number of channels")
+                if any(word != "-1" for word in words[8:]):
+                    notes.append(f"{where}: numPipeOps or regBuff: compared as if the rule were for all calls")
+        return FileRead(tuple(rules), tuple(problems), tuple(notes))
 
     def said(self, rules: Sequence[SizeRule], cell: Cell) -> Pick:
         """The first rule that holds; ranks -1: any number."""
@@ -326,15 +335,15 @@ class Nccl:
         return [
             f"export NCCL_TUNER_PLUGIN=libnccl-tuner-example.so NCCL_TUNER_CONFIG_FILE={path}",
             "The plugin is plugins/tuner/example of NCCL's sources; RCCL and NCCLX have a reader built in.",
-            "As of NCCL 2.30 its plugin.c sets `*nChannels = 1` before it looks for a rule: set 0 there, or calls "
-            "without a rule, and rules with -1, get one channel and not NCCL's default.",
+            "As of NCCL 2.30, its plugin.c sets `*nChannels = 1` before it looks for a rule. Set it to 0 there: "
+            "otherwise all calls, with a rule of this file or without, get one channel and not NCCL's default.",
             "NCCL passes over a rule for what it has switched off itself (LL128 on some networks): `collbench tune "
             "CONFIG --check FILE` names such rules if NCCL_TUNER_PLUGIN is set.",
         ]
 
 
-# What both have: `operations`: our name → the library's; `choices` of a cell, without the default; `settings`:
-# variables by which each operation gets its choice; `choice_in` a case, back from them; `file_settings`: variables by
-# which a rule file is read, None where it cannot be; `write` and `read` a rule file; `said`: what rules say
-# of a cell; `how_to_load`: a line for a shell, and what to know.
+# What both have: `operations`: our name → the library's; `decides`: variables by which a user would choose; `choices`
+# of a cell, without the default; `settings`: variables by which each operation gets its choice; `choice_in` a case,
+# back from them; `file_settings`: variables by which a rule file is read, None where it cannot be; `write` and `read` a
+# rule file; `said`: what rules say of a cell; `how_to_load`: a line for a shell, and what to know.
 Library = OpenMpi | Nccl

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from bench.catalog.operations import OPERATIONS
 from bench.config.models import Config
 from bench.model.errors import ConfigError, UnmeasurableError
-from bench.model.records import Case, Launch, Machine, Plan
+from bench.model.records import Case, Launch, Machine, Plan, settings_of
 from bench.model.units import format_bytes, format_seconds, format_share
 from bench.planning import plan as planning
 from bench.planning.plan import FEWEST_S
@@ -38,7 +38,7 @@ class TuneStage:
 
 RACE = TuneStage("race", (), 0.4, 3, 12)
 PROOF = TuneStage("proof", ("race",), 0.85, 8, 32)
-CHECK = TuneStage("check", ("race", "proof"), 1.0, 4, 32, probes=True)
+CHECK = TuneStage("check", ("race", "proof"), 1.0, 6, 32, probes=True)
 ONLY_CHECK = TuneStage("check", (), 1.0, 8, 32, probes=True)
 # Rounds that a race should have: cases take less time each where they would not fit its share of the budget.
 WANTED = 4
@@ -55,17 +55,21 @@ def cells(config: Config, machine: Machine, seed: int, library: Library) -> tupl
     if reason is not None:
         raise UnmeasurableError(f"{config.name}: nothing can be measured here: {reason}")
     if any(case.oversubscribed for case in plan.cases):
-        raise UnmeasurableError("tune: ranks share a GPU (oversubscribe_gpu), so their times say nothing of a choice")
+        raise UnmeasurableError(
+            "tune: ranks share a GPU (oversubscribe_gpu), so their times cannot show which choice is faster"
+        )
     found: dict[Cell, Case] = {}
     for case in plan.cases:
+        if named := [name for name, _ in settings_of(case) if library.decides.fullmatch(name)]:
+            raise ConfigError(f"tune: env.{named[0]}: this is what tune finds out: leave it out")
         if OPERATIONS[case.op].rank is not None or case.op not in library.operations:
             raise ConfigError(f"tune: {case.op}: {library.name} has no setting for it; allowed: {known}")
         other = found.setdefault(cell_of(case), case)
         if other != case:
             where = f"{case.op}, {case.world_size} ranks, {format_bytes(case.size_bytes)}"
             raise ConfigError(
-                f"tune: {where}: {other.key} and {case.key} are one cell of a rule file, which knows operation, ranks "
-                "and size only: keep one of them"
+                f"tune: {where}: {other.key} and {case.key} fall into the same cell, because a rule file knows only "
+                "operation, ranks and size: keep one of them"
             )
     return plan, found
 

@@ -15,11 +15,12 @@ from bench.tune.catalog import Library
 from bench.tune.model import DEFAULT, CellResult, Crossover, Tuned, TuneState
 
 METHOD = (
-    "All choices of a cell take turns in launches that are alive together; a choice that is slower than the best is "
-    "dropped (Bayes factor, at most 5 % a cell). The best is then compared with the default in fresh launches only, "
-    "and has a rule if it is faster there, by Student's t on log ratios of pairs, so that at most 1 % of its rules "
-    "are wrong on average (Benjamini and Hochberg). The table is then measured once more. Between two sizes, times are "
-    "taken as straight lines; beyond them the default stays."
+    "All choices of a cell take turns in launches that are alive together. A choice that is slower than the best is "
+    "dropped (Bayes factor; the best itself is dropped in at most 5 % of the cells). The best is then compared with "
+    "the default in fresh launches only. It has a rule if it is faster there, by Student's t on log ratios of pairs, "
+    "so that on average at most 1 % of the rules are wrong (Benjamini and Hochberg). The table is then measured once "
+    "more, and a rule that is slower there, or fails, is dropped. Between two sizes, times are interpolated "
+    "linearly; outside of the measured sizes the default stays."
 )
 
 
@@ -30,7 +31,7 @@ def answer(tuned: Tuned, state: TuneState, load: Sequence[str]) -> Blocks:
 
 def _first(tuned: Tuned, state: TuneState) -> Blocks:
     lines = [] if state.checks else [_of_ranks(tuned, op, ranks) for op, ranks in _groups(tuned)]
-    told = [*tuned.notes, *(f"failed, and not chosen: {text}" for text in tuned.wrong)]
+    told = [*tuned.notes, *(f"failed: {text}" for text in tuned.wrong)]
     return [_checked(tuned) if state.checks else _headline(tuned), *items(lines), *items(told)]
 
 
@@ -43,16 +44,16 @@ def document(tuned: Tuned, library: Library, state: TuneState, load: Sequence[st
     if picture is not None:
         blocks.append(Picture("Time over the default", picture))
     blocks += section(
-        "Cells", below("Time over the default, in fresh launches; below 1 is faster.", _table(tuned.results))
+        "Cells", below("Time ÷ time of the default, in fresh launches; below 1 is faster.", _table(tuned.results))
     )
-    spent = f"{counted(tuned.launches, 'launch')} of a set of ranks, {format_seconds(state.spent_s)}."
+    spent = f"Measured: {counted(tuned.launches, 'launch')}, {format_seconds(state.spent_s)}."
     return [*blocks, *section("Method", [METHOD, spent])]
 
 
 def _headline(tuned: Tuned) -> str:
     """Such as `31 of 48 cells changed: together 0.78 of the time [0.75 – 0.81], …`."""
     changed, cells = len(tuned.changed), len(tuned.results)
-    rest = f"{cells - changed} keep the default (no gain shown)"
+    rest = f"{cells - changed} keep the default"
     if not changed:
         return f"no rule: of {counted(cells, 'cell')}, none was shown to be faster than the default"
     if tuned.whole is None:
@@ -87,7 +88,9 @@ def _of_ranks(tuned: Tuned, op: str, ranks: int) -> str:
         low, high = (format_bytes(result.cell.size) for result in (here[0], here[-1]))
         return f"{op}, {ranks_text(ranks)}: {here[0].choice}, {low if low == high else between(low, high)}"
     parts = [f"{place.below} up to {_at(place)}" for place in places]
-    return f"{op}, {ranks_text(ranks)}: {', '.join(parts)}, {places[-1].above} above"
+    last = places[-1].above
+    end = f"{last} above" if last == DEFAULT else f"{last} up to {format_bytes(here[-1].cell.size)}, default above"
+    return f"{op}, {ranks_text(ranks)}: {', '.join(parts)}, {end}"
 
 
 def _at(place: Crossover) -> str:
@@ -104,7 +107,7 @@ def _table(results: Sequence[CellResult]) -> Blocks:
         Column("size", lambda r: format_bytes(r.cell.size)),
         left("rule", lambda r: str(r.choice)),
         left("tried", lambda r: NOTHING if r.tried in {r.choice, DEFAULT} else str(r.tried)),
-        Column("over default", lambda r: NOTHING if r.ratio is None else _ratio(r.ratio)),
+        Column("÷ default", lambda r: NOTHING if r.ratio is None else _ratio(r.ratio)),
         Column("pairs", lambda r: str(r.pairs) if r.pairs else NOTHING),
         left("why", lambda r: r.why),
     ]

@@ -182,17 +182,19 @@ def compared(times: Times, picks: Picks, launches: Iterable[int]) -> dict[Cell, 
     return found
 
 
-def faster(ratios: Mapping[Cell, Floats]) -> set[Cell]:
+def faster(ratios: Mapping[Cell, Floats], least_gain: float) -> set[Cell]:
     """The cells that are shown to be faster than the default, by Student's t with the method of Benjamini and Hochberg.
 
     Of the rules of a table, at most a share of WRONG_RATE is wrong on average (Journal of the Royal Statistical Society
     B 57, 1995). Where no choice is faster than the default, every rule is wrong: then so few tables have one.
+    Cells whose mean gain is smaller than `least_gain` are left out.
     """
     if not ratios:
         return set()
     mean, error, freedom = _moderated([*ratios.values()])
     p = false_discovery_control(stdtr(freedom, mean / error))
-    return {cell for cell, of_cell in zip(ratios, p, strict=True) if of_cell <= WRONG_RATE}
+    enough = (p <= WRONG_RATE) & (mean <= np.log1p(-least_gain))
+    return {cell for cell, is_enough in zip(ratios, enough, strict=True) if is_enough}
 
 
 def judged(ratios: Mapping[Cell, Floats], min_change: float, rate: float) -> dict[Cell, ChangeVerdict]:
@@ -202,11 +204,13 @@ def judged(ratios: Mapping[Cell, Floats], min_change: float, rate: float) -> dic
 
 
 def whole(times: Times, table: Picks, launches: Iterable[int]) -> tuple[Interval | None, int]:
-    """Time over the default of all cells that a table changes, and the launches that it comes from.
+    """Time over the default of all cells that a table changes and that were measured, and the launches it comes from.
 
     The geometric mean of the cells in each launch, with Student's t over launches.
     """
-    changed = [(times[cell][DEFAULT], times[cell].get(pick, {})) for cell, pick in table.items() if pick != DEFAULT]
+    of_cells = {cell: times.get(cell, {}) for cell, pick in table.items() if pick != DEFAULT}
+    pairs = [(logs.get(DEFAULT, {}), logs.get(table[cell], {})) for cell, logs in of_cells.items()]
+    changed = [(a, b) for a, b in pairs if a.keys() & b.keys() & set(launches)]
     numbers = [n for n in sorted(launches) if changed and all(n in a and n in b for a, b in changed)]
     if len(numbers) < 2:
         return None, len(numbers)
@@ -216,7 +220,10 @@ def whole(times: Times, table: Picks, launches: Iterable[int]) -> tuple[Interval
 
 # ── crossovers ───────────────────────────────────────────────────────────────────────────────────
 def crossovers(times: Times, table: Picks) -> list[Crossover]:
-    """Where the choice changes between two sizes. Times are straight lines between them: latency and bandwidth."""
+    """Where the choice changes between two sizes. Times are straight lines between them: latency and bandwidth.
+
+    Where they do not cross, the faster one holds up to the other size; but beside the default, only at its own.
+    """
     found = []
     for cell, following in pairwise(sorted(table)):
         below, above = table[cell], table[following]
@@ -224,18 +231,17 @@ def crossovers(times: Times, table: Picks) -> list[Crossover]:
             continue
         ends = [_seconds_apart(times, each, below, above) for each in (cell, following)]
         low, high = float(cell.size), float(following.size)
-        places = np.full(DRAWS, low)
+        kept = high if below == DEFAULT else low
+        places = np.full(DRAWS, kept)
         if all(end is not None for end in ends):
             dice = np.random.default_rng(0)
             first, last = (dice.normal(*end, DRAWS) if end is not None else places for end in ends)
             with np.errstate(divide="ignore", invalid="ignore"):
                 places = low + (high - low) * np.clip(-first / (last - first), 0, 1)
-            # Where the lines do not cross, whichever is faster at both ends is so everywhere between.
-            places = np.where((first < 0) & (last > 0), places, np.where(first + last > 0, low, high))
-            at = float(np.median(places))
-            found.append(Crossover(cell.op, cell.ranks, below, above, at, *map(float, np.percentile(places, ENDS))))
-        else:
-            found.append(Crossover(cell.op, cell.ranks, below, above, low, low, high))
+            elsewhere = kept if DEFAULT in {below, above} else np.where(first + last > 0, low, high)
+            places = np.where((first < 0) & (last > 0), places, elsewhere)
+        at = float(np.median(places))
+        found.append(Crossover(cell.op, cell.ranks, below, above, at, *map(float, np.percentile(places, ENDS))))
     return found
 
 
@@ -254,43 +260,30 @@ def _seconds_apart(times: Times, cell: Cell, below: Pick, above: Pick) -> tuple[
 def rules_of(table: Picks, places: Sequence[Crossover]) -> list[SizeRule]:
     """The rules of a table. Beyond the sizes that were measured, and wherever a gain was not shown, the default holds.
 
-    Between two choices the crossover divides. Towards the default it is the end of its interval that keeps more of it,
-    if the times do cross between the two sizes; otherwise the rule ends at the size that was proven.
+    Between two choices the crossover divides. Towards the default it is the end of its interval that keeps more of it.
     """
     at = {(place.op, place.ranks, place.below, place.above): place for place in places}
     rules: list[SizeRule] = []
-    cells = sorted(table)
-    for number, cell in enumerate(cells):
+    beside = neighbours(table)
+    for cell in sorted(table):
         choice = table[cell]
         if choice == DEFAULT:
             continue
         low, high = cell.size, cell.size
-        before, after = (_beside(cells, number, step) for step in (-1, 1))
+        before = next((other for other in beside[cell] if other < cell), None)
+        after = next((other for other in beside[cell] if other > cell), None)
         if before is not None and table[before] != choice:
             place = at[cell.op, cell.ranks, table[before], choice]
-            if table[before] != DEFAULT:
-                low = min(cell.size, int(place.at) + 1)
-            elif place.high < cell.size:
-                low = int(place.high) + 1
+            low = min(cell.size, int(place.at if table[before] != DEFAULT else place.high) + 1)
         if after is not None and table[after] == choice:
             high = after.size - 1
         elif after is not None:
             place = at[cell.op, cell.ranks, choice, table[after]]
-            if table[after] != DEFAULT:
-                high = min(max(cell.size, int(place.at)), after.size - 1)
-            elif place.high < after.size:
-                high = max(cell.size, int(place.low))
+            edge = int(place.at if table[after] != DEFAULT else place.low)
+            high = min(max(cell.size, edge), after.size - 1)
         last = rules[-1] if rules else None
         if last and (last.op, last.ranks, last.choice, last.high) == (cell.op, cell.ranks, choice, low - 1):
             rules[-1] = SizeRule(cell.op, cell.ranks, last.low, high, choice)
         else:
             rules.append(SizeRule(cell.op, cell.ranks, low, high, choice))
     return rules
-
-
-def _beside(cells: Sequence[Cell], number: int, step: int) -> Cell | None:
-    place = number + step
-    if not 0 <= place < len(cells):
-        return None
-    one, other = cells[number], cells[place]
-    return other if (one.op, one.ranks) == (other.op, other.ranks) else None

@@ -5,6 +5,7 @@ In: samples, and the library that measured them. Out: times, what is left of a r
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import inf
 
 import numpy as np
 
@@ -31,28 +32,30 @@ def times_of(samples: Sequence[Samples], library: Library) -> Times:
     return times
 
 
-def _failed(samples: Sequence[Samples], library: Library) -> dict[tuple[Cell, Pick], tuple[int, str]]:
-    """What failed: in which launch first, and why."""
+def _failed(samples: Sequence[Samples], library: Library, last: float = inf) -> dict[tuple[Cell, Pick], str]:
+    """What failed in launches up to the number `last`, and why it first did."""
     found: dict[tuple[Cell, Pick], tuple[int, str]] = {}
     for entry in samples:
-        if entry.failure is not None and entry.failure.kind != "lost":
+        if entry.failure is not None and entry.failure.kind != "lost" and entry.launch <= last:
             key = cell_of(entry.case), library.choice_in(entry.case)
             seen = entry.launch, entry.failure.text
             found[key] = min(found.get(key, seen), seen)
-    return found
+    return {key: text for key, (_, text) in found.items()}
 
 
 def left_after(samples: Sequence[Samples], library: Library, named: Names, rounds: int) -> dict[Cell, list[Pick]]:
     """The choices of each cell that are left after this many rounds of a race, without those that failed in them."""
-    failed = {key for key, (launch, _) in _failed(samples, library).items() if launch <= rounds}
+    failed = _failed(samples, library, rounds)
     sound = {cell: [choice for choice in choices if (cell, choice) not in failed] for cell, choices in named.items()}
     return choosing.raced(times_of(samples, library), sound, rounds)
 
 
-def proven(samples: Sequence[Samples], library: Library, picks: Picks, launches: Sequence[int]) -> dict[Cell, Pick]:
+def proven(
+    samples: Sequence[Samples], library: Library, picks: Picks, launches: range, min_change: float
+) -> dict[Cell, Pick]:
     """The table: what these launches show to be faster. Everything else keeps the default, and so does what failed."""
-    failed = _failed(samples, library)
-    faster = choosing.faster(choosing.compared(times_of(samples, library), picks, launches))
+    failed = _failed(samples, library, launches.stop - 1)
+    faster = choosing.faster(choosing.compared(times_of(samples, library), picks, launches), min_change)
     return {cell: c if cell in faster and (cell, c) not in failed else DEFAULT for cell, c in picks.items()}
 
 
@@ -60,17 +63,19 @@ def tuned(
     samples: Sequence[Samples], library: Library, picks: Picks, table: Picks, proving: Sequence[int],
     checking: Sequence[int], min_change: float,
 ) -> Tuned:  # fmt: skip
-    """The outcome of a race, its proof, and the last launches, which drop what they show to be slower."""
-    times = times_of(samples, library)
+    """The outcome of a race, its proof, and the last launches, which drop what they show to be slower, and failures."""
+    times, failed = times_of(samples, library), _failed(samples, library)
     read = _as_measured(times, table, checking)
     again = choosing.judged(choosing.compared(times, read, checking), min_change, choosing.WRONG_RATE)
-    final = {cell: DEFAULT if again.get(cell) == SLOWER else choice for cell, choice in table.items()}
+    out = {cell: "slower" for cell, verdict in again.items() if verdict == SLOWER}
+    out |= {cell: "failed" for cell, choice in table.items() if {(cell, choice), (cell, FROM_FILE)} & failed.keys()}
+    final = {cell: DEFAULT if cell in out else choice for cell, choice in table.items()}
     why = {
         cell: "nothing was faster in the race" if pick == DEFAULT else "no gain shown" for cell, pick in picks.items()
     }
     for cell, choice in table.items():
         if choice != DEFAULT:
-            why[cell] = "faster in fresh launches" + (", slower in those after them" if final[cell] == DEFAULT else "")
+            why[cell] = "faster in fresh launches" + (f", {out[cell]} in those after them" if cell in out else "")
     places = choosing.crossovers(times, final)
     results = _results(final, picks, choosing.compared(times, picks, proving), why)
     whole = choosing.whole(times, {cell: read[cell] for cell in final if final[cell] != DEFAULT}, checking)
@@ -88,7 +93,7 @@ def checked(
     ratios = choosing.compared(times, read, launches)
     why = {cell: "no rule" if choice == DEFAULT else "not measured" for cell, choice in table.items()}
     why |= {cell: found.lower() for cell, found in choosing.judged(ratios, min_change, choosing.RACE_RATE).items()}
-    notes = tuple(NOT_HONOURED + problem for problem in file.problems)
+    notes = (*(NOT_HONOURED + problem for problem in file.problems), *file.notes)
     results = _results(table, table, ratios, why)
     found = Tuned(results, file.rules, (), *choosing.whole(times, read, launches), notes=notes)
     return _with_failures(found, samples, library)
@@ -121,7 +126,7 @@ def _as_measured(times: Times, table: Picks, launches: Sequence[int]) -> dict[Ce
 def _wrong(samples: Sequence[Samples], library: Library) -> tuple[str, ...]:
     """What failed, with the sizes of which it did."""
     sizes: dict[str, list[str]] = {}
-    for (cell, choice), (_, text) in sorted(_failed(samples, library).items()):
+    for (cell, choice), text in sorted(_failed(samples, library).items()):
         sizes.setdefault(f"{cell.op}, {cell.ranks} ranks, {choice}: {text}", []).append(format_bytes(cell.size))
     return tuple(f"{words} ({', '.join(of)})" for words, of in sizes.items())
 

@@ -19,6 +19,7 @@ from bench.cli.terminal import say
 from bench.launch import mpirun, sweep
 from bench.launch.ranks import Starter
 from bench.launch.turns import Measuring, Turns, drive
+from bench.model.errors import UnmeasurableError
 from bench.model.facts import Session
 from bench.model.records import Case, Json, Launch, Plan, Samples
 from bench.model.units import counted, format_seconds
@@ -83,7 +84,7 @@ class TuneRounds:
         first = sum(state.rounds.get(name, 0) for name in stage.after)
         if stage.name not in state.rounds:
             known = max((launch.number for launch in self.plan.order), default=0) - first
-            done, latest_s = 0, 0.0
+            done, latest_s, probed = 0, 0.0, False
             while done < stage.most and any((wanted := asked(done)).values()):
                 began = time.monotonic()
                 left_s = stage.until * state.budget_s - (began - self._began)
@@ -91,7 +92,8 @@ class TuneRounds:
                     break
                 number, done = first + done + 1, done + 1
                 groups = rounds_of.launches(self.library, self.found, wanted, number, state.seed, file_settings)
-                self._measure(groups, probe=done == 1 and stage.probes)
+                self._measure(groups, number, probe=stage.probes and not probed)
+                probed = probed or number > known + first
                 latest_s = time.monotonic() - began
                 self._save()
                 told = f"{counted(sum(map(len, wanted.values())), 'choice')} in {sum(map(bool, wanted.values()))} cells"
@@ -105,8 +107,11 @@ class TuneRounds:
         self.state.spent_s = round(time.monotonic() - self._began, 2)
         write_state(self.path, self.state)
 
-    def _measure(self, groups: Sequence[Sequence[Launch]], probe: bool) -> None:
-        """Measure what is missing of a round. probe: also ask the library what it chooses, where it tells."""
+    def _measure(self, groups: Sequence[Sequence[Launch]], number: int, probe: bool) -> None:
+        """Measure what is missing of a round. probe: also ask the library what it chooses, where it tells.
+
+        Raises UnmeasurableError if nothing was measured.
+        """
         known = {(launch.number, launch.cases) for launch in self.plan.order}
         new = tuple(launch for group in groups for launch in group if (launch.number, launch.cases) not in known)
         if new:
@@ -120,6 +125,10 @@ class TuneRounds:
             for together in [names] if self.state.alternate is None else [[name] for name in names]:
                 turns = Turns(together, seed)
                 drive(*(self._side(sides[name], name, turns, probe) for name in together))
+        of_round = [samples.failure for samples in self.samples if samples.launch == number]
+        if all(of_round):
+            why = of_round[0].text if of_round and of_round[0] else "no rank answered"
+            raise UnmeasurableError(f"nothing was measured in launch {number}: {why}; collbench resume {self.path}")
 
     def _side(self, launch: Launch, name: str, turns: Turns, probe: bool) -> Measuring[None]:
         one = replace(self.plan, order=(launch,), launches=1)

@@ -5,6 +5,7 @@ import os
 import secrets
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -47,16 +48,14 @@ BACKENDS = ("mpi", "nccl")
 
 def tune(
     context: typer.Context,
-    config: Annotated[
-        Path, typer.Argument(help="Its operations, numbers of ranks and sizes; one backend: mpi or nccl.")
-    ],
+    config: Annotated[Path, typer.Argument(help="Operations, numbers of ranks, sizes, and one backend: mpi or nccl.")],
     sets: Sets = [],  # noqa: B006 - typer reads the default
     budget: Annotated[str, typer.Option(help="Longest time to measure.", metavar="TIME")] = "10min",
     output: Annotated[
         Path | None, typer.Option(help="The rule file; in the folder of the run if left out.", metavar="FILE")
     ] = None,
     check: Annotated[
-        Path | None, typer.Option(help="Measure this rule file against the default, and write none.", metavar="FILE")
+        Path | None, typer.Option(help="Compare this rule file with the default; write none.", metavar="FILE")
     ] = None,
     min_change: Annotated[
         str, typer.Option(help="Smallest gain for which a rule is worth having.", metavar="SHARE")
@@ -66,7 +65,7 @@ def tune(
 ) -> int:
     """Every rule was shown to be faster than the default, on launches that had no part in choosing it.
 
-    `resume RUN` goes on. Exit code 1 if a rule of --check is slower, or is not honoured; 3 if none of it was decided.
+    `resume RUN` goes on. Exit code of --check: 1 if a rule is slower, not honoured or failed; 3 if none was decided.
     """
     smallest = share("--min-change", min_change)
     try:
@@ -75,6 +74,8 @@ def tune(
         raise ConfigError(f"--budget: {error}") from None
     if check is not None and output is not None:
         raise ConfigError("--check FILE writes no rule file: leave --output out")
+    if output is not None and (output.is_dir() or not output.absolute().parent.is_dir()):
+        raise ConfigError(f"--output {output}: name a file in a folder that exists")
     try:
         text = check.read_text(encoding="utf-8", errors="replace") if check is not None else None
     except OSError as error:
@@ -113,9 +114,11 @@ def _create(
     plan, found = rounds_of.cells(settings, here, state.seed, library)
     for reason in sorted({skip.reason for skip in plan.skips}):
         say(f"note: left out: {reason}", err=True)
+    if coordinator is not None and state.backend == "nccl" and _plugin():
+        raise ConfigError("NCCL_TUNER_PLUGIN is set, which all ranks of a job load: unset it")
     wanted = rounds_of.candidates(library, found)
     if check is not None:
-        rules = library.read(check)
+        rules = library.read(check, state.hosts)
         wanted = {cell: [choice] for cell in found if (choice := library.said(rules.rules, cell)) != DEFAULT}
         if not wanted:
             problems = "".join(f"; {problem}" for problem in rules.problems[:1])
@@ -144,22 +147,33 @@ def resume(path: Path, trust: bool, plots: bool, quiet: bool, coordinator: "Coor
         state = TuneState(**json.loads((path / STATE).read_text()))
     except (OSError, ValueError, TypeError) as error:
         raise StoreError(f"{path / STATE}: {error}") from None
-    run = folders.read(path)
-    own = f"={path.resolve()}/"  # the rule file that one side reads
-    order = tuple(launch for launch in run.plan.order if own not in launch.cases[0].settings)
-    check_resumed(path, [replace(run.plan, order=order)], {}, trust)
+    run, library = folders.read(path), _library(state)
     settings = models.parse(
         (path / folders.CONFIG).read_bytes(), str(path / folders.CONFIG), run.manifest["overrides"], ""
     )
     here = host.machine() if coordinator is None else coordinator.machine(planning.demands(settings))
-    _, found = rounds_of.cells(settings, here, state.seed, _library(state))
+    plan, found = rounds_of.cells(settings, here, state.seed, library)
+    check_resumed(path, [plan], {}, trust)  # all launches are planned anew from it
+    if state.output is not None and not trust:
+        say(f"note: the rule file goes into {path}; --trust writes {state.output}, as this run's folder says", err=True)
+        state.output = None
     return _measured(path, state, found, coordinator, plots, quiet)
 
 
 def _library(state: TuneState) -> Library:
-    if state.backend == "nccl":
-        return catalog.Nccl(environment.variables().get("NCCL_TUNER_PLUGIN", ""))
-    return catalog.OpenMpi(state.numbers)
+    """The library, whose own choice nothing else may decide. Raises ConfigError."""
+    library = catalog.Nccl(_plugin()) if state.backend == "nccl" else catalog.OpenMpi(state.numbers)
+    if named := [name for name in environment.variables() if library.decides.fullmatch(name)]:
+        raise ConfigError(f"{named[0]} is set, so the default is not {library.name}'s own choice: unset it")
+    return library
+
+
+@cache
+def _plugin() -> str:
+    """The tuner plugin that the user named; only the side that reads a rule file is to load it."""
+    named = environment.variables().get("NCCL_TUNER_PLUGIN", "")
+    environment.apply("NCCL_TUNER_PLUGIN=")
+    return named
 
 
 def _measured(
@@ -182,8 +196,6 @@ def _measured(
     table = {result.cell: result.choice for result in tuned.results}
     tuned = replace(tuned, notes=(*tuned.notes, *notes, *outcome.not_honoured(run, library, table)))
     target = Path(state.output) if state.output is not None else path / f"{RULES}.{library.suffix}"
-    if not state.checks:
-        folders.write(target, library.write(tuned.rules, state.hosts, report.comments(tuned, run, library)))
     load = library.how_to_load(str(target.absolute())) if tuned.changed and not state.checks else []
     picture = (PLOTS / path.name / "tune").with_suffix(".png")
     if plots:
@@ -192,6 +204,8 @@ def _measured(
     shown = os.path.relpath(picture, path) if picture.is_file() else None
     folders.write(path / DATA, json.dumps(report.as_json(tuned), indent=1) + "\n")
     folders.write(path / DOCUMENT, markdown.written(report.document(tuned, library, state, load, shown)))
+    if not state.checks:
+        folders.write(target, library.write(tuned.rules, state.hosts, report.comments(tuned, run, library)))
     show(report.answer(tuned, state, load), quiet)
     if not quiet:
         written = [*([] if state.checks else [target]), path / DOCUMENT, *([picture] if shown else [])]
@@ -220,7 +234,7 @@ def _tuned(rounds: TuneRounds) -> Tuned:
     race = rounds.stage(rounds_of.RACE, lambda done: rounds_of.undecided(left_after(done)))
     picks = choosing.picks(outcome.times_of(rounds.samples, library), left_after, len(race), state.min_change)
     proving = rounds.stage(rounds_of.PROOF, lambda done: rounds_of.only_tried(picks))
-    table = outcome.proven(rounds.samples, library, picks, proving)
+    table = outcome.proven(rounds.samples, library, picks, proving, state.min_change)
     draft = rounds.path / f"{DRAFT}.{library.suffix}"
     if not draft.is_file():
         places = choosing.crossovers(outcome.times_of(rounds.samples, library), table)
@@ -234,7 +248,7 @@ def _checked(rounds: TuneRounds) -> Tuned:
     """Measure a rule file that is there."""
     state, library = rounds.state, rounds.library
     file = rounds.path / f"{CHECKED}.{library.suffix}"
-    read = library.read(file.read_text(encoding="utf-8", errors="replace"))
+    read = library.read(file.read_text(encoding="utf-8", errors="replace"), state.hosts)
     table = {cell: library.said(read.rules, cell) for cell in rounds.found}
     file_settings = library.file_settings(str(file.resolve())) if rounds.reads_files else None
     numbers = rounds.stage(rounds_of.ONLY_CHECK, lambda done: rounds_of.only_tried(table), file_settings)
