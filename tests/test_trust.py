@@ -137,6 +137,7 @@ def test_only_variables_that_tune_communication_may_be_set():
         assert variables.unsettable(name, value), name
     for value in UNFIT:
         assert variables.unsettable("NCCL_ALGO", value), repr(value)
+    assert variables.unsettable("NCCL_ALGO", "allreduce:tree;broadcast:ring") is None
     for name, _, value in (setting.partition("=") for setting in SETTABLE.split()):
         assert variables.unsettable(name, value) is None, name
 

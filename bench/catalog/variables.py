@@ -126,8 +126,8 @@ AT_START = frozenset(
 )
 # Below this likeness, names are alike only because they begin alike.
 LIKENESS = 0.8
-# No path, no space, nothing that a terminal would act upon. With ";" NCCL_ALGO and NCCL_PROTO name several operations.
-VALUE = re.compile(r"[\w.,:;^=+-]*", re.ASCII)
+# No path, no space, nothing that a shell or a terminal would act upon. ";" divides operations, in NCCL only.
+VALUE = re.compile(r"[\w.,:^=+-]*(;\w+:[\w.,:^=+-]*)*", re.ASCII)
 # Lets NCCL accept several ranks on one GPU: it compares hosts and bus ids, so each rank also claims to be on a host of
 # its own (NCCL_HOSTID), and can then communicate only through sockets. NCCL_MULTI_RANK_GPU_ENABLE does the same from
 # NCCL 2.30.3 on.
@@ -173,7 +173,7 @@ def unknown(name: str, fresh: bool = False) -> str | None:
 
 def unfit(value: str) -> str | None:
     """Why no variable may have this value; None if one may."""
-    return None if VALUE.fullmatch(value) else "a value has only letters, digits and _ . , : ; ^ = + -"
+    return None if VALUE.fullmatch(value) else "a value has only letters, digits and _ . , : ^ = + - (and ;name:)"
 
 
 def leaves_loopback(name: str, value: str) -> bool:

@@ -121,7 +121,7 @@ def _create(
         rules = library.read(check, state.hosts)
         wanted = {cell: [choice] for cell in found if (choice := library.said(rules.rules, cell)) != DEFAULT}
         if not wanted:
-            problems = "".join(f"; {problem}" for problem in rules.problems[:1])
+            problems = "".join(f"; {problem}" for problem in (*rules.problems, *rules.notes)[:1])
             raise ConfigError(f"--check: the file has no rule for a cell of {asked.name}{problems}")
     groups = rounds_of.launches(library, found, wanted, 1, state.seed)
     plan = rounds_of.fitted(plan, groups, state.budget_s, rounds_of.ONLY_CHECK if check else rounds_of.RACE)
