@@ -291,11 +291,14 @@ def test_mpi_is_measured_in_a_job_of_mpirun(cli):
 def test_a_job_checks_a_rule_file_though_no_rank_reads_a_file_that_another_names(cli):
     """Its launches are told the choices of the file instead."""
     (cli.folder / "own.conf").write_text("1 # collective\n3 # alltoall\n1\n3 # ranks\n1\n0 2 0 0 # pairwise\n")
-    text = "backends: [mpi]\noperations: [all_to_all]\ndtypes: [float32]\nsizes: [64KiB]\n"
+    text = "backends: [mpi]\noperations: [all_to_all]\ndtypes: [float32]\nsizes: [64KiB]\ntimeout: 15s\n"
     text += "sampling: {seconds_per_case: 20ms}\n"
     done = by_mpirun(cli, 3, text, "tune", "--check", "own.conf", "--budget", "40s")
-    assert "1 of 1 cell" in done.stdout and "failed" not in done.stdout + done.stderr, done
-    assert all(sample.failure is None for sample in cli.only_run().samples)
+    run = cli.only_run()
+    settings = {case.settings for launch in run.plan.order for case in launch.cases}
+    assert len(settings) == 2 and "rules_filename" not in str(settings), done.stderr
+    # On a busy machine Open MPI can hang in a later launch of a job, which ends it: so not all of them are asked for.
+    assert {s.case.settings for s in run.samples if s.failure is None} == settings, done.stderr
 
 
 @pytest.mark.slow
