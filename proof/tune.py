@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from tabulate import tabulate
 
 from bench.cli.measuring import source
 from bench.config import models
+from bench.launch.mpirun import MpiLauncher
 from bench.machine import host
 from bench.model.records import Case
 from bench.stats.intervals import Floats, launch_interval
@@ -377,6 +379,8 @@ def real_copies(rig: Rig, trials: int) -> list[Line]:
     """Tables whose candidates are copies of the default: 4 rounds of a race, 8 of proof. trials: tables."""
     library, changed, tried = Copies({}), 0, 0
     race, proof = TuneStage("race", (), 1.0, 4, 4), TuneStage("proof", ("race",), 1.0, 8, 8)
+    # The fork server of this process is the rig's, and there is only one.
+    here: Any = SimpleNamespace(facts=dict, launcher=MpiLauncher(rig.launcher))
     for _ in range(trials):
         with tempfile.TemporaryDirectory(prefix="tune-") as root:
             rounds, named = _rounds(Path(root), library, "world_sizes=[2]", "operations=[all_reduce, broadcast]")
@@ -384,7 +388,7 @@ def real_copies(rig: Rig, trials: int) -> list[Line]:
             def left_after(number: int) -> dict[Cell, list[Pick]]:
                 return outcome.left_after(rounds.samples, library, named, number)  # noqa: B023 - called in this pass
 
-            with rounds.opened([], None):
+            with rounds.opened([], here):
                 raced = rounds.stage(race, lambda done: rounds_of.undecided(left_after(done)))
                 times = outcome.times_of(rounds.samples, library)
                 picks = choosing.picks(times, left_after, len(raced), LEAST_GAIN)
