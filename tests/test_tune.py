@@ -13,8 +13,9 @@ import pytest
 
 from bench.catalog.variables import unsettable
 from bench.machine import host
+from bench.model.conclusions import Interval
 from bench.model.records import Case, Failure, Samples
-from bench.tune import catalog, machine
+from bench.tune import catalog, machine, plots
 from bench.tune import planning as rounds_of
 from bench.tune.analyze import choosing, outcome
 from bench.tune.cli.tune import usage
@@ -307,6 +308,17 @@ def test_the_answer_says_for_which_uses_of_buffers_rules_were_shown():
     chosen = [CellResult(cell, DEFAULT if cell.op == "reduce" else RING, RING, "") for cell in cases]
     words = usage(Tuned(tuple(chosen), (), (), None, 0), cases)
     assert words == "buffers: rotate; in place: all_reduce; out of place: all_gather"
+
+
+def test_bands_of_the_picture_are_the_rules_of_the_file():
+    results = tuple(
+        CellResult(cell, choice, choice, "", Interval(0.9, 0.8, 0.95, "over launches"), 8)
+        for cell, choice in zip(CELLS, [DEFAULT, RING, LINEAR, LINEAR], strict=True)
+    )
+    rules = (SizeRule("all_reduce", 2, 4096, 5000, RING), SizeRule("all_reduce", 2, 5001, 65536, LINEAR))
+    (figure,) = plots.ratios(Tuned(results, rules, (), None, 0), None)
+    spans = [patch.get_path().get_extents(patch.get_patch_transform()) for patch in figure.axes[0].patches]
+    assert [(round(span.x0), round(span.x1)) for span in spans] == [(4096, 5000), (5001, 65536)]
 
 
 # ── the verb ─────────────────────────────────────────────────────────────────────────────────────

@@ -3,7 +3,7 @@
 In: the outcome of `tune`. Out: a figure; none where nothing was compared.
 """
 
-from typing import cast
+from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -12,12 +12,14 @@ from matplotlib.patches import Patch
 from bench.model.units import format_rounded_bytes
 from bench.report.labels import ranks_text
 from bench.report.plots.figures import COLOURS, size_axis
-from bench.tune.model import DEFAULT, CellResult, Tuned
+from bench.tune.model import DEFAULT, CellResult, SizeRule, Tuned
 
 # Panels beside each other, and in all: more cannot be read.
 ACROSS, MOST = 3, 18
 # Of more choices than there are colours.
 HATCHES = ("", "//", "..")
+# A rule for one size is as wide as this on either side.
+MARGIN = 1.08
 
 
 def ratios(tuned: Tuned, _: None) -> list[Figure]:
@@ -35,7 +37,7 @@ def ratios(tuned: Tuned, _: None) -> list[Figure]:
     figure = Figure(figsize=(0.8 + 3.2 * across, 1.4 + 2.2 * down), layout="constrained")
     places = figure.subplots(down, across, sharey=True, squeeze=False).flatten()
     for axes, ((op, ranks), cells) in zip(places, shown.items(), strict=False):
-        _panel(axes, cells, styles)
+        _panel(axes, cells, tuned.rules, styles)
         axes.set_title(f"{op}, {ranks_text(ranks)}", fontsize=9.5)
     for axes in places[len(shown) :]:
         axes.set_visible(False)
@@ -48,17 +50,20 @@ def ratios(tuned: Tuned, _: None) -> list[Figure]:
     return [figure]
 
 
-def _panel(axes: Axes, cells: list[CellResult], styles: dict[str, tuple[str, str]]) -> None:
+def _panel(axes: Axes, cells: list[CellResult], rules: Sequence[SizeRule], styles: dict[str, tuple[str, str]]) -> None:
     sizes = [cell.cell.size for cell in cells]
     axes.axhline(1, color="grey", linewidth=0.8)
-    for number, cell in enumerate(cells):
+    drawn: set[SizeRule] = set()
+    for cell in cells:
         colour, hatch = styles.get(str(cell.choice), ("grey", ""))
-        if cell.choice != DEFAULT:
-            edges = [
-                (sizes[place] * sizes[near]) ** 0.5 if 0 <= near < len(sizes) else cast(float, sizes[place])
-                for place, near in ((number, number - 1), (number, number + 1))
-            ]
-            axes.axvspan(*edges, color=colour, alpha=0.25, linewidth=0, hatch=hatch)
+        of_cell = [r for r in rules if r.choice == cell.choice and r.holds(cell.cell.op, cell.cell.size)]
+        # A file that was there may have no rule for just this number of ranks.
+        rule = min(of_cell, key=lambda r: r.ranks != cell.cell.ranks, default=None)
+        if rule is not None and cell.choice != DEFAULT and rule not in drawn:
+            drawn.add(rule)
+            low, high = max(rule.low, sizes[0]), min(rule.high or sizes[-1], sizes[-1])
+            margin = MARGIN if low == high else 1
+            axes.axvspan(low / margin, high * margin, color=colour, alpha=0.25, linewidth=0, hatch=hatch)
         if cell.ratio is not None:
             error = [[cell.ratio.value - cell.ratio.low], [cell.ratio.high - cell.ratio.value]]
             face = colour if cell.choice != DEFAULT else "white"

@@ -53,7 +53,7 @@ def document(tuned: Tuned, library: Library, state: TuneState, load: Sequence[st
 def _headline(tuned: Tuned) -> str:
     """Such as `31 of 48 cells changed: together 0.78 of the time [0.75 – 0.81], …`."""
     changed, cells = len(tuned.changed), len(tuned.results)
-    rest = f"{cells - changed} keep the default"
+    rest = f"{cells - changed} keep{'s' if cells - changed == 1 else ''} the default"
     if not changed:
         return f"no rule: of {counted(cells, 'cell')}, none was shown to be faster than the default"
     if tuned.whole is None:
@@ -94,10 +94,8 @@ def _of_ranks(tuned: Tuned, op: str, ranks: int) -> str:
 
 
 def _at(place: Crossover) -> str:
-    return (
-        f"{format_rounded_bytes(place.at)} "
-        f"[{between(format_rounded_bytes(place.low), format_rounded_bytes(place.high))}]"
-    )
+    at, low, high = map(format_rounded_bytes, (place.at, place.low, place.high))
+    return at if low == high else f"{at} [{between(low, high)}]"
 
 
 def _table(results: Sequence[CellResult]) -> Blocks:
