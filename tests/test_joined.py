@@ -37,6 +37,8 @@ SWEEP = TINY.replace("[2]", "[1, 2]")
 SLOW = TINY.replace("iterations: 8", "iterations: 400").replace("sizes: [4KiB, 64KiB]", "sizes: [4KiB]")
 # On a machine that other work keeps busy, loading torch four times takes a minute.
 PATIENCE_S = 240
+# What is said where mpirun's daemon has lost count of the ranks, as it can on a busy machine (bench/rank/mpi.py).
+LOST = "a rank of MPI was lost, and mpirun replaces none"
 RUN_BENCH = str(ROOT / "run_bench.py")
 PIPES = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
 needs_links = pytest.mark.skipif(links.unsupported() is not None, reason=str(links.unsupported()))
@@ -297,8 +299,8 @@ def test_a_job_checks_a_rule_file_though_no_rank_reads_a_file_that_another_names
     run = cli.only_run()
     settings = {case.settings for launch in run.plan.order for case in launch.cases}
     assert len(settings) == 2 and "rules_filename" not in str(settings), done.stderr
-    # On a busy machine Open MPI can hang in a later launch of a job, which ends it: so not all of them are asked for.
-    assert {s.case.settings for s in run.samples if s.failure is None} == settings, done.stderr
+    measured = {s.case.settings for s in run.samples if s.failure is None}
+    assert measured == settings or (measured and LOST in done.stderr), done.stderr
 
 
 @pytest.mark.slow
