@@ -50,11 +50,11 @@ OPS = {"sum": "SUM", "product": "PROD", "max": "MAX", "min": "MIN", "band": "BAN
 # A bool is sent as a byte, which must stay 0 or 1: its sum is the maximum, its product the minimum.
 BOOL_OPS = OPS | {"sum": "MAX", "product": "MIN"}
 INTERFACE_SETTING = "OMPI_MCA_btl_tcp_if_include"
-# mpirun's daemon answers a rank that ends, then notes its end. On a busy machine a rank can be faster: it then counts
-# as lost, and the next launch hangs (OpenPMIx issues 3931, 4113). That is rarer if a rank ends at this lower priority.
+# mpirun's daemon answers a rank that ends, and notes its end afterwards. On a busy machine a rank can disconnect before
+# that: it counts as lost, and the next launch hangs (OpenPMIx issues 3931, 4113). A low priority gives the daemon time.
 NICE_AT_END = 12
-# In a job each rank listens at a port of its own: from LOWEST_PORT on, RANKS ports for each of JOBS jobs. Those above
-# are what Linux gives to outgoing connections.
+# In a job each rank listens at a port of its own: from LOWEST_PORT on, RANKS ports for each of JOBS jobs. Linux gives
+# higher ports to outgoing connections.
 PORT_SETTINGS = {socket.AF_INET: "OMPI_MCA_btl_tcp_port_min_v4", socket.AF_INET6: "OMPI_MCA_btl_tcp_port_min_v6"}
 LOWEST_PORT, JOBS, RANKS = 20_000, 199, 64
 # Linux keeps the port of an ended connection for 60 s.
