@@ -138,7 +138,17 @@ def machine_of(run: Run) -> MachineIdentity | None:
 def machine_of_sessions(sessions: list[Session], sampling: Sampling) -> MachineIdentity:
     """The machine that entries of environment.json describe, and how it is sampled."""
     facts = session_facts(sessions)
-    names = ("hostname", "cpu.model", "cpu.usable_cores", "gpus", "boot_id", "kernel", "packages.torch", "nccl")
+    names = (
+        "hostname",
+        "cpu.model",
+        "cpu.usable_cores",
+        "gpus",
+        "boot_id",
+        "kernel",
+        "packages.torch",
+        "nccl",
+        "launcher",
+    )
     of_sampling = " ".join(f"{name}={value}" for name, value in dataclasses.asdict(sampling).items())
     return MachineIdentity(*[*(facts[name] for name in names), of_sampling])
 

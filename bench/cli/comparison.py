@@ -8,12 +8,15 @@ from typing import Annotated
 
 import typer
 
+from bench.analyze import comparability
 from bench.cli import output
 from bench.cli.app import PLOTS, RESULTS
 from bench.cli.terminal import say
 from bench.model import units
 from bench.model.comparisons import MIN_CHANGE, ChangeVerdict, Comparison
 from bench.model.errors import ConfigError, UnmeasurableError
+from bench.model.records import Run
+from bench.report import wording
 from bench.report.blocks import Block
 from bench.store import folders, ledger
 
@@ -75,7 +78,20 @@ def compare_runs(
             raise UnmeasurableError(
                 f"{run.name}: interrupted before its first sample: collbench resume {run.path} measures it"
             )
+    for side in (old, new):
+        _check_one_machine(side)
     return compare.compare_runs(old, new, min_change, noise_floor, across, ledger.read(RESULTS), label)
+
+
+def _check_one_machine(side: Sequence[Run]) -> None:
+    """Raise ConfigError if runs of one side were measured on unlike machines: their launches cannot be one sample."""
+    first = side[0]
+    for run in side[1:]:
+        if run.imported is None and first.imported is None and first.environment and run.environment:
+            backends = {case.backend for case in run.plan.cases}
+            different = comparability.differences(first.environment[:1], run.environment[0], backends)
+            if blocking := [difference for difference in different if difference.blocking]:
+                raise ConfigError(wording.unlike_runs(first.name, run.name, blocking))
 
 
 def compare_sides(path: Path) -> Comparison:

@@ -66,7 +66,11 @@ def report(
     result = folders.read(path)
     analysis = analyzed(result)
     if format is None:
+        from bench.report import document
+
         conclude(result, analysis, plots)
+        for problem in document.problems(result, analysis):
+            say(problem, err=True)
     else:
         say(FORMATS[format](result, analysis).rstrip("\n"))
 

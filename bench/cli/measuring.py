@@ -8,7 +8,7 @@ import contextlib
 import importlib
 import secrets
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,14 +26,16 @@ from bench.config.models import Config
 from bench.machine import host, interrupts
 from bench.model.conclusions import Analysis
 from bench.model.errors import StoreError, UnmeasurableError
-from bench.model.facts import RankFacts, Session
-from bench.model.records import Json, Launch, Run
+from bench.model.facts import Measurements, RankFacts, Session
+from bench.model.records import Case, Json, Launch, Plan, Run
 from bench.planning import plan as planning
+from bench.report import wording
 from bench.store import folders, ledger
 from bench.store.folders import Journal
 
 if TYPE_CHECKING:
     from bench.launch.coordinator import Coordinator
+    from bench.report.progress import CaseProgress
 
 # What the analysis and the report need, imported while ranks start; with pictures, also what draws them.
 CONCLUDING = ("bench.analyze.analysis", "bench.report.document", "pandas")
@@ -131,7 +133,7 @@ def measured(
     try:
         return _conclude(path, plots, tables, quiet)
     except KeyboardInterrupt:
-        say(f"interrupted; everything was measured and is kept; collbench report {path.name} shows it", err=True)
+        say(wording.interrupted_after(path, folders.read_manifest(path).get("measurements")), err=True)
         raise
 
 
@@ -182,15 +184,17 @@ def measure(
             return
         facts = {"": coordinator.facts() if coordinator else {}}
         console = Console(stderr=True, quiet=quiet, force_terminal=None if tables is None else False)
-        observer = CaseProgress(console, before.plan.total, done)
+        observer = _Counted(CaseProgress(console, before.plan.total, done), before)
         with contextlib.ExitStack() as stack:
-            launches = stack.enter_context(recorded_sessions(path, before.environment, facts))[""]
+            launches = stack.enter_context(
+                recorded_sessions(path, before.environment, facts, [before.plan], observer.counts)
+            )[""]
             launcher = (
                 coordinator.launcher
                 if coordinator is not None
                 else stack.enter_context(mpirun.ByBackend(sweep.preload([before.plan])))
             )
-            observing = stack.enter_context(observer)
+            stack.enter_context(observer.shown)
             modules = (*CONCLUDING, *(DRAWING if plots else ()))
             loading = threading.Thread(target=_load, args=(modules,), daemon=True)
             loading.start()
@@ -212,11 +216,39 @@ def measure(
                 journal.append if tables is None else append_and_show,
                 path / folders.LOG,
                 launches.append,
-                observing,
+                observer,
                 before_go,
                 after_failure=after_failure,
             )
             turns.drive(measuring)
+
+
+class _Counted:
+    """An observer that hands everything on, and counts the measurements that a run has and those that failed."""
+
+    def __init__(self, shown: "CaseProgress", before: Run) -> None:
+        self.shown = shown
+        self._planned, self._launch = before.plan.total, 0
+        self._failed = {(s.case.key, s.launch): s.failure is not None for s in before.samples}
+
+    def launching(self, launch: Launch) -> None:
+        self._launch = launch.number
+        self.shown.launching(launch)
+
+    def round_begins(self, launch: Launch, number: int) -> None:
+        self.shown.round_begins(launch, number)
+
+    def ended(self, case: Case, failure: str | None) -> None:
+        self._failed[case.key, self._launch] = failure is not None
+        self.shown.ended(case, failure)
+
+    def extended(self, further: int) -> None:
+        self._planned += further
+        self.shown.extended(further)
+
+    def counts(self) -> Measurements:
+        """The measurements that the run has by now."""
+        return {"made": len(self._failed), "failed": sum(self._failed.values()), "planned": self._planned}
 
 
 def _load(modules: Sequence[str]) -> None:
@@ -226,18 +258,27 @@ def _load(modules: Sequence[str]) -> None:
 
 @contextlib.contextmanager
 def recorded_sessions(
-    path: Path, sessions: Sequence[Session], facts: Mapping[str, Json]
+    path: Path,
+    sessions: Sequence[Session],
+    facts: Mapping[str, Json],
+    plans: Iterable[Plan],
+    counted: Callable[[], Measurements] | None = None,
 ) -> Iterator[dict[str, list[Json]]]:
     """Context that records a session of each side of a run: its status, and the machine before and after.
 
     facts: further ones of each session, by side; a run without sides has one, of the side "". Yields a list for each
-    side, for what the ranks of its launches said of themselves.
+    side, for what the ranks of its launches said of themselves. Raises StoreError, before anything is measured or
+    written, if times of this session cannot become one number with those of `sessions`. counted: the measurements that
+    the run has when the session ends, for its manifest.
     """
-    with _marked(path):
-        here: Json = {"host": host.facts(), "before": host.state()}
-        added: dict[str, Json] = {
-            side: {**({"side": side} if side else {}), **here, **of_side} for side, of_side in facts.items()
-        }
+    here: Json = {"host": host.facts(), "before": host.state()}
+    added: dict[str, Json] = {
+        side: {**({"side": side} if side else {}), **here, **of_side} for side, of_side in facts.items()
+    }
+    backends = {case.backend for plan in plans for launch in plan.order for case in launch.cases}
+    for session in added.values():
+        _check_comparable(path, sessions, cast("Session", session), backends)
+    with _marked(path, counted):
         folders.write_environment(path, [*sessions, *added.values()])
         launches: dict[str, list[Json]] = {side: [] for side in facts}
         try:
@@ -250,12 +291,26 @@ def recorded_sessions(
                 folders.write_environment(path, [*sessions, *added.values()])
 
 
+def _check_comparable(path: Path, recorded: Sequence[Session], here: Session, backends: Iterable[str]) -> None:
+    """Raise StoreError if `here` is another machine than the recorded one; print what else differs."""
+    from bench.analyze import comparability
+
+    different = comparability.differences(recorded, here, backends)
+    blocking = [difference for difference in different if difference.blocking]
+    if blocking:
+        raise StoreError(wording.refused_resume(path, recorded[-1], blocking))
+    for difference in different:
+        say(f"note: {wording.changed_fact(difference)}", err=True)
+
+
 @contextlib.contextmanager
-def _marked(path: Path) -> Iterator[None]:
+def _marked(path: Path, counted: Callable[[], Measurements] | None = None) -> Iterator[None]:
     """Write into the manifest how the run ended; after an interrupt, print how to go on."""
 
     def mark(status: str) -> None:
-        folders.update_manifest(path, status=status, finished=datetime.now(UTC).isoformat(timespec="seconds"))
+        counts = {} if counted is None else {"measurements": counted()}
+        finished = datetime.now(UTC).isoformat(timespec="seconds")
+        folders.update_manifest(path, status=status, finished=finished, **counts)
 
     try:
         folders.update_manifest(path, status="running")

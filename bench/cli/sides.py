@@ -99,7 +99,7 @@ def measure_sides(path: Path, coordinator: "Coordinator | None" = None, quiet: b
             return
         measure, facts = stack.enter_context(_measuring(path, measured, sides, coordinator))
         sessions = [session for side in SIDES for session in measured.environments[side]]
-        records = stack.enter_context(recorded_sessions(path, sessions, facts))
+        records = stack.enter_context(recorded_sessions(path, sessions, facts, measured.plans.values()))
         progress = stack.enter_context(PairProgress(Console(stderr=True, quiet=quiet), state.budget_s, state.spent_s))
 
         def measure_launch(side: str, number: int, turns: Turns) -> Measuring[None]:

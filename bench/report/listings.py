@@ -9,16 +9,18 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 from bench.catalog.backends import BACKENDS, Backend, unsupported_by_backend, unsupported_operation
 from bench.catalog.operation import Operation
 from bench.catalog.operations import OPERATIONS, PLACES
 from bench.catalog.variables import AT_START, TUNING
+from bench.model.facts import Manifest
 from bench.model.records import Case, Json, Machine, Plan
 from bench.model.units import first_few, format_bytes, format_rate, format_rounded_bytes, format_seconds, format_share
 from bench.planning.footprint import bounded, buffer_bytes
 from bench.planning.plan import estimate_s
-from bench.report import labels
+from bench.report import labels, wording
 from bench.report.blocks import Blocks, Column, keyed, left, table
 from bench.report.labels import NOTHING, counted, ranks_text, variety
 from bench.report.parts import parts
@@ -148,7 +150,7 @@ def runs(found: Iterable[tuple[str, Json, tuple[str, str]]]) -> Blocks:
     columns: list[Column[tuple[str, Json, tuple[str, str]]]] = [
         left("run", lambda row: row[0]),
         left("started (UTC)", lambda row: str(row[1].get("started", ""))[:16].replace("T", " ")),
-        left("status", lambda row: str(row[1].get("status"))),
+        left("status", lambda row: wording.state(cast("Manifest", row[1]))),
         Column("cases", lambda row: row[2][0]),
         left("best result", lambda row: row[2][1]),
     ]

@@ -24,7 +24,8 @@ FILE = "ledger.jsonl"
 class MachineIdentity:
     """What must be the same for two runs to differ by their occasions only: what an upgrade changes is no noise.
 
-    boot: for the reader. nccl: that ranks loaded. sampling: how many iterations a case got, as text.
+    boot: for the reader. nccl: that ranks loaded. launcher: of the job, whose barrier crosses the network.
+    sampling: how many iterations a case got, as text.
     """
 
     hosts: str
@@ -35,6 +36,7 @@ class MachineIdentity:
     kernel: str
     torch: str
     nccl: str
+    launcher: str
     sampling: str
 
     def is_same_hardware(self, other: "MachineIdentity") -> bool:

