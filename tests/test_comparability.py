@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from bench.analyze.comparability import SessionFact, differences
+from bench.analyze.comparability import differences
+from bench.model.comparisons import SessionFact
 from bench.report import listings, wording
 from bench.store import folders
 

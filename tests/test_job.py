@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.launch.job import detect, first_host
+from bench.launch.job import detect, first_host, unused_allocation
 from bench.model.errors import JobError
 
 TORCHRUN = {
@@ -128,3 +128,75 @@ def test_processes_of_a_job_agree_and_others_do_not():
     other_job = detect(SLURM_STEP | {"SLURM_JOB_ID": "78"})
     assert (own.identity, own.ports) == (other_rank.identity, other_rank.ports)
     assert own.identity != other_job.identity
+
+
+# ── variables that contradict each other ─────────────────────────────────────────────────────────
+@pytest.mark.parametrize(
+    "variables",
+    [
+        SLURM_STEP | {"RANK": "0", "WORLD_SIZE": "4", "MASTER_ADDR": "a"},  # one RANK for all tasks
+        SLURM_STEP | {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "a"},  # left in the shell that called srun
+        OPEN_MPI | {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "a"},
+        HYDRA | {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "a"},
+    ],
+)
+def test_ranks_that_contradict_the_launcher_are_refused_at_once(variables):
+    with pytest.raises(JobError, match=r"RANK=.* contradict"):
+        detect(variables)
+
+
+def test_ranks_that_a_script_takes_from_the_launcher_are_believed():
+    own = {"RANK": "2", "WORLD_SIZE": "4", "MASTER_ADDR": "a"}
+    assert detect(SLURM_STEP | own).rank == 2
+    more = detect(SLURM_STEP | own | {"RANK": "9", "WORLD_SIZE": "16"})  # a task that starts ranks by itself
+    assert (more.rank, more.world_size) == (9, 16)
+
+
+@pytest.mark.parametrize(("port", "count"), [("65534", 1), ("65530", 5), ("0", 10)])
+def test_ports_end_where_numbers_of_ports_do(port, count):
+    ports = detect(TORCHRUN | {"MASTER_PORT": port}).ports
+    assert len(ports) == count and max(ports) < 2**16
+
+
+@pytest.mark.parametrize("port", ["65535", "99999"])
+def test_a_port_that_leaves_none_is_refused(port):
+    with pytest.raises(JobError, match="MASTER_PORT"):
+        detect(TORCHRUN | {"MASTER_PORT": port})
+
+
+def test_hydra_names_its_job_alike_on_all_hosts_and_apart_on_one():
+    hosts = HYDRA | {"PMI_SIZE": "4", "MASTER_ADDR": "a"}
+    one, other = (detect(hosts | {"PMI_RANK": rank, "COLLBENCH_STARTER_PID": rank}) for rank in "02")
+    assert (one.identity, one.ports) == (other.identity, other.ports)
+    assert detect(hosts | {"SLURM_JOB_ID": "7"}).identity != one.identity
+    first, second = (detect(HYDRA | {"COLLBENCH_STARTER_PID": pid}) for pid in ("10", "11"))
+    assert first.one_host and first.ports != second.ports
+
+
+@pytest.mark.parametrize(("given", "address"), [("[fe80::1]", "fe80::1"), ("node1", "node1")])
+def test_addresses_of_rank_0(given, address):
+    assert detect(TORCHRUN | {"MASTER_ADDR": given}).address == address
+
+
+def test_an_address_with_a_scheme_is_refused():
+    with pytest.raises(JobError, match="MASTER_ADDR"):
+        detect(TORCHRUN | {"MASTER_ADDR": "tcp://node1"})
+
+
+def test_torchrun_tells_how_often_it_has_started_the_job():
+    assert detect(TORCHRUN).attempt == 0
+    assert detect(TORCHRUN | {"TORCHELASTIC_RESTART_COUNT": "2"}).attempt == 2
+
+
+@pytest.mark.parametrize(
+    ("variables", "unused"),
+    [
+        ({}, None),
+        (SLURM_JOB, (4, 1)),
+        (SLURM_JOB | {"SLURM_JOB_NUM_NODES": "2"}, (4, 2)),
+        (SLURM_JOB | {"SLURM_NTASKS": "1"}, None),
+        (SLURM_STEP | {"SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"}, None),
+    ],
+)
+def test_tasks_of_an_allocation_that_nobody_uses_are_counted(variables, unused):
+    assert unused_allocation(variables) == unused

@@ -17,25 +17,26 @@ BUDGETS = {
     "stats": 760,
     "config": 1170,
     "planning": 715,
-    "store": 1085,
-    "machine": 1390,
+    "store": 1090,
+    "machine": 1405,
     "protocol": 510,
-    "launch": 3310,
+    "launch": 3420,
     "rank": 3600,
     "analyze": 3390,
     "report": 4420,
-    "cli": 1900,
+    "cli": 1970,
     "training": 7250,
     "bits": 1080,
     "replay": 3450,
     "gate": 1485,
     "interop": 2640,
     "modes": 450,
-    "init": 515,
+    "init": 520,
     "tune": 1755,
 }
 PACKAGES = tuple(package.name for package in packages.PACKAGES)
-CORE = 24_780  # less than its rooms' budgets together: not all of them can grow
+# 580 more than in November 2026: what a resume elsewhere, launchers and odd hosts need to be refused or measured right.
+CORE = 25_360
 
 
 def lines_of(folder: Path) -> tuple[int, int]:

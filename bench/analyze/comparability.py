@@ -1,16 +1,15 @@
 """Decide whether the times of two sessions of a run may become one number.
 
-In: the sessions that a run recorded, and the one that would be added. Out: `Difference` values, each with its fact and
-the values of both sides. `BLOCKING` facts make times incomparable; the others are worth a note. Facts that one side
-does not know are left out. Writes no sentence, and refuses nothing: `cli.measuring` does.
+In: the sessions that a run recorded, and the one that would be added. Out: `SessionDifference` values, each with its
+fact and the values of both sides. Facts that one side does not know are left out. Writes no sentence, and refuses
+nothing: `cli` does.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
+from bench.model.comparisons import SessionDifference, SessionFact
 from bench.model.facts import HostFacts, Session
 from bench.model.records import NOT_AVAILABLE
 
@@ -18,49 +17,13 @@ from bench.model.records import NOT_AVAILABLE
 NO_LAUNCHER = "none"
 
 
-class SessionFact(StrEnum):
-    """What two sessions can differ in; the value is the fact's name for the reader."""
-
-    LAUNCHER = "launcher"
-    RANKS = "ranks of the job"
-    HOSTS = "hosts"
-    PLACEMENT = "ranks on each host"
-    CPU = "CPU"
-    CORES = "usable cores"
-    GPUS = "GPUs"
-    TORCH = "torch"
-    NCCL = "NCCL"
-    MPI = "MPI"
-    KERNEL = "kernel"
-    SUITE = "CollBench"
-    VARIABLES = "environment variables"
-
-
-NOTED = frozenset({SessionFact.KERNEL, SessionFact.SUITE, SessionFact.VARIABLES})
-BLOCKING = frozenset(SessionFact) - NOTED
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """A fact in which two sessions differ."""
-
-    fact: SessionFact
-    recorded: str
-    here: str
-
-    @property
-    def blocking(self) -> bool:
-        """Whether the difference makes times incomparable."""
-        return self.fact in BLOCKING
-
-
-def differences(recorded: Sequence[Session], here: Session, backends: Iterable[str]) -> list[Difference]:
+def differences(recorded: Sequence[Session], here: Session, backends: Iterable[str]) -> list[SessionDifference]:
     """The facts in which the session `here` differs from recorded ones of the same side, each once.
 
     backends: those of the run. NCCL and GPUs matter for nccl only, MPI for mpi only.
     """
     wanted = {*backends}
-    found: dict[SessionFact, Difference] = {}
+    found: dict[SessionFact, SessionDifference] = {}
     new = facts_of_session(here)
     for session in recorded:
         if session.get("side") != here.get("side"):
@@ -72,7 +35,7 @@ def differences(recorded: Sequence[Session], here: Session, backends: Iterable[s
                 or (fact is SessionFact.MPI and "mpi" not in wanted)
             )
             if relevant and old[fact] != new[fact]:
-                found.setdefault(fact, Difference(fact, old[fact], new[fact]))
+                found.setdefault(fact, SessionDifference(fact, old[fact], new[fact]))
     return [found[fact] for fact in SessionFact if fact in found]
 
 

@@ -27,6 +27,7 @@ from bench.cli.terminal import say
 from bench.config import names
 from bench.machine import environment
 from bench.model.errors import INTERRUPTED, UNEXPECTED, BenchError
+from bench.store.folders import reason_of
 
 RESULTS, PLOTS = Path("results"), Path("plots")
 NAME = "collbench"
@@ -169,12 +170,20 @@ def _guarded(function: Callable[..., int | None]) -> Callable[..., None]:
         except BrokenPipeError:  # the reader has closed our stdout, as `head` does
             _print_no_more()
             code = 0
+        except MemoryError:
+            say("error: a limit of memory is too low for this (ulimit -v, or the memory limit of a job)", err=True)
+            code = BenchError.exit_code
         except OSError as error:
-            if error.errno not in {errno.ENOSPC, errno.EIO} or error.filename is not None:
-                raise
-            _print_no_more()
-            say(f"error: stdout: {error.strerror}", err=True)
-            code = 2
+            if error.filename is not None:
+                say(f"error: {BenchError(f'{error.filename}: {reason_of(error)}')}", err=True)
+                code = BenchError.exit_code
+            elif error.errno in {errno.ENOSPC, errno.EIO}:  # every file that is written is named in its error
+                _print_no_more()
+                say(f"error: stdout: {reason_of(error)}", err=True)
+                code = BenchError.exit_code
+            else:
+                say(f"error: {_unexpected(error)}", err=True)
+                code = UNEXPECTED
         except Exception as error:
             say(f"error: {_unexpected(error)}", err=True)
             code = UNEXPECTED

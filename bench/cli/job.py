@@ -9,6 +9,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from bench.cli.app import RESULTS
+from bench.cli.terminal import say
+from bench.model.errors import JobError
+from bench.report import wording
 
 if TYPE_CHECKING:
     from bench.launch.coordinator import Coordinator
@@ -19,23 +22,31 @@ def run_task(
     asked: Callable[[], bytes],
     trusted: bool = False,
     partial: bool = False,
+    resumes: bool = False,
 ) -> int:
     """Run `task` and return its exit code. It gets the `Coordinator` of the job; None if this process is in no job.
 
     asked: returns the configuration and whatever else must be the same in all processes, as bytes. trusted: ranks may
     import what rank 0 names, even where `asked` does not name it. partial: whether the task can do without processes
-    that do not come.
+    that do not come. resumes: whether the task only measures what a run lacks, so that torchrun may start it again.
     """
     from bench.launch import job
     from bench.launch.secret import JobSecret
     from bench.machine import environment, interrupts
 
-    place = job.detect(environment.job_variables(), environment.starter())
+    variables = environment.job_variables()
+    place = job.detect(variables, environment.starter())
     if place is None:
+        if unused := job.unused_allocation(variables):
+            say(f"note: {wording.unused_allocation(*unused)}", err=True)
         interrupts.answer(*interrupts.asked_to_end())
         return task(None)
     # A launcher sends SIGINT to processes that ignored it when they began, too.
     interrupts.answer(*{*interrupts.asked_to_end(), signal.SIGINT}, once=True)
+    if place.attempt and not resumes:  # one line is enough: that of rank 0
+        if place.rank:
+            return JobError.exit_code
+        raise JobError(wording.started_again(place.attempt))
     secret = JobSecret(place, environment.secret(), environment.runtime_folder(), RESULTS)
     if place.rank:
         from bench.launch.agent import run_agent

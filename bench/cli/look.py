@@ -148,15 +148,19 @@ SIGNS = {"ok": "ok  ", "note": "note", "missing": "no  "}
 def doctor() -> int:
     """It ends with a trial of gloo and NCCL: ranks join and sum a tensor. Exit code 1 if one fails, 3 without gloo."""
     from bench.launch import doctor as examination
-    from bench.machine import host
+    from bench.machine import host, network
 
     def print_finding(finding: examination.DoctorFinding) -> None:
         remedy = f" → {finding.remedy}" if finding.remedy else ""
         show_hanging(f"{SIGNS[finding.level]}  {finding.subject:<14} ", f"{finding.text}{remedy}")
 
+    if reason := host.unsupported_platform():  # without /proc, nothing else can be said of this machine
+        raise UnmeasurableError(reason)
     machine = host.machine()
     for finding in examination.examine(machine):
         print_finding(finding)
+    if reason := network.unusable_loopback():
+        raise UnmeasurableError(reason)
     if "gloo" in machine.backends_missing:
         return UnmeasurableError.exit_code
     trials = [*examination.trials(machine)]

@@ -13,6 +13,7 @@ from pathlib import Path
 from bench.cli.app import PLOTS, RESULTS
 from bench.cli.terminal import say, say_verdict
 from bench.model.conclusions import Analysis
+from bench.model.errors import StoreError
 from bench.model.records import Run
 from bench.report import plots as catalogue
 from bench.report.blocks import Block
@@ -61,6 +62,7 @@ def conclude(
     """Print the tables of a run, write its report, then print caveats and answer. quiet: print one line.
 
     tables: False leaves them out, where they were printed already. For the others see `write_report`.
+    Raises StoreError, after the answer was printed, if a document or a picture cannot be written.
     """
     from bench.report import document  # here: it loads what writes tables
 
@@ -68,10 +70,16 @@ def conclude(
     if tables and not quiet:
         show(head)
         say("")
-    written = write_report(run, analysis, plots, output)
-    page = next((path for path in written if path.endswith(".html")), written[0])
-    where = " · pictures: ".join([f"report: {page}", *([written[-1]] if plots else [])])
-    show([document.brief(run, analysis)] if quiet else [where, *ending], quiet)
+    where, failure = "", None
+    try:
+        written = write_report(run, analysis, plots, output)
+        page = next((path for path in written if path.endswith(".html")), written[0])
+        where = " · pictures: ".join([f"report: {page}", *([written[-1]] if plots else [])])
+    except StoreError as error:
+        failure = StoreError(f"{error}; the report is not complete, and all that was measured is kept in {run.path}")
+    show([document.brief(run, analysis)] if quiet else [*([where] if where else []), *ending], quiet)
+    if failure is not None:
+        raise failure
 
 
 def write_report(run: Run, analysis: Analysis, plots: bool, output: Path | None = None) -> list[str]:

@@ -50,6 +50,7 @@ def resume(
         lambda coordinator: _resume(run, trust, plots, quiet, coordinator),
         lambda: f"resume {run} {trust}".encode(),
         trust,
+        resumes=True,
     )
 
 

@@ -421,7 +421,7 @@ class CoreConfig(Strict):
                 for key in sorted(self.model_fields_set & (of_collectives | {"metrics", "pipeline_depth", "sizes"})):
                     raise problem_at((key,), f"{section.cases} do not have it, and no other operation is asked for")
         for index, fault in enumerate(self.faults):
-            if fault.rank >= max(self.world_sizes):
+            if self.world_sizes and fault.rank >= max(self.world_sizes):
                 raise problem_at(("faults", index, "rank"), f"{fault.rank}: no world size has a rank {fault.rank}")
             on_gpu = next((name for name in self.backends if BACKENDS[name].device == "cuda"), None)
             if fault.do == "slow" and on_gpu:

@@ -134,6 +134,10 @@ def coordinating(
         except BenchError as error:
             agents.code = error.exit_code
             raise
+        except (OSError, MemoryError) as error:  # what `cli.app` makes of them
+            named = isinstance(error, MemoryError) or error.filename is not None
+            agents.code = BenchError.exit_code if named else UNEXPECTED
+            raise
         except KeyboardInterrupt:
             agents.code = INTERRUPTED
             raise

@@ -6,6 +6,7 @@ Out: `DoctorFinding` values, which `cli` prints. The last ones are trials: real 
 import os
 import resource
 import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,10 +15,10 @@ from typing import Literal
 from bench.launch.launcher import Launcher
 from bench.launch.sweep import Silent, sweep
 from bench.launch.turns import drive
-from bench.machine import environment, host
+from bench.machine import environment, host, network
 from bench.model.records import LOAD_LIMIT, NOT_AVAILABLE, Case, Json, Launch, Machine, Plan, Sampling, Settings
 from bench.model.units import counted, format_rounded_bytes, format_seconds
-from bench.store import encoding
+from bench.store import encoding, locks
 
 # The parent's pipes to a rank. A rank holds half as many: two sockets for each other rank, one per process group.
 FILES_A_RANK = 4
@@ -46,9 +47,6 @@ def _either(good: bool, subject: str, text: str, otherwise: str, remedy: str) ->
 
 def examine(machine: Machine) -> Iterator[DoctorFinding]:
     """All findings that need no rank."""
-    unsupported = host.unsupported_platform()
-    if unsupported:
-        yield DoctorFinding("missing", "system", unsupported, "run CollBench inside WSL")
     facts, state = host.facts(), host.state()
     torch, missing = facts["torch"], machine.backends_missing
     if not isinstance(torch, dict):
@@ -73,7 +71,13 @@ def examine(machine: Machine) -> Iterator[DoctorFinding]:
     if machine.gpus:
         yield DoctorFinding("ok", "versions", host.measured_with())
     cores, load = machine.cores, state["load"][0]
-    yield DoctorFinding("ok", "cores", f"{cores} usable: up to {cores} CPU ranks run without fighting for a core")
+    quota = host.cpu_quota()
+    if quota is not None and quota < cores:
+        text = f"{cores} usable, but a quota of the control group allows the time of {quota:g}"
+        remedy = f"measure at most {max(1, int(quota))} CPU ranks, or raise the quota: without time left, ranks stop"
+        yield DoctorFinding("note", "cores", text, remedy)
+    else:
+        yield DoctorFinding("ok", "cores", f"{cores} usable: up to {cores} CPU ranks run without fighting for a core")
     average = f"load average {load:.2f}"
     yield _either(
         load / cores <= LOAD_LIMIT,
@@ -135,10 +139,21 @@ def trials(machine: Machine) -> Iterator[DoctorFinding]:
 
     Two ranks on gloo, and a rank on each GPU on NCCL.
     """
-    yield _trial("gloo", 2, "a firewall on the loopback interface can do this")
+    yield _trial("gloo", 2, _gloo_remedy())
     if "nccl" not in machine.backends_missing:
         remedy = "NCCL_DEBUG=INFO shows what NCCL does; docs/operators.md"
         yield _trial("nccl", machine.gpus, remedy, timeout_s=120.0)  # the first communicator of a node takes long
+
+
+def _gloo_remedy() -> str:
+    """What to do if gloo's trial fails, as far as a cause can be found; empty if none can."""
+    interface = environment.variables().get("GLOO_SOCKET_IFNAME")
+    if interface is not None and not all(network.is_interface(name) for name in interface.split(",")):
+        return f"GLOO_SOCKET_IFNAME={interface} names no interface of this host: unset it (gloo has no ^ and no lists)"
+    place = Path(tempfile.gettempdir())
+    if not locks.supported(place):
+        return f"{place}: its file system has no locks, by which ranks find each other: set TMPDIR to another"
+    return ""
 
 
 def _trial(backend: str, ranks: int, remedy: str, timeout_s: float = 20.0) -> DoctorFinding:

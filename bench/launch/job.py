@@ -11,7 +11,7 @@ variables of both, and the inner launcher started the processes.
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bench.machine import network
@@ -35,7 +35,7 @@ class JobRank:
 
     address: of rank 0's host, as the launcher names it. ports: rank 0 listens on one of them.
     identity: a text that is the same in all processes of the job and differs from that of other jobs at the time.
-    one_host: all processes of the job are on one host.
+    one_host: all processes of the job are on one host. attempt: how often torchrun has started them again.
     """
 
     launcher: str
@@ -46,6 +46,7 @@ class JobRank:
     ports: tuple[int, ...]
     identity: str
     one_host: bool
+    attempt: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +97,7 @@ def detect(variables: Variables, starter: str = "") -> JobRank | None:
         dialects.remove(_HYDRA)  # srun sets PMI variables, too, and its own ones also name the hosts
     if not dialects:
         _refuse_copies(variables, starter)
+    _refuse_contradictions(dialects, variables)
     several = [dialect for dialect in dialects if (_size(dialect, variables) or 1) > 1]
     outer = next((dialect for dialect in several if dialect is not _TORCH), None)
     if "TORCHELASTIC_RUN_ID" in variables and _TORCH in dialects and outer is not None:
@@ -107,6 +109,38 @@ def detect(variables: Variables, starter: str = "") -> JobRank | None:
                 f"{outer.launcher}"
             )
     return _place(several[0], variables) if several else None
+
+
+def _refuse_contradictions(dialects: Sequence[_Variables], variables: Variables) -> None:
+    """Raise JobError if RANK and WORLD_SIZE, set by hand, cannot be those of a task that a launcher started.
+
+    Ranks would wait for others that never come: variables are left in a shell, or a script sets one RANK for all tasks.
+    """
+    if _TORCH not in dialects or "TORCHELASTIC_RUN_ID" in variables:
+        return
+    rank, size = _whole(variables, _TORCH.rank), _size(_TORCH, variables)
+    for outer in dialects:
+        tasks = _size(outer, variables) or 1
+        own = _whole(variables, outer.rank)
+        # A task may start several ranks by itself, so more ranks than tasks contradict nothing.
+        if outer is _TORCH or tasks == 1 or own is None or (size or 1) > tasks or (rank, size) == (own, tasks):
+            continue
+        raise JobError(
+            f"RANK={rank} and WORLD_SIZE={size} contradict {outer.launcher}, which says {outer.rank}={own} of {tasks}: "
+            "unset RANK and WORLD_SIZE, or set them from the launcher's variables in each task"
+        )
+
+
+def unused_allocation(variables: Variables) -> tuple[int, int] | None:
+    """Tasks and nodes of a Slurm allocation of several that this process, which is in no job, does not use; or None."""
+    if not ("SLURM_JOB_ID" in variables or "SLURM_JOBID" in variables):
+        return None
+    # A step of a single task was asked for as it is.
+    if variables.get("SLURM_STEP_NUM_TASKS") == "1":
+        return None
+    counts = [variables.get(name, "") for name in ("SLURM_NTASKS", "SLURM_JOB_NUM_NODES")]
+    tasks, nodes = (int(count) if count.isdecimal() else 1 for count in counts)
+    return (max(tasks, nodes), nodes) if max(tasks, nodes) > 1 else None
 
 
 def _refuse_copies(variables: Variables, starter: str) -> None:
@@ -174,6 +208,7 @@ def _place(dialect: _Variables, variables: Variables) -> JobRank:
         # MASTER_PORT itself is left to the launcher, or to a job that runs afterwards.
         ports=tuple(range(port + 1, min(port + PORTS, LAST_PORT) + 1)),
         identity=identity,
+        attempt=(_whole(variables, "TORCHELASTIC_RESTART_COUNT") or 0) if dialect is _TORCH else 0,
         one_host=address in {"localhost", "::1"} or address.startswith("127."),
     )
 
@@ -197,8 +232,11 @@ def _address(dialect: _Variables, variables: Variables, all_local: bool) -> str:
         nodes = next((count for count in counts if count is not None), None)
     if all_local or nodes == 1:
         return network.LOOPBACK  # closed to the network, whatever the host's name resolves to
-    if variables.get("MASTER_ADDR"):
-        return variables["MASTER_ADDR"]
+    if address := variables.get("MASTER_ADDR"):
+        address = address.removeprefix("[").removesuffix("]") if address.startswith("[") else address
+        if re.search(r"[/\s\[\]]", address):
+            raise JobError(f"MASTER_ADDR={address!r} is no name or number of a host, such as node1 or 10.0.0.1")
+        return address
     lists = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
     hosts = next((variables[name] for name in lists if variables.get(name)), None)
     if hosts is not None and dialect is not _TORCH:

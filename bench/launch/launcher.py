@@ -19,6 +19,7 @@ import signal
 import socket
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -30,9 +31,9 @@ from types import MappingProxyType
 import psutil
 
 from bench.launch.ranks import KILL_WAIT_S, NO_LOG, Ranks
-from bench.machine import environment, host, interrupts
+from bench.machine import environment, host, interrupts, network
 from bench.machine.processes import ProcessHandle
-from bench.model.errors import LostRankError, RankError
+from bench.model.errors import LostRankError, RankError, UnmeasurableError
 from bench.model.records import Json
 from bench.protocol.channel import Line
 from bench.protocol.rank_context import Board, RankContext, SemaphoreBarrier, barriers, enter
@@ -43,13 +44,24 @@ FIRST, LAST = "bench.rank.server", "bench.rank.preload"
 # Signals that a terminal or a batch system sends to every process of the run: the measuring process answers them, and
 # ranks that ended by them would look like faults of their cases.
 ANSWERED_HERE = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+# The path of a Unix socket has 107 bytes at most (sockaddr_un); multiprocessing names one "/listener-" and 8 letters.
+LONGEST_SOCKET_PATH, SOCKET_NAME = 107, 18
+# Where sockets are made if the temporary folder has a longer path than that.
+SHORT_FOLDER = Path("/tmp")  # noqa: S108 - a private folder is made in it
 # When a pipe to the fork server breaks, the server is about to end.
 SERVER_END_S = 1.0
-# Longest time for the fork server to start one rank: it may still be loading torch from a cold disk.
+# The fork server may stand still for so long before it has started a rank. It may take longer while it works: from a
+# slow file system, loading torch takes minutes.
 START_WAIT_S = 120.0
+# Polling interval of the watch over the fork server, in seconds.
+START_LOOK_S = 1.0
 SERVER_LOST = (
     "the fork server, the parent of all ranks, was ended (out of memory, or killed from outside), and the ranks with "
     "it; collbench resume measures this case again"
+)
+SERVER_STUCK = (
+    f"the fork server, the parent of all ranks, started no rank and used neither CPU nor disk for {START_WAIT_S:g} s: "
+    "CollBench ended it; collbench resume measures this case again"
 )
 
 
@@ -123,8 +135,12 @@ class Launcher:
         self._interface = interface
         self._preload = [FIRST, *preload, LAST]
         self._server: ProcessHandle | None = None
+        self._short: RendezvousFolder | None = None
 
     def __enter__(self) -> "Launcher":
+        reason = host.unsupported_platform() or (None if self._interface else network.unusable_loopback())
+        if reason is not None:
+            raise UnmeasurableError(reason)
         environment.prepare_process(self._interface)
         with contextlib.ExitStack() as undo:
             with interrupts.deferred():
@@ -138,6 +154,9 @@ class Launcher:
     def __exit__(self, *_: object) -> None:
         self._end_server()
         self._rendezvous.__exit__()
+        if self._short is not None:
+            self._short.__exit__()
+            self._short = None
         for child in psutil.Process().children():
             with contextlib.suppress(psutil.Error):
                 if "multiprocessing.resource_tracker" in " ".join(child.cmdline()):  # stopped, it would outlive this
@@ -152,18 +171,25 @@ class Launcher:
             return self._server
         self._context.set_forkserver_preload(self._preload)
         resource_tracker.ensure_running()  # starts a process, too, and then unblocks SIGINT
-        before = psutil.Process().children()
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, ANSWERED_HERE)  # here they wait; ignored, they would be lost
         try:
-            with _sockets_in(self._rendezvous.folder):
+            with _sockets_in(self._sockets_folder()):
                 forkserver.ensure_running()
-            (started,) = set(psutil.Process().children()) - set(before)
-            self._server = server = ProcessHandle(started.pid)  # kept before a signal that waits is raised
+            pid = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
+            self._server = server = ProcessHandle(pid)  # kept before a signal that waits is raised
         except OSError as error:
             raise RankError(f"the fork server could not be started in {self._rendezvous.folder}: {error}") from None
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         return server
+
+    def _sockets_folder(self) -> Path:
+        """The folder for multiprocessing's sockets: a short one if the path of the temporary folder is too long."""
+        if len(os.fsencode(self._rendezvous.folder)) + SOCKET_NAME <= LONGEST_SOCKET_PATH:
+            return self._rendezvous.folder
+        if self._short is None:
+            self._short = RendezvousFolder(SHORT_FOLDER).__enter__()
+        return self._short.folder
 
     def _end_server(self) -> None:
         # The server itself is not reaped here: multiprocessing checks for its exit before it starts another.
@@ -246,7 +272,7 @@ class Launcher:
         for a pipe to this process. board: that of its context, if it shares one. `RankContext` describes the others.
         Raises LostRankError if the fork server ends meanwhile; the next call starts another.
         """
-        server = self._running_server()
+        server, watch = self._running_server(), None
         try:
             ours, theirs = (line, line) if line else self._context.Pipe()
             context = RankContext(
@@ -264,13 +290,8 @@ class Launcher:
                 variables=dict(variables),
             )
             process = self._context.Process(target=enter, args=(entry, context, job), name=f"rank {rank}")
-            # A server that stands still never answers; without it, its pipe ends.
-            deadline = threading.Timer(START_WAIT_S, server.send, [signal.SIGKILL])
-            deadline.start()
-            try:
+            with _EndingIfStuck(server) as watch:
                 process.start()
-            finally:
-                deadline.cancel()
             theirs.close()
             assert process.pid is not None  # noqa: S101 - it has been started
             handle = ProcessHandle(process.pid)
@@ -278,9 +299,40 @@ class Launcher:
             handle = None
         except (EOFError, OSError) as error:  # of the operating system, or of a broken fork server
             if server.ended(SERVER_END_S):
-                raise LostRankError(SERVER_LOST) from None
+                raise LostRankError(SERVER_STUCK if watch is not None and watch.ended_it else SERVER_LOST) from None
             raise RankError(f"the ranks' processes could not be started: {type(error).__name__} {error}") from None
         return LocalRank(rank, process, handle, server, ours, context.stack_file, context.board)
+
+
+class _EndingIfStuck:
+    """Context that ends the fork server if it stands still for START_WAIT_S: its pipe then ends, and start() returns.
+
+    A server that works, such as one that loads torch from a slow file system, is waited for. ended_it: whether the
+    server was ended here.
+    """
+
+    def __init__(self, server: ProcessHandle) -> None:
+        self._server, self._over, self.ended_it = server, threading.Event(), False
+
+    def __enter__(self) -> "_EndingIfStuck":
+        self._watching = threading.Thread(target=self._watch, daemon=True)
+        self._watching.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._watching.join()
+
+    def _watch(self) -> None:
+        worked, seen = time.monotonic(), self._server.work_done()
+        while not self._over.wait(START_LOOK_S):
+            now = self._server.work_done()
+            if now != seen:
+                worked, seen = time.monotonic(), now
+            elif time.monotonic() - worked >= START_WAIT_S:
+                self.ended_it = True
+                self._server.send(signal.SIGKILL)
+                return
 
 
 @contextlib.contextmanager

@@ -17,8 +17,8 @@ from bench.catalog.variables import allowed
 from bench.machine import network
 
 JOB_VARIABLES = re.compile(
-    r"(LOCAL_)?(RANK|WORLD_SIZE)|MASTER_(ADDR|PORT)|TORCHELASTIC_RUN_ID|PET_\w+|RAY_JOB_ID"
-    r"|OMPI_COMM_WORLD_\w+|OMPI_MCA_ess_base_jobid|PMIX?_\w+|MPI_LOCAL\w+|SLURM_\w+"
+    r"(LOCAL_)?(RANK|WORLD_SIZE)|MASTER_(ADDR|PORT)|TORCHELASTIC_(RUN_ID|RESTART_COUNT)|PET_\w+|RAY_JOB_ID"
+    r"|OMPI_COMM_WORLD_\w+|OMPI_MCA_ess_base_jobid|PMIX?_\w+|MPI_LOCAL\w+|SLURM_\w+|PBS_JOBID|LSB_JOBID"
 )
 # Programs that may stand between a launcher and the process that it started.
 WRAPPERS = frozenset({"sh", "bash", "dash", "zsh", "env", "timeout", "time", "numactl", "taskset", "nice"})
@@ -50,7 +50,7 @@ def prepare_process(interface: str | None = None) -> None:
     }
     if NVIDIA.exists():  # the old name of it, which one of NCCL's checks still reads; elsewhere torch only complains
         defaults["TORCH_NCCL_TRACE_BUFFER_SIZE"] = "0"
-    loopback = network.interface_of(network.LOOPBACK)
+    loopback = network.loopback_interface()
     if interface and interface != loopback:
         defaults |= {"GLOO_SOCKET_IFNAME": interface}
     elif loopback:

@@ -73,6 +73,12 @@ def unsupported_platform() -> str | None:
     """Why ranks cannot be started on this operating system; None where they can."""
     if sys.platform == "win32":
         return "Windows has no fork server: use WSL"
+    if sys.platform == "linux":
+        shown = _link("/proc/self")
+        if shown == NOT_AVAILABLE:
+            return "/proc is not mounted: mount -t proc proc /proc"
+        if shown != str(os.getpid()):
+            return "/proc shows another pid namespace, and ranks are not found there: mount -t proc proc /proc"
     return None
 
 
@@ -346,6 +352,12 @@ def cpu_max(root: Path = ROOT) -> str | None:
         if quota.isdigit() and period.isdigit() and int(period):
             limits.append((int(quota) / int(period), f"{quota} {period}"))
     return min(limits)[1] if limits else None
+
+
+def cpu_quota(root: Path = ROOT) -> float | None:
+    """Number of cores whose time the tightest limit allows; None without one."""
+    limit = cpu_max(root)
+    return None if limit is None else int(limit.split()[0]) / int(limit.split()[1])
 
 
 def throttled_periods(root: Path = ROOT) -> int | None:

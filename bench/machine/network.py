@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 
 LOOPBACK = "127.0.0.1"
+LOOPBACK_IPV6 = "::1"
 LOOPBACKS = ("127.", "::1")
 # Pause between look-ups, in seconds: the name of a host that has just started may be unknown for a while (Kubernetes).
 RESOLVE_AGAIN_S = 1.0
@@ -27,6 +28,30 @@ def interface_of(address: str) -> str | None:
     for name, addresses in psutil.net_if_addrs().items():
         if any(own.address.partition("%")[0] == address for own in addresses):
             return name
+    return None
+
+
+def is_interface(name: str) -> bool:
+    """Whether this host has an interface of this name."""
+    return name in psutil.net_if_addrs()
+
+
+def loopback_interface() -> str | None:
+    """Name of the interface with a loopback address, of IPv4 or, without one, of IPv6; None without any."""
+    return interface_of(LOOPBACK) or interface_of(LOOPBACK_IPV6)
+
+
+def unusable_loopback() -> str | None:
+    """Why ranks on this host cannot reach each other over the loopback interface; None if they can."""
+    name, stats = loopback_interface(), psutil.net_if_stats()
+    named = name or ("lo" if "lo" in stats else None)
+    if named is None:
+        return "this host has no loopback interface, over which ranks reach each other"
+    if named in stats and not stats[named].isup:
+        return f"the loopback interface {named} is down, and ranks reach each other over it: ip link set {named} up"
+    if name is None:
+        remedy = f"ip addr add {LOOPBACK}/8 dev {named}"
+        return f"the loopback interface {named} has no address, by which ranks reach each other: {remedy}"
     return None
 
 

@@ -4,6 +4,7 @@ In: process numbers. Out: a `ProcessHandle`, which means one process for good: i
 has ended.
 """
 
+import contextlib
 import ctypes
 import os
 import select
@@ -76,6 +77,13 @@ class ProcessHandle:
             return self._process.children(recursive=True)
         except psutil.NoSuchProcess:
             return []
+
+    def work_done(self) -> tuple[float, ...]:
+        """CPU seconds and bytes that it has used so far: numbers that grow while it works."""
+        with contextlib.suppress(psutil.Error, AttributeError):  # macOS does not count bytes
+            cpu, counted = self._process.cpu_times(), self._process.io_counters()
+            return cpu.user + cpu.system, counted.read_chars, counted.write_chars
+        return ()
 
     def state(self) -> str:
         """Its state, from the operating system: running, sleeping, stopped, zombie, gone."""

@@ -195,3 +195,40 @@ class Trend:
     def changed(self) -> tuple[Level, ...]:
         """Every level but the first."""
         return self.levels[1:]
+
+
+# ── sessions of one run ─────────────────────────────────────────────────────────────────────────
+class SessionFact(StrEnum):
+    """What two sessions can differ in; the value is the fact's name for the reader."""
+
+    LAUNCHER = "launcher"
+    RANKS = "ranks of the job"
+    HOSTS = "hosts"
+    PLACEMENT = "ranks on each host"
+    CPU = "CPU"
+    CORES = "usable cores"
+    GPUS = "GPUs"
+    TORCH = "torch"
+    NCCL = "NCCL"
+    MPI = "MPI"
+    KERNEL = "kernel"
+    SUITE = "CollBench"
+    VARIABLES = "environment variables"
+
+
+NOTED = frozenset({SessionFact.KERNEL, SessionFact.SUITE, SessionFact.VARIABLES})
+BLOCKING = frozenset(SessionFact) - NOTED
+
+
+@dataclass(frozen=True, slots=True)
+class SessionDifference:
+    """A fact in which two sessions differ."""
+
+    fact: SessionFact
+    recorded: str
+    here: str
+
+    @property
+    def blocking(self) -> bool:
+        """Whether the difference makes times incomparable."""
+        return self.fact in BLOCKING

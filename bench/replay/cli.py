@@ -105,7 +105,7 @@ def _look(paths: list[Path], save: Path | None, plots: bool, chosen: LookFormat 
     show(report.recorded_parts(job))
     if plots and job.total is not None:
         folder = PLOTS / f"look-{_name_of(paths)}"
-        folder.mkdir(parents=True, exist_ok=True)
+        folders.make_folder(folder)
         analysis = Analysis((), (), Diagnosis((), ()), of_packages={NAME: ReplayAnalysis(job)})
         (kind,) = (kind for kind in PICTURES if kind.name == "recorded")
         DRAW(kind.drawn_by, None, analysis, [folder / page for page in kind.pages])

@@ -6,11 +6,11 @@ In: values. Out: text for the terminal. Decides nothing.
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.analyze.comparability import Difference, SessionFact
+from bench.model.comparisons import SessionDifference, SessionFact
 from bench.model.facts import Manifest, Measurements, Session
 
 
-def refused_resume(path: Path, recorded: Session, differences: Sequence[Difference]) -> str:
+def refused_resume(path: Path, recorded: Session, differences: Sequence[SessionDifference]) -> str:
     """Why a run cannot be resumed here, and how to go on. differences: those that make times incomparable."""
     both = "; ".join(f"{d.fact}: {d.recorded} there, {d.here} here" for d in differences)
     job, facts = recorded.get("job"), {d.fact for d in differences}
@@ -24,13 +24,13 @@ def refused_resume(path: Path, recorded: Session, differences: Sequence[Differen
     )
 
 
-def unlike_runs(first: str, other: str, differences: Sequence[Difference]) -> str:
+def unlike_runs(first: str, other: str, differences: Sequence[SessionDifference]) -> str:
     """Why two runs cannot be on one side of a comparison."""
     both = "; ".join(f"{d.fact}: {d.recorded} and {d.here}" for d in differences)
     return f"{first} and {other} cannot be one side of a comparison ({both}): compare them with each other"
 
 
-def changed_fact(difference: Difference) -> str:
+def changed_fact(difference: SessionDifference) -> str:
     """A fact that differs between sessions of a run, and does not keep them apart."""
     return f"{difference.fact} changed since this run was measured: {difference.recorded} before, {difference.here} now"
 
@@ -56,3 +56,19 @@ def interrupted_after(path: Path, counts: Measurements | None) -> str:
     kept = f"measurements: {', '.join(lacks)}" if lacks else "everything was measured"
     again = f"; collbench resume {path} measures what was lost" if lacks else ""
     return f"interrupted; {kept}; what was measured is kept, and collbench report {path.name} shows it{again}"
+
+
+def unused_allocation(tasks: int, nodes: int) -> str:
+    """Says that a run by hand uses one host of a Slurm allocation, and how to use all tasks."""
+    return (
+        f"this Slurm allocation has {tasks} tasks on {nodes} node{'s' * (nodes > 1)}, and this command measures "
+        "this host alone. To use all of them: srun collbench …"
+    )
+
+
+def started_again(attempt: int) -> str:
+    """Why a job that torchrun has started again does not begin anew."""
+    return (
+        f"torchrun started this job again (attempt {attempt + 1}), which would measure the whole configuration again: "
+        "what was measured is kept; go on with torchrun … collbench resume, and use --max-restarts=0"
+    )

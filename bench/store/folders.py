@@ -97,6 +97,10 @@ def create(
 
 def _new_folder(path: Path) -> Path:
     """A folder of this name, or with a number behind it where another run began in the same second."""
+    if path.parent.is_symlink() and not path.parent.exists():
+        raise StoreError(
+            f"{path.parent}: a link to {path.parent.readlink()}, which does not exist: make it, or mount it"
+        )
     for suffix in ["", *(f"-{count}" for count in range(2, 100))]:
         numbered = path.with_name(path.name + suffix)
         try:
@@ -128,6 +132,15 @@ def with_side(line: bytes, side: str) -> bytes:
 
 def _start_of(side: str) -> bytes:
     return f'{{"side":"{side}",'.encode()
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Context in which an error of the operating system becomes a StoreError that names `path`."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(f"{path}: {reason_of(error)}") from None
 
 
 def make_folder(path: Path) -> None:
@@ -510,7 +523,8 @@ def _naming_damage(where: str) -> Iterator[None]:
 def _content(path: Path, most: int = MOST_BYTES_READ) -> bytes:
     """What a plain file holds; raises StoreError, also for one that is too large."""
     with open(open_plain(path, os.O_RDONLY), "rb") as file:
-        content = file.read(most + 1)
+        # No more than the file has is asked for: a limit of memory (ulimit -v) refuses 256 MiB for a small file.
+        content = file.read(min(most, os.fstat(file.fileno()).st_size) + 1)
     if len(content) > most:
         raise StoreError(f"{path}: larger than {format_bytes(most)}")
     return content

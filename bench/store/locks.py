@@ -8,6 +8,7 @@ import errno
 import fcntl
 import os
 import socket
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,6 +44,15 @@ def _taken(fd: int, how: int) -> bool | None:
             return None
         raise
     return True
+
+
+def supported(folder: Path) -> bool:
+    """Whether files in this folder can be locked; True if no file can be made there, which others report."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            return exclusive(file.fileno()) is not None
+    except OSError:
+        return True
 
 
 def reach_other_hosts(path: Path) -> bool:

@@ -12,6 +12,7 @@ from bench.model.conclusions import Analysis
 from bench.model.deferred import Deferred
 from bench.model.records import Run
 from bench.report.parts import calls_only
+from bench.store import folders
 
 Picture = tuple[str, str]  # (title, file name without suffix) of a page that has been drawn
 DRAW = Deferred("report.plots.figures:draw_pages")
@@ -35,7 +36,7 @@ PICTURES = (
 
 def draw(run: Run, analysis: Analysis, folder: Path) -> list[Picture]:
     """Draw what the run has data for, as PNG and SVG; remove pages left from before."""
-    folder.mkdir(parents=True, exist_ok=True)
+    folders.make_folder(folder)
     of_calls = calls_only(run, analysis)
     for kind in PICTURES:
         shown = (run, analysis) if kind.of_package else of_calls

@@ -34,6 +34,7 @@ from bench.model.records import case_order
 from bench.report.comparison import VERDICTS, headline, in_order, percent
 from bench.report.labels import common_parts, label
 from bench.report.plots.figures import COLOURS, STYLE, WIDE, WIDER, save, time_axis, wrapped
+from bench.store import folders
 
 GREY = "#666666"
 # Verdict → colour and marker. Triangles point to longer or shorter times.
@@ -148,7 +149,7 @@ def _exposed_rows(axes: Axes, steps: Mapping[int, ExposedChange]) -> list[Line2D
 
 
 def _saved(figure: Figure, folder: Path, name: str) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
+    folders.make_folder(folder)
     save(figure, folder / name)
     return folder / f"{name}.png"
 

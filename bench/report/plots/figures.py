@@ -40,6 +40,7 @@ from bench.report.labels import (
     width,
     without_usual,
 )
+from bench.store import folders
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
@@ -90,10 +91,11 @@ NUMBER_AND_UNIT = re.compile(r"(?<=\d) (?=[A-Za-zµ%])")
 
 # ── one figure ───────────────────────────────────────────────────────────────────────────────────
 def save(figure: Figure, path: Path) -> None:
-    """Save a figure as PNG and as SVG."""
-    figure.savefig(path.with_suffix(".png"))
-    figure.set_layout_engine("none")  # laid out already; doing it again would take as long as drawing
-    figure.savefig(path.with_suffix(".svg"))
+    """Save a figure as PNG and as SVG. Raises StoreError with the file that cannot be written."""
+    for suffix in (".png", ".svg"):
+        with folders.naming(path.with_suffix(suffix)):
+            figure.savefig(path.with_suffix(suffix))
+        figure.set_layout_engine("none")  # laid out already; doing it again would take as long as drawing
 
 
 def draw_pages(

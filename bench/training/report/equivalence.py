@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from bench.report.blocks import Blocks, Column, Heading, Picture, keyed, left, table
 from bench.report.labels import NOTHING
 from bench.report.plots.figures import COLOURS, LINES, MARKERS, STYLE, save
+from bench.store import folders
 from bench.training.catalog.equivalence import Proof, Verdict, dealt
 
 PICTURE, DOCUMENT = "losses.png", "equivalence.md"
@@ -99,7 +100,7 @@ def draw(proof: Proof, folder: Path) -> Path:
 
     The curve of one process is a broad pale line in the colour of the first trial that is compared with it.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    folders.make_folder(folder)
     # The curves of both precisions look the same: only the first is drawn.
     topics: dict[str, dict[str, Verdict]] = {}
     for verdict in proof.verdicts:

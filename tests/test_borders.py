@@ -1,0 +1,147 @@
+"""Odd hosts: what cannot be measured or written ends in one line with what to change, and what can be is measured."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench.launch import launcher
+from bench.machine.processes import ProcessHandle
+from bench.store import locks
+from conftest import ROOT, TINY
+
+RUN_BENCH = str(ROOT / "run_bench.py")
+NO_NAMESPACES = shutil.which("unshare") is None or bool(
+    subprocess.run(["unshare", "-n", "true"], capture_output=True, check=False).returncode
+)
+needs_namespaces = pytest.mark.skipif(NO_NAMESPACES, reason="namespaces need root, and a container that allows them")
+
+
+def isolated(cli, options: list[str], script: str, *words: str) -> subprocess.CompletedProcess:
+    """A command in namespaces of its own, after a script of the shell."""
+    command = ["unshare", *options, "sh", "-c", f'{script}; "$0" "$@"', sys.executable, RUN_BENCH, *words]
+    return subprocess.run(
+        command, cwd=cli.folder, env=cli.environment, capture_output=True, text=True, timeout=240, check=False
+    )
+
+
+def refused(done: subprocess.CompletedProcess, code: int, *words: str) -> None:
+    assert done.returncode == code, done.stderr
+    assert len(done.stderr.splitlines()) == 1 and "Traceback" not in done.stderr, done.stderr
+    assert all(text in done.stderr for text in words), done.stderr
+
+
+# ── the network and /proc ────────────────────────────────────────────────────────────────────────
+@needs_namespaces
+@pytest.mark.parametrize("verb", [["run", "tiny.yaml"], ["doctor"]])
+def test_a_loopback_interface_that_is_down_is_named(cli, verb):
+    cli.config()
+    done = isolated(cli, ["-n"], "true", *verb)
+    assert done.returncode == 3 and "lo is down" in done.stderr and "ip link set lo up" in done.stderr, done.stderr
+
+
+@needs_namespaces
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("ip") is None, reason="needs iproute2")
+def test_ranks_measure_over_a_loopback_of_ipv6_only(cli):
+    script = "ip link set lo up; ip addr del 127.0.0.1/8 dev lo"
+    done = isolated(cli, ["-n"], script, "run", cli.config(), "--no-plots", "-q")
+    assert done.returncode == 0, done.stderr
+
+
+@needs_namespaces
+@pytest.mark.parametrize("verb", [["run", "tiny.yaml"], ["doctor"]])
+def test_a_proc_of_another_namespace_is_named(cli, verb):
+    cli.config()
+    refused(isolated(cli, ["-p", "-f"], "true", *verb), 3, "/proc", "mount -t proc")
+
+
+# ── folders ──────────────────────────────────────────────────────────────────────────────────────
+@pytest.mark.slow
+def test_a_long_temporary_folder_is_used(cli, tmp_path):
+    """The path of a Unix socket ends at 107 bytes."""
+    place = tmp_path / ("x" * 100)
+    place.mkdir()
+    cli.environment["TMPDIR"] = str(place)
+    done = cli("run", cli.config(), "--no-plots", "-q")
+    assert done.returncode == 0, done.stderr
+    assert not list(place.iterdir())
+
+
+def test_results_that_link_to_nowhere_are_named(cli):
+    (cli.folder / "results").symlink_to("/not/mounted")
+    refused(cli("run", cli.config(), "--no-plots"), 2, "results", "/not/mounted", "does not exist")
+
+
+def test_pictures_that_cannot_be_written_are_named_after_the_answer(warm):
+    assert warm("run", warm.config(), "--no-plots", "-q").returncode == 0
+    (warm.folder / "plots").symlink_to("/not/mounted/either")
+    done = warm("report")
+    refused(done, 2, "plots", "all that was measured is kept in results/")
+    assert "Trust" in done.stdout, "the answer comes first"
+
+
+@pytest.mark.slow
+@needs_namespaces
+def test_a_disk_that_fills_while_pictures_are_drawn_is_named(cli):
+    assert cli("run", cli.config(), "--no-plots", "-q").returncode == 0
+    script = "mkdir plots; mount -t tmpfs -o size=16k tmpfs plots"
+    done = isolated(cli, ["-m"], script, "report")
+    refused(done, 2, "plots/", "disk is full", "all that was measured is kept in results/")
+    assert "Trust" in done.stdout
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_of_somebody_else_is_named(warm):
+    assert warm("run", warm.config(), "--no-plots", "-q").returncode == 0
+    (warm.folder / "plots").mkdir(mode=0o500)
+    refused(warm("report"), 2, "plots", "permission denied")
+
+
+# ── what Python finds ────────────────────────────────────────────────────────────────────────────
+@pytest.mark.parametrize("path", ["{folder}", ":x"])
+def test_a_folder_named_bench_elsewhere_shadows_nothing(cli, path):
+    (cli.folder / "bench").mkdir()
+    (cli.folder / "bench" / "__init__.py").write_text("raise SystemExit('this is another bench')")
+    program = f"import sys; sys.path.append({str(ROOT)!r}); import run_bench; sys.exit(run_bench.main(['--version']))"
+    environment = cli.environment | {"PYTHONPATH": path.format(folder=cli.folder)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=cli.folder, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0 and done.stdout.startswith("collbench "), done.stderr
+
+
+def test_a_python_without_our_packages_is_named(tmp_path):
+    command = [sys.executable, "-S", RUN_BENCH, "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    refused(done, 2, "has no package", ".venv/bin/python")
+
+
+# ── limits ───────────────────────────────────────────────────────────────────────────────────────
+def test_faults_need_no_world_sizes(warm):
+    text = TINY.replace("world_sizes: [2]\n", "") + "faults: [{do: raise, rank: 1}]\n"
+    assert warm("plan", warm.config(text)).returncode == 0
+
+
+def test_a_server_that_stands_still_is_ended_and_one_that_works_is_not(monkeypatch, tmp_path):
+    monkeypatch.setattr(launcher, "START_WAIT_S", 0.2)
+    monkeypatch.setattr(launcher, "START_LOOK_S", 0.02)
+    for program, ends in (("import time; time.sleep(60)", True), ("while True: pass", False)):
+        process = subprocess.Popen([sys.executable, "-c", program])
+        try:
+            with launcher._EndingIfStuck(ProcessHandle(process.pid)) as watch:
+                for _ in range(1200):
+                    if watch.ended_it or (not ends and process.poll() is None and sum(watch._server.work_done()) > 1):
+                        break
+                    watch._over.wait(0.05)
+            assert watch.ended_it is ends
+        finally:
+            process.kill()
+            process.wait()
+
+
+def test_locks_are_tried(tmp_path):
+    assert locks.supported(tmp_path) and locks.supported(Path("/not/there"))
