@@ -50,6 +50,13 @@ COMPILE := PYTHONDONTWRITEBYTECODE= $(PY) -c
 	@$(COMPILE) 'import pytest, hypothesis, scipy.stats, torch._dynamo, torch.profiler'
 	@touch $@
 
+# MPICH and Intel MPI, for the tests of launchers. Both have a mpiexec, so each is in a folder of its own.
+.venv-launchers/.installed: | .venv/.installed
+	@echo "installing MPICH and Intel MPI into .venv-launchers (once)"
+	@$(PIP) --ignore-installed --prefix .venv-launchers/mpich mpich
+	@$(PIP) --ignore-installed --prefix .venv-launchers/impi impi-rt
+	@touch $@
+
 ##@ Begin
 install: .venv/.installed  ## Create .venv with the pinned packages and the command collbench
 
@@ -184,5 +191,5 @@ bench-self: .venv/.installed-dev  ## Measure what the suite itself costs, agains
 	@$(PY) -m tools.bench_self
 
 clean:  ## Remove caches and .venv; never results or plots
-	@rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build *.egg-info
+	@rm -rf .venv .venv-launchers .mypy_cache .pytest_cache .ruff_cache .hypothesis build *.egg-info
 	@find bench proof tests tools -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,180 @@
+"""Real launchers on two hosts: Slurm, MPICH, Intel MPI. What they start is one run, and it outlives a lost node.
+
+The hosts are namespaces with names of their own (proof/slurm.py). Elsewhere Slurm is played by its variables.
+"""
+
+import contextlib
+import json
+import shlex
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from bench.report.launch_files import LauncherName
+from conftest import ROOT, TINY
+from proof import slurm
+from test_faults import wait_for_samples
+from test_gate import GATED, hosts
+from test_joined import PATIENCE_S, RUN_BENCH, assert_measured, file_for, finished
+from test_measure import assert_nothing_left
+
+FOUR = TINY.replace("[2]", "[4]")
+LONG = FOUR.replace("launches: 1", "launches: 12").replace("iterations: 8", "iterations: 60")
+# What the file of `plan --launcher slurm` says of a job that is to outlive a node.
+SURVIVING = ["--nodes=2", "--no-kill", "--kill-on-bad-exit=0"]
+# Where make .venv-launchers/.installed puts launchers.
+LAUNCHERS = ROOT / ".venv-launchers"
+# What mpiexec calls in place of ssh: options, the address of a host, then the words of a command.
+AGENT = """#!/bin/sh
+while [ "${{1#-}}" != "$1" ]; do shift; done
+shift
+exec {there} sh -c "$*"
+"""
+needs_slurm = pytest.mark.skipif(slurm.unsupported() is not None, reason=str(slurm.unsupported()))
+needs_hosts = pytest.mark.skipif(slurm.unsupported_hosts() is not None, reason=str(slurm.unsupported_hosts()))
+
+
+@pytest.fixture(scope="module")
+def shared_cluster():
+    with slurm.cluster() as made:
+        yield made
+
+
+@pytest.fixture
+def cluster(shared_cluster):
+    """Two idle nodes, whatever the test before did to them."""
+    shared_cluster.reset()
+    return shared_cluster
+
+
+@pytest.fixture(autouse=True)
+def ended(cli):
+    """Whatever a test that fails leaves running is ended, for it would disturb those that follow."""
+    yield
+    for process in cli.processes():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
+def srun(cluster, cli, options: list[str], *words: str) -> subprocess.Popen:
+    """A step on both nodes, each task of which runs these words of the command line."""
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    command = ["srun", *options, "--cpu-bind=none", sys.executable, RUN_BENCH, *words]
+    return cluster.start(*command, env=cli.environment, cwd=cli.folder, **pipes)
+
+
+def ranks_of_hosts(run) -> dict[str, list[int]]:
+    """Of the last session."""
+    return {host["hostname"]: host["ranks"] for host in run.environment[-1]["hosts"]}
+
+
+# ── Slurm ────────────────────────────────────────────────────────────────────────────────────────
+@pytest.mark.slow
+@needs_slurm
+def test_tasks_on_two_nodes_are_one_run(cluster, cli):
+    done = finished(srun(cluster, cli, ["-N2", "-n4"], "run", cli.config(FOUR), "--no-plots"))
+    assert done.returncode == 0, done.stderr
+    assert "gloo, 4 ranks" in done.stderr
+    assert_measured(cli, "srun", {4})
+    assert set(ranks_of_hosts(cli.only_run())) == set(slurm.NODES)
+
+
+@pytest.mark.slow
+@needs_slurm
+def test_the_file_for_slurm_runs_as_planned(cluster, cli):
+    file = file_for(cli, LauncherName.SLURM, FOUR, nodes=2, each=2)
+    done = cluster.run("sbatch", "--parsable", file, env=cli.environment, cwd=cli.folder)
+    assert done.returncode == 0, done.stderr
+    slurm.wait_for(lambda: not cluster.jobs(), "the job does not end", seconds=PATIENCE_S)
+    said = "".join(log.read_text() for log in cli.folder.glob("*.log"))
+    ended = cluster.run("scontrol", "show", "job", done.stdout.strip()).stdout
+    assert "JobState=COMPLETED" in ended and "ExitCode=0:0" in ended, ended + said
+    assert_measured(cli, "srun", {4})
+    assert ranks_of_hosts(cli.only_run()) == {"node0": [0, 1], "node1": [2, 3]}
+    assert "gloo, 4 ranks" in said
+
+
+@pytest.mark.slow
+@needs_slurm
+def test_a_job_that_is_cancelled_can_go_on(cluster, cli):
+    started = srun(cluster, cli, ["-N2", "-n4"], "run", cli.config(LONG), "--no-plots")
+    wait_for_samples(cli, 2, PATIENCE_S)
+    (job,) = cluster.jobs()
+    assert cluster.run("scancel", job).returncode == 0
+    done = finished(started)
+    assert done.returncode != 0
+    assert_nothing_left(cli, PATIENCE_S)
+    run = cli.only_run()
+    assert run.manifest["status"] == "interrupted", done.stderr
+    assert 2 <= len(run.samples) < run.plan.total and all(s.failure is None for s in run.samples)
+
+    cluster.reset()
+    done = finished(srun(cluster, cli, ["-N2", "-n4"], "resume", "tiny", "--no-plots"))
+    assert done.returncode == 0, done.stderr
+    run = cli.only_run()
+    assert run.manifest["status"] == "complete" and len(run.samples) == run.plan.total
+    assert all(s.failure is None for s in run.samples) and len(run.environment) == 2
+    assert_nothing_left(cli)
+
+
+@pytest.mark.slow
+@needs_slurm
+def test_a_node_that_is_lost_costs_what_needs_it_and_no_more(cluster, cli):
+    text = LONG.replace("[4]", "[2, 4]").replace("launches: 12", "launches: 3")
+    started = srun(cluster, cli, ["-n4", *SURVIVING, "--ntasks-per-node=2"], "run", cli.config(text), "--no-plots")
+    wait_for_samples(cli, 1, PATIENCE_S)
+    cluster.lose("node1")
+    done = finished(started)
+    assert done.returncode != 0, done.stderr
+    run = cli.only_run()
+    assert run.manifest["status"] == "complete" and len(run.samples) == run.plan.total, done.stderr
+    assert all(s.failure is None for s in run.samples if s.case.world_size == 2), run.samples
+    lost = [s.failure for s in run.samples if s.failure is not None]
+    assert lost and {failure.kind for failure in lost} <= {"lost", "start"}
+    assert all(failure.rank in {2, 3} and "on host node1" in failure.text for failure in lost), lost
+    assert "on host node1" in (run.path / "report.md").read_text()
+    assert_nothing_left(cli)
+
+
+@pytest.mark.slow
+@needs_slurm
+def test_the_gate_names_the_node_that_is_lost(cluster, cli):
+    started = srun(cluster, cli, ["-n2", *SURVIVING], "gate", cli.config(GATED))
+    deadline = time.monotonic() + PATIENCE_S
+    while not list(cli.folder.glob("results/*-gate-look")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    cluster.lose("node1")
+    done = finished(started)
+    (verdict,) = cli.folder.glob("results/*/gate.json")
+    content = json.loads(verdict.read_bytes())
+    assert done.returncode != 0 and content["verdict"] == "FAIL", done.stdout + done.stderr
+    assert hosts(content, "FAIL") == ["node1"] and hosts(content, "PASS") == []
+    assert verdict.with_name("taint.txt").read_text().split() == ["node1"]
+    assert_nothing_left(cli)
+
+
+# ── MPICH and Intel MPI ──────────────────────────────────────────────────────────────────────────
+@pytest.mark.slow
+@needs_hosts
+@pytest.mark.parametrize(("name", "option"), [("mpich", "-launcher-exec"), ("impi", "-bootstrap-exec")])
+def test_mpiexec_on_two_hosts(cli, name, option):
+    mpiexec = LAUNCHERS / name / "bin" / "mpiexec"
+    if not mpiexec.exists():
+        pytest.skip(f"{name} is not installed (make .venv-launchers/.installed)")
+    with slurm.hosts(*slurm.NODES) as made:
+        first, second = made.network.addresses
+        agent = made.folder / "agent"
+        agent.write_text(AGENT.format(there=shlex.join(made.at("node1"))))
+        agent.chmod(0o700)
+        command = [*made.at("node0"), str(mpiexec), option, str(agent), "-hosts", f"{first},{second}"]
+        command += ["-ppn", "2", "-n", "4", "-genv", "MASTER_ADDR", first, "-genv", "FI_PROVIDER", "tcp"]
+        command += [sys.executable, RUN_BENCH, "run", cli.config(FOUR), "--no-plots"]
+        done = subprocess.run(
+            command, cwd=cli.folder, env=cli.environment, capture_output=True, text=True, timeout=PATIENCE_S
+        )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert_measured(cli, "mpirun (Hydra)", {4})
+    assert ranks_of_hosts(cli.only_run()) == {"node0": [0, 1], "node1": [2, 3]}
