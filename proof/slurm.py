@@ -17,7 +17,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,37 +29,27 @@ LOGIN, NODES = "login", ("node0", "node1")
 PATIENCE_S = 90.0
 # Far above what tests send; the smallest burst of a link fits it.
 RATE = "1gbit"
+Environment = Mapping[str, str]
 # A node without an answer for SlurmdTimeout is down. CPUs: more than a machine may have, so that tasks never wait.
 SETTINGS = """
 ClusterName=collbench
 SlurmctldHost={login}({address})
 SlurmUser=root
-SlurmdUser=root
-AuthType=auth/munge
-CredType=cred/munge
 AuthInfo=socket={folder}/munge.socket
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/%n
 SlurmctldPidFile={folder}/slurmctld.pid
 SlurmdPidFile={folder}/%n.pid
-SlurmctldPort=6817
-SlurmdPort=6818
 SlurmdParameters=config_overrides
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
-SwitchType=switch/none
-MpiDefault=none
-JobAcctGatherType=jobacct_gather/none
-AccountingStorageType=accounting_storage/none
 ReturnToService=2
 SlurmctldTimeout=10
 SlurmdTimeout=10
 MessageTimeout=5
 TCPTimeout=2
-BatchStartTimeout=60
-SchedulerParameters=sched_interval=2
 {nodes}
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
@@ -97,31 +87,30 @@ class Hosts:
     def address(self, name: str) -> str:
         return self.network.addresses[self.names.index(name)]
 
+    def _namespace(self, name: str) -> str:
+        return self.network.namespaces[self.names.index(name)]
+
     def at(self, name: str) -> list[str]:
         """The words before a command that is to run on this host; its process is the command's own."""
-        script = f'mount --bind {self.folder}/hosts /etc/hosts && hostname {name} && exec "$0" "$@"'
-        namespace = self.network.namespaces[self.names.index(name)]
-        return ["ip", "netns", "exec", namespace, "unshare", "--uts", "--mount", "sh", "-c", script]
+        prepared = f"mount --bind {self.folder}/hosts /etc/hosts && hostname {name}"
+        script = f'{prepared} && TMPDIR={self.folder}/tmp exec "$0" "$@"'
+        return ["ip", "netns", "exec", self._namespace(name), "unshare", "--uts", "--mount", "sh", "-c", script]
 
     def link(self, name: str, state: str) -> None:
         """Cut the host off ("down"), or join it again ("up")."""
-        number = self.names.index(name)
-        where, interface = self.network.namespaces[number], self.network.interfaces[number]
-        _said_by("ip", "-n", where, "link", "set", interface, state)
-
-    def pids(self, name: str) -> list[int]:
-        namespace = self.network.namespaces[self.names.index(name)]
-        return [int(pid) for pid in _said_by("ip", "netns", "pids", namespace).split()]
+        interface = self.network.interfaces[self.names.index(name)]
+        subprocess.run(["ip", "-n", self._namespace(name), "link", "set", interface, state], check=True)
 
     def kill_all(self, name: str) -> None:
         """Every process on this host, also those that others start meanwhile."""
         wait_for(lambda: not self._kill(name), f"{name} still has processes")
 
-    def _kill(self, name: str) -> list[int]:
-        pids = self.pids(name)
+    def _kill(self, name: str) -> list[str]:
+        command = ["ip", "netns", "pids", self._namespace(name)]
+        pids = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+                os.kill(int(pid), signal.SIGKILL)
         return pids
 
 
@@ -131,6 +120,7 @@ def hosts(*names: str) -> Iterator[Hosts]:
     with tempfile.TemporaryDirectory(prefix="collbench-") as place, links.bridged(len(names), RATE) as network:
         made = Hosts(names, network, Path(place))
         lines = [f"{address} {name}" for name, address in zip(names, network.addresses, strict=True)]
+        Path(place, "tmp").mkdir()  # what killed processes leave there goes with it
         Path(place, "hosts").write_text("\n".join(["127.0.0.1 localhost", *lines, ""]))
         try:
             yield made
@@ -151,25 +141,18 @@ class Cluster:
     def folder(self) -> Path:
         return self.hosts.folder
 
-    def start(
-        self, *command: str, env: Mapping[str, str] = os.environ, cwd: Path | None = None, **more: Any
-    ) -> "subprocess.Popen[str]":
-        """A command on the login host."""
-        variables = {**env, "SLURM_CONF": str(self.folder / "slurm.conf")}
-        return subprocess.Popen([*self.hosts.at(LOGIN), *command], env=variables, cwd=cwd, text=True, **more)
+    def start(self, *command: str, env: Environment = os.environ, **more: Any) -> "subprocess.Popen[str]":
+        """A command on the login host. more: as of Popen."""
+        return subprocess.Popen([*self.hosts.at(LOGIN), *command], env=self._told(env), text=True, **more)
 
-    def run(
-        self, *command: str, timeout: float = PATIENCE_S, env: Mapping[str, str] = os.environ, cwd: Path | None = None
-    ) -> "subprocess.CompletedProcess[str]":
-        """What became of a command on the login host; it is killed if it takes longer than `timeout`, in seconds."""
-        process = self.start(*command, env=env, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        try:
-            out, err = process.communicate(timeout=timeout)
-        except BaseException:
-            process.kill()
-            process.communicate()
-            raise
-        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+    def run(self, *command: str, env: Environment = os.environ, **more: Any) -> "subprocess.CompletedProcess[str]":
+        """What became of a command on the login host. more: as of subprocess.run."""
+        words = [*self.hosts.at(LOGIN), *command]
+        more = {"timeout": PATIENCE_S, **more}
+        return subprocess.run(words, env=self._told(env), text=True, capture_output=True, check=False, **more)
+
+    def _told(self, env: Environment) -> dict[str, str]:
+        return {**env, "SLURM_CONF": str(self.folder / "slurm.conf")}
 
     def jobs(self) -> list[str]:
         """The numbers of all jobs that wait, run or end."""
@@ -178,7 +161,7 @@ class Cluster:
     def states(self) -> dict[str, str]:
         """What slurmctld thinks of each node: idle, mix, alloc, comp, down, and * where it does not answer."""
         listed = self.run("sinfo", "--noheader", "--Node", "--format=%N %t").stdout
-        return {name: state for name, state in (line.split() for line in listed.splitlines())}
+        return dict(zip(listed.split()[::2], listed.split()[1::2], strict=True))
 
     def lose(self, node: str) -> None:
         """As if its power failed: nobody is told, and nothing on it goes on."""
@@ -197,13 +180,8 @@ class Cluster:
 
     def _start(self, host: str, name: str, *command: str) -> None:
         with Path(self.folder, f"{name}.log").open("ab") as log:
-            self.daemons[name] = subprocess.Popen(
-                [*self.hosts.at(host), *command],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+            own = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log, "start_new_session": True}
+            self.daemons[name] = subprocess.Popen([*self.hosts.at(host), *command], **own)
 
     def _start_node(self, node: str) -> None:
         self._start(node, node, "slurmd", "-D", "-N", node, "-f", f"{self.folder}/slurm.conf")
@@ -216,9 +194,8 @@ class Cluster:
         text = SETTINGS.format(login=LOGIN, address=self.hosts.address(LOGIN), folder=place, nodes="\n".join(nodes))
         (place / "slurm.conf").write_text(text)
         (place / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")  # `ip netns exec` hides what v2 looks for
-        key = place / "munge.key"
-        key.touch(0o600)
-        key.write_bytes(secrets.token_bytes(128))
+        (place / "munge.key").touch(0o600)
+        (place / "munge.key").write_bytes(secrets.token_bytes(128))
         files = {"socket": "socket", "key-file": "key", "pid-file": "pid", "log-file": "munged", "seed-file": "seed"}
         own = [f"--{option}={place}/munge.{name}" for option, name in files.items()]
         self._start(LOGIN, "munged", "munged", "--foreground", "--force", *own)
@@ -227,6 +204,17 @@ class Cluster:
         for node in NODES:
             self._start_node(node)
         self._wait_until_idle()
+
+    def _end_all(self) -> None:
+        for daemon in self.daemons.values():
+            daemon.terminate()  # slurmctld waits for its own child
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            for daemon in self.daemons.values():
+                daemon.wait(10)
+        for name in self.hosts.names:
+            self.hosts.kill_all(name)
+        for daemon in self.daemons.values():
+            daemon.wait()
 
     def _wait_until_idle(self) -> None:
         wait_for(lambda: self.states() == dict.fromkeys(NODES, "idle"), "not all nodes are idle", self._logs)
@@ -239,23 +227,13 @@ class Cluster:
 @contextmanager
 def cluster() -> Iterator[Cluster]:
     """A cluster whose nodes are idle."""
-    with ExitStack() as stack:
-        made = Cluster(stack.enter_context(hosts(LOGIN, *NODES)))
-        stack.callback(_end, made)
-        made._start_all()
-        yield made
-
-
-def _end(made: Cluster) -> None:
-    for daemon in made.daemons.values():
-        daemon.terminate()  # slurmctld waits for its own child
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        for daemon in made.daemons.values():
-            daemon.wait(10)
-    for name in made.hosts.names:
-        made.hosts.kill_all(name)
-    for daemon in made.daemons.values():
-        daemon.wait()
+    with hosts(LOGIN, *NODES) as machines:
+        made = Cluster(machines)
+        try:
+            made._start_all()
+            yield made
+        finally:
+            made._end_all()
 
 
 def wait_for(
@@ -267,7 +245,3 @@ def wait_for(
         if time.monotonic() > deadline:
             raise TimeoutError(f"{otherwise}, after {seconds:g} s\n{more()}".strip())
         time.sleep(0.1)
-
-
-def _said_by(*command: str) -> str:
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
