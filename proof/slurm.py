@@ -29,7 +29,6 @@ LOGIN, NODES = "login", ("node0", "node1")
 PATIENCE_S = 90.0
 # Far above what tests send; the smallest burst of a link fits it.
 RATE = "1gbit"
-Environment = Mapping[str, str]
 # A node without an answer for SlurmdTimeout is down. CPUs: more than a machine may have, so that tasks never wait.
 SETTINGS = """
 ClusterName=collbench
@@ -141,18 +140,19 @@ class Cluster:
     def folder(self) -> Path:
         return self.hosts.folder
 
-    def start(self, *command: str, env: Environment = os.environ, **more: Any) -> "subprocess.Popen[str]":
+    def start(self, *command: str, env: Mapping[str, str] = os.environ, **more: Any) -> "subprocess.Popen[str]":
         """A command on the login host. more: as of Popen."""
-        return subprocess.Popen([*self.hosts.at(LOGIN), *command], env=self._told(env), text=True, **more)
+        told = {**env, "SLURM_CONF": str(self.folder / "slurm.conf")}
+        return subprocess.Popen([*self.hosts.at(LOGIN), *command], env=told, text=True, **more)
 
-    def run(self, *command: str, env: Environment = os.environ, **more: Any) -> "subprocess.CompletedProcess[str]":
-        """What became of a command on the login host. more: as of subprocess.run."""
-        words = [*self.hosts.at(LOGIN), *command]
-        more = {"timeout": PATIENCE_S, **more}
-        return subprocess.run(words, env=self._told(env), text=True, capture_output=True, check=False, **more)
-
-    def _told(self, env: Environment) -> dict[str, str]:
-        return {**env, "SLURM_CONF": str(self.folder / "slurm.conf")}
+    def run(self, *command: str, **more: Any) -> "subprocess.CompletedProcess[str]":
+        """What became of a command on the login host. more: as of `start`."""
+        with self.start(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **more) as process:
+            try:
+                out, err = process.communicate(timeout=PATIENCE_S)
+            finally:
+                process.kill()  # nothing, where it has ended
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
     def jobs(self) -> list[str]:
         """The numbers of all jobs that wait, run or end."""
@@ -180,8 +180,10 @@ class Cluster:
 
     def _start(self, host: str, name: str, *command: str) -> None:
         with Path(self.folder, f"{name}.log").open("ab") as log:
-            own = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log, "start_new_session": True}
-            self.daemons[name] = subprocess.Popen([*self.hosts.at(host), *command], **own)
+            words = [*self.hosts.at(host), *command]
+            self.daemons[name] = subprocess.Popen(
+                words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
 
     def _start_node(self, node: str) -> None:
         self._start(node, node, "slurmd", "-D", "-N", node, "-f", f"{self.folder}/slurm.conf")
@@ -207,10 +209,9 @@ class Cluster:
 
     def _end_all(self) -> None:
         for daemon in self.daemons.values():
-            daemon.terminate()  # slurmctld waits for its own child
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            for daemon in self.daemons.values():
-                daemon.wait(10)
+            daemon.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                daemon.wait(10)  # slurmctld waits for its own child
         for name in self.hosts.names:
             self.hosts.kill_all(name)
         for daemon in self.daemons.values():
