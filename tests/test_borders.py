@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from bench.launch import launcher
 from bench.machine.processes import ProcessHandle
 from bench.store import locks
 from conftest import ROOT, TINY
+from test_joined import free_port
 
 RUN_BENCH = str(ROOT / "run_bench.py")
 NO_NAMESPACES = shutil.which("unshare") is None or bool(
@@ -26,6 +28,13 @@ def isolated(cli, options: list[str], script: str, *words: str) -> subprocess.Co
     return subprocess.run(
         command, cwd=cli.folder, env=cli.environment, capture_output=True, text=True, timeout=240, check=False
     )
+
+
+def wait_for(condition, seconds: float = 120.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def refused(done: subprocess.CompletedProcess, code: int, *words: str) -> None:
@@ -145,3 +154,60 @@ def test_a_server_that_stands_still_is_ended_and_one_that_works_is_not(monkeypat
 
 def test_locks_are_tried(tmp_path):
     assert locks.supported(tmp_path) and locks.supported(Path("/not/there"))
+
+
+# ── jobs ─────────────────────────────────────────────────────────────────────────────────────────
+def by_hand(rank: int, **more: str) -> dict[str, str]:
+    return {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2", **more}
+
+
+def test_two_jobs_of_one_port_do_not_cross(cli):
+    """The second rank 0 is refused while the first waits for its ranks."""
+    config, port = cli.config(), free_port()
+    cli.environment |= by_hand(0, MASTER_PORT=str(port), XDG_RUNTIME_DIR=str(cli.folder))
+    first = cli.start("run", config, "--no-plots")
+    try:
+        wait_for(lambda: list(cli.folder.glob(".collbench-*/.secret-*")))
+        refused(cli("run", config, "--no-plots"), 2, "another rank 0", "MASTER_PORT")
+        cli.environment |= by_hand(1)
+        other = cli.start("run", config, "--no-plots")
+        err = first.communicate(timeout=240)[1] + other.communicate(timeout=240)[1]
+        assert first.returncode == other.returncode == 0, err
+    finally:
+        first.kill()
+    assert len(cli.runs()) == 1
+
+
+def test_a_rank_of_another_job_is_told_so(cli):
+    """Not turned away without a word: rank 0, which speaks for its own job, is not this rank's."""
+    config = cli.config()
+    cli.environment |= by_hand(1, MASTER_PORT=str(free_port()), XDG_RUNTIME_DIR=str(cli.folder))
+    cli.environment["WORLD_SIZE"] = cli.environment["LOCAL_WORLD_SIZE"] = "3"
+    others = [cli.start("run", config, "--no-plots") for _ in range(2)]
+    cli.environment |= {"RANK": "0", "LOCAL_RANK": "0"}
+    first = cli.start("run", config, "--no-plots")
+    said = [process.communicate(timeout=240) for process in (*others, first)]
+    codes = [process.returncode for process in (*others, first)]
+    assert codes == [2, 2, 2], said
+    assert "two processes say that they are rank 1" in said[2][1]
+    assert any("two processes say that they are rank 1" in err for _, err in said[:2]), said
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_what_torchrun_starts_again_does_not_begin_anew(cli, rank):
+    cli.environment |= by_hand(rank, TORCHELASTIC_RUN_ID="x", TORCHELASTIC_RESTART_COUNT="1", MASTER_PORT="29400")
+    done = cli("run", cli.config(), "--no-plots")
+    assert done.returncode == 2 and not (cli.folder / "results").exists()
+    assert ("collbench resume" in done.stderr) == (rank == 0), done.stderr
+
+
+def test_in_a_job_one_process_of_each_host_examines_it(cli):
+    cli.environment |= by_hand(1, MASTER_PORT="29400")
+    done = cli("doctor")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_a_run_by_hand_in_an_allocation_says_how_to_use_it(cli):
+    cli.environment |= {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "SLURM_JOB_NUM_NODES": "2"}
+    done = cli("run", "no-such.yaml")
+    assert "4 tasks on 2 nodes" in done.stderr and "srun collbench" in done.stderr, done.stderr

@@ -1,6 +1,7 @@
 """The files that start a run on several hosts: examples are what `plan` prints, and their readers understand them."""
 
 import ast
+import re
 import shlex
 import subprocess
 from dataclasses import replace
@@ -110,3 +111,12 @@ def test_ranks_that_do_not_meet_the_world_sizes_are_told():
         for launcher in LauncherName:
             text = launch_file(launcher, replace(WANTED, largest=largest))
             assert [note for note in NOTES if note in text] == words
+
+
+@pytest.mark.parametrize("name", ["测试", "a" * 64, "A_b.c", "-x-"])
+def test_names_of_jobs_are_names_for_kubernetes(name):
+    """A label of DNS (RFC 1123), also of a pod, whose name has the job's and a number."""
+    job = JobSpec(name, "c.yaml", (), 2, 2, gpus=False, largest=4, seconds=1.0)
+    texts = YAML(typ="safe").load_all(launch_file(LauncherName.KUBERNETES, job))
+    names = {text["metadata"]["name"] for text in texts}
+    assert all(re.fullmatch(r"[a-z]([a-z0-9-]{0,55}[a-z0-9])?", text) for text in names), names

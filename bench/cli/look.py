@@ -146,17 +146,26 @@ SIGNS = {"ok": "ok  ", "note": "note", "missing": "no  "}
 
 
 def doctor() -> int:
-    """It ends with a trial of gloo and NCCL: ranks join and sum a tensor. Exit code 1 if one fails, 3 without gloo."""
+    """It ends with a trial of each backend: ranks join and sum a tensor. Exit code 1 if one fails, 3 without gloo.
+
+    In a job, the first process of each host answers for it.
+    """
     from bench.launch import doctor as examination
-    from bench.machine import host, network
+    from bench.launch import job
+    from bench.machine import environment, host, network
 
     def print_finding(finding: examination.DoctorFinding) -> None:
         remedy = f" → {finding.remedy}" if finding.remedy else ""
         show_hanging(f"{SIGNS[finding.level]}  {finding.subject:<14} ", f"{finding.text}{remedy}")
 
+    place = job.detect(environment.job_variables(), environment.starter())
+    if place is not None and place.local_rank:
+        return 0  # the first process of each host speaks for it
     if reason := host.unsupported_platform():  # without /proc, nothing else can be said of this machine
         raise UnmeasurableError(reason)
     machine = host.machine()
+    if place is not None:
+        machine.backends_missing.update(place.missing_backends() | machine.backends_missing)
     for finding in examination.examine(machine):
         print_finding(finding)
     if reason := network.unusable_loopback():

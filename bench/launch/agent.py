@@ -108,6 +108,8 @@ class _Agent:
                 ready: list[Any] = wait([self.line, *sentinels], LOOK_EVERY_S)  # type: ignore[list-item]
                 if self.line in ready:
                     message, job = messages.receive(self.line)
+                    if message["kind"] == "leave" and message.get("why"):  # rank 0, which prints, is of another job
+                        raise JobError(str(message["why"]))
                     if message["kind"] == "leave":
                         return int(message["code"])
                     self._obey(message, job)
@@ -265,11 +267,13 @@ def _reach(
     reasons = "; ".join(f"{port}: {why}" for port, why in sorted(problems.items()))
     if not any_key:
         folder = secret.path(place.ports[0]).parent
-        raise ConfigError(f"rank 0 left no secret in {folder} ({reasons or 'no file'}): start them there, or {REMEDY}")
+        raise ConfigError(
+            f"rank 0 left no secret in {folder} ({reasons or 'no file'}): start them there, or {REMEDY}{place.hint}"
+        )
     where = f"{place.address} ({', '.join(addresses) or 'unknown'}), ports {place.ports[0]} to {place.ports[-1]}"
     if reasons:
         where += f" ({reasons}: COLLBENCH_SECRET must be the same in all processes)"
-    raise JobError(f"rank {place.rank} did not reach rank 0 within {JOIN_WAIT_S:g} s at {where}")
+    raise JobError(f"rank {place.rank} did not reach rank 0 within {JOIN_WAIT_S:g} s at {where}{place.hint}")
 
 
 def addresses_of_rank_0(place: JobRank, deadline: float) -> list[str]:

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from bench.catalog.backends import BACKENDS
 from bench.launch import compatibility
-from bench.launch.job import OPEN_MPI, JobRank
+from bench.launch.job import JobRank
 from bench.launch.launcher import Launcher
 from bench.launch.ranks import KILL_WAIT_S, NO_LOG, LaunchJob, Ranks
 from bench.launch.secret import JobSecret
@@ -80,8 +80,7 @@ class Coordinator:
             compatibility.check_gpus(self.handshakes)
         self.launcher.devices = {h["rank"]: compatibility.device_of(h, shared) for h in self.handshakes}
         machine = compatibility.merged(self.handshakes)
-        if self.place.launcher != OPEN_MPI:
-            machine.backends_missing.setdefault("mpi", f"the job was started by {self.place.launcher}, not Open MPI's")
+        machine.backends_missing.update(self.place.missing_backends() | machine.backends_missing)
         return machine
 
     def choose(self, members: Sequence[int]) -> None:
@@ -116,13 +115,13 @@ def coordinating(
     address = own_address(place, time.monotonic() + JOIN_WAIT_S)
     interface = None if place.one_host else network.interface_of(address)
     with (
-        listen(place, address) as listener,
+        listen(place, address, secret) as listener,
         contextlib.ExitStack() as joining,
         Agents(listener, joining.enter_context(secret.made(listener.getsockname()[1])), place.world_size) as agents,
         Launcher(interface) as launcher,
     ):
         try:
-            handshakes = agents.gather(compatibility.handshake(place, asked), JOIN_WAIT_S, partial)
+            handshakes = agents.gather(compatibility.handshake(place, asked), JOIN_WAIT_S, partial, place.hint)
             joining.close()  # every process that takes part knows the secret by now
             compatibility.check(handshakes)
             devices = {handshake["rank"]: compatibility.device_of(handshake) for handshake in handshakes}
@@ -156,8 +155,12 @@ def own_address(place: JobRank, deadline: float) -> str:
     return address
 
 
-def listen(place: JobRank, address: str) -> socket.socket:
-    """A socket that listens on the first free port of the job; raises JobError."""
+def listen(place: JobRank, address: str, secret: JobSecret | None = None) -> socket.socket:
+    """A socket that listens on the first free port of the job; raises JobError.
+
+    Also if another rank 0 of the same name still waits at a port before: ranks of one would join the other. secret: by
+    whose file such a rank 0 is known.
+    """
     try:
         listener = channel.listen(address, place.ports)
     except OSError:
@@ -168,6 +171,14 @@ def listen(place: JobRank, address: str) -> socket.socket:
     if listener is None:
         raise JobError(
             f"ports {place.ports[0]} to {place.ports[-1]} of {address} are all in use: set MASTER_PORT to another one"
+        )
+    port = listener.getsockname()[1]
+    taken = [other for other in place.ports if other < port and secret is not None and secret.path(other).exists()]
+    if taken:
+        listener.close()
+        raise JobError(
+            f"another rank 0 waits for its ranks at port {taken[0]} of {address}: give each process of a job its "
+            "own rank, and each job its own MASTER_PORT"
         )
     return listener
 
@@ -377,10 +388,10 @@ class Agents:
         for line in (*self._lines.values(), *(agent.line for agent in agents)):
             line.close()
 
-    def gather(self, own: Json, seconds: float, partial: bool = False) -> list[Json]:
+    def gather(self, own: Json, seconds: float, partial: bool = False, hint: str = "") -> list[Json]:
         """All handshakes, in order of rank. Raises JobError if one is missing after `seconds`, or comes twice.
 
-        partial: those that are missing are left out, unless all are.
+        partial: those that are missing are left out, unless all are. hint: what else the message about them says.
         """
         wanted = set(range(1, self._world_size))
         self.wait_until(lambda: self._interrupted or self._problem or wanted <= set(self._members), seconds)
@@ -392,7 +403,7 @@ class Agents:
             names = ", ".join(map(str, missing[:10])) + (", …" if len(missing) > 10 else "")
             raise JobError(
                 f"{len(missing)} of {self._world_size} ranks did not join within {seconds:g} s: {names}; the same "
-                "command must run on all of them, with the same COLLBENCH_SECRET if one is set"
+                f"command must run on all of them, with the same COLLBENCH_SECRET if one is set{hint}"
             )
         return [own, *(self._members[rank].handshake for rank in sorted(wanted - set(missing)))]
 
@@ -528,7 +539,7 @@ class Agents:
                 f"on host {' and '.join(sorted(hosts))}"
             )
             with contextlib.suppress(OSError):
-                messages.send(line, {"kind": "leave", "code": JobError.exit_code})
+                messages.send(line, {"kind": "leave", "code": JobError.exit_code, "why": self._problem})
             return None
         agent = self._members[rank] = RemoteAgent(rank, line, handshake, threading.current_thread())
         return agent

@@ -5,6 +5,7 @@ Out: `DoctorFinding` values, which `cli` prints. The last ones are trials: real 
 
 import os
 import resource
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from bench.launch.launcher import Launcher
+from bench.launch import mpirun
 from bench.launch.sweep import Silent, sweep
 from bench.launch.turns import drive
 from bench.machine import environment, host, network
@@ -28,6 +29,8 @@ FILES_ANYWAY = 64
 RANKS_WANTED = 64
 # Bytes of /dev/shm, where NCCL puts its buffers between ranks of one host; containers often get 64 MiB.
 SHARED_MEMORY_WANTED = 2**30
+# Two ranks of Open MPI 5.0.11 start with 64 MiB of it, and not with 1 MiB.
+SHARED_MEMORY_OF_MPI = 2**25
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +140,11 @@ def open_files() -> DoctorFinding:
 def trials(machine: Machine) -> Iterator[DoctorFinding]:
     """Measure and verify one all_reduce on each backend, through all steps of a run; takes a few seconds.
 
-    Two ranks on gloo, and a rank on each GPU on NCCL.
+    Two ranks on gloo and on MPI, and a rank on each GPU on NCCL.
     """
     yield _trial("gloo", 2, _gloo_remedy())
+    if "mpi" not in machine.backends_missing:
+        yield _trial("mpi", 2, _mpi_remedy())
     if "nccl" not in machine.backends_missing:
         remedy = "NCCL_DEBUG=INFO shows what NCCL does; docs/operators.md"
         yield _trial("nccl", machine.gpus, remedy, timeout_s=120.0)  # the first communicator of a node takes long
@@ -156,12 +161,19 @@ def _gloo_remedy() -> str:
     return ""
 
 
+def _mpi_remedy() -> str:
+    """What to do if MPI's trial fails: Open MPI keeps its segments in /dev/shm. Empty if that has room."""
+    shm = Path("/dev/shm")  # noqa: S108 - looked at, not written to
+    room = shm.is_dir() and os.access(shm, os.W_OK) and shutil.disk_usage(shm).free >= SHARED_MEMORY_OF_MPI
+    return "" if room else "Open MPI needs room in /dev/shm: docker run --shm-size=1g"
+
+
 def _trial(backend: str, ranks: int, remedy: str, timeout_s: float = 20.0) -> DoctorFinding:
     case = Case("all_reduce", backend, ranks, "float32", 4096)
     settings = Settings(Sampling(2, 0.0, 20, None, 1.0, 20), seed=0, timeout_s=timeout_s, pool_bytes=0)
     plan = Plan("doctor", (Launch(backend, ranks, 1, (case,)),), (), 1, settings)
     lines, launches = list[bytes](), list[Json]()
-    with Launcher() as launcher:
+    with mpirun.ByBackend(()) as launcher:
         drive(sweep(plan, [], launcher, lines.append, Path(os.devnull), launches.append, Silent()))
     failure = encoding.samples_from_line(lines[0]).failure
     if failure is not None:

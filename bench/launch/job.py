@@ -48,6 +48,22 @@ class JobRank:
     one_host: bool
     attempt: int = 0
 
+    def missing_backends(self) -> dict[str, str]:
+        """Backends that a job of this launcher cannot have → why."""
+        if self.launcher == OPEN_MPI:
+            return {}
+        return {"mpi": f"the job was started by {self.launcher}, not Open MPI's"}
+
+    @property
+    def hint(self) -> str:
+        """What to look at if ranks do not find each other: by hand, variables are often left in a shell."""
+        if self.launcher != BY_HAND:
+            return ""
+        return (
+            f"; RANK={self.rank} and WORLD_SIZE={self.world_size} are set here: unset them to measure on this machine "
+            "alone"
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class _Variables:
@@ -62,6 +78,8 @@ class _Variables:
 
 
 _TORCH = _Variables("torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", ("TORCHELASTIC_RUN_ID",))
+# The name of no launcher: the variables were set by hand, by a script, or by Kubeflow's PyTorchJob.
+BY_HAND = "RANK and WORLD_SIZE"
 OPEN_MPI = "mpirun (Open MPI)"
 _OPEN_MPI = _Variables(
     OPEN_MPI,
@@ -179,7 +197,7 @@ def _place(dialect: _Variables, variables: Variables) -> JobRank:
         )
     launcher = dialect.launcher
     if dialect is _TORCH and "TORCHELASTIC_RUN_ID" not in variables:
-        launcher = "Ray Train" if "RAY_JOB_ID" in variables else "RANK and WORLD_SIZE"
+        launcher = "Ray Train" if "RAY_JOB_ID" in variables else BY_HAND
     address = _address(dialect, variables, all_local=local_size == size)
     identity = " ".join(
         [
@@ -217,11 +235,12 @@ def _particulars(dialect: _Variables, variables: Variables, one_host: bool) -> t
     """Names of the variables that tell this job from others, and that have one value in all of its processes.
 
     Of Hydra's jobs on one host it is the pid of the program that started the processes. Every host has one of its own,
-    so with several hosts it is the batch job's number; otherwise jobs of one size differ in MASTER_PORT only.
+    so with several hosts it is Intel MPI's number of the job, or that of the batch job; jobs of MPICH without a batch
+    system differ in MASTER_PORT only.
     """
     if dialect is not _HYDRA:
         return dialect.particular
-    return ("COLLBENCH_STARTER_PID",) if one_host else ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")
+    return ("COLLBENCH_STARTER_PID",) if one_host else ("I_MPI_HYDRA_UUID", "SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")
 
 
 def _address(dialect: _Variables, variables: Variables, all_local: bool) -> str:

@@ -18,7 +18,7 @@ from bench.machine import network
 
 JOB_VARIABLES = re.compile(
     r"(LOCAL_)?(RANK|WORLD_SIZE)|MASTER_(ADDR|PORT)|TORCHELASTIC_(RUN_ID|RESTART_COUNT)|PET_\w+|RAY_JOB_ID"
-    r"|OMPI_COMM_WORLD_\w+|OMPI_MCA_ess_base_jobid|PMIX?_\w+|MPI_LOCAL\w+|SLURM_\w+|PBS_JOBID|LSB_JOBID"
+    r"|OMPI_COMM_WORLD_\w+|OMPI_MCA_ess_base_jobid|PMIX?_\w+|MPI_LOCAL\w+|SLURM_\w+|I_MPI_HYDRA_UUID|PBS_JOBID|LSB_JOBID"
 )
 # Programs that may stand between a launcher and the process that it started.
 WRAPPERS = frozenset({"sh", "bash", "dash", "zsh", "env", "timeout", "time", "numactl", "taskset", "nice"})

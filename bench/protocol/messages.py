@@ -15,7 +15,7 @@ From a parent to its rank: go (begin to measure, or: it is your turn). From rank
     start     start a rank; launch, rank (of the launch), world_size, rendezvous, device, variables; payload: its job
     inspect   report the state and the stack of the rank
     kill      kill the rank
-    leave     exit with the status `code`
+    leave     exit with the status `code`; `why`: rank 0 is of another job
 
 From an agent to rank 0:
 

@@ -37,6 +37,8 @@ class LauncherName(StrEnum):
     MPIRUN = "mpirun"
 
 
+# A label of DNS has 63 characters at most; a pod's name adds its number to the job's.
+MOST_OF_A_NAME = 63 - len("-99999")
 TEMPLATES = Path(__file__).parent / "launch_templates"
 FILE_NAMES = {
     LauncherName.TORCHRUN: "torchrun.sh",
@@ -91,8 +93,7 @@ def launch_file(launcher: LauncherName, job: JobSpec) -> str:
         each=job.each,
         ranks=job.ranks,
         note=note,
-        # The name with only those characters that Kubernetes allows.
-        job="collbench-" + re.sub(r"[^a-z0-9-]+", "-", job.name.lower()).strip("-"),
+        job=_job_name(job.name),
         command=shlex.join(arguments),
         arguments=json.dumps(job.arguments),
         # Every JSON string is a valid YAML string.
@@ -105,6 +106,12 @@ def launch_file(launcher: LauncherName, job: JobSpec) -> str:
         warning=WARNING_S,
         **_WORDS[job.verb],
     )
+
+
+def _job_name(name: str) -> str:
+    """A name for the job that Kubernetes allows, too: a label of DNS (RFC 1123), which its pods' names begin with."""
+    allowed = re.sub(r"[^a-z0-9-]+", "-", name.lower())
+    return f"collbench-{allowed}"[:MOST_OF_A_NAME].rstrip("-")
 
 
 # What the files say of each verb. A gate goes on without a node that fails, if its scheduler lets it.
