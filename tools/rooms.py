@@ -20,11 +20,11 @@ BUDGETS = {
     "store": 1090,
     "machine": 1405,
     "protocol": 510,
-    "launch": 3420,
+    "launch": 3440,
     "rank": 3600,
     "analyze": 3390,
     "report": 4420,
-    "cli": 1970,
+    "cli": 1980,
     "training": 7250,
     "bits": 1080,
     "replay": 3450,
@@ -35,8 +35,8 @@ BUDGETS = {
     "tune": 1755,
 }
 PACKAGES = tuple(package.name for package in packages.PACKAGES)
-# 580 more than in November 2026: what a resume elsewhere, launchers and odd hosts need to be refused or measured right.
-CORE = 25_360
+# 620 more than in November 2026: what a resume elsewhere, launchers and odd hosts need to be refused or measured right.
+CORE = 25_400
 
 
 def lines_of(folder: Path) -> tuple[int, int]:
