@@ -112,6 +112,10 @@ def test_a_job_that_is_cancelled_can_go_on(cluster, cli):
     assert 2 <= len(run.samples) < run.plan.total and all(s.failure is None for s in run.samples)
 
     cluster.reset()
+    # On the login host, another barrier and another network would get into the same number.
+    done = cluster.run(sys.executable, RUN_BENCH, "resume", "tiny", "--no-plots", env=cli.environment, cwd=cli.folder)
+    assert done.returncode == 2 and "launcher: srun there, none here" in done.stderr, done.stderr
+    assert all(name in done.stderr for name in slurm.NODES) and len(cli.only_run().samples) == len(run.samples)
     done = finished(srun(cluster, cli, ["-N2", "-n4"], "resume", "tiny", "--no-plots"))
     assert done.returncode == 0, done.stderr
     run = cli.only_run()
