@@ -179,7 +179,7 @@ def _guarded(function: Callable[..., int | None]) -> Callable[..., None]:
                 code = BenchError.exit_code
             elif error.errno in {errno.ENOSPC, errno.EIO}:  # every file that is written is named in its error
                 _print_no_more()
-                say(f"error: stdout: {reason_of(error)}", err=True)
+                say(f"error: stdout: {error.strerror}", err=True)
                 code = BenchError.exit_code
             else:
                 say(f"error: {_unexpected(error)}", err=True)
