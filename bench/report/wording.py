@@ -38,7 +38,10 @@ def changed_fact(difference: SessionDifference) -> str:
 def state(manifest: Manifest) -> str:
     """How a run ended, and how many of its measurements failed or are missing, as far as it recorded that."""
     status, counts = str(manifest.get("status")), manifest.get("measurements")
-    return ", ".join([status, *([] if counts is None else lacking(counts))])
+    names = Measurements.__annotations__
+    # `list` reads manifests that nothing has checked.
+    whole = isinstance(counts, dict) and all(type(counts.get(name)) is int for name in names)
+    return ", ".join([status, *(lacking(counts) if counts and whole else [])])
 
 
 def lacking(counts: Measurements) -> list[str]:
