@@ -11,7 +11,7 @@ SYSTEM ?=
 .DEFAULT_GOAL := help
 .PHONY: help install install-mpi bench-gloo bench-nccl bench-mpi gloo-stalls bench-ddp cs336 ab replay gate report plots compare \
   diagnose list doctor equivalence check lint test test-all test-gpu gpu-check virtual-gpu test-virtual-gpu docs pictures coverage prove prove-quick \
-  bench-self clean
+  bench-self versions clean
 
 help:  ## Show this list
 	@awk '/^##@/ { printf "\n%s\n", substr($$0, 5) } /^[a-z0-9-]+:.*##/ { split($$0, part, ":.*## "); printf "  make %-12s %s\n", part[1], part[2] }' $(MAKEFILE_LIST)
@@ -179,6 +179,9 @@ pictures: .venv/.installed-dev  ## Draw the pictures of README and docs/ again, 
 coverage: .venv/.installed  ## What runs at all? Every operation, dtype and reduce op once; writes docs/develop/coverage.md
 	@$(BENCH) run configs/everything.yaml --no-plots $(SET) >/dev/null || test $$? -eq 1
 	@$(PY) -m tools.coverage_page everything > docs/develop/coverage.md
+
+versions: .venv/.installed-dev  ## Does it work with the oldest and the newest packages? Each Python here; downloads gigabytes (ARGS="--pythons 3.11")
+	@$(PY) -m tools.versions $(ARGS)
 
 ##@ Prove (nothing else may run meanwhile)
 prove: .venv/.installed-dev  ## Are the numbers right? All claims, or CLAIMS="rates overhead" (1 h, 70 min more with virtual GPUs); proof/accuracy.md

@@ -1,0 +1,219 @@
+"""Does CollBench work with the oldest packages that pyproject.toml permits, and with the newest? `make versions`.
+
+In: the dependencies of pyproject.toml, the extra `mpi` among them, and every Python of CANDIDATES that is on PATH or
+below ~/.pyenv/versions. For each Python there are two environments: `lowest` has every lower bound exactly, or the
+lowest version with a wheel for this Python; `newest` has what pip chooses. In each, `doctor`, `run smoke` and the quick
+tests run. Out: docs/develop/versions.md, what the commands printed in build/versions.log, and exit code 1 if anything
+failed. The environments lie below build/, one at a time: one with a CUDA build of torch has 5 GB.
+Options make it shorter: `python -m tools.versions --pythons 3.11 --bounds lowest --tests tests/test_cli.py`.
+"""
+
+import datetime
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+from tabulate import tabulate
+
+from bench import __version__
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE, LOG = ROOT / "docs/develop/versions.md", ROOT / "build/versions.log"
+CANDIDATES = ("3.11", "3.12", "3.13")
+LOWEST, NEWEST = "lowest", "newest"
+NEEDED_BYTES = 12 * 10**9
+LIMIT_S = 3600  # of a command
+# Of requirements-dev.txt, what the tests import.
+OF_TESTS = ("pytest", "pytest-xdist", "hypothesis", "prometheus_client")
+SHOWN, RESULTS = ("torch", "numpy", "pydantic", "typer"), ("doctor", "run smoke", "tests")
+INSTALL = ("-m", "pip", "install", "--no-compile", "--disable-pip-version-check", "--only-binary", ":all:")
+
+
+@dataclass(slots=True)
+class Row:
+    """One environment. wanted: package → version that was asked for. installed: package → version that pip reports.
+    A result that is not "ok", or tests of which any failed, is in failures, too.
+    """
+
+    python: str
+    bounds: str
+    wanted: dict[str, str] = field(default_factory=dict)
+    installed: dict[str, str] = field(default_factory=dict)
+    results: dict[str, str] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+
+
+def dependencies() -> list[Requirement]:
+    """What pyproject.toml asks for, with Open MPI and mpi4py; Ray is for jobs of Ray only."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return [Requirement(text) for text in (*project["dependencies"], *project["optional-dependencies"]["mpi"])]
+
+
+def lower_bound(requirement: Requirement) -> str:
+    (bound,) = (specifier.version for specifier in requirement.specifier if specifier.operator == ">=")
+    return bound
+
+
+def pythons() -> dict[str, Path]:
+    """Minor version → interpreter. A name on PATH counts only if it runs: shims of pyenv exist for all versions."""
+    found = {}
+    for minor in CANDIDATES:
+        below = sorted((Path.home() / ".pyenv/versions").glob(f"{minor}.*/bin/python{minor}"))
+        for path in (*filter(None, [shutil.which(f"python{minor}")]), *below):
+            if subprocess.run([path, "-c", "import venv, ensurepip"], capture_output=True, check=False).returncode == 0:
+                found.setdefault(minor, Path(path))
+    return found
+
+
+def logged(command: list[str | Path], folder: Path) -> subprocess.CompletedProcess[str]:
+    """The command's result; what it printed is added to the log."""
+    clean = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "VIRTUAL_ENV"}}
+    try:
+        done = subprocess.run(command, cwd=folder, env=clean, capture_output=True, text=True, timeout=LIMIT_S)
+    except subprocess.TimeoutExpired:
+        done = subprocess.CompletedProcess(command, 124, "", f"not done after {LIMIT_S} s")
+    with LOG.open("a", encoding="utf-8") as log:
+        log.write(f"$ {shlex.join(map(str, command))}\n{done.stdout}{done.stderr}→ {done.returncode}\n\n")
+    return done
+
+
+def lowest_with_wheel(python: Path, requirement: Requirement) -> str:
+    """The bound if pip finds a wheel of it, else the lowest version above it of which there is one."""
+    bound = lower_bound(requirement)
+    asked = logged([python, *INSTALL, "--dry-run", "--no-deps", f"{requirement.name}=={bound}"], ROOT)
+    if asked.returncode == 0:
+        return bound
+    return lowest_of(asked.stderr, bound)
+
+
+def lowest_of(complaint: str, bound: str) -> str:
+    """Of the versions that pip names when it finds none, the lowest above the bound that is not a preview."""
+    named = re.search(r"\(from versions: ([^)]*)\)", complaint)
+    versions = [Version(text) for text in named[1].split(", ")] if named and named[1] != "none" else []
+    above = [version for version in versions if version >= Version(bound) and not version.is_prerelease]
+    return str(min(above, default=bound))
+
+
+def environment(python: Path, folder: Path, row: Row) -> Path | None:
+    """An environment with all packages; None if pip could not make it."""
+    logged([python, "-m", "venv", folder], ROOT)
+    inside = folder / "bin/python"
+    needed = dependencies()
+    if row.bounds == LOWEST:
+        row.wanted = {one.name: lowest_with_wheel(inside, one) for one in needed}
+        asked = [f"{one.name}[{','.join(one.extras)}]=={row.wanted[one.name]}".replace("[]", "") for one in needed]
+    else:
+        asked = [str(one) for one in needed]
+    pinned = (Requirement(line) for line in (ROOT / "requirements-dev.txt").read_text().split() if "==" in line)
+    tests = [str(one) for one in pinned if one.name in OF_TESTS]
+    done = logged([inside, *INSTALL, *asked, *tests], ROOT)
+    if done.returncode == 0:
+        done = logged([inside, *INSTALL, "--no-deps", "--editable", str(ROOT)], ROOT)
+    if done.returncode != 0:
+        errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR:")]
+        row.failures.append(f"pip: {errors[0] if errors else f'exit code {done.returncode}'}")
+        return None
+    listed = json.loads(logged([inside, "-m", "pip", "list", "--format", "json"], ROOT).stdout)
+    versions = {canonicalize_name(one["name"]): one["version"] for one in listed}
+    row.installed = {one.name: versions[canonicalize_name(one.name)] for one in needed}
+    return inside
+
+
+def judge(row: Row, python: Path, folder: Path, tests: list[str]) -> None:
+    """Run CollBench and its tests in the environment."""
+    for name, words in {"doctor": ["doctor"], "run smoke": ["run", "smoke", "--no-plots"]}.items():
+        done = logged([python, ROOT / "run_bench.py", *words], folder)  # results go with the environment
+        row.results[name] = "ok" if done.returncode == 0 else f"exit code {done.returncode}"
+        if done.returncode != 0:
+            row.failures.append(f"{name}: {(done.stderr or done.stdout).strip().rpartition(chr(10))[2]}")
+    quick = ["-m", "pytest", *tests, "-m", "not slow", "-q", "-n", "2", "--dist", "worksteal", "-p", "no:cacheprovider"]
+    done = logged([python, *quick], ROOT)
+    row.results["tests"] = counts(done.stdout)
+    if done.returncode != 0:
+        failed = [line for line in done.stdout.splitlines() if re.match(r"(FAILED|ERROR) ", line)]
+        row.failures += failed or [f"pytest: exit code {done.returncode}"]
+
+
+def counts(printed: str) -> str:
+    """Passed, skipped, and failed or in error, as pytest's last line has them."""
+    last = printed.strip().splitlines()[-1:]
+    number = {word.rstrip("s"): int(count) for count, word in re.findall(r"(\d+) (\w+)", " ".join(last))}
+    failed = number.get("failed", 0) + number.get("error", 0)
+    return f"{number.get('passed', 0)} / {number.get('skipped', 0)} / {failed}"
+
+
+def page(rows: list[Row], command: str, tests: list[str]) -> str:
+    """The two tables, and what failed."""
+    results = [
+        [row.python, row.bounds]
+        + [row.installed.get(name, "") for name in SHOWN]
+        + [row.results.get(name, "not run") for name in RESULTS]
+        for row in rows
+    ]
+    packages = [[one.name, lower_bound(one), *(cell(row, one) for row in rows)] for one in dependencies()]
+    named = " ".join(f"`{name}`" for name in tests)
+    failed = [f"- {row.python} {row.bounds}: {text}" for row in rows for text in row.failures]
+    parts = [
+        f"# With which packages it works\n\nMade by `{command}` on {datetime.datetime.now(datetime.UTC):%Y-%m-%d}, "
+        f"CollBench {__version__}. `lowest`: the lower bounds of pyproject.toml; `newest`: what pip chose. Tests: "
+        f"those of {named} that are not slow; passed / skipped / failed.",
+        table(results, ["Python", "bounds", *SHOWN, *RESULTS]),
+        "## What was installed",
+        table(packages, ["package", "bound", *(f"{row.python} {row.bounds}" for row in rows)]),
+        *(["## What failed", "\n".join(failed)] if failed else []),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def table(rows: list[list[str]], headers: list[str]) -> str:
+    return tabulate(rows, headers, tablefmt="github", disable_numparse=True)
+
+
+def cell(row: Row, requirement: Requirement) -> str:
+    """The installed version; where it is not the bound that was asked for, why."""
+    version = row.installed.get(requirement.name, row.wanted.get(requirement.name, ""))
+    wanted = row.wanted.get(requirement.name)
+    bound = lower_bound(requirement)
+    return f"{version} (no wheel of {bound})" if wanted and Version(wanted) != Version(bound) else version
+
+
+def main(
+    pythons_asked: Annotated[str, typer.Option("--pythons", help="Such as 3.11,3.12.")] = ",".join(CANDIDATES),
+    bounds: Annotated[str, typer.Option(help="lowest, newest, or both with a comma.")] = f"{LOWEST},{NEWEST}",
+    tests: Annotated[str, typer.Option(help="Files of tests, with commas between.")] = "tests",
+) -> None:
+    """Try CollBench with the oldest and the newest packages."""
+    found, files = pythons(), tests.split(",")
+    LOG.parent.mkdir(exist_ok=True)
+    LOG.write_text("")
+    rows = []
+    for minor in (name for name in pythons_asked.split(",") if name in found):
+        for which in bounds.split(","):
+            if shutil.disk_usage(ROOT).free < NEEDED_BYTES:
+                sys.exit(f"an environment needs {NEEDED_BYTES // 10**9} GB of disk for a while")
+            row = Row(minor, which)
+            with tempfile.TemporaryDirectory(prefix="versions-", dir=LOG.parent) as place:
+                inside = environment(found[minor], Path(place, "venv"), row)
+                if inside is not None:
+                    judge(row, inside, Path(place), files)
+            rows.append(row)
+            print(f"Python {minor}, {which}: {row.results}", *row.failures, sep="\n  ", flush=True)
+    PAGE.write_text(page(rows, shlex.join(["python", "-m", "tools.versions", *sys.argv[1:]]), files), encoding="utf-8")
+    sys.exit(any(row.failures for row in rows))
+
+
+if __name__ == "__main__":
+    typer.run(main)
