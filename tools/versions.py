@@ -139,7 +139,7 @@ def judge(row: Row, python: Path, folder: Path, tests: list[str]) -> None:
         row.results[name] = "ok" if done.returncode == 0 else f"exit code {done.returncode}"
         if done.returncode != 0:
             row.failures.append(f"{name}: {(done.stderr or done.stdout).strip().rpartition(chr(10))[2]}")
-    quick = ["-m", "pytest", *tests, "-m", "not slow", "-q", "-n", "2", "--dist", "worksteal", "-p", "no:cacheprovider"]
+    quick = ["-m", "pytest", *tests, "-m", "not slow", "-n", "2", "--dist", "worksteal", "-p", "no:cacheprovider"]
     done = logged([python, *quick], ROOT)
     row.results["tests"] = counts(done.stdout)
     if done.returncode != 0:
