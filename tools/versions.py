@@ -210,8 +210,9 @@ def main(
                 if inside is not None:
                     judge(row, inside, Path(place), files)
             rows.append(row)
+            command = shlex.join(["python", "-m", "tools.versions", *sys.argv[1:]])
+            PAGE.write_text(page(rows, command, files), encoding="utf-8")  # at once: the next one takes minutes
             print(f"Python {minor}, {which}: {row.results}", *row.failures, sep="\n  ", flush=True)
-    PAGE.write_text(page(rows, shlex.join(["python", "-m", "tools.versions", *sys.argv[1:]]), files), encoding="utf-8")
     sys.exit(any(row.failures for row in rows))
 
 
