@@ -27,7 +27,7 @@ launches: 1
 """.encode()
 MACHINE = host.machine()
 ANSWER_S = 120.0
-# Operations, or such as "reduce of complex64", that gloo of the installed torch does not have yet.
+# Operations that gloo of the installed torch does not have yet.
 TOO_NEW = {op for op, first in BACKENDS["gloo"].since.items() if MACHINE.torch is not None and MACHINE.torch < first}
 PAIRS = {"send_recv", "sendrecv_pair", "pairwise"}
 
