@@ -64,3 +64,10 @@ def test_without_torch_there_is_no_backend():
 def test_asking_loads_no_mpi():
     code = "import sys; from bench.machine import host; host.machine(); assert 'mpi4py' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+@pytest.mark.parametrize(("version", "usable"), [("2.9.0", False), ("2.13.0+cpu", True), ("2.14.1", True)])
+def test_threads_of_gloo_are_scheduled_only_where_they_have_a_name(monkeypatch, version, usable):
+    monkeypatch.setattr(host, "torch_build", lambda: {"version": version})
+    reason = host.unsupported_batch()
+    assert (reason is None) is usable and (usable or "torch 2.13" in reason)

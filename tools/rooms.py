@@ -18,7 +18,7 @@ BUDGETS = {
     "config": 1170,
     "planning": 715,
     "store": 1090,
-    "machine": 1405,
+    "machine": 1415,
     "protocol": 510,
     "launch": 3440,
     "rank": 3600,
@@ -36,7 +36,7 @@ BUDGETS = {
 }
 PACKAGES = tuple(package.name for package in packages.PACKAGES)
 # 620 more than in November 2026: what a resume elsewhere, launchers and odd hosts need to be refused or measured right.
-CORE = 25_400
+CORE = 25_405
 
 
 def lines_of(folder: Path) -> tuple[int, int]:

@@ -32,6 +32,8 @@ ROOT = Path("/")
 THREADS = Path("/proc/self/task")
 # Longest time in which a thread takes its name; usually microseconds, more if all cores are busy.
 THREAD_NAMED_S = 5.0
+# The first torch that was seen to name gloo's loop threads (gloo #480); that of 2.9.0 does not, none between was run.
+LOOP_THREAD_NAMED = (2, 13)
 # Used where the kernel does not tell the size: that of many server CPUs' last-level cache.
 ASSUMED_CACHE_BYTES = 32 * 2**20
 # Control groups of version 1 write a number near 2**63 where there is no limit of memory.
@@ -52,7 +54,6 @@ def machine() -> Machine:
     handles = visible_gpus()
     free = [nbytes for handle in handles if (nbytes := gpus.free_bytes(handle)) is not None]
     build = torch_build()
-    numbers = re.match(r"(\d+)\.(\d+)", str((build or {}).get("version")))
     return Machine(
         hostname=hostname(),
         cores=len(affinity()),
@@ -65,7 +66,7 @@ def machine() -> Machine:
         gpu_capability=min(filter(None, map(gpus.capability, handles)), default=None),
         registered_missing=next(filter(None, map(gpus.unsupported_registration, handles)), None),
         gpu_exclusive=any(map(gpus.exclusive, handles)),
-        torch=None if numbers is None else (int(numbers[1]), int(numbers[2])),
+        torch=torch_version(build),
     )
 
 
@@ -108,7 +109,16 @@ def unsupported_batch() -> str | None:
         return "scheduling: batch needs Linux: this operating system has no SCHED_BATCH"
     if not THREADS.is_dir():
         return f"scheduling: batch needs {THREADS}, where a process finds its threads: mount /proc"
+    version = torch_version(torch_build())
+    if version is not None and version < LOOP_THREAD_NAMED:
+        return "scheduling: batch needs torch {}.{} or newer, whose gloo names its threads".format(*LOOP_THREAD_NAMED)
     return None
+
+
+def torch_version(build: Json | None) -> tuple[int, int] | None:
+    """Version of torch from its `torch_build`, as (major, minor); None if it is not known."""
+    numbers = re.match(r"(\d+)\.(\d+)", str((build or {}).get("version")))
+    return None if numbers is None else (int(numbers[1]), int(numbers[2]))
 
 
 def torch_build() -> Json | None:
