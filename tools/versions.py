@@ -28,7 +28,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 from tabulate import tabulate
 
-from bench import __version__
+from bench.machine import host
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE, LOG = ROOT / "docs/develop/versions.md", ROOT / "build/versions.log"
@@ -168,7 +168,7 @@ def page(rows: list[Row], command: str, tests: list[str]) -> str:
     failed = [f"- {row.python} {row.bounds}: {text}" for row in rows for text in row.failures]
     parts = [
         f"# With which packages it works\n\nMade by `{command}` on {datetime.datetime.now(datetime.UTC):%Y-%m-%d}, "
-        f"CollBench {__version__}. `lowest`: the lower bounds of pyproject.toml; `newest`: what pip chose. Tests: "
+        f"commit {host.commit()}. `lowest`: the lower bounds of pyproject.toml; `newest`: what pip chose. Tests: "
         f"those of {named} that are not slow; passed / skipped / failed.",
         table(results, ["Python", "bounds", *SHOWN, *RESULTS]),
         "## What was installed",
