@@ -85,7 +85,7 @@ def test_the_table_tells_which_versions_have_a_name(name):
 def test_a_private_name_that_is_missing_says_what_it_was_for(monkeypatch):
     assert private("torch._utils", "_flatten_dense_tensors") is torch._utils._flatten_dense_tensors
     monkeypatch.delattr(torch.cuda, "_sleep")
-    with pytest.raises(RuntimeError, match=r"torch.cuda._sleep, which device times on GPUs needs: versions 2.8 to"):
+    with pytest.raises(RuntimeError, match=r"torch.cuda._sleep, which device times on GPUs needs: versions 2.9 to"):
         private("torch.cuda", "_sleep")
 
 

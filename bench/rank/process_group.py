@@ -257,10 +257,8 @@ def registered_memory(device: torch.device, groups: Sequence[Any], symmetric: bo
     world, *backends = [
         torch_names.private(group or dist.group.WORLD, "_get_backend")(device) for group in (None, *groups)
     ]
-    # Until torch 2.8 the pool is symmetric, and since then the registration is.
-    of_pool = symmetric and torch_names.version() == torch_names.OLDEST
     try:
-        pool = torch.cuda.MemPool(world.mem_allocator, **({"symmetric": True} if of_pool else {}))
+        pool = torch.cuda.MemPool(world.mem_allocator)
     except RuntimeError as error:  # torch says "not supported in this NCCL version", which misleads
         raise RuntimeError(f"registered memory needs a GPU that can multicast over NVSwitch ({error})") from None
     registered: list[Any] = []
@@ -268,7 +266,7 @@ def registered_memory(device: torch.device, groups: Sequence[Any], symmetric: bo
     def register() -> None:
         allocating.close()
         for backend in backends:
-            backend.register_mem_pool(pool, **({"symm": True} if symmetric and not of_pool else {}))
+            backend.register_mem_pool(pool, **({"symm": True} if symmetric else {}))
             registered.append(backend)
 
     with contextlib.ExitStack() as allocating:

@@ -1,7 +1,7 @@
-"""Get the names of torch that not every version has: private ones, and those that came or went since 2.8.
+"""Get the names of torch that not every version has: private ones, and those that came or went since 2.9.
 
 In: where a name is looked up. Out: what it stands for, or a RuntimeError that says what is missing and what for. The
-table has the versions from 2.8 to 2.15, as their packages have it (2.8.0, 2.9.1, 2.10.0, 2.11.0, 2.12.1, 2.14.1 and
+table has the versions from 2.9 to 2.15, as their packages have it (2.9.1, 2.10.0, 2.11.0, 2.12.1, 2.14.1 and
 2.15.0 were read); a test holds it, and every other name of torch that is used, against the installed one.
 """
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-OLDEST, NEWEST = (2, 8), (2, 15)
+OLDEST, NEWEST = (2, 9), (2, 15)
 
 
 @dataclass(frozen=True, slots=True)
