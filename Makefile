@@ -50,11 +50,12 @@ COMPILE := PYTHONDONTWRITEBYTECODE= $(PY) -c
 	@$(COMPILE) 'import pytest, hypothesis, scipy.stats, torch._dynamo, torch.profiler'
 	@touch $@
 
-# MPICH and Intel MPI, for the tests of launchers. Both have a mpiexec, so each is in a folder of its own.
+# MPICH, Intel MPI and Ray, for the tests of launchers. Two have a mpiexec, so each is in a folder of its own.
 .venv-launchers/.installed: | .venv/.installed
-	@echo "installing MPICH and Intel MPI into .venv-launchers (once)"
+	@echo "installing MPICH, Intel MPI and Ray into .venv-launchers (once)"
 	@$(PIP) --ignore-installed --prefix .venv-launchers/mpich mpich
 	@$(PIP) --ignore-installed --prefix .venv-launchers/impi impi-rt
+	@$(PIP) --prefix .venv-launchers/ray 'ray[train]>=2.40'
 	@touch $@
 
 ##@ Begin

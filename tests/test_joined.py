@@ -5,15 +5,12 @@ Real launchers where they are installed; Slurm is played by its variables, two h
 
 import contextlib
 import hashlib
-import importlib.util
 import os
 import secrets
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from multiprocessing import AuthenticationError
@@ -319,23 +316,6 @@ def test_a_job_says_at_once_that_a_lost_rank_of_mpi_is_not_replaced(cli):
     assert done.returncode == 1, done.stderr
     lost, *later = [s.failure.text for s in cli.only_run().samples]
     assert "rank 1" in lost and later and all("mpirun replaces none" in text for text in later)
-
-
-@pytest.mark.skipif(shutil.which("mpiexec.hydra") is None, reason="mpiexec.hydra is not installed")
-def test_hydra(cli):
-    done = started_by(cli, "mpiexec.hydra", "-n", "2", sys.executable, RUN_BENCH, "run", cli.config(), "--no-plots")
-    assert done.returncode == 0, done.stderr
-    assert_measured(cli, "mpirun (Hydra)", {2})
-
-
-@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed (make install-ray)")
-def test_the_file_for_ray_runs_on_two_workers(cli):
-    file = file_for(cli, LauncherName.RAY, TINY.replace("[2]", "[1, 2]"), nodes=1, each=2)
-    with tempfile.TemporaryDirectory(prefix="r-") as place:  # short: a socket's path has a limit
-        ray = {"PYTHONPATH": str(ROOT), "RAY_TMPDIR": place, "RAY_USAGE_STATS_ENABLED": "0"}
-        done = started_by(cli, sys.executable, file, **ray)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert_measured(cli, "Ray Train", {1, 2})
 
 
 @pytest.mark.slow

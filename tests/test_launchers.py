@@ -1,4 +1,4 @@
-"""Real launchers on two hosts: Slurm, MPICH, Intel MPI. What they start is one run, and it outlives a lost node.
+"""Real launchers: Slurm, MPICH and Intel MPI on two hosts, Ray on one. Each starts one run, which outlives a lost node.
 
 The hosts are namespaces with names of their own (proof/slurm.py). Elsewhere Slurm is played by its variables.
 """
@@ -8,6 +8,7 @@ import json
 import shlex
 import subprocess
 import sys
+import tempfile
 import time
 
 import psutil
@@ -18,7 +19,7 @@ from conftest import ROOT, TINY
 from proof import slurm
 from test_faults import wait_for_samples
 from test_gate import GATED, hosts
-from test_joined import PATIENCE_S, RUN_BENCH, assert_measured, file_for, finished
+from test_joined import PATIENCE_S, RUN_BENCH, assert_measured, file_for, finished, started_by
 from test_measure import assert_nothing_left
 
 FOUR = TINY.replace("[2]", "[4]")
@@ -27,6 +28,7 @@ LONG = FOUR.replace("launches: 1", "launches: 12").replace("iterations: 8", "ite
 SURVIVING = ["--nodes=2", "--no-kill", "--kill-on-bad-exit=0"]
 # Where make .venv-launchers/.installed puts launchers.
 LAUNCHERS = ROOT / ".venv-launchers"
+RAY = list(LAUNCHERS.glob("ray/lib/python3*/site-packages"))
 # What mpiexec calls in place of ssh: options, the address of a host, then the words of a command.
 AGENT = """#!/bin/sh
 while [ "${{1#-}}" != "$1" ]; do shift; done
@@ -161,19 +163,37 @@ def test_the_gate_names_the_node_that_is_lost(cluster, cli):
 
 
 # ── MPICH and Intel MPI ──────────────────────────────────────────────────────────────────────────
+def mpiexec_of(name: str) -> str:
+    mpiexec = LAUNCHERS / name / "bin" / "mpiexec"
+    if not mpiexec.exists():
+        pytest.skip(f"{name} is not installed (make .venv-launchers/.installed)")
+    return str(mpiexec)
+
+
+@pytest.mark.slow
+@needs_slurm
+@pytest.mark.parametrize("name", ["mpich", "impi"])
+def test_mpiexec_in_an_allocation_of_slurm(cluster, cli, name):
+    """Hydra asks Slurm for the hosts, and starts its proxies with srun, whose variables the ranks see, too."""
+    words = ["salloc", "-N2", "-n4", "--ntasks-per-node=2", mpiexec_of(name), "-n", "4", "-ppn", "2"]
+    words += ["-genv", "FI_PROVIDER", "tcp", sys.executable, RUN_BENCH, "run", cli.config(FOUR), "--no-plots"]
+    done = cluster.run(*words, env=cli.environment, cwd=cli.folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert_measured(cli, "mpirun (Hydra)", {4})
+    assert ranks_of_hosts(cli.only_run()) == {"node0": [0, 1], "node1": [2, 3]}
+
+
 @pytest.mark.slow
 @needs_hosts
 @pytest.mark.parametrize(("name", "option"), [("mpich", "-launcher-exec"), ("impi", "-bootstrap-exec")])
 def test_mpiexec_on_two_hosts(cli, name, option):
-    mpiexec = LAUNCHERS / name / "bin" / "mpiexec"
-    if not mpiexec.exists():
-        pytest.skip(f"{name} is not installed (make .venv-launchers/.installed)")
+    mpiexec = mpiexec_of(name)
     with slurm.hosts(*slurm.NODES) as made:
         first, second = made.network.addresses
         agent = made.folder / "agent"
         agent.write_text(AGENT.format(there=shlex.join(made.at("node1"))))
         agent.chmod(0o700)
-        command = [*made.at("node0"), str(mpiexec), option, str(agent), "-hosts", f"{first},{second}"]
+        command = [*made.at("node0"), mpiexec, option, str(agent), "-hosts", f"{first},{second}"]
         command += ["-ppn", "2", "-n", "4", "-genv", "MASTER_ADDR", first, "-genv", "FI_PROVIDER", "tcp"]
         command += [sys.executable, RUN_BENCH, "run", cli.config(FOUR), "--no-plots"]
         done = subprocess.run(
@@ -182,3 +202,15 @@ def test_mpiexec_on_two_hosts(cli, name, option):
     assert done.returncode == 0, done.stdout + done.stderr
     assert_measured(cli, "mpirun (Hydra)", {4})
     assert ranks_of_hosts(cli.only_run()) == {"node0": [0, 1], "node1": [2, 3]}
+
+
+# ── Ray ──────────────────────────────────────────────────────────────────────────────────────────
+@pytest.mark.slow
+@pytest.mark.skipif(not RAY, reason="Ray is not installed (make .venv-launchers/.installed)")
+def test_the_file_for_ray_runs_on_two_workers(cli):
+    file = file_for(cli, LauncherName.RAY, TINY.replace("[2]", "[1, 2]"), nodes=1, each=2)
+    with tempfile.TemporaryDirectory(prefix="r-") as place:  # short: a socket's path has a limit
+        ray = {"PYTHONPATH": f"{ROOT}:{RAY[0]}", "RAY_TMPDIR": place, "RAY_USAGE_STATS_ENABLED": "0"}
+        done = started_by(cli, sys.executable, file, **ray)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert_measured(cli, "Ray Train", {1, 2})
