@@ -13,6 +13,7 @@ from bench.model.facts import Manifest, Session
 from bench.model.records import Run
 from bench.model.units import NS, counted
 from bench.report import machine_format
+from bench.report.notices import sentences
 from bench.store import folders
 
 
@@ -48,7 +49,9 @@ def load_run(run: str | Path | None = None) -> LoadedRun:
     summary = pd.read_csv(io.StringIO(text)) if text.strip() else pd.DataFrame()
     rows = [*_iterations(result)]
     samples = pd.concat(rows, ignore_index=True) if rows else pd.DataFrame()
-    return LoadedRun(result.name, result.manifest, result.environment, summary, samples, tuple(analysis.warnings))
+    return LoadedRun(
+        result.name, result.manifest, result.environment, summary, samples, tuple(sentences(analysis.notices))
+    )
 
 
 def _iterations(run: Run) -> Iterator[pd.DataFrame]:

@@ -90,7 +90,7 @@ class CommandLine:
             try:
                 if process.cwd() == str(self.folder.resolve()) and process.status() != psutil.STATUS_ZOMBIE:
                     found.append(process)
-            except (psutil.NoSuchProcess, psutil.AccessDenied):
+            except (psutil.NoSuchProcess, psutil.AccessDenied, FileNotFoundError):  # the last: psutil 6.0
                 continue
         return found
 
@@ -226,6 +226,14 @@ def samples(case: Case, launch: int, duration_ns, start_ns=None, busy_s: float =
     n = case.world_size
     usage = Usage(1.0, [1.0] * n, [3] * n, [10**8] * n, case.size_bytes, [80.0] * n, busy_s, 0.0)
     return Samples(case, launch, 1e9 + launch, 123, None, timings(duration_ns, start_ns), "precision", usage, **more)
+
+
+def sentences_of_run(run, summaries):
+    """What is noticed of a run, in words."""
+    from bench.analyze.notices import notices_of
+    from bench.report.notices import sentences
+
+    return sentences(notices_of(run, summaries))
 
 
 def invented_run(all_samples: list[Samples], skips=(), launches: int = 1, faults=(), path: Path = Path("r")) -> Run:

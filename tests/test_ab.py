@@ -14,13 +14,12 @@ import pytest
 from rich.console import Console
 
 from bench.analyze import pairs
-from bench.analyze.compare import KEY
 from bench.analyze.pairs import PairedCase, TimedCase
 from bench.cli import sides
-from bench.model.comparisons import Judgement, Unpaired
+from bench.model.comparisons import Absence, Judgement, Unpaired
 from bench.model.conclusions import Interval
 from bench.model.errors import ConfigError
-from bench.model.records import AbState, Case, Failure, Side
+from bench.model.records import AbState, Case, Ending, EndReason, Failure, Side
 from bench.planning import plan as planning
 from bench.report.progress import PairProgress
 from bench.stats.verdicts import FASTER, INCONCLUSIVE, SAME, SLOWER, Levels
@@ -32,25 +31,28 @@ from test_turns import IN_TURNS, assert_took_turns
 CASE = Case("all_reduce", "gloo", 2, "float32", 1024)
 
 
-def timed(name: str = "c", launches=None, **fields) -> TimedCase:
-    return TimedCase(dataclasses.replace(CASE, **fields), name, launches or {})
+def timed(launches=None, **fields) -> TimedCase:
+    return TimedCase(dataclasses.replace(CASE, **fields), launches or {})
 
 
-def paired(log_ratios, name: str = "c", noise: float = 0.0, seed: int = 1) -> PairedCase:
+def paired(log_ratios, number: int = 1, noise: float = 0.0, seed: int = 1) -> PairedCase:
     """Pairs whose sides share what their occasion was like."""
     common = np.exp(noise * np.random.default_rng(seed).normal(size=len(log_ratios)))
     a = {pair: np.full(9, level) for pair, level in enumerate(common, 1)}
     b = {pair: a[pair] * np.exp(log_ratio) for pair, log_ratio in enumerate(log_ratios, 1)}
-    return PairedCase(name, timed(name, a), timed(name, b))
+    sides = (timed(side, size_bytes=1024 * number) for side in (a, b))
+    return PairedCase(*sides)
 
 
 # ── which cases form a pair ──────────────────────────────────────────────────────────────────────
+def sizes_of(cases) -> list[tuple[int, int]]:
+    return [(case.a.case.size_bytes, case.b.case.size_bytes) for case in cases]
 
 
 def test_a_field_in_which_the_sides_differ_is_left_out_of_the_match():
-    a = [timed(f"gloo · {size}", size_bytes=size) for size in (1024, 2048)]
-    b = [timed(f"mpi · {size}", size_bytes=size, backend="mpi") for size in (1024, 2048)]
-    assert [case.name for case in pairs.matched(a, b)[0]] == ["gloo → mpi · 1024", "gloo → mpi · 2048"]
+    a = [timed(size_bytes=size) for size in (1024, 2048)]
+    b = [timed(size_bytes=size, backend="mpi") for size in (1024, 2048)]
+    assert sizes_of(pairs.matched(a, b)[0]) == [(1024, 1024), (2048, 2048)]
 
 
 def test_a_field_differs_among_the_operations_that_have_it():
@@ -63,9 +65,8 @@ def test_a_field_differs_among_the_operations_that_have_it():
 
 
 def test_sizes_that_all_differ_pair_in_their_order():
-    a = [timed(f"x · {size}", size_bytes=size) for size in (9000, 1024)]
-    b = [timed(f"x · {size}", size_bytes=size) for size in (1280, 10000)]
-    assert [case.name for case in pairs.matched(a, b)[0]] == ["x · 1024 → 1280", "x · 9000 → 10000"]
+    a, b = ([timed(size_bytes=size) for size in sizes] for sizes in ((9000, 1024), (1280, 10000)))
+    assert sizes_of(pairs.matched(a, b)[0]) == [(1024, 1280), (9000, 10000)]
 
 
 def test_what_cannot_be_paired_is_refused():
@@ -96,7 +97,7 @@ def test_many_looks_at_nothing_find_hardly_ever_something():
     looks = [[(n, n / 48) for n in counts[: made + 1]] for made in range(len(counts))]
     wrong = early = 0
     for _ in range(100):
-        cases = [paired(sigma * dice.normal(size=48), str(sigma)) for sigma in (0.05, 0.1, 0.3)]
+        cases = [paired(sigma * dice.normal(size=48), number) for number, sigma in enumerate((0.05, 0.1, 0.3), 1)]
         wrong += any({SLOWER, FASTER} & set(pairs.look(cases, each, 0.02).verdicts) for each in looks)
         early += any({SLOWER, FASTER} & set(pairs.look(cases, [(n, 1.0)], 0.02).verdicts) for n in counts)
     assert wrong <= 6 < early  # 3 % are meant; all of the rate at each look gives about 15 %
@@ -115,14 +116,14 @@ def test_the_scatter_that_is_told_beforehand_shows_same_in_four_of_five_tries():
     scatter = pairs.scatter_for_same(count, cases, 0.05)
     rng, shown = np.random.default_rng(1), 0
     for _ in range(200):
-        sides = [paired(scatter * rng.normal(size=count), str(name)) for name in range(cases)]
+        sides = [paired(scatter * rng.normal(size=count), number + 1) for number in range(cases)]
         found = pairs.look(sides, looks, 0.05)
         shown += all(judgement.verdict == SAME for judgement in found.judgements.values())
     assert 0.7 < shown / 200 < 0.92
 
 
 def test_the_index_is_of_pairs_that_have_all_cases_and_weighs_them_alike():
-    quiet, loud = paired([0.01, -0.01, 0.02, 0.0], "quiet"), paired([1, -1, 0.5, -0.4], "loud")
+    quiet, loud = paired([0.01, -0.01, 0.02, 0.0], 1), paired([1, -1, 0.5, -0.4], 2)
     assert pairs.look([quiet, loud], [(4, 1.0)], 0.05).index == pytest.approx([0.505, -0.505, 0.26, -0.2])
     del loud.b.launches[2]
     assert pairs.look([quiet, loud], [(4, 1.0)], 0.05).index == pytest.approx([0.505, 0.26, -0.2])
@@ -131,12 +132,15 @@ def test_the_index_is_of_pairs_that_have_all_cases_and_weighs_them_alike():
 def test_a_look_knows_no_later_pairs():
     """A resumed run has pairs already that a look before them must not see."""
     case = paired([0.0, 0.01, -0.01, 0.0, 0.02, 0.01, 0.5, 0.5])
-    sides = (timed("c", {n: side[n] for n in range(1, 7)}) for side in case.launches)
-    first, again = (pairs.look([each], [(6, 0.5)], 0.05) for each in (case, PairedCase("c", *sides)))
-    assert first.ratios["c"].tolist() == again.ratios["c"].tolist()
+    sides = (timed({n: side[n] for n in range(1, 7)}) for side in case.launches)
+    first, again = (pairs.look([each], [(6, 0.5)], 0.05) for each in (case, PairedCase(*sides)))
+    assert first.ratios[case.key].tolist() == again.ratios[case.key].tolist()
 
 
 # ── when to end ──────────────────────────────────────────────────────────────────────────────────
+ENDED = Ending(EndReason.BUDGET, 6)
+
+
 def look_of(*cases: str, whole: str | None = None):
     of_cases = {str(number): judged(verdict) for number, verdict in enumerate(cases)}
     return pairs.Look(of_cases, judged(whole) if whole else None, {}, None, Levels())
@@ -150,24 +154,23 @@ def judged(verdict):
     ("found", "made", "why"),
     [
         (look_of(INCONCLUSIVE, SAME), 8, None),
-        (look_of(INCONCLUSIVE, SLOWER), 8, "decided after 8"),
-        (look_of(INCONCLUSIVE, FASTER, whole=INCONCLUSIVE), 8, "decided after 8"),
-        (look_of(INCONCLUSIVE, SAME, whole=SLOWER), 8, "decided after 8"),
-        (look_of(SAME, SAME, whole=SAME), 8, "all are the same"),
+        (look_of(INCONCLUSIVE, SLOWER), 8, EndReason.DECIDED),
+        (look_of(INCONCLUSIVE, FASTER, whole=INCONCLUSIVE), 8, EndReason.DECIDED),
+        (look_of(INCONCLUSIVE, SAME, whole=SLOWER), 8, EndReason.DECIDED),
+        (look_of(SAME, SAME, whole=SAME), 8, EndReason.SAME),
         (look_of(SAME, SAME, whole=INCONCLUSIVE), 8, None),
         (look_of(), 8, None),
-        (look_of(INCONCLUSIVE), pairs.LOOKS[-1], "stopped at the limit of"),
+        (look_of(INCONCLUSIVE), pairs.LOOKS[-1], EndReason.MOST_PAIRS),
     ],
 )
 def test_it_ends_when_there_is_an_answer(found, made, why):
-    said = pairs.why_end(found, made)
-    assert said is None if why is None else why in said
+    assert pairs.why_end(found, made) == (None if why is None else Ending(why, made))
 
 
 def test_it_can_go_on_until_each_case_is_decided():
     assert pairs.why_end(look_of(INCONCLUSIVE, FASTER), 8, each=True) is None
     assert pairs.why_end(look_of(), 8, each=True) is None
-    assert "decided" in pairs.why_end(look_of(SAME, FASTER, whole=INCONCLUSIVE), 8, each=True)
+    assert pairs.why_end(look_of(SAME, FASTER, whole=INCONCLUSIVE), 8, each=True) == Ending(EndReason.DECIDED, 8)
 
 
 class FakePairs:
@@ -207,7 +210,7 @@ OPEN = [0.3, -0.3] * 8
 
 def test_looks_are_kept_and_the_end_of_the_budget_is_the_last_one(monkeypatch, folder):
     fake = FakePairs(monkeypatch, folder, OPEN)
-    assert "the budget of 145 s was spent after 14 pairs" in fake.until_decided(145.0)
+    assert fake.until_decided(145.0) == Ending(EndReason.BUDGET, 14)
     kept = folders.read_manifest(folder)["ab"]["looks"]
     assert kept == [[6, 0.4138], [8, 0.5517], [12, 0.8276], [14, 1.0]] == [list(look) for look in fake.state.looks]
 
@@ -223,18 +226,20 @@ def test_a_run_that_is_resumed_goes_on_with_its_looks(monkeypatch, folder):
 def test_it_stops_at_the_first_look_that_decides(monkeypatch, folder):
     dice = np.random.default_rng(4)
     changed = FakePairs(monkeypatch, folder, 0.5 + 0.01 * dice.normal(size=16))
-    assert "decided after 6" in changed.until_decided(1000.0)
+    assert changed.until_decided(1000.0) == Ending(EndReason.DECIDED, 6)
     assert (changed.made, changed.state.looks) == (12, [(6, 0.06)])  # as many fresh pairs follow, without a look
     short = FakePairs(monkeypatch, folder, 0.5 + 0.01 * dice.normal(size=16))
-    assert "decided after 6" in short.until_decided(85.0) and short.made == 8  # as far as the budget suffices
+    assert (
+        short.until_decided(85.0) == Ending(EndReason.DECIDED, 6) and short.made == 8
+    )  # as far as the budget suffices
     same = FakePairs(monkeypatch, folder, 0.005 * dice.normal(size=16))
-    assert "all are the same after 6" in same.until_decided(100.0)
+    assert same.until_decided(100.0) == Ending(EndReason.SAME, 6)
 
 
 def test_a_decided_run_that_is_resumed_measures_its_fresh_pairs_and_looks_no_more(monkeypatch, folder):
     fake = FakePairs(monkeypatch, folder, [0.5, 0.51, 0.49] * 2 + [0.0] * 10, complete=7)
-    fake.state.looks, fake.state.decided = [(6, 0.1)], "decided after 6 pairs"
-    assert fake.until_decided(1000.0, began=-70.0) == "decided after 6 pairs"
+    fake.state.looks, fake.state.decided = [(6, 0.1)], Ending(EndReason.DECIDED, 6)
+    assert fake.until_decided(1000.0, began=-70.0) == Ending(EndReason.DECIDED, 6)
     assert (fake.made, fake.state.looks) == (12, [(6, 0.1)])
 
 
@@ -265,10 +270,10 @@ def test_a_case_that_failed_on_side_b_only_is_broken():
         times = [samples(case, n, [[10**6 + n] * 2] * 9) for case in (CASE, other)[failed:] for n in range(1, 7)]
         return invented_run([*times, *dead * failed])
 
-    result = pairs.compare_sides(side(False), side(True), ("A", "B"), KEY, 0.05, "", [(6, 1.0)])
-    assert result.broken == (Unpaired(CASE.key, CASE, "stuck"),) and result.failed
+    result = pairs.compare_sides(side(False), side(True), ("A", "B"), 0.05, ENDED, [(6, 1.0)])
+    assert result.broken == (Unpaired(CASE, CASE, Absence.FAILED, "stuck"),) and result.failed
     assert [change.case for change in result.changes] == [other] and result.pairs == 6
-    turned = pairs.compare_sides(side(True), side(False), ("A", "B"), KEY, 0.05, "", [(6, 1.0)])
+    turned = pairs.compare_sides(side(True), side(False), ("A", "B"), 0.05, ENDED, [(6, 1.0)])
     assert turned.only_after == result.broken and not turned.broken
 
 
@@ -279,11 +284,11 @@ def test_a_wrong_result_in_one_launch_of_b_fails_and_no_pair_decides_nothing():
             times[2] = dataclasses.replace(times[2], timed=None, failure=Failure("wrong", 0, "not the sum"))
         return invented_run(times)
 
-    result = pairs.compare_sides(side(False), side(True), ("A", "B"), KEY, 0.05, "", [(5, 1.0)])
-    assert result.broken == (Unpaired(CASE.key, CASE, "not the sum"),) and result.failed and result.changes
-    assert not pairs.compare_sides(side(True), side(True), ("A", "B"), KEY, 0.05, "", [(5, 1.0)]).broken
+    result = pairs.compare_sides(side(False), side(True), ("A", "B"), 0.05, ENDED, [(5, 1.0)])
+    assert result.broken == (Unpaired(CASE, CASE, Absence.FAILED, "not the sum"),) and result.failed and result.changes
+    assert not pairs.compare_sides(side(True), side(True), ("A", "B"), 0.05, ENDED, [(5, 1.0)]).broken
     one = invented_run([samples(CASE, 1, [[10**6] * 2] * 9)])
-    nothing = pairs.compare_sides(one, one, ("A", "B"), KEY, 0.05, "", [])
+    nothing = pairs.compare_sides(one, one, ("A", "B"), 0.05, ENDED, [])
     assert dataclasses.replace(nothing, undecided_exits=False).undecided
 
 
@@ -299,7 +304,7 @@ def kept(place, log_ratios, undecided="3") -> str:
     }
     plan = invented_run(measured["a"], launches=len(log_ratios)).plan
     looks = [(len(log_ratios), 1.0)]
-    state = AbState(0.05, 60.0, False, undecided, 1, spent_s=60.0, looks=looks, ended="the budget was spent")
+    state = AbState(0.05, 60.0, False, undecided, 1, spent_s=60.0, looks=looks, ended=ENDED)
     side = asdict(Side("c", (), {}, None, "c"))
     facts = {"sides": {"a": side, "b": side}, "ab": asdict(state)}
     path = folders.create_sides(place / "results", (plan, plan), (b"backends: [gloo]\n",) * 2, facts)

@@ -10,12 +10,15 @@ from scipy import stats as scipy_stats
 from bench.analyze import noise
 from bench.analyze.analysis import analyze
 from bench.analyze.compare import compare, compare_runs
-from bench.model.comparisons import FASTER, INCONCLUSIVE, SAME, SLOWER, Unpaired
+from bench.model.comparisons import FASTER, INCONCLUSIVE, SAME, SLOWER, Absence, Unpaired
 from bench.model.conclusions import Interval, Stall, Summary
 from bench.model.errors import ConfigError, UnmeasurableError
+from bench.model.notices import ComparisonNotice
 from bench.model.records import Case, Failure, Fault, Skip
 from bench.report import comparison
-from bench.report.labels import label
+from bench.report.labels import on_both_sides
+from bench.report.notices import sentences
+from bench.report.wording import absence
 from bench.stats.intervals import launch_interval
 from conftest import invented_run, samples
 
@@ -194,7 +197,7 @@ def test_four_runs_on_a_side_are_the_unit_whatever_occasions_are_like(apart):
     assert sum(result.verdict in {SLOWER, FASTER} for result in unchanged) <= 4
     if apart < 0.01:
         assert sum(said(1.12).verdict == SLOWER for _ in range(10)) >= 8
-        assert any("intervals come from how runs vary" in warning for warning in unchanged[0].warnings)
+        assert any("intervals come from how runs vary" in warning for warning in sentences(unchanged[0].notices))
         assert {change.ratio.kind for change in unchanged[0].changes} == {"over runs"}
 
 
@@ -252,8 +255,9 @@ def test_of_two_modes_means_are_compared():
 def test_one_launch_decides_nothing():
     result = of([1.0], [3.0, 3.1])
     (change,) = result.changes
-    assert (change.verdict, change.further_launches) == (INCONCLUSIVE, None) and "one launch" in change.note
-    assert any("--noise-floor" in warning for warning in result.warnings)
+    assert (change.verdict, change.further_launches) == (INCONCLUSIVE, None)
+    assert change.note.kind is ComparisonNotice.SINGLE_LAUNCH
+    assert any("--noise-floor" in warning for warning in sentences(result.notices))
 
 
 @pytest.mark.parametrize(
@@ -269,7 +273,7 @@ def test_one_launch_decides_nothing():
 )
 def test_a_stated_noise_floor_decides_about_single_launches(after, floor, verdict):
     (change,) = of([1.0], [after], noise_floor=floor).changes
-    assert change.verdict == verdict and "stated" in change.note
+    assert change.verdict == verdict and change.note.kind is ComparisonNotice.STATED_NOISE
 
 
 def test_a_stated_noise_floor_does_not_overrule_what_launches_show():
@@ -287,7 +291,7 @@ def test_the_gravest_case_gives_the_verdict():
     assert verdict(1, 1).verdict == SAME
     assert verdict(1, 0.5).verdict == FASTER
     mixed = verdict(0.5, 1.5, 1)
-    assert mixed.verdict == SLOWER and any("1 case slower and 1 faster" in w for w in mixed.warnings)
+    assert mixed.verdict == SLOWER and any("1 case slower and 1 faster" in w for w in sentences(mixed.notices))
     wide = [summary(CASE, base * np.array([1, 1.3, 0.8, 1.1, 0.9]))]
     assert compare(*runs(), [summary(CASE, base)], wide).verdict == INCONCLUSIVE
 
@@ -297,11 +301,11 @@ def test_cases_without_a_partner_are_listed():
     dead = Summary(CASES[1], 0, 0, None, failures=(Failure("hang", 0, "nothing"),))
     skipped = dataclasses.replace(CASES[2], size_bytes=1)
     before, after = invented_run([]), invented_run([], skips=[Skip(skipped, "needs a GPU")])
-    result = compare(before, after, [*old, summary(skipped, [1, 1])], [dead, *new[1:]], label=lambda case: case.op)
-    unpaired = [[(case.case, case.reason) for case in cases] for cases in (result.only_before, result.only_after)]
+    result = compare(before, after, [*old, summary(skipped, [1, 1])], [dead, *new[1:]])
+    unpaired = [[(case.case, absence(case)) for case in cases] for cases in (result.only_before, result.only_after)]
     assert unpaired == [[(CASES[0], "not asked for"), (skipped, "needs a GPU")], [(CASES[3], "not asked for")]]
-    assert result.broken == (Unpaired("all_reduce", CASES[1], "nothing"),) and result.failed
-    assert any("failed after" in warning for warning in result.warnings)
+    assert result.broken == (Unpaired(CASES[1], CASES[1], Absence.FAILED, "nothing"),) and result.failed
+    assert any("failed after" in warning for warning in sentences(result.notices))
     turned = compare(after, before, [dead, *new[1:]], old)
     assert [case.case for case in turned.only_after] == [CASES[1], CASES[0]] and not turned.broken
     all_dead = compare(before, after, old[1:2], [dead])
@@ -312,7 +316,7 @@ def test_a_case_that_failed_in_one_launch_after_is_named_and_no_gate_passes_it()
     sides = [[summary(CASE, [1, 1.01, 1.0, 0.99, 1.01])] for _ in range(2)]
     sides[1][0] = dataclasses.replace(sides[1][0], failures=(Failure("wrong", 1, "not the sum"),))
     result = compare(*runs(), *sides)
-    assert result.broken == (Unpaired(CASE.key, CASE, "in a launch: not the sum"),) and result.failed
+    assert result.broken == (Unpaired(CASE, CASE, Absence.FAILED_ONCE, "not the sum"),) and result.failed
     assert len(result.changes) == 1 and comparison.headline(result).startswith(
         "FAILED: 1 case that did not fail before; "
     )
@@ -328,16 +332,16 @@ def test_runs_without_a_common_case_cannot_be_compared():
 def test_planted_faults_are_warned_of_on_either_side():
     one = [summary(CASE, [1, 1.01])]
     for pair in (runs(faults=[Fault("late", 1)]), reversed(runs(faults=[Fault("late", 1)]))):
-        assert any("planted on purpose" in warning for warning in compare(*pair, one, one).warnings)
+        assert any("planted on purpose" in warning for warning in sentences(compare(*pair, one, one).notices))
 
 
 def test_runs_that_were_sampled_differently_are_warned_of():
     one, (before, after) = [summary(CASE, [1, 1.01])], runs()
-    assert not any("sampled differently" in warning for warning in compare(before, after, one, one).warnings)
+    assert not any("sampled differently" in warning for warning in sentences(compare(before, after, one, one).notices))
     settings = after.plan.settings
     longer = dataclasses.replace(settings, sampling=dataclasses.replace(settings.sampling, seconds_per_case=9.0))
     other = dataclasses.replace(after, plan=dataclasses.replace(after.plan, settings=longer))
-    assert any("sampled differently" in warning for warning in compare(before, other, one, one).warnings)
+    assert any("sampled differently" in warning for warning in sentences(compare(before, other, one, one).notices))
 
 
 def test_what_differs_around_the_numbers_is_listed():
@@ -363,10 +367,10 @@ def both_backends():
 
 def test_across_a_backend():
     gloo, nccl = both_backends()
-    result = compare(*runs(), [gloo], [nccl], across="backend", label=label)
+    result = compare(*runs(), [gloo], [nccl], across="backend")
     (change,) = result.changes
     assert (result.across, change.verdict) == ("backend", FASTER)
-    assert change.name == "all_reduce · gloo → nccl · float32 · 2 ranks · 1 MB"
+    assert on_both_sides(change) == "all_reduce · gloo → nccl · float32 · 2 ranks · 1 MB"
     (turned,) = compare(*runs(), both_backends(), both_backends(), across="backend=nccl,gloo").changes
     assert turned.verdict == SLOWER
 
@@ -382,8 +386,8 @@ def test_any_option_can_be_the_axis(field, a, b, name):
         summary(dataclasses.replace(CASE, op=op, **{field: value}), [time_s, 1.01 * time_s])
         for value, time_s in ((a, 1), (b, 2))
     ]
-    (change,) = compare(*runs(), both, both, across=f"{field}={a},{b}", label=label).changes
-    assert name in change.name and change.ratio.value == pytest.approx(2)
+    (change,) = compare(*runs(), both, both, across=f"{field}={a},{b}").changes
+    assert name in on_both_sides(change) and change.ratio.value == pytest.approx(2)
     with pytest.raises(ConfigError, match=f"both {a} and "):
         compare(*runs(), both, both, across=field)
 
@@ -423,6 +427,8 @@ def test_the_history_before_an_upgrade_says_by_how_much_occasions_differ():
         return [noise.entry_of(run, analyze(run)) for run in runs_then]
 
     def says(ledger):
-        return any("(its noise ledger)" in text for text in compare_runs(before, after, ledger=ledger).warnings)
+        return any(
+            "(its noise ledger)" in text for text in sentences(compare_runs(before, after, ledger=ledger).notices)
+        )
 
     assert says(history("2.8")) and not says(history("2.9")) and not says(history("2.8", 7))

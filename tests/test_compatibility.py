@@ -5,13 +5,12 @@ import re
 
 import pytest
 
-from bench.analyze import warnings
 from bench.analyze.sessions import differences, facts_of
 from bench.launch import compatibility
 from bench.launch.job import JobRank
 from bench.model.errors import JobError
 from bench.model.records import Case
-from conftest import invented_run, samples
+from conftest import invented_run, samples, sentences_of_run
 
 CASE = Case("all_reduce", "gloo", 4, "float32", 4096)
 
@@ -87,11 +86,11 @@ def test_hosts_that_differ_are_kept_and_named(handshakes):
     job = {"job": {"launcher": "srun", "ranks": 4}, "host": hosts[0], "before": {}, "hosts": hosts}
     run = invented_run([samples(CASE, 1, [[1000] * 4] * 10)])
     run.environment.append(job)
-    found = "\n".join(warnings.warnings_of(run, []))
+    found = "\n".join(sentences_of_run(run, []))
     assert "host b has torch 2.11.0, rank 0 has 2.13.0" in found
     assert "ranks share" not in found  # two of the four on each host of two cores
     hosts[1] |= {"cores": [0], "before": {"load": [4.0]}}
-    found = "\n".join(warnings.warnings_of(run, []))
+    found = "\n".join(sentences_of_run(run, []))
     assert "host b: 2 ranks share 1 core" in found and "host b: the machine was busy" in found
     assert ("launcher", "not available", "srun") in differences(facts_of(invented_run([])), facts_of(run))
 
@@ -104,4 +103,4 @@ def test_a_rank_that_is_bound_to_one_core_is_told(handshakes):
     hosts[0]["cpu"]["logical_cores"] = hosts[1]["cpu"]["logical_cores"] = 2
     run = invented_run([samples(CASE, 1, [[1000] * 4] * 10)])
     run.environment.append({"job": {"launcher": "srun", "ranks": 4}, "hosts": hosts})
-    assert "--cpu-bind=none" in "\n".join(warnings.warnings_of(run, []))
+    assert "--cpu-bind=none" in "\n".join(sentences_of_run(run, []))

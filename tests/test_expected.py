@@ -12,11 +12,12 @@ from scipy.special import stdtrit
 
 from bench.analyze.sessions import Place
 from bench.gate.analyze.tables import check, least_of_two_nodes, lines_for_fabric
-from bench.gate.conclusions import Check, CheckedTable
+from bench.gate.conclusions import Check, CheckedTable, GateNotice
 from bench.gate.config import load, parse
 from bench.gate.report import tables
 from bench.model.conclusions import Interval, Summary
 from bench.model.errors import ConfigError, UnmeasurableError
+from bench.model.notices import notice
 from bench.model.records import Case, Failure
 from bench.report.markdown import written
 from conftest import ROOT
@@ -60,7 +61,7 @@ def test_what_was_not_measured_is_missing():
     assert (found.verdict, found.measured, found.case) == ("MISSING", None, CASE)
     dead = Summary(CASE, 0, 0, None, failures=(Failure("hang", None, "nobody came"),))
     (found,) = lines(table(LINE), [dead])
-    assert (found.verdict, found.note) == ("MISSING", "nobody came")
+    assert (found.verdict, found.note.values["why"]) == ("MISSING", "nobody came")
 
 
 def test_what_a_line_leaves_out_fits_every_case_and_few_launches_decide_nothing():
@@ -68,7 +69,7 @@ def test_what_a_line_leaves_out_fits_every_case_and_few_launches_decide_nothing(
     both = [summary(9.5, 10), summary(5, 6, hot, launches=1)]
     assert [found.verdict for found in lines(table(LINE), both)] == ["PASS", "INCONCLUSIVE"]
     (found,) = lines(table(f"{LINE}, options: {{buffers: hot}}"), both)
-    assert found.case == hot and "fewer than 4 launches" in found.note
+    assert found.case == hot and found.note.kind is GateNotice.FEW_OF_LINE
 
 
 def many(rel: float, seed: int, launches: int = 8):
@@ -98,7 +99,7 @@ def test_one_slow_line_fails_the_table_however_good_the_rest_is():
     found = check(expected, [*good[:-1], summary(5, 5.2, good[-1].case)])
     assert (found.verdict, [one.verdict for one in found.checks][-1]) == ("FAIL", "FAIL")
     open_ = check(expected, [*good[:-1], summary(7.0, 10.0, good[-1].case)])
-    assert (open_.verdict, "below its limit" in open_.reason) == ("INCONCLUSIVE", True)
+    assert (open_.verdict, open_.reason.kind) == ("INCONCLUSIVE", GateNotice.A_LINE_BELOW)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +118,7 @@ def test_another_placement_call_group_or_memory_is_another_case_unless_it_is_nam
 
 def test_ranks_that_share_a_gpu_have_no_bandwidth_to_hold_against_a_table():
     (found,) = lines(table(LINE), [summary(9.5, 10, replace(CASE, oversubscribed=True))])
-    assert (found.verdict, found.measured) == ("MISSING", None) and "shared a GPU" in found.note
+    assert (found.verdict, found.measured) == ("MISSING", None) and found.note.kind is GateNotice.NO_BANDWIDTH
 
 
 @pytest.mark.parametrize(
@@ -155,7 +156,7 @@ def test_a_line_for_hardware_is_applied_to_that_hardware_only():
     two_nodes = replace(GPU_CASE, world_size=16)
     found = on_gpus(expected, GPU_CASE, two_nodes)
     assert [(one.case.world_size, one.verdict) for one in found.checks] == [(8, "PASS")]
-    assert found.verdict == "PASS" and found.reason.endswith("; 1 line is for other hardware")
+    assert found.verdict == "PASS" and found.reason.values["elsewhere"] == 1
     assert found.checks[0].source == ""
 
 
@@ -220,9 +221,9 @@ def test_checks_are_tabled():
     checks = [
         Check(CASE, 9e9, 0.1, fast, "PASS"),
         Check(replace(CASE, world_size=4), 20e9, 0.1, fast, "FAIL"),
-        Check(replace(CASE, world_size=8), 9e9, 0.1, None, "MISSING", "not in this run"),
+        Check(replace(CASE, world_size=8), 9e9, 0.1, None, "MISSING", notice(GateNotice.NOT_IN_RUN)),
     ]
-    result = CheckedTable(tuple(checks), "FAIL", "a line surely misses its limit")
+    result = CheckedTable(tuple(checks), "FAIL", notice(GateNotice.A_LINE_MISSES, elsewhere=None))
     document = written(tables.checks_document(result, "r"))
     assert document.startswith("FAIL: r, 3 expected: 1 fail, 1 missing, 1 pass")
     assert "9.00 | [8.50 – 9.50]" in re.sub(" +", " ", document)

@@ -14,6 +14,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from bench.gate.analyze import nodes as gate
+from bench.gate.conclusions import GateNotice
 from bench.gate.report.nodes import gate_document, metrics
 from bench.report.markdown import written
 from conftest import ROOT, TINY
@@ -113,7 +114,7 @@ def test_a_node_fails_only_if_all_of_its_interval_is_too_slow():
 def test_a_node_that_is_slow_inside_is_named_though_its_network_is_sound():
     fleet = Fleet(8, several=range(8), slow_inside={3: 0.6}, scatter=0.02)
     verdict = fleet.judged()
-    assert having(verdict) == [3] and "own ranks" in verdict.nodes[3].note
+    assert having(verdict) == [3] and verdict.nodes[3].note.kind is GateNotice.SLOW_INSIDE
     assert fleet.stages == ["inside", "look"] and not verdict.remarks
 
 
@@ -122,7 +123,7 @@ def test_the_verdict_says_that_nothing_was_measured_inside_nodes_of_one_rank():
     verdict = fleet.judged()
     assert having(verdict) == [3]
     (remark,) = verdict.remarks
-    assert "3 of 8 nodes have one rank" in remark
+    assert (remark.kind, remark.values) == (GateNotice.SOME_NOT_INSIDE, {"single": 3, "nodes": 8})
     assert Fleet(8).judged().remarks
 
 
@@ -140,7 +141,7 @@ def test_who_was_not_measured_does_not_pass():
 def test_a_dead_node_is_dropped_and_the_others_are_measured_without_it():
     fleet = Fleet(8, dead=[2], slow={5: 0.5}, scatter=0.02)
     verdict = fleet.judged()
-    assert having(verdict) == [2, 5] and verdict.nodes[2].note == "it does not answer"
+    assert having(verdict) == [2, 5] and verdict.nodes[2].note.values["why"] == "it does not answer"
     assert having(verdict, gate.PASS) == [0, 1, 3, 4, 6, 7]
 
 
@@ -339,7 +340,7 @@ def test_a_node_that_hangs_and_one_that_is_slow_are_named_and_the_others_are_mea
     assert code == 1 and content["verdict"] == "FAIL"
     assert taint.read_text().split() == hosts(content, "FAIL")
     hung, fine = content["nodes"][3], [content["nodes"][node] for node in (0, 1, 4)]
-    assert ("answer" if whole else "stage look") in hung["note"] and hung["rate"] is None
+    assert ("answer" if whole else "stage look") in hung["note"]["text"] and hung["rate"] is None
     assert all(check["rate"] is not None for check in fine), text  # none of them passed unmeasured
 
 

@@ -12,6 +12,7 @@ from bench.analyze.summaries import summarize
 from bench.interop.importers import assembly, nccl_tests
 from bench.interop.importers.readings import Options, open_source
 from bench.model.errors import ForeignError
+from bench.report.notices import sentences
 from conftest import invented_run
 
 
@@ -188,7 +189,7 @@ def test_who_waits_least_is_late_where_each_call_is_timed_apart(read, late):
 
 def test_without_a_late_rank_nobody_is_named(read):
     result = diagnosed(read, apart(None))
-    assert not result.findings and any("no rank is late" in text for text in result.silent)
+    assert not result.findings and any("no rank is late" in text for text in sentences(result.silent))
 
 
 @pytest.mark.parametrize("args", [(), ("-z", "1"), ("--blocking=2",)])
@@ -196,10 +197,10 @@ def test_times_from_one_call_to_the_next_name_nobody(read, args):
     """The last call of the one before ends for all at once: what a rank is late is in everybody's time."""
     called = arrivals(2)
     result = diagnosed(read, np.tile(called.max(axis=0) + 100, (4, 1)) + arrivals(None), args)
-    assert not result.findings and any("-I 1 -z 3" in text for text in result.silent)
+    assert not result.findings and any("-I 1 -z 3" in text for text in sentences(result.silent))
 
 
 def test_several_gpus_of_a_process_or_a_root_name_nobody(read):
     several = diagnosed(read, apart(1), ranks=8)
-    assert not several.findings and any("one process for each GPU" in text for text in several.silent)
+    assert not several.findings and any("one process for each GPU" in text for text in sentences(several.silent))
     assert not diagnosed(read, apart(1), test="broadcast").findings

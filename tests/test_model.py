@@ -16,6 +16,7 @@ from bench.analyze.model import gpu_rate, infiniband_rate
 from bench.model.conclusions import Bound, Interval, Summary
 from bench.model.records import Case
 from bench.model.units import format_share
+from bench.report.notices import sentences
 from bench.stats import intervals
 from conftest import invented_run, samples
 
@@ -248,7 +249,7 @@ def test_links_of_an_unknown_kind_have_no_bound():
 def test_an_all_reduce_of_reducing_switches_is_below_its_bound():
     """475 to 480 GB/s were published for 8 H100, whose links carry 450 GB/s."""
     analysis = analyze(run_of(H100, seconds=10**9 * 2 * 7 / 8 / 478e9))
-    assert not any("do not believe" in warning for warning in analysis.warnings)
+    assert not any("do not believe" in warning for warning in sentences(analysis.notices))
     assert all(bound.busbw > 478e9 for bound in analysis.bounds)
 
 
@@ -263,7 +264,7 @@ def test_rates_are_those_of_the_data_sheets():
 def test_a_number_beyond_the_hardware_is_not_believed(seconds, believed):
     """1 GB into each GPU over 450 GB/s takes 2.2 ms, even where switches reduce."""
     analysis = analyze(run_of(H100, seconds=seconds))
-    assert any("do not believe" in warning for warning in analysis.warnings) != believed
+    assert any("do not believe" in warning for warning in sentences(analysis.notices)) != believed
     assert [bound.busbw for bound in analysis.bounds] == [450e9 * 2 * 7 / 8]
 
 
@@ -275,7 +276,7 @@ def test_hosts_are_bounded_by_what_joins_them():
 def test_shared_gpus_have_no_bandwidth_and_that_is_said():
     analysis = analyze(run_of(H100, seconds=1e-5, oversubscribed=True))
     assert analysis.summaries[0].busbw is analysis.summaries[0].algbw is None
-    assert "shared a GPU" in " ".join(analysis.warnings)
+    assert "shared a GPU" in " ".join(sentences(analysis.notices))
 
 
 def test_what_moves_nothing_has_no_bound():

@@ -13,7 +13,6 @@ import psutil
 import pytest
 
 from bench.analyze.summaries import summarize
-from bench.analyze.warnings import warnings_of
 from bench.catalog.backends import BACKENDS, unsupported_by_backend, unsupported_operation
 from bench.catalog.operations import CALLS
 from bench.config.models import parse
@@ -30,7 +29,7 @@ from bench.rank import mpi as rank_mpi
 from bench.rank.collectives import COLLECTIVES, OBJECT_COLLECTIVES
 from bench.report import document
 from bench.store.encoding import samples_from_line
-from conftest import TINY, interface_bound_to, invented_run, ranks_left, samples
+from conftest import TINY, interface_bound_to, invented_run, ranks_left, samples, sentences_of_run
 from proof.rig import Rig
 from test_faults import MANY, wait_for_samples
 from test_measure import assert_nothing_left
@@ -276,11 +275,11 @@ def test_the_report_names_the_library_and_what_speaks_against_the_numbers():
     cases = [Case("all_reduce", backend, size, "float32", 4096) for backend in ("gloo", "mpi") for size in (2, 4)]
     run = invented_run([samples(case, 1, [[5000] * case.world_size] * 30) for case in cases])
     host = {"cpu": {"usable_cores": 2, "model": "x"}, "packages": {"torch": "2.13.0"}, "hostname": "h"}
-    launch = {"ranks": [{"mpi": "Open MPI v5.0.11"}], "remarks": ["mpirun listened on 0.0.0.0:4321"]}
+    launch = {"ranks": [{"mpi": "Open MPI v5.0.11"}], "open_to": ["0.0.0.0:4321"]}
     run = replace(run, environment=[{"host": host, "launches": [launch, launch]}])
-    said = warnings_of(run, summarize(run))
+    said = sentences_of_run(run, summarize(run))
     assert [one for one in said if "poll while they wait: 4 ranks on 2 cores" in one]
-    assert said.count("mpirun listened on 0.0.0.0:4321") == 1
+    assert sum("mpirun listened on 0.0.0.0:4321 while it ran" in one for one in said) == 1
     assert ", Open MPI v5.0.11" in "\n".join(document.machine_lines(run.environment[0]))
     only_gloo = replace(run, environment=[{"host": host, "launches": [{"ranks": [{"nccl": None}]}]}])
     assert "Open MPI" not in "\n".join(document.machine_lines(only_gloo.environment[0]))

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 
 from bench.model.records import Case
-from bench.rank import group, process_group, torch_names
+from bench.rank import group, process_group
 from bench.rank.process_group import TorchGroup
 from conftest import ROOT
 from simulated_device import SimulatedDevice
@@ -182,12 +182,9 @@ def test_a_rank_in_no_group_registers_with_none(nccl):
     assert [entry[0] for entry in registered(nccl)] == ["pool"]
 
 
-@pytest.mark.parametrize(("version", "of_pool", "of_registration"), [((2, 8), True, False), ((2, 9), False, True)])
-def test_symmetric_memory_is_asked_for_as_the_version_wants_it(nccl, monkeypatch, version, of_pool, of_registration):
-    monkeypatch.setattr(torch_names, "version", lambda: version)
+def test_symmetric_memory_is_asked_for_when_it_is_registered(nccl):
     log = registered(nccl, None, symmetric=True)
-    assert log[0][2] == ({"symmetric": True} if of_pool else {})
-    assert log[1][2] == ({"symm": True} if of_registration else {})
+    assert log[0][2] == {} and log[1][2] == {"symm": True}
 
 
 def test_all_groups_of_a_matching_are_split_off_at_once(monkeypatch):

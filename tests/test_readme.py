@@ -68,7 +68,8 @@ def test_the_readme_shows_commands_and_fits_on_a_page():
 
 def test_the_pages_for_users_are_not_a_book():
     pages = sorted((ROOT / "docs").glob("*.md"))
-    words = {page.name: len(page.read_text().split()) for page in pages}
+    # The list of notices is searched, not read.
+    words = {page.name: len(page.read_text().split()) for page in pages if page.name != "notices.md"}
     assert sum(words.values()) <= 16_000, words
 
 

@@ -21,14 +21,14 @@ from bench.analyze.summaries import summarize
 from bench.catalog.operations import CALLS, OPERATIONS, usual
 from bench.catalog.packages import PACKAGES
 from bench.catalog.subgroups import rounds
-from bench.model.comparisons import Unpaired
+from bench.model.comparisons import Absence, Unpaired
 from bench.model.conclusions import Analysis, Diagnosis, Interval, Summary
+from bench.model.notices import RunNotice, notice
 from bench.model.records import Case, Failure, Machine, Samples, Skip
 from bench.model.visible import visible
 from bench.report import comparison, document, machine_format, markdown, page
 from bench.report.blocks import Heading, keyed, table
 from bench.report.comparison import VERDICTS
-from bench.report.labels import label
 from bench.report.markdown import written
 from bench.report.plots import PICTURES, draw, figures
 from bench.report.plots import comparison as comparison_plots
@@ -111,7 +111,9 @@ def hostile_run():
     )
     host = {"hostname": HOSTILE, "cpu": {"model": HOSTILE}, "gpus": [{"name": HOSTILE}], "packages": {"torch": HOSTILE}}
     manifest = run.manifest | {"name": HOSTILE, "status": HOSTILE, "argv": [HOSTILE]}
-    return dataclasses.replace(run, manifest=manifest, environment=[{"host": host}], warnings=(HOSTILE,))
+    return dataclasses.replace(
+        run, manifest=manifest, environment=[{"host": host}], notices=(notice(RunNotice.IMPORT_NOTE, text=HOSTILE),)
+    )
 
 
 def test_documents_hold_nothing_that_runs_loads_or_links(tmp_path):
@@ -306,7 +308,7 @@ def test_a_run_without_numbers_still_gets_a_report(tmp_path):
 
 def test_a_comparison_is_drawn_and_tabled(tmp_path):
     old, new = run_of(launches=5), run_of(launches=5, factor=1.5)
-    result = compare(old, new, summarize(old), summarize(new), label=label)
+    result = compare(old, new, summarize(old), summarize(new))
     assert comparison_plots.draw_comparison(result, tmp_path).stat().st_size > 5000
     svg = (tmp_path / "comparison.svg").read_text()
     for word in ("time after / time before", "slower", "too small to matter (±5 %)", "6 cases slower", "4 KiB"):
@@ -329,17 +331,19 @@ def test_a_large_change_is_told_in_times(factor, words):
 
 
 def headline_of(old, new):
-    return comparison.headline(compare(old, new, summarize(old), summarize(new), label=label))
+    return comparison.headline(compare(old, new, summarize(old), summarize(new)))
 
 
 def test_junit_counts_slower_as_failed_and_undecided_as_skipped():
     old, new = run_of(launches=5), run_of(launches=5, factor=1.5)
-    result = compare(old, new, summarize(old), summarize(new), label=label)
+    result = compare(old, new, summarize(old), summarize(new))
     changes = [
         dataclasses.replace(change, judgement=dataclasses.replace(change.judgement, verdict=v))
         for change, v in zip(result.changes, VERDICTS, strict=False)
     ]
-    result = dataclasses.replace(result, changes=tuple(changes), broken=(Unpaired("c", CASES[5], "killed"),))
+    result = dataclasses.replace(
+        result, changes=tuple(changes), broken=(Unpaired(CASES[5], CASES[5], Absence.FAILED, "killed"),)
+    )
     (suite,) = ElementTree.fromstring(machine_format.comparison_junit(result))
     assert {name: suite.get(name) for name in ("tests", "failures", "skipped", "errors")} == {
         "tests": "6", "failures": "2", "skipped": "1", "errors": "1",
@@ -389,8 +393,8 @@ ANSWERED = Case("all_reduce", "gloo", 2, "float32", 1024)
 USUAL = Summary(ANSWERED, 8, 400, Interval(1e-3, 0.9e-3, 1.2e-3, "over launches"), busbw=1e6)
 
 
-def answer(*summaries, warnings=()):
-    return document.answer(invented_run([]), Analysis(summaries, tuple(warnings), Diagnosis(())))
+def answer(*summaries, notices=()):
+    return document.answer(invented_run([]), Analysis(summaries, tuple(notices), Diagnosis(())))
 
 
 def test_the_answer_pairs_each_time_with_its_interval():

@@ -6,8 +6,9 @@ import json
 import numpy as np
 import pytest
 
-from bench.analyze.analysis import NOBODY_LATE, diagnose
+from bench.analyze.analysis import diagnose
 from bench.analyze.ranks import LARGEST_SHARE
+from bench.model.notices import DiagnosisNotice
 from bench.store import folders
 from tools import large_runs
 
@@ -55,7 +56,7 @@ def test_without_a_fault_nobody_is_named(tmp_path):
 def test_late_is_who_differs_from_most_others(tmp_path):
     most = range(int(LARGEST_SHARE * RANKS) + large_runs.RANKS_A_NODE)
     assert named(small(tmp_path, most)) == []
-    assert diagnose(folders.read(small(tmp_path, most))).silent[0] == NOBODY_LATE
+    assert diagnose(folders.read(small(tmp_path, most))).silent[0].kind is DiagnosisNotice.NOBODY_LATE
 
 
 @pytest.mark.parametrize(

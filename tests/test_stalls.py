@@ -11,6 +11,7 @@ from bench.modes.conclusions import modes_of
 from bench.modes.report import answers, stalls_sentence
 from bench.report import document
 from bench.report.markdown import written
+from bench.report.notices import sentences
 from conftest import invented_run, samples
 
 SIZES = (1024, 2**14, 2**24)
@@ -59,7 +60,7 @@ def test_the_verdict_follows_from_intervals(verdict, made):
         == written(document.build(run, analysis)).count(sentence)
         == 1
     )
-    assert not any("stall" in warning for warning in analysis.warnings)
+    assert not any("stall" in warning for warning in sentences(analysis.notices))
 
 
 def test_the_factor_is_that_of_small_calls_and_the_wait_is_what_slow_ones_take_longer():

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from bench.model.errors import StoreError
 from bench.model.records import Case, Failure, Fault, Launch, Plan, Samples, Settings, Skip, Timings
+from bench.report.notices import sentences
 from bench.store import encoding, folders
 from bench.store.folders import Journal
 from conftest import SAMPLING, samples
@@ -70,7 +71,7 @@ def test_a_torn_last_line_counts_as_not_measured(run):
     with (run / "samples.jsonl").open("ab") as file:
         file.write(line(2)[:40])
     read = folders.read(run)
-    assert len(read.samples) == 1 and "torn" in read.warnings[0]
+    assert len(read.samples) == 1 and "torn" in sentences(read.notices)[0]
     write_lines(run, line(2))  # a resume drops the torn line and goes on
     assert [s.launch for s in folders.read(run).samples] == [1, 2]
 
@@ -85,8 +86,8 @@ def test_a_damaged_line_costs_its_case_and_is_named_with_its_number(run, damage)
     (run / "samples.jsonl").write_bytes(line(1) + b"\n" + damage + b"\n" + line(2) + b"\n")
     found = folders.read(run)
     assert [one.launch for one in found.samples] == [1, 2]
-    (warning,) = found.warnings
-    assert re.search(r"samples\.jsonl: line 2: damaged: .*; that case counts as not measured: collbench", warning)
+    (warning,) = sentences(found.notices)
+    assert re.search(r"samples\.jsonl: line 2: damaged: .*; that case counts as not measured; collbench", warning)
 
 
 @pytest.mark.parametrize("name", ["plan.json", "environment.json", "samples.jsonl", "manifest.json"])
@@ -168,7 +169,7 @@ def test_a_full_disk_tears_nothing(small_disk):
         (small_disk / "filler").unlink()
         journal.append(line(2))
     read = folders.read(run)
-    assert len(read.samples) == kept + 1 and not read.warnings
+    assert len(read.samples) == kept + 1 and not sentences(read.notices)
     with pytest.raises(StoreError, match="the disk is full"):
         folders.write(run / "report.md", b"x" * 100_000)
     assert not [path for path in run.iterdir() if path.name.startswith(".")]

@@ -8,7 +8,6 @@ import dataclasses
 import numpy as np
 import pytest
 
-from bench.analyze import warnings
 from bench.analyze.analysis import analyze
 from bench.analyze.compare import compare_runs
 from bench.analyze.summaries import choice_changes, summarize
@@ -17,8 +16,9 @@ from bench.launch.supervisor import LaunchOutcome
 from bench.model.errors import UnmeasurableError
 from bench.model.records import Case, Failure, Launch, Samples
 from bench.report.document import answer, as_markdown, brief
+from bench.report.notices import sentences
 from bench.report.plots import sizes
-from conftest import invented_run, samples
+from conftest import invented_run, samples, sentences_of_run
 
 CASE = Case("all_reduce", "gloo", 2, "float32", 10**6)
 
@@ -48,7 +48,7 @@ def test_stalls_are_a_part_of_the_number_and_the_percentiles_show_them():
     assert (summary.p10_s, summary.p50_s, summary.p90_s) == pytest.approx((1e-3, 1e-3, 9e-3))
     assert (summary.outliers, summary.far_outliers) == (5, 5)
     assert summary.stall.share == pytest.approx(5 / 36)
-    assert any("14 % of calls take 9.00 ms" in warning for warning in summary.warnings)
+    assert any("14 % of calls take 9.00 ms" in warning for warning in sentences(summary.notices))
 
 
 def test_launches_are_a_factor():
@@ -105,7 +105,7 @@ def test_a_failed_launch_does_not_take_the_others_with_it():
     dead = Samples(CASE, 2, 0.0, failure=Failure("killed", 0, "rank 0 was ended"))
     (summary,) = summarize(invented_run([samples(CASE, 1, steady(1.0)), dead], launches=2))
     assert summary.launches == 1 and summary.time_s.kind == "none"
-    assert "1 of 2 launches failed" in summary.warnings
+    assert "1 of 2 launches failed" in sentences(summary.notices)
 
 
 def test_at_one_rank_nothing_is_communicated():
@@ -116,14 +116,14 @@ def test_at_one_rank_nothing_is_communicated():
 
 def test_a_clock_that_is_part_of_the_number_is_mentioned():
     (summary,) = summarize(invented_run([samples(CASE, 1, np.full((20, 2), 1000))]))  # 1 µs against a stamp of 80 ns
-    assert any("timer-limited" in warning for warning in summary.warnings)
+    assert any("timer-limited" in warning for warning in sentences(summary.notices))
 
 
 def test_a_neighbour_is_noticed_and_an_idle_machine_is_not_accused():
     (busy,) = summarize(invented_run([samples(CASE, 1, steady(1.0), busy_s=4.0)]))
     (idle,) = summarize(invented_run([samples(CASE, 1, steady(1.0), busy_s=2.0)]))
     assert busy.foreign_cpu == pytest.approx(0.5) and idle.foreign_cpu == 0
-    found = warnings.warnings_of(invented_run([samples(CASE, 1, steady(1.0), busy_s=4.0)]), [busy])
+    found = sentences_of_run(invented_run([samples(CASE, 1, steady(1.0), busy_s=4.0)]), [busy])
     assert any("50 %" in warning for warning in found)
 
 
@@ -132,7 +132,7 @@ def test_what_disturbed_a_case_is_said_beside_its_outliers():
     quiet = samples(CASE, 1, duration)
     usage = dataclasses.replace(quiet.usage, steal_s=0.2, throttled=4, machine_busy_s=4.0)
     (summary,) = summarize(invented_run([dataclasses.replace(quiet, usage=usage)]))
-    said = " ".join(summary.outlier_causes)
+    said = " ".join(sentences(summary.outlier_causes))
     for part in ("the hypervisor took 20 % of a core", "4 periods", "other processes used"):
         assert part in said, part
     (clean,) = summarize(invented_run([samples(CASE, 1, ms(*[[1, 1.1]] * 30))]))
@@ -144,7 +144,7 @@ def test_a_warm_up_that_was_not_over_is_kept_and_said():
     slow_first = 1e6 * rng.lognormal(0, 0.05, (120, 1)) * np.where(np.arange(120) < 12, 3, 1)[:, None]
     (summary,) = summarize(invented_run([samples(CASE, 1, np.repeat(slow_first, CASE.world_size, axis=1))]))
     assert summary.iterations == 120 and not summary.steady
-    assert any("near an end of a launch" in warning for warning in summary.warnings)
+    assert any("near an end of a launch" in warning for warning in sentences(summary.notices))
 
 
 def test_percentiles_need_their_count():
@@ -164,7 +164,7 @@ def test_percentiles_need_their_count():
 def test_only_a_quota_of_a_cgroup_is_a_limit(quota, limited):
     host = {"hostname": "h"} if quota is None else {"hostname": "h", "cgroup_cpu_max": quota}
     run = dataclasses.replace(invented_run([samples(CASE, 1, steady(5))]), environment=[{"host": host}])
-    said = warnings.warnings_of(run, summarize(run))
+    said = sentences_of_run(run, summarize(run))
     assert any("a cgroup limits the CPU" in text for text in said) == limited
 
 
@@ -194,7 +194,7 @@ def test_throttling_is_said():
     host = {"host": {}, "launches": [], "before": {}}
     run = dataclasses.replace(invented_run([samples(CASE, 1, steady(1.0))]), environment=[host])
     run.environment[0]["after"] = {"gpus": [{"throttle_reasons": 0x4 | 0x1}, {"throttle_reasons": "not available"}]}
-    text = " ".join(warnings.warnings_of(run, summarize(run)))
+    text = " ".join(sentences_of_run(run, summarize(run)))
     assert "GPU 0 was throttled after the run: power cap" in text
     assert "GPU 1" not in text
 
@@ -202,7 +202,7 @@ def test_throttling_is_said():
 def with_sessions(*launches, **session):
     run = invented_run([samples(CASE, 1, steady(1.0))])
     run.environment[:] = [{"host": {}, "before": {}, "after": {}, "launches": list(launches)} | session]
-    return " ".join(warnings.warnings_of(run, summarize(run)))
+    return " ".join(sentences_of_run(run, summarize(run)))
 
 
 def test_what_gpus_and_adapters_of_any_host_went_through_is_said():
@@ -246,8 +246,8 @@ def test_a_case_that_is_bound_by_dispatching_is_said_and_what_was_left_out_is_co
     made = samples(CASE, 1, steady(1.0))
     usage = dataclasses.replace(made.usage, dispatch_bound=len(made.timed.duration_ns) // 2, left_out=3)
     (summary,) = summarize(invented_run([dataclasses.replace(made, usage=usage)]))
-    assert any(text.startswith("dispatch-bound: in 50.0 % of the iterations") for text in summary.warnings)
-    assert any(text.startswith("3 iterations left out") for text in summary.warnings)
+    assert any(text.startswith("dispatch-bound: in 50.0 % of the iterations") for text in sentences(summary.notices))
+    assert any(text.startswith("3 iterations left out") for text in sentences(summary.notices))
 
 
 # ── what NCCL chose ──────────────────────────────────────────────────────────────────────────────

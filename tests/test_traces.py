@@ -568,8 +568,10 @@ def described_calls(number):
 @pytest.mark.parametrize("recording", [gloo_calls, described_calls])
 def test_reading_kineto_is_linear_in_its_calls(tmp_path, recording):
     """A search through all earlier calls for each call took 5 s for 4 000 of them."""
-    few, many = (instructions_to_read(written(tmp_path, f"{number}.json", recording(number))) for number in (100, 400))
-    assert many < 4.5 * few
+    paths = [written(tmp_path, f"{number}.json", recording(number)) for number in (100, 400)]
+    instructions_to_read(paths[0])  # Python 3.12.1 counts nothing the first time
+    few, many = map(instructions_to_read, paths)
+    assert 0 < many < 4.5 * few
 
 
 def test_a_pickle_may_name_its_texts_once(tmp_path):

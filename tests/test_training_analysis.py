@@ -7,8 +7,10 @@ import pytest
 
 from bench.analyze.analysis import analyze
 from bench.analyze.summaries import headlines
+from bench.model.notices import CaseNotice
 from bench.model.records import Failure, Samples
 from bench.model.steps import InvariantCheck, StepDetail
+from bench.report.notices import sentences
 from bench.training.analyze.steps import NOT_YET, estimate, estimates
 from bench.training.catalog.strategies import label
 from bench.training.conclusions import training_of
@@ -125,7 +127,7 @@ def test_rounds_that_others_disturbed_are_left_out_and_counted():
     scenario, of = analyzed(run)
     dropped, blocks = (rounds * len(FLAT_AND_NAIVE) for rounds in (12, 48))
     assert (scenario.dropped, scenario.blocks, of["flat"].rounds) == (dropped, blocks, 36)
-    (warning,) = [text for text in analyze(run).warnings if "other processes used the CPU" in text]
+    (warning,) = [text for text in sentences(analyze(run).notices) if "other processes used the CPU" in text]
     assert f"{dropped} of {blocks} timed blocks left out" in warning and warning.startswith("nano · gloo · 2 ranks")
 
 
@@ -151,7 +153,7 @@ def test_where_most_were_disturbed_all_are_kept_and_that_is_said():
     run = run_of({"flat": 0.005}, foreign=lambda strategy, number: 0.5)
     assert analyzed(run)[0].dropped == 0
     text = "too much of all strategies disturbed to leave it out, so all of those kept"
-    assert any(text in warning for warning in analyze(run).warnings)
+    assert any(text in warning for warning in sentences(analyze(run).notices))
 
 
 def test_a_strategy_that_shares_no_calm_round_with_the_reference_is_kept():
@@ -163,7 +165,7 @@ def test_a_strategy_that_shares_no_calm_round_with_the_reference_is_kept():
     )  # fmt: skip
     scenario, of = analyzed(run)
     assert of["flat"].exposed is not None and scenario.dropped == 0
-    assert any("too much of all strategies" in text for text in analyze(run).warnings)
+    assert any("too much of all strategies" in text for text in sentences(analyze(run).notices))
 
 
 # ── intervals ────────────────────────────────────────────────────────────────────────────────────
@@ -240,9 +242,10 @@ def test_other_analyses_claim_nothing_of_training_steps():
         samples.timed.start_ns[:, 1] += 10**8
     analysis = analyze(run)
     assert not (analysis.diagnosis.findings or analysis.fits or analysis.inconsistencies or analysis.matrices)
-    assert any("training steps" in text for text in analysis.diagnosis.silent)
-    assert not any("no rank is late" in text for text in analysis.diagnosis.silent)
+    assert any("training steps" in text for text in sentences(analysis.diagnosis.silent))
+    assert not any("no rank is late" in text for text in sentences(analysis.diagnosis.silent))
     for summary in analysis.summaries:
         assert summary.stall is None and summary.steady and summary.asked is None and summary.skew_s is None
-        assert not any(word in text for word in ("modes", "steady", "stopped by time") for text in summary.warnings)
-    assert not any("seconds_per_case" in text or "stalls" in text for text in analysis.warnings)
+        about_calls = {CaseNotice.TWO_MODES, CaseNotice.UNSTEADY, CaseNotice.STOPPED_EARLY}
+        assert about_calls.isdisjoint(notice.kind for notice in summary.notices)
+    assert not any("seconds_per_case" in text or "stalls" in text for text in sentences(analysis.notices))

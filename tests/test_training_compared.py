@@ -12,16 +12,18 @@ import pytest
 from scipy import stats as scipy_stats
 
 from bench.analyze import pairs
-from bench.analyze.compare import ONE_LAUNCH, compare_runs
+from bench.analyze.compare import compare_runs
 from bench.analyze.pairs import compare_sides
 from bench.model.comparisons import FASTER, INCONCLUSIVE, SAME, SLOWER
 from bench.model.errors import UnmeasurableError
-from bench.model.records import Failure, Skip
+from bench.model.notices import ComparisonNotice
+from bench.model.records import Ending, EndReason, Failure, Skip
 from bench.model.steps import InvariantCheck
 from bench.report import comparison, machine_format
-from bench.report.labels import label
 from bench.report.markdown import written
+from bench.report.notices import sentences
 from bench.report.plots.comparison import draw_comparison
+from bench.report.wording import absence
 from bench.stats import verdicts
 from bench.store import encoding, folders
 from bench.store.folders import Journal
@@ -43,12 +45,12 @@ def planted(seed, more_s=None, launches=6, rounds=4, name="r", **more):
 
 def compare(before, after, **more):
     """Two runs, of different occasions."""
-    return compare_runs(before, replace(after, path=Path("after")), label=label, **more)
+    return compare_runs(before, replace(after, path=Path("after")), **more)
 
 
 def turns(a, b):
     looks = [(min(run.plan.launches for run in (a, b)), 1.0)]
-    return compare_sides(a, b, ("A: a", "B: b"), label, 0.05, "the budget was spent", looks)
+    return compare_sides(a, b, ("A: a", "B: b"), 0.05, Ending(EndReason.BUDGET, 6), looks)
 
 
 def of(result):
@@ -141,9 +143,13 @@ def test_one_launch_decides_nothing_and_it_is_said():
     old, new = planted(1), planted(2, factors={"flat": 2}, launches=1)
     result = compare(old, new)
     change = of(result)["flat"]
-    assert (change.verdict, change.note, change.ratio.kind) == (INCONCLUSIVE, ONE_LAUNCH, "none")
+    assert (change.verdict, change.note.kind, change.ratio.kind) == (
+        INCONCLUSIVE,
+        ComparisonNotice.SINGLE_LAUNCH,
+        "none",
+    )
     assert change.exposed.difference.kind == "within-run" and not change.exposed.resolved
-    assert any("launches=5" in text for text in result.warnings)
+    assert any("launches=5" in text for text in sentences(result.notices))
     stated = of(compare(old, new, noise_floor=0.1))
     assert stated["flat"].verdict == SLOWER and stated["naive"].verdict == INCONCLUSIVE
 
@@ -160,7 +166,7 @@ def test_blocks_that_others_disturbed_are_left_out():
     short = replace(loud, samples=cut)
     result = compare(planted(1), loud)
     assert [c.ratio for c in result.changes] == [c.ratio for c in compare(planted(1), short).changes]
-    assert any("timed blocks left out" in text for text in result.warnings)
+    assert any("timed blocks left out" in text for text in sentences(result.notices))
     assert [c.ratio for c in turns(planted(1), loud).changes] == [c.ratio for c in turns(planted(1), short).changes]
 
 
@@ -203,24 +209,24 @@ KILLED = Failure("killed", 1, "rank 1 was ended by SIGKILL"), ()
 def test_what_is_refused_or_fails_after_is_broken(judge, why):
     result = judge(planted(1), failed(planted(2), FLAT, *why))
     (unpaired,) = result.broken
-    assert (unpaired.case, unpaired.reason) == (FLAT, why[0].text) and "flat" not in of(result) and result.failed
+    assert (unpaired.case, absence(unpaired)) == (FLAT, why[0].text) and "flat" not in of(result) and result.failed
     turned = judge(failed(planted(2), FLAT, *why), planted(1))
-    assert turned.broken == () and [(case.case, case.reason) for case in turned.only_after] == [(FLAT, why[0].text)]
+    assert turned.broken == () and [(case.case, absence(case)) for case in turned.only_after] == [(FLAT, why[0].text)]
 
 
 def test_what_was_not_tried_after_is_listed_with_the_reason():
     old = planted(1)
     (pending,) = compare(old, without(planted(2), FLAT)).only_before
-    assert (pending.case, pending.reason) == (FLAT, "not measured yet")
+    assert (pending.case, absence(pending)) == (FLAT, "not measured yet")
     fewer = planted(2, strategies=with_copies(Strategy("naive")))
     again = replace(FLAT, strategy="flat(again=1)")
-    reasons = {case.case: case.reason for case in compare(old, fewer).only_before}
+    reasons = {case.case: absence(case) for case in compare(old, fewer).only_before}
     assert reasons == dict.fromkeys((FLAT, again), "not asked for")
     for skipped, known in ((FLAT, {FLAT}), (NANO.case, {FLAT, again})):  # all strategies of a scenario
         run = replace(fewer, plan=replace(fewer.plan, skips=(Skip(skipped, "needs a GPU"),)))
-        of_case = {case.case: case.reason for case in compare(old, run).only_before}
+        of_case = {case.case: absence(case) for case in compare(old, run).only_before}
         assert {case for case, reason in of_case.items() if reason == "needs a GPU"} == known
-        assert [case.reason for case in turns(old, run).only_before] == ["needs a GPU"]
+        assert [absence(case) for case in turns(old, run).only_before] == ["needs a GPU"]
 
 
 def test_without_anything_in_common_there_is_no_comparison():

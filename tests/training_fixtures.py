@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from bench.model.conclusions import Analysis, Diagnosis, Interval, Summary
+from bench.model.notices import RunNotice, notice
 from bench.model.records import Case, Failure, Launch, Plan, Run, Samples, Sampling, Settings, Skip, Timings, Usage
 from bench.model.steps import CallRecord, InvariantCheck, Link, RankTimeline, StepDetail, Timeline
 from bench.training.catalog.presets import PRESETS, gradients
@@ -23,6 +24,7 @@ from bench.training.conclusions import (
     Split,
     StrategyResult,
     TrainingAnalysis,
+    TrainingNotice,
     training_of,
 )
 from bench.training.model import PARTS, REFERENCE, Scenario, Strategy
@@ -171,10 +173,14 @@ def analysis(scenarios=None):
         for result in scenario.results
         if result.step is not None
     )
-    key = SCENARIO.case.key
+    case = SCENARIO.case
+    where = {"model": case.model, "backend": case.backend, "ranks": case.world_size, "link": None}
     return Analysis(
         summaries,
-        ("2 ranks share 1 core", f"{key}: 2 of 168 timed blocks left out: other processes used the CPU"),
+        (
+            notice(RunNotice.CROWDED, ranks=(2,), cores=1),
+            notice(TrainingNotice.BLOCKS_LEFT_OUT, **where, dropped=2, blocks=168),
+        ),
         Diagnosis(()),
         of_packages={PACKAGE: TrainingAnalysis(scenarios)},
         own_cases=frozenset(result.case for scenario in scenarios for result in scenario.results),

@@ -9,15 +9,14 @@ from collections.abc import Iterable
 from bench.analyze.consistency import findings as inconsistencies
 from bench.analyze.links import matrices, slow_ranks_and_links
 from bench.analyze.model import bounds, fits, hardware_bounds
+from bench.analyze.notices import incomplete, notices_of
 from bench.analyze.parts import parts
 from bench.analyze.ranks import late_ranks
 from bench.analyze.summaries import choice_changes, summarize
-from bench.analyze.warnings import incomplete, warnings_of
 from bench.catalog.operations import OPERATIONS, cycle
 from bench.model.conclusions import Analysis, Diagnosis
+from bench.model.notices import DiagnosisNotice, Notice, notice
 from bench.model.records import Case, Run
-
-NOBODY_LATE = "no rank is late"
 
 
 def analyze(run: Run) -> Analysis:
@@ -28,7 +27,7 @@ def analyze(run: Run) -> Analysis:
     of_packages = {name: part.analyze(run, summaries) for name, part in parts().items()}
     return Analysis(
         summaries=tuple(summaries),
-        warnings=(*([missing] if missing else []), *warnings_of(run, summaries)),
+        notices=(*([missing] if missing else []), *notices_of(run, summaries)),
         diagnosis=diagnosis,
         inconsistencies=tuple(inconsistencies(summaries)),
         fits=tuple(fits(summaries)),
@@ -49,14 +48,14 @@ def diagnose(run: Run) -> Diagnosis:
     slow, silent = slow_ranks_and_links(run)
     measured = [s.case for s in run.samples if s.failure is None and s.timed is not None]
     if not measured:
-        silent.append("nothing was measured, so no rank can be named")
+        silent.append(notice(DiagnosisNotice.NOTHING_MEASURED))
     elif not late and any(map(_tells_who_is_late, measured)):
-        silent.append(NOBODY_LATE)
-    silent += [text for part in parts().values() for text in part.untested(measured)]
+        silent.append(notice(DiagnosisNotice.NOBODY_LATE))
+    silent += [found for part in parts().values() for found in part.untested(measured)]
     if not any(OPERATIONS[case.op].paired for case in measured):
-        silent.append("links were not tested: `collbench run pairs`")
+        silent.append(notice(DiagnosisNotice.NO_LINKS_TESTED))
     elif not slow and not silent:
-        silent.append("no rank and no link is slow")
+        silent.append(notice(DiagnosisNotice.NOBODY_SLOW))
     return Diagnosis((*late, *slow), tuple(silent))
 
 
@@ -65,25 +64,19 @@ def _tells_who_is_late(case: Case) -> bool:
     return case.world_size > 1 and cycle(case) == 1 and not OPERATIONS[case.op].round_by_round
 
 
-def _untold(run: Run, late: bool) -> Iterable[str]:
+def _untold(run: Run, late: bool) -> Iterable[Notice]:
     """What cannot be told of imported numbers, and why. late: somebody was named."""
     known = [(s.case, s.aggregate) for s in run.samples if s.aggregate is not None and len(s.aggregate.each_s) > 1]
     apart = [(case, aggregate) for case, aggregate in known if aggregate.apart]
     if not known:
-        yield "no rank can be named: imported numbers have neither arrival times nor times of single ranks"
+        yield notice(DiagnosisNotice.NO_ARRIVALS)
         return
     if not apart:
-        yield (
-            "no rank can be named: the file times each process from one call to the next, which is the same for all "
-            "ranks, whichever is late; nccl-tests -I 1 -z 3 times each call separately"
-        )
+        yield notice(DiagnosisNotice.NOT_APART)
     elif any(len(aggregate.each_s) < case.world_size for case, aggregate in apart):
-        yield (
-            "processes with several GPUs: the file has only the longest of their times, which names no rank; start "
-            "one process for each GPU"
-        )
+        yield notice(DiagnosisNotice.SEVERAL_GPUS)
     elif all(OPERATIONS[case.op].rooted or case.groups != "world" for case, _ in apart):
-        yield "no rank can be named: ranks that wait only for a root or their own group show nothing about others"
+        yield notice(DiagnosisNotice.ONLY_ROOTED)
     elif not late:
-        yield NOBODY_LATE
-    yield "slow ranks and links: imported times do not show them, because all wait equally long for the slowest"
+        yield notice(DiagnosisNotice.NOBODY_LATE)
+    yield notice(DiagnosisNotice.NO_LINK_TIMES)

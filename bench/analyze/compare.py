@@ -1,6 +1,6 @@
 """Compare two runs: a verdict on each common case and on the whole, and what else differs between them.
 
-In: two runs and their summaries. Out: a `Comparison`, with its warnings. Of cases that compute also how their exposed
+In: two runs and their summaries. Out: a `Comparison`, with its notices. Of cases that compute also how their exposed
 communication changed. This module matches the cases; `verdicts` decides. A measured case without a partner is listed
 with the reason, never dropped silently. Prints nothing.
 """
@@ -11,12 +11,11 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress
-from operator import attrgetter
 
 import numpy as np
 
 from bench.analyze.occasions import FEWEST_OCCASIONS, occasions
-from bench.analyze.parts import NOT_YET, exposed_of, parts
+from bench.analyze.parts import exposed_of, parts
 from bench.analyze.round_series import LAUNCHES_FOR_INTERVAL, estimate, means
 from bench.analyze.sessions import differences, facts_of, is_virtual, machine_of
 from bench.analyze.summaries import FOREIGN_CPU_LIMIT, headlines
@@ -25,6 +24,7 @@ from bench.model.comparisons import (
     INCONCLUSIVE,
     MIN_CHANGE,
     SLOWER,
+    Absence,
     Change,
     Comparison,
     ExposedChange,
@@ -34,8 +34,8 @@ from bench.model.comparisons import (
 from bench.model.conclusions import IntervalKind, Summary
 from bench.model.errors import ConfigError, UnmeasurableError
 from bench.model.facts import Session
+from bench.model.notices import ComparisonNotice, Notice, notice, of_run
 from bench.model.records import OPTIONS, Case, Json, Run, Samples
-from bench.model.units import counted, format_share
 from bench.stats import intervals, verdicts
 from bench.stats.intervals import Floats, launch_interval
 from bench.store.ledger import LedgerEntry
@@ -44,13 +44,8 @@ from bench.store.ledger import LedgerEntry
 AXES = ("op", "backend", "world_size", "dtype", *(option.name for option in OPTIONS))
 # A comma between two values, not one within brackets: flat,ddp(cap_bytes=1024,options=fp16).
 COMMA = re.compile(r",(?![^()]*\))")
-ONE_LAUNCH = "one launch on a side: does not show how launches vary"
-NOT_ASKED = "not asked for"
 
 Pair = tuple[Summary, Summary]
-# The name of a case, for people.
-Label = Callable[[Case], str]
-KEY: Label = attrgetter("key")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +89,6 @@ def compare(
     noise_floor: float | None = None,
     across: str | None = None,
     by_occasion: Occasions | None = None,
-    label: Label = KEY,
     sets: Sets = ONE_EACH,
 ) -> Comparison:
     """Compare the cases that both runs measured. Raises UnmeasurableError if there are none, and none failed after.
@@ -105,7 +99,7 @@ def compare(
     measurements of the same thing, as stated by the user; used only where a side has one launch. across: a field of
     the case that may differ between the sides, such as `backend`; or with its value on each side,
     `backend=gloo,nccl`. Raises ConfigError if it cannot be used. by_occasion: by how much occasions differ on the
-    machine of both runs, where that is known. label: of a case, for people. sets: how many runs each side is of.
+    machine of both runs, where that is known. sets: how many runs each side is of.
     """
     if is_virtual(before) != is_virtual(after):
         virtual = before if is_virtual(before) else after
@@ -116,10 +110,10 @@ def compare(
     olds, news = (axis.by_key(summaries, value) for summaries, value in zip((old, new), axis.values, strict=True))
     pairs = [(olds[key], news[key]) for key in olds if key in news and olds[key].time_s and news[key].time_s]
     axis.check(pairs)
-    broken, only_before = _unpaired(olds, news, absences(after, axis, axis.values[1]), label)
+    broken, only_before = _unpaired(olds, news, absences(after, axis, axis.values[1]))
     partly = [(a, b) for a, b in pairs if b.failures and not a.failures]
-    broken += tuple(Unpaired(label(b.case), b.case, f"in a launch: {b.failures[0].text}") for _, b in partly)
-    failed_before, only_after = _unpaired(news, olds, absences(before, axis, axis.values[0]), label)
+    broken += tuple(Unpaired(a.case, b.case, Absence.FAILED_ONCE, b.failures[0].text) for a, b in partly)
+    failed_before, only_after = _unpaired(news, olds, absences(before, axis, axis.values[0]))
     if not pairs and not broken:
         for name, summaries, value in zip((before.name, after.name), (old, new), axis.values, strict=True):
             there = dict.fromkeys(str(getattr(summary.case, axis.field)) for summary in summaries) if value else {}
@@ -139,8 +133,8 @@ def compare(
     of_key = {change.case.key: change for change in tested}
     changes = [of_key.get(pair[0].case.key) or _single(*pair, min_change, noise_floor) for pair in pairs]
     changes = [
-        replace(change, name=joined(*(label(side.case) for side in pair)), exposed=exposed)
-        for change, pair, exposed in zip(changes, pairs, _exposed(before, after, pairs), strict=True)
+        replace(change, exposed=exposed)
+        for change, exposed in zip(changes, _exposed(before, after, pairs), strict=True)
     ]
     known = all(change.case.key in by_occasion for change in changes)
     all_verdicts = [*(change.verdict for change in changes), *([whole.verdict] if whole else [])]
@@ -155,11 +149,11 @@ def compare(
         differences=differences(facts_of(before), facts_of(after)),
         only_before=only_before,
         only_after=(*failed_before, *only_after),
-        lost=tuple(case for case in only_before if case.reason == NOT_YET),
+        lost=tuple(case for case in only_before if case.why is Absence.NOT_YET),
         broken=broken,
-        warnings=(
-            *_occasion_warnings(before, after, known, sets),
-            *_warnings(before, after, changes, broken, min_change),
+        notices=(
+            *_of_occasions(before, after, known, sets),
+            *_notices(before, after, changes, broken, min_change),
         ),
         across=axis.field or None,
         remarks=(
@@ -176,7 +170,6 @@ def compare_runs(
     noise_floor: float | None = None,
     across: str | None = None,
     ledger: Sequence[LedgerEntry] = (),
-    label: Label = KEY,
 ) -> Comparison:
     """Summarise two runs, or several on a side, and compare them. ledger: of the machine that measured them.
 
@@ -192,7 +185,7 @@ def compare_runs(
     old_cases, new_cases = (
         runs[0] if len(runs) == 1 else headlines(run) for runs, run in zip(of_runs, (old, new), strict=True)
     )
-    return compare(old, new, old_cases, new_cases, min_change, noise_floor, across, known, label, sets_of(of_runs))
+    return compare(old, new, old_cases, new_cases, min_change, noise_floor, across, known, sets_of(of_runs))
 
 
 # ── several runs on a side ───────────────────────────────────────────────────────────────────────
@@ -293,36 +286,26 @@ def axis_of(across: str | None) -> Axis:
     return Axis(field, (values[0], values[1]))
 
 
-def joined(before: str, after: str) -> str:
-    """The labels of a case on both sides as one, such as `all_reduce · gloo · 2 ranks · 64 KiB → 80 KiB`."""
-    old, new = before.split(" · "), after.split(" · ")
-    if len(old) == len(new):
-        return " · ".join(a if a == b else f"{a} → {b}" for a, b in zip(old, new, strict=True))
-    shared = [word for word in old if word in new]
-    default = "normal scheduling" if any(word.endswith(" scheduling") for word in (*old, *new)) else "default"
-    own = (", ".join(word for word in side if word not in shared) or default for side in (old, new))
-    return " · ".join([*shared, " → ".join(own)])
-
-
-def absences(run: Run, axis: Axis = SAME_CASES, value: str | None = None) -> Callable[[Case], str]:
-    """A function that says why the run has no time of a case with this value of the axis."""
+def absences(run: Run, axis: Axis = SAME_CASES, value: str | None = None) -> Callable[[Case], tuple[Absence, str]]:
+    """A function that says why the run has no time of a case with this value of the axis, with the detail."""
     known = [
-        *((case, NOT_YET) for case in run.plan.cases),
-        *((skip.case, skip.reason) for skip in run.plan.skips),
-        *((samples.case, samples.failure.text) for samples in run.samples if samples.failure is not None),
+        *((case, Absence.NOT_YET, "") for case in run.plan.cases),
+        *((skip.case, Absence.SKIPPED, skip.reason) for skip in run.plan.skips),
+        *((samples.case, Absence.FAILED, samples.failure.text) for samples in run.samples if samples.failure),
     ]
-    reasons = {axis.key(case): reason for case, reason in known if axis.has(case, value)}
+    reasons = {axis.key(case): (why, detail) for case, why, detail in known if axis.has(case, value)}
 
-    def reason(case: Case) -> str:
+    def reason(case: Case) -> tuple[Absence, str]:
         # A skip may stand for all cases of its kind.
         kinds = [case, *(part.whole(case) for part in parts().values())]
-        return next((reasons[axis.key(kind)] for kind in kinds if axis.key(kind) in reasons), NOT_ASKED)
+        found = (reasons[axis.key(kind)] for kind in kinds if axis.key(kind) in reasons)
+        return next(found, (Absence.NOT_ASKED, ""))
 
     return reason
 
 
 def _unpaired(
-    own: Mapping[str, Summary], others: Mapping[str, Summary], reason: Callable[[Case], str], label: Label
+    own: Mapping[str, Summary], others: Mapping[str, Summary], reason: Callable[[Case], tuple[Absence, str]]
 ) -> tuple[tuple[Unpaired, ...], tuple[Unpaired, ...]]:
     """Cases with a time on their own side only: those that failed on the other side, and those not measured there."""
     failed, missing = [], []
@@ -331,10 +314,10 @@ def _unpaired(
             continue
         partner = others.get(key)
         if partner is None:
-            missing.append(Unpaired(label(summary.case), summary.case, reason(summary.case)))
+            missing.append(Unpaired(summary.case, summary.case, *reason(summary.case)))
         elif partner.time_s is None:
-            why = partner.failures[0].text if partner.failures else reason(summary.case)
-            failed.append(Unpaired(label(summary.case), summary.case, why))
+            why = (Absence.FAILED, partner.failures[0].text) if partner.failures else reason(summary.case)
+            failed.append(Unpaired(summary.case, partner.case, *why))
     return tuple(failed), tuple(missing)
 
 
@@ -367,7 +350,7 @@ def _tested(
         estimates = verdicts.occasions_as_launches(estimates, sets.occasions)
     levels = verdicts.Levels() if whole is None else verdicts.Levels().shared
     changes = [
-        Change("", pair[0].case, launch_interval(a), launch_interval(b), _enough(judgement, a, b, units))
+        Change(pair[0].case, pair[1].case, launch_interval(a), launch_interval(b), _enough(judgement, a, b, units))
         for pair, a, b, judgement in zip(
             pairs, before, after, verdicts.judge(estimates, min_change, levels), strict=True
         )
@@ -391,9 +374,11 @@ def _single(old: Summary, new: Summary, min_change: float, noise_floor: float | 
     assert old.time_s is not None and new.time_s is not None  # noqa: S101 - the caller selects such
     judgement = verdicts.by_noise_floor(old.time_s, new.time_s, min_change, noise_floor)
     note = (
-        ONE_LAUNCH if noise_floor is None else f"one launch on a side: rests on the stated {format_share(noise_floor)}"
+        notice(ComparisonNotice.SINGLE_LAUNCH)
+        if noise_floor is None
+        else notice(ComparisonNotice.STATED_NOISE, share=noise_floor)
     )
-    return Change("", old.case, old.time_s, new.time_s, judgement, note)
+    return Change(old.case, new.case, old.time_s, new.time_s, judgement, note)
 
 
 # ── exposed communication ────────────────────────────────────────────────────────────────────────
@@ -419,80 +404,61 @@ def _exposed(before: Run, after: Run, pairs: Sequence[Pair]) -> list[ExposedChan
     return changes
 
 
-# ── warnings ─────────────────────────────────────────────────────────────────────────────────────
-def _warnings(
+# ── notices ──────────────────────────────────────────────────────────────────────────────────────
+def _notices(
     before: Run, after: Run, changes: Sequence[Change], broken: Sequence[Unpaired], min_change: float
-) -> Iterable[str]:
+) -> Iterable[Notice]:
     for run in (before, after):
-        yield from (f"{run.name}: {text}" for part in parts().values() for text in part.warnings(run))
+        yield from of_run(run.name, (found for part in parts().values() for found in part.notices(run)))
         if run.plan.settings.faults:
-            kinds = ", ".join(sorted({fault.do for fault in run.plan.settings.faults}))
-            yield f"faults were planted on purpose in {run.name} ({kinds}): its numbers measure nothing else"
+            kinds = tuple(sorted({fault.do for fault in run.plan.settings.faults}))
+            yield from of_run(run.name, [notice(ComparisonNotice.PLANTED_FAULTS, faults=kinds)])
     imports = [run for run in (before, after) if run.imported is not None]
     if not imports and before.plan.settings.sampling != after.plan.settings.sampling:
-        yield (
-            "the runs were sampled differently, which moves times: the geometric mean of shorter launches reads lower "
-            "where calls scatter much (7 % for small calls under normal scheduling with a fifth of the time)"
-        )
+        yield notice(ComparisonNotice.SAMPLED_DIFFERENTLY)
     for run in imports:
         source = run.imported or {}
-        tool, statistic = (", ".join(named) for named in (source.get("tool", []), source.get("statistic", [])))
-        yield f"{run.name} was imported from {tool}: {statistic}; not verified here"
+        tools, statistics = tuple(source.get("tool", [])), tuple(source.get("statistic", []))
+        yield from of_run(run.name, [notice(ComparisonNotice.IMPORTED, tools=tools, statistics=statistics)])
     if len(imports) == 1:
-        yield (
-            "the other run was measured here (maximum over ranks, mean over iterations): each ratio includes the "
-            "difference between the two methods"
-        )
+        yield notice(ComparisonNotice.OTHER_METHOD)
     if broken:
-        yield f"{counted(len(broken), 'case')} measured before failed after: no time to compare, and that is worse"
-    alone = sum(change.note.endswith(ONE_LAUNCH) for change in changes)
+        yield notice(ComparisonNotice.BROKEN, [case.case.key for case in broken], count=len(broken))
+    kinds_of_notes = {change.case.key: change.note.kind for change in changes if change.note is not None}
+    alone = [key for key, kind in kinds_of_notes.items() if kind is ComparisonNotice.SINGLE_LAUNCH]
     if alone:
-        yield (
-            f"{counted(alone, 'case')} with one launch on a side, too few for a verdict: set launches=5, or "
-            "give --noise-floor, by how much two equal measurements differ"
-        )
-    case_verdicts = [change.verdict for change in changes]
-    slower, faster, undecided = (case_verdicts.count(verdict) for verdict in (SLOWER, FASTER, INCONCLUSIVE))
-    if slower and faster:
-        yield f"{counted(slower, 'case')} slower and {faster} faster: the verdict is SLOWER, so look at each"
-    if undecided > alone:
-        yield (
-            f"{counted(undecided - alone, 'case')} undecided at ±{min_change * 100:g} %: the table says how many more "
-            "launches would decide, where a few would"
-        )
+        yield notice(ComparisonNotice.TOO_FEW_LAUNCHES, alone, count=len(alone))
+    of_verdict = {verdict: [change.case.key for change in changes if change.verdict == verdict]
+                  for verdict in (SLOWER, FASTER, INCONCLUSIVE)}  # fmt: skip
+    if of_verdict[SLOWER] and of_verdict[FASTER]:
+        yield notice(ComparisonNotice.BOTH_WAYS, slower=len(of_verdict[SLOWER]), faster=len(of_verdict[FASTER]))
+    if undecided := [key for key in of_verdict[INCONCLUSIVE] if key not in alone]:
+        yield notice(ComparisonNotice.UNDECIDED, undecided, count=len(undecided), min_change=min_change)
 
 
-def _limit(changes: Sequence[Change], whole: Judgement | None, sets: Sets) -> Iterable[str]:
+def _limit(changes: Sequence[Change], whole: Judgement | None, sets: Sets) -> Iterable[Notice]:
     """The smallest change that these occasions could show, where nothing was decided."""
     judgement = whole or (changes[0].judgement if len(changes) == 1 else None)
     if judgement is None or judgement.level is None or judgement.verdict != INCONCLUSIVE:
         return
-    least = judgement.ratio.high / judgement.ratio.value
-    yield (
-        f"these {sum(sets.runs)} runs can only show changes of more than {least:.2f} times: "
-        "add runs on a side (compare A1,A2 B1,B2), or measure both sides at once with ab"
-    )
+    yield notice(ComparisonNotice.LIMIT, runs=sum(sets.runs), least_ratio=judgement.ratio.high / judgement.ratio.value)
 
 
-def disturbed(*sides: tuple[Run, Sequence[Summary]]) -> Iterable[str]:
+def disturbed(*sides: tuple[Run, Sequence[Summary]]) -> Iterable[Notice]:
     """The sides whose times other processes made longer."""
     for run, summaries in sides:
         shares = [s.foreign_cpu for s in summaries if s.foreign_cpu is not None and s.foreign_cpu > FOREIGN_CPU_LIMIT]
         if shares:
-            yield f"{run.name} was disturbed: other processes used up to {format_share(max(shares))} of the CPU time"
+            yield from of_run(run.name, [notice(ComparisonNotice.DISTURBED, share=max(shares))])
 
 
-def _occasion_warnings(before: Run, after: Run, known: bool, sets: Sets) -> Iterable[str]:
+def _of_occasions(before: Run, after: Run, known: bool, sets: Sets) -> Iterable[Notice]:
     """Where the verdicts have from by how much occasions differ. known: from the ledger."""
     if before.path == after.path:
         return
     if sets.units:
-        yield f"intervals come from how runs vary: {sets.runs[0]} on one side, {sets.runs[1]} on the other"
+        yield notice(ComparisonNotice.OVER_RUNS, before=sets.runs[0], after=sets.runs[1])
     elif known:
-        yield "the intervals include how much runs differ on this machine from one time to another (its noise ledger)"
+        yield notice(ComparisonNotice.FROM_LEDGER)
     else:
-        yield (
-            "the runs were made at different times, so part of a difference may be the machine. It is taken to be "
-            f"as large as the variation between launches until the noise ledger has {FEWEST_OCCASIONS} earlier runs of "
-            "these cases. `ab` avoids it: it measures both sides now"
-        )
+        yield notice(ComparisonNotice.OTHER_TIMES, fewest=FEWEST_OCCASIONS)

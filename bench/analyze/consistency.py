@@ -20,7 +20,7 @@ from functools import partial
 
 from bench.catalog.operations import OPERATIONS, cycle
 from bench.model.comparisons import MIN_CHANGE
-from bench.model.conclusions import Finding, Interval, IntervalKind, Summary
+from bench.model.conclusions import Finding, FindingKind, Interval, IntervalKind, Summary
 from bench.model.records import Case, case_order
 from bench.model.units import format_bytes, format_seconds
 from bench.stats.intervals import ERROR_RATE, student_quantile
@@ -158,7 +158,7 @@ def _finding(rule: Rule, violations: list[Claim]) -> Finding:
     sizes = {claim.left.case.size_bytes for claim in violations}
     others = f" (and for {len(sizes) - 1} more of its sizes)" if len(sizes) > 1 else ""
     return Finding(
-        kind="inconsistent",
+        kind=FindingKind.INCONSISTENT,
         subject=f"{what} over {case.backend}, n = {case.world_size}",
         text=f"{what} takes {format_seconds(seconds)}, but {other_way}: {rule.advice}{others}",
         cases=(case, *(part.case for _, part in worst.parts)),

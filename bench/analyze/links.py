@@ -20,6 +20,7 @@ instead.
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from scipy.special import stdtr
@@ -27,7 +28,8 @@ from scipy.special import stdtr
 from bench.analyze.sessions import Hosts, hosts, in_words
 from bench.catalog.operations import OPERATIONS, cycle
 from bench.catalog.subgroups import rounds
-from bench.model.conclusions import Finding, Matrix
+from bench.model.conclusions import Finding, FindingKind, Matrix
+from bench.model.notices import DiagnosisNotice, Notice, notice
 from bench.model.records import Case, Run, Samples
 from bench.model.units import counted, format_bytes, format_share
 from bench.stats.intervals import Floats
@@ -53,15 +55,18 @@ def matrices(run: Run) -> list[Matrix]:
     ]
 
 
-def slow_ranks_and_links(run: Run) -> tuple[list[Finding], list[str]]:
-    """Findings, and sentences on what cannot be told."""
+def slow_ranks_and_links(run: Run) -> tuple[list[Finding], list[Notice]]:
+    """Findings, and what cannot be told."""
     findings: list[Finding] = []
-    silent: list[str] = []
+    silent: list[Notice] = []
     places = hosts(run)
     for case, launches in _by_case(run).items():
         where = f"pairwise on {case.backend}, {counted(case.world_size, 'rank')}, {format_bytes(case.size_bytes)}"
+        about = partial(
+            notice, cases=[case.key], backend=case.backend, ranks=case.world_size, size_bytes=case.size_bytes
+        )
         if case.world_size < FEWEST_RANKS:
-            silent.append(f"{where}: with fewer than {FEWEST_RANKS} ranks a slow rank and a slow link look the same")
+            silent.append(about(DiagnosisNotice.FEW_RANKS, fewest=FEWEST_RANKS))
             continue
         series = [_pair_series(samples) for samples in launches]
         parts = series
@@ -70,7 +75,7 @@ def slow_ranks_and_links(run: Run) -> tuple[list[Finding], list[str]]:
             where = f"in {'this launch' if len(series) == 1 else 'these 2 launches'}; {where}"
         groups = [np.asarray(np.mean(part, axis=0)) for part in parts if len(part)]
         if len(groups) < 3:
-            silent.append(f"{where}: too few iterations to tell chance from a slow link")
+            silent.append(about(DiagnosisNotice.FEW_ITERATIONS))
             continue
         effects = np.array([fit(group) for group in groups])
         placed = places.get((case.backend, case.world_size), {})
@@ -145,11 +150,11 @@ def _findings(case: Case, where: str, effects: Floats) -> list[Finding]:
         if len(ranks) == 1:
             subject = f"rank {ranks[0]}"
             text = f"{subject} is slow: all its exchanges take {format_share(share)} longer {chance}"
-            finding = Finding("slow rank", subject, text, (case,), rank=ranks[0], ranks=ranks)
+            finding = Finding(FindingKind.SLOW_RANK, subject, text, (case,), rank=ranks[0], ranks=ranks)
         else:
             subject = f"link {ranks[0]}–{ranks[1]}"
             text = f"{subject} is slow: {format_share(share)} more than its two ranks explain {chance}"
-            finding = Finding("slow link", subject, text, (case,), ranks=ranks, link=ranks)
+            finding = Finding(FindingKind.SLOW_LINK, subject, text, (case,), ranks=ranks, link=ranks)
         findings.append(replace(finding, share=share, p=float(p[index])))
     return findings
 
@@ -159,12 +164,12 @@ def _by_hosts(case: Case, where: str, findings: list[Finding], placed: Hosts) ->
     if len(placed) < 2:
         return findings
     host_of = {rank: host for host, ranks in placed.items() for rank in ranks}
-    together: dict[tuple[str, ...], list[Finding]] = defaultdict(list)
+    together: dict[tuple[FindingKind, tuple[str, ...]], list[Finding]] = defaultdict(list)
     for finding in findings:
-        together[(*sorted({host_of[rank] for rank in finding.ranks}), finding.kind)].append(finding)
-    for (*names, kind), alike in together.items():
+        together[finding.kind, tuple(sorted({host_of[rank] for rank in finding.ranks}))].append(finding)
+    for (kind, names), alike in together.items():
         sizes = [len(placed[name]) for name in names]
-        if (kind == "slow rank") == (len(names) == 1) and len(alike) > max(1, np.prod(sizes) / 2):
+        if (kind is FindingKind.SLOW_RANK) == (len(names) == 1) and len(alike) > max(1, np.prod(sizes) / 2):
             findings = [finding for finding in findings if finding not in alike]
             findings.append(_in_common(case, where, names, alike))
     return findings
@@ -175,10 +180,10 @@ def _in_common(case: Case, where: str, names: Sequence[str], alike: Sequence[Fin
     ranks = tuple(sorted({rank for finding in alike for rank in finding.ranks}))
     share, p = float(np.median([f.share or 0.0 for f in alike])), max(f.p or 0.0 for f in alike)
     if len(names) == 1:
-        kind, subject = "slow node", f"node {names[0]}"
+        kind, subject = FindingKind.SLOW_NODE, f"node {names[0]}"
         text = f"{subject} ({in_words(ranks)}) is slow: all exchanges of these ranks take {format_share(share)} longer"
     else:
-        kind, subject = "slow link", f"link {names[0]}–{names[1]}"
+        kind, subject = FindingKind.SLOW_LINK, f"link {names[0]}–{names[1]}"
         more = f"{format_share(share)} more than their ranks explain"
         text = f"{subject} is slow: {len(alike)} pairs of ranks across it take {more}"
     return Finding(kind, subject, f"{text} (p = {p:.1g} or less each; {where})", (case,), ranks=ranks, share=share, p=p)

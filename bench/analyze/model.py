@@ -24,10 +24,11 @@ import numpy as np
 from bench.analyze.sessions import places_of
 from bench.catalog.backends import BACKENDS
 from bench.catalog.operations import OPERATIONS, ranks_together
-from bench.model.conclusions import Bound, Fit, Interval, IntervalKind, Segment, Summary
+from bench.model.conclusions import LINK_AS_GIVEN, Bound, Fit, Interval, IntervalKind, Segment, Summary
 from bench.model.facts import HostFacts
+from bench.model.notices import Notice, RunNotice, notice
 from bench.model.records import Case, Run, case_order
-from bench.model.units import counted, format_bytes, format_rate, format_share
+from bench.model.units import format_bytes, format_share
 from bench.stats import intervals
 from bench.stats.intervals import Floats
 
@@ -218,7 +219,7 @@ def bounds(summaries: Sequence[Summary], link_bytes_per_s: float | None) -> list
         if case.world_size < 2:
             continue
         if link_bytes_per_s is not None:
-            rates[case.backend, case.world_size, "link as given"] = link_bytes_per_s
+            rates[case.backend, case.world_size, LINK_AS_GIVEN] = link_bytes_per_s
         if case.op == PAIRWISE and summary.time_s is not None:
             name = (case.backend, case.world_size, "ring of measured pairs")
             rates[name] = max(rates.get(name, 0.0), case.size_bytes / summary.time_s.value)
@@ -245,8 +246,8 @@ def hardware_bounds(run: Run, summaries: Sequence[Summary]) -> list[Bound]:
     return bounds
 
 
-def impossible(run: Run, summaries: Sequence[Summary]) -> Iterable[str]:
-    """One warning for each case that is faster than the hardware can be."""
+def impossible(run: Run, summaries: Sequence[Summary]) -> Iterable[Notice]:
+    """One notice for each case that is faster than the hardware can be."""
     way = gpu_rate(_first_host(run))
     if way is None:
         return
@@ -259,10 +260,15 @@ def impossible(run: Run, summaries: Sequence[Summary]) -> Iterable[str]:
         least_bytes = case.size_bytes * (1.0 if case.op.startswith("all_reduce") else factor(n))
         needed = least_bytes / summary.time_s.value
         if needed > TOLERANCE * way[1]:
-            yield (
-                f"{case.op} of {format_bytes(case.size_bytes)} on {counted(case.world_size, 'rank')} would need "
-                f"{format_rate(needed)} GB/s into one GPU, but {way[0]} carries {format_rate(way[1])}: "
-                "do not believe this number"
+            yield notice(
+                RunNotice.FASTER_THAN_HARDWARE,
+                [case.key],
+                op=case.op,
+                size_bytes=case.size_bytes,
+                ranks=case.world_size,
+                needed_bytes_per_s=needed,
+                way=way[0],
+                carried_bytes_per_s=way[1],
             )
 
 

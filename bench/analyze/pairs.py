@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from scipy.special import ndtri
 
-from bench.analyze.compare import Label, absences, disturbed, joined
+from bench.analyze.compare import absences, disturbed
 from bench.analyze.parts import exposed_of, parts, samples_that_count
 from bench.analyze.round_series import estimate
 from bench.analyze.sessions import differences, facts_of, is_virtual
@@ -36,8 +36,8 @@ from bench.model.comparisons import (
 )
 from bench.model.conclusions import Interval
 from bench.model.errors import ConfigError
-from bench.model.records import OPTION_NAMED, Case, Plan, Run, Samples
-from bench.model.units import counted, format_share
+from bench.model.notices import ComparisonNotice, Notice, notice
+from bench.model.records import OPTION_NAMED, Case, Ending, EndReason, Plan, Run, Samples
 from bench.stats import spending, verdicts
 from bench.stats.intervals import Floats, launch_interval, student_quantile
 from bench.stats.verdicts import ERROR_RATE, SAME_RATE, Levels
@@ -58,21 +58,24 @@ Looks = Sequence[tuple[int, float]]
 
 @dataclass(frozen=True, slots=True)
 class TimedCase:
-    """One case on one side. name: for people. exposed: exposed communication in each round, if any."""
+    """One case on one side. exposed: exposed communication in each round, if any."""
 
     case: Case
-    name: str
     launches: Launches = field(default_factory=dict)
     exposed: Launches = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class PairedCase:
-    """One case on both sides. name: for people."""
+    """One case on both sides."""
 
-    name: str
     a: TimedCase
     b: TimedCase
+
+    @property
+    def key(self) -> str:
+        """Names the pair in a look."""
+        return self.a.case.key
 
     @property
     def launches(self) -> tuple[Launches, Launches]:
@@ -112,12 +115,12 @@ class Look:
 def look(cases: Sequence[PairedCase], looks: Looks, min_change: float) -> Look:
     """The judgements at the last of these looks, of the cases that have two pairs or more."""
     count = looks[-1][0]
-    pairs = {case.name: case.pairs[:count] for case in cases if min(count, len(case.pairs)) >= 2}
+    pairs = {case.key: case.pairs[:count] for case in cases if min(count, len(case.pairs)) >= 2}
     ratios: dict[str, Floats] = {}
     for case in cases:
-        if case.name in pairs:
-            a, b = (_means(side, pairs[case.name]) for side in case.launches)
-            ratios[case.name] = np.log(b / a)
+        if case.key in pairs:
+            a, b = (_means(side, pairs[case.key]) for side in case.launches)
+            ratios[case.key] = np.log(b / a)
     if not ratios:
         return Look({}, None, {}, None, Levels())
     index = _index(pairs, ratios)
@@ -136,7 +139,7 @@ def after_verdict(cases: Sequence[PairedCase], count: int) -> tuple[int, Interva
 
     A verdict is reached when a change looks large; what is measured after it is not chosen so.
     """
-    pairs = {case.name: case.pairs[count:] for case in cases}
+    pairs = {case.key: case.pairs[count:] for case in cases}
     common = sorted(set.intersection(*map(set, pairs.values()))) if pairs else []
     if len(common) < 2:
         return len(common), None
@@ -187,8 +190,8 @@ def _index(pairs: Mapping[str, Sequence[int]], ratios: Mapping[str, Floats]) -> 
 
 
 # ── which cases form a pair ──────────────────────────────────────────────────────────────────────
-def timed_cases(measured: Sequence[Samples], plan: Plan, label: Label) -> list[TimedCase]:
-    """The cases of a side, measured or not yet. label: of a case, for people.
+def timed_cases(measured: Sequence[Samples], plan: Plan) -> list[TimedCase]:
+    """The cases of a side, measured or not yet.
 
     Controls are left out: they show the noise of a run.
     """
@@ -200,10 +203,7 @@ def timed_cases(measured: Sequence[Samples], plan: Plan, label: Label) -> list[T
         if samples.case in launches and samples.failure is None and samples.timed is not None:
             launches[samples.case][samples.launch] = samples.timed.slowest_s
     exposed = exposed_of(run)
-    return [
-        TimedCase(case, label(case), times, exposed[case][0] if case in exposed else {})
-        for case, times in launches.items()
-    ]
+    return [TimedCase(case, times, exposed[case][0] if case in exposed else {}) for case, times in launches.items()]
 
 
 def matched(
@@ -230,7 +230,7 @@ def matched(
         partners = b_keys.get(key, [])
         if partners and (len(partners) != len(cases) or (len(cases) > 1 and SIZE not in differing)):
             raise ConfigError(f"the sides differ in {', '.join(differing)}: it is not clear which cases form pairs")
-        paired += [PairedCase(joined(x.name, y.name), x, y) for x, y in zip(cases, partners, strict=False)]
+        paired += [PairedCase(x, y) for x, y in zip(cases, partners, strict=False)]
     if not paired:
         raise ConfigError(f"no case of side A has a partner on side B; they differ in {', '.join(differing)}")
     only_a, only_b = (
@@ -262,14 +262,14 @@ def _by_key(side: Sequence[TimedCase], names: Sequence[str]) -> dict[tuple[objec
 
 
 # ── when to end ──────────────────────────────────────────────────────────────────────────────────
-def why_end(latest: Look, pairs: int, each: bool = False) -> str | None:
+def why_end(latest: Look, pairs: int, each: bool = False) -> Ending | None:
     """Why to end at this look; None to go on. each: not before every case is decided."""
     case_verdicts = {judgement.verdict for judgement in latest.judgements.values()}
     if (case_verdicts and INCONCLUSIVE not in case_verdicts) if each else latest.names_a_change:
-        return f"decided after {pairs} pairs"
+        return Ending(EndReason.DECIDED, pairs)
     if latest.verdicts and set(latest.verdicts) == {SAME}:
-        return f"all are the same after {pairs} pairs"
-    return f"stopped at the limit of {pairs} pairs" if pairs >= LOOKS[-1] else None
+        return Ending(EndReason.SAME, pairs)
+    return Ending(EndReason.MOST_PAIRS, pairs) if pairs >= LOOKS[-1] else None
 
 
 # ── the comparison at the end ────────────────────────────────────────────────────────────────────
@@ -277,9 +277,8 @@ def compare_sides(
     a: Run,
     b: Run,
     names: tuple[str, str],
-    label: Label,
     min_change: float,
-    ended: str,
+    ended: Ending,
     looks: Looks,
     each: bool = False,
 ) -> Comparison:
@@ -289,17 +288,17 @@ def compare_sides(
 
     Without a look, as when measuring was interrupted early, all pairs are shown, undecided.
     """
-    cases, only_a, only_b = matched(*(timed_cases(run.samples, run.plan, label) for run in (a, b)))
+    cases, only_a, only_b = matched(*(timed_cases(run.samples, run.plan) for run in (a, b)))
     most = max((len(case.pairs) for case in cases), default=0)
     shown = look(cases, looks or [(max(1, most), 1.0)], min_change)
-    judged = [case for case in cases if case.name in shown.judgements]
+    judged = [case for case in cases if case.key in shown.judgements]
     count = looks[-1][0] if looks else most
     changes = []
     for case, exposed in zip(judged, _exposed(judged, count, shown.levels), strict=True):
-        ratios = shown.ratios[case.name]
+        ratios = shown.ratios[case.key]
         pairs = case.pairs[: len(ratios)]
         before, after = (launch_interval(_means(side, pairs)) for side in case.launches)
-        change = Change(case.name, case.a.case, before, after, shown.judgements[case.name], exposed=exposed)
+        change = Change(case.a.case, case.b.case, before, after, shown.judgements[case.key], exposed=exposed)
         changes.append(replace(change, ratios=tuple(np.exp(ratios).tolist())))
     not_a, not_b = absences(a), absences(b)
     failed = [{s.case for s in samples_that_count(run) if s.failure is not None} for run in (a, b)]
@@ -312,15 +311,15 @@ def compare_sides(
         min_change=min_change,
         changes=tuple(changes),
         differences=differences(facts_of(a), facts_of(b)),
-        only_before=tuple(Unpaired(case.name, case.case, not_b(case.case)) for case in only_a),
+        only_before=tuple(Unpaired(case.case, case.case, *not_b(case.case)) for case in only_a),
         only_after=(
-            *(Unpaired(case.name, case.b.case, not_a(case.a.case)) for case in cases if _failed(case.a, case.b)),
-            *(Unpaired(case.name, case.case, not_a(case.case)) for case in only_b),
+            *(Unpaired(case.b.case, case.a.case, *not_a(case.a.case)) for case in cases if _failed(case.a, case.b)),
+            *(Unpaired(case.case, case.case, *not_a(case.case)) for case in only_b),
         ),
-        broken=tuple(Unpaired(case.name, case.a.case, not_b(case.b.case)) for case in broken),
-        warnings=(
-            *_warnings([case for pair in judged for case in (pair.a.case, pair.b.case)], shown),
-            *_left_out([case for case in cases if judged and case.name not in shown.judgements]),
+        broken=tuple(Unpaired(case.a.case, case.b.case, *not_b(case.b.case)) for case in broken),
+        notices=(
+            *_notices([case for pair in judged for case in (pair.a.case, pair.b.case)], shown),
+            *_left_out([case for case in cases if judged and case.key not in shown.judgements]),
         ),
         whole=shown.whole,
         remarks=tuple(disturbed((a, headlines(a)), (b, headlines(b)))),
@@ -330,31 +329,30 @@ def compare_sides(
         fresh_pairs=fresh_pairs,
         fresh=fresh,
         ended=ended,
-        rule=(
-            f"looks at {', '.join(map(str, LOOKS[:4]))}, … pairs and at the end of the budget, over which error rates "
-            f"of {format_share(ERROR_RATE)} (a change) and {format_share(SAME_RATE)} (SAME) are spent (Lan and "
-            "DeMets), fixed before the "
-            f"first pair: at this look p ≤ {shown.levels.change:.2g} names a change, and two one-sided tests at "
-            f"{shown.levels.same:.2g} show SAME"
+        rule=notice(
+            ComparisonNotice.RULE,
+            looks=tuple(LOOKS[:4]),
+            change_rate=ERROR_RATE,
+            same_rate=SAME_RATE,
+            change=shown.levels.change,
+            same=shown.levels.same,
         ),
     )
 
 
-def _warnings(cases: Sequence[Case], shown: Look) -> Iterable[str]:
+def _notices(cases: Sequence[Case], shown: Look) -> Iterable[Notice]:
     """What speaks against the verdicts on these cases, of both sides."""
     undecided = sum(judgement.verdict == INCONCLUSIVE for judgement in shown.judgements.values())
     if undecided and all(case.backend == "gloo" and case.scheduling == "normal" for case in cases):
-        yield (
-            f"{counted(undecided, 'case')} undecided on gloo, whose event loop stalls on shared cores: unless that is "
-            "the question, --set scheduling=batch on both sides lets launches scatter less"
-        )
+        yield notice(ComparisonNotice.GLOO_STALLS, undecided=undecided)
 
 
-def _left_out(cases: Sequence[PairedCase]) -> Iterable[str]:
+def _left_out(cases: Sequence[PairedCase]) -> Iterable[Notice]:
     """Why cases that were measured have no verdict."""
-    few = [case.name for case in cases if not _failed(case.a, case.b) and not _failed(case.b, case.a)]
+    few = [case for case in cases if not _failed(case.a, case.b) and not _failed(case.b, case.a)]
     if few:
-        yield f"no verdict without two pairs that count; a longer --budget has time for more: {'; '.join(few)}"
+        keys = [case.key for case in few]
+        yield notice(ComparisonNotice.NO_VERDICT, keys, names=tuple(keys))
 
 
 def _failed(side: TimedCase, other: TimedCase) -> bool:

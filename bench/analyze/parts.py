@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 
 from bench.catalog.packages import PACKAGES
 from bench.model.conclusions import Summary
+from bench.model.notices import Notice
 from bench.model.records import Case, Run, Samples
 
 if TYPE_CHECKING:  # numpy is only needed where values are
     from bench.analyze.round_series import Series
-
-NOT_YET = "not measured yet"
 
 
 @dataclass(frozen=True)
@@ -22,7 +21,7 @@ class AnalysisPart:
 
     analyze: what it concludes, in a type of its own. counts: its samples of a run with only the timed blocks that
     count; those of others as they are. exposed: of each case that communicates beside computing, the exposed seconds of
-    each round, and by how much two copies of one case differ. warnings: on a run. facts: settings of a run that two
+    each round, and by how much two copies of one case differ. notices: on a run. facts: settings of a run that two
     comparable runs share. is_control: whether a case only shows the noise of a run. own_cases: the cases of a run that
     the package shows alone, also if their operation is the core's; from what it concluded. untested: why its ranks are
     not tested for being late. whole: of a case, the one under which a skip stands for all of its kind.
@@ -31,11 +30,11 @@ class AnalysisPart:
     analyze: Callable[[Run, Sequence[Summary]], object]
     counts: Callable[[Run, Sequence[Samples]], list[Samples]] = lambda run, samples: list(samples)
     exposed: Callable[[Run], Mapping[Case, tuple[Series, float]]] = lambda run: {}
-    warnings: Callable[[Run], list[str]] = lambda run: []
+    notices: Callable[[Run], list[Notice]] = lambda run: []
     facts: Callable[[Run], dict[str, str]] = lambda run: {}
     is_control: Callable[[Case], bool] = lambda case: False
     own_cases: Callable[[Run, object], set[Case]] = lambda run, concluded: set()
-    untested: Callable[[Iterable[Case]], list[str]] = lambda cases: []
+    untested: Callable[[Iterable[Case]], list[Notice]] = lambda cases: []
     whole: Callable[[Case], Case] = lambda case: case
 
 

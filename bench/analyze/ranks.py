@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from bench.analyze.sessions import Clocks, Hosts, hosts, in_words
 from bench.catalog.backends import BACKENDS
 from bench.catalog.operations import OPERATIONS, cycle
-from bench.model.conclusions import Finding
+from bench.model.conclusions import Finding, FindingKind
 from bench.model.records import Case, Run, Samples
 from bench.model.units import format_seconds, format_share
 from bench.stats.intervals import Floats
@@ -276,7 +276,7 @@ def _finding(group: list[tuple[_Suspicion, float]], cases: dict[str, Case]) -> F
         f"(p = {p:.1g} after Holm)"
     )
     return Finding(
-        kind="late node" if unit.is_node else "late rank",
+        kind=FindingKind.LATE_NODE if unit.is_node else FindingKind.LATE_RANK,
         subject=f"node {unit.node}" if unit.is_node else f"rank {unit.ranks[0]}",
         text=text,
         cases=tuple(suspicion.case for suspicion, _ in group),

@@ -50,7 +50,12 @@ def launches_of(sessions: Iterable[Session]) -> list[LaunchFacts]:
 def is_virtual(run: Run) -> bool:
     """Whether ranks ran on virtual GPUs (proof/virtual_gpu/), whose times follow a rule."""
     ranks = [rank for launch in launches_of(run.environment) for rank in launch.get("ranks", [])]
-    return any(str(rank.get("device_name", "")).startswith(VIRTUAL) for rank in ranks)
+    return any(is_virtual_gpu(str(rank.get("device_name", ""))) for rank in ranks)
+
+
+def is_virtual_gpu(name: str) -> bool:
+    """Whether a GPU of this name is a virtual one."""
+    return name.startswith(VIRTUAL)
 
 
 # ── facts that can explain a difference ──────────────────────────────────────────────────────────

@@ -7,7 +7,7 @@ which of its timed blocks count.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -18,22 +18,21 @@ from bench.analyze.sessions import Aligned, Clocks, is_virtual, launches_of
 from bench.catalog import operations
 from bench.catalog.operations import OPERATIONS
 from bench.model.conclusions import Interval, Summary
+from bench.model.notices import CaseNotice, Notice, notice
 from bench.model.records import Case, Failure, Json, Run, Samples, Timings, case_order
-from bench.model.units import counted, format_bytes, format_modes, format_seconds, format_share
+from bench.model.units import counted, format_bytes
 from bench.stats import intervals
 from bench.stats.intervals import Floats
 from bench.stats.series import common_mode, outliers, over_launches, steady
 
 # Below this multiple of the distance of two stamps with nothing between them, the clock is part of the number.
 TIMER_LIMIT = 20
-# Share of the machine's busy CPU time used by other processes, above which there is a warning.
+# Share of the machine's busy CPU time used by other processes, above which there is a notice.
 FOREIGN_CPU_LIMIT = 0.10
 # /proc/stat counts in hundredths of a second: with less busy time than this, the share is noise.
 FOREIGN_CPU_MIN_S = 0.3
 # Shares above which a disturbance is named: stolen time of the wall time; other processes of the busy CPU time.
 STEAL_SHARE, FOREIGN_SHARE = 0.01, 0.05
-# How the warning begins on a case whose device times have dispatching in them.
-DISPATCH_BOUND = "dispatch-bound"
 # Share of iterations beyond the far fence above which the mean says little.
 OUTLIER_LIMIT = 0.05
 
@@ -191,13 +190,13 @@ def _summary(
         reached=float(np.mean([launch.interval.relative_half_width for launch in launches]))
         if all(launch.interval.known for launch in launches)
         else None,
-        stopped_by=" and ".join(sorted({samples.stopped_by or "?" for samples in good})),
+        stopped_by=tuple(sorted({samples.stopped_by for samples in good if samples.stopped_by is not None})),
         foreign_cpu=_foreign_cpu(good),
         failures=failures,
     )
     bound = sum(usage.dispatch_bound or 0 for usage in usages) / summary.iterations
     left_out = sum(usage.left_out or 0 for usage in usages)
-    return replace(summary, warnings=tuple(_warnings(summary, time_s, bound, left_out)))
+    return replace(summary, notices=tuple(_notices(summary, time_s, bound, left_out)))
 
 
 def _host_time_s(timings: Sequence[Timings]) -> float | None:
@@ -206,38 +205,37 @@ def _host_time_s(timings: Sequence[Timings]) -> float | None:
     return over_launches(times) if times else None
 
 
-def _warnings(summary: Summary, time_s: Interval, bound: float, left_out: int) -> list[str]:
+def _notices(summary: Summary, time_s: Interval, bound: float, left_out: int) -> Iterator[Notice]:
     """bound: share of the iterations whose device times have dispatching in them. left_out: how many do not count."""
-    warnings = []
     if time_s.value * summary.case.depth < TIMER_LIMIT * (summary.timer_s or 0.0):
-        warnings.append("timer-limited: reading the clock, or the events, is part of this number")
+        yield notice(CaseNotice.TIMER_LIMITED)
     asked, reached = summary.asked, summary.reached
     if "time" in summary.stopped_by and asked and reached is not None and reached > asked:
-        warnings.append(f"stopped by time at ±{format_share(reached)} where ±{format_share(asked)} was asked")
+        yield notice(CaseNotice.STOPPED_EARLY, reached=reached, asked=asked)
     if not summary.steady:
-        warnings.append("not steady: the time changed near an end of a launch")
+        yield notice(CaseNotice.UNSTEADY)
     if summary.foreign_cpu is not None and summary.foreign_cpu > FOREIGN_CPU_LIMIT:
-        warnings.append(f"other processes used {format_share(summary.foreign_cpu)} of the busy CPU time")
+        yield notice(CaseNotice.OTHER_PROCESSES, share=summary.foreign_cpu)
     if summary.stall is not None:
         stall = summary.stall
-        warnings.append(f"two modes: {format_modes(stall.share, stall.fast_s, stall.slow_s)}")
+        yield notice(CaseNotice.TWO_MODES, share=stall.share, fast_s=stall.fast_s, slow_s=stall.slow_s)
     elif summary.far_outliers > OUTLIER_LIMIT * summary.iterations:
-        beside = f"; seen meanwhile: {', '.join(summary.outlier_causes)}" if summary.outlier_causes else ""
-        warnings.append(f"{summary.far_outliers} of {summary.iterations} iterations are far outliers{beside}")
+        yield notice(
+            CaseNotice.FAR_OUTLIERS,
+            far=summary.far_outliers,
+            iterations=summary.iterations,
+            causes=summary.outlier_causes,
+        )
     if bound:
-        host = f"; by the host's clock {format_seconds(summary.host_time_s)}" if summary.host_time_s else ""
-        warnings.append(
-            f"{DISPATCH_BOUND}: in {format_share(bound, 1)} of the iterations the GPU ran out of work before all was "
-            f"enqueued, so this is no time of the device{host}"
-        )
+        yield notice(CaseNotice.DISPATCH_BOUND, share=bound, host_s=summary.host_time_s)
     if left_out:
-        warnings.append(
-            f"{counted(left_out, 'iteration')} left out, in which the GPU ran out of work before all was enqueued"
-        )
-    if summary.failures:
-        failed = len(summary.failures)
-        warnings.append(f"{failed} of {failed + summary.launches} launches failed")
-    return warnings
+        yield notice(CaseNotice.LEFT_OUT, iterations=left_out)
+    yield from _failed(summary.failures, len(summary.failures) + summary.launches)
+
+
+def _failed(failures: Sequence[Failure], launches: int) -> Iterator[Notice]:
+    if failures:
+        yield notice(CaseNotice.FAILED_LAUNCHES, failed=len(failures), launches=launches)
 
 
 def _rank_times(launches: Sequence[_MeasuredLaunch]) -> tuple[float, float | None, float | None]:
@@ -287,24 +285,24 @@ def _foreign_cpu(launches: Sequence[Samples]) -> float | None:
     return max(0.0, 1 - sum(sum(usage.cpu_s) for usage in usages) / busy)
 
 
-def _disturbances(launches: Sequence[Samples]) -> tuple[str, ...]:
-    """What was seen while the case ran and can make single iterations long, in short phrases.
+def _disturbances(launches: Sequence[Samples]) -> tuple[Notice, ...]:
+    """What was seen while the case ran and can make single iterations long.
 
     It was seen in the same time as the outliers; that it caused them is likely, not proven.
     """
     usages = [s.usage for s in launches if s.usage is not None]
-    phrases = []
+    seen = []
     wall = sum(usage.wall_s for usage in usages)
     steal = sum(usage.steal_s or 0.0 for usage in usages)
     if wall and steal / wall > STEAL_SHARE:
-        phrases.append(f"the hypervisor took {format_share(steal / wall)} of a core")
+        seen.append(notice(CaseNotice.STEAL, share=steal / wall))
     throttled = sum(usage.throttled or 0 for usage in usages)
     if throttled:
-        phrases.append(f"a cgroup's quota was used up in {throttled} periods")
+        seen.append(notice(CaseNotice.QUOTA_USED, periods=throttled))
     foreign = _foreign_cpu(launches)
     if foreign is not None and foreign > FOREIGN_SHARE:
-        phrases.append(f"other processes used {format_share(foreign)} of the busy CPU time")
-    return tuple(phrases)
+        seen.append(notice(CaseNotice.OTHER_PROCESSES, share=foreign))
+    return tuple(seen)
 
 
 # ── numbers of other tools ───────────────────────────────────────────────────────────────────────
@@ -332,9 +330,9 @@ def _aggregate_summary(case: Case, launches: Sequence[Samples], failures: tuple[
         outliers=near,
         far_outliers=far,
         stall=common_mode(series),
-        stopped_by="imported",
+        stopped_by=("imported",),
         failures=failures,
-        warnings=(f"{len(failures)} of {counted(len(launches), 'launch')} failed",) if failures else (),
+        notices=tuple(_failed(failures, len(launches))),
         imported=" / ".join(dict.fromkeys(launch.statistic for launch in good)),
     )
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from bench.analyze.sessions import VIRTUAL
+from bench.analyze.sessions import is_virtual_gpu
 from bench.bits import launch as launching
 from bench.bits import planning, report
 from bench.bits.model import BitsRow
@@ -173,7 +173,7 @@ def _written(rows: list[BitsRow], name: str) -> None:
     folders.make_folder(folder)
     picture = _drawn(rows, folder)
     on_gpus = any(BACKENDS[row.case.backend].device == "cuda" for row in rows)
-    virtual = on_gpus and any(str(gpus.facts(gpu)["name"]).startswith(VIRTUAL) for gpu in host.visible_gpus())
+    virtual = on_gpus and any(is_virtual_gpu(str(gpus.facts(gpu)["name"])) for gpu in host.visible_gpus())
     folders.write(folder / DATA, json.dumps(report.as_json(rows), indent=1) + "\n")
     folders.write(
         folder / DOCUMENT, markdown.written(report.document(rows, name, picture.name if picture else None, virtual))

@@ -80,6 +80,7 @@ class Package:
 
     section: of a configuration, a `config.section.PackageSection`. kept: what its section names in files. planning: a
     `planning.parts.PlanningPart`. analysis: an `analyze.parts.AnalysisPart`. report: a `report.parts.ReportPart`.
+    notices: kind → `report.notices.Sentence`, of all kinds of notices that the package gives.
     formats: of `report --format`, what writes them from a run and its analysis. lists: what `list` can list besides.
     look: what it sees in a rank's process before it joins the others, after it, and after it has left them, as JSON.
     resumes: file that only its own runs have → what goes on with such a run.
@@ -92,6 +93,7 @@ class Package:
     planning: Deferred | None = None
     analysis: Deferred | None = None
     report: Deferred | None = None
+    notices: Deferred | None = None
     pictures: tuple[PictureKind, ...] = ()
     verbs: Mapping[str, Verb] = field(default_factory=dict)
     formats: Mapping[str, Deferred] = field(default_factory=dict)

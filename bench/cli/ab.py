@@ -27,7 +27,6 @@ from bench.model.errors import ConfigError, UnmeasurableError
 from bench.model.records import AbState, Side
 from bench.model.units import format_seconds, format_share
 from bench.planning import plan as planning
-from bench.report.labels import label
 from bench.store import folders
 
 if TYPE_CHECKING:
@@ -125,7 +124,7 @@ def _create(
         raws.append(raw)
         plans.append(plan)
     # Raises ConfigError before any measuring.
-    matched, _, _ = pairs.matched(*(pairs.timed_cases([], plan, label) for plan in plans))
+    matched, _, _ = pairs.matched(*(pairs.timed_cases([], plan) for plan in plans))
     pair_s = sum(planning.estimate_s(plan) for plan in plans) / pairs.LOOKS[-1]
     fewest_s = pair_s * pairs.FEWEST_PAIRS
     if state.budget_s < fewest_s:

@@ -103,7 +103,9 @@ def _within(
     before, after = (f"{result.before}: {value}" for value in sides)
     folder = PLOTS / f"{result.before}-{'-vs-'.join(sides)}"
     return print_comparison(
-        replace(result, before=before, after=after, fail_on=(), undecided_exits=False), folder, format
+        replace(result, before=before, after=after, values=(sides[0], sides[1]), fail_on=(), undecided_exits=False),
+        folder,
+        format,
     )
 
 

@@ -1,5 +1,6 @@
 """Compare two kept runs, or the two sides of a run, and show it: for `compare`, `ab`, `run` and `report`."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
@@ -15,7 +16,8 @@ from bench.cli.terminal import say
 from bench.model import units
 from bench.model.comparisons import MIN_CHANGE, ChangeVerdict, Comparison
 from bench.model.errors import ConfigError, UnmeasurableError
-from bench.model.records import Run
+from bench.model.notices import ComparisonNotice, notice
+from bench.model.records import Ending, EndReason, Run
 from bench.report import wording
 from bench.report.blocks import Block
 from bench.store import folders, ledger
@@ -69,7 +71,6 @@ def compare_runs(
 ) -> Comparison:
     """The comparison of runs, one or several on a side; both sides may be the same folder."""
     from bench.analyze import compare  # here: loads numpy and scipy
-    from bench.report.labels import label
 
     old = [folders.read(path) for path in before]
     new = old if after == before else [folders.read(path) for path in after]
@@ -80,7 +81,7 @@ def compare_runs(
             )
     for side in (old, new):
         _check_one_machine(side)
-    return compare.compare_runs(old, new, min_change, noise_floor, across, ledger.read(RESULTS), label)
+    return compare.compare_runs(old, new, min_change, noise_floor, across, ledger.read(RESULTS))
 
 
 def _check_one_machine(side: Sequence[Run]) -> None:
@@ -97,18 +98,21 @@ def _check_one_machine(side: Sequence[Run]) -> None:
 def compare_sides(path: Path) -> Comparison:
     """The comparison of the two sides of a run, as far as they have been measured."""
     from bench.analyze import pairs  # here: loads numpy and scipy
-    from bench.report.labels import label
 
     a, b = (folders.read(path / side) for side in folders.SIDES)
     state, sides = folders.read_ab(path), folders.read_sides(path)
     names = f"A: {sides['a'].text}", f"B: {sides['b'].text}"
-    ended = state.ended or "interrupted: collbench resume goes on"
-    result = pairs.compare_sides(a, b, names, label, state.min_change, ended, state.looks, state.each)
+    made = max((samples.launch for samples in b.samples), default=0)
+    ended = state.ended or Ending(EndReason.INTERRUPTED, made)
+    result = pairs.compare_sides(a, b, names, state.min_change, ended, state.looks, state.each)
     remarks = result.remarks
-    if "budget" in (state.ended or "") and result.pairs < pairs.FEWEST_PAIRS and not result.broken:
-        minutes = int(-(-1.2 * state.spent_s * pairs.FEWEST_PAIRS / max(result.pairs, 1) // 60))
-        remarks += (f"{result.pairs} of {pairs.FEWEST_PAIRS} pairs fitted into the budget: try --budget {minutes}min",)
-    return replace(exiting(result, Undecided(state.undecided)), alternate=state.alternate, remarks=remarks)
+    if ended.reason is EndReason.BUDGET and result.pairs < pairs.FEWEST_PAIRS and not result.broken:
+        needed_s = 1.2 * state.spent_s * pairs.FEWEST_PAIRS / max(result.pairs, 1)
+        minutes = math.ceil(needed_s / 60)
+        fewest = pairs.FEWEST_PAIRS
+        remarks += (notice(ComparisonNotice.SHORT_BUDGET, pairs=result.pairs, fewest=fewest, minutes=minutes),)
+    result = replace(result, alternate=state.alternate, budget_s=state.budget_s, remarks=remarks)
+    return exiting(result, Undecided(state.undecided))
 
 
 def conclude_sides(path: Path, plots: bool, quiet: bool = False) -> Comparison:

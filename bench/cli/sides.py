@@ -23,9 +23,8 @@ from bench.launch.side_process import SideProcess
 from bench.launch.turns import Measuring, Turn, Turns, drive
 from bench.model.errors import BenchError
 from bench.model.facts import Session
-from bench.model.records import AbState, Json, Plan, Samples, Side
+from bench.model.records import AbState, Ending, EndReason, Json, Plan, Samples, Side
 from bench.planning import plan as planning
-from bench.report.labels import label
 from bench.report.progress import PairProgress
 from bench.store import encoding, folders
 from bench.store.folders import SIDES, Journal
@@ -50,7 +49,7 @@ class _TwoSides:
         """The cases of both sides in pairs."""
         from bench.analyze import pairs
 
-        cases, _, _ = pairs.matched(*(pairs.timed_cases(self.samples[s], self.plans[s], label) for s in SIDES))
+        cases, _, _ = pairs.matched(*(pairs.timed_cases(self.samples[s], self.plans[s]) for s in SIDES))
         return cases
 
     def add(self, side: str, samples: Samples) -> None:
@@ -135,7 +134,7 @@ def _until_decided(
     measure_pair: Callable[[Sequence[str], int], None],
     began: float,
     progress: PairProgress,
-) -> str:
+) -> Ending:
     """Measure pair after pair; returns why it ended. measure_pair: takes the sides that lack a launch, its number.
 
     Each look is noted in the manifest: which levels it had follows from the looks before it. After a change was named,
@@ -144,7 +143,7 @@ def _until_decided(
     """
     from bench.analyze import pairs
 
-    def look(share: float) -> str | None:
+    def look(share: float) -> Ending | None:
         """Look at the pairs made so far, when this share of the budget is spent; returns why to end."""
         state.looks = [look for look in state.looks if look[0] < made] + [(made, round(min(share, 1.0), 4))]
         folders.write_ab(path, state)
@@ -169,7 +168,7 @@ def _until_decided(
             if state.decided:
                 return state.decided
             why = look(1.0) if made >= pairs.FEWEST_PAIRS else None
-            return why or f"the budget of {budget_s:g} s was spent after {made} pairs"
+            return why or Ending(EndReason.BUDGET, made)
         measure_pair(missing, number)
         made, latest_s = number, time.monotonic() - began - spent
         progress.show_pairs(made, time.monotonic() - began)
@@ -177,7 +176,7 @@ def _until_decided(
             why, looked = look((time.monotonic() - began) / budget_s), number
             if why is not None and not state.decided:
                 return why
-    return state.decided or f"stopped at the limit of {made} pairs"
+    return state.decided or Ending(EndReason.MOST_PAIRS, made)
 
 
 def _read(path: Path) -> _TwoSides:

@@ -89,7 +89,7 @@ class Document:
             section = section[key]
             if not isinstance(section, dict):
                 raise ConfigError(f"{name}: {key!r} holds {short(section)}, which has no keys of its own")
-        section[keys[-1]] = _load(value.encode(), name)
+        section[keys[-1]] = _load(value.encode(), name, located=False)
         self.overrides[tuple(keys)] = name
 
     def place(self, path: Sequence[Part], of_key: bool = False) -> Position:
@@ -160,8 +160,8 @@ class _StrictParser(RoundTripParser):
         return event
 
 
-def _load(raw: bytes, source: str) -> Any:
-    """A YAML value with marks. Raises ConfigError."""
+def _load(raw: bytes, source: str, located: bool = True) -> Any:
+    """A YAML value with marks. located: an error says the line. Raises ConfigError."""
     try:
         text = raw.decode("utf-8")
         yaml: Any = YAML(pure=True)
@@ -175,7 +175,7 @@ def _load(raw: bytes, source: str) -> Any:
         words = str(error.problem or error.context or "not YAML")
         at_beginning = error.context_mark if re.search("could not find|end of stream|expected ','", words) else None
         mark = at_beginning or error.problem_mark
-        where = f":{mark.line + 1}:{mark.column + 1}" if mark and not source.startswith("--set ") else ""
+        where = f":{mark.line + 1}:{mark.column + 1}" if mark and located else ""
         for pattern, better in BETTER_WORDS:
             if match := re.search(pattern, words):
                 words = match.expand(better)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from bench.model.conclusions import Interval
+from bench.model.notices import Notice, NoticeKind
 from bench.model.records import Case
 
 
@@ -16,6 +17,44 @@ class CheckVerdict(StrEnum):
     MISSING = "MISSING"
 
 
+class GateNotice(NoticeKind):
+    """Why a node or a line of a table has its verdict."""
+
+    # Of a node.
+    DROPPED = "dropped"
+    ROUNDS_FAILED = "rounds-failed"
+    TOO_FEW_NODES = "too-few-nodes"
+    NOTHING_USUAL = "nothing-usual"
+    TOO_FEW_ROUNDS = "too-few-rounds"
+    SLOW_INSIDE = "slow-inside"
+    SLOW_BETWEEN = "slow-between"
+    UNDECIDED_NODE = "undecided-node"
+    BELOW_TABLE = "below-table"
+    ONE_OF_TWO = "one-of-two"
+    NOT_SHOWN = "not-shown"
+    USUAL_UNKNOWN = "usual-unknown"
+    # Of a fleet.
+    NONE_INSIDE = "none-inside"
+    SOME_NOT_INSIDE = "some-not-inside"
+    UNEQUAL_NODES = "unequal-nodes"
+    # Of a line of a table.
+    LINE_FAILED = "line-failed"
+    NO_BANDWIDTH = "no-bandwidth"
+    NO_TIME = "no-time"
+    ONE_NUMBER = "one-number"
+    FEW_OF_LINE = "few-launches-of-line"
+    NOT_IN_RUN = "not-in-run"
+    ABOVE_ON_AVERAGE = "above-on-average"
+    # Of a table.
+    A_LINE_MISSES = "a-line-misses"
+    A_LINE_MISSING = "a-line-missing"
+    ALL_REACH = "all-reach"
+    NOT_TOGETHER = "not-together"
+    TABLE_REACHES = "table-reaches"
+    A_LINE_BELOW = "a-line-below"
+    TABLE_OPEN = "table-open"
+
+
 @dataclass(frozen=True, slots=True)
 class NodeCheck:
     """Whether a node of a fleet is good enough. verdict: PASS, FAIL or INCONCLUSIVE; note: why.
@@ -26,7 +65,7 @@ class NodeCheck:
     node: int
     verdict: CheckVerdict
     rate: Interval | None
-    note: str
+    note: Notice | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +80,14 @@ class SlowPath:
 class GateVerdict:
     """Whether a fleet is good enough: FAIL if a node fails, INCONCLUSIVE if one is or something broke.
 
-    nodes: in order. remarks: sentences on what was not measured. broken: sentences on what failed meanwhile and could
+    nodes: in order. remarks: on what was not measured. broken: sentences on what failed meanwhile and could
     be ascribed to no node. path: what is slow between groups of nodes. virtual: whether GPUs were stood in for, so that
     times follow a rule.
     """
 
     verdict: CheckVerdict
     nodes: tuple[NodeCheck, ...]
-    remarks: tuple[str, ...]
+    remarks: tuple[Notice, ...]
     broken: tuple[str, ...]
     path: SlowPath | None = None
     virtual: bool = False
@@ -67,7 +106,7 @@ class Check:
     tolerance: float
     measured: Interval | None
     verdict: CheckVerdict
-    note: str = ""
+    note: Notice | None = None
     source: str = ""
 
 
@@ -81,5 +120,5 @@ class CheckedTable:
 
     checks: tuple[Check, ...]
     verdict: CheckVerdict
-    reason: str
+    reason: Notice
     index: Interval | None = None

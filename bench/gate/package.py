@@ -5,6 +5,7 @@ from bench.model.deferred import Deferred
 
 GATE = Package(
     "gate",
+    notices=Deferred("gate.report.notices:SENTENCES"),
     verbs={
         "gate": Verb(
             "gate.cli.gate:gate",

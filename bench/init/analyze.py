@@ -1,6 +1,6 @@
 """Say what joining a group changed in a process for good, and what each further group costs it.
 
-In: an `Observed` of each rank. Out: sentences. A process in which nothing changed for good gives none.
+In: an `Observed` of each rank. Out: notices. A process in which nothing changed for good gives none.
 """
 
 import contextlib
@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from bench.analyze.parts import AnalysisPart
-from bench.init.model import BEFORE, CALLED, GROUPS, LEFT, STAGES, Observed
+from bench.init.model import BEFORE, CALLED, GROUPS, LEFT, STAGES, InitNotice, Observed
 from bench.model.facts import Session
+from bench.model.notices import Notice, notice
 from bench.model.records import Run
-from bench.model.units import counted, format_rounded_bytes
 
 # The server of torch's TCPStore, which rank 0 of a job runs so that ranks find each other, keeps a pipe to its thread
 # until the process ends: both ends are CollBench's own, and no backend left them.
@@ -31,47 +31,50 @@ class Kept:
     files: dict[str, int]
 
 
-def remarks(ranks: Sequence[Observed]) -> list[str]:
-    """The sentences, on all ranks that they hold for."""
-    of_text: dict[str, list[int]] = {}
+def remarks(ranks: Sequence[Observed]) -> list[Notice]:
+    """What changed for good, with the ranks in which it did; those are left out if it did in all."""
+    seen: list[tuple[Notice, list[int]]] = []
     for observed in ranks:
-        for text in _of_rank(observed):
-            of_text.setdefault(text, []).append(observed.rank)
+        for found in _of_rank(observed):
+            alike = next((numbers for other, numbers in seen if other == found), None)
+            if alike is None:
+                seen.append((found, alike := []))
+            alike.append(observed.rank)
     return [
-        text if len(who) == len(ranks) else f"{'rank' if len(who) == 1 else 'ranks'} {', '.join(map(str, who))}: {text}"
-        for text, who in of_text.items()
+        replace(found, values={**found.values, "only": None if len(numbers) == len(ranks) else tuple(numbers)})
+        for found, numbers in seen
     ]
 
 
-def _of_rank(observed: Observed) -> Iterator[str]:
+def _of_rank(observed: Observed) -> Iterator[Notice]:
     stages, before, after = observed.stages, observed.stages[BEFORE], observed.stages[LEFT]
     for name in STAGES[1:]:
         if lost := set(before.affinity) - set(stages[name].affinity):
-            left = ", ".join(map(str, stages[name].affinity))
-            count = len(stages[name].affinity)
-            stays = " and stays so" if name != LEFT and lost.isdisjoint(after.affinity) else ""
-            yield (
-                f"the process may use fewer cores {name}{stays}: {count} of {len(before.affinity)} (core {left}); "
-                "threads that it starts from then on inherit that"
+            stays = name != LEFT and lost.isdisjoint(after.affinity)
+            yield notice(
+                InitNotice.FEWER_CORES_FOR_GOOD if stays else InitNotice.FEWER_CORES,
+                stage=name,
+                left=len(stages[name].affinity),
+                before=len(before.affinity),
+                cores=stages[name].affinity,
             )
             break
     if threads := _more(before.threads, after.threads):
-        yield f"{counted(sum(threads.values()), 'thread')} left after the end: {_named(threads)}"
+        yield notice(InitNotice.THREADS_LEFT, count=sum(threads.values()), names=_named(threads))
     if files := _more(before.files, after.files):
-        yield f"{counted(sum(files.values()), 'open file')} left after the end: {_named(files)}"
+        yield notice(InitNotice.FILES_LEFT, count=sum(files.values()), names=_named(files))
     policies = Counter(stages[GROUPS].policies) - Counter(before.policies)
     if changed := {name: count for name, count in policies.items() if name != "normal"}:
-        yield f"threads have another scheduling than usual: {_named(changed)}"
+        yield notice(InitNotice.SCHEDULING_CHANGED, names=_named(changed))
     if set(after.variables) != set(before.variables):
-        names = sorted(set(after.variables) ^ set(before.variables))
-        yield f"environment variables were set or removed: {', '.join(names)}"
+        yield notice(InitNotice.VARIABLES_CHANGED, names=tuple(sorted(set(after.variables) ^ set(before.variables))))
     if handled := sorted(set(after.signals) - set(before.signals)):
-        yield f"handlers of signals stay: {', '.join(_signal(number) for number in handled)}"
+        yield notice(InitNotice.SIGNAL_HANDLERS, signals=tuple(map(_signal, handled)))
     each = (stages[GROUPS].memory_bytes - stages[CALLED].memory_bytes) / max(1, observed.groups)
     if each > GROUP_BYTES:
-        yield f"memory grows by {format_rounded_bytes(round(each))} with each further group"
+        yield notice(InitNotice.MEMORY_OF_GROUPS, bytes=round(each))
     if (kept := after.memory_bytes - before.memory_bytes) > LEFT_BYTES:
-        yield f"{format_rounded_bytes(kept)} of memory stay after the end"
+        yield notice(InitNotice.MEMORY_LEFT, bytes=kept)
 
 
 def _seen(run: Run) -> Iterator[tuple[str, list[Kept]]]:
@@ -104,20 +107,26 @@ def _counts(value: object) -> dict[str, int]:
     return {str(name): int(count) for name, count in value.items()}
 
 
-def warnings(run: Run) -> list[str]:
+def notices(run: Run) -> list[Notice]:
     """On the ranks of a run: fewer cores once they had joined, threads and files that stayed when they had left."""
-    told: dict[str, None] = {}
+    found: dict[tuple[str, ...], Notice] = {}
     for backend, (before, joined, after) in _seen(run):
         if set(joined.affinity) < set(before.affinity):
-            cores = ", ".join(map(str, joined.affinity))
-            rest = f"{len(joined.affinity)} of {len(before.affinity)} left (core {cores})"
-            told[f"{backend}: joining took cores from a rank: {rest}"] = None
-        stayed = _more(before.threads, after.threads), _more(before.files, after.files)
-        for what, kept in zip(("thread", "open file"), stayed, strict=True):
+            found[backend, InitNotice.CORES_TAKEN, *map(str, joined.affinity)] = notice(
+                InitNotice.CORES_TAKEN,
+                backend=backend,
+                left=len(joined.affinity),
+                before=len(before.affinity),
+                cores=joined.affinity,
+            )
+        for kind, kept in (
+            (InitNotice.THREADS_STAYED, _more(before.threads, after.threads)),
+            (InitNotice.FILES_STAYED, _more(before.files, after.files)),
+        ):
             if kept:
-                some = counted(sum(kept.values()), what)
-                told[f"{backend}: {some} of a rank stayed after the end ({_named(kept)})"] = None
-    return list(told)
+                names = _named(kept)
+                found[backend, kind, *names] = notice(kind, backend=backend, count=sum(kept.values()), names=names)
+    return list(found.values())
 
 
 def facts(run: Run) -> dict[str, str]:
@@ -135,8 +144,8 @@ def _more(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]
     return dict(Counter(after) - Counter(before))
 
 
-def _named(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
+def _named(counts: Mapping[str, int]) -> tuple[str, ...]:
+    return tuple(f"{count} {name}" for name, count in sorted(counts.items()))
 
 
 def _signal(number: int) -> str:
@@ -146,4 +155,4 @@ def _signal(number: int) -> str:
         return str(number)
 
 
-ANALYSIS = AnalysisPart(analyze=lambda run, summaries: (), warnings=warnings, facts=facts)
+ANALYSIS = AnalysisPart(analyze=lambda run, summaries: (), notices=notices, facts=facts)

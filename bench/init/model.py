@@ -2,11 +2,31 @@
 
 from dataclasses import dataclass, field
 
+from bench.model.notices import NoticeKind
 from bench.model.records import Launch
 
 # Stages of a process, in order; more groups are made after the first call.
 BEFORE, JOINED, CALLED, GROUPS, LEFT = "before", "after init", "after a call", "more groups", "after the end"
 STAGES = (BEFORE, JOINED, CALLED, GROUPS, LEFT)
+
+
+class InitNotice(NoticeKind):
+    """What was seen in ranks."""
+
+    # In the ranks of a run.
+    CORES_TAKEN = "cores-taken"
+    THREADS_STAYED = "threads-stayed"
+    FILES_STAYED = "files-stayed"
+    # By the verb `init`.
+    FEWER_CORES = "fewer-cores"
+    FEWER_CORES_FOR_GOOD = "fewer-cores-for-good"
+    THREADS_LEFT = "threads-left"
+    FILES_LEFT = "files-left"
+    SCHEDULING_CHANGED = "scheduling-changed"
+    VARIABLES_CHANGED = "variables-changed"
+    SIGNAL_HANDLERS = "signal-handlers"
+    MEMORY_OF_GROUPS = "memory-of-groups"
+    MEMORY_LEFT = "memory-left"
 
 
 @dataclass(frozen=True, slots=True)

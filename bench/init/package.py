@@ -6,6 +6,7 @@ from bench.model.deferred import Deferred
 INIT = Package(
     "init",
     analysis=Deferred("init.analyze:ANALYSIS"),
+    notices=Deferred("init.report:SENTENCES"),
     look=Deferred("init.rank:look"),
     verbs={
         "init": Verb("init.cli:init", "Look", "What does joining a process group do to my process?", "init gloo"),

@@ -85,16 +85,11 @@ class MpiLauncher:
                 raise MpirunError(f"{program} cannot be started: {error.strerror}") from None
             undo.callback(_end, process, lock)
             variables = _variables(process, folder, world_size)
-            remarks = []
             loopback = network.interface_of(network.LOOPBACK)
-            if loopback and (still_open := network.confine(process.pid, loopback)):
-                remarks.append(
-                    f"mpirun listened on {' and '.join(still_open)} while it ran, and this system cannot "
-                    "confine it to loopback (Linux 5.7 does, unless a container forbids pidfd_getfd)"
-                )
+            open_to = tuple(network.confine(process.pid, loopback)) if loopback else ()
             ranks = self.launcher.start(world_size, entry, job, log, variables)
             undo.callback(ranks.clean)
-            return replace(ranks, clean=undo.pop_all().close, remarks=tuple(remarks))
+            return replace(ranks, clean=undo.pop_all().close, open_to=open_to)
         raise AssertionError("an ExitStack hides no exception")
 
 

@@ -74,13 +74,13 @@ class Rank(Protocol):
 class Ranks:
     """The ranks of one process group, in order of rank. clean: removes the files that they leave.
 
-    remarks: what a reader of the numbers must know about how the ranks were started. failed: whether one of them ended
+    open_to: addresses beyond loopback on which their launcher listened. failed: whether one of them ended
     before its time.
     """
 
     members: Sequence[Rank]
     clean: Callable[[], None]
-    remarks: tuple[str, ...] = ()
+    open_to: tuple[str, ...] = ()
     failed: bool = False
 
     def progress(self) -> tuple[int, ...]:

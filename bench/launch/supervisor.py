@@ -48,7 +48,7 @@ class LaunchOutcome:
     position: index of the case that rank 0 was in when the launch ended; -1 before the first.
     facts: what each rank said about its process when it was ready. clocks: bounds of each rank's clock against
     rank 0's, at start and end; None if all ranks read one clock. ready_s: from the request until all ranks had joined;
-    None if they never did. remarks: about how the ranks were started (`ranks.Ranks`).
+    None if they never did. open_to: as in `ranks.Ranks`.
     chosen: what NCCL wrote of its choices, before the first case and during each, in a launch that only probes.
     stuck: which rank cannot be ended, so that nothing else should be measured. health: of GPUs and network adapters
     (`machine.gpus`).
@@ -60,7 +60,7 @@ class LaunchOutcome:
     ready_s: float | None = None
     failure: Failure | None = None
     clocks: list[list[list[int]]] | None = None
-    remarks: tuple[str, ...] = ()
+    open_to: tuple[str, ...] = ()
     chosen: tuple[str, ...] = ()
     stuck: str | None = None
     health: Json = field(default_factory=dict)

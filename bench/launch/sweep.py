@@ -127,7 +127,7 @@ def sweep(
         finally:
             stuck = ranks.kill()
         health = gpus.merged([{host.hostname(): meter.record}, *(member.health for member in ranks.members)])
-        return replace(outcome, remarks=ranks.remarks, stuck=stuck, health=health)
+        return replace(outcome, open_to=ranks.open_to, stuck=stuck, health=health)
 
     measured: list[Launch] = []
     for launch in _order(plan, done, spent, observer):
@@ -198,7 +198,7 @@ def _record(launch: Launch, outcome: LaunchOutcome) -> Json:
         "launch": launch.number,
         "ready_s": None if outcome.ready_s is None else round(outcome.ready_s, 4),
         "clocks": outcome.clocks,
-        "remarks": list(outcome.remarks),
+        "open_to": list(outcome.open_to),
         "health": outcome.health,
         "ranks": sorted(outcome.facts, key=lambda facts: int(facts["rank"])),
     }

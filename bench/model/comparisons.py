@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from bench.model.conclusions import Interval
-from bench.model.records import Case
+from bench.model.notices import Notice
+from bench.model.records import Case, Ending
 
 # Smallest relative change of a time that matters by default: a smaller one is rarely worth tracing.
 MIN_CHANGE = 0.05
@@ -69,17 +70,16 @@ class ExposedChange:
 class Change:
     """One case on two sides: of two kept runs, or of two sides that took turns.
 
-    name: of the case for people, such as `all_reduce · gloo · 2 ranks · 64 KiB → 80 KiB` where the sides differ. case:
-    on the side before. ratios: AFTER / BEFORE of each pair of launches, where sides took turns. exposed: how exposed
-    communication changed, of cases that compute, too.
+    case: on the side before; other: after. ratios: AFTER / BEFORE of each pair of launches, where sides took turns.
+    exposed: how exposed communication changed, of cases that compute, too.
     """
 
-    name: str
     case: Case
+    other: Case
     before: Interval
     after: Interval
     judgement: Judgement
-    note: str = ""
+    note: Notice | None = None
     ratios: tuple[float, ...] = ()
     exposed: ExposedChange | None = None
 
@@ -108,13 +108,24 @@ class Change:
         return self.judgement.further_launches
 
 
+class Absence(StrEnum):
+    """Why a run has no time of a case."""
+
+    NOT_ASKED = "not asked for"
+    NOT_YET = "not measured yet"
+    SKIPPED = "skipped"
+    FAILED = "failed"
+    FAILED_ONCE = "failed in a launch"
+
+
 @dataclass(frozen=True, slots=True)
 class Unpaired:
-    """A case that has a time on one side only. reason: why it has none on the other; empty if it was not asked for."""
+    """A case that has a time on one side only. other: the same case on the other side. detail: of a skip or failure."""
 
-    name: str
     case: Case
-    reason: str = ""
+    other: Case
+    why: Absence
+    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +137,11 @@ class Comparison:
         second side only, in some launch. lost: those of `only_before` that the second was to measure. fail_on: the
         verdicts that are failures. undecided_exits: whether no decision has an exit code of its own.
     across: the field in which the sides differ on purpose, such as "backend"; None where the same cases are compared.
+    values: of that field on both sides, where they are of one run.
     Where sides took turns: pairs: of launches that the verdict rests on. ratios: the index AFTER / BEFORE of each pair.
     fresh_pairs: measured after the verdict. fresh: the index over them, which was not chosen for being large.
-    ended: why measuring ended. rule: by which the verdict was reached. alternate: why launches of A and B alternated,
-        because the ranks of both could not be alive at once; None if they took turns block by block.
+    ended: why measuring ended, within budget_s. rule: by which the verdict was reached. alternate: why launches of A
+        and B alternated, because the ranks of both could not be alive at once; None if they took turns block by block.
     virtual: both ran on virtual GPUs, whose times follow a rule. remarks: what belongs beside the verdict.
     """
 
@@ -143,8 +155,9 @@ class Comparison:
     only_after: tuple[Unpaired, ...] = ()
     lost: tuple[Unpaired, ...] = ()
     broken: tuple[Unpaired, ...] = ()
-    warnings: tuple[str, ...] = ()
+    notices: tuple[Notice, ...] = ()
     across: str | None = None
+    values: tuple[str, str] | None = None
     whole: Judgement | None = None
     fail_on: tuple[ChangeVerdict, ...] = (ChangeVerdict.SLOWER,)
     undecided_exits: bool = True
@@ -152,11 +165,12 @@ class Comparison:
     fresh_pairs: int = 0
     fresh: Interval | None = None
     ratios: tuple[float, ...] = ()
-    ended: str = ""
-    rule: str = ""
+    ended: Ending | None = None
+    budget_s: float | None = None
+    rule: Notice | None = None
     alternate: str | None = None
     virtual: bool = False
-    remarks: tuple[str, ...] = ()
+    remarks: tuple[Notice, ...] = ()
 
     @property
     def failed(self) -> bool:

@@ -3,7 +3,7 @@
     Run ─▶ Summary ─┬─▶ Fit, Bound    how time depends on size, and what no run can beat
                     └─▶ Finding       a rank, a link or a size that stands out, with its evidence
 
-Each type holds its evidence and its warnings. Everything is frozen. Units: seconds, bytes, bytes per second. Nothing
+Each type holds its evidence and its notices. Everything is frozen. Units: seconds, bytes, bytes per second. Nothing
 here reads or computes. The types of facts are in `records`, those of conclusions from several runs in `comparisons`.
 """
 
@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from bench.model.notices import Notice
 from bench.model.records import Case, Failure
 
 if TYPE_CHECKING:
@@ -110,17 +111,17 @@ class Summary:
     pure_s: float | None = None
     outliers: int = 0
     far_outliers: int = 0
-    outlier_causes: tuple[str, ...] = ()
+    outlier_causes: tuple[Notice, ...] = ()
     stall: Stall | None = None
     steady: bool = True
     timer_s: float | None = None
     floor_s: float | None = None
     asked: float | None = None
     reached: float | None = None
-    stopped_by: str = ""
+    stopped_by: tuple[str, ...] = ()
     foreign_cpu: float | None = None
     failures: tuple[Failure, ...] = ()
-    warnings: tuple[str, ...] = ()
+    notices: tuple[Notice, ...] = ()
     chosen: str = ""
     imported: str = ""
     virtual: bool = False
@@ -160,6 +161,10 @@ class Fit:
     note: str = ""
 
 
+# The bound that a user gives.
+LINK_AS_GIVEN = "link as given"
+
+
 @dataclass(frozen=True, slots=True)
 class Bound:
     """A bus bandwidth that a case cannot exceed, in bytes/s, and where it comes from."""
@@ -171,17 +176,28 @@ class Bound:
 
 
 # ── findings ─────────────────────────────────────────────────────────────────────────────────────
+class FindingKind(StrEnum):
+    """What stands out."""
+
+    LATE_RANK = "late rank"
+    LATE_NODE = "late node"
+    SLOW_RANK = "slow rank"
+    SLOW_NODE = "slow node"
+    SLOW_LINK = "slow link"
+    INCONSISTENT = "inconsistent"
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """A rank, node, link or size that stands out.
 
-    kind: "late rank", "late node", "slow rank", "slow node", "slow link", "inconsistent". subject: such as "rank 2",
+    subject: such as "rank 2",
     "node h5", "link 0–3". rank: if the subject is one rank. ranks: all ranks that the finding is about.
     cost_s: time that it adds to an operation. share: share of iterations in which it came last (late), or relative
     excess of its time (slow, inconsistent). p: p-value after correction for multiple tests.
     """
 
-    kind: str
+    kind: FindingKind
     subject: str
     text: str
     cases: tuple[Case, ...] = ()
@@ -203,24 +219,24 @@ class Matrix:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """Late and slow ranks, nodes and links of a run. silent: sentences on what could not be determined, and why."""
+    """Late and slow ranks, nodes and links of a run. silent: what could not be determined, and why."""
 
     findings: tuple[Finding, ...]
-    silent: tuple[str, ...] = ()
+    silent: tuple[Notice, ...] = ()
 
 
 # ── all of one run ───────────────────────────────────────────────────────────────────────────────
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """All conclusions from one run. warnings: on the run as a whole, the gravest first. incomplete: the one of
-    them that says what is missing; empty if nothing is.
+    """All conclusions from one run. notices: on the run as a whole, the gravest first. incomplete: the one of
+    them that says what is missing; None if nothing is.
 
     choices: where NCCL's choice changes with the size, in words. of_packages: name of a package → what it concludes,
     from its own cases (they are among the summaries, too) or others. own_cases: those that packages show themselves.
     """
 
     summaries: tuple[Summary, ...]
-    warnings: tuple[str, ...]
+    notices: tuple[Notice, ...]
     diagnosis: Diagnosis
     inconsistencies: tuple[Finding, ...] = ()
     fits: tuple[Fit, ...] = ()
@@ -229,4 +245,4 @@ class Analysis:
     choices: tuple[str, ...] = ()
     of_packages: Mapping[str, object] = field(default_factory=dict)
     own_cases: frozenset[Case] = frozenset()
-    incomplete: str = ""
+    incomplete: Notice | None = None

@@ -102,7 +102,7 @@ class LaunchFacts(TypedDict, total=False):
     world_size: Ranks
     launch: int
     clocks: Clocks | None
-    remarks: list[str]
+    open_to: list[str]
     health: dict[str, Health]
     ranks: list[RankFacts]
     chosen: dict[str, dict[str, Any]]

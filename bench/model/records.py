@@ -10,9 +10,11 @@ or nanoseconds; a plain number has `_bytes`, `_s` or `_ns` in its name. Nothing 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from bench.model.facts import ImportFacts, Manifest, Session
+from bench.model.notices import Notice
 from bench.model.steps import InvariantCheck, Link, Shape, StepDetail
 
 if TYPE_CHECKING:  # numpy is only needed where arrays are made: planning and listing start without it
@@ -437,14 +439,32 @@ class Side:
     text: str
 
 
+class EndReason(StrEnum):
+    """Why two sides are no longer measured."""
+
+    DECIDED = "decided"
+    SAME = "same"
+    BUDGET = "budget"
+    MOST_PAIRS = "most-pairs"
+    INTERRUPTED = "interrupted"
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """When and why the last pair that counts was measured."""
+
+    reason: EndReason
+    pairs: int
+
+
 @dataclass(slots=True)
 class AbState:
     """What `ab` was asked for, and how far it is; kept in the manifest after each look.
 
     undecided: what becomes of no decision: pass, fail or 3. alternate: why launches of A and B alternate; None where
     their ranks take turns.
-    looks: number of pairs, and share of the budget that was spent then. decided: by what a change was
-    named; fresh pairs follow, as many again. ended: why; None before.
+    looks: number of pairs, and share of the budget that was spent then. decided: the look that named a change; as many
+    fresh pairs follow. ended: None before the end.
     """
 
     min_change: float
@@ -455,8 +475,8 @@ class AbState:
     alternate: str | None = None
     spent_s: float = 0.0
     looks: list[tuple[int, float]] = field(default_factory=list)
-    decided: str | None = None
-    ended: str | None = None
+    decided: Ending | None = None
+    ended: Ending | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -630,7 +650,7 @@ class Run:
     plan: Plan
     environment: list[Session]
     samples: list[Samples]
-    warnings: tuple[str, ...] = ()
+    notices: tuple[Notice, ...] = ()
     kept: dict[str, Any] = field(default_factory=dict)
 
     @property

@@ -15,6 +15,8 @@ from bench.model.units import MOST_ELEMENTS, MOST_RANKS
 
 # Of the package, its operation, its section and its verb.
 NAME = "replay"
+# What a recording may not say of its calls: which ranks make them together.
+GROUP = "ranks of the group"
 # The error rate at which a rank is named.
 NAMED_RATE = 0.04
 # Operations of recorded calls between two ranks, and those in which each rank sends something else to each.

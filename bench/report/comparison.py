@@ -24,8 +24,20 @@ from bench.model.comparisons import (
 from bench.model.conclusions import Interval, IntervalKind
 from bench.model.records import NOT_AVAILABLE, case_order
 from bench.model.units import format_ratio, format_seconds, format_share
+from bench.report import wording
 from bench.report.blocks import Blocks, Column, Heading, below, items, left, section, table
-from bench.report.labels import BY_RULE, between, common_parts, counted, interval_text, label, with_interval
+from bench.report.labels import (
+    BY_RULE,
+    between,
+    common_parts,
+    counted,
+    interval_text,
+    label,
+    on_both_sides,
+    parts_on_both_sides,
+    with_interval,
+)
+from bench.report.notices import sentence, sentences
 
 # Verdict of a case → a word for it, the gravest first.
 WORDS = {SLOWER: "slower", FASTER: "faster", SAME: "same", INCONCLUSIVE: "undecided"}
@@ -60,7 +72,9 @@ def document(result: Comparison) -> Blocks:
         how = "A and B take turns block by block, in random order"
         if result.alternate is not None:
             how = f"A and B one after the other, in random order ({result.alternate})"
-        method.append(f"{result.pairs} pairs of launches, {how}; the pair is the unit; {result.ended}. {result.rule}")
+        ended = wording.ended(result.ended, result.budget_s)
+        rule = sentences([result.rule] if result.rule else [])
+        method.append(" ".join([f"{result.pairs} pairs of launches, {how}; the pair is the unit; {ended}.", *rule]))
     return [*shown, *section("How it was decided", [*method, *_reasons(result)])]
 
 
@@ -77,9 +91,9 @@ def _body(result: Comparison) -> Blocks:
         reasons: dict[str, list[str]] = {}
         unpaired: Sequence[Unpaired] = getattr(result, name)
         for case in unpaired:
-            reasons.setdefault(" ".join(case.reason.split()), []).append(case.name)
+            reasons.setdefault(wording.absence(case), []).append(label(case.case))
         shown += below(f"{title}:", items(f"{'; '.join(names)}: {reason}" for reason, names in reasons.items()))
-    return [*shown, *below("Warnings:", items(result.warnings))]
+    return [*shown, *below("Warnings:", items(sentences(result.notices)))]
 
 
 def in_order(changes: Sequence[Change]) -> list[Change]:
@@ -96,7 +110,7 @@ def headline(result: Comparison) -> str:
         cases = f"{counted(named[0][0], 'case')} {cases.partition(' ')[2]}"
     index = result.whole or next((change for change in result.changes if len(result.changes) == 1), None)
     if index is None:
-        short = bool(result.ended) and result.pairs == 0
+        short = result.ended is not None and result.pairs == 0
         nothing = "no pair of launches was completed" if short else "no case has times on both sides"
         parts = [f"{result.verdict}: {cases or nothing}"]
     elif index.verdict == result.verdict and result.verdict in {SLOWER, FASTER}:
@@ -111,7 +125,7 @@ def headline(result: Comparison) -> str:
         parts.insert(0, f"INCOMPLETE: {counted(len(result.lost), 'case')} of {result.before} not measured yet after")
     if result.virtual:
         parts.append(f"virtual GPUs: times {BY_RULE}")
-    parts += result.remarks
+    parts += sentences(result.remarks)
     # Another CPU or GPU explains a change before anything else does.
     for fact, before, after in result.differences:
         if fact in HARDWARE and UNKNOWN.isdisjoint((before, after)):
@@ -177,7 +191,7 @@ def _tables(changes: Sequence[Change], sides: tuple[str, str]) -> Blocks:
 
     Then the exposed communication of cases that compute, too.
     """
-    common, short = common_parts([change.name for change in changes])
+    common, short = common_parts([parts_on_both_sides(change.case, change.other) for change in changes])
     rows = list(zip(short, changes, strict=True))
     before, after = sides
     columns: list[Column[tuple[str, Change]]] = [
@@ -205,9 +219,9 @@ def _reasons(result: Comparison) -> Blocks:
     """Reasons and notes on cases, each once."""
     remarks: dict[str, list[str]] = {}
     for change in in_order(result.changes):
-        for text in (change.reason, change.note):
+        for text in (change.reason, sentence(change.note) if change.note else ""):
             if text:
-                remarks.setdefault(text, []).append(change.name)
+                remarks.setdefault(text, []).append(on_both_sides(change))
     everywhere = len(result.changes)
     return items(text if len(names) == everywhere else f"{text}: {', '.join(names)}" for text, names in remarks.items())
 

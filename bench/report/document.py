@@ -16,6 +16,7 @@ from typing import Any
 from bench.catalog.operations import OPERATIONS
 from bench.model.conclusions import Analysis, Summary
 from bench.model.facts import HostFacts, Manifest, Session, Told
+from bench.model.notices import CaseNotice, RunNotice
 from bench.model.records import Case, Failure, Run
 from bench.model.units import (
     FEW,
@@ -30,6 +31,7 @@ from bench.planning.footprint import checked_apart
 from bench.report import blocks, findings, labels, machine_format, markdown
 from bench.report.blocks import Blocks, Column, Heading, fold, in_line, items, keyed, left, section, table
 from bench.report.labels import NOTHING, counted, interval_text, label, seconds_text, size_text, with_interval
+from bench.report.notices import sentence, sentences
 from bench.report.page import page
 from bench.report.parts import calls_only, parts
 from bench.report.plots import PICTURES, Picture
@@ -62,7 +64,7 @@ SCHEDULING = {
 # Pictures that are not folded, besides the first.
 UNFOLDED = tuple(kind.name for kind in PICTURES if kind.unfolded)
 # Beginning of a note on a case that the tables have as a column.
-IN_COLUMNS = "stopped by"
+IN_COLUMNS = CaseNotice.STOPPED_EARLY
 NOTHING_MEASURED = "Nothing was measured: interrupted before its first sample; collbench resume measures it."
 IN_FULL = "Everything about each case is in summary.csv."
 
@@ -151,8 +153,8 @@ def _details(groups: Sequence[tuple[str, list[Summary]]]) -> Blocks:
 
 
 def _notes(summaries: Sequence[Summary]) -> Blocks:
-    """The warnings of single cases, but for those that tables have as a column."""
-    noted = [(s.case, text) for s in summaries for text in s.warnings if not text.startswith(IN_COLUMNS)]
+    """The notices of single cases, but for those that tables have as a column."""
+    noted = [(s.case, text) for s in summaries for text in sentences(n for n in s.notices if n.kind != IN_COLUMNS)]
     more = len(noted) - MOST_NOTES
     columns: list[Column[tuple[Case, str]]] = [
         left("case", lambda row: label(row[0])),
@@ -196,8 +198,8 @@ def terminal(run: Run, analysis: Analysis) -> tuple[Blocks, Blocks]:
 
 def caveats(analysis: Analysis) -> list[str]:
     """What speaks against the numbers, the weightiest first, but for what is missing: the answer begins with that."""
-    warnings = (text for text in analysis.warnings if text != analysis.incomplete)
-    return [*(text for part in parts() for text in part.caveats(analysis)), *warnings]
+    rest = (found for found in analysis.notices if found.kind is not RunNotice.INCOMPLETE)
+    return [*(text for part in parts() for text in part.caveats(analysis)), *sentences(rest)]
 
 
 def problems(run: Run, analysis: Analysis) -> list[str]:
@@ -211,8 +213,12 @@ def problems(run: Run, analysis: Analysis) -> list[str]:
 # ── the answer ───────────────────────────────────────────────────────────────────────────────────
 def brief(run: Run, analysis: Analysis) -> str:
     """The answer in one line: what is missing, and what was found first."""
-    lines = answer(run, analysis) or [_no_answer(run)]
-    return " ".join(lines[: 1 + bool(analysis.incomplete) + (VIRTUAL_NOTE in lines)])
+    said = answer(run, analysis) or [_no_answer(run)]
+    return " ".join(said[: 1 + (analysis.incomplete is not None) + _is_virtual(analysis)])
+
+
+def _is_virtual(analysis: Analysis) -> bool:
+    return any(summary.virtual for summary in analysis.summaries)
 
 
 def answer(run: Run, analysis: Analysis) -> list[str]:
@@ -259,8 +265,8 @@ def _answer(run: Run, analysis: Analysis) -> tuple[list[str], list[str], list[st
     if stated:
         more = f"; {len(stated) - 1} more in {REPORT}" if len(stated) > 1 else ""
         lines.append(f"**Stands out**: {stated[0]}{more}.")
-    missing = [f"**{text}**." for text in [analysis.incomplete] if text]
-    virtual = [VIRTUAL_NOTE] if any(s.virtual for s in analysis.summaries) else []
+    missing = [] if analysis.incomplete is None else [f"**{sentence(analysis.incomplete)}**."]
+    virtual = [VIRTUAL_NOTE] * _is_virtual(analysis)
     trust = [_trust(run, analysis, summaries)] if calls or lines else []
     return [*virtual, *missing], calls, [*lines, *trust]
 
@@ -494,8 +500,8 @@ def _outliers(s: Summary) -> str:
 def _stopped_by(s: Summary) -> str:
     """Where it did not end for its precision, with the mean half-width within the launches that it had reached."""
     if s.asked is None or s.reached is None or s.reached <= s.asked:
-        return s.stopped_by
-    return f"{s.stopped_by} at ±{format_share(s.reached)}"
+        return " and ".join(s.stopped_by)
+    return f"{' and '.join(s.stopped_by)} at ±{format_share(s.reached)}"
 
 
 def _rate(bytes_per_s: float | None) -> str:

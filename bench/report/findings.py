@@ -20,6 +20,7 @@ from bench.report.labels import (
     label,
     with_interval,
 )
+from bench.report.notices import sentences
 
 CHOICES_EXPLAINED = (
     "Algorithm, protocol and channels, as NCCL wrote them in a launch of its own that was not timed. A step in the "
@@ -46,7 +47,7 @@ def standing_out(analysis: Analysis) -> Blocks:
 def diagnosis(result: Diagnosis) -> Blocks:
     """The findings, then what was not found or could not be told."""
     named = [f"**{finding.subject}**: {finding.text}" for finding in result.findings]
-    return items([*named, *result.silent]) or ["Nothing was checked."]
+    return items([*named, *sentences(result.silent)]) or ["Nothing was checked."]
 
 
 def folded(analysis: Analysis) -> Blocks:
@@ -55,7 +56,7 @@ def folded(analysis: Analysis) -> Blocks:
         left("case", lambda s: label(s.case)),
         Column("outliers", lambda s: f"{s.outliers} of {s.iterations}"),
         Column("far", lambda s: str(s.far_outliers)),
-        left("seen meanwhile", lambda s: "; ".join(s.outlier_causes)),
+        left("seen meanwhile", lambda s: "; ".join(sentences(s.outlier_causes))),
     ]
     bounds: list[Column[Bound]] = [
         left("backend", lambda bound: bound.backend),

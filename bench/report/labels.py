@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from bench.catalog.backends import BACKENDS
 from bench.catalog.operations import OPERATIONS, PLACES, heaviest_bytes, placement, ranks_together
+from bench.model.comparisons import Change, Unpaired
 from bench.model.conclusions import Interval, IntervalKind, Summary
 from bench.model.records import OPTION_NAMED, OPTIONS, Case, Skip
 from bench.model.units import counted as counted
@@ -165,7 +166,28 @@ def kind(case: Case) -> Case:
 
 def label(case: Case) -> str:
     """Such as `all_reduce · gloo · float32 · 4 ranks · 1 MiB`; then the options that are not at their default."""
-    return SEPARATOR.join(part.words for part in describe([case])[0] if not part.usual)
+    return SEPARATOR.join(label_parts(case))
+
+
+def label_parts(case: Case) -> list[str]:
+    """The parts of its label."""
+    return [part.words for part in describe([case])[0] if not part.usual]
+
+
+def parts_on_both_sides(before: Case, after: Case) -> list[str]:
+    """The parts of a case's label on two sides, such as `all_reduce`, `gloo`, `2 ranks`, `64 KiB → 80 KiB`."""
+    old, new = label_parts(before), label_parts(after)
+    if len(old) == len(new):
+        return [a if a == b else f"{a} → {b}" for a, b in zip(old, new, strict=True)]
+    shared = [word for word in old if word in new]
+    default = "default" if before.scheduling == after.scheduling else "normal scheduling"
+    own = (", ".join(word for word in side if word not in shared) or default for side in (old, new))
+    return [*shared, " → ".join(own)]
+
+
+def on_both_sides(pair: Change | Unpaired) -> str:
+    """The label of a case on two sides."""
+    return SEPARATOR.join(parts_on_both_sides(pair.case, pair.other))
 
 
 def title(case: Case) -> str:
@@ -197,22 +219,22 @@ def dtype_words(case: Case) -> list[str]:
     return [case.dtype] if OPERATIONS[case.op].typed else []
 
 
-def common_parts(names: Sequence[str]) -> tuple[str, list[str]]:
-    """The parts that all labels have in common, and each label without them. A label is never left empty.
+def common_parts(parts: Sequence[Sequence[str]]) -> tuple[str, list[str]]:
+    """What all labels have in common, and each label without it. A label is never left empty. parts: of each label.
 
     Of `a · x · 1 KiB` and `a · x · 2 KiB`: `a · x`, then `1 KiB` and `2 KiB`. Of labels that have different numbers of
     parts, those at the beginning.
     """
-    parts = [name.split(SEPARATOR) for name in names]
+    names = [SEPARATOR.join(own) for own in parts]
     if len(parts) < 2:
-        return "", list(names)
+        return "", names
     if len({len(label_parts) for label_parts in parts}) > 1:
         first = [*itertools.takewhile(lambda column: len(set(column)) == 1, zip(*parts, strict=False))]
         first = first[: min(map(len, parts)) - 1]
         return SEPARATOR.join(part for part, *_ in first), [SEPARATOR.join(row[len(first) :]) for row in parts]
     same = [len(set(column)) == 1 for column in zip(*parts, strict=True)]
     if all(same):
-        return "", list(names)
+        return "", names
     kept = [SEPARATOR.join(part for part, shared in zip(row, same, strict=True) if not shared) for row in parts]
     return SEPARATOR.join(part for part, shared in zip(parts[0], same, strict=True) if shared), kept
 

@@ -23,23 +23,27 @@ from bench.model.comparisons import (
     Trend,
 )
 from bench.model.conclusions import Analysis, Diagnosis
+from bench.model.notices import Notice
 from bench.model.records import OPTIONS, Case, Json, Run
 from bench.model.units import format_seconds
 from bench.model.visible import visible
-from bench.report import openmetrics
+from bench.report import openmetrics, wording
 from bench.report.comparison import LISTS, direction, headline, judgement_text
-from bench.report.labels import interval_text
+from bench.report.labels import interval_text, label, on_both_sides
+from bench.report.notices import sentence
 from bench.report.parts import package_columns
 from bench.report.public import (
     JSON_ONLY,
     PublicCase,
     PublicDiagnosis,
+    PublicNotice,
     PublicRun,
     PublicSkip,
     RunFacts,
     case_values,
     interval_columns,
     public_finding,
+    public_notice,
 )
 
 # First characters of a formula in spreadsheets.
@@ -60,13 +64,13 @@ def to_json(run: Run, analysis: Analysis) -> str:
     facts: Json = {name: value for name, value in run.manifest.items() if name in RunFacts.model_fields}
     return _json(
         run_model()(
-            schema_number=4,
+            schema_number=5,
             run=RunFacts(**facts | {"name": run.name}),
             environment=environment,
             cases=public_cases(run, analysis),
             skipped=[PublicSkip(key=skip.case.key, reason=skip.reason) for skip in run.plan.skips],
             findings=[*map(public_finding, (*analysis.diagnosis.findings, *analysis.inconsistencies))],
-            warnings=analysis.warnings,
+            notices=tuple(map(public_notice, analysis.notices)),
             **entries,
         )
     )
@@ -75,7 +79,7 @@ def to_json(run: Run, analysis: Analysis) -> str:
 def diagnosis_json(diagnosis: Diagnosis) -> str:
     """What was found, and why nothing was where nothing was."""
     findings = [*map(public_finding, diagnosis.findings)]
-    return _json(PublicDiagnosis(findings=findings, silent=diagnosis.silent))
+    return _json(PublicDiagnosis(findings=findings, silent=tuple(map(public_notice, diagnosis.silent))))
 
 
 def _json(document: BaseModel) -> str:
@@ -134,7 +138,12 @@ def to_csv(run: Run, analysis: Analysis) -> str:
     for case in public_cases(run, analysis):
         left_out = unused | {name for name, field in type(case).model_fields.items() if JSON_ONLY in field.metadata}
         row = {name: value for name, value in case if name not in left_out}
-        texts = {name: "; ".join(row.pop(name)) for name in ("failures", "warnings")}
+        noticed: Sequence[PublicNotice] = row.pop("notices")
+        texts = {
+            "failures": "; ".join(row.pop("failures")),
+            "notices": " ".join(one.kind for one in noticed),
+            "warnings": "; ".join(one.text for one in noticed),
+        }
         rows.append({name: _in_csv(value) for name, value in (row | texts).items()})
     table = pd.DataFrame(rows)
     return str((table.convert_dtypes() if rows else table).to_csv(index=False))
@@ -149,7 +158,7 @@ def comparison_csv(result: Comparison) -> str:
 
 def comparison_json(result: Comparison) -> str:
     """Everything: the overall verdict, the cases, what else differs, cases on one side only, the warnings."""
-    plain = ("before", "after", "verdict", "min_change", "across", "pairs", "fresh_pairs", "ended", "rule")
+    plain = ("before", "after", "verdict", "min_change", "across", "pairs", "fresh_pairs")
     document = {
         **{name: getattr(result, name) for name in plain},
         "whole": {**judgement_columns(result.whole), "pair_ratios": result.ratios} if result.whole else None,
@@ -157,18 +166,26 @@ def comparison_json(result: Comparison) -> str:
         "cases": [_change_row(change) for change in result.changes],
         "differences": [{"fact": fact, "before": old, "after": new} for fact, old, new in result.differences],
         **{
-            name: [{"key": case.case.key, "name": case.name, "reason": case.reason} for case in getattr(result, name)]
+            name: [
+                {"key": case.case.key, "name": label(case.case), "why": case.why, "reason": wording.absence(case)}
+                for case in getattr(result, name)
+            ]
             for name in LISTS
         },
-        "warnings": result.warnings,
+        "ended": result.ended.reason if result.ended else None,
+        "notices": [_notice(found) for found in (*result.remarks, *result.notices)],
     }
     return json.dumps(document, indent=1, ensure_ascii=False)
+
+
+def _notice(found: Notice) -> Json:
+    return {**public_notice(found).model_dump(mode="json"), "run": found.run}
 
 
 def comparison_openmetrics(result: Comparison) -> str:
     """Verdict and ratios AFTER / BEFORE, of the whole and of each case."""
     judged = [("all", result.whole)] if result.whole is not None else []
-    judged += [(change.name, change.judgement) for change in result.changes]
+    judged += [(on_both_sides(change), change.judgement) for change in result.changes]
     lines = openmetrics.verdict("compare", result.verdict, ChangeVerdict)
     for end in ("value", "low", "high"):
         rows = [
@@ -176,6 +193,7 @@ def comparison_openmetrics(result: Comparison) -> str:
             for name, j in judged
         ]
         lines += openmetrics.gauge("collbench_time_ratio" + f"_{end}" * (end != "value"), rows)
+    lines += openmetrics.notices("compare", (*result.remarks, *result.notices))
     return "\n".join([*lines, openmetrics.END])
 
 
@@ -185,7 +203,7 @@ def _change_row(change: Change) -> Json:
     limits = ("exposed_difference_s", "exposed_difference_low_s", "exposed_difference_high_s")
     return {
         "key": change.case.key,
-        "name": change.name,
+        "name": on_both_sides(change),
         "verdict": change.verdict,
         "before_s": change.before.value,
         "after_s": change.after.value,
@@ -194,7 +212,7 @@ def _change_row(change: Change) -> Json:
         "exposed_after_s": exposed.after.value if exposed else None,
         **interval_columns(exposed.difference if exposed else None, *limits),
         "exposed_resolved": exposed.resolved if exposed else None,
-        "note": change.note,
+        "note": change.note.kind if change.note else None,
         "pair_ratios": change.ratios,
     }
 
@@ -278,7 +296,7 @@ def to_junit(run: Run, analysis: Analysis) -> str:
         if case.key not in tried:
             tried.add(case.key)
             add_case(suite, class_of(case), case.key, "skipped", reason)
-    ET.SubElement(suite, "system-out").text = "\n".join(analysis.warnings)
+    ET.SubElement(suite, "system-out").text = _notices_text(analysis.notices)
     return junit_text(suite)
 
 
@@ -289,16 +307,22 @@ def comparison_junit(result: Comparison) -> str:
     if result.whole is not None:
         whole = f"{result.whole.verdict}: index over all cases, {judgement_text(result.whole)}"
         rows.insert(0, ("all", "the run as a whole", result.whole.verdict, whole))
-    for where, name, verdict, sentence in rows:
+    for where, name, verdict, text in rows:
         kind = "skipped" if verdict == ChangeVerdict.INCONCLUSIVE else "system-out"
         if verdict in result.fail_on:
             kind = "failure"
-        add_case(suite, where, name, kind, sentence)
+        add_case(suite, where, name, kind, text)
     for case in result.broken:
-        add_case(suite, class_of(case.case), case.case.key, "error", f"measured before, failed after: {case.reason}")
+        add_case(
+            suite,
+            class_of(case.case),
+            case.case.key,
+            "error",
+            f"measured before, failed after: {wording.absence(case)}",
+        )
     for case in result.only_before:
-        add_case(suite, class_of(case.case), case.case.key, "skipped", f"only before: {case.reason}")
-    ET.SubElement(suite, "system-out").text = "\n".join([headline(result), *result.warnings])
+        add_case(suite, class_of(case.case), case.case.key, "skipped", f"only before: {wording.absence(case)}")
+    ET.SubElement(suite, "system-out").text = f"{headline(result)}\n{_notices_text(result.notices)}".strip()
     return junit_text(suite)
 
 
@@ -311,8 +335,14 @@ def _sentence(change: Change) -> str:
         moved = change.exposed.difference
         size = f"{format_seconds(moved.value)} {interval_text(moved, format_seconds)}"
         exposed = f"exposed communication {direction(change.exposed)}: {size}"
-    sides = change.name if " → " in change.name else ""
-    return "; ".join(filter(None, [f"{times}, {judgement_text(change)}", more, exposed, change.note, sides]))
+    note = sentence(change.note) if change.note else ""
+    sides = on_both_sides(change) if change.case.key != change.other.key else ""
+    return "; ".join(filter(None, [f"{times}, {judgement_text(change)}", more, exposed, note, sides]))
+
+
+def _notices_text(found: Sequence[Notice]) -> str:
+    """A line for each notice, with its kind in brackets."""
+    return "\n".join(f"[{one.kind}] {sentence(one)}" for one in found)
 
 
 def class_of(case: Case) -> str:

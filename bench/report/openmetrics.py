@@ -3,7 +3,10 @@
 In: names, labels, values. Out: lines; the last line of a file is `END`.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
+
+from bench.model.notices import Notice
 
 END = "# EOF"
 _ESCAPED = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
@@ -21,6 +24,12 @@ def gauge(
 def verdict(of: str, given: str, words: Iterable[str]) -> list[str]:
     """Which of these verdicts holds: 1, the others 0."""
     return gauge("collbench_verdict", [({"of": of, "verdict": word}, float(word == given)) for word in words])
+
+
+def notices(of: str, found: Iterable[Notice]) -> list[str]:
+    """How often each kind of notice was given."""
+    counts = Counter(one.kind.value for one in found)
+    return gauge("collbench_notices", [({"of": of, "kind": kind}, float(count)) for kind, count in counts.items()])
 
 
 def _text(labels: Mapping[str, str]) -> str:

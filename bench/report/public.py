@@ -9,8 +9,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SkipValidation, create_model
 
-from bench.model.conclusions import Finding, Interval, Summary
+from bench.model.conclusions import Finding, FindingKind, Interval, Summary
+from bench.model.notices import Notice, Value
 from bench.model.records import OPTIONS, Json
+from bench.report import notices
 
 # A text that may quote files of others. It is passed on as it is, halves of characters too: what prints it makes them
 # visible.
@@ -20,7 +22,7 @@ Number = Annotated[
     float | None, BeforeValidator(lambda value: value if value is None or math.isfinite(value) else None)
 ]
 # Marks a field that is no column of summary.csv.
-JSON_ONLY = "json only"
+JSON_ONLY = "json-only"
 
 
 def about(text: str, json_name: str | None = None) -> Any:
@@ -35,6 +37,17 @@ class PublicModel(BaseModel):
     model_config = ConfigDict(from_attributes=True, defer_build=True)
 
 
+class _NamesOfKinds:
+    """Lists the kinds of notices in the schema; only then are those of packages loaded."""
+
+    @staticmethod
+    def __get_pydantic_json_schema__(_: object, handler: object) -> Json:
+        return {"type": "string", "enum": notices.names()}
+
+
+NoticeName = Annotated[str, _NamesOfKinds]
+
+
 class PublicInterval(PublicModel):
     """A value and the interval around it."""
 
@@ -42,6 +55,17 @@ class PublicInterval(PublicModel):
     low: Number
     high: Number
     kind: str = about("what it was computed over; none: low and high are the value and say nothing")
+
+
+class PublicNotice(PublicModel):
+    """Something that a reader must know beside the numbers (docs/notices.md lists the kinds)."""
+
+    kind: NoticeName = about("for programs; each kind has one sentence")
+    text: Text = about("what it says")
+    remedy: Text = about("what can be done about it; empty if nothing can")
+    values: dict[str, Any] = about("the values of the sentence: seconds, bytes, shares, names")
+    cases: tuple[str, ...] = about("keys of the cases that it is about; empty if it is about all")
+    host: Text | None = about("the host that it is about; null if there is one only")
 
 
 OF_OPTIONS: Any = {option.name: (type(option.default), about(option.about)) for option in OPTIONS}
@@ -100,13 +124,13 @@ class PublicCase(CaseFields):  # type: ignore[misc]  # made above
     imported: Text = about("how another tool computed the time; empty for our own")
     virtual: bool = about("true of times on virtual GPUs, which follow a rule and were not measured on hardware")
     failures: tuple[Text, ...] = about("what failed, one sentence each")
-    warnings: tuple[Text, ...] = about("what speaks against the numbers of this case")
+    notices: tuple[PublicNotice, ...] = about("what speaks against the numbers of this case")
 
 
 class PublicFinding(PublicModel):
     """A rank, node, link or size that stands out, with the evidence."""
 
-    kind: str = about("late rank, late node, slow rank, slow node, slow link, or inconsistent")
+    kind: FindingKind = about("what stands out")
     subject: Text = about("who it is, such as rank 2, node h5 or link 0–3")
     text: Text = about("the finding in a sentence")
     cases: tuple[str, ...] = about("keys of the cases that show it")
@@ -122,7 +146,7 @@ class PublicDiagnosis(PublicModel):
     """Who is slow, and why nothing was found where nothing was."""
 
     findings: list[PublicFinding]
-    silent: tuple[Text, ...] = about("what was not found, or could not be told")
+    silent: tuple[PublicNotice, ...] = about("what was not found, or could not be told")
 
 
 class RunFacts(PublicModel):
@@ -149,13 +173,13 @@ class PublicRun(PublicModel):
     """A run of CollBench (report --format json)."""
 
     # Increased when a field is renamed, removed or changes its meaning; fields may be added without another number.
-    schema_number: Literal[4] = Field(serialization_alias="schema")
+    schema_number: Literal[5] = Field(serialization_alias="schema")
     run: RunFacts
     environment: list[dict[str, Any]] = about("one entry a session: the machine before and after it")
     cases: list[PublicCase]
     skipped: list[PublicSkip]
     findings: list[PublicFinding]
-    warnings: tuple[Text, ...] = about("the gravest first")
+    notices: tuple[PublicNotice, ...] = about("the gravest first")
 
 
 def case_values(summary: Summary) -> Json:
@@ -167,6 +191,8 @@ def case_values(summary: Summary) -> Json:
         "slow_share": stall.share if stall else 0.0,
         "fast_mode_s": stall.fast_s if stall else None,
         "slow_mode_s": stall.slow_s if stall else None,
+        "stopped_by": " and ".join(summary.stopped_by),
+        "notices": tuple(map(public_notice, summary.notices)),
         "failures": [failure.text for failure in summary.failures],
     }
     values = {name: getattr(case, name) for name in CaseFields.model_fields}
@@ -174,6 +200,19 @@ def case_values(summary: Summary) -> Json:
         if name not in values and name not in computed:
             values[name] = getattr(summary, name)
     return values | computed
+
+
+def public_notice(notice: Notice) -> PublicNotice:
+    """The notice with its sentence."""
+    values = {name: _plain(value) for name, value in notice.values.items() if value is not None}
+    fields = {"kind": notice.kind.value, "text": notices.meaning(notice), "remedy": notices.remedy(notice)}
+    return PublicNotice(**fields, values=values, cases=notice.cases, host=notice.host)
+
+
+def _plain(value: Value) -> Any:
+    if isinstance(value, tuple):
+        return [public_notice(part) if isinstance(part, Notice) else part for part in value]
+    return value if not isinstance(value, float) or math.isfinite(value) else None
 
 
 def public_finding(finding: Finding) -> PublicFinding:

@@ -6,8 +6,9 @@ In: values. Out: text for the terminal. Decides nothing.
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.model.comparisons import SessionDifference, SessionFact
+from bench.model.comparisons import Absence, SessionDifference, SessionFact, Unpaired
 from bench.model.facts import Manifest, Measurements, Session
+from bench.model.records import Ending, EndReason
 
 
 def refused_resume(path: Path, recorded: Session, differences: Sequence[SessionDifference]) -> str:
@@ -59,6 +60,28 @@ def interrupted_after(path: Path, counts: Measurements | None) -> str:
     kept = f"measurements: {', '.join(lacks)}" if lacks else "everything was measured"
     again = f"; collbench resume {path} measures what was lost" if lacks else ""
     return f"interrupted; {kept}; what was measured is kept, and collbench report {path.name} shows it{again}"
+
+
+def absence(case: Unpaired) -> str:
+    """Why a case has no time on the other side."""
+    detail = " ".join(case.detail.split())
+    return {Absence.FAILED_ONCE: f"in a launch: {detail}"}.get(case.why, detail or case.why.value)
+
+
+def ended(ending: Ending, budget_s: float | None) -> str:
+    """Why two sides are no longer measured."""
+    match ending.reason:
+        case EndReason.DECIDED:
+            return f"decided after {ending.pairs} pairs"
+        case EndReason.SAME:
+            return f"all are the same after {ending.pairs} pairs"
+        case EndReason.BUDGET:
+            budget = "" if budget_s is None else f" of {budget_s:g} s"
+            return f"the budget{budget} was spent after {ending.pairs} pairs"
+        case EndReason.MOST_PAIRS:
+            return f"stopped at the limit of {ending.pairs} pairs"
+        case EndReason.INTERRUPTED:
+            return "interrupted: collbench resume goes on"
 
 
 def unused_allocation(tasks: int, nodes: int) -> str:

@@ -30,8 +30,9 @@ from typing import Any, BinaryIO, TypeVar
 
 from bench.catalog.packages import PACKAGES
 from bench.model.errors import ForeignError, StoreError, damaged_json
+from bench.model.notices import Notice, RunNotice, notice
 from bench.model.records import AbState, Json, Plan, Run, Samples, Side
-from bench.model.units import counted, format_bytes
+from bench.model.units import format_bytes
 from bench.store import locks
 from bench.store.locks import Owner
 
@@ -51,7 +52,6 @@ MOST_BYTES_READ = 2**28
 MOST_OF_A_MANIFEST = 2**20  # which `list` reads of every run; they have 2 KiB
 # Damaged lines that are named one by one.
 MOST_DAMAGED = 5
-TORN = "the last line of samples.jsonl was torn by a crash; that case counts as not measured"
 
 T = TypeVar("T")
 
@@ -312,7 +312,7 @@ def read(path: Path) -> Run:
         raise StoreError(
             f"{folder}: it has no {SAMPLES}, so nothing that was measured: collbench resume {folder} measures it"
         )
-    lines, warnings = _read_lines(folder / SAMPLES, encoding.samples_from_line, _start_of(side) if side else None)
+    lines, notices = _read_lines(folder / SAMPLES, encoding.samples_from_line, _start_of(side) if side else None)
     # A launch of cases that are compared round by round has been measured again if it was interrupted while its lines
     # were written.
     samples = list({(entry.case, entry.launch): entry for entry in lines}.values())
@@ -321,7 +321,7 @@ def read(path: Path) -> Run:
     planned = {case.key for case in plan.cases}
     if strange := sum(entry.case.key not in planned for entry in samples):
         samples = [entry for entry in samples if entry.case.key in planned]
-        warnings += (f"{counted(strange, 'measurement')} of cases that the plan does not have: left out",)
+        notices += (notice(RunNotice.UNPLANNED, measurements=strange),)
     kept = {}
     for package in PACKAGES:
         if package.kept is not None and not side and (folder / package.kept.name).is_file():
@@ -335,7 +335,7 @@ def read(path: Path) -> Run:
         launches = max((entry.launch for entry in samples), default=0)
         order = tuple(launch for launch in plan.order if launch.number <= launches)
         plan = dataclasses.replace(plan, order=order, launches=launches)
-    return Run(path, manifest, plan, environment, samples, warnings, kept)
+    return Run(path, manifest, plan, environment, samples, notices, kept)
 
 
 def _side_of(path: Path) -> tuple[Path, str]:
@@ -473,21 +473,21 @@ def find(root: Path, run: str | None) -> Path:
 
 def _read_lines(
     path: Path, samples_from_line: Callable[[bytes], Samples], prefix: bytes | None = None
-) -> tuple[list[Samples], tuple[str, ...]]:
-    """The samples in the lines, and a sentence on each line that is damaged.
+) -> tuple[list[Samples], tuple[Notice, ...]]:
+    """The samples in the lines, and a notice of each line that is damaged.
 
     Read line by line: a large run has hundreds of megabytes of text, and its arrays take a fraction of that.
     prefix: only lines that begin so are read, without it.
     """
     samples: list[Samples] = []
-    damaged: list[str] = []
+    damaged: list[Notice] = []
     # Without garbage collection: to search the millions of short-lived integers for cycles takes a fifth of the time.
     gc.disable()
     try:
         with open(open_plain(path, os.O_RDONLY), "rb") as file:
             for number, line in enumerate(iter(functools.partial(file.readline, MOST_BYTES_READ), b""), start=1):
                 if not line.endswith(b"\n"):
-                    damaged.append(TORN)
+                    damaged.append(notice(RunNotice.TORN_LINE))
                     break
                 if prefix is not None:
                     if not line.startswith(prefix):
@@ -497,13 +497,14 @@ def _read_lines(
                     with _naming_damage(f"{path}: line {number}:"):
                         samples.append(samples_from_line(line))
                 except StoreError as error:
-                    damaged.append(f"{error}; that case counts as not measured: collbench resume measures it again")
+                    damaged.append(notice(RunNotice.DAMAGED_LINE, error=str(error)))
     except OSError as error:
         raise StoreError(f"{path}: {reason_of(error)}") from None
     finally:
         gc.enable()
     if len(damaged) > MOST_DAMAGED:
-        damaged[MOST_DAMAGED:] = [f"{path}: {len(damaged) - MOST_DAMAGED} further lines are damaged"]
+        more = len(damaged) - MOST_DAMAGED
+        damaged[MOST_DAMAGED:] = [notice(RunNotice.DAMAGED_LINES, path=str(path), lines=more)]
     return samples, tuple(damaged)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bench.model.conclusions import Analysis, Interval
+from bench.model.notices import NoticeKind
 from bench.model.records import Case
 from bench.model.steps import InvariantCheck, RankMemory, Timeline
 from bench.training.model import Scenario, Strategy
@@ -19,6 +20,15 @@ WORTH = 0.01
 BATCHES = 4
 # A prediction holds if it is wrong by at most this many seconds, or by at most this share of itself.
 OFF_S, OFF_SHARE = 1e-3, 0.1
+
+
+class TrainingNotice(NoticeKind):
+    """What can be said of training steps."""
+
+    BLOCKS_LEFT_OUT = "blocks-left-out"
+    BLOCKS_KEPT = "disturbed-blocks-kept"
+    ALL_BLOCKS_KEPT = "all-disturbed-blocks-kept"
+    RANKS_UNTESTED = "ranks-untested"
 
 
 @dataclass(frozen=True, slots=True)

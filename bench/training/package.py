@@ -32,6 +32,7 @@ TRAINING = Package(
     planning=Deferred("training.planning.steps:PLANNING"),
     analysis=Deferred("training.analyze.part:ANALYSIS"),
     report=Deferred("training.report.part:REPORT"),
+    notices=Deferred("training.report.notices:SENTENCES"),
     pictures=(
         PictureKind(
             "training-steps",

@@ -2,8 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from bench.model.conclusions import Interval
+from bench.model.notices import Notice, NoticeKind
 from bench.model.records import Case
 
 
@@ -62,6 +64,37 @@ class Crossover:
     high: float
 
 
+class Why(StrEnum):
+    """Why a cell of a table has the rule that it has, or none."""
+
+    NOT_FASTER = "not-faster"
+    NO_GAIN = "no-gain"
+    FASTER_IN_FRESH = "faster-in-fresh-launches"
+    THEN_SLOWER = "then-slower"
+    THEN_FAILED = "then-failed"
+    # Of a rule file that is checked.
+    NO_RULE = "no-rule"
+    NOT_MEASURED = "not-measured"
+    FASTER = "faster"
+    SLOWER = "slower"
+    SAME = "same"
+    INCONCLUSIVE = "inconclusive"
+
+
+class TuneNotice(NoticeKind):
+    """What can be said of rules."""
+
+    VIRTUAL = "virtual-gpus"
+    AS_MEASURED = "as-measured"
+    RULE_NOT_READ = "rule-not-read"
+    NOT_HONOURED = "not-honoured"
+    FILE_NOTE = "file-note"
+
+
+# The library does something else than the rule file says.
+DISHONOURED = frozenset({TuneNotice.RULE_NOT_READ, TuneNotice.NOT_HONOURED})
+
+
 @dataclass(frozen=True, slots=True)
 class CellResult:
     """What was found for a cell. choice: in the table; tried: what was compared with the default in fresh launches.
@@ -72,7 +105,7 @@ class CellResult:
     cell: Cell
     choice: Pick
     tried: Pick
-    why: str
+    why: Why
     ratio: Interval | None = None
     pairs: int = 0
 
@@ -91,7 +124,7 @@ class Tuned:
     checked: int
     launches: int = 0
     wrong: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    notes: tuple[Notice, ...] = ()
 
     @property
     def changed(self) -> list[CellResult]:

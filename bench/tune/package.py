@@ -5,6 +5,7 @@ from bench.model.deferred import Deferred
 
 TUNE = Package(
     "tune",
+    notices=Deferred("tune.report:SENTENCES"),
     verbs={
         "tune": Verb(
             "tune.cli.tune:tune",

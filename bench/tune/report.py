@@ -3,16 +3,20 @@
 In: the outcome. Out: blocks, a dictionary, comments for the rule file. Computes only layout.
 """
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 
 from bench.model.conclusions import Interval
+from bench.model.notices import NoticeKind
 from bench.model.records import Json, Run
 from bench.model.units import counted, format_bytes, format_rounded_bytes, format_seconds
 from bench.report.blocks import Blocks, Code, Column, Heading, Picture, below, items, left, section, table
 from bench.report.labels import NOTHING, between, ranks_text
+from bench.report.notices import Sentence, sentences
+from bench.report.public import public_notice
 from bench.tune.catalog import Library
-from bench.tune.model import DEFAULT, CellResult, Crossover, Tuned, TuneState
+from bench.tune.model import DEFAULT, CellResult, Crossover, Tuned, TuneNotice, TuneState, Why
 
 METHOD = (
     "All choices of a cell take turns in launches that are alive together. A choice that is slower than the best is "
@@ -24,6 +28,32 @@ METHOD = (
 )
 
 
+WHYS: Mapping[Why, str] = {
+    Why.NOT_FASTER: "nothing was faster in the race",
+    Why.NO_GAIN: "no gain shown",
+    Why.FASTER_IN_FRESH: "faster in fresh launches",
+    Why.THEN_SLOWER: "faster in fresh launches, slower in those after them",
+    Why.THEN_FAILED: "faster in fresh launches, failed in those after them",
+    Why.NO_RULE: "no rule",
+    Why.NOT_MEASURED: "not measured",
+    Why.FASTER: "faster",
+    Why.SLOWER: "slower",
+    Why.SAME: "same",
+    Why.INCONCLUSIVE: "inconclusive",
+}
+SENTENCES: Mapping[NoticeKind, Sentence] = {
+    TuneNotice.VIRTUAL: Sentence("virtual GPUs: times follow a rule, and say nothing about hardware"),
+    TuneNotice.AS_MEASURED: Sentence(
+        "shown for calls as they were measured ({calls:lines}): in others a rule can be slower"
+    ),
+    TuneNotice.RULE_NOT_READ: Sentence("not honoured: {problem}"),
+    TuneNotice.NOT_HONOURED: Sentence(
+        "not honoured: {op}, {ranks} ranks, {size_bytes:bytes}: asked for {asked}, {library} ran {ran}"
+    ),
+    TuneNotice.FILE_NOTE: Sentence("{text}"),
+}
+
+
 def answer(tuned: Tuned, state: TuneState, load: Sequence[str]) -> Blocks:
     """What a terminal shows, but for the line that loads the file, which must not be wrapped."""
     return [*_first(tuned, state), *(_table(tuned.changed) if state.checks else []), *load[1:]]
@@ -31,7 +61,7 @@ def answer(tuned: Tuned, state: TuneState, load: Sequence[str]) -> Blocks:
 
 def _first(tuned: Tuned, state: TuneState) -> Blocks:
     lines = [] if state.checks else [_of_ranks(tuned, op, ranks) for op, ranks in _groups(tuned)]
-    told = [*tuned.notes, *(f"failed: {text}" for text in tuned.wrong)]
+    told = [*sentences(tuned.notes), *(f"failed: {text}" for text in tuned.wrong)]
     return [_checked(tuned) if state.checks else _headline(tuned), *items(lines), *items(told)]
 
 
@@ -66,8 +96,8 @@ def _headline(tuned: Tuned) -> str:
 
 def _checked(tuned: Tuned) -> str:
     """Such as `48 of 96 cells have a rule: 30 faster, 1 slower, 17 inconclusive; together 0.85 [0.80 – 0.90]`."""
-    counts = {why: sum(r.why == why for r in tuned.changed) for why in dict.fromkeys(r.why for r in tuned.changed)}
-    found = ", ".join(f"{count} {why}" for why, count in counts.items()) or "nothing to compare"
+    counts = Counter(result.why for result in tuned.changed)
+    found = ", ".join(f"{count} {WHYS[why]}" for why, count in counts.items()) or "nothing to compare"
     together = f"; together {_ratio(tuned.whole)} of the default's time" if tuned.whole is not None else ""
     return f"{len(tuned.changed)} of {counted(len(tuned.results), 'cell')} have a rule: {found}{together}"
 
@@ -107,7 +137,7 @@ def _table(results: Sequence[CellResult]) -> Blocks:
         left("tried", lambda r: NOTHING if r.tried in {r.choice, DEFAULT} else str(r.tried)),
         Column("÷ default", lambda r: NOTHING if r.ratio is None else _ratio(r.ratio)),
         Column("pairs", lambda r: str(r.pairs) if r.pairs else NOTHING),
-        left("why", lambda r: r.why),
+        left("why", lambda r: WHYS[r.why]),
     ]
     return table(results, columns)
 
@@ -137,4 +167,4 @@ def _proofs(tuned: Tuned) -> Iterator[str]:
 
 def as_json(tuned: Tuned) -> Json:
     """Everything that was found, for programs."""
-    return asdict(tuned)
+    return {**asdict(tuned), "notes": [public_notice(note).model_dump(mode="json") for note in tuned.notes]}

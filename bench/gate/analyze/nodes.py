@@ -28,9 +28,10 @@ from bench.catalog import operations
 from bench.catalog.operations import OPERATIONS
 from bench.catalog.subgroups import in_text, rounds
 from bench.config.models import Config
-from bench.gate.conclusions import CheckVerdict, GateVerdict, NodeCheck, SlowPath
+from bench.gate.conclusions import CheckVerdict, GateNotice, GateVerdict, NodeCheck, SlowPath
 from bench.model.conclusions import Interval, IntervalKind
 from bench.model.errors import BenchError, ConfigError
+from bench.model.notices import notice
 from bench.model.records import Case, Machine
 from bench.planning import plan
 from bench.stats.intervals import Floats
@@ -128,15 +129,15 @@ def alone(nodes: Sequence[int], turn: int = 0) -> list[Round]:
 
 @dataclass(frozen=True, slots=True)
 class _Stage:
-    """How nodes are examined. rounds: of nodes, in a turn. partners: with which a node is slow, in words."""
+    """How nodes are examined. rounds: of nodes, in a turn. slow: what is said of a slow node."""
 
     name: str
     rounds: Callable[[Sequence[int], int], list[Round]]
-    partners: str
+    slow: GateNotice
 
 
-INSIDE = _Stage("inside", alone, "among its own ranks")
-PAIRS = _Stage("look", matchings, "with all partners")
+INSIDE = _Stage("inside", alone, GateNotice.SLOW_INSIDE)
+PAIRS = _Stage("look", matchings, GateNotice.SLOW_BETWEEN)
 
 
 def schedule(nodes: int, inside: int) -> tuple[list[list[Round]], list[list[Round]]]:
@@ -210,14 +211,15 @@ def examine(fleet: Fleet, allowed: float, least_s: float | None = None) -> GateV
     checks = []
     for node in nodes:
         if node in fleet.dropped:
-            checks.append(NodeCheck(node, FAIL, None, fleet.dropped[node]))
+            checks.append(NodeCheck(node, FAIL, None, notice(GateNotice.DROPPED, why=fleet.dropped[node])))
         else:
             own = [stage[node] for stage in (inside, between) if node in stage]
             checks.append(min(own, key=lambda check: (FAIL, INCONCLUSIVE, PASS).index(check.verdict)))
     single, remarks = fleet.nodes - len(fleet.several), []
-    if single:
-        which = "every node has" if single == fleet.nodes else f"{single} of {fleet.nodes} nodes have"
-        remarks.append(f"{which} one rank, so that nothing was measured inside: no link between GPUs of one node")
+    if single == fleet.nodes:
+        remarks.append(notice(GateNotice.NONE_INSIDE))
+    elif single:
+        remarks.append(notice(GateNotice.SOME_NOT_INSIDE, single=single, nodes=fleet.nodes))
     verdicts = {check.verdict for check in checks}
     if fleet.broken:
         verdicts.add(INCONCLUSIVE)
@@ -357,8 +359,8 @@ def _examined(stage: _Stage, fleet: Fleet, nodes: Sequence[int], limit: float) -
 
     limit: logarithm of the largest time that is allowed over the usual one.
     """
-    checks = {node: NodeCheck(node, INCONCLUSIVE, None, "the rounds that it was in failed") for node in nodes}
-    taken, why = list[Times](), ""
+    checks = {node: NodeCheck(node, INCONCLUSIVE, None, notice(GateNotice.ROUNDS_FAILED)) for node in nodes}
+    taken, why = list[Times](), None
     for turn in range(TURNS):
         name = stage.name if turn == 0 else f"{stage.name}-{turn + 1}"
         able = [node for node in nodes if node not in fleet.dropped]
@@ -374,29 +376,27 @@ def _examined(stage: _Stage, fleet: Fleet, nodes: Sequence[int], limit: float) -
         fit = _fit(taken)
         fast, slow = np.quantile(fit.residuals, [FASTEST, 1 - FASTEST], method="lower")
         if len(tested) < FEWEST_NODES:
-            why = f"with fewer than {FEWEST_NODES} nodes, the usual rate is unknown"
+            why = notice(GateNotice.TOO_FEW_NODES, fewest=FEWEST_NODES)
         elif -fast > limit + slow or fit.two_kinds(limit):
-            why = "too many nodes differ to say what is usual"
+            why = notice(GateNotice.NOTHING_USUAL)
         if why and (turn == TURNS - 1 or len(tested) < FEWEST_NODES):
-            note = f"{why}: give the rate by --against"
-            return _Examined(
-                checks | {node: NodeCheck(node, INCONCLUSIVE, None, note) for node in tested}, taken, comparable=False
-            )
+            unusual = {node: NodeCheck(node, INCONCLUSIVE, None, why) for node in tested}
+            return _Examined(checks | unusual, taken, comparable=False)
         for node in tested:
             if not why and checks[node].verdict == INCONCLUSIVE:
-                checks[node] = _judged(node, fit, tested, limit, stage.partners, counts[node])
+                checks[node] = _judged(node, fit, tested, limit, stage.slow, counts[node])
         if not why and all(checks[node].verdict != INCONCLUSIVE for node in tested):
             break
     return _Examined(checks, taken)
 
 
-def _judged(node: int, fit: _Fit, nodes: Sequence[int], limit: float, partners: str, count: int) -> NodeCheck:
+def _judged(node: int, fit: _Fit, nodes: Sequence[int], limit: float, slow: GateNotice, count: int) -> NodeCheck:
     """The verdict on a node from all rounds so far. count: of those that it was in."""
     slowness = fit.effects[node] - float(np.median([fit.effects[other] for other in nodes if other != node]))
     share = 1 / (len(nodes) - 1)
     error = fit.scatter[node] * fit.errors[node] * math.sqrt((1 + OF_MEDIAN * share) / (1 + share))
     if fit.freedom < 1:
-        return NodeCheck(node, INCONCLUSIVE, None, "too few rounds were measured")
+        return NodeCheck(node, INCONCLUSIVE, None, notice(GateNotice.TOO_FEW_ROUNDS))
 
     def rate(error_rate: float) -> Interval:
         half = float(stdtrit(fit.freedom, 1 - error_rate / TURNS)) * error
@@ -406,10 +406,10 @@ def _judged(node: int, fit: _Fit, nodes: Sequence[int], limit: float, partners: 
 
     surely, likely = rate(ERROR_RATE / STAGES / len(nodes)), rate(PASS_RATE)
     if surely.high < math.exp(-limit):
-        return NodeCheck(node, FAIL, surely, f"too slow {partners}, in {count} rounds")
+        return NodeCheck(node, FAIL, surely, notice(slow, rounds=count))
     if likely.low > math.exp(-limit):
-        return NodeCheck(node, PASS, likely, "")
-    return NodeCheck(node, INCONCLUSIVE, surely, f"undecided after {count} rounds")
+        return NodeCheck(node, PASS, likely)
+    return NodeCheck(node, INCONCLUSIVE, surely, notice(GateNotice.UNDECIDED_NODE, rounds=count))
 
 
 def _against_table(pairs: _Examined, least_s: float) -> dict[int, NodeCheck]:
@@ -437,10 +437,10 @@ def _against_table(pairs: _Examined, least_s: float) -> dict[int, NodeCheck]:
         score, width = float(np.mean(logs)), half / math.sqrt(len(logs))
         rate = Interval(math.exp(-score), math.exp(-score - width), math.exp(-score + width), IntervalKind.OVER_ROUNDS)
         if rate.high < 1:
-            either = "; with one partner, either may be it" if len(checks) == 2 else ""
-            held[node] = NodeCheck(node, FAIL, rate, f"too slow for the table{either}")
+            kind = GateNotice.ONE_OF_TWO if len(checks) == 2 else GateNotice.BELOW_TABLE
+            held[node] = NodeCheck(node, FAIL, rate, notice(kind))
         elif rate.low < 1:
-            held[node] = NodeCheck(node, INCONCLUSIVE, rate, "its pairs do not show whether it reaches the table")
+            held[node] = NodeCheck(node, INCONCLUSIVE, rate, notice(GateNotice.NOT_SHOWN))
         elif not pairs.comparable:
-            held[node] = NodeCheck(node, PASS, rate, "reaches the table; the usual rate is unknown here")
+            held[node] = NodeCheck(node, PASS, rate, notice(GateNotice.USUAL_UNKNOWN))
     return held

@@ -14,10 +14,11 @@ import numpy as np
 
 from bench.analyze.sessions import Place
 from bench.catalog.operations import busbw
-from bench.gate.conclusions import Check, CheckedTable, CheckVerdict
+from bench.gate.conclusions import Check, CheckedTable, CheckVerdict, GateNotice
 from bench.gate.config import OPEN, Expectation, Expectations
 from bench.model.conclusions import Interval, IntervalKind, Summary
 from bench.model.errors import ConfigError, UnmeasurableError
+from bench.model.notices import Notice, notice
 from bench.model.records import OPTIONS, Case
 from bench.model.units import counted
 from bench.stats import verdicts
@@ -67,12 +68,12 @@ def check(expected: Expectations, summaries: Sequence[Summary], places: Places =
                 margins[len(checks)] = np.log(np.array(rates) / expected.least(line))
             checks.append(Check(summary.case, line.busbw, tolerance, rate, verdict, note, line.source))
         if not fitting:
-            checks.append(Check(_case(line), line.busbw, tolerance, None, MISSING, "not in this run", line.source))
+            checks.append(
+                Check(_case(line), line.busbw, tolerance, None, MISSING, notice(GateNotice.NOT_IN_RUN), line.source)
+            )
     index = _tested(checks, margins)
     verdict, reason = _table_verdict(checks, index)
-    if elsewhere:
-        reason += f"; {elsewhere} line{'s are' if elsewhere > 1 else ' is'} for other hardware"
-    return CheckedTable(tuple(checks), verdict, reason, index)
+    return CheckedTable(tuple(checks), verdict, notice(reason, elsewhere=elsewhere or None), index)
 
 
 def lines_for_fabric(expected: Expectations, word: str) -> Expectations:
@@ -134,7 +135,7 @@ def _fabrics(lines: Sequence[Expectation]) -> str:
     return " and ".join(dict.fromkeys(str(line.fabric) for line in lines))
 
 
-def _bandwidth(summary: Summary) -> tuple[Interval | None, str, CheckVerdict | None]:
+def _bandwidth(summary: Summary) -> tuple[Interval | None, Notice | None, CheckVerdict | None]:
     """Measured bus bandwidth, and why it cannot be tested, with the verdict that follows; None where it can."""
     measured = None
     if summary.time_s is not None:
@@ -142,15 +143,14 @@ def _bandwidth(summary: Summary) -> tuple[Interval | None, str, CheckVerdict | N
         value, low, high = (busbw(summary.case, seconds) for seconds in (time_s.value, time_s.high, time_s.low))
         measured = Interval(value, low, high, time_s.kind) if value and low and high else None
     if measured is None:
-        why = "ranks shared a GPU: no bandwidth is given" if summary.case.oversubscribed else "no time was measured"
-        return None, summary.failures[0].text if summary.failures else why, MISSING
+        if summary.failures:
+            return None, notice(GateNotice.LINE_FAILED, why=summary.failures[0].text), MISSING
+        return None, notice(GateNotice.NO_BANDWIDTH if summary.case.oversubscribed else GateNotice.NO_TIME), MISSING
     if not measured.known:
-        note = "one imported number: its variation is unknown; import several launches"
-        return measured, note, INCONCLUSIVE
+        return measured, notice(GateNotice.ONE_NUMBER), INCONCLUSIVE
     if summary.launches < verdicts.FEWEST_LAUNCHES:
-        few = f"fewer than {verdicts.FEWEST_LAUNCHES} launches: how launches differ is not known well enough"
-        return measured, few, INCONCLUSIVE
-    return measured, "", None
+        return measured, notice(GateNotice.FEW_OF_LINE, fewest=verdicts.FEWEST_LAUNCHES), INCONCLUSIVE
+    return measured, None, None
 
 
 def least_of_two_nodes(expected: Expectations, pair: Case, gpus: frozenset[str]) -> float:
@@ -186,7 +186,7 @@ def _tested(checks: list[Check], margins: Mapping[int, Floats]) -> Interval | No
     half, _ = verdicts.half_width(estimates, 1 - CONFIDENCE)
     for position, margin, width in zip(margins, estimates.difference.tolist(), half.tolist(), strict=True):
         verdict = PASS if margin - width >= 0 else FAIL if margin + width < 0 else INCONCLUSIVE
-        note = "above its limit on average" if verdict == INCONCLUSIVE and margin >= 0 else ""
+        note = notice(GateNotice.ABOVE_ON_AVERAGE) if verdict == INCONCLUSIVE and margin >= 0 else None
         checks[position] = replace(checks[position], verdict=verdict, note=note)
     if len({len(logs) for logs in margins.values()}) > 1:
         return None
@@ -197,20 +197,21 @@ def _tested(checks: list[Check], margins: Mapping[int, Floats]) -> Interval | No
     return Interval(value, low, high, IntervalKind.OVER_LAUNCHES)
 
 
-def _table_verdict(checks: Sequence[Check], index: Interval | None) -> tuple[CheckVerdict, str]:
+def _table_verdict(checks: Sequence[Check], index: Interval | None) -> tuple[CheckVerdict, GateNotice]:
     """Verdict and reason of the table."""
     of_lines = {check.verdict for check in checks}
-    for grave, reason in ((FAIL, "a line surely misses its limit"), (MISSING, "a line was not measured")):
+    for grave, reason in ((FAIL, GateNotice.A_LINE_MISSES), (MISSING, GateNotice.A_LINE_MISSING)):
         if grave in of_lines:
             return grave, reason
     if of_lines == {PASS}:
-        return PASS, "every line surely reaches its limit"
+        return PASS, GateNotice.ALL_REACH
     if index is None:
-        return INCONCLUSIVE, "lines are open, and cannot be tested together"
+        return INCONCLUSIVE, GateNotice.NOT_TOGETHER
     open_ = [check for check in checks if check.verdict == INCONCLUSIVE]
-    if index.low >= 1 and all(check.note.startswith("above") for check in open_):
-        return PASS, "the table as a whole surely reaches its limits, and each line does on average"
-    return INCONCLUSIVE, "a line is below its limit on average" if index.low >= 1 else "the table as a whole is open"
+    above = [check.note is not None and check.note.kind is GateNotice.ABOVE_ON_AVERAGE for check in open_]
+    if index.low >= 1 and all(above):
+        return PASS, GateNotice.TABLE_REACHES
+    return INCONCLUSIVE, GateNotice.A_LINE_BELOW if index.low >= 1 else GateNotice.TABLE_OPEN
 
 
 def _names_hardware(line: Expectation) -> bool:

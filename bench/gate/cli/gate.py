@@ -5,7 +5,7 @@ import random
 import secrets
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,8 +26,10 @@ from bench.gate import config
 from bench.gate.analyze import nodes as analysis
 from bench.gate.analyze import tables
 from bench.gate.analyze.nodes import Group, Round, Times
-from bench.gate.report.nodes import gate_document, metrics
+from bench.gate.conclusions import GateNotice
+from bench.gate.report.nodes import as_json, gate_document, metrics
 from bench.model.errors import ConfigError, RankError, UnmeasurableError
+from bench.model.notices import notice
 from bench.model.records import Case, Failure, Json, Samples
 from bench.model.units import format_seconds, parse_rate, parse_share
 from bench.planning import plan
@@ -120,16 +122,14 @@ def gate(
         hosts = list(ranks_of_host)
         fewest, most = min(map(len, ranks_of_host.values())), max(map(len, ranks_of_host.values()))
         if fewest < most:
-            remark = f"nodes have {fewest} to {most} ranks: between nodes, the first {fewest} of each were measured"
+            remark = notice(GateNotice.UNEQUAL_NODES, fewest=fewest, most=most)
             verdict = replace(verdict, remarks=(*verdict.remarks, remark))
         absent = [f"rank {rank} did not join: its host is unknown, and was not measured" for rank in coordinator.absent]
         if absent:
             verdict = replace(verdict, verdict=analysis.FAIL, broken=(*absent, *verdict.broken))
-        verdict = replace(verdict, virtual=any(name.startswith(sessions.VIRTUAL) for name in gpus))
+        verdict = replace(verdict, virtual=any(map(sessions.is_virtual_gpu, gpus)))
         show(gate_document(verdict, hosts), quiet)
-        content = asdict(verdict)
-        for node in content["nodes"]:
-            node["host"] = hosts[node["node"]]
+        content = as_json(verdict, hosts)
         tainted = [hosts[check.node] for check in verdict.nodes if check.verdict == analysis.FAIL]
         folders.write(fleet.folder / VERDICT, json.dumps(content, indent=2) + "\n")
         folders.write(fleet.folder / METRICS, metrics(verdict, hosts))

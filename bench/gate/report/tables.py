@@ -12,7 +12,8 @@ from bench.report.blocks import Blocks, Column, left, table
 from bench.report.comparison import ratio_text
 from bench.report.labels import NOTHING, interval_text, label
 from bench.report.machine_format import RATIO, add_case, class_of, csv_text, junit_text
-from bench.report.public import interval_columns
+from bench.report.notices import sentence
+from bench.report.public import interval_columns, public_notice
 
 # The gravest first.
 VERDICTS = (CheckVerdict.FAIL, CheckVerdict.MISSING, CheckVerdict.INCONCLUSIVE, CheckVerdict.PASS)
@@ -23,7 +24,7 @@ def checks_document(result: CheckedTable, run: str) -> Blocks:
     checks = result.checks
     counts = Counter(check.verdict for check in checks)
     counted = ", ".join(f"{counts[verdict]} {verdict.lower()}" for verdict in VERDICTS if counts[verdict])
-    shown: Blocks = [f"{result.verdict}: {run}, {len(checks)} expected: {counted}; {result.reason}"]
+    shown: Blocks = [f"{result.verdict}: {run}, {len(checks)} expected: {counted}; {sentence(result.reason)}"]
     if result.index is not None and len(checks) > 1:
         shown.append(f"The table as a whole: measured / least allowed {ratio_text(result.index)}")
     sources = [source for source in dict.fromkeys(check.source for check in checks) if source]
@@ -37,7 +38,7 @@ CHECKS: list[Column[Check]] = [
     Column("tolerance", lambda check: f"{check.tolerance * 100:g} %"),
     Column("busbw GB/s", lambda check: format_rate(check.measured.value) if check.measured else NOTHING),
     Column("95 % interval", lambda check: interval_text(check.measured, format_rate) if check.measured else NOTHING),
-    left("note", lambda check: check.note),
+    left("note", lambda check: sentence(check.note) if check.note else ""),
 ]
 
 
@@ -51,7 +52,7 @@ def checks_json(result: CheckedTable, run: str) -> str:
     document = {
         "run": run,
         "verdict": result.verdict,
-        "reason": result.reason,
+        "reason": public_notice(result.reason).model_dump(mode="json"),
         "index": interval_columns(result.index, *RATIO) if result.index else None,
         "checks": _check_rows(result.checks),
     }
@@ -66,7 +67,7 @@ def _check_rows(checks: Sequence[Check]) -> list[Json]:
             "expected_busbw": check.expected,
             "tolerance": check.tolerance,
             **interval_columns(check.measured, "busbw", "busbw_low", "busbw_high", "interval"),
-            "note": check.note,
+            "note": check.note.kind if check.note else None,
             "source": check.source,
         }
         for check in checks
@@ -86,7 +87,9 @@ def checks_junit(result: CheckedTable, run: str, failing: Collection[str]) -> st
             f"{format_rate(measured.value)} GB/s {interval_text(measured, format_rate)}" if measured else "not measured"
         )
         wanted = f"{format_rate(check.expected)} GB/s less {check.tolerance * 100:g} %"
-        text = f"{check.verdict}: busbw {busbw}, expected {wanted}" + (f"; {check.note}" if check.note else "")
+        text = f"{check.verdict}: busbw {busbw}, expected {wanted}" + (
+            f"; {sentence(check.note)}" if check.note else ""
+        )
         kind = "system-out" if check.verdict == CheckVerdict.PASS else "skipped"
         if check.verdict != CheckVerdict.PASS and check.verdict in failing:
             kind = "error" if check.verdict == CheckVerdict.MISSING else "failure"

@@ -15,6 +15,7 @@ from bench.interop.report.nccl_tests import ranks_of
 from bench.model.conclusions import Analysis, Summary
 from bench.model.records import Run
 from bench.model.units import format_bytes
+from bench.report import openmetrics as openmetrics_file
 from bench.report.labels import label
 from bench.report.machine_format import public_cases
 from bench.report.openmetrics import END, gauge
@@ -39,6 +40,7 @@ def openmetrics(run: Run, analysis: Analysis) -> str:
     lines += gauge("collbench_run_started_timestamp_seconds", [(of_run, begun)], "When the run began.", "seconds")
     failed = sum(samples.failure is not None for samples in run.samples)
     lines += gauge("collbench_failed_measurements", [(of_run, failed)], "Measurements of the run that failed.")
+    lines += openmetrics_file.notices("run", analysis.notices)
     return "\n".join([*lines, END])
 
 

@@ -116,7 +116,7 @@ def facts_of(run: Run, case: Case, launches: Sequence[Samples]) -> dict[str, lis
             facts[f"host of rank {number}"].append(str(rank.get("hostname")))
             facts[f"GPU of rank {number}"].append(str(rank.get("device_uuid")))
         facts["what the library chose"].append(json.dumps(launch.get("chosen", {}).get(case.key), sort_keys=True))
-        facts["remarks on the launch"].append("; ".join(launch.get("remarks", [])))
+        facts["open to the network"].append("; ".join(launch.get("open_to", [])))
         facts["when it ran"].append(samples.unix_s)
         facts["its place in the order of the launch"].append(
             float(sum(begin < samples.unix_s for begin in begins[samples.launch]))

@@ -23,7 +23,7 @@ from itertools import pairwise
 import numpy as np
 
 from bench.replay.conclusions import RecordedJob, RecordedKind, RecordedTime
-from bench.replay.model import ALL_TO_ALL, NAMED_RATE, ONE_WAY, CallList, RecordedCall
+from bench.replay.model import ALL_TO_ALL, GROUP, NAMED_RATE, ONE_WAY, CallList, RecordedCall
 from bench.replay.spans import attributed
 
 # The permutations that show that a rank is late, and the cells and rows of what they permute.
@@ -376,7 +376,7 @@ def _unknown(recorded: CallList) -> Iterator[str]:
     """What the recording does not tell, and what it has besides calls."""
     total = sum(len(rank.calls) for rank in recorded.ranks)
     for what, count in recorded.unknown.items():
-        if what == "ranks of the group":
+        if what == GROUP:
             yield f"which ranks call together (in {count} of {total} calls): those of a name, else all, are one group"
         elif what != "duration":
             yield f"{what} (of {count} of {total} calls)"

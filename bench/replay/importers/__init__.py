@@ -19,7 +19,7 @@ from bench.replay.importers.execution_trace import read_execution_trace
 from bench.replay.importers.kineto import read_kineto
 from bench.replay.importers.nccl_records import read_flight_recorder, read_inspector
 from bench.replay.importers.recordings import texts, whole
-from bench.replay.model import CallList, RankRecording, RecordedCall
+from bench.replay.model import GROUP, CallList, RankRecording, RecordedCall
 
 # Takes a name, a text, and what counts the events that are left out. Returns the ranks of one file, and what it tells
 # of the job; only Kineto tells any of this.
@@ -40,7 +40,7 @@ ASKED: dict[str, Callable[[RecordedCall], object]] = {
     "dtype": lambda call: call.dtype,
     "elements": lambda call: call.elements_in if call.elements_in is not None else call.elements_out,
     "splits": lambda call: call.splits_in,
-    "ranks of the group": lambda call: call.group,
+    GROUP: lambda call: call.group,
     "start": lambda call: call.start_s,
     "duration": lambda call: call.duration_s,
 }

@@ -32,7 +32,7 @@ from bench.model.comparisons import (
 )
 from bench.model.records import case_order
 from bench.report.comparison import VERDICTS, headline, in_order, percent
-from bench.report.labels import common_parts, label
+from bench.report.labels import common_parts, label_parts, parts_on_both_sides
 from bench.report.plots.figures import COLOURS, STYLE, WIDE, WIDER, save, time_axis, wrapped
 from bench.store import folders
 
@@ -84,7 +84,7 @@ def comparison_figure(result: Comparison) -> Figure:
     Beside it the exposed communication, before and after, if there is any.
     """
     shown = in_order(standing_out(result.changes))
-    common, names = common_parts([change.name for change in shown])
+    common, names = common_parts([parts_on_both_sides(change.case, change.other) for change in shown])
     rows = [(name, change.judgement, change.ratios) for name, change in zip(names, shown, strict=True)]
     if result.whole is not None:
         rows.insert(0, (WHOLE, result.whole, result.ratios))
@@ -109,9 +109,8 @@ def comparison_figure(result: Comparison) -> Figure:
     elif result.across is not None:
         field = result.across.replace("_", " ")
         drawn, before, after = f"Times by {field}:", f"in {result.before}", f"in {result.after}"
-        (run, _, value), (other_run, _, other) = result.before.rpartition(": "), result.after.rpartition(": ")
-        if run and run == other_run:
-            before, after = f"at {field} {value}", f"at {field} {other}"
+        if result.values is not None:
+            before, after = (f"at {field} {value}" for value in result.values)
     axes.set_xlabel(f"{wrapped(f'time {after} / time {before} (log scale)', AXIS_LETTERS)}\n{BARS}")
     letters = WIDE if not steps else WIDER
     lines = [f"{drawn}  {result.before}  →  {result.after}", headline(result), common]
@@ -235,7 +234,7 @@ def draw_trend(trends: Sequence[Trend], runs: Sequence[str], folder: Path) -> Pa
     with rc_context(STYLE):
         figure = Figure(figsize=(3.6 * columns + 0.6, 2.3 * rows + 1.2), layout="constrained")
         grid = figure.subplots(rows, columns, squeeze=False)
-        common, names = common_parts([label(trend.case) for trend in shown])
+        common, names = common_parts([label_parts(trend.case) for trend in shown])
         for axes, name, trend in zip(grid.flat, names, shown, strict=False):
             _one_trend(axes, name, trend, runs)
         for axes in list(grid.flat)[len(shown) - columns : len(shown)]:

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from bench.model.conclusions import Analysis, Bound, Fit, Summary
+from bench.model.conclusions import LINK_AS_GIVEN, Analysis, Bound, Fit, Summary
 from bench.model.records import Run
 from bench.model.units import first_few, format_rate
 from bench.report.labels import counted, ranks_text, size_rows, size_text
@@ -231,7 +231,7 @@ def _draw_bounds(axes: Axes, bounds: Sequence[Bound], panel: Panel, best: float)
             limits.setdefault((bound.name, round(bound.busbw, -3)), []).append(bound.world_size)
     for number, ((name, busbw), worlds) in enumerate(limits.items()):
         rate = busbw / 1e9
-        ranks = "" if name == "link as given" else f", {' and '.join(map(str, worlds))} ranks"
+        ranks = "" if name == LINK_AS_GIVEN else f", {' and '.join(map(str, worlds))} ranks"
         text = f"{name}{ranks}: {format_rate(busbw)} GB/s"
         if rate > FAR_BOUND * best:  # drawing it would flatten everything else
             axes.plot([], [], " ", label=f"far above the picture: {text}")

@@ -6,17 +6,13 @@ from dataclasses import replace
 from bench.analyze.parts import AnalysisPart
 from bench.analyze.round_series import Series, estimates
 from bench.model.conclusions import Summary
+from bench.model.notices import Notice, notice
 from bench.model.records import Case, Run
 from bench.training.analyze import steps
 from bench.training.analyze.runs import advice_for
 from bench.training.analyze.steps import trains
 from bench.training.catalog.strategies import strategy_of
-from bench.training.conclusions import TrainingAnalysis
-
-UNTESTED = (
-    "training steps: their ranks are not tested, because they leave a barrier together and then compute; the split of "
-    "a step has the time that ranks wait for the last one"
-)
+from bench.training.conclusions import TrainingAnalysis, TrainingNotice
 
 
 def analyze(run: Run, summaries: Sequence[Summary]) -> TrainingAnalysis:
@@ -55,16 +51,17 @@ def facts(run: Run) -> dict[str, str]:
     }
 
 
-def untested(cases: Iterable[Case]) -> list[str]:
+def untested(cases: Iterable[Case]) -> list[Notice]:
     """Why nobody is named who is late, if there are steps of several ranks."""
-    return [UNTESTED] if any(case.world_size > 1 and trains(case) for case in cases) else []
+    steps_of_several = [case.key for case in cases if case.world_size > 1 and trains(case)]
+    return [notice(TrainingNotice.RANKS_UNTESTED, steps_of_several)] if steps_of_several else []
 
 
 ANALYSIS = AnalysisPart(
     counts=steps.counted_samples,
     analyze=analyze,
     exposed=exposed,
-    warnings=steps.disturbances,
+    notices=steps.disturbances,
     facts=facts,
     is_control=lambda case: trains(case) and bool(strategy_of(case.strategy).again),
     own_cases=lambda run, _: {samples.case for samples in run.samples if trains(samples.case)},

@@ -10,23 +10,25 @@ Also from here: which timed blocks count, by the one rule that summaries and com
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
+from functools import partial
 from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.analyze.parts import NOT_YET
 from bench.analyze.round_series import Series, estimate, estimates, pooled, pooled_mean
 from bench.model.conclusions import Interval, Summary
+from bench.model.notices import Notice, notice
 from bench.model.records import Case, Run, Samples, Timings
 from bench.model.steps import InvariantCheck, RankMemory
-from bench.model.units import counted
 from bench.stats import intervals
 from bench.stats.intervals import ERROR_RATE, Floats
 from bench.training.catalog.strategies import competes, kind, label, reference_of, strategy_of, text_of
-from bench.training.conclusions import AAPair, ScalingPoint, ScenarioAnalysis, Split, StrategyResult
+from bench.training.conclusions import AAPair, ScalingPoint, ScenarioAnalysis, Split, StrategyResult, TrainingNotice
 from bench.training.model import PARTS, REFERENCE, TRAINING_STEP, Scenario, scenario_of
 from bench.training.planning.memory import alone_bytes
+
+NOT_YET = "not measured yet"
 
 # Share of a step: if the parts of exposed communication leave more than this unexplained, the report says so (I8).
 UNEXPLAINED = 0.05
@@ -148,21 +150,22 @@ def _timed_that_counts(samples: Samples, rounds: Rounds) -> Timings | None:
     )
 
 
-def disturbances(run: Run) -> list[str]:
-    """A warning for each scenario in which other processes used the CPU."""
-    warnings = []
+def disturbances(run: Run) -> list[Notice]:
+    """Notices on each scenario in which other processes used the CPU."""
+    notices = []
     for scenario in scenarios_of(run):
         rounds = rounds_of(run, scenario)
-        parts = [f"{rounds.dropped} of {rounds.blocks} timed blocks left out"] if rounds.dropped else []
+        case = scenario.case
+        about = partial(notice, model=case.model, backend=case.backend, ranks=case.world_size, link=case.link or None)
+        if rounds.dropped:
+            notices.append(about(TrainingNotice.BLOCKS_LEFT_OUT, dropped=rounds.dropped, blocks=rounds.blocks))
         if rounds.disturbed:
-            names = ", ".join(label(strategy_of(case.strategy)) for case in rounds.disturbed)
-            whose = "all strategies" if len(rounds.disturbed) == len(rounds.timings) else names
-            parts.append(f"too much of {whose} disturbed to leave it out, so all of those kept")
-        if parts:
-            case = scenario.case
-            where = " · ".join(filter(None, [case.model, case.backend, counted(case.world_size, "rank"), case.link]))
-            warnings.append(f"{where}: {'; '.join(parts)}: other processes used the CPU")
-    return warnings
+            names = tuple(label(strategy_of(case.strategy)) for case in rounds.disturbed)
+            keys = [case.key for case in rounds.disturbed]
+            kept_all = len(rounds.disturbed) == len(rounds.timings)
+            kind = TrainingNotice.ALL_BLOCKS_KEPT if kept_all else TrainingNotice.BLOCKS_KEPT
+            notices.append(about(kind, keys, strategies=names))
+    return notices
 
 
 # ── one value a round ────────────────────────────────────────────────────────────────────────────

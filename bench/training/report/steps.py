@@ -79,7 +79,12 @@ SCALING = (
 # ── names and numbers ────────────────────────────────────────────────────────────────────────────
 def scenario_text(scenario: Scenario) -> str:
     """What its cases share, as their labels say it: `micro · gloo · float32 · 2 ranks · … · batch 8 a rank · …`."""
-    return labels.label(scenario.case).removeprefix(f"{TRAINING_STEP}{SEPARATOR}")
+    return SEPARATOR.join(scenario_parts(scenario))
+
+
+def scenario_parts(scenario: Scenario) -> list[str]:
+    """The same, as parts."""
+    return labels.label_parts(scenario.case)[1:]
 
 
 def global_batch(case: Case) -> int:
@@ -273,7 +278,7 @@ def _advised(advice: Advice, scenario: ScenarioAnalysis, names: Mapping[str, str
 
 def _titles(scenarios: Sequence[ScenarioAnalysis]) -> list[str]:
     """What each scenario is, without what all have in common."""
-    return common_parts([scenario_text(scenario.scenario) for scenario in scenarios])[1]
+    return common_parts([scenario_parts(scenario.scenario) for scenario in scenarios])[1]
 
 
 def reference(scenario: ScenarioAnalysis) -> str:

@@ -10,16 +10,18 @@ from math import inf
 import numpy as np
 
 from bench.analyze.sessions import launches_of
-from bench.model.comparisons import SLOWER
+from bench.model.comparisons import SLOWER, ChangeVerdict
+from bench.model.notices import Notice, notice
 from bench.model.records import Run, Samples
 from bench.model.units import format_bytes
 from bench.stats.intervals import Floats, launch_interval
 from bench.tune.analyze import choosing
 from bench.tune.analyze.choosing import Names, Times
 from bench.tune.catalog import FROM_FILE, FileRead, Library
-from bench.tune.model import DEFAULT, Cell, CellResult, Pick, Picks, Tuned, cell_of
+from bench.tune.model import DEFAULT, Cell, CellResult, Pick, Picks, Tuned, TuneNotice, Why, cell_of
 
-NOT_HONOURED = "not honoured: "
+# What a comparison found → why.
+FOUND = {verdict: Why(verdict.value.lower()) for verdict in ChangeVerdict}
 
 
 def times_of(samples: Sequence[Samples], library: Library) -> Times:
@@ -67,15 +69,13 @@ def tuned(
     times, failed = times_of(samples, library), _failed(samples, library)
     read = _as_measured(times, table, checking)
     again = choosing.judged(choosing.compared(times, read, checking), min_change, choosing.WRONG_RATE)
-    out = {cell: "slower" for cell, verdict in again.items() if verdict == SLOWER}
-    out |= {cell: "failed" for cell, choice in table.items() if {(cell, choice), (cell, FROM_FILE)} & failed.keys()}
-    final = {cell: DEFAULT if cell in out else choice for cell, choice in table.items()}
-    why = {
-        cell: "nothing was faster in the race" if pick == DEFAULT else "no gain shown" for cell, pick in picks.items()
+    out = {cell: Why.THEN_SLOWER for cell, verdict in again.items() if verdict == SLOWER}
+    out |= {
+        cell: Why.THEN_FAILED for cell, choice in table.items() if {(cell, choice), (cell, FROM_FILE)} & failed.keys()
     }
-    for cell, choice in table.items():
-        if choice != DEFAULT:
-            why[cell] = "faster in fresh launches" + (f", {out[cell]} in those after them" if cell in out else "")
+    final = {cell: DEFAULT if cell in out else choice for cell, choice in table.items()}
+    why = {cell: Why.NOT_FASTER if pick == DEFAULT else Why.NO_GAIN for cell, pick in picks.items()}
+    why |= {cell: out.get(cell, Why.FASTER_IN_FRESH) for cell, choice in table.items() if choice != DEFAULT}
     places = choosing.crossovers(times, final)
     results = _results(final, picks, choosing.compared(times, picks, proving), why)
     whole = choosing.whole(times, {cell: read[cell] for cell in final if final[cell] != DEFAULT}, checking)
@@ -91,16 +91,19 @@ def checked(
     times = times_of(samples, library)
     read = _as_measured(times, table, launches)
     ratios = choosing.compared(times, read, launches)
-    why = {cell: "no rule" if choice == DEFAULT else "not measured" for cell, choice in table.items()}
-    why |= {cell: found.lower() for cell, found in choosing.judged(ratios, min_change, choosing.RACE_RATE).items()}
-    notes = (*(NOT_HONOURED + problem for problem in file.problems), *file.notes)
+    why = {cell: Why.NO_RULE if choice == DEFAULT else Why.NOT_MEASURED for cell, choice in table.items()}
+    why |= {cell: FOUND[verdict] for cell, verdict in choosing.judged(ratios, min_change, choosing.RACE_RATE).items()}
+    notes = (
+        *(notice(TuneNotice.RULE_NOT_READ, problem=problem) for problem in file.problems),
+        *(notice(TuneNotice.FILE_NOTE, text=text) for text in file.notes),
+    )
     results = _results(table, table, ratios, why)
     found = Tuned(results, file.rules, (), *choosing.whole(times, read, launches), notes=notes)
     return _with_failures(found, samples, library)
 
 
 def _results(
-    table: Picks, tried: Picks, ratios: Mapping[Cell, Floats], why: Mapping[Cell, str]
+    table: Picks, tried: Picks, ratios: Mapping[Cell, Floats], why: Mapping[Cell, Why]
 ) -> tuple[CellResult, ...]:
     return tuple(
         CellResult(
@@ -131,7 +134,7 @@ def _wrong(samples: Sequence[Samples], library: Library) -> tuple[str, ...]:
     return tuple(f"{words} ({', '.join(of)})" for words, of in sizes.items())
 
 
-def not_honoured(run: Run, library: Library, table: Picks) -> list[str]:
+def not_honoured(run: Run, library: Library, table: Picks) -> list[Notice]:
     """Cells in which the library says that it ran something else than it was told, where it says so (NCCL).
 
     table: what the rule file says of each cell, for launches that read it.
@@ -145,6 +148,16 @@ def not_honoured(run: Run, library: Library, table: Picks) -> list[str]:
         if choice is not None and asked != DEFAULT:
             words = choice["algorithm"].lower(), choice["protocol"].lower()
             if words != (asked.algorithm, asked.protocol):
-                where = f"{case.op}, {case.world_size} ranks, {format_bytes(case.size_bytes)}"
-                found.append(f"{NOT_HONOURED}{where}: asked for {asked}, {library.name} ran {' '.join(words)}")
+                found.append(
+                    notice(
+                        TuneNotice.NOT_HONOURED,
+                        [case.key],
+                        op=case.op,
+                        ranks=case.world_size,
+                        size_bytes=case.size_bytes,
+                        asked=str(asked),
+                        library=library.name,
+                        ran=" ".join(words),
+                    )
+                )
     return found

@@ -24,9 +24,9 @@ from bench.cli.trust import check_resumed
 from bench.config import models
 from bench.machine import environment, host
 from bench.model import units
-from bench.model.comparisons import SLOWER
 from bench.model.deferred import Deferred
 from bench.model.errors import ConfigError, StoreError, UnmeasurableError
+from bench.model.notices import notice
 from bench.model.records import Case
 from bench.planning import plan as planning
 from bench.report import markdown
@@ -37,7 +37,7 @@ from bench.tune import planning as rounds_of
 from bench.tune.analyze import choosing, outcome
 from bench.tune.catalog import Library
 from bench.tune.cli.rounds import STATE, TuneRounds, write_state
-from bench.tune.model import DEFAULT, Cell, Pick, Tuned, TuneState
+from bench.tune.model import DEFAULT, DISHONOURED, Cell, Pick, Tuned, TuneNotice, TuneState, Why
 
 if TYPE_CHECKING:
     from bench.launch.coordinator import Coordinator
@@ -190,9 +190,9 @@ def _measured(
     with rounds.opened(run.environment, coordinator):
         tuned = _checked(rounds) if state.checks else _tuned(rounds)
     run = folders.read(path)
-    notes = ["virtual GPUs: times follow a rule, and say nothing about hardware"] if is_virtual(run) else []
+    notes = [notice(TuneNotice.VIRTUAL)] if is_virtual(run) else []
     if tuned.changed and not state.checks:
-        notes.append(f"shown for calls as they were measured ({usage(tuned, found)}): in others a rule can be slower")
+        notes.append(notice(TuneNotice.AS_MEASURED, calls=usage(tuned, found)))
     table = {result.cell: result.choice for result in tuned.results}
     tuned = replace(tuned, notes=(*tuned.notes, *notes, *outcome.not_honoured(run, library, table)))
     target = Path(state.output) if state.output is not None else path / f"{RULES}.{library.suffix}"
@@ -213,14 +213,14 @@ def _measured(
     return _code(tuned) if state.checks else 0
 
 
-def usage(tuned: Tuned, found: Mapping[Cell, Case]) -> str:
-    """Such as `buffers: rotate; in place: all_reduce; out of place: all_gather`, of the cells that have a rule."""
+def usage(tuned: Tuned, found: Mapping[Cell, Case]) -> tuple[str, ...]:
+    """Such as `buffers: rotate`, `in place: all_reduce`, `out of place: all_gather`, of the cells that have a rule."""
     cases = [found[result.cell] for result in tuned.changed]
     words = [f"buffers: {cases[0].buffers}"]
     for place, text in PLACES.items():
         ops = dict.fromkeys(case.op for case in cases if placement(case) == place)
         words += [f"{text}: {', '.join(ops)}"] if ops else []
-    return "; ".join(words)
+    return tuple(words)
 
 
 def _tuned(rounds: TuneRounds) -> Tuned:
@@ -256,8 +256,7 @@ def _checked(rounds: TuneRounds) -> Tuned:
 
 
 def _code(tuned: Tuned) -> int:
-    if tuned.wrong or any(note.startswith(outcome.NOT_HONOURED) for note in tuned.notes):
+    found = {result.why for result in tuned.changed}
+    if tuned.wrong or Why.SLOWER in found or any(note.kind in DISHONOURED for note in tuned.notes):
         return 1
-    if any(result.why == SLOWER.lower() for result in tuned.changed):
-        return 1
-    return 0 if any(result.why in {"faster", "same"} for result in tuned.changed) else 3
+    return 0 if found & {Why.FASTER, Why.SAME} else 3

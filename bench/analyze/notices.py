@@ -1,23 +1,23 @@
-"""Write the warnings of a run: sentences on how far it can be trusted, for the head of its report.
+"""Notice what limits how far a run can be trusted.
 
-In: a `Run` and its summaries. Out: warnings, the gravest first. Each says what to do about it, where something can be
-done.
+In: a `Run` and its summaries. Out: notices, the gravest first.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from bench.analyze.model import impossible
 from bench.analyze.parts import parts
 from bench.analyze.sessions import launches_of
-from bench.analyze.summaries import DISPATCH_BOUND, FOREIGN_CPU_LIMIT
+from bench.analyze.summaries import FOREIGN_CPU_LIMIT
 from bench.catalog.backends import BACKENDS
 from bench.catalog.operations import OPERATIONS
 from bench.model.conclusions import Summary
 from bench.model.facts import HostFacts, Session
+from bench.model.notices import CaseNotice, Notice, RunNotice, notice
 from bench.model.records import LOAD_LIMIT, NOT_AVAILABLE, UNLIMITED, Json, Run
-from bench.model.units import format_bytes, format_share
 from bench.stats import intervals
 
 # Flags among NVML's throttle reasons that matter; idle (1) and set clocks (2) do not.
@@ -51,34 +51,33 @@ COMPARED_WITH_GPUS: dict[str, Callable[[HostFacts], Any]] = {
 }
 
 
-def warnings_of(run: Run, summaries: Sequence[Summary]) -> list[str]:
+def notices_of(run: Run, summaries: Sequence[Summary]) -> list[Notice]:
     """What a reader must know before believing the table."""
     session = run.environment[0] if run.environment else {}
     return [
         *impossible(run, summaries),
-        *_plan_warnings(run),
-        *_import_warnings(run),
-        *run.warnings,
-        *_sample_warnings(summaries),
-        *_health_warnings(run),
-        *_launch_warnings(run),
-        *(text for part in parts().values() for text in part.warnings(run)),
-        *_polling_warnings(run, session),
-        *_hosts_warnings(run, session),
-        *_gpu_order_warnings(session),
-        *_detour_warnings(session),
-        *_unused_rank_warnings(run, session),
-        # How the ranks of a launch were started.
-        *dict.fromkeys(remark for launch in launches_of(run.environment) for remark in launch.get("remarks", [])),
+        *_of_plan(run),
+        *_of_import(run),
+        *run.notices,
+        *_of_samples(summaries),
+        *_of_health(run),
+        *_of_launches(run),
+        *(found for part in parts().values() for found in part.notices(run)),
+        *_of_polling(run, session),
+        *_of_hosts(run, session),
+        *_of_gpu_order(session),
+        *_of_detours(session),
+        *_of_unused_ranks(run, session),
+        *_of_open_ports(run),
     ]
 
 
-def incomplete(run: Run) -> str:
-    """Says what is missing, and how to go on; empty if the run has all that it was to have."""
+def incomplete(run: Run) -> Notice | None:
+    """What is missing; None if the run has all that it was to have."""
     missing = _missing(run)
     if not missing or _budget_is_spent(run):
-        return ""
-    return f"INCOMPLETE: {missing} of {run.plan.total} measurements missing (go on with: collbench resume {run.path})"
+        return None
+    return notice(RunNotice.INCOMPLETE, missing=missing, planned=run.plan.total, path=str(run.path))
 
 
 def _missing(run: Run) -> int:
@@ -90,126 +89,119 @@ def _budget_is_spent(run: Run) -> bool:
     return run.plan.budget_s is not None and run.manifest.get("status") == "complete"
 
 
-def _import_warnings(run: Run) -> Iterable[str]:
+def _of_import(run: Run) -> Iterable[Notice]:
     """For an imported run: how the tool measured, what it checked, what is not known."""
     source = run.imported
     if source is None:
         return
     for statistic in source.get("statistic", []):
-        yield (
-            f"imported from {', '.join(source.get('tool', []))}: each time is a {statistic}; stragglers are hidden, "
-            "and no rank's arrival is known"
-        )
+        yield notice(RunNotice.IMPORTED_STATISTIC, tools=tuple(source.get("tool", [])), statistic=statistic)
     verified = source.get("verified", {})
     right, wrong, unchecked = (int(verified.get(key, 0)) for key in ("right", "wrong", "not checked"))
-    checked = "the tool's output does not say that it checked any"
     if right or wrong:
-        checked = f"the tool itself found {right} right and {wrong} wrong"
-        checked += f", and did not check {unchecked}" if unchecked else ""
-    yield f"CollBench verified none of the results; {checked}"
-    yield from source.get("notes", [])
-    yield from (f"unknown: {fact}" for fact in source.get("unknown", []))
-    yield from (f"left out: {count} rows: {why}" for why, count in source.get("left_out", {}).items() if count)
+        yield notice(RunNotice.CHECKED_ELSEWHERE, right=right, wrong=wrong, unchecked=unchecked or None)
+    else:
+        yield notice(RunNotice.NOT_CHECKED)
+    yield from (notice(RunNotice.IMPORT_NOTE, text=text) for text in source.get("notes", []))
+    yield from (notice(RunNotice.IMPORT_UNKNOWN, fact=fact) for fact in source.get("unknown", []))
+    for why, count in source.get("left_out", {}).items():
+        if count:
+            yield notice(RunNotice.IMPORT_LEFT_OUT, rows=count, why=why)
 
 
-def _plan_warnings(run: Run) -> Iterable[str]:
-    if any(case.oversubscribed for case in run.plan.cases):
-        yield "ranks shared a GPU: this checks that the calls work; times mean nothing, and no bandwidth is given"
+def _of_plan(run: Run) -> Iterable[Notice]:
+    if shared := [case.key for case in run.plan.cases if case.oversubscribed]:
+        yield notice(RunNotice.SHARED_GPU, shared)
     for fault in run.plan.settings.faults:
-        yield f"a fault was planted on purpose: {fault.do} on rank {fault.rank}; these numbers measure nothing else"
+        yield notice(RunNotice.PLANTED_FAULT, do=fault.do, rank=fault.rank)
     missing = _missing(run)
     if missing and _budget_is_spent(run):
-        yield f"the budget of {run.plan.budget_s:g} s left no time for {missing} of {run.plan.total} measurements"
+        yield notice(RunNotice.BUDGET_SPENT, budget_s=run.plan.budget_s, missing=missing, planned=run.plan.total)
 
 
-def _launch_warnings(run: Run) -> Iterable[str]:
+def _of_launches(run: Run) -> Iterable[Notice]:
     launches = run.plan.launches
     if launches == 1 and run.imported is not None:
-        yield "one launch only, so there are no intervals: import the output of several runs"
+        yield notice(RunNotice.ONE_IMPORTED)
     elif launches == 1:
         several = f"-N {LAUNCHES_FOR_A_CLAIM}" if run.plan.settings.row_by_row else f"launches={LAUNCHES_FOR_A_CLAIM}"
-        yield f"one launch only, so it is unknown how launches differ: set {several}"
+        yield notice(RunNotice.ONE_LAUNCH, setting=several)
     elif launches < intervals.FEWEST_OVER_LAUNCHES:
-        yield (
-            f"only {launches} launches: intervals are wide; brackets of collectives show the range of launches, which "
-            f"contains the true median in {format_share(1 - 2 ** (1 - launches))}; a 95 % interval needs "
-            f"{intervals.FEWEST_OVER_LAUNCHES}, a claim {LAUNCHES_FOR_A_CLAIM}"
+        yield notice(
+            RunNotice.FEW_LAUNCHES,
+            launches=launches,
+            covered=1 - 2 ** (1 - launches),
+            for_interval=intervals.FEWEST_OVER_LAUNCHES,
+            for_claim=LAUNCHES_FOR_A_CLAIM,
         )
     elif launches < LAUNCHES_FOR_A_CLAIM:
-        yield f"only {launches} launches: intervals are wide; use {LAUNCHES_FOR_A_CLAIM} or more for a claim"
+        yield notice(RunNotice.WIDE_INTERVALS, launches=launches, for_claim=LAUNCHES_FOR_A_CLAIM)
     if len(run.environment) > 1:
-        yield f"measured in {len(run.environment)} sessions (resumed)"
+        yield notice(RunNotice.SESSIONS, sessions=len(run.environment))
 
 
-def _hosts_warnings(run: Run, session: Session) -> Iterable[str]:
+def _of_hosts(run: Run, session: Session) -> Iterable[Notice]:
     alone: HostFacts = {**session.get("host", {}), "before": session.get("before", {})}
     first, *others = session.get("hosts") or [alone]
     hosts: list[HostFacts] = [{**first, "after": session.get("after", {})}, *others]
     for host in hosts:
-        where = f"host {host.get('hostname')}: " if len(hosts) > 1 else ""
-        yield from (where + warning for warning in (*_host_warnings(run, host), *_gpu_warnings(host)))
+        name = str(host.get("hostname")) if len(hosts) > 1 else None
+        for found in (*_of_host(run, host), *_of_gpus(host)):
+            yield replace(found, host=name)
     on_gpus = any(BACKENDS[case.backend].device == "cuda" for case in run.plan.cases)
     compared = COMPARED | (COMPARED_WITH_GPUS if on_gpus else {})
     for host in hosts[1:]:
         for what, fact in compared.items():
             theirs, ours = fact(host), fact(hosts[0])
             if theirs != ours:
-                yield f"host {host.get('hostname')} has {what} {theirs}, rank 0 has {ours}: make them equal"
+                yield notice(
+                    RunNotice.UNLIKE_HOSTS, name=str(host.get("hostname")), what=what, there=str(theirs), here=str(ours)
+                )
 
 
-def _host_warnings(run: Run, host: HostFacts) -> Iterable[str]:
+def _of_host(run: Run, host: HostFacts) -> Iterable[Notice]:
     cores = len(host.get("cores", [])) or host.get("cpu", {}).get("usable_cores", 0)
     worlds = {case.world_size for case in run.plan.cases if BACKENDS[case.backend].device == "cpu"}
     # Without a job, all ranks of a world run on this host.
     ranks_here = {n: sum(rank < n for rank in host["ranks"]) if "ranks" in host else n for n in worlds}
     crowded = sorted({number for number in ranks_here.values() if cores and number > cores})
     if crowded:
-        ranks = ", ".join(map(str, crowded))
-        yield f"{ranks} ranks share {_cores(cores)}: they wait for a core as well as for data; take fewer ranks"
+        yield notice(RunNotice.CROWDED, ranks=tuple(crowded), cores=cores)
     cache = host.get("cpu", {}).get("last_level_cache_bytes")
     rotating = (c for c in run.plan.cases if c.buffers == "rotate" and OPERATIONS[c.op].pooled)
-    small = [c for c in rotating if c.world_size in worlds]
     pool_bytes = run.plan.settings.pool_bytes
-    if isinstance(cache, int) and any(max(c.size_bytes, pool_bytes) < cache for c in small):
-        yield (
-            f"buffers may stay in the cache, which has {format_bytes(cache)} (they have {format_bytes(pool_bytes)}): "
-            "buffers=flush shows cold memory"
-        )
+    if isinstance(cache, int) and (
+        small := [c.key for c in rotating if c.world_size in worlds and max(c.size_bytes, pool_bytes) < cache]
+    ):
+        yield notice(RunNotice.IN_CACHE, small, cache_bytes=cache, buffers_bytes=pool_bytes)
     if worlds and host.get("fewest_cores", cores) == 1 and host.get("cpu", {}).get("logical_cores") != 1:
-        yield (
-            "a rank may run on one core only, which its caller and gloo's thread share: start ranks unbound (mpirun "
-            "--bind-to none, srun --cpu-bind=none)"
-        )
+        yield notice(RunNotice.ONE_CORE)
     load = host.get("before", {}).get("load")
     if load and cores and load[0] / cores > LOAD_LIMIT:
-        yield f"the machine was busy at the start (load {load[0]:.2f} on {_cores(cores)}): repeat when it is idle"
+        yield notice(RunNotice.BUSY, load=load[0], cores=cores)
     governor = host.get("cpu", {}).get("governor")
     if governor not in {None, NOT_AVAILABLE, "performance"}:
-        yield f"the CPU's clock follows the load ({governor}): `cpupower frequency-set -g performance`"
+        yield notice(RunNotice.GOVERNOR, governor=governor)
     quota = host.get("cgroup_cpu_max", UNLIMITED)
     if quota != NOT_AVAILABLE and quota.split()[0] != UNLIMITED:
-        yield f"a cgroup limits the CPU ({quota}), so ranks may be throttled: raise its cpu.max"
+        yield notice(RunNotice.CPU_QUOTA, quota=quota)
 
 
-def _cores(count: int) -> str:
-    return "1 core" if count == 1 else f"{count} cores"
-
-
-def _gpu_warnings(host: HostFacts) -> Iterable[str]:
+def _of_gpus(host: HostFacts) -> Iterable[Notice]:
     for moment, state in (("before", host.get("before", {})), ("after", host.get("after", {}))):
         for index, gpu in enumerate(state.get("gpus") or []):
             flags = gpu.get("throttle_reasons")
             reasons = [reason for bit, reason in THROTTLED.items() if isinstance(flags, int) and flags & bit]
             if reasons:
-                yield f"GPU {index} was throttled {moment} the run: {', '.join(reasons)}"
+                yield notice(RunNotice.THROTTLED, gpu=index, moment=moment, reasons=tuple(reasons))
     debug = host.get("variables", {}).get("TORCH_DISTRIBUTED_DEBUG", "OFF").upper()
     if debug not in {"OFF", "0"}:
-        yield f"TORCH_DISTRIBUTED_DEBUG={debug} makes collectives several times slower: unset it"
+        yield notice(RunNotice.DEBUG_CHECKS, value=debug)
     if host.get("variables", {}).get("NCCL_DEBUG", "").upper() in {"INFO", "TRACE"}:
-        yield "NCCL_DEBUG writes while it measures: unset it"
+        yield notice(RunNotice.DEBUG_OUTPUT)
 
 
-def _health_warnings(run: Run) -> Iterable[str]:
+def _of_health(run: Run) -> Iterable[Notice]:
     """What GPUs and network adapters of any host went through while ranks ran on them."""
     launches = launches_of(run.environment)
     seen: Counter[tuple[str, str, str]] = Counter()
@@ -219,11 +211,11 @@ def _health_warnings(run: Run) -> Iterable[str]:
                 seen.update((host, f"GPU {number}", why) for why in _hardships(changes))
             for port, changes in health.get("infiniband", {}).items():
                 seen.update((host, f"port {port}", why) for name, why in PORT_FAULTS.items() if changes.get(name))
-    for (host, what, why), count in seen.items():
-        yield f"host {host}: {what}: {why} in {count} of {len(launches)} launches: their times are not typical"
+    for (host, device, why), count in seen.items():
+        yield notice(RunNotice.HARDSHIP, host=host, device=device, why=why, launches=count, of_launches=len(launches))
 
 
-def _gpu_order_warnings(session: Session) -> Iterable[str]:
+def _of_gpu_order(session: Session) -> Iterable[Notice]:
     """Where CUDA counts GPUs in another order than NVML: what is recorded of one is then that of another."""
     hosts = session.get("hosts") or [session.get("host", {})]
     known = {host.get("hostname"): [gpu.get("uuid") for gpu in host.get("gpus", [])] for host in hosts}
@@ -232,24 +224,18 @@ def _gpu_order_warnings(session: Session) -> Iterable[str]:
         used, of_host = rank.get("device_uuid"), known.get(rank.get("hostname"), [])
         number = int(str(rank.get("device")).partition(":")[2] or 0)
         if used and number < len(of_host) and str(of_host[number]).startswith("GPU-") and of_host[number] != used:
-            yield (
-                f"host {rank['hostname']}: CUDA's GPU {number} is not the driver's GPU {number}: what was "
-                "recorded for it belongs to another GPU; set CUDA_DEVICE_ORDER=PCI_BUS_ID"
-            )
+            yield notice(RunNotice.GPU_ORDER, host=rank["hostname"], gpu=number)
             return
 
 
-def _detour_warnings(session: Session) -> Iterable[str]:
+def _of_detours(session: Session) -> Iterable[Notice]:
     """Where GPUs have NVLink and NCCL goes another way, as where each rank sees its own GPU only."""
     hosts = session.get("hosts") or [session.get("host", {})]
     links = [gpu.get("nvlinks") or [] for host in hosts for gpu in host.get("gpus") or []]
     chosen = [choice for launch in launches_of([session]) for choice in launch.get("chosen", {}).values()]
     ways = {way for choice in chosen for way in choice.get("transports", [])}
     if links and all(map(any, links)) and ways and not any(way.startswith(("P2P", "NVLS")) for way in ways):
-        yield (
-            f"the GPUs have NVLink, but NCCL goes by {', '.join(sorted(ways))}: each rank must see all GPUs of its "
-            "host (not --gpus-per-task), and NCCL_P2P_DISABLE must not be set"
-        )
+        yield notice(RunNotice.NO_NVLINK, ways=tuple(sorted(ways)))
 
 
 def _hardships(changes: Json) -> Iterable[str]:
@@ -266,53 +252,47 @@ def _hardships(changes: Json) -> Iterable[str]:
         yield "PCIe transfers repeated"
 
 
-def _unused_rank_warnings(run: Run, session: Session) -> Iterable[str]:
+def _of_unused_ranks(run: Run, session: Session) -> Iterable[Notice]:
     """Where no case uses all ranks of the job: those of the last hosts were not measured."""
     ranks = session.get("job", {}).get("ranks", 0)
     largest = max((case.world_size for case in run.plan.cases), default=0)
     if largest < ranks:
         first = len(session["hosts"][0].get("ranks", [])) if "hosts" in session else 0
-        crosses = "; no case crosses hosts" if largest <= first < ranks else ""
-        unused = f"{ranks - largest} of the {ranks} ranks of the job are in no case{crosses}"
-        yield f"{unused}: set world_sizes, or leave it out"
+        kind = RunNotice.UNUSED_HOSTS if largest <= first < ranks else RunNotice.UNUSED_RANKS
+        yield notice(kind, unused=ranks - largest, ranks=ranks)
 
 
-def _polling_warnings(run: Run, session: Session) -> Iterable[str]:
+def _of_open_ports(run: Run) -> Iterable[Notice]:
+    """Where mpirun listened to more than loopback."""
+    for addresses in dict.fromkeys(tuple(launch.get("open_to", [])) for launch in launches_of(run.environment)):
+        if addresses:
+            yield notice(RunNotice.OPEN_TO_NETWORK, addresses=addresses)
+
+
+def _of_polling(run: Run, session: Session) -> Iterable[Notice]:
     """With more ranks than cores, ranks that wait by polling take the cores from those that they wait for."""
     cores = session.get("host", {}).get("cpu", {}).get("usable_cores", 0)
     polling = {(case.backend, case.world_size) for case in run.plan.cases if BACKENDS[case.backend].polls}
     for backend in sorted({name for name, _ in polling}):
         crowded = sorted(size for name, size in polling if name == backend and cores and size > cores)
         if crowded:
-            yield (
-                f"ranks of {backend} poll while they wait: {', '.join(map(str, crowded))} ranks on {_cores(cores)} "
-                "take the cores from those that they wait for; use fewer ranks"
-            )
+            yield notice(RunNotice.POLLING, backend=backend, ranks=tuple(crowded), cores=cores)
 
 
-def _sample_warnings(summaries: Sequence[Summary]) -> Iterable[str]:
+def _of_samples(summaries: Sequence[Summary]) -> Iterable[Notice]:
     good = [summary for summary in summaries if summary.time_s is not None]
-    disturbed = [s.foreign_cpu for s in good if s.foreign_cpu is not None and s.foreign_cpu > FOREIGN_CPU_LIMIT]
-    if disturbed:
-        yield (
-            f"other processes used up to {format_share(max(disturbed))} of the busy CPU time during {len(disturbed)} "
-            f"of {len(good)} cases: repeat when the machine is idle"
-        )
-    if nothing := sum(s.only_clock for s in good):
-        yield f"{nothing} of {len(good)} cases took as long as reading the clock: one rank in place has nothing to do"
-    short = [s for s in good if any(w.startswith("stopped by time") for w in s.warnings)]
-    if short:
-        asked = format_share(max(s.asked or 0.0 for s in short))
-        yield f"±{asked} was not reached in {len(short)} of {len(good)} cases: more launches would help"
-    bound = [s for s in good if any(w.startswith(DISPATCH_BOUND) for w in s.warnings)]
-    if bound:
-        yield (
-            f"{len(bound)} of {len(good)} cases are bound by dispatching: enqueueing takes longer than the GPU's "
-            "work, so their times are the host's (host_time_s in summary.csv); a smaller depth helps"
-        )
-    unsteady = sum(1 for s in good if not s.steady)
-    if unsteady:
-        yield (
-            f"{unsteady} of {len(good)} cases were not steady at the beginning or the end of a launch: a longer "
-            "sampling.seconds_per_case shows which time stays"
-        )
+
+    def about(kind: RunNotice, cases: Sequence[Summary], worst: float | None = None) -> Iterable[Notice]:
+        if cases:
+            yield notice(kind, [s.case.key for s in cases], count=len(cases), measured=len(good), worst=worst)
+
+    def noticed(kind: CaseNotice) -> list[Summary]:
+        return [s for s in good if any(found.kind is kind for found in s.notices)]
+
+    disturbed = [s for s in good if s.foreign_cpu is not None and s.foreign_cpu > FOREIGN_CPU_LIMIT]
+    yield from about(RunNotice.OTHER_PROCESSES, disturbed, max((s.foreign_cpu or 0.0 for s in disturbed), default=0.0))
+    yield from about(RunNotice.ONLY_CLOCK, [s for s in good if s.only_clock])
+    short = noticed(CaseNotice.STOPPED_EARLY)
+    yield from about(RunNotice.PRECISION_MISSED, short, max((s.asked or 0.0 for s in short), default=0.0))
+    yield from about(RunNotice.DISPATCH_BOUND, noticed(CaseNotice.DISPATCH_BOUND))
+    yield from about(RunNotice.UNSTEADY, [s for s in good if not s.steady])

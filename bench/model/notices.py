@@ -1,0 +1,150 @@
+"""Define notices: what a reader must know beside a number, as a kind with values.
+
+A notice has no words. `report.notices` has the sentence and the remedy of each kind, and programs filter by the kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+
+class NoticeKind(StrEnum):
+    """The base of the sets of kinds. Each set is closed, and no name is in two of them; a package has a set of its own.
+
+    The values are names for programs: JSON, JUnit and OpenMetrics have them.
+    """
+
+
+class RunNotice(NoticeKind):
+    """What can be said of a run as a whole."""
+
+    INCOMPLETE = "incomplete"
+    FASTER_THAN_HARDWARE = "faster-than-hardware"
+    SHARED_GPU = "shared-gpu"
+    PLANTED_FAULT = "planted-fault"
+    BUDGET_SPENT = "budget-spent"
+    TORN_LINE = "torn-line"
+    DAMAGED_LINE = "damaged-line"
+    DAMAGED_LINES = "damaged-lines"
+    UNPLANNED = "unplanned"
+    IMPORTED_STATISTIC = "imported-statistic"
+    NOT_CHECKED = "not-checked"
+    CHECKED_ELSEWHERE = "checked-elsewhere"
+    IMPORT_NOTE = "import-note"
+    IMPORT_UNKNOWN = "import-unknown"
+    IMPORT_LEFT_OUT = "import-left-out"
+    OTHER_PROCESSES = "other-processes"
+    ONLY_CLOCK = "only-clock"
+    PRECISION_MISSED = "precision-missed"
+    DISPATCH_BOUND = "cases-dispatch-bound"
+    UNSTEADY = "cases-unsteady"
+    HARDSHIP = "hardship"
+    ONE_LAUNCH = "one-launch"
+    ONE_IMPORTED = "one-imported-launch"
+    FEW_LAUNCHES = "few-launches"
+    WIDE_INTERVALS = "wide-intervals"
+    SESSIONS = "sessions"
+    POLLING = "polling"
+    CROWDED = "crowded"
+    IN_CACHE = "in-cache"
+    ONE_CORE = "one-core"
+    BUSY = "busy"
+    GOVERNOR = "governor"
+    CPU_QUOTA = "cpu-quota"
+    THROTTLED = "throttled"
+    DEBUG_CHECKS = "debug-checks"
+    DEBUG_OUTPUT = "debug-output"
+    UNLIKE_HOSTS = "unlike-hosts"
+    GPU_ORDER = "gpu-order"
+    NO_NVLINK = "no-nvlink"
+    UNUSED_RANKS = "unused-ranks"
+    UNUSED_HOSTS = "unused-hosts"
+    OPEN_TO_NETWORK = "open-to-network"
+
+
+class CaseNotice(NoticeKind):
+    """What can be said of one case."""
+
+    TIMER_LIMITED = "timer-limited"
+    STOPPED_EARLY = "stopped-early"
+    UNSTEADY = "unsteady"
+    OTHER_PROCESSES = "case-other-processes"
+    TWO_MODES = "two-modes"
+    FAR_OUTLIERS = "far-outliers"
+    DISPATCH_BOUND = "dispatch-bound"
+    LEFT_OUT = "left-out"
+    FAILED_LAUNCHES = "failed-launches"
+    # What was seen while a case ran, and may have caused its outliers.
+    STEAL = "steal"
+    QUOTA_USED = "quota-used"
+
+
+class ComparisonNotice(NoticeKind):
+    """What can be said of a comparison, or of one of its cases."""
+
+    PLANTED_FAULTS = "planted-faults"
+    SAMPLED_DIFFERENTLY = "sampled-differently"
+    IMPORTED = "imported"
+    OTHER_METHOD = "other-method"
+    BROKEN = "broken"
+    TOO_FEW_LAUNCHES = "too-few-launches"
+    BOTH_WAYS = "both-ways"
+    UNDECIDED = "undecided"
+    OVER_RUNS = "over-runs"
+    FROM_LEDGER = "from-ledger"
+    OTHER_TIMES = "other-times"
+    LIMIT = "limit"
+    DISTURBED = "disturbed"
+    GLOO_STALLS = "gloo-stalls"
+    NO_VERDICT = "no-verdict"
+    SHORT_BUDGET = "short-budget"
+    RULE = "rule"
+    # Of one case.
+    SINGLE_LAUNCH = "single-launch"
+    STATED_NOISE = "stated-noise"
+
+
+class DiagnosisNotice(NoticeKind):
+    """Why a diagnosis names nobody."""
+
+    NOBODY_LATE = "nobody-late"
+    NOTHING_MEASURED = "nothing-measured"
+    NO_LINKS_TESTED = "no-links-tested"
+    NOBODY_SLOW = "nobody-slow"
+    FEW_RANKS = "few-ranks"
+    FEW_ITERATIONS = "few-iterations"
+    NO_ARRIVALS = "no-arrivals"
+    NOT_APART = "not-apart"
+    SEVERAL_GPUS = "several-gpus"
+    ONLY_ROOTED = "only-rooted"
+    NO_LINK_TIMES = "no-link-times"
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something that a reader must know beside a number."""
+
+    kind: NoticeKind
+    # Values of the sentence: numbers in seconds, bytes and shares, names, lists of them, or further notices.
+    values: Mapping[str, Value] = field(default_factory=dict)
+    # Keys of the cases that it is about; empty if it is about all.
+    cases: tuple[str, ...] = ()
+    # The host that it is about; None if there is one only.
+    host: str | None = None
+    # The run that it is about, in a comparison.
+    run: str | None = None
+
+
+Value = str | int | float | tuple[str, ...] | tuple[int, ...] | tuple[Notice, ...] | None
+
+
+def notice(kind: NoticeKind, cases: Iterable[str] = (), host: str | None = None, **values: Value) -> Notice:
+    """A notice with these values."""
+    return Notice(kind, values, tuple(cases), host)
+
+
+def of_run(run: str, notices: Iterable[Notice]) -> list[Notice]:
+    """The notices, each with the run that it is about."""
+    return [replace(one, run=run) for one in notices]

@@ -1,0 +1,323 @@
+"""Write notices: one sentence and one remedy for each kind.
+
+In: notices, which have kinds and values. Out: text, and what JSON has of a notice. Decides nothing.
+"""
+
+import string
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from bench.catalog.packages import PACKAGES
+from bench.model.notices import CaseNotice, ComparisonNotice, DiagnosisNotice, Notice, NoticeKind, RunNotice
+from bench.model.units import counted, format_bytes, format_rate, format_rounded_bytes, format_seconds, format_share
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """What a kind says. Values stand in braces; `_Values` has their formats."""
+
+    text: str
+    # What a user can do about it; empty if nothing can be done.
+    remedy: str = ""
+
+
+CORE: Mapping[NoticeKind, Sentence] = {
+    RunNotice.INCOMPLETE: Sentence(
+        "INCOMPLETE: {missing} of {planned} measurements missing", "go on with collbench resume {path}"
+    ),
+    RunNotice.FASTER_THAN_HARDWARE: Sentence(
+        "{op} of {size_bytes:bytes} on {ranks:count rank} would need {needed_bytes_per_s:rate} GB/s into one GPU, but "
+        "{way} carries {carried_bytes_per_s:rate}",
+        "do not believe this number",
+    ),
+    RunNotice.SHARED_GPU: Sentence(
+        "ranks shared a GPU: this checks that the calls work; times mean nothing, and no bandwidth is given"
+    ),
+    RunNotice.PLANTED_FAULT: Sentence(
+        "a fault was planted on purpose: {do} on rank {rank}; these numbers measure nothing else"
+    ),
+    RunNotice.BUDGET_SPENT: Sentence(
+        "the budget of {budget_s:g} s left no time for {missing} of {planned} measurements"
+    ),
+    RunNotice.TORN_LINE: Sentence(
+        "the last line of samples.jsonl was torn by a crash; that case counts as not measured",
+        "collbench resume measures it again",
+    ),
+    RunNotice.DAMAGED_LINE: Sentence("{error}; that case counts as not measured", "collbench resume measures it again"),
+    RunNotice.DAMAGED_LINES: Sentence("{path}: {lines} further lines are damaged"),
+    RunNotice.UNPLANNED: Sentence("{measurements:count measurement} of cases that the plan does not have: left out"),
+    RunNotice.IMPORTED_STATISTIC: Sentence(
+        "imported from {tools}: each time is a {statistic}; stragglers are hidden, and no rank's arrival is known"
+    ),
+    RunNotice.NOT_CHECKED: Sentence(
+        "CollBench verified none of the results; the tool's output does not say that it checked any"
+    ),
+    RunNotice.CHECKED_ELSEWHERE: Sentence(
+        "CollBench verified none of the results; the tool itself found {right} right and {wrong} wrong"
+        "{unchecked:after , and did not check }"
+    ),
+    RunNotice.IMPORT_NOTE: Sentence("{text}"),
+    RunNotice.IMPORT_UNKNOWN: Sentence("unknown: {fact}"),
+    RunNotice.IMPORT_LEFT_OUT: Sentence("left out: {rows:count row}: {why}"),
+    RunNotice.OTHER_PROCESSES: Sentence(
+        "other processes used up to {worst:share} of the busy CPU time during {count} of {measured} cases",
+        "repeat when the machine is idle",
+    ),
+    RunNotice.ONLY_CLOCK: Sentence(
+        "{count} of {measured} cases took as long as reading the clock: one rank in place has nothing to do"
+    ),
+    RunNotice.PRECISION_MISSED: Sentence(
+        "±{worst:share} was not reached in {count} of {measured} cases", "more launches would help"
+    ),
+    RunNotice.DISPATCH_BOUND: Sentence(
+        "{count} of {measured} cases are bound by dispatching: enqueueing takes longer than the GPU's work, so their "
+        "times are the host's (host_time_s in summary.csv)",
+        "a smaller depth helps",
+    ),
+    RunNotice.UNSTEADY: Sentence(
+        "{count} of {measured} cases were not steady at the beginning or the end of a launch",
+        "a longer sampling.seconds_per_case shows which time stays",
+    ),
+    RunNotice.HARDSHIP: Sentence(
+        "{device}: {why} in {launches} of {of_launches} launches: their times are not typical"
+    ),
+    RunNotice.ONE_IMPORTED: Sentence("one launch only, so there are no intervals", "import the output of several runs"),
+    RunNotice.ONE_LAUNCH: Sentence("one launch only, so it is unknown how launches differ", "set {setting}"),
+    RunNotice.FEW_LAUNCHES: Sentence(
+        "only {launches} launches: intervals are wide; brackets of collectives show the range of launches, which "
+        "contains the true median in {covered:share}",
+        "a 95 % interval needs {for_interval}, a claim {for_claim}",
+    ),
+    RunNotice.WIDE_INTERVALS: Sentence(
+        "only {launches} launches: intervals are wide", "use {for_claim} or more for a claim"
+    ),
+    RunNotice.SESSIONS: Sentence("measured in {sessions} sessions (resumed)"),
+    RunNotice.POLLING: Sentence(
+        "ranks of {backend} poll while they wait: {ranks} ranks on {cores:count core} take the cores from those that "
+        "they wait for",
+        "use fewer ranks",
+    ),
+    RunNotice.CROWDED: Sentence(
+        "{ranks} ranks share {cores:count core}: they wait for a core as well as for data", "take fewer ranks"
+    ),
+    RunNotice.IN_CACHE: Sentence(
+        "buffers may stay in the cache, which has {cache_bytes:bytes} (they have {buffers_bytes:bytes})",
+        "buffers=flush shows cold memory",
+    ),
+    RunNotice.ONE_CORE: Sentence(
+        "a rank may run on one core only, which its caller and gloo's thread share",
+        "start ranks unbound (mpirun --bind-to none, srun --cpu-bind=none)",
+    ),
+    RunNotice.BUSY: Sentence(
+        "the machine was busy at the start (load {load:.2f} on {cores:count core})", "repeat when it is idle"
+    ),
+    RunNotice.GOVERNOR: Sentence(
+        "the CPU's clock follows the load ({governor})", "`cpupower frequency-set -g performance`"
+    ),
+    RunNotice.CPU_QUOTA: Sentence("a cgroup limits the CPU ({quota}), so ranks may be throttled", "raise its cpu.max"),
+    RunNotice.THROTTLED: Sentence("GPU {gpu} was throttled {moment} the run: {reasons}"),
+    RunNotice.DEBUG_CHECKS: Sentence(
+        "TORCH_DISTRIBUTED_DEBUG={value} makes collectives several times slower", "unset it"
+    ),
+    RunNotice.DEBUG_OUTPUT: Sentence("NCCL_DEBUG writes while it measures", "unset it"),
+    RunNotice.UNLIKE_HOSTS: Sentence("host {name} has {what} {there}, rank 0 has {here}", "make them equal"),
+    RunNotice.GPU_ORDER: Sentence(
+        "CUDA's GPU {gpu} is not the driver's GPU {gpu}: what was recorded for it belongs to another GPU",
+        "set CUDA_DEVICE_ORDER=PCI_BUS_ID",
+    ),
+    RunNotice.NO_NVLINK: Sentence(
+        "the GPUs have NVLink, but NCCL goes by {ways}",
+        "each rank must see all GPUs of its host (not --gpus-per-task), and NCCL_P2P_DISABLE must not be set",
+    ),
+    RunNotice.UNUSED_RANKS: Sentence(
+        "{unused} of the {ranks} ranks of the job are in no case", "set world_sizes, or leave it out"
+    ),
+    RunNotice.UNUSED_HOSTS: Sentence(
+        "{unused} of the {ranks} ranks of the job are in no case; no case crosses hosts",
+        "set world_sizes, or leave it out",
+    ),
+    RunNotice.OPEN_TO_NETWORK: Sentence(
+        "mpirun listened on {addresses:and} while it ran, and this system cannot confine it to loopback (Linux 5.7 "
+        "does, unless a container forbids pidfd_getfd)"
+    ),
+    CaseNotice.TIMER_LIMITED: Sentence("timer-limited: reading the clock, or the events, is part of this number"),
+    CaseNotice.STOPPED_EARLY: Sentence("stopped by time at ±{reached:share} where ±{asked:share} was asked"),
+    CaseNotice.UNSTEADY: Sentence("not steady: the time changed near an end of a launch"),
+    CaseNotice.OTHER_PROCESSES: Sentence("other processes used {share:share} of the busy CPU time"),
+    CaseNotice.TWO_MODES: Sentence("two modes: {share:share} of calls take {slow_s:seconds}, others {fast_s:seconds}"),
+    CaseNotice.FAR_OUTLIERS: Sentence(
+        "{far} of {iterations} iterations are far outliers{causes:after ; seen meanwhile: }"
+    ),
+    CaseNotice.DISPATCH_BOUND: Sentence(
+        "dispatch-bound: in {share:fine share} of the iterations the GPU ran out of work before all was enqueued, "
+        "so this is no time of the device{host_s:after ; by the host's clock |seconds}"
+    ),
+    CaseNotice.LEFT_OUT: Sentence(
+        "{iterations:count iteration} left out, in which the GPU ran out of work before all was enqueued"
+    ),
+    CaseNotice.FAILED_LAUNCHES: Sentence("{failed} of {launches:count launch} failed"),
+    CaseNotice.STEAL: Sentence("the hypervisor took {share:share} of a core"),
+    CaseNotice.QUOTA_USED: Sentence("a cgroup's quota was used up in {periods} periods"),
+    ComparisonNotice.PLANTED_FAULTS: Sentence(
+        "faults were planted on purpose ({faults}): these numbers measure nothing else"
+    ),
+    ComparisonNotice.SAMPLED_DIFFERENTLY: Sentence(
+        "the runs were sampled differently, which moves times: the geometric mean of shorter launches reads lower "
+        "where calls scatter much (7 % for small calls under normal scheduling with a fifth of the time)"
+    ),
+    ComparisonNotice.IMPORTED: Sentence("imported from {tools}: {statistics}; not verified here"),
+    ComparisonNotice.OTHER_METHOD: Sentence(
+        "the other run was measured here (maximum over ranks, mean over iterations): each ratio includes the "
+        "difference between the two methods"
+    ),
+    ComparisonNotice.BROKEN: Sentence(
+        "{count:count case} measured before failed after: no time to compare, and that is worse"
+    ),
+    ComparisonNotice.TOO_FEW_LAUNCHES: Sentence(
+        "{count:count case} with one launch on a side, too few for a verdict",
+        "set launches=5, or give --noise-floor, by how much two equal measurements differ",
+    ),
+    ComparisonNotice.BOTH_WAYS: Sentence(
+        "{slower:count case} slower and {faster} faster: the verdict is SLOWER", "look at each"
+    ),
+    ComparisonNotice.UNDECIDED: Sentence(
+        "{count:count case} undecided at ±{min_change:exact share}: the table says how many more launches would "
+        "decide, where a few would"
+    ),
+    ComparisonNotice.OVER_RUNS: Sentence(
+        "intervals come from how runs vary: {before} on one side, {after} on the other"
+    ),
+    ComparisonNotice.FROM_LEDGER: Sentence(
+        "the intervals include how much runs differ on this machine from one time to another (its noise ledger)"
+    ),
+    ComparisonNotice.OTHER_TIMES: Sentence(
+        "the runs were made at different times, so part of a difference may be the machine. It is taken to be as large "
+        "as the variation between launches until the noise ledger has {fewest} earlier runs of these cases. `ab` "
+        "avoids it: it measures both sides now"
+    ),
+    ComparisonNotice.LIMIT: Sentence(
+        "these {runs} runs can only show changes of more than {least_ratio:.2f} times",
+        "add runs on a side (compare A1,A2 B1,B2), or measure both sides at once with ab",
+    ),
+    ComparisonNotice.DISTURBED: Sentence("other processes used up to {share:share} of the CPU time"),
+    ComparisonNotice.GLOO_STALLS: Sentence(
+        "{undecided:count case} undecided on gloo, whose event loop stalls on shared cores",
+        "unless that is the question, --set scheduling=batch on both sides lets launches scatter less",
+    ),
+    ComparisonNotice.NO_VERDICT: Sentence(
+        "no verdict without two pairs that count: {names:lines}", "a longer --budget has time for more"
+    ),
+    ComparisonNotice.SHORT_BUDGET: Sentence(
+        "{pairs} of {fewest} pairs fitted into the budget", "try --budget {minutes}min"
+    ),
+    ComparisonNotice.RULE: Sentence(
+        "looks at {looks}, … pairs and at the end of the budget, over which error rates of {change_rate:share} (a "
+        "change) and {same_rate:share} (SAME) are spent (Lan and DeMets), fixed before the first pair: at this look "
+        "p ≤ {change:.2g} names a change, and two one-sided tests at {same:.2g} show SAME"
+    ),
+    ComparisonNotice.SINGLE_LAUNCH: Sentence("one launch on a side: does not show how launches vary"),
+    ComparisonNotice.STATED_NOISE: Sentence("one launch on a side: rests on the stated {share:share}"),
+    DiagnosisNotice.NOBODY_LATE: Sentence("no rank is late"),
+    DiagnosisNotice.NOTHING_MEASURED: Sentence("nothing was measured, so no rank can be named"),
+    DiagnosisNotice.NO_LINKS_TESTED: Sentence("links were not tested", "`collbench run pairs`"),
+    DiagnosisNotice.NOBODY_SLOW: Sentence("no rank and no link is slow"),
+    DiagnosisNotice.FEW_RANKS: Sentence(
+        "pairwise on {backend}, {ranks:count rank}, {size_bytes:bytes}: with fewer than {fewest} ranks a slow rank and "
+        "a slow link look the same"
+    ),
+    DiagnosisNotice.FEW_ITERATIONS: Sentence(
+        "pairwise on {backend}, {ranks:count rank}, {size_bytes:bytes}: too few iterations to tell chance from a slow "
+        "link"
+    ),
+    DiagnosisNotice.NO_ARRIVALS: Sentence(
+        "no rank can be named: imported numbers have neither arrival times nor times of single ranks"
+    ),
+    DiagnosisNotice.NOT_APART: Sentence(
+        "no rank can be named: the file times each process from one call to the next, which is the same for all "
+        "ranks, whichever is late",
+        "nccl-tests -I 1 -z 3 times each call separately",
+    ),
+    DiagnosisNotice.SEVERAL_GPUS: Sentence(
+        "processes with several GPUs: the file has only the longest of their times, which names no rank",
+        "start one process for each GPU",
+    ),
+    DiagnosisNotice.ONLY_ROOTED: Sentence(
+        "no rank can be named: ranks that wait only for a root or their own group show nothing about others"
+    ),
+    DiagnosisNotice.NO_LINK_TIMES: Sentence(
+        "slow ranks and links: imported times do not show them, because all wait equally long for the slowest"
+    ),
+}
+
+
+class _Values(string.Formatter):
+    """Formats of values: those of `FORMATS`, `count NOUN`, `after TEXT` and `lead NOUN` for a value that may be
+    absent, and Python's.
+
+    `after TEXT|FORMAT` is TEXT and the value in this format, `lead NOUN` is the noun, the values and a colon; nothing
+    if the value is None or empty.
+    """
+
+    def format_field(self, value: Any, spec: str) -> str:
+        word, _, rest = spec.partition(" ")
+        if word == "after":
+            text, _, inner = rest.partition("|")
+            return "" if value is None or value == () else text + self.format_field(value, inner)
+        if word == "lead":
+            return "" if value is None else f"{rest}{'s' * (len(value) > 1)} {self.format_field(value, '')}: "
+        if word == "count":
+            return counted(value, rest)
+        if spec in FORMATS:
+            return FORMATS[spec](value)
+        if isinstance(value, tuple):
+            return ", ".join(sentence(part) if isinstance(part, Notice) else str(part) for part in value)
+        return str(super().format_field(value, spec))
+
+
+FORMATS: Mapping[str, Callable[[Any], str]] = {
+    "bytes": format_bytes,
+    "rounded bytes": format_rounded_bytes,
+    "rate": format_rate,
+    "seconds": format_seconds,
+    "share": format_share,
+    "fine share": lambda share: format_share(share, 1),
+    "exact share": lambda share: f"{100 * share:g} %",
+    "and": lambda values: " and ".join(map(str, values)),
+    "lines": lambda values: "; ".join(map(str, values)),
+}
+
+
+@cache
+def table() -> Mapping[NoticeKind, Sentence]:
+    """The sentence of each kind, of the core and of all packages."""
+    tables = [package.notices.value for package in PACKAGES if package.notices is not None]
+    return {kind: text for table in (CORE, *tables) for kind, text in table.items()}
+
+
+def names() -> list[str]:
+    """The names of all kinds."""
+    return sorted(kind.value for kind in table())
+
+
+def meaning(notice: Notice) -> str:
+    """What a notice says, without its remedy."""
+    about = [f"host {notice.host}"] * (notice.host is not None) + [notice.run] * (notice.run is not None)
+    text = _Values().vformat(table()[notice.kind].text, (), notice.values)
+    return ": ".join([*map(str, about), text])
+
+
+def remedy(notice: Notice) -> str:
+    """What a user can do about it; empty if nothing can be done."""
+    return _Values().vformat(table()[notice.kind].remedy, (), notice.values)
+
+
+def sentence(notice: Notice) -> str:
+    """A notice with its remedy, on one line."""
+    return "; ".join(filter(None, [meaning(notice), remedy(notice)]))
+
+
+def sentences(notices: Iterable[Notice]) -> list[str]:
+    """The sentences of several."""
+    return [sentence(notice) for notice in notices]

@@ -1,0 +1,158 @@
+"""Every kind of notice has a sentence for its values, and no code decides by the words of one."""
+
+import ast
+import re
+import string
+
+from bench.catalog.packages import PACKAGES
+from bench.model.notices import CaseNotice, NoticeKind, RunNotice, notice
+from bench.report import notices
+from bench.report.notices import sentence
+from conftest import ROOT
+from tools import notices_page
+
+SOURCES = sorted((ROOT / "bench").rglob("*.py"))
+# Formats of values that may be missing: nothing is printed then.
+OPTIONAL = ("after ", "lead ")
+
+
+def kinds() -> list[NoticeKind]:
+    return [kind for each in NoticeKind.__subclasses__() for kind in each]
+
+
+def fields(template: str) -> dict[str, str]:
+    """Names of the values in a template → how they are formatted."""
+    return {name: spec or "" for _, name, spec, _ in string.Formatter().parse(template) if name is not None}
+
+
+def test_every_kind_has_a_sentence_and_a_name_of_its_own():
+    for package in PACKAGES:
+        assert package.notices is None or package.notices.value
+    assert set(notices.table()) == set(kinds())
+    assert len({kind.value for kind in kinds()}) == len(kinds())
+
+
+def given() -> list[tuple[str, set[str], str]]:
+    """Kind, names of values and place of every notice that the code gives with values in full."""
+    found = []
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.Call) or not node.args or ast.unparse(node.func) not in {"notice", "about"}:
+                continue
+            for kind in re.findall(r"\w+Notice\.\w+", ast.unparse(node.args[0])):
+                names = {word.arg for word in node.keywords if word.arg not in {None, "host", "cases"}}
+                found.append((kind, names, f"{path.relative_to(ROOT)}:{node.lineno}", ast.unparse(node.func)))
+    return found
+
+
+def test_the_values_of_each_notice_are_those_of_its_sentence():
+    by_name = {f"{type(kind).__name__}.{kind.name}": kind for kind in kinds()}
+    seen = set()
+    for name, values, where, function in given():
+        text = notices.table()[by_name[name]]
+        wanted = fields(text.text + text.remedy)
+        seen.add(name)
+        if function == "notice":  # `about` adds values of its own
+            assert values | {"only"} >= set(wanted), (where, name, values, wanted)
+            assert values <= set(wanted), (where, name, values, wanted)
+    assert len(seen) > 80
+
+
+WORDED = [
+    (
+        notice(RunNotice.CROWDED, ranks=(4, 8), cores=1),
+        "4, 8 ranks share 1 core: they wait for a core as well as for data; take fewer ranks",
+    ),
+    (
+        notice(RunNotice.BUSY, host="node1", load=1.25, cores=2),
+        "host node1: the machine was busy at the start (load 1.25 on 2 cores); repeat when it is idle",
+    ),
+    (notice(CaseNotice.FAR_OUTLIERS, far=3, iterations=40, causes=()), "3 of 40 iterations are far outliers"),
+    (
+        notice(CaseNotice.FAR_OUTLIERS, far=3, iterations=40, causes=(notice(CaseNotice.STEAL, share=0.25),)),
+        "3 of 40 iterations are far outliers; seen meanwhile: the hypervisor took 25 % of a core",
+    ),
+    (
+        notice(CaseNotice.DISPATCH_BOUND, share=0.125, host_s=0.002),
+        "dispatch-bound: in 12.5 % of the iterations the GPU ran out of work before all was enqueued, so this is "
+        "no time of the device; by the host's clock 2.00 ms",
+    ),
+    (
+        notice(RunNotice.CHECKED_ELSEWHERE, right=8, wrong=0, unchecked=None),
+        "CollBench verified none of the results; the tool itself found 8 right and 0 wrong",
+    ),
+]
+
+
+def test_notices_in_words():
+    assert [sentence(given) for given, _ in WORDED] == [text for _, text in WORDED]
+
+
+def test_the_page_is_what_the_tables_give():
+    assert notices_page.PAGE.read_text() == notices_page.page(), "make docs"
+
+
+# ── no code reads prose ──────────────────────────────────────────────────────────────────────────
+# Methods that look into a text.
+LOOKS = {"startswith", "endswith", "split", "partition", "rpartition", "removeprefix", "removesuffix", "index", "find"}
+# Rooms that read files of other programs.
+FOREIGN = {"importers"}
+# Texts that somebody else wrote, with the file that reads them, and names that belong to a format.
+ALLOWED = {
+    ("launch/supervisor.py", "not in"),  # NCCL's
+    ("rank/process.py", "NCCL error"),
+    ("rank/process.py", "NCCL version"),
+    ("machine/host.py", "Open MPI"),  # mpirun --version
+    ("config/fields.py", "Input "),  # pydantic's
+    ("model/errors.py", ": line "),  # orjson's
+    ("analyze/sessions.py", "Virtual GPU"),  # the name of a device
+    ("training/rank/memory.py", "collbench: "),  # names of events in torch's profile
+    ("report/page.py", "\n## In a program\n"),  # a heading of docs/reading.md
+    ("report/listings.py", "bytes "),  # the size of an operation, shortened for a list
+}
+
+
+def constants() -> dict[str, str]:
+    """Names that modules give to texts → the text."""
+    return {
+        target.id: node.value.value
+        for path in SOURCES
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+
+
+def phrases(tree: ast.AST, named: dict[str, str]) -> list[tuple[int, str]]:
+    """Where a text is searched or compared for words with a blank or a colon: `"a b" in text`, `text.split(" · ")`."""
+    found = []
+    for node in ast.walk(tree):
+        texts: list[ast.expr] = []
+        if isinstance(node, ast.Compare) and any(isinstance(op, ast.In | ast.NotIn) for op in node.ops):
+            texts = [node.left]
+        elif isinstance(node, ast.Compare) and any(isinstance(op, ast.Eq | ast.NotEq) for op in node.ops):
+            texts = [side for side in (node.left, *node.comparators) if isinstance(side, ast.Constant)]
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in LOOKS:
+            texts = node.args
+        for text in texts:
+            words = text.value if isinstance(text, ast.Constant) else None
+            if isinstance(text, ast.Name | ast.Attribute):
+                words = named.get(ast.unparse(text).rpartition(".")[2])
+            if isinstance(words, str) and (len(words.split()) > 1 or re.search(r"[^\W\d] |: | · ", words)):
+                found.append((node.lineno, words))
+    return found
+
+
+def test_nothing_looks_for_a_phrase_that_the_code_wrote():
+    named = constants()
+    found = [
+        f"{path.relative_to(ROOT)}:{line}: {text!r}"
+        for path in SOURCES
+        if FOREIGN.isdisjoint(path.parts)
+        for line, text in phrases(ast.parse(path.read_text()), named)
+        if (str(path.relative_to(ROOT / "bench")), text) not in ALLOWED
+    ]
+    assert found == []
+    for code in ("'budget is' in text", "note.startswith(NOTE)", "label.split(' · ')", "why == 'no gain shown'"):
+        assert phrases(ast.parse(code), {"NOTE": "not honoured: "}), code

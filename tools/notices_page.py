@@ -1,0 +1,75 @@
+"""Writes docs/notices.md from the tables of sentences: every kind of notice, what it says, and what can be done.
+
+`make docs` runs it.
+"""
+
+import string
+from collections.abc import Iterator
+from pathlib import Path
+
+from tabulate import tabulate
+
+from bench.model.notices import NoticeKind
+from bench.report import notices
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "notices.md"
+HEAD = """\
+# Notices
+
+Reports print a notice as a sentence. For programs, each has a kind: `report --format json` has `kind`, `text`, \
+`remedy`, `values` and the `cases`; JUnit has the kind in brackets; OpenMetrics counts them in `collbench_notices`; \
+summary.csv has the column `notices`. So a CI job can let some kinds pass and stop at others:
+
+```sh
+collbench report --format json | jq -e 'all(.notices[].kind; . != "other-processes")'
+```
+
+`make docs` writes this page. *Names* are replaced by values.
+"""
+
+
+def readable(template: str) -> str:
+    """A template with the names of its values in place of the values."""
+    return "".join(text + _named(name, spec) for text, name, spec, _ in string.Formatter().parse(template))
+
+
+def _named(name: str | None, spec: str | None) -> str:
+    if name is None:
+        return ""
+    shown = f"*{name.replace('_', ' ')}*"
+    match (spec or "").partition(" "):
+        case "count", _, noun:
+            return f"{shown} {noun}s"
+        case "after", _, rest:
+            return f"[{rest.partition('|')[0]}{shown}]"
+        case "lead", _, rest:
+            return f"[{rest} {shown}: ]"
+    return shown
+
+
+def sets() -> Iterator[tuple[type[NoticeKind], list[NoticeKind]]]:
+    """The sets of kinds, each with its kinds."""
+    kinds = list(notices.table())
+    for each in dict.fromkeys(type(kind) for kind in kinds):
+        yield each, [kind for kind in kinds if type(kind) is each]
+
+
+def page() -> str:
+    """The whole page."""
+    parts = [HEAD]
+    for each, kinds in sets():
+        rows = [
+            (f"`{kind}`", readable(notices.table()[kind].text), readable(notices.table()[kind].remedy))
+            for kind in kinds
+        ]
+        title = (each.__doc__ or "").strip().splitlines()[0].removesuffix(".")
+        parts.append(f"## {title}\n\n{tabulate(rows, ['kind', 'what it says', 'what to do'], tablefmt='github')}\n")
+    return "\n".join(parts)
+
+
+def main() -> None:
+    PAGE.write_text(page(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
