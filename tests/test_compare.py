@@ -13,7 +13,7 @@ from bench.analyze.compare import compare, compare_runs
 from bench.model.comparisons import FASTER, INCONCLUSIVE, SAME, SLOWER, Absence, Unpaired
 from bench.model.conclusions import Interval, Stall, Summary
 from bench.model.errors import ConfigError, UnmeasurableError
-from bench.model.notices import ComparisonNotice
+from bench.model.notices import ComparisonNotice, VerdictNotice
 from bench.model.records import Case, Failure, Fault, Skip
 from bench.report import comparison
 from bench.report.labels import on_both_sides
@@ -237,7 +237,7 @@ def test_launches_that_agree_exactly_neither_crash_nor_prove_more_than_a_clock_c
 
 def test_few_launches_decide_nothing_and_it_is_said():
     (change,) = of([1.0, 1.01, 0.99], [2.0, 2.01, 1.99, 2.0]).changes
-    assert change.verdict == INCONCLUSIVE and "fewer than 4 launches" in change.reason
+    assert change.verdict == INCONCLUSIVE and change.reason.kind is VerdictNotice.FEW_LAUNCHES
     assert of([1.0, 1.01, 0.99, 1.0], [2.0, 2.01, 1.99, 2.0]).verdict == SLOWER
 
 

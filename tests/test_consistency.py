@@ -6,6 +6,7 @@ import pytest
 from bench.analyze import consistency
 from bench.model.conclusions import Interval, Summary
 from bench.model.records import Case
+from bench.report.notices import sentence
 from bench.stats import intervals
 
 KIB = 1024
@@ -17,7 +18,7 @@ def timed(op: str, size: int, seconds: float, spread: float = 0.02, world_size: 
 
 
 def texts(summaries, **options) -> list[str]:
-    return [finding.text for finding in consistency.findings(summaries, **options)]
+    return [sentence(finding.notice) for finding in consistency.findings(summaries, **options)]
 
 
 def test_a_split_that_is_faster_is_a_finding_with_its_numbers():
@@ -26,7 +27,8 @@ def test_a_split_that_is_faster_is_a_finding_with_its_numbers():
     assert finding.kind == "inconsistent"
     assert finding.subject == "all_reduce of 64 KiB over gloo, n = 4"
     assert (
-        finding.text == "all_reduce of 64 KiB takes 2.10 ms, but twice 32 KiB takes 1.00 ms: splitting would be faster"
+        sentence(finding.notice)
+        == "all_reduce of 64 KiB takes 2.10 ms, but twice 32 KiB takes 1.00 ms: splitting would be faster"
     )
     assert finding.cases == (large.case, small.case)
     assert finding.cost_s == pytest.approx(1.1e-3)
@@ -87,8 +89,8 @@ def test_a_series_is_named_once_a_rule_with_its_worst_size():
     base = [timed("all_reduce", 32, 1e-3), timed("all_reduce", 64, 3e-3), timed("all_reduce", 128, 20e-3)]
     (finding,) = consistency.findings(base)
     assert finding.cases == (base[2].case, base[0].case)
-    assert "4 times 32 B takes 4.00 ms" in finding.text
-    assert finding.text.endswith("(and for 1 more of its sizes)")
+    assert "4 times 32 B takes 4.00 ms" in sentence(finding.notice)
+    assert sentence(finding.notice).endswith("(and for 1 more of its sizes)")
 
 
 def test_one_launch_is_not_enough():

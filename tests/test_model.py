@@ -14,8 +14,8 @@ from bench.analyze import model
 from bench.analyze.analysis import analyze
 from bench.analyze.model import gpu_rate, infiniband_rate
 from bench.model.conclusions import Bound, Interval, Summary
+from bench.model.notices import FindingNotice
 from bench.model.records import Case
-from bench.model.units import format_share
 from bench.report.notices import sentences
 from bench.stats import intervals
 from conftest import invented_run, samples
@@ -54,7 +54,7 @@ def test_an_exact_series_gives_its_parameters_back(launches):
     assert fit.alpha_s.value == pytest.approx(ALPHA_S)
     assert fit.rate.value == pytest.approx(RATE)
     assert fit.half_size.value == pytest.approx(ALPHA_S * RATE)
-    assert fit.worst_residual < 1e-9 and fit.note == ""
+    assert fit.worst_residual < 1e-9 and fit.note is None
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -148,7 +148,7 @@ def test_a_series_that_no_model_describes_says_so_instead():
     (fit,) = model.fits(series(zigzag))
     assert fit.segments == () and fit.alpha_s is None and fit.rate is None and fit.half_size is None
     assert fit.worst_residual > model.WORST_RESIDUAL
-    assert "no model" in fit.note and format_share(fit.worst_residual) in fit.note
+    assert fit.note.kind is FindingNotice.NO_MODEL and fit.note.values["worst"] == fit.worst_residual
 
 
 def test_series_that_differ_in_anything_but_size_are_apart():
@@ -201,7 +201,7 @@ def test_every_segment_has_four_sizes():
     (eight,) = model.fits(series(two_segments, sizes=SIZES[6:14]))
     assert [(s.low, s.high) for s in eight.segments] == [(SIZES[6], SWITCH), (2 * SWITCH, SIZES[13])]
     (seven,) = model.fits(series(two_segments, sizes=SIZES[6:13]))
-    assert seven.segments == () and "even in its best segments" in seven.note
+    assert seven.segments == () and seven.note.kind is FindingNotice.NO_MODEL
 
 
 def test_latency_is_not_biased_by_noise():

@@ -11,6 +11,7 @@ from bench.replay import report as findings
 from bench.replay.analyze.recorded import named, recorded_job
 from bench.replay.model import CallList, RankRecording, RecordedCall
 from bench.report.markdown import written
+from bench.report.notices import sentences
 from conftest import ROOT
 
 GROUP = (0, 1, 2)
@@ -81,7 +82,7 @@ def test_calls_are_joined_by_their_numbers_and_not_by_their_places():
     found = job([first, second], [second], [first, second])
     assert found.total.waited_s == 0 and found.total.moved_s == pytest.approx(0.003 / 3)
     assert found.total.unsplit_s == pytest.approx(0.018 / 3)
-    assert any("not every rank" in text for text in found.withheld)
+    assert any("not every rank" in text for text in sentences(found.withheld))
 
 
 @pytest.mark.parametrize(
@@ -98,7 +99,7 @@ def test_what_cannot_be_divided_is_withheld_with_the_reason(ranks, reason):
     found = job(*ranks, world=3)
     assert found.total.moved_s == found.total.waited_s == 0 and found.late is None
     assert found.total.unsplit_s == pytest.approx(found.total.in_calls_s)
-    assert any(reason in text for text in found.withheld), found.withheld
+    assert any(reason in text for text in sentences(found.withheld)), found.withheld
     assert "waiting  " not in written(findings.recorded_parts(found))
 
 
@@ -124,7 +125,7 @@ def test_time_of_calls_that_overlap_is_counted_once_where_a_timeline_tells_when_
     enqueued = [call(4.0, start_s=0.0, group=(0,)), call(4.0, start_s=0.002, group=(0,))]
     found = job(enqueued)
     assert found.total.in_calls_s == pytest.approx(0.008)
-    assert any("overlapped" in text for text in found.withheld)
+    assert any("overlapped" in text for text in sentences(found.withheld))
 
 
 def test_exposed_time_is_told_where_computing_was_recorded_everywhere():
@@ -137,7 +138,7 @@ def test_a_step_is_the_mean_of_the_recorded_ones():
     calls = [call(3.0, 10.0 * step, step=step) for step in (4, 5, 6)]
     found = job(calls, calls, [*calls, call(100.0, 90.0)])
     assert found.steps == 3 and found.total.in_calls_s == pytest.approx(0.003) and found.total.calls == 1
-    assert any("outside the recorded steps" in text for text in found.withheld)
+    assert any("outside the recorded steps" in text for text in sentences(found.withheld))
 
 
 def test_without_durations_only_the_calls_are_told():
@@ -167,10 +168,12 @@ def test_without_marked_steps_no_rank_is_named_because_calls_of_a_step_are_late_
     assert found.late is None and found.ends_late is None
     assert any(
         text.startswith("which rank came late: that takes several steps, and marks between them")
-        for text in found.withheld
+        for text in sentences(found.withheld)
     )
     marked = [[replace(each, step=number // 10) for number, each in enumerate(of_rank)] for of_rank in calls]
-    assert job(*marked).late is None and not any("which rank came late" in text for text in job(*marked).withheld)
+    assert job(*marked).late is None and not any(
+        "which rank came late" in text for text in sentences(job(*marked).withheld)
+    )
 
 
 # ── who is named ─────────────────────────────────────────────────────────────────────────────────

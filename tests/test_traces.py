@@ -19,6 +19,7 @@ from bench.replay import importers as traces
 from bench.replay import store as call_file
 from bench.replay.analyze.recorded import recorded_job
 from bench.replay.importers import recordings
+from bench.report.notices import sentences
 from conftest import ROOT
 
 
@@ -119,13 +120,13 @@ def test_windows_that_are_shifted_by_a_step_are_joined_by_steps(tmp_path):
     job = recorded_job(job_of_two(tmp_path, 1, steps=((1, 2, 3), (2, 3, 4))))
     assert job.total.calls == pytest.approx(1) and job.total.in_calls_s == pytest.approx(10e-3)
     assert (job.total.moved_s, job.total.waited_s) == pytest.approx((2 / 3 * 5e-3, 1 / 3 * 10e-3), rel=0.01)
-    assert any("not every rank of the group recorded" in text for text in job.withheld)
+    assert any("not every rank of the group recorded" in text for text in sentences(job.withheld))
 
 
 def test_ranks_with_other_numbers_of_steps_give_the_mean_step(tmp_path):
     job = recorded_job(job_of_two(tmp_path, 0, steps=((2, 3), (1, 2, 3))))
     assert job.total.calls == pytest.approx(1)
-    assert any("different numbers of steps" in text for text in job.withheld)
+    assert any("different numbers of steps" in text for text in sentences(job.withheld))
 
 
 # ── Kineto ───────────────────────────────────────────────────────────────────────────────────────

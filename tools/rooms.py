@@ -12,7 +12,7 @@ from bench.catalog import packages
 ROOT = Path(__file__).resolve().parents[1]
 # Room of the core, or package → most lines: those it had in November 2026, and 5 %.
 BUDGETS = {
-    "model": 1980,
+    "model": 2000,
     "catalog": 1320,
     "stats": 760,
     "config": 1170,
@@ -22,12 +22,12 @@ BUDGETS = {
     "protocol": 510,
     "launch": 3440,
     "rank": 3600,
-    "analyze": 3320,
-    "report": 4850,
+    "analyze": 3335,
+    "report": 4920,
     "cli": 1985,
     "training": 7260,
     "bits": 1080,
-    "replay": 3450,
+    "replay": 3520,
     "gate": 1590,
     "interop": 2640,
     "modes": 450,
@@ -35,9 +35,9 @@ BUDGETS = {
     "tune": 1835,
 }
 PACKAGES = tuple(package.name for package in packages.PACKAGES)
-# 1 240 more than in November 2026: 620 for a resume elsewhere, launchers and odd hosts; 620 for notices, each of which
+# 1 350 more than in November 2026: 620 for a resume elsewhere, launchers and odd hosts; 730 for notices, each of which
 # has a kind, a sentence and a remedy in place of a text that is made where it is found.
-CORE = 26_020
+CORE = 26_135
 
 
 def lines_of(folder: Path) -> tuple[int, int]:

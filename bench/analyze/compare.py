@@ -34,7 +34,7 @@ from bench.model.comparisons import (
 from bench.model.conclusions import IntervalKind, Summary
 from bench.model.errors import ConfigError, UnmeasurableError
 from bench.model.facts import Session
-from bench.model.notices import ComparisonNotice, Notice, notice, of_run
+from bench.model.notices import ComparisonNotice, Notice, VerdictNotice, notice, of_run
 from bench.model.records import OPTIONS, Case, Json, Run, Samples
 from bench.stats import intervals, verdicts
 from bench.stats.intervals import Floats, launch_interval
@@ -367,7 +367,7 @@ def _enough(judgement: Judgement, before: Floats, after: Floats, units: bool) ->
         return replace(judgement, ratio=replace(judgement.ratio, kind=IntervalKind.OVER_RUNS), further_launches=None)
     if min(len(before), len(after)) >= verdicts.FEWEST_LAUNCHES:
         return judgement
-    return verdicts.undecided(judgement, f"fewer than {verdicts.FEWEST_LAUNCHES} launches on a side")
+    return verdicts.undecided(judgement, notice(VerdictNotice.FEW_LAUNCHES, fewest=verdicts.FEWEST_LAUNCHES))
 
 
 def _single(old: Summary, new: Summary, min_change: float, noise_floor: float | None) -> Change:

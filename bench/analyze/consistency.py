@@ -21,8 +21,9 @@ from functools import partial
 from bench.catalog.operations import OPERATIONS, cycle
 from bench.model.comparisons import MIN_CHANGE
 from bench.model.conclusions import Finding, FindingKind, Interval, IntervalKind, Summary
+from bench.model.notices import FindingNotice, Notice, Value
 from bench.model.records import Case, case_order
-from bench.model.units import format_bytes, format_seconds
+from bench.model.units import format_bytes
 from bench.stats.intervals import ERROR_RATE, student_quantile
 
 # The reduce op that a plan gives an operation that does not reduce.
@@ -74,10 +75,10 @@ AllSeries = dict[Case, Series]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """claims: makes the rule's claims on one series. advice: what a violation means; ends the finding's sentence."""
+    """claims: makes the rule's claims on one series. violated: what a violation means."""
 
     claims: Callable[[Case, AllSeries], Iterator[Claim]]
-    advice: str
+    violated: FindingNotice
 
 
 def findings(summaries: Sequence[Summary], min_change: float = MIN_CHANGE) -> list[Finding]:
@@ -132,12 +133,12 @@ def _not_slower_than_split(base: Case, series: AllSeries) -> Iterator[Claim]:
 
 
 RULES = (
-    Rule(partial(_composed, "all_reduce", ("reduce", "broadcast")), "one after the other would be faster"),
-    Rule(partial(_composed, "all_reduce", ("reduce_scatter", "all_gather")), "one after the other would be faster"),
-    Rule(partial(_composed, "all_gather", ("gather", "broadcast")), "one after the other would be faster"),
-    Rule(partial(_composed, "reduce_scatter", ("all_reduce",)), "keeping a part of its result would be faster"),
-    Rule(_not_slower_than_larger, "padding would be faster"),
-    Rule(_not_slower_than_split, "splitting would be faster"),
+    Rule(partial(_composed, "all_reduce", ("reduce", "broadcast")), FindingNotice.PARTS_FASTER),
+    Rule(partial(_composed, "all_reduce", ("reduce_scatter", "all_gather")), FindingNotice.PARTS_FASTER),
+    Rule(partial(_composed, "all_gather", ("gather", "broadcast")), FindingNotice.PARTS_FASTER),
+    Rule(partial(_composed, "reduce_scatter", ("all_reduce",)), FindingNotice.WHOLE_FASTER),
+    Rule(_not_slower_than_larger, FindingNotice.PADDING_FASTER),
+    Rule(_not_slower_than_split, FindingNotice.SPLITTING_FASTER),
 )
 
 
@@ -145,22 +146,22 @@ RULES = (
 def _finding(rule: Rule, violations: list[Claim]) -> Finding:
     worst = max(violations, key=lambda claim: claim.excess)
     case, seconds = worst.left.case, worst.left.time_s.value
-    what = f"{case.op} of {format_bytes(case.size_bytes)}"
     calls, first = worst.parts[0]
-    size = format_bytes(first.case.size_bytes)
+    values: dict[str, Value] = {
+        "op": case.op,
+        "size_bytes": case.size_bytes,
+        "time_s": seconds,
+        "more_sizes": len({claim.left.case.size_bytes for claim in violations}) - 1,
+    }
     if first.case.op == case.op:
-        count = {1: "", 2: "twice "}.get(calls, f"{calls} times ")
-        other_way = f"{count}{size} takes {format_seconds(worst.right_s)}"
+        values |= {"calls": calls, "other_bytes": first.case.size_bytes, "other_s": worst.right_s}
     else:
-        ops = " and ".join(part.case.op for _, part in worst.parts)
-        times = " and ".join(format_seconds(part.time_s.value) for _, part in worst.parts)
-        other_way = f"{ops} of {size} {'take' if len(worst.parts) > 1 else 'takes'} {times}"
-    sizes = {claim.left.case.size_bytes for claim in violations}
-    others = f" (and for {len(sizes) - 1} more of its sizes)" if len(sizes) > 1 else ""
+        values["parts"] = tuple(part.case.op for _, part in worst.parts)
+        values["times_s"] = tuple(part.time_s.value for _, part in worst.parts)
     return Finding(
         kind=FindingKind.INCONSISTENT,
-        subject=f"{what} over {case.backend}, n = {case.world_size}",
-        text=f"{what} takes {format_seconds(seconds)}, but {other_way}: {rule.advice}{others}",
+        subject=f"{case.op} of {format_bytes(case.size_bytes)} over {case.backend}, n = {case.world_size}",
+        notice=Notice(rule.violated, values, tuple(claim.left.case.key for claim in violations)),
         cases=(case, *(part.case for _, part in worst.parts)),
         cost_s=seconds - worst.right_s,
         share=worst.excess,

@@ -29,9 +29,8 @@ from bench.analyze.sessions import Hosts, hosts, in_words
 from bench.catalog.operations import OPERATIONS, cycle
 from bench.catalog.subgroups import rounds
 from bench.model.conclusions import Finding, FindingKind, Matrix
-from bench.model.notices import DiagnosisNotice, Notice, notice
+from bench.model.notices import DiagnosisNotice, FindingNotice, Notice, Value, notice
 from bench.model.records import Case, Run, Samples
-from bench.model.units import counted, format_bytes, format_share
 from bench.stats.intervals import Floats
 
 FEWEST_RANKS = 4
@@ -61,7 +60,6 @@ def slow_ranks_and_links(run: Run) -> tuple[list[Finding], list[Notice]]:
     silent: list[Notice] = []
     places = hosts(run)
     for case, launches in _by_case(run).items():
-        where = f"pairwise on {case.backend}, {counted(case.world_size, 'rank')}, {format_bytes(case.size_bytes)}"
         about = partial(
             notice, cases=[case.key], backend=case.backend, ranks=case.world_size, size_bytes=case.size_bytes
         )
@@ -72,14 +70,14 @@ def slow_ranks_and_links(run: Run) -> tuple[list[Finding], list[Notice]]:
         parts = series
         if len(series) < FEWEST_LAUNCHES:
             parts = [part for times in series for part in np.array_split(times, min(GROUPS, max(1, len(times) // 2)))]
-            where = f"in {'this launch' if len(series) == 1 else 'these 2 launches'}; {where}"
         groups = [np.asarray(np.mean(part, axis=0)) for part in parts if len(part)]
         if len(groups) < 3:
             silent.append(about(DiagnosisNotice.FEW_ITERATIONS))
             continue
         effects = np.array([fit(group) for group in groups])
         placed = places.get((case.backend, case.world_size), {})
-        findings += _by_hosts(case, where, _findings(case, where, effects), placed)
+        few = len(series) if len(series) < FEWEST_LAUNCHES else None
+        findings += _by_hosts(case, few, _findings(case, few, effects), placed)
     return findings, silent
 
 
@@ -134,8 +132,11 @@ def _pair_series(samples: Samples) -> Floats:
     return series
 
 
-def _findings(case: Case, where: str, effects: Floats) -> list[Finding]:
-    """Findings on single ranks and links. effects: one row for each launch or group of iterations, as of `fit`."""
+def _findings(case: Case, few: int | None, effects: Floats) -> list[Finding]:
+    """Findings on single ranks and links. effects: one row for each launch or group of iterations, as of `fit`.
+
+    few: launches, if there are too few to be the unit.
+    """
     n = case.world_size
     mean = effects.mean(axis=0)
     error = np.maximum(effects.std(axis=0, ddof=1), LEAST_SCATTER) / np.sqrt(len(effects))
@@ -146,20 +147,27 @@ def _findings(case: Case, where: str, effects: Floats) -> list[Finding]:
     for index, ranks in enumerate([*((rank,) for rank in range(n)), *links]):
         if p[index] > LEVEL or excess[index] < SMALLEST_EFFECT:
             continue
-        share, chance = float(excess[index]), f"(p = {p[index]:.1g}; {where})"
+        share, chance = float(excess[index]), float(p[index])
+        about = partial(_about, case, few, share=share, p=chance)
         if len(ranks) == 1:
             subject = f"rank {ranks[0]}"
-            text = f"{subject} is slow: all its exchanges take {format_share(share)} longer {chance}"
-            finding = Finding(FindingKind.SLOW_RANK, subject, text, (case,), rank=ranks[0], ranks=ranks)
+            why = about(FindingNotice.SLOW_RANK, rank=ranks[0])
+            finding = Finding(FindingKind.SLOW_RANK, subject, why, (case,), rank=ranks[0], ranks=ranks)
         else:
             subject = f"link {ranks[0]}–{ranks[1]}"
-            text = f"{subject} is slow: {format_share(share)} more than its two ranks explain {chance}"
-            finding = Finding(FindingKind.SLOW_LINK, subject, text, (case,), ranks=ranks, link=ranks)
-        findings.append(replace(finding, share=share, p=float(p[index])))
+            why = about(FindingNotice.SLOW_LINK, link=ranks)
+            finding = Finding(FindingKind.SLOW_LINK, subject, why, (case,), ranks=ranks, link=ranks)
+        findings.append(replace(finding, share=share, p=chance))
     return findings
 
 
-def _by_hosts(case: Case, where: str, findings: list[Finding], placed: Hosts) -> list[Finding]:
+def _about(case: Case, few: int | None, kind: FindingNotice, **values: Value) -> Notice:
+    """A notice on an exchange between pairs of ranks."""
+    where: dict[str, Value] = {"backend": case.backend, "ranks": case.world_size, "size_bytes": case.size_bytes}
+    return Notice(kind, {**where, "launches": few, **values}, (case.key,))
+
+
+def _by_hosts(case: Case, few: int | None, findings: list[Finding], placed: Hosts) -> list[Finding]:
     """The findings; one on a host, or on a pair of hosts, replaces those on more than half of its ranks or links."""
     if len(placed) < 2:
         return findings
@@ -171,19 +179,19 @@ def _by_hosts(case: Case, where: str, findings: list[Finding], placed: Hosts) ->
         sizes = [len(placed[name]) for name in names]
         if (kind is FindingKind.SLOW_RANK) == (len(names) == 1) and len(alike) > max(1, np.prod(sizes) / 2):
             findings = [finding for finding in findings if finding not in alike]
-            findings.append(_in_common(case, where, names, alike))
+            findings.append(_in_common(case, few, names, alike))
     return findings
 
 
-def _in_common(case: Case, where: str, names: Sequence[str], alike: Sequence[Finding]) -> Finding:
+def _in_common(case: Case, few: int | None, names: Sequence[str], alike: Sequence[Finding]) -> Finding:
     """The finding on one host, or on the link between two. p: the largest p-value of its ranks or links."""
     ranks = tuple(sorted({rank for finding in alike for rank in finding.ranks}))
     share, p = float(np.median([f.share or 0.0 for f in alike])), max(f.p or 0.0 for f in alike)
     if len(names) == 1:
         kind, subject = FindingKind.SLOW_NODE, f"node {names[0]}"
-        text = f"{subject} ({in_words(ranks)}) is slow: all exchanges of these ranks take {format_share(share)} longer"
+        why = _about(case, few, FindingNotice.SLOW_NODE, node=names[0], members=in_words(ranks), share=share, p=p)
     else:
         kind, subject = FindingKind.SLOW_LINK, f"link {names[0]}–{names[1]}"
-        more = f"{format_share(share)} more than their ranks explain"
-        text = f"{subject} is slow: {len(alike)} pairs of ranks across it take {more}"
-    return Finding(kind, subject, f"{text} (p = {p:.1g} or less each; {where})", (case,), ranks=ranks, share=share, p=p)
+        link = names[0], names[1]
+        why = _about(case, few, FindingNotice.SLOW_BETWEEN_NODES, link=link, pairs=len(alike), share=share, p=p)
+    return Finding(kind, subject, why, (case,), ranks=ranks, share=share, p=p)

@@ -26,9 +26,8 @@ from bench.catalog.backends import BACKENDS
 from bench.catalog.operations import OPERATIONS, ranks_together
 from bench.model.conclusions import LINK_AS_GIVEN, Bound, Fit, Interval, IntervalKind, Segment, Summary
 from bench.model.facts import HostFacts
-from bench.model.notices import Notice, RunNotice, notice
+from bench.model.notices import FindingNotice, Notice, RunNotice, notice
 from bench.model.records import Case, Run, case_order
-from bench.model.units import format_bytes, format_share
 from bench.stats import intervals
 from bench.stats.intervals import Floats
 
@@ -87,9 +86,8 @@ def _fit(series: list[Summary]) -> Fit:
     worst = float(residuals.max())
     case = series[0].case
     if worst > WORST_RESIDUAL:
-        where = format_bytes(series[int(residuals.argmax())].case.size_bytes)
-        error = format_share(worst)
-        note = f"no model: latency plus size over rate is off by {error} at {where} even in its best segments"
+        size = series[int(residuals.argmax())].case.size_bytes
+        note = notice(FindingNotice.NO_MODEL, [s.case.key for s in series], worst=worst, size_bytes=size)
         return Fit(case, (), None, None, None, worst, note)
     segments = tuple(
         Segment(series[a].case.size_bytes, series[b - 1].case.size_bytes, alpha, beta)

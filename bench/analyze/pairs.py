@@ -36,7 +36,7 @@ from bench.model.comparisons import (
 )
 from bench.model.conclusions import Interval
 from bench.model.errors import ConfigError
-from bench.model.notices import ComparisonNotice, Notice, notice
+from bench.model.notices import ComparisonNotice, Notice, VerdictNotice, notice
 from bench.model.records import OPTION_NAMED, Case, Ending, EndReason, Plan, Run, Samples
 from bench.stats import spending, verdicts
 from bench.stats.intervals import Floats, launch_interval, student_quantile
@@ -170,7 +170,9 @@ def scatter_for_same(count: int, cases: int, min_change: float) -> float:
 
 def _enough(judgement: Judgement, pairs: int) -> Judgement:
     """The judgement, unless pairs are too few."""
-    return judgement if pairs >= FEWEST_PAIRS else verdicts.undecided(judgement, f"fewer than {FEWEST_PAIRS} pairs")
+    if pairs >= FEWEST_PAIRS:
+        return judgement
+    return verdicts.undecided(judgement, notice(VerdictNotice.FEW_PAIRS, fewest=FEWEST_PAIRS))
 
 
 def _means(side: Launches, pairs: Sequence[int]) -> Floats:

@@ -30,8 +30,8 @@ from bench.analyze.sessions import Clocks, Hosts, hosts, in_words
 from bench.catalog.backends import BACKENDS
 from bench.catalog.operations import OPERATIONS, cycle
 from bench.model.conclusions import Finding, FindingKind
+from bench.model.notices import FindingNotice, notice
 from bench.model.records import Case, Run, Samples
-from bench.model.units import format_seconds, format_share
 from bench.stats.intervals import Floats
 
 Booleans = NDArray[np.bool_]
@@ -264,21 +264,26 @@ def _finding(group: list[tuple[_Suspicion, float]], cases: dict[str, Case]) -> F
         who = f"node {unit.node} ({in_words(unit.ranks)})"
     # Where a rank runs differs between launches, so the launch is the unit: in so few of them, chance may make the same
     # rank the last one in all.
-    here = ""
-    if worst.chance**worst.launches * round(1 / worst.chance) > LEVEL:
-        here = " in this launch" if worst.launches == 1 else f" in these {worst.launches} launches"
-    # On GPUs the wait is not in the operation's time: all are aligned before it.
-    costs = "costs up to" if BACKENDS[case.backend].device == "cpu" else "makes others wait, beside the time, for up to"
-    text = (
-        f"{who} of {case.world_size} on {case.backend} is late{here}: last to arrive in {format_share(share)} of the "
-        f"iterations (chance: {format_share(worst.chance, 1)}), {format_seconds(delay)} after the others, "
-        f"in {len(group)} of {alike} cases; it {costs} {format_share(worst.relative_cost)} of an operation's time "
-        f"(p = {p:.1g} after Holm)"
+    by_chance = worst.chance**worst.launches * round(1 / worst.chance) > LEVEL
+    why = notice(
+        FindingNotice.LATE if BACKENDS[case.backend].device == "cpu" else FindingNotice.LATE_ON_GPU,
+        [suspicion.case.key for suspicion, _ in group],
+        who=who,
+        ranks=case.world_size,
+        backend=case.backend,
+        launches=worst.launches if by_chance else None,
+        share=share,
+        chance=worst.chance,
+        delay_s=delay,
+        cases_late=len(group),
+        of_cases=alike,
+        relative_cost=worst.relative_cost,
+        p=p,
     )
     return Finding(
         kind=FindingKind.LATE_NODE if unit.is_node else FindingKind.LATE_RANK,
         subject=f"node {unit.node}" if unit.is_node else f"rank {unit.ranks[0]}",
-        text=text,
+        notice=why,
         cases=tuple(suspicion.case for suspicion, _ in group),
         rank=None if unit.is_node else unit.ranks[0],
         ranks=unit.ranks,

@@ -46,7 +46,7 @@ class Judgement:
 
     ratio: Interval
     verdict: ChangeVerdict
-    reason: str
+    reason: Notice
     p: float | None = None
     level: float | None = None
     further_launches: int | None = None
@@ -92,7 +92,7 @@ class Change:
         return self.judgement.verdict
 
     @property
-    def reason(self) -> str:
+    def reason(self) -> Notice:
         return self.judgement.reason
 
     @property

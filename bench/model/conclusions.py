@@ -149,7 +149,7 @@ class Fit:
 
     alpha_s: latency (first segment). rate: r∞ = 1/β in bytes/s of algorithm bandwidth (last segment).
     half_size: n½ = α/β of the last segment.
-    worst_residual: largest relative deviation of the model from a measured time. note: why there is no model, or "".
+    worst_residual: largest relative deviation of the model from a measured time. note: why there is no model.
     """
 
     case: Case
@@ -158,7 +158,7 @@ class Fit:
     rate: Interval | None
     half_size: Interval | None
     worst_residual: float
-    note: str = ""
+    note: Notice | None = None
 
 
 # The bound that a user gives.
@@ -199,7 +199,7 @@ class Finding:
 
     kind: FindingKind
     subject: str
-    text: str
+    notice: Notice
     cases: tuple[Case, ...] = ()
     rank: int | None = None
     ranks: tuple[int, ...] = ()

@@ -122,6 +122,34 @@ class DiagnosisNotice(NoticeKind):
     NO_LINK_TIMES = "no-link-times"
 
 
+class FindingNotice(NoticeKind):
+    """What stands out, with the evidence."""
+
+    LATE = "late"
+    LATE_ON_GPU = "late-on-gpu"
+    SLOW_RANK = "slow-rank"
+    SLOW_LINK = "slow-link"
+    SLOW_NODE = "slow-node"
+    SLOW_BETWEEN_NODES = "slow-between-nodes"
+    PARTS_FASTER = "parts-faster"
+    WHOLE_FASTER = "whole-faster"
+    PADDING_FASTER = "padding-faster"
+    SPLITTING_FASTER = "splitting-faster"
+    NO_MODEL = "no-model"
+
+
+class VerdictNotice(NoticeKind):
+    """Why a comparison has its verdict."""
+
+    CHANGED = "changed"
+    SAME = "same-within"
+    NEITHER = "neither"
+    FEW_LAUNCHES = "too-few-launches-on-a-side"
+    FEW_PAIRS = "too-few-pairs"
+    ONE_LAUNCH = "one-launch-on-a-side"
+    NOISE_FLOOR = "noise-floor"
+
+
 @dataclass(frozen=True, slots=True)
 class Notice:
     """Something that a reader must know beside a number."""
@@ -137,7 +165,7 @@ class Notice:
     run: str | None = None
 
 
-Value = str | int | float | tuple[str, ...] | tuple[int, ...] | tuple[Notice, ...] | None
+Value = str | int | float | tuple[str, ...] | tuple[float, ...] | tuple[Notice, ...] | None
 
 
 def notice(kind: NoticeKind, cases: Iterable[str] = (), host: str | None = None, **values: Value) -> Notice:

@@ -3,8 +3,32 @@
 from dataclasses import dataclass, field
 
 from bench.model.conclusions import Analysis, Interval
+from bench.model.notices import Notice, NoticeKind
 from bench.model.records import Case
 from bench.replay.model import NAME
+
+
+class ReplayNotice(NoticeKind):
+    """What a recording does not show."""
+
+    NUMBERED_BY_FILES = "numbered-by-files"
+    UNEQUAL_STEPS = "unequal-steps"
+    ONE_STEP = "one-step"
+    OUTSIDE_STEPS = "outside-steps"
+    NO_DURATION = "no-duration"
+    NO_STARTS = "no-starts"
+    ONE_RANK = "one-rank"
+    ONE_SIDED = "one-sided"
+    UNKNOWN_GROUPS = "unknown-groups"
+    PART_OF_GROUPS = "part-of-groups"
+    UNEQUAL_CALLS = "unequal-calls"
+    DIFFERENT_CALLS = "different-calls"
+    PART_OF_CALLS = "part-of-calls"
+    FURTHER_REASONS = "further-reasons"
+    GROUPS_BY_NAME = "groups-by-name"
+    UNTOLD = "untold"
+    LEFT_OUT = "recorded-left-out"
+    NOTE = "recording-note"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +82,7 @@ class RecordedJob:
     total: RecordedTime | None
     kinds: tuple[RecordedKind, ...] = ()
     groups: tuple[tuple[str, RecordedTime], ...] = ()
-    withheld: tuple[str, ...] = ()
+    withheld: tuple[Notice, ...] = ()
     named: int | None = None
     ends_late: tuple[int, float] | None = None
 

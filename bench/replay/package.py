@@ -40,6 +40,7 @@ REPLAY = Package(
     planning=Deferred("replay.planning:PLANNING"),
     analysis=Deferred("replay.analyze.part:ANALYSIS"),
     report=Deferred("replay.report:REPORT"),
+    notices=Deferred("replay.report:SENTENCES"),
     pictures=(
         PictureKind("recorded", "Where the recorded job's time in calls went", "replay.plots:recorded", True),
         PictureKind("replay", "The calls of a recorded step, recorded and made again", "replay.plots:steps", True),

@@ -5,12 +5,13 @@ In: conclusions. Out: blocks and sentences. Computes only shares and layout.
 
 import json
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict
 
 from bench.catalog.dtypes import DTYPES
 from bench.catalog.operations import OPERATIONS
 from bench.model.conclusions import Analysis
+from bench.model.notices import NoticeKind
 from bench.model.records import Case, Json
 from bench.model.units import format_bytes, format_rounded_bytes, format_seconds, format_share
 from bench.model.visible import visible
@@ -20,6 +21,7 @@ from bench.replay.conclusions import (
     RecordedTime,
     ReplayedKind,
     ReplayedStep,
+    ReplayNotice,
     replays_of,
 )
 from bench.replay.model import NAMED_RATE, CallList
@@ -34,6 +36,7 @@ from bench.report.labels import (
     widths,
     with_interval,
 )
+from bench.report.notices import Sentence, sentences
 from bench.report.parts import ReportPart
 
 Kinds = Sequence[ReplayedKind]
@@ -48,6 +51,39 @@ LATE_ENDS = "Rank {} ends its calls later than the others: {} a step after the f
 DIVIDED_EXPLAINED = "Moving: from when the last rank came until the call ends. Waiting: the time before that."
 EXPOSED_EXPLAINED = "Exposed: the part in which nothing was computed."
 REPLAY_EXPLAINED = "Time of a step, mean over ranks, recorded and made again; both include waiting for late ranks."
+_CALLS = "{calls:of calls}"
+SENTENCES: Mapping[NoticeKind, Sentence] = {
+    ReplayNotice.NUMBERED_BY_FILES: Sentence("ranks are numbered in the order of their files, which do not tell them"),
+    ReplayNotice.UNEQUAL_STEPS: Sentence(
+        "ranks recorded different numbers of steps: a step is the mean of all of them"
+    ),
+    ReplayNotice.ONE_STEP: Sentence(
+        "which rank came late: that takes several steps, and marks between them in the recording"
+    ),
+    ReplayNotice.OUTSIDE_STEPS: Sentence(f"calls outside the recorded steps{_CALLS}"),
+    ReplayNotice.NO_DURATION: Sentence(f"the time of calls whose duration was not recorded{_CALLS}"),
+    ReplayNotice.NO_STARTS: Sentence(
+        f"whether calls overlapped: when they ran was not recorded, so durations are summed{_CALLS}"
+    ),
+    ReplayNotice.ONE_RANK: Sentence(
+        "waiting: one rank's recording cannot tell it from moving", "give the files of all ranks"
+    ),
+    ReplayNotice.ONE_SIDED: Sentence(
+        f"waiting in {{operation}}: a rank can be done with it before others begin{_CALLS}"
+    ),
+    ReplayNotice.UNKNOWN_GROUPS: Sentence(f"waiting in groups of unknown ranks{_CALLS}"),
+    ReplayNotice.PART_OF_GROUPS: Sentence(f"waiting in groups of which not every rank was recorded{_CALLS}"),
+    ReplayNotice.UNEQUAL_CALLS: Sentence(f"waiting in groups whose ranks recorded different numbers of calls{_CALLS}"),
+    ReplayNotice.DIFFERENT_CALLS: Sentence(f"waiting in groups whose ranks recorded different calls{_CALLS}"),
+    ReplayNotice.PART_OF_CALLS: Sentence(f"waiting in calls that not every rank of the group recorded{_CALLS}"),
+    ReplayNotice.FURTHER_REASONS: Sentence("and {count} further reasons"),
+    ReplayNotice.GROUPS_BY_NAME: Sentence(
+        "which ranks call together (in {count} of {calls} calls): those of a name, else all, are one group"
+    ),
+    ReplayNotice.UNTOLD: Sentence("{what} (of {count} of {calls} calls)"),
+    ReplayNotice.LEFT_OUT: Sentence("{count} × {what}: left out"),
+    ReplayNotice.NOTE: Sentence("{text}"),
+}
 
 
 def sections(analysis: Analysis, failed: Collection[Case]) -> Blocks:
@@ -85,7 +121,7 @@ def recorded_parts(job: RecordedJob) -> Blocks:
         shown.append(NEXT.format(job.late[0]))
     if job.ends_late is not None:
         shown.append(LATE_ENDS.format(job.ends_late[0], format_seconds(job.ends_late[1])))
-    return [*shown, *below("Not told:", items(job.withheld))]
+    return [*shown, *below("Not told:", items(sentences(job.withheld)))]
 
 
 def recorded_json(job: RecordedJob) -> Json:

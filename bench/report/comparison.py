@@ -166,7 +166,7 @@ def judgement_text(judged: Change | Judgement) -> str:
     """Such as `ratio 1.210 [1.100 – 1.330] (97.5 %), p 0.002: p ≤ 0.025`."""
     p = "" if judged.p is None else f", p {judged.p:.2g}"
     level = f" ({judged.level * 100:.4g} %)" if judged.level is not None else ""
-    return f"ratio {ratio_text(judged.ratio)}{level}{p}: {judged.reason}"
+    return f"ratio {ratio_text(judged.ratio)}{level}{p}: {sentence(judged.reason)}"
 
 
 def ratio_text(ratio: Interval) -> str:
@@ -219,7 +219,7 @@ def _reasons(result: Comparison) -> Blocks:
     """Reasons and notes on cases, each once."""
     remarks: dict[str, list[str]] = {}
     for change in in_order(result.changes):
-        for text in (change.reason, sentence(change.note) if change.note else ""):
+        for text in (sentence(change.reason), sentence(change.note) if change.note else ""):
             if text:
                 remarks.setdefault(text, []).append(on_both_sides(change))
     everywhere = len(result.changes)

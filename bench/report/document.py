@@ -261,7 +261,7 @@ def _answer(run: Run, analysis: Analysis) -> tuple[list[str], list[str], list[st
     """What comes before the numbers; those of collectives; and all else."""
     summaries = calls_only(run, analysis)[1].summaries
     calls, lines = _of_calls(summaries), [text for part in parts() for text in part.answers(analysis)]
-    stated = [finding.text for finding in (*analysis.diagnosis.findings, *analysis.inconsistencies)]
+    stated = [sentence(finding.notice) for finding in (*analysis.diagnosis.findings, *analysis.inconsistencies)]
     if stated:
         more = f"; {len(stated) - 1} more in {REPORT}" if len(stated) > 1 else ""
         lines.append(f"**Stands out**: {stated[0]}{more}.")

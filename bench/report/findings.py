@@ -20,7 +20,7 @@ from bench.report.labels import (
     label,
     with_interval,
 )
-from bench.report.notices import sentences
+from bench.report.notices import sentence, sentences
 
 CHOICES_EXPLAINED = (
     "Algorithm, protocol and channels, as NCCL wrote them in a launch of its own that was not timed. A step in the "
@@ -40,13 +40,16 @@ def standing_out(analysis: Analysis) -> Blocks:
     """What every reader should see: who is slow, and contradictions."""
     shown = [Heading("What stands out"), *diagnosis(analysis.diagnosis)]
     if analysis.inconsistencies:
-        shown += ["The run contradicts itself:", *items(finding.text for finding in analysis.inconsistencies)]
+        shown += [
+            "The run contradicts itself:",
+            *items(sentence(finding.notice) for finding in analysis.inconsistencies),
+        ]
     return shown
 
 
 def diagnosis(result: Diagnosis) -> Blocks:
     """The findings, then what was not found or could not be told."""
-    named = [f"**{finding.subject}**: {finding.text}" for finding in result.findings]
+    named = [f"**{finding.subject}**: {sentence(finding.notice)}" for finding in result.findings]
     return items([*named, *sentences(result.silent)]) or ["Nothing was checked."]
 
 
@@ -88,6 +91,6 @@ def _models(fits: Sequence[Fit]) -> Blocks:
         Column("r∞ GB/s", lambda fit: with_interval(fit.rate, format_rate)),
         Column("n½", lambda fit: with_interval(fit.half_size, format_rounded_bytes)),
         Column("segments", lambda fit: str(len(fit.segments)) if fit.segments else NOTHING),
-        left("worst residual", lambda fit: fit.note or format_share(fit.worst_residual)),
+        left("worst residual", lambda fit: sentence(fit.note) if fit.note else format_share(fit.worst_residual)),
     ]
     return table(fits, columns)

@@ -252,7 +252,7 @@ def judgement_columns(judged: Judgement) -> Json:
         **interval_columns(judged.ratio, *RATIO),
         "level": judged.level,
         "p": judged.p,
-        "reason": judged.reason,
+        "reason": judged.reason.kind,
         "further_launches": judged.further_launches,
     }
 

@@ -10,7 +10,16 @@ from functools import cache
 from typing import Any
 
 from bench.catalog.packages import PACKAGES
-from bench.model.notices import CaseNotice, ComparisonNotice, DiagnosisNotice, Notice, NoticeKind, RunNotice
+from bench.model.notices import (
+    CaseNotice,
+    ComparisonNotice,
+    DiagnosisNotice,
+    FindingNotice,
+    Notice,
+    NoticeKind,
+    RunNotice,
+    VerdictNotice,
+)
 from bench.model.units import counted, format_bytes, format_rate, format_rounded_bytes, format_seconds, format_share
 
 
@@ -23,6 +32,14 @@ class Sentence:
     remedy: str = ""
 
 
+_LATE = (
+    "{who} of {ranks} on {backend} is late{launches:here}: last to arrive in {share:share} of the iterations (chance: "
+    "{chance:fine share}), {delay_s:seconds} after the others, in {cases_late} of {of_cases} cases; it "
+)
+_COST = " {relative_cost:share} of an operation's time (p = {p:.1g} after Holm)"
+_PAIRWISE = "pairwise on {backend}, {ranks:count rank}, {size_bytes:bytes}"
+_TAKES = "{op} of {size_bytes:bytes} takes {time_s:seconds}, but "
+_OTHERS = "{more_sizes:more sizes}"
 CORE: Mapping[NoticeKind, Sentence] = {
     RunNotice.INCOMPLETE: Sentence(
         "INCOMPLETE: {missing} of {planned} measurements missing", "go on with collbench resume {path}"
@@ -224,13 +241,9 @@ CORE: Mapping[NoticeKind, Sentence] = {
     DiagnosisNotice.NO_LINKS_TESTED: Sentence("links were not tested", "`collbench run pairs`"),
     DiagnosisNotice.NOBODY_SLOW: Sentence("no rank and no link is slow"),
     DiagnosisNotice.FEW_RANKS: Sentence(
-        "pairwise on {backend}, {ranks:count rank}, {size_bytes:bytes}: with fewer than {fewest} ranks a slow rank and "
-        "a slow link look the same"
+        f"{_PAIRWISE}: with fewer than {{fewest}} ranks a slow rank and a slow link look the same"
     ),
-    DiagnosisNotice.FEW_ITERATIONS: Sentence(
-        "pairwise on {backend}, {ranks:count rank}, {size_bytes:bytes}: too few iterations to tell chance from a slow "
-        "link"
-    ),
+    DiagnosisNotice.FEW_ITERATIONS: Sentence(f"{_PAIRWISE}: too few iterations to tell chance from a slow link"),
     DiagnosisNotice.NO_ARRIVALS: Sentence(
         "no rank can be named: imported numbers have neither arrival times nor times of single ranks"
     ),
@@ -248,6 +261,53 @@ CORE: Mapping[NoticeKind, Sentence] = {
     ),
     DiagnosisNotice.NO_LINK_TIMES: Sentence(
         "slow ranks and links: imported times do not show them, because all wait equally long for the slowest"
+    ),
+    FindingNotice.LATE: Sentence(f"{_LATE}costs up to{_COST}"),
+    # On GPUs the wait is not in the operation's time: all are aligned before it.
+    FindingNotice.LATE_ON_GPU: Sentence(f"{_LATE}makes others wait, beside the time, for up to{_COST}"),
+    FindingNotice.SLOW_RANK: Sentence(
+        "rank {rank} is slow: all its exchanges take {share:share} longer (p = {p:.1g}{launches:here of}; "
+        f"{_PAIRWISE})"
+    ),
+    FindingNotice.SLOW_LINK: Sentence(
+        "link {link:link} is slow: {share:share} more than its two ranks explain (p = {p:.1g}{launches:here of}; "
+        f"{_PAIRWISE})"
+    ),
+    FindingNotice.SLOW_NODE: Sentence(
+        "node {node} ({members}) is slow: all exchanges of these ranks take {share:share} longer (p = {p:.1g} or less "
+        f"each{{launches:here of}}; {_PAIRWISE})"
+    ),
+    FindingNotice.SLOW_BETWEEN_NODES: Sentence(
+        "link {link:link} is slow: {pairs} pairs of ranks across it take {share:share} more than their ranks explain "
+        f"(p = {{p:.1g}} or less each{{launches:here of}}; {_PAIRWISE})"
+    ),
+    FindingNotice.PARTS_FASTER: Sentence(
+        f"{_TAKES}{{parts:and}} of {{size_bytes:bytes}} take {{times_s:seconds each}}: one after the other would be "
+        f"faster{_OTHERS}"
+    ),
+    FindingNotice.WHOLE_FASTER: Sentence(
+        f"{_TAKES}{{parts:and}} of {{size_bytes:bytes}} takes {{times_s:seconds each}}: keeping a part of its result "
+        f"would be faster{_OTHERS}"
+    ),
+    FindingNotice.PADDING_FASTER: Sentence(
+        f"{_TAKES}{{other_bytes:bytes}} takes {{other_s:seconds}}: padding would be faster{_OTHERS}"
+    ),
+    FindingNotice.SPLITTING_FASTER: Sentence(
+        f"{_TAKES}{{calls:times}} {{other_bytes:bytes}} takes {{other_s:seconds}}: splitting would be faster{_OTHERS}"
+    ),
+    FindingNotice.NO_MODEL: Sentence(
+        "no model: latency plus size over rate is off by {worst:share} at {size_bytes:bytes} even in its best segments"
+    ),
+    VerdictNotice.CHANGED: Sentence("p ≤ {change:.2g}"),
+    VerdictNotice.SAME: Sentence("within ±{smallest:exact share} by two one-sided tests at {same:.2g}"),
+    VerdictNotice.NEITHER: Sentence(
+        "neither changed at p ≤ {change:.2g} nor within ±{smallest:exact share} by two one-sided tests at {same:.2g}"
+    ),
+    VerdictNotice.FEW_LAUNCHES: Sentence("fewer than {fewest} launches on a side"),
+    VerdictNotice.FEW_PAIRS: Sentence("fewer than {fewest} pairs"),
+    VerdictNotice.ONE_LAUNCH: Sentence("one launch on a side does not show how launches vary"),
+    VerdictNotice.NOISE_FLOOR: Sentence(
+        "by the stated noise floor of {floor:share} and the intervals within the launches"
     ),
 }
 
@@ -276,6 +336,10 @@ class _Values(string.Formatter):
         return str(super().format_field(value, spec))
 
 
+def _here(launches: int) -> str:
+    return "in this launch" if launches == 1 else f"in these {launches} launches"
+
+
 FORMATS: Mapping[str, Callable[[Any], str]] = {
     "bytes": format_bytes,
     "rounded bytes": format_rounded_bytes,
@@ -284,6 +348,13 @@ FORMATS: Mapping[str, Callable[[Any], str]] = {
     "share": format_share,
     "fine share": lambda share: format_share(share, 1),
     "exact share": lambda share: f"{100 * share:g} %",
+    "here": lambda launches: f" {_here(launches)}" if launches else "",
+    "here of": lambda launches: f"; {_here(launches)}" if launches else "",
+    "link": lambda ends: "–".join(map(str, ends)),
+    "times": lambda calls: "twice" if calls == 2 else f"{calls} times",
+    "seconds each": lambda times_s: " and ".join(map(format_seconds, times_s)),
+    "of calls": lambda count: f" ({count} calls)" if count else "",
+    "more sizes": lambda count: f" (and for {count} more of its sizes)" if count else "",
     "and": lambda values: " and ".join(map(str, values)),
     "lines": lambda values: "; ".join(map(str, values)),
 }

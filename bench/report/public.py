@@ -132,7 +132,7 @@ class PublicFinding(PublicModel):
 
     kind: FindingKind = about("what stands out")
     subject: Text = about("who it is, such as rank 2, node h5 or link 0–3")
-    text: Text = about("the finding in a sentence")
+    notice: PublicNotice = about("the finding, with its evidence")
     cases: tuple[str, ...] = about("keys of the cases that show it")
     rank: int | None = about("if the subject is one rank")
     ranks: tuple[int, ...] = about("all ranks that it is about")
@@ -218,7 +218,8 @@ def _plain(value: Value) -> Any:
 def public_finding(finding: Finding) -> PublicFinding:
     """The finding, with keys of its cases."""
     values = {name: getattr(finding, name) for name in PublicFinding.model_fields}
-    return PublicFinding(**values | {"cases": [case.key for case in finding.cases]})
+    of_finding = {"cases": [case.key for case in finding.cases], "notice": public_notice(finding.notice)}
+    return PublicFinding(**values | of_finding)
 
 
 def interval_columns(interval: Interval | None, *names: str) -> Json:

@@ -20,7 +20,7 @@ from scipy.special import digamma, polygamma, stdtr, stdtrit
 
 from bench.model.comparisons import FASTER, INCONCLUSIVE, MOST_FURTHER_LAUNCHES, SAME, SLOWER, ChangeVerdict, Judgement
 from bench.model.conclusions import Interval, IntervalKind
-from bench.model.units import format_share
+from bench.model.notices import Notice, VerdictNotice, notice
 from bench.stats.intervals import Floats, ratio_of_intervals
 
 # Share of comparisons that may name a change where nothing changed, by the tests' own assumptions. It is below the 5 %
@@ -218,12 +218,13 @@ def judge(estimates: Estimates, smallest: float, levels: Levels) -> list[Judgeme
     ]
 
 
-def _reason(verdict: ChangeVerdict, smallest: float, levels: Levels) -> str:
+def _reason(verdict: ChangeVerdict, smallest: float, levels: Levels) -> Notice:
     """Why the tests give this verdict."""
-    same = f"within ±{smallest * 100:g} % by two one-sided tests at {levels.same:.2g}"
     if verdict == INCONCLUSIVE:
-        return f"neither changed at p ≤ {levels.change:.2g} nor {same}"
-    return same if verdict == SAME else f"p ≤ {levels.change:.2g}"
+        return notice(VerdictNotice.NEITHER, change=levels.change, smallest=smallest, same=levels.same)
+    if verdict == SAME:
+        return notice(VerdictNotice.SAME, smallest=smallest, same=levels.same)
+    return notice(VerdictNotice.CHANGED, change=levels.change)
 
 
 def _further(estimates: Estimates, limit: float, levels: Levels) -> NDArray[np.int64]:
@@ -242,7 +243,7 @@ def _further(estimates: Estimates, limit: float, levels: Levels) -> NDArray[np.i
     return np.where(enough.any(axis=0), np.argmax(enough, axis=0) + 1, 0)
 
 
-def undecided(judgement: Judgement, reason: str) -> Judgement:
+def undecided(judgement: Judgement, reason: Notice) -> Judgement:
     """The judgement without its verdict."""
     return replace(judgement, verdict=INCONCLUSIVE, reason=reason)
 
@@ -334,7 +335,7 @@ def by_noise_floor(before: Interval, after: Interval, smallest: float, floor: fl
     """
     within = ratio_of_intervals(before, after)  # without width where a side is another tool's single number
     if floor is None:
-        return Judgement(within, INCONCLUSIVE, "one launch on a side does not show how launches vary")
+        return Judgement(within, INCONCLUSIVE, notice(VerdictNotice.ONE_LAUNCH))
     down, up = (
         float(np.hypot(np.log1p(floor), np.log(side)))
         for side in (within.value / within.low, within.high / within.value)
@@ -346,6 +347,4 @@ def by_noise_floor(before: Interval, after: Interval, smallest: float, floor: fl
         verdict = SAME
     elif center - down > 0 or center + up < 0:
         verdict = SLOWER if center > 0 else FASTER
-    return Judgement(
-        ratio, verdict, f"by the stated noise floor of {format_share(floor)} and the intervals within the launches"
-    )
+    return Judgement(ratio, verdict, notice(VerdictNotice.NOISE_FLOOR, floor=floor))

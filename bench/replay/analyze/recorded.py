@@ -22,7 +22,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from bench.replay.conclusions import RecordedJob, RecordedKind, RecordedTime
+from bench.model.notices import Notice, notice
+from bench.replay.conclusions import RecordedJob, RecordedKind, RecordedTime, ReplayNotice
 from bench.replay.model import ALL_TO_ALL, GROUP, NAMED_RATE, ONE_WAY, CallList, RecordedCall
 from bench.replay.spans import attributed
 
@@ -191,19 +192,20 @@ class _Times:
     """
 
     def __init__(self, recorded: CallList) -> None:
-        self._recorded, self._reasons = recorded, Counter[str]()
+        self._recorded, self._reasons = recorded, Counter[ReplayNotice]()
+        self._one_sided = Counter[str]()
         known = all(rank.rank is not None for rank in recorded.ranks)
         self.numbers = tuple(
             rank.rank if known and rank.rank is not None else number for number, rank in enumerate(recorded.ranks)
         )
         if not known and len(recorded.ranks) > 1:
-            self._reasons["ranks are numbered in the order of their files, which do not tell them"] = 0
+            self._reasons[ReplayNotice.NUMBERED_BY_FILES] = 0
         if len({rank.steps for rank in recorded.ranks}) > 1:
-            self._reasons["ranks recorded different numbers of steps: a step is the mean of all of them"] = 0
+            self._reasons[ReplayNotice.UNEQUAL_STEPS] = 0
         if recorded.steps == 1 and len(recorded.ranks) > 1:
-            self._reasons["which rank came late: that takes several steps, and marks between them in the recording"] = 0
+            self._reasons[ReplayNotice.ONE_STEP] = 0
         if recorded.steps > 1 and (outside := sum(call.step is None for _, call in _places(recorded))):
-            self._reasons["calls outside the recorded steps"] += outside
+            self._reasons[ReplayNotice.OUTSIDE_STEPS] += outside
         self.own_s: dict[Place, float] = {}
         self.exposed_s: dict[Place, float] = {}
         self.split: dict[Place, tuple[float, int | None, object]] = {}
@@ -212,12 +214,17 @@ class _Times:
         if self.own_s:
             self._divide()
 
-    def withheld(self) -> tuple[str, ...]:
-        """Sentences: those on the whole recording first, then those of most calls."""
-        reasons = sorted(self._reasons.items(), key=lambda reason: -(reason[1] or float("inf")))
-        texts = [f"{text} ({count} calls)" if count else text for text, count in reasons]
-        more = len(texts) - MOST_REASONS
-        return (*texts[:MOST_REASONS], *([f"and {more} further reasons"] if more > 0 else []))
+    def withheld(self) -> tuple[Notice, ...]:
+        """What is not told: of the whole recording first, then of most calls."""
+        found = [(count, notice(kind, calls=count or None)) for kind, count in self._reasons.items()]
+        found += [
+            (count, notice(ReplayNotice.ONE_SIDED, operation=name, calls=count))
+            for name, count in self._one_sided.items()
+        ]
+        found.sort(key=lambda reason: -(reason[0] or math.inf))
+        more = len(found) - MOST_REASONS
+        further = [notice(ReplayNotice.FURTHER_REASONS, count=more)] if more > 0 else []
+        return (*(reason for _, reason in found[:MOST_REASONS]), *further)
 
     def _own(self) -> None:
         for number, rank in enumerate(self._recorded.ranks):
@@ -225,7 +232,7 @@ class _Times:
             timed = [place for place, duration in enumerate(durations) if duration is not None]
             without = len(rank.calls) - len(timed)
             if without:
-                self._reasons["the time of calls whose duration was not recorded"] += without
+                self._reasons[ReplayNotice.NO_DURATION] += without
             runs = [rank.calls[place] for place in timed]
             starts = [call.ran_s for call in runs if call.ran_s is not None]
             lengths = [call.duration_s or 0.0 for call in runs]
@@ -235,9 +242,7 @@ class _Times:
                     starts, [start + length for start, length in zip(starts, lengths, strict=True)]
                 ).tolist()
             elif runs:
-                self._reasons["whether calls overlapped: when they ran was not recorded, so durations are summed"] += (
-                    len(runs)
-                )
+                self._reasons[ReplayNotice.NO_STARTS] += len(runs)
             for place, own_s in zip(timed, own, strict=True):
                 self.own_s[number, place] = own_s
                 if (exposed_s := rank.calls[place].exposed_s) is not None:
@@ -246,7 +251,7 @@ class _Times:
     def _divide(self) -> None:
         """Join the calls of all ranks, and divide those that every rank of the group recorded."""
         if len(self._recorded.ranks) < 2:
-            self._reasons["waiting: one rank's recording cannot tell it from moving; give the files of all ranks"] = 0
+            self._reasons[ReplayNotice.ONE_RANK] = 0
             return
         joined = list[tuple[object, dict[Place, tuple[float, float]]]]()
         for key, lists in self._by_group().items():
@@ -285,7 +290,7 @@ class _Times:
                 way = (own, call.peer) if call.operation == "send" else (call.peer, own)
                 lists[group, *way][number].append((number, place))
             else:
-                self._reasons[f"waiting in {call.operation}: a rank can be done with it before others begin"] += 1
+                self._one_sided[call.operation] += 1
         return lists
 
     def _joined(self, key: tuple[object, ...], lists: dict[int, list[Place]]) -> Iterator[list[Place]]:
@@ -297,10 +302,10 @@ class _Times:
             2 if len(key) > 1 else first.group_size or (len(group) if isinstance(group, tuple) else None)
         )
         if len(key) == 1 and group == "":
-            self._reasons["waiting in groups of unknown ranks"] += count
+            self._reasons[ReplayNotice.UNKNOWN_GROUPS] += count
             return
         if wanted is None or len(lists) < wanted:
-            self._reasons["waiting in groups of which not every rank was recorded"] += count
+            self._reasons[ReplayNotice.PART_OF_GROUPS] += count
             return
         if wanted == 1:
             yield from ([place] for places in lists.values() for place in places)
@@ -318,14 +323,14 @@ class _Times:
         common = set.intersection(*(set(calls) for calls in numbered.values()))
         sequenced = all(known != (None, None) for calls in numbered.values() for known, _ in calls)
         if not sequenced and any(len(calls) != len(common) for calls in numbered.values()):
-            self._reasons["waiting in groups whose ranks recorded different numbers of calls"] += count
+            self._reasons[ReplayNotice.UNEQUAL_CALLS] += count
             return
         joined = [[calls[number] for calls in numbered.values()] for number in sorted(common, key=str)]
         if any(len({self._kind(place) for place in places}) > 1 for places in joined):
-            self._reasons["waiting in groups whose ranks recorded different calls"] += count
+            self._reasons[ReplayNotice.DIFFERENT_CALLS] += count
             return
         if left := count - sum(map(len, joined)):
-            self._reasons["waiting in calls that not every rank of the group recorded"] += left
+            self._reasons[ReplayNotice.PART_OF_CALLS] += left
         yield from joined
 
     def _call(self, place: Place) -> RecordedCall:
@@ -372,15 +377,15 @@ def _name(group: GroupKey) -> str:
     return f"ranks {', '.join(map(str, group[:8]))}{', …' if len(group) > 8 else ''}"
 
 
-def _unknown(recorded: CallList) -> Iterator[str]:
+def _unknown(recorded: CallList) -> Iterator[Notice]:
     """What the recording does not tell, and what it has besides calls."""
     total = sum(len(rank.calls) for rank in recorded.ranks)
     for what, count in recorded.unknown.items():
         if what == GROUP:
-            yield f"which ranks call together (in {count} of {total} calls): those of a name, else all, are one group"
+            yield notice(ReplayNotice.GROUPS_BY_NAME, count=count, calls=total)
         elif what != "duration":
-            yield f"{what} (of {count} of {total} calls)"
+            yield notice(ReplayNotice.UNTOLD, what=what, count=count, calls=total)
     for what, count in recorded.left_out.items():
         if count:
-            yield f"{count} × {what}: left out"
-    yield from recorded.notes
+            yield notice(ReplayNotice.LEFT_OUT, what=what, count=count)
+    yield from (notice(ReplayNotice.NOTE, text=text) for text in recorded.notes)
