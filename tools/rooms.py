@@ -20,24 +20,24 @@ BUDGETS = {
     "store": 1090,
     "machine": 1415,
     "protocol": 510,
-    "launch": 3440,
+    "launch": 3450,
     "rank": 3600,
     "analyze": 3335,
     "report": 4920,
     "cli": 1985,
     "training": 7260,
-    "bits": 1080,
+    "bits": 1055,
     "replay": 3520,
     "gate": 1590,
     "interop": 2640,
     "modes": 450,
-    "init": 575,
+    "init": 560,
     "tune": 1835,
 }
 PACKAGES = tuple(package.name for package in packages.PACKAGES)
 # 1 350 more than in November 2026: 620 for a resume elsewhere, launchers and odd hosts; 730 for notices, each of which
 # has a kind, a sentence and a remedy in place of a text that is made where it is found.
-CORE = 26_135
+CORE = 26_160
 
 
 def lines_of(folder: Path) -> tuple[int, int]:

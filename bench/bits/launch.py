@@ -5,15 +5,14 @@ the raw ones. Times nothing, and writes no run: `bits.analyze` compares.
 """
 
 import json
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 from bench.bits.planning import BitsJob, place
 from bench.launch.ranks import Starter
-from bench.launch.supervisor import watch
+from bench.launch.supervisor import launched
 from bench.launch.turns import drive
-from bench.model.errors import MpirunError, RankError, UnmeasurableError
+from bench.model.errors import RankError, UnmeasurableError
 from bench.model.records import Job, Json, Launch, Plan
 from bench.model.units import counted
 
@@ -42,23 +41,15 @@ def _results(plan: Plan, launch: Launch, launcher: Starter, folder: Path) -> lis
     lines: list[Json] = []
     settings = plan.settings.needed_by(launch.cases)
     job = BitsJob(Job(launch, settings), str(folder))
-    requested = time.monotonic()
+    launching = launched(
+        lambda: launcher.start(launch.world_size, "bench.bits.rank:main", job),
+        settings.timeout_s,
+        sampled=lambda line, _: lines.append(json.loads(line)),
+    )
     try:
-        ranks = launcher.start(launch.world_size, "bench.bits.rank:main", job)
-    except (MpirunError, RankError) as error:
+        (outcome,) = drive(launching)
+    except RankError as error:
         raise UnmeasurableError(f"{launch.backend}, {counted(launch.world_size, 'rank')}: {error}") from None
-    try:
-        watching = watch(
-            ranks,
-            requested,
-            settings.timeout_s,
-            before_go=lambda _: None,
-            begun=lambda _: None,
-            sampled=lambda line, _: lines.append(json.loads(line)),
-        )
-        (outcome,) = drive(watching)
-    finally:
-        ranks.kill()
     if outcome.failure is not None:
         raise UnmeasurableError(f"{launch.backend}, {counted(launch.world_size, 'rank')}: {outcome.failure.text}")
     return lines

@@ -3,12 +3,10 @@
 In: a backend and a number of ranks. Out: an `Observed` of each. Writes no run.
 """
 
-import time
-
 from bench.init.model import InitJob, Observed
 from bench.launch import mpirun
 from bench.launch.launcher import RendezvousFolder
-from bench.launch.supervisor import watch
+from bench.launch.supervisor import launched
 from bench.launch.turns import drive
 from bench.model.errors import UnmeasurableError
 from bench.model.records import Case, Launch
@@ -22,20 +20,10 @@ def observed(backend: str, ranks: int) -> list[Observed]:
     """What each rank saw. Raises UnmeasurableError if one of them fails."""
     call = Launch(backend, ranks, 1, (Case("all_reduce", backend, ranks, "float32", 4096),))
     with RendezvousFolder() as private, mpirun.ByBackend() as launcher:
-        folder, requested = private.place(), time.monotonic()
-        started = launcher.start(ranks, "bench.init.rank:main", InitJob(call, str(folder), GROUPS_MADE))
-        try:
-            watching = watch(
-                started,
-                requested,
-                ENDS_WITHIN_S,
-                before_go=lambda _: None,
-                begun=lambda _: None,
-                sampled=lambda *_: None,
-            )
-            (outcome,) = drive(watching)
-        finally:
-            started.kill()
+        folder = private.place()
+        job = InitJob(call, str(folder), GROUPS_MADE)
+        launching = launched(lambda: launcher.start(ranks, "bench.init.rank:main", job), ENDS_WITHIN_S)
+        (outcome,) = drive(launching)
         if outcome.failure is not None:
             raise UnmeasurableError(f"init {backend}: {outcome.failure.text}")
         files = [folder / f"rank-{number}.json" for number in range(ranks)]

@@ -16,12 +16,14 @@ import re
 import signal
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from bench.launch.ranks import Rank, Ranks
 from bench.launch.turns import LOOK_EVERY_S, Measuring, Turn
+from bench.machine import gpus
+from bench.model.errors import LostRankError, MpirunError
 from bench.model.records import Failure, Json
 from bench.protocol import messages
 from bench.protocol.channel import Line
@@ -68,6 +70,38 @@ class LaunchOutcome:
 
 Begun = Callable[[int], None]
 Sampled = Callable[[bytes, str | None], None]
+
+
+def launched(
+    start: Callable[[], Ranks],
+    timeout_s: float,
+    begun: Begun = lambda _: None,
+    sampled: Sampled = lambda *_: None,
+    before_go: Callable[[Sequence[Json]], None] = lambda _: None,
+    log: Path | None = None,
+    turn: Turn | None = None,
+    meanwhile: contextlib.AbstractContextManager[object] = contextlib.nullcontext(),  # noqa: B008 - it has no state
+) -> Measuring[LaunchOutcome]:
+    """Start ranks, watch them to their end, and end those that are left: all launches go through here.
+
+    start: starts them; that mpirun or the process of a rank is missing is an outcome, too. meanwhile: entered when they
+    have started, left when they are done. The rest: as for `watch`.
+    """
+    requested = time.monotonic()
+    try:
+        ranks = start()
+    except LostRankError as error:  # in a job: only launches with this rank fail from here on
+        return LaunchOutcome(failure=Failure("lost", error.rank, str(error)))
+    except MpirunError as error:  # only launches that need mpirun fail
+        return LaunchOutcome(failure=Failure("start", None, str(error)))
+    try:
+        with meanwhile:
+            outcome = yield from watch(ranks, requested, timeout_s, before_go, begun, sampled, log, turn)
+        ranks.failed = outcome.failure is not None
+    finally:
+        stuck = ranks.kill()
+    health = gpus.merged([member.health for member in ranks.members])
+    return replace(outcome, open_to=ranks.open_to, stuck=stuck, health=health)
 
 
 def watch(

@@ -22,11 +22,12 @@ from bench.catalog import operations
 from bench.catalog.backends import BACKENDS
 from bench.catalog.operations import OPERATIONS
 from bench.launch.ranks import RANK, Starter
-from bench.launch.supervisor import LaunchOutcome, watch
+from bench.launch.supervisor import LaunchOutcome
+from bench.launch.supervisor import launched as launched_ranks
 from bench.launch.turns import Measuring, Turn
 from bench.machine import gpus, host, nccl_log
-from bench.model.errors import LostRankError, MpirunError, RankError
-from bench.model.records import Case, Failure, Job, Json, Launch, Plan, Samples
+from bench.model.errors import RankError
+from bench.model.records import Case, Job, Json, Launch, Plan, Samples
 from bench.planning.plan import process_kind, remaining
 from bench.stats.intervals import Floats, launch_interval, likeness, within_launch
 from bench.store import encoding
@@ -103,31 +104,18 @@ def sweep(
         observer.launching(launch)
         settings = plan.settings.needed_by(launch.cases)
         job = Job(launch, settings, probing, turns=turn is not None)
-        requested, in_order = time.monotonic(), iter(launch.cases)
-        try:
-            ranks = launcher.start(launch.world_size, RANK, job, log.resolve())
-        except LostRankError as error:  # in a job: only launches with this rank fail from here on
-            return LaunchOutcome(failure=Failure("lost", error.rank, str(error)))
-        except MpirunError as error:  # only launches that need mpirun fail
-            return LaunchOutcome(failure=Failure("start", None, str(error)))
-        meter = host.health_meter(BACKENDS[launch.backend].device == "cuda")
-        try:
-            with meter:
-                outcome = yield from watch(
-                    ranks,
-                    requested,
-                    plan.settings.timeout_s,
-                    before_go=lambda facts: before_go(launch, facts),
-                    begun=lambda number: observer.round_begins(launch, number),
-                    sampled=lambda line, failure: keep(next(in_order), line, failure),
-                    log=log,
-                    turn=turn,
-                )
-            ranks.failed = outcome.failure is not None
-        finally:
-            stuck = ranks.kill()
-        health = gpus.merged([{host.hostname(): meter.record}, *(member.health for member in ranks.members)])
-        return replace(outcome, open_to=ranks.open_to, stuck=stuck, health=health)
+        in_order, meter = iter(launch.cases), host.health_meter(BACKENDS[launch.backend].device == "cuda")
+        outcome = yield from launched_ranks(
+            lambda: launcher.start(launch.world_size, RANK, job, log.resolve()),
+            plan.settings.timeout_s,
+            begun=lambda number: observer.round_begins(launch, number),
+            sampled=lambda line, failure: keep(next(in_order), line, failure),
+            before_go=lambda facts: before_go(launch, facts),
+            log=log,
+            turn=turn,
+            meanwhile=meter,
+        )
+        return replace(outcome, health=gpus.merged([{host.hostname(): meter.record}, outcome.health]))
 
     measured: list[Launch] = []
     for launch in _order(plan, done, spent, observer):

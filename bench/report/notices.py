@@ -218,7 +218,9 @@ CORE: Mapping[NoticeKind, Sentence] = {
         "these {runs} runs can only show changes of more than {least_ratio:.2f} times",
         "add runs on a side (compare A1,A2 B1,B2), or measure both sides at once with ab",
     ),
-    ComparisonNotice.DISTURBED: Sentence("other processes used up to {share:share} of the CPU time"),
+    ComparisonNotice.DISTURBED: Sentence(
+        "disturbed by other processes, which used up to {share:share} of the CPU time"
+    ),
     ComparisonNotice.GLOO_STALLS: Sentence(
         "{undecided:count case} undecided on gloo, whose event loop stalls on shared cores",
         "unless that is the question, --set scheduling=batch on both sides lets launches scatter less",

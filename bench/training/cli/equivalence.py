@@ -4,8 +4,8 @@ It starts real ranks and listens; `training/rank/equivalence.py` trains.
 """
 
 import json
-import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -16,7 +16,7 @@ from bench.cli.output import show
 from bench.cli.terminal import say
 from bench.launch.launcher import Launcher
 from bench.launch.ranks import Starter
-from bench.launch.supervisor import watch
+from bench.launch.supervisor import launched
 from bench.launch.turns import drive
 from bench.machine import host
 from bench.model.errors import ConfigError, StoreError, UnmeasurableError
@@ -89,13 +89,9 @@ def run_trials(
         results.append(TrialResult(trials[len(results)], **numbers))
 
     while left := tuple(trials[len(results) :]):
-        requested = time.monotonic()
-        ranks = launcher.start(world_size, "bench.training.rank.equivalence:main", EquivalenceJob(left, steps))
-        try:
-            watching = watch(ranks, requested, TIMEOUT_S, before_go=lambda _: None, begun=began, sampled=sampled)
-            (outcome,) = drive(watching)
-        finally:
-            ranks.kill()
+        job = EquivalenceJob(left, steps)
+        start = partial(launcher.start, world_size, "bench.training.rank.equivalence:main", job)
+        (outcome,) = drive(launched(start, TIMEOUT_S, begun=began, sampled=sampled))
         if outcome.failure is None:
             break
         if reached < len(results) or outcome.stuck:  # the next launch would end as this one did
