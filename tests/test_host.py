@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from bench.catalog.backends import BACKENDS
+from bench.launch import mpirun
 from bench.machine import host
 from conftest import ROOT
 
@@ -48,6 +49,13 @@ def test_the_mpirun_beside_python_goes_before_the_one_in_path(nowhere):
     assert host.unsupported_mpi() is None
     beside = program(nowhere, "mpirun (Open MPI) 5.0.11")
     assert host.mpirun() == beside
+
+
+def test_the_version_of_mpirun_says_what_its_shared_memory_is_called(nowhere, tmp_path):
+    for folder, text, name in (("a", "mpirun (Open MPI) 4.1.6", "vader"), ("b", "mpirun (Open MPI) 5.0.11", "sm")):
+        variables = mpirun._environment(program(nowhere / folder, text), tmp_path, "/dev/shm", "")
+        assert variables["OMPI_MCA_btl"] == f"self,{name}"
+        assert variables[f"OMPI_MCA_btl_{name}_backing_directory"] == "/dev/shm"
 
 
 @pytest.mark.parametrize("place", [".", "bin"])

@@ -125,11 +125,12 @@ def test_what_mpi_lacks_is_said():
 def test_settings_reach_mpi(mpi, tmp_path):
     """Over TCP, ranks and mpirun listen, on loopback only; shared memory is left out of it."""
     rig = Rig(mpi.launcher, tmp_path)
-    run = rig.measure(MPI + 'env: {OMPI_MCA_btl: ["self,tcp", "self,sm"]}\n', mpi)
+    by_memory = mpirun.shared_memory(host.mpirun())
+    run = rig.measure(MPI + f'env: {{OMPI_MCA_btl: ["self,tcp", "self,{by_memory}"]}}\n', mpi)
     assert len(run.samples) == 4
     assert all(one.usage.floor_ns for one in run.samples)
     ranks = [rank for launch in run.environment[0]["launches"] for rank in launch["ranks"]]
-    assert {rank["variables"]["OMPI_MCA_btl"] for rank in ranks} == {"self,tcp", "self,sm"}
+    assert {rank["variables"]["OMPI_MCA_btl"] for rank in ranks} == {"self,tcp", f"self,{by_memory}"}
     assert {rank["mpi"].partition(" v")[0] for rank in ranks} == {"Open MPI"}
     assert not [name for rank in ranks for name in rank["variables"] if "wdir" in name]
 

@@ -15,6 +15,7 @@ from bench.launch.supervisor import (
     LaunchOutcome,
     explain_exit,
     explain_hang,
+    first_line,
     innermost_frame,
     nccl_errors,
     watchdog,
@@ -180,6 +181,15 @@ def test_an_end(ranks, kind, rank):
     failure = explain_exit(ranks)
     assert (failure.kind, failure.rank) == (kind, rank)
     assert "\n" not in failure.text
+
+
+def test_ranks_that_all_leave_at_once_are_quoted():
+    """As those of MPI, whose library says why it cannot begin."""
+    said = first_line('----\n\nThe "sm" transport is no longer available.\nMore.\n----')
+    failure = explain_exit([Evidence(rank, exit_code=1, printed=said) for rank in (0, 1)])
+    assert failure.rank is None and failure.text.endswith(
+        'before they were done: The "sm" transport is no longer available.'
+    )
 
 
 @pytest.mark.parametrize(

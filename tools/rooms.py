@@ -18,9 +18,9 @@ BUDGETS = {
     "config": 1170,
     "planning": 715,
     "store": 1090,
-    "machine": 1415,
+    "machine": 1425,
     "protocol": 510,
-    "launch": 3450,
+    "launch": 3470,
     "rank": 3600,
     "analyze": 3335,
     "report": 4920,
@@ -35,9 +35,9 @@ BUDGETS = {
     "tune": 1835,
 }
 PACKAGES = tuple(package.name for package in packages.PACKAGES)
-# 1 350 more than in November 2026: 620 for a resume elsewhere, launchers and odd hosts; 730 for notices, each of which
+# 1 400 more than in November 2026: 670 for a resume elsewhere, launchers and odd hosts; 730 for notices, each of which
 # has a kind, a sentence and a remedy in place of a text that is made where it is found.
-CORE = 26_160
+CORE = 26_190
 
 
 def lines_of(folder: Path) -> tuple[int, int]:

@@ -173,8 +173,8 @@ def _trial(backend: str, ranks: int, remedy: str, timeout_s: float = 20.0) -> Do
     settings = Settings(Sampling(2, 0.0, 20, None, 1.0, 20), seed=0, timeout_s=timeout_s, pool_bytes=0)
     plan = Plan("doctor", (Launch(backend, ranks, 1, (case,)),), (), 1, settings)
     lines, launches = list[bytes](), list[Json]()
-    with mpirun.ByBackend(()) as launcher:
-        drive(sweep(plan, [], launcher, lines.append, Path(os.devnull), launches.append, Silent()))
+    with mpirun.ByBackend(()) as launcher, tempfile.NamedTemporaryFile(prefix="collbench-doctor-") as log:
+        drive(sweep(plan, [], launcher, lines.append, Path(log.name), launches.append, Silent()))
     failure = encoding.samples_from_line(lines[0]).failure
     if failure is not None:
         return DoctorFinding("missing", "trial", f"{backend}: {failure.text}", remedy)

@@ -34,8 +34,8 @@ from bench.store import folders
 # More ranks than cores are allowed, and the report warns of them; binding would put several ranks on one core.
 OPTIONS = ("--oversubscribe", "--bind-to", "none")
 # Without this Open MPI opens ports that it does not need on one host. To measure TCP, which then uses loopback, set
-# env: {OMPI_MCA_btl: ["self,sm", "self,tcp"]}.
-SHARED_MEMORY_ONLY = {"OMPI_MCA_btl": "self,sm"}
+# env: {OMPI_MCA_btl: ["self,sm", "self,tcp"]}. Before Open MPI 5, the transport by shared memory was called vader.
+SHARED_MEMORY, BEFORE_5 = "sm", "vader"
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 # A file system in memory, if the system has one.
 MEMORY = Path("/dev/shm")  # noqa: S108 - a private folder is made in it
@@ -77,7 +77,7 @@ class MpiLauncher:
                         stdin=subprocess.DEVNULL,
                         stdout=output,
                         stderr=subprocess.STDOUT,
-                        env=_environment(folder, memory, settings),
+                        env=_environment(program, folder, memory, settings),
                         start_new_session=True,  # Ctrl-C in a terminal is answered by this process alone
                     )
             except OSError as error:
@@ -93,11 +93,20 @@ class MpiLauncher:
         raise AssertionError("an ExitStack hides no exception")
 
 
-def _environment(folder: Path, memory: str, settings: str) -> dict[str, str]:
+def shared_memory(program: Path) -> str:
+    """What this mpirun's Open MPI calls its transport by shared memory."""
+    return BEFORE_5 if (host.open_mpi_major(program) or 5) < 5 else SHARED_MEMORY
+
+
+def _environment(program: Path, folder: Path, memory: str, settings: str) -> dict[str, str]:
     """Environment of mpirun and its ranks: what the user has set overrides our defaults for Open MPI."""
-    defaults = SHARED_MEMORY_ONLY | {"OMPI_MCA_btl_tcp_if_include": network.interface_of(network.LOOPBACK) or ""}
+    by = shared_memory(program)
+    defaults = {
+        "OMPI_MCA_btl": f"self,{by}",
+        "OMPI_MCA_btl_tcp_if_include": network.interface_of(network.LOOPBACK) or "",
+    }
     if memory:
-        defaults["OMPI_MCA_btl_sm_backing_directory"] = memory
+        defaults[f"OMPI_MCA_btl_{by}_backing_directory"] = memory
     wanted = {"TMPDIR": str(folder)} | (AS_ROOT if os.geteuid() == 0 else {})  # mpirun's own files go with the folder
     return environment.for_mpirun(defaults, wanted, settings)
 

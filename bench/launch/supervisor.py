@@ -39,6 +39,8 @@ LAST_MESSAGES_S = 1.0
 START_ALLOWANCE_S = 90.0
 # A Python stack is written within milliseconds by a process that can still handle signals.
 STACK_WAIT_S = 0.5
+# Characters of a line that ranks printed, in a message.
+MOST_QUOTED = 200
 # Of a long log, the end says why ranks ended.
 LOG_BYTES = 2**20
 
@@ -305,6 +307,7 @@ class Evidence:
     waits for the others, such as that of the barrier: the functions called there leave no Python frame of their own.
     aborted: by NCCL's watchdog, because it waited too long. enqueued: number of its last call that NCCL had been given;
     None if its log does not tell. nccl: what NCCL reported to its watchdog, with what NCCL calls the last error.
+    printed: the first line that ranks printed in this launch; they share a log, so it may be of any of them.
     """
 
     rank: int
@@ -319,6 +322,7 @@ class Evidence:
     aborted: bool = False
     enqueued: int | None = None
     nccl: str | None = None
+    printed: str = ""
 
     @property
     def is_elsewhere(self) -> bool:
@@ -351,9 +355,16 @@ def _evidence(ranks: Ranks, reports: Sequence[_Report], log: Path | None, printe
             aborted=member.exit_code == -signal.SIGABRT and member.rank in aborted,
             enqueued=enqueued.get(member.rank),
             nccl=told.get(member.rank),
+            printed=first_line("\n".join(texts)),
         )
         for member, report in zip(ranks.members, reports, strict=True)
     ]
+
+
+def first_line(log: str) -> str:
+    """The first line with words, as far as a message has room for it."""
+    lines = (line.strip() for line in log.splitlines())
+    return next((line[:MOST_QUOTED] for line in lines if re.search(r"\w", line)), "")
 
 
 def _size(log: Path | None) -> int:
@@ -411,8 +422,8 @@ def explain_exit(ranks: Sequence[Evidence]) -> Failure:
     left = [rank for rank in gone if rank.nccl is None]
     if len(ranks) > 1 and len(left) == len(ranks) and len({rank.exit_code for rank in left}) == 1:
         # MPI ranks do this when mpirun is killed
-        text = f"all ranks left with status {left[0].exit_code} before they were done; log.txt says more"
-        return Failure("exited", None, text)
+        said = f": {left[0].printed}" if left[0].printed else ""
+        return Failure("exited", None, f"all ranks left with status {left[0].exit_code} before they were done{said}")
     if left:
         text = f"rank {left[0].rank} left with status {left[0].exit_code} before it was done"
         return Failure("exited", left[0].rank, text)

@@ -196,7 +196,9 @@ Counters = dict[str, int]
 
 
 class HealthMeter:
-    """Context of a launch; afterwards `record` says what passed. It costs nothing where there is nothing to read.
+    """Context of a launch; afterwards `record` says what passed: nothing, if ranks never started.
+
+    It costs nothing where there is nothing to read.
 
     Before and after a run GPUs are idle and their clocks low, so that readings there say nothing of it: of states, the
     worst that was seen meanwhile is kept.
@@ -206,6 +208,7 @@ class HealthMeter:
         self._handles, self._infiniband = handles, infiniband
         self._worst: list[Counters] = [{} for _ in handles]
         self._over = threading.Event()
+        self._after: tuple[list[Counters], dict[str, Counters]] | None = None  # until ranks have ended
 
     def __enter__(self) -> "HealthMeter":
         self._before = self._counted()
@@ -223,6 +226,8 @@ class HealthMeter:
     @property
     def record(self) -> Json:
         """Of each GPU, by its number, and port what has changed; what did not, or cannot be read, is left out."""
+        if self._after is None:
+            return {}
         gpus = {
             _number(handle): {**_changes(before, after), **worst}
             for handle, before, after, worst in zip(

