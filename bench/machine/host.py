@@ -33,7 +33,7 @@ ROOT = Path("/")
 THREADS = Path("/proc/self/task")
 # Longest time in which a thread takes its name; usually microseconds, more if all cores are busy.
 THREAD_NAMED_S = 5.0
-# The first torch that was seen to name gloo's loop threads (gloo #480); that of 2.9.0 does not, none between was run.
+# The first torch that was seen to name gloo's loop threads (gloo #480); those of 2.9.0 and 2.11.0 do not.
 LOOP_THREAD_NAMED = (2, 13)
 # Used where the kernel does not tell the size: that of many server CPUs' last-level cache.
 ASSUMED_CACHE_BYTES = 32 * 2**20
