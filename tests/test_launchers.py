@@ -86,6 +86,20 @@ def test_tasks_on_two_nodes_are_one_run(cluster, cli):
 
 @pytest.mark.slow
 @needs_slurm
+def test_an_arbitrary_distribution_asks_for_the_host_of_rank_0(cluster, cli):
+    (cli.folder / "hosts").write_text("node1\nnode0\n")
+    cli.environment["SLURM_HOSTFILE"] = str(cli.folder / "hosts")
+    options = ["-N2", "-n2", "--distribution=arbitrary"]
+    done = finished(srun(cluster, cli, options, "run", cli.config(TINY), "--no-plots"))
+    assert done.returncode == 2 and done.stderr.count("export MASTER_ADDR") == 2, done.stderr
+    cli.environment["MASTER_ADDR"] = cluster.hosts.address("node1")
+    done = finished(srun(cluster, cli, options, "run", cli.config(TINY), "--no-plots"))
+    assert done.returncode == 0, done.stderr
+    assert ranks_of_hosts(cli.only_run()) == {"node1": [0], "node0": [1]}
+
+
+@pytest.mark.slow
+@needs_slurm
 def test_the_file_for_slurm_runs_as_planned(cluster, cli):
     file = file_for(cli, LauncherName.SLURM, FOUR, nodes=2, each=2)
     done = cluster.run("sbatch", "--parsable", file, env=cli.environment, cwd=cli.folder)

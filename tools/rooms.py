@@ -20,7 +20,7 @@ BUDGETS = {
     "store": 1090,
     "machine": 1425,
     "protocol": 510,
-    "launch": 3470,
+    "launch": 3475,
     "rank": 3600,
     "analyze": 3335,
     "report": 4920,

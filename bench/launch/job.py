@@ -256,6 +256,8 @@ def _address(dialect: _Variables, variables: Variables, all_local: bool) -> str:
         if re.search(r"[/\s\[\]]", address):
             raise JobError(f"MASTER_ADDR={address!r} is no name or number of a host, such as node1 or 10.0.0.1")
         return address
+    if dialect is _SLURM and variables.get("SLURM_DISTRIBUTION") == "arbitrary":
+        raise JobError("srun --distribution=arbitrary may put rank 0 on any host: export MASTER_ADDR with its name")
     lists = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
     hosts = next((variables[name] for name in lists if variables.get(name)), None)
     if hosts is not None and dialect is not _TORCH:
