@@ -131,7 +131,7 @@ CORE: Mapping[NoticeKind, Sentence] = {
         "the machine was busy at the start (load {load:.2f} on {cores:count core})", "repeat when it is idle"
     ),
     RunNotice.GOVERNOR: Sentence(
-        "the CPU's clock follows the load ({governor})", "`cpupower frequency-set -g performance`"
+        "the CPU's clock follows the load ({governor})", "`cpupower frequency-set -g performance` holds it"
     ),
     RunNotice.CPU_QUOTA: Sentence("a cgroup limits the CPU ({quota}), so ranks may be throttled", "raise its cpu.max"),
     RunNotice.THROTTLED: Sentence("GPU {gpu} was throttled {moment} the run: {reasons}"),
@@ -240,7 +240,7 @@ CORE: Mapping[NoticeKind, Sentence] = {
     ComparisonNotice.STATED_NOISE: Sentence("one launch on a side: rests on the stated {share:share}"),
     DiagnosisNotice.NOBODY_LATE: Sentence("no rank is late"),
     DiagnosisNotice.NOTHING_MEASURED: Sentence("nothing was measured, so no rank can be named"),
-    DiagnosisNotice.NO_LINKS_TESTED: Sentence("links were not tested", "`collbench run pairs`"),
+    DiagnosisNotice.NO_LINKS_TESTED: Sentence("links were not tested", "`collbench run pairs` tests them"),
     DiagnosisNotice.NOBODY_SLOW: Sentence("no rank and no link is slow"),
     DiagnosisNotice.FEW_RANKS: Sentence(
         f"{_PAIRWISE}: with fewer than {{fewest}} ranks a slow rank and a slow link look the same"
