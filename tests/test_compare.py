@@ -13,7 +13,7 @@ from bench.analyze.compare import compare, compare_runs
 from bench.model.comparisons import FASTER, INCONCLUSIVE, SAME, SLOWER, Absence, Unpaired
 from bench.model.conclusions import Interval, Stall, Summary
 from bench.model.errors import ConfigError, UnmeasurableError
-from bench.model.notices import ComparisonNotice, VerdictNotice
+from bench.model.notices import VerdictNotice
 from bench.model.records import Case, Failure, Fault, Skip
 from bench.report import comparison
 from bench.report.labels import on_both_sides
@@ -256,7 +256,7 @@ def test_one_launch_decides_nothing():
     result = of([1.0], [3.0, 3.1])
     (change,) = result.changes
     assert (change.verdict, change.further_launches) == (INCONCLUSIVE, None)
-    assert change.note.kind is ComparisonNotice.SINGLE_LAUNCH
+    assert change.reason.kind is VerdictNotice.ONE_LAUNCH
     assert any("--noise-floor" in warning for warning in sentences(result.notices))
 
 
@@ -273,7 +273,7 @@ def test_one_launch_decides_nothing():
 )
 def test_a_stated_noise_floor_decides_about_single_launches(after, floor, verdict):
     (change,) = of([1.0], [after], noise_floor=floor).changes
-    assert change.verdict == verdict and change.note.kind is ComparisonNotice.STATED_NOISE
+    assert change.verdict == verdict and change.reason.kind is VerdictNotice.NOISE_FLOOR
 
 
 def test_a_stated_noise_floor_does_not_overrule_what_launches_show():

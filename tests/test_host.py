@@ -51,6 +51,13 @@ def test_the_mpirun_beside_python_goes_before_the_one_in_path(nowhere):
     assert host.mpirun() == beside
 
 
+def test_the_mpirun_of_the_package_is_not_started_for_its_version(monkeypatch, tmp_path):
+    monkeypatch.setattr(host, "_packaged_mpirun", lambda: tmp_path / "mpirun")
+    monkeypatch.setattr(importlib.metadata, "version", lambda package: "5.0.11")
+    monkeypatch.setattr(subprocess, "run", None)
+    assert host.open_mpi_major(tmp_path / "mpirun") == 5
+
+
 def test_the_version_of_mpirun_says_what_its_shared_memory_is_called(nowhere, tmp_path):
     for folder, text, name in (("a", "mpirun (Open MPI) 4.1.6", "vader"), ("b", "mpirun (Open MPI) 5.0.11", "sm")):
         variables = mpirun._environment(program(nowhere / folder, text), tmp_path, "/dev/shm", "")

@@ -78,7 +78,7 @@ WORDED = [
         "no time of the device; by the host's clock 2.00 ms",
     ),
     (
-        notice(RunNotice.CHECKED_ELSEWHERE, right=8, wrong=0, unchecked=None),
+        notice(RunNotice.CHECKED_ELSEWHERE, right=8, wrong=0, unchecked=0),
         "CollBench verified none of the results; the tool itself found 8 right and 0 wrong",
     ),
 ]

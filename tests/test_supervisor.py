@@ -188,7 +188,7 @@ def test_ranks_that_all_leave_at_once_are_quoted():
     said = first_line('----\n\nThe "sm" transport is no longer available.\nMore.\n----')
     failure = explain_exit([Evidence(rank, exit_code=1, printed=said) for rank in (0, 1)])
     assert failure.rank is None and failure.text.endswith(
-        'before they were done: The "sm" transport is no longer available.'
+        'the first line that they printed: The "sm" transport is no longer available.'
     )
 
 

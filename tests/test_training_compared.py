@@ -16,7 +16,7 @@ from bench.analyze.compare import compare_runs
 from bench.analyze.pairs import compare_sides
 from bench.model.comparisons import FASTER, INCONCLUSIVE, SAME, SLOWER
 from bench.model.errors import UnmeasurableError
-from bench.model.notices import ComparisonNotice
+from bench.model.notices import VerdictNotice
 from bench.model.records import Ending, EndReason, Failure, Skip
 from bench.model.steps import InvariantCheck
 from bench.report import comparison, machine_format
@@ -143,9 +143,9 @@ def test_one_launch_decides_nothing_and_it_is_said():
     old, new = planted(1), planted(2, factors={"flat": 2}, launches=1)
     result = compare(old, new)
     change = of(result)["flat"]
-    assert (change.verdict, change.note.kind, change.ratio.kind) == (
+    assert (change.verdict, change.reason.kind, change.ratio.kind) == (
         INCONCLUSIVE,
-        ComparisonNotice.SINGLE_LAUNCH,
+        VerdictNotice.ONE_LAUNCH,
         "none",
     )
     assert change.exposed.difference.kind == "within-run" and not change.exposed.resolved

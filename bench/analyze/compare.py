@@ -373,12 +373,7 @@ def _enough(judgement: Judgement, before: Floats, after: Floats, units: bool) ->
 def _single(old: Summary, new: Summary, min_change: float, noise_floor: float | None) -> Change:
     assert old.time_s is not None and new.time_s is not None  # noqa: S101 - the caller selects such
     judgement = verdicts.by_noise_floor(old.time_s, new.time_s, min_change, noise_floor)
-    note = (
-        notice(ComparisonNotice.SINGLE_LAUNCH)
-        if noise_floor is None
-        else notice(ComparisonNotice.STATED_NOISE, share=noise_floor)
-    )
-    return Change(old.case, new.case, old.time_s, new.time_s, judgement, note)
+    return Change(old.case, new.case, old.time_s, new.time_s, judgement)
 
 
 # ── exposed communication ────────────────────────────────────────────────────────────────────────
@@ -424,8 +419,7 @@ def _notices(
         yield notice(ComparisonNotice.OTHER_METHOD)
     if broken:
         yield notice(ComparisonNotice.BROKEN, [case.case.key for case in broken], count=len(broken))
-    kinds_of_notes = {change.case.key: change.note.kind for change in changes if change.note is not None}
-    alone = [key for key, kind in kinds_of_notes.items() if kind is ComparisonNotice.SINGLE_LAUNCH]
+    alone = [change.case.key for change in changes if change.reason.kind is VerdictNotice.ONE_LAUNCH]
     if alone:
         yield notice(ComparisonNotice.TOO_FEW_LAUNCHES, alone, count=len(alone))
     of_verdict = {verdict: [change.case.key for change in changes if change.verdict == verdict]

@@ -99,7 +99,7 @@ def _of_import(run: Run) -> Iterable[Notice]:
     verified = source.get("verified", {})
     right, wrong, unchecked = (int(verified.get(key, 0)) for key in ("right", "wrong", "not checked"))
     if right or wrong:
-        yield notice(RunNotice.CHECKED_ELSEWHERE, right=right, wrong=wrong, unchecked=unchecked or None)
+        yield notice(RunNotice.CHECKED_ELSEWHERE, right=right, wrong=wrong, unchecked=unchecked)
     else:
         yield notice(RunNotice.NOT_CHECKED)
     yield from (notice(RunNotice.IMPORT_NOTE, text=text) for text in source.get("notes", []))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bench.bits.planning import BitsJob, place
 from bench.launch.ranks import Starter
-from bench.launch.supervisor import launched
+from bench.launch.supervisor import run_launch
 from bench.launch.turns import drive
 from bench.model.errors import RankError, UnmeasurableError
 from bench.model.records import Job, Json, Launch, Plan
@@ -41,7 +41,7 @@ def _results(plan: Plan, launch: Launch, launcher: Starter, folder: Path) -> lis
     lines: list[Json] = []
     settings = plan.settings.needed_by(launch.cases)
     job = BitsJob(Job(launch, settings), str(folder))
-    launching = launched(
+    launching = run_launch(
         lambda: launcher.start(launch.world_size, "bench.bits.rank:main", job),
         settings.timeout_s,
         sampled=lambda line, _: lines.append(json.loads(line)),

@@ -6,7 +6,7 @@ In: a backend and a number of ranks. Out: an `Observed` of each. Writes no run.
 from bench.init.model import InitJob, Observed
 from bench.launch import mpirun
 from bench.launch.launcher import RendezvousFolder
-from bench.launch.supervisor import launched
+from bench.launch.supervisor import run_launch
 from bench.launch.turns import drive
 from bench.model.errors import UnmeasurableError
 from bench.model.records import Case, Launch
@@ -22,7 +22,7 @@ def observed(backend: str, ranks: int) -> list[Observed]:
     with RendezvousFolder() as private, mpirun.ByBackend() as launcher:
         folder = private.place()
         job = InitJob(call, str(folder), GROUPS_MADE)
-        launching = launched(lambda: launcher.start(ranks, "bench.init.rank:main", job), ENDS_WITHIN_S)
+        launching = run_launch(lambda: launcher.start(ranks, "bench.init.rank:main", job), ENDS_WITHIN_S)
         (outcome,) = drive(launching)
         if outcome.failure is not None:
             raise UnmeasurableError(f"init {backend}: {outcome.failure.text}")

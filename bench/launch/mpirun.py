@@ -94,8 +94,10 @@ class MpiLauncher:
 
 
 def shared_memory(program: Path) -> str:
-    """What this mpirun's Open MPI calls its transport by shared memory."""
-    return BEFORE_5 if (host.open_mpi_major(program) or 5) < 5 else SHARED_MEMORY
+    """The name that this mpirun's Open MPI has for its transport by shared memory."""
+    major = host.open_mpi_major(program)
+    # If the version is unknown, the newer name: an Open MPI that does not have it refuses to start.
+    return BEFORE_5 if major is not None and major < 5 else SHARED_MEMORY
 
 
 def _environment(program: Path, folder: Path, memory: str, settings: str) -> dict[str, str]:

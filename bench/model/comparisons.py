@@ -79,7 +79,6 @@ class Change:
     before: Interval
     after: Interval
     judgement: Judgement
-    note: Notice | None = None
     ratios: tuple[float, ...] = ()
     exposed: ExposedChange | None = None
 

@@ -101,9 +101,6 @@ class ComparisonNotice(NoticeKind):
     NO_VERDICT = "no-verdict"
     SHORT_BUDGET = "short-budget"
     RULE = "rule"
-    # Of one case.
-    SINGLE_LAUNCH = "single-launch"
-    STATED_NOISE = "stated-noise"
 
 
 class DiagnosisNotice(NoticeKind):

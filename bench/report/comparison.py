@@ -216,12 +216,10 @@ def _verdict(change: Change) -> str:
 
 
 def _reasons(result: Comparison) -> Blocks:
-    """Reasons and notes on cases, each once."""
+    """Reasons of cases, each once."""
     remarks: dict[str, list[str]] = {}
     for change in in_order(result.changes):
-        for text in (sentence(change.reason), sentence(change.note) if change.note else ""):
-            if text:
-                remarks.setdefault(text, []).append(on_both_sides(change))
+        remarks.setdefault(sentence(change.reason), []).append(on_both_sides(change))
     everywhere = len(result.changes)
     return items(text if len(names) == everywhere else f"{text}: {', '.join(names)}" for text, names in remarks.items())
 

@@ -173,6 +173,7 @@ def comparison_json(result: Comparison) -> str:
             for name in LISTS
         },
         "ended": result.ended.reason if result.ended else None,
+        "rule": _notice(result.rule) if result.rule else None,
         "notices": [_notice(found) for found in (*result.remarks, *result.notices)],
     }
     return json.dumps(document, indent=1, ensure_ascii=False)
@@ -212,7 +213,6 @@ def _change_row(change: Change) -> Json:
         "exposed_after_s": exposed.after.value if exposed else None,
         **interval_columns(exposed.difference if exposed else None, *limits),
         "exposed_resolved": exposed.resolved if exposed else None,
-        "note": change.note.kind if change.note else None,
         "pair_ratios": change.ratios,
     }
 
@@ -327,7 +327,7 @@ def comparison_junit(result: Comparison) -> str:
 
 
 def _sentence(change: Change) -> str:
-    """Verdict, times, ratio with its interval, p, the reason, further launches that would decide, exposed, the note."""
+    """Verdict, times, ratio with its interval, p, the reason, further launches that would decide, exposed."""
     times = f"{change.verdict}: {format_seconds(change.before.value)} → {format_seconds(change.after.value)}"
     more = f"about {change.further_launches} further launches would decide" if change.further_launches else ""
     exposed = ""
@@ -335,9 +335,8 @@ def _sentence(change: Change) -> str:
         moved = change.exposed.difference
         size = f"{format_seconds(moved.value)} {interval_text(moved, format_seconds)}"
         exposed = f"exposed communication {direction(change.exposed)}: {size}"
-    note = sentence(change.note) if change.note else ""
     sides = on_both_sides(change) if change.case.key != change.other.key else ""
-    return "; ".join(filter(None, [f"{times}, {judgement_text(change)}", more, exposed, note, sides]))
+    return "; ".join(filter(None, [f"{times}, {judgement_text(change)}", more, exposed, sides]))
 
 
 def _notices_text(found: Sequence[Notice]) -> str:

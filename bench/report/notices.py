@@ -236,8 +236,6 @@ CORE: Mapping[NoticeKind, Sentence] = {
         "change) and {same_rate:share} (SAME) are spent (Lan and DeMets), fixed before the first pair: at this look "
         "p ≤ {change:.2g} names a change, and two one-sided tests at {same:.2g} show SAME"
     ),
-    ComparisonNotice.SINGLE_LAUNCH: Sentence("one launch on a side: does not show how launches vary"),
-    ComparisonNotice.STATED_NOISE: Sentence("one launch on a side: rests on the stated {share:share}"),
     DiagnosisNotice.NOBODY_LATE: Sentence("no rank is late"),
     DiagnosisNotice.NOTHING_MEASURED: Sentence("nothing was measured, so no rank can be named"),
     DiagnosisNotice.NO_LINKS_TESTED: Sentence("links were not tested", "`collbench run pairs` tests them"),
@@ -319,14 +317,14 @@ class _Values(string.Formatter):
     absent, and Python's.
 
     `after TEXT|FORMAT` is TEXT and the value in this format, `lead NOUN` is the noun, the values and a colon; nothing
-    if the value is None or empty.
+    if the value is None, 0 or empty.
     """
 
     def format_field(self, value: Any, spec: str) -> str:
         word, _, rest = spec.partition(" ")
         if word == "after":
             text, _, inner = rest.partition("|")
-            return "" if value is None or value == () else text + self.format_field(value, inner)
+            return "" if value in (None, (), 0) else text + self.format_field(value, inner)
         if word == "lead":
             return "" if value is None else f"{rest}{'s' * (len(value) > 1)} {self.format_field(value, '')}: "
         if word == "count":

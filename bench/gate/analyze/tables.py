@@ -73,7 +73,7 @@ def check(expected: Expectations, summaries: Sequence[Summary], places: Places =
             )
     index = _tested(checks, margins)
     verdict, reason = _table_verdict(checks, index)
-    return CheckedTable(tuple(checks), verdict, notice(reason, elsewhere=elsewhere or None), index)
+    return CheckedTable(tuple(checks), verdict, notice(reason, elsewhere=elsewhere), index)
 
 
 def lines_for_fabric(expected: Expectations, word: str) -> Expectations:

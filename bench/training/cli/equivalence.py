@@ -16,7 +16,7 @@ from bench.cli.output import show
 from bench.cli.terminal import say
 from bench.launch.launcher import Launcher
 from bench.launch.ranks import Starter
-from bench.launch.supervisor import launched
+from bench.launch.supervisor import run_launch
 from bench.launch.turns import drive
 from bench.machine import host
 from bench.model.errors import ConfigError, StoreError, UnmeasurableError
@@ -91,7 +91,7 @@ def run_trials(
     while left := tuple(trials[len(results) :]):
         job = EquivalenceJob(left, steps)
         start = partial(launcher.start, world_size, "bench.training.rank.equivalence:main", job)
-        (outcome,) = drive(launched(start, TIMEOUT_S, begun=began, sampled=sampled))
+        (outcome,) = drive(run_launch(start, TIMEOUT_S, begun=began, sampled=sampled))
         if outcome.failure is None:
             break
         if reached < len(results) or outcome.stuck:  # the next launch would end as this one did

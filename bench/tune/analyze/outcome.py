@@ -21,7 +21,7 @@ from bench.tune.catalog import FROM_FILE, FileRead, Library
 from bench.tune.model import DEFAULT, Cell, CellResult, Pick, Picks, Tuned, TuneNotice, Why, cell_of
 
 # What a comparison found → why.
-FOUND = {verdict: Why(verdict.value.lower()) for verdict in ChangeVerdict}
+FOUND = {verdict: Why[verdict.name] for verdict in ChangeVerdict}
 
 
 def times_of(samples: Sequence[Samples], library: Library) -> Times:
