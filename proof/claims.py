@@ -12,10 +12,13 @@ from proof.claim import Claim
 MEASURED = ("catalog", "launch", "planning", "protocol", "rank/*.py")
 COMPARED = ("analyze", "stats")
 SUMMARISED = (*MEASURED, *COMPARED)
-TRAINED = (*SUMMARISED, "training")
+TRAINED = (*SUMMARISED, "packages/training")
 SIDES = (*SUMMARISED, "cli/ab.py", "cli/sides.py")
 # What chooses rules; their report, picture and command do not.
-CHOSEN = ("tune/analyze", "tune/c*.py", "tune/m*.py", "tune/planning.py", "tune/cli/rounds.py")
+TUNE = "packages/tune"
+CHOSEN = (
+    *(f"{TUNE}/{part}" for part in ("analyze", "catalog.py", "machine.py", "rules.py", "planning.py", "cli/rounds.py")),
+)
 
 BY_POINTS = {0: "points were judged, not intervals"}
 BY_MEDIANS = {0: "it was about medians, whose interval is printed no more"}
@@ -45,7 +48,7 @@ CLAIMS: dict[str, Claim] = {
     "recorded-late-rank": Claim(
         naming.in_recorded_jobs,
         "DDP on 2 or 4 gloo ranks, ten steps recorded by torch's profiler; a rank is 100 ms late in each, or none",
-        20, 1, 5, ("replay/*.py", "replay/analyze", "replay/importers"),
+        20, 1, 5, ("packages/replay/*.py", "packages/replay/analyze", "packages/replay/importers"),
     ),
     "overhead": Claim(
         overhead.against_a_bare_loop,
@@ -183,7 +186,7 @@ CLAIMS: dict[str, Claim] = {
     ),
     "virtual-gate": Claim(
         virtual.gate, "a gate over 8 hosts of 2 virtual GPUs under torchrun, one at 80 % of the rate; trials: fleets",
-        2, 0, 8, (*SUMMARISED, "gate"),
+        2, 0, 8, (*SUMMARISED, "packages/gate"),
     ),
     "virtual-training": Claim(
         virtual.training,

@@ -14,9 +14,9 @@ from scipy.special import stdtrit
 from bench.analyze.round_series import means
 from bench.analyze.summaries import summarize
 from bench.model.conclusions import Interval
+from bench.packages.training.analyze import steps as training
 from bench.stats.intervals import launch_interval, likeness, within_launch
 from bench.stats.intervals import of_one_launch as one_launch
-from bench.training.analyze import steps as training
 from proof import noise
 from proof.claim import HOLDS, Line, judged, rate
 from proof.rig import Rig

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 from tabulate import tabulate
 
-from bench.gate.analyze import nodes as gate
-from bench.gate.analyze.nodes import Group, Round, Times
-from bench.gate.conclusions import GateVerdict
+from bench.packages.gate.analyze import nodes as gate
+from bench.packages.gate.analyze.nodes import Group, Round, Times
+from bench.packages.gate.conclusions import GateVerdict
 
 # Scatter of the logarithm of a pair's time from round to round, as it is on clusters that are in use.
 SCATTER = 0.13

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from bench.analyze.analysis import diagnose
-from bench.replay import importers
-from bench.replay.analyze.recorded import recorded_job
+from bench.packages.replay import importers
+from bench.packages.replay.analyze.recorded import recorded_job
 from proof.claim import Line, at_least, at_most
 from proof.rig import Rig
 

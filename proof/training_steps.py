@@ -14,18 +14,18 @@ import torch.distributed as dist
 from bench.analyze.analysis import analyze
 from bench.analyze.summaries import headlines
 from bench.model.records import Case
-from bench.training.analyze import runs
-from bench.training.analyze.steps import by_launch, estimate, rounds_of, scenarios_of
-from bench.training.conclusions import training_of
-from bench.training.model import Scenario, Strategy
-from bench.training.planning import buckets
-from bench.training.planning import link_model as known_links
-from bench.training.planning.advisor import advise
-from bench.training.planning.buckets import ReadyTimes
-from bench.training.planning.steps import shape_of
-from bench.training.rank import models
-from bench.training.rank import runner as runners
-from bench.training.rank.transport import ProcessGroupTransport, RankInfo
+from bench.packages.training.analyze import runs
+from bench.packages.training.analyze.steps import by_launch, estimate, rounds_of, scenarios_of
+from bench.packages.training.conclusions import training_of
+from bench.packages.training.planning import buckets
+from bench.packages.training.planning import link_model as known_links
+from bench.packages.training.planning.advisor import advise
+from bench.packages.training.planning.buckets import ReadyTimes
+from bench.packages.training.planning.steps import shape_of
+from bench.packages.training.rank import models
+from bench.packages.training.rank import runner as runners
+from bench.packages.training.rank.transport import ProcessGroupTransport, RankInfo
+from bench.packages.training.synchronisation import Scenario, Strategy
 from proof import links
 from proof.claim import Line, at_least, not_tried, within
 from proof.links import NamespacedLauncher

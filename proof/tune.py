@@ -27,15 +27,15 @@ from bench.config import models
 from bench.launch.mpirun import MpiLauncher
 from bench.machine import host
 from bench.model.records import Case
+from bench.packages.tune import catalog, machine
+from bench.packages.tune import planning as rounds_of
+from bench.packages.tune.analyze import choosing, outcome
+from bench.packages.tune.analyze.choosing import Times
+from bench.packages.tune.cli.rounds import TuneRounds
+from bench.packages.tune.planning import TuneStage
+from bench.packages.tune.rules import DEFAULT, Cell, Pick, Picks, TuneState
 from bench.stats.intervals import Floats, launch_interval
 from bench.store import folders
-from bench.tune import catalog, machine
-from bench.tune import planning as rounds_of
-from bench.tune.analyze import choosing, outcome
-from bench.tune.analyze.choosing import Times
-from bench.tune.cli.rounds import TuneRounds
-from bench.tune.model import DEFAULT, Cell, Pick, Picks, TuneState
-from bench.tune.planning import TuneStage
 from proof.claim import Line, at_least, at_most, not_tried
 from proof.rig import Rig
 from proof.virtual_gpu import rig as virtual_gpu

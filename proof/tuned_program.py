@@ -22,9 +22,9 @@ from tabulate import tabulate
 from bench.launch import mpirun
 from bench.machine import host
 from bench.model.units import format_bytes, parse_bytes
+from bench.packages.tune import catalog
+from bench.packages.tune.rules import Cell
 from bench.stats.intervals import launch_interval
-from bench.tune import catalog
-from bench.tune.model import Cell
 
 STARTS, SECONDS, POOL = 12, 0.1, 8 * 2**20
 PROGRAM = """

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from bench.analyze.analysis import analyze
 from bench.machine import host
-from bench.training.conclusions import training_of
+from bench.packages.training.conclusions import training_of
 from proof.claim import HOLDS, MISSED, Line, at_least, at_most, not_tried
 from proof.rig import Rig
 from proof.virtual_gpu import rig as virtual

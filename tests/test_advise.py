@@ -17,21 +17,21 @@ from bench.model.errors import ConfigError
 from bench.model.records import Case, Failure, Run, Samples, Timings
 from bench.model.steps import StepDetail
 from bench.model.units import format_seconds
+from bench.packages.training.analyze import runs
+from bench.packages.training.catalog.presets import PRESETS
+from bench.packages.training.catalog.strategies import label
+from bench.packages.training.conclusions import WORTH, ExplainedAdvice, Split, StrategyResult, Verified, training_of
+from bench.packages.training.planning import advisor, buckets, link_model
+from bench.packages.training.planning.buckets import ReadyTimes, shape_by_flops
+from bench.packages.training.planning.link_model import AllReduceCost, LinkModel
+from bench.packages.training.planning.steps import shape_of
+from bench.packages.training.report import advice
+from bench.packages.training.synchronisation import REFERENCE, Strategy
 from bench.report.markdown import written
 from bench.report.screen import fitted
 from bench.stats import intervals
 from bench.store import folders
 from bench.store.encoding import samples_to_line
-from bench.training.analyze import runs
-from bench.training.catalog.presets import PRESETS
-from bench.training.catalog.strategies import label
-from bench.training.conclusions import WORTH, ExplainedAdvice, Split, StrategyResult, Verified, training_of
-from bench.training.model import REFERENCE, Strategy
-from bench.training.planning import advisor, buckets, link_model
-from bench.training.planning.buckets import ReadyTimes, shape_by_flops
-from bench.training.planning.link_model import AllReduceCost, LinkModel
-from bench.training.planning.steps import shape_of
-from bench.training.report import advice
 from conftest import ROOT
 
 BEFORE = str(ROOT / "docs/example/before")

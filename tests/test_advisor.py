@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 
 from bench.model.units import MIB
-from bench.training.catalog.presets import PRESETS
-from bench.training.conclusions import WORTH
-from bench.training.planning import advisor, buckets
-from bench.training.planning.advisor import tail_s
-from bench.training.planning.buckets import ReadyTimes, shape_by_flops
-from bench.training.planning.link_model import AllReduceCost
+from bench.packages.training.catalog.presets import PRESETS
+from bench.packages.training.conclusions import WORTH
+from bench.packages.training.planning import advisor, buckets
+from bench.packages.training.planning.advisor import tail_s
+from bench.packages.training.planning.buckets import ReadyTimes, shape_by_flops
+from bench.packages.training.planning.link_model import AllReduceCost
 from test_planner import LINK, NANOSECOND, PATIENT, curves, profiles
 
 

@@ -17,10 +17,10 @@ from bench.launch.agent import _Agent
 from bench.launch.coordinator import Agents
 from bench.model.errors import JobError
 from bench.model.records import Case, Fault, Job, Launch, Settings
+from bench.packages.training.catalog.strategies import text_of
+from bench.packages.training.synchronisation import Strategy
 from bench.protocol import channel, messages
 from bench.store import encoding
-from bench.training.catalog.strategies import text_of
-from bench.training.model import Strategy
 from conftest import SAMPLING
 
 KEY = b"k" * 32

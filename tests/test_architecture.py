@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from bench.cli.app import VERBS
+from bench.packages.replay.importers.recordings import PlainData
 from bench.rank.group import PlainUnpickler
-from bench.replay.importers.recordings import PlainData
 from conftest import ROOT
 from tools import rooms
 
@@ -46,15 +46,19 @@ MAY_IMPORT = {
 # Packages have the same rooms. They may use the core; the core does not know them.
 PACKAGES = rooms.PACKAGES
 # The rooms of what is in a package, but in no folder of its own room.
-PART_OF = {"plots": "report", "package": "catalog", "conclusions": "model"}
+PART_OF = {
+    "plots": "report",
+    "package": "catalog",
+    **dict.fromkeys(("conclusions", "process_state", "recorded_calls", "rules", "synchronisation"), "model"),
+}
 # The one module of the core that names packages: the table of their records.
-TABLE = "bench.catalog.packages"
+TABLE = "bench.catalog.registry"
 # Lines of the core with a word of a package: an option of `Case`, a file that a verb's help names, and bits that are no
 # package.
 ALLOWED_WORDS = {
     "bench.model.records": "strategy: str = _option(",
     "bench.cli.app": "docs/example/training.calls.jsonl",
-    "bench.replay.store": "beyond 64 bits",
+    "bench.packages.replay.store": "beyond 64 bits",
 }
 BITS_AND_BYTES = re.compile(r"bits (and|or) bytes", re.IGNORECASE)
 # What a room may name by text only: the module is loaded in another process, or late.
@@ -62,9 +66,9 @@ MAY_NAME = {
     ("launch", "bench.rank.preload"),
     ("launch", "bench.rank.server"),
     ("launch", "bench.rank.main"),
-    ("cli", "bench.training.rank.equivalence"),
-    ("launch", "bench.bits.rank"),
-    ("launch", "bench.init.rank"),
+    ("cli", "bench.packages.training.rank.equivalence"),
+    ("launch", "bench.packages.bits.rank"),
+    ("launch", "bench.packages.joining.rank"),
 }
 FILES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
@@ -76,12 +80,12 @@ TREES = {module: ast.parse(path.read_text()) for module, path in FILES.items()}
 def package_of(module: str) -> str:
     """The package that a module, or a name in it, belongs to; empty: the core."""
     parts = module.split(".")[1:]
-    return parts[0] if parts and parts[0] in PACKAGES else ""
+    return parts[1] if parts[:1] == ["packages"] and len(parts) > 1 else ""
 
 
 def room_of(module: str) -> str:
     """The room of a module or of a name in it, also within a package; that of bench/__init__.py is empty."""
-    parts = [part for part in module.split(".")[1:] if part not in PACKAGES]
+    parts = module.split(".")[3 if package_of(module) else 1 :]
     room = PART_OF.get(parts[0], parts[0]) if parts else ""
     return room if room in MAY_IMPORT else ""
 
@@ -143,10 +147,11 @@ def test_the_core_does_not_speak_of_packages():
 
 
 def test_rooms_keep_to_their_budgets():
-    lines = {room: rooms.lines_of(BENCH / room)[1] for room in rooms.BUDGETS}
+    lines = {room: rooms.lines_of(rooms.folder_of(room))[1] for room in rooms.BUDGETS}
     assert {room: count for room, count in lines.items() if count > rooms.BUDGETS[room]} == {}
     assert sum(count for room, count in lines.items() if room not in rooms.PACKAGES) <= rooms.CORE
-    assert {path.parent.name for path in BENCH.glob("*/__init__.py")} == {*rooms.BUDGETS}
+    folders = [*BENCH.glob("*/__init__.py"), *BENCH.glob("packages/*/__init__.py")]
+    assert {path.parent.name for path in folders} == {*rooms.BUDGETS, "packages"}
 
 
 def test_the_law_has_one_direction():
@@ -246,7 +251,7 @@ def test_every_module_says_what_it_is_for():
 def test_nothing_is_unpickled_but_plain_data():
     """torch's flight recorder writes pickles, and its collectives send them; both readers refuse every class."""
     users = {module for module, tree in TREES.items() if imported(tree) & {"pickle", "marshal", "shelve", "dill"}}
-    assert users == {"bench.replay.importers.recordings", "bench.rank.group"}
+    assert users == {"bench.packages.replay.importers.recordings", "bench.rank.group"}
     for reader in (PlainData, PlainUnpickler):
         with pytest.raises(pickle.UnpicklingError):
             reader(io.BytesIO(pickle.dumps(Path))).load()
@@ -292,7 +297,7 @@ def resolves(name: str, modules: set[str]) -> bool:
 
 def test_dotted_names_in_text_exist():
     """Such as `rank.timing.CaseTimer`: a module below bench/ or a package, and what stands in it."""
-    prefixes = ["bench.", *(f"bench.{package}." for package in PACKAGES)]
+    prefixes = ["bench.", "bench.packages.", *(f"bench.packages.{package}." for package in PACKAGES)]
     modules = {*FILES, *(name.rpartition(".")[0] for name in FILES)}
     dead = []
     for module, path in FILES.items():

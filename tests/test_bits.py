@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from bench.bits import analyze as analysis
-from bench.bits import launch as launching
-from bench.bits import planning, report
-from bench.bits.rank import hashes
 from bench.catalog.dtypes import DTYPES
 from bench.config import models
 from bench.model.records import Machine
+from bench.packages.bits import analyze as analysis
+from bench.packages.bits import launch as launching
+from bench.packages.bits import planning, report
+from bench.packages.bits.rank import hashes
 from bench.planning import plan as plans
 from bench.report.markdown import written
 

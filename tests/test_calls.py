@@ -17,9 +17,9 @@ from torch._C._distributed_c10d import FakeWork
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from bench.catalog import operations
+from bench.catalog import collectives
+from bench.catalog.collectives import CALLS, COALESCED_PIECES, OPERATIONS, cycle, ranks_together
 from bench.catalog.dtypes import DTYPES
-from bench.catalog.operations import CALLS, COALESCED_PIECES, OPERATIONS, cycle, ranks_together
 from bench.catalog.subgroups import partner
 from bench.config.models import parse
 from bench.machine import host
@@ -222,7 +222,7 @@ def mismatch(case: Case, subgroup: Subgroup, turn: int, calls: Sequence[Recorded
     held = end = 0
     for start, stop in sorted(span for call in calls for span in (*call.sent, *call.received)):
         held, end = held + max(0, stop - max(start, end)), max(end, stop)
-    planned = operations.buffer_bytes(case)
+    planned = collectives.buffer_bytes(case)
     partly = case.op == "send_recv" or (OPERATIONS[case.op].rooted and not m.at_root)
     if OPERATIONS[case.op].typed and calls and (held > planned or (held < planned and not partly)):
         return f"the tensors take {held} B, and {planned} B are planned"

@@ -6,8 +6,8 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from bench.analyze.analysis import analyze
-from bench.interop.report import dashboards
 from bench.model.records import Case, Failure
+from bench.packages.interop.report import dashboards
 from bench.report.openmetrics import END, gauge
 from conftest import ROOT, invented_run, samples
 from test_report import misfits

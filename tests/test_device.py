@@ -6,12 +6,12 @@ The device is simulated, so that each of these can be said to the nanosecond; te
 import pytest
 
 from bench.model.records import Case, ReplayedCall
+from bench.packages.replay.rank import make_step, marks_on
+from bench.packages.training.rank.synchronisers import Stopwatch
 from bench.rank.collectives import rest
 from bench.rank.device import Host, cycles_a_ns
 from bench.rank.timing import LEAST_BACKLOG_NS, CaseTimer, floor_ns
 from bench.rank.workload import Workload
-from bench.replay.rank import make_step, marks_on
-from bench.training.rank.synchronisers import Stopwatch
 from simulated_device import US, SimulatedDevice
 
 RUNS_NS = 100 * US

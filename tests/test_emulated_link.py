@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from bench.model.steps import Link
-from bench.training.rank.transport import EmulatedLink
+from bench.packages.training.rank.transport import EmulatedLink
 
 
 def test_calls_go_over_the_link_one_after_the_other(tmp_path):

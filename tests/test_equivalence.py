@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import DataLoader, DistributedSampler
 
 from bench.machine import host
-from bench.training.catalog.equivalence import (
+from bench.packages.training.catalog.equivalence import (
     TRIALS,
     Proof,
     Training,
@@ -21,9 +21,9 @@ from bench.training.catalog.equivalence import (
     fell,
     verdict,
 )
-from bench.training.cli import equivalence
-from bench.training.cli.equivalence import run_trials
-from bench.training.rank.equivalence import BATCH, EXAMPLES, difference
+from bench.packages.training.cli import equivalence
+from bench.packages.training.cli.equivalence import run_trials
+from bench.packages.training.rank.equivalence import BATCH, EXAMPLES, difference
 
 PLAIN = TRIALS[0]
 AVERAGED = next(trial for trial in TRIALS if trial.ranks.average and trial.ranks.optimizer == "momentum")

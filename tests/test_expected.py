@@ -11,14 +11,14 @@ import pytest
 from scipy.special import stdtrit
 
 from bench.analyze.sessions import Place
-from bench.gate.analyze.tables import check, least_of_two_nodes, lines_for_fabric
-from bench.gate.conclusions import Check, CheckedTable, GateNotice
-from bench.gate.config import load, parse
-from bench.gate.report import tables
 from bench.model.conclusions import Interval, Summary
 from bench.model.errors import ConfigError, UnmeasurableError
 from bench.model.notices import notice
 from bench.model.records import Case, Failure
+from bench.packages.gate.analyze.tables import check, least_of_two_nodes, lines_for_fabric
+from bench.packages.gate.conclusions import Check, CheckedTable, GateNotice
+from bench.packages.gate.config import load, parse
+from bench.packages.gate.report import tables
 from bench.report.markdown import written
 from conftest import ROOT
 

@@ -13,9 +13,9 @@ import psutil
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from bench.gate.analyze import nodes as gate
-from bench.gate.conclusions import GateNotice
-from bench.gate.report.nodes import gate_document, metrics
+from bench.packages.gate.analyze import nodes as gate
+from bench.packages.gate.conclusions import GateNotice
+from bench.packages.gate.report.nodes import gate_document, metrics
 from bench.report.markdown import written
 from conftest import ROOT, TINY
 from proof import links

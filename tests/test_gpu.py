@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
+from bench.catalog.collectives import CALLS
 from bench.catalog.dtypes import DTYPES
-from bench.catalog.operations import CALLS
 from bench.machine import host
 from tools import gpu_check
 

@@ -9,9 +9,9 @@ import pytest
 import foreign
 from bench.analyze.analysis import diagnose
 from bench.analyze.summaries import summarize
-from bench.interop.importers import assembly, nccl_tests
-from bench.interop.importers.readings import Options, open_source
 from bench.model.errors import ForeignError
+from bench.packages.interop.importers import assembly, nccl_tests
+from bench.packages.interop.importers.readings import Options, open_source
 from bench.report.notices import sentences
 from conftest import invented_run
 

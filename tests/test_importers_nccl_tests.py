@@ -11,11 +11,11 @@ import pytest
 
 import foreign
 from bench.analyze.analysis import analyze
-from bench.interop.importers import assembly, nccl_tests
-from bench.interop.importers.readings import Options, Source, open_source
-from bench.interop.report.nccl_tests import document
 from bench.model.errors import ForeignError
 from bench.model.records import Case
+from bench.packages.interop.importers import assembly, nccl_tests
+from bench.packages.interop.importers.readings import Options, Source, open_source
+from bench.packages.interop.report.nccl_tests import document
 from conftest import invented_run, samples
 
 NODE_INFO = "node-1:123:456 [0] NCCL INFO Channel 00/02 : 0 1 2 3"

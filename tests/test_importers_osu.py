@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 import foreign
-from bench.catalog import operations
-from bench.interop.importers import osu
-from bench.interop.importers.readings import LONGEST_LINE, Options, Source, open_source
+from bench.catalog import collectives
 from bench.model.errors import ForeignError
 from bench.model.records import Case
+from bench.packages.interop.importers import osu
+from bench.packages.interop.importers.readings import LONGEST_LINE, Options, Source, open_source
 from conftest import ended_after
 
 
@@ -97,7 +97,7 @@ def test_a_barrier_has_no_size(read):
     ]
     assert number.aggregate.time_s == pytest.approx(4.2e-6)
     # the same as of a barrier that is measured here
-    assert number.case == operations.usual(Case("barrier", "mpi", 4, "float32", 1024))
+    assert number.case == collectives.usual(Case("barrier", "mpi", 4, "float32", 1024))
 
 
 def test_non_blocking_ones_are_asynchronous_calls(read):

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.interop.importers import readings
-from bench.interop.importers.readings import open_source, operation_in
 from bench.model.errors import ForeignError
+from bench.packages.interop.importers import readings
+from bench.packages.interop.importers.readings import open_source, operation_in
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,11 @@ import foreign
 from bench.analyze import compare
 from bench.analyze.analysis import analyze
 from bench.analyze.summaries import headlines, summarize
-from bench.gate.analyze import tables
-from bench.gate.config import Expectation, Expectations
-from bench.interop.importers import assembly, nccl_tests
-from bench.interop.importers.readings import Options, open_source
 from bench.model.records import Aggregate, Case, Run, Samples
+from bench.packages.gate.analyze import tables
+from bench.packages.gate.config import Expectation, Expectations
+from bench.packages.interop.importers import assembly, nccl_tests
+from bench.packages.interop.importers.readings import Options, open_source
 from bench.report import document
 from bench.report.markdown import written
 from conftest import invented_run

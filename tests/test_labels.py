@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from bench.catalog.operations import usual
+from bench.catalog.collectives import usual
 from bench.model.conclusions import Summary
 from bench.model.records import OPTIONS, Case
 from bench.report import labels

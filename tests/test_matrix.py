@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bench.analyze import links
-from bench.catalog.operations import cycle
+from bench.catalog.collectives import cycle
 from bench.catalog.subgroups import rounds
 from bench.model.notices import DiagnosisNotice
 from bench.model.records import Case, Timings

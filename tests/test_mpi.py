@@ -14,7 +14,7 @@ import pytest
 
 from bench.analyze.summaries import summarize
 from bench.catalog.backends import BACKENDS, unsupported_by_backend, unsupported_operation
-from bench.catalog.operations import CALLS
+from bench.catalog.collectives import CALLS
 from bench.config.models import parse
 from bench.launch import mpirun
 from bench.launch.launcher import LOCK, PREFIX

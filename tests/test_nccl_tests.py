@@ -3,9 +3,9 @@
 import numpy as np
 
 from bench.analyze.analysis import analyze
-from bench.catalog.operations import CALLS, OPERATIONS
-from bench.interop.report import nccl_tests
+from bench.catalog.collectives import CALLS, OPERATIONS
 from bench.model.records import Case, Failure, Samples
+from bench.packages.interop.report import nccl_tests
 from conftest import invented_run, samples
 
 # As in the output of nccl-tests 2.19.

@@ -4,7 +4,7 @@ import ast
 import re
 import string
 
-from bench.catalog.packages import PACKAGES
+from bench.catalog.registry import PACKAGES
 from bench.model.notices import CaseNotice, NoticeKind, RunNotice, notice
 from bench.report import notices
 from bench.report.notices import sentence
@@ -106,7 +106,7 @@ ALLOWED = {
     ("config/fields.py", "Input "),  # pydantic's
     ("model/errors.py", ": line "),  # orjson's
     ("analyze/sessions.py", "Virtual GPU"),  # the name of a device
-    ("training/rank/memory.py", "collbench: "),  # names of events in torch's profile
+    ("packages/training/rank/memory.py", "collbench: "),  # names of events in torch's profile
     ("report/page.py", "\n## In a program\n"),  # a heading of docs/reading.md
     ("report/listings.py", "bytes "),  # the size of an operation, shortened for a list
 }

@@ -13,13 +13,13 @@ from bench.analyze.compare import compare
 from bench.analyze.noise import entry_of
 from bench.analyze.summaries import headlines
 from bench.analyze.trend import trend
-from bench.interop.report import nccl_tests
 from bench.model.records import Case
 from bench.model.units import format_rate, format_seconds
+from bench.packages.interop.report import nccl_tests
+from bench.packages.training.report import cs336
 from bench.report import document, machine_format
 from bench.report.markdown import written
 from bench.report.plots import ranks_and_time, sizes
-from bench.training.report import cs336
 from conftest import invented_run, samples
 
 CASES = [Case("all_reduce", "gloo", 2, "float32", size) for size in (4096, 10**6)]

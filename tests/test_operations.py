@@ -6,8 +6,8 @@ import itertools
 import pytest
 
 from bench.catalog.backends import BACKENDS
+from bench.catalog.collectives import ALIGNMENT, CALLS, OPERATIONS, busbw, cycle, placement, ranks_together, room_bytes
 from bench.catalog.dtypes import DTYPES, REDUCE_OPS
-from bench.catalog.operations import ALIGNMENT, CALLS, OPERATIONS, busbw, cycle, placement, ranks_together, room_bytes
 from bench.config.models import load, parse
 from bench.machine import host
 from bench.model.records import Case

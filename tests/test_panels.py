@@ -9,14 +9,14 @@ from matplotlib import rc_context
 from matplotlib.colors import to_rgb
 from matplotlib.text import Text
 
-from bench.catalog.operations import OPERATIONS, busbw, usual
+from bench.catalog.collectives import OPERATIONS, busbw, usual
 from bench.catalog.package import MOST_PAGES
 from bench.model.conclusions import Analysis, Diagnosis, Interval, Summary
 from bench.model.records import Case
+from bench.packages.training.report import plots as training
 from bench.report.plots import figures, operations, sizes
 from bench.report.plots.comparison import LOOKS
 from bench.report.plots.figures import COLOURS, MARKERS, MOST_SERIES, STYLE
-from bench.training.report import plots as training
 from conftest import invented_run
 
 SIZES = (4096, 2**20)

@@ -10,9 +10,9 @@ import pytest
 
 from bench.analyze.analysis import analyze
 from bench.analyze.summaries import headlines
-from bench.interop.cli import live_tables
-from bench.interop.report import nccl_tests
 from bench.model.records import Case
+from bench.packages.interop.cli import live_tables
+from bench.packages.interop.report import nccl_tests
 from bench.planning.footprint import batches
 from bench.store import encoding, folders
 from bench.store.folders import Journal

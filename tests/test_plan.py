@@ -7,8 +7,8 @@ import pytest
 
 from bench.catalog import dtypes, subgroups
 from bench.config.models import parse
-from bench.interop import config as nccl_tests_flags
 from bench.model.records import Case, Failure, Launch, Machine, Samples
+from bench.packages.interop import config as nccl_tests_flags
 from bench.planning import cases, footprint
 from bench.planning import plan as planning
 

@@ -6,11 +6,13 @@ import sys
 
 import pytest
 
+from bench.packages.training.catalog.strategies import strategy_of
 from bench.store import folders
-from bench.training.catalog.strategies import strategy_of
 from conftest import ROOT
 
-SYNCS, TORCHS, RUNNER = (f"training/rank/{name}.py" for name in ("synchronisers", "torch_synchronisers", "runner"))
+SYNCS, TORCHS, RUNNER = (
+    f"packages/training/rank/{name}.py" for name in ("synchronisers", "torch_synchronisers", "runner")
+)
 DIVIDED = "                self._tensor(at).div_(self._transport.world_size)\n"
 FIRST_ONLY = DIVIDED.replace("self._tensor(at).div_(", "self._tensor(at).div_(1 if at else ")
 ALONE = "    REFERENCE: lambda build: Synchroniser(build.module),\n"

@@ -8,8 +8,8 @@ import pytest
 from bench.config import models
 from bench.config.fields import fields_of
 from bench.config.names import near
-from bench.gate import config as expected
 from bench.model.errors import ConfigError
+from bench.packages.gate import config as expected
 from tools import configuration_page as page
 
 GOOD = "backends: [gloo]\nworld_sizes: [2, 4]\noperations: [all_reduce]\nsizes: [1KiB]\n"

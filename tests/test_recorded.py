@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from bench.replay import report as findings
-from bench.replay.analyze.recorded import named, recorded_job
-from bench.replay.model import CallList, RankRecording, RecordedCall
+from bench.packages.replay import report as findings
+from bench.packages.replay.analyze.recorded import named, recorded_job
+from bench.packages.replay.recorded_calls import CallList, RankRecording, RecordedCall
 from bench.report.markdown import written
 from bench.report.notices import sentences
 from conftest import ROOT

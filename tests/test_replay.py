@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bench.replay import store as call_file
-from bench.replay.model import CallList, RankRecording, RecordedCall
-from bench.replay.spans import attributed, free_until
+from bench.packages.replay import store as call_file
+from bench.packages.replay.recorded_calls import CallList, RankRecording, RecordedCall
+from bench.packages.replay.spans import attributed, free_until
 from bench.stats.spans import covered
 from conftest import ROOT
 

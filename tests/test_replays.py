@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from bench.catalog.operations import ranks_together
+from bench.catalog.collectives import ranks_together
 from bench.model.errors import ForeignError
 from bench.model.records import Case, Machine
-from bench.replay import planning as replays
-from bench.replay.cli import _configuration
-from bench.replay.model import CallList, RankRecording, RecordedCall
+from bench.packages.replay import planning as replays
+from bench.packages.replay.cli import _configuration
+from bench.packages.replay.recorded_calls import CallList, RankRecording, RecordedCall
 from conftest import ROOT
 
 REDUCE = RecordedCall("all_reduce", "float32", 100, 100, group=(0, 1), group_size=2)

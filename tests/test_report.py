@@ -18,8 +18,8 @@ from rich.console import Console
 from bench.analyze.analysis import analyze
 from bench.analyze.compare import compare
 from bench.analyze.summaries import summarize
-from bench.catalog.operations import CALLS, OPERATIONS, usual
-from bench.catalog.packages import PACKAGES
+from bench.catalog.collectives import CALLS, OPERATIONS, usual
+from bench.catalog.registry import PACKAGES
 from bench.catalog.subgroups import rounds
 from bench.model.comparisons import Absence, Unpaired
 from bench.model.conclusions import Analysis, Diagnosis, Interval, Summary

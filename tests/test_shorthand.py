@@ -2,12 +2,12 @@
 
 import pytest
 
+from bench.catalog.collectives import OPERATIONS
 from bench.catalog.dtypes import DTYPES, REDUCE_OPS
-from bench.catalog.operations import OPERATIONS
 from bench.config.models import parse
-from bench.interop import catalog as nccl_tests_names
-from bench.interop.config import FLAGS, sizes_asked, translate
 from bench.model.errors import ConfigError
+from bench.packages.interop import catalog as nccl_tests_names
+from bench.packages.interop.config import FLAGS, sizes_asked, translate
 
 # A value for each flag that asks for something else than nothing.
 VALUES = {

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.analyze.analysis import analyze
-from bench.catalog import operations, splits
+from bench.catalog import collectives, splits
 from bench.config.models import parse
 from bench.model.errors import ConfigError
 from bench.model.records import Case, Machine
@@ -69,9 +69,9 @@ def test_the_busiest_rank_bounds_the_rate():
     assert splits.heaviest(rows) == 12  # what rank 1 receives of others
     assert splits.heaviest([[0, 5, 5], [0, 0, 0], [0, 0, 0]]) == 10  # what rank 0 sends
     case = Case("all_to_all", "gloo", 4, "float32", 4000, splits="hot:4")
-    assert operations.heaviest_bytes(case) == 3 * 4000
-    assert operations.busbw(case, 2.0) == 6000
-    assert operations.busbw(replace(case, splits=""), 2.0) == 1500
+    assert collectives.heaviest_bytes(case) == 3 * 4000
+    assert collectives.busbw(case, 2.0) == 6000
+    assert collectives.busbw(replace(case, splits=""), 2.0) == 1500
 
 
 @pytest.mark.parametrize(

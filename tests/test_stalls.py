@@ -7,8 +7,8 @@ import pytest
 
 from bench.analyze.analysis import analyze
 from bench.model.records import Case
-from bench.modes.conclusions import modes_of
-from bench.modes.report import answers, stalls_sentence
+from bench.packages.bimodality.conclusions import modes_of
+from bench.packages.bimodality.report import answers, stalls_sentence
 from bench.report import document
 from bench.report.markdown import written
 from bench.report.notices import sentences

@@ -13,8 +13,8 @@ from xml.etree import ElementTree
 import pytest
 
 from bench.model.visible import visible
-from bench.replay.model import CallList, RankRecording
-from bench.replay.report import calls_config
+from bench.packages.replay.recorded_calls import CallList, RankRecording
+from bench.packages.replay.report import calls_config
 from bench.store import encoding, folders
 from conftest import ROOT
 

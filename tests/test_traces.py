@@ -15,10 +15,10 @@ import pytest
 
 from bench.machine import memory
 from bench.model.errors import ForeignError
-from bench.replay import importers as traces
-from bench.replay import store as call_file
-from bench.replay.analyze.recorded import recorded_job
-from bench.replay.importers import recordings
+from bench.packages.replay import importers as traces
+from bench.packages.replay import store as call_file
+from bench.packages.replay.analyze.recorded import recorded_job
+from bench.packages.replay.importers import recordings
 from bench.report.notices import sentences
 from conftest import ROOT
 
@@ -411,7 +411,7 @@ def test_torn_and_hostile_files_are_one_line(tmp_path, content, said):
 READ_EACH = """
 import resource, sys
 from pathlib import Path
-from bench.replay import importers as traces
+from bench.packages.replay import importers as traces
 from bench.model.errors import ForeignError
 resource.setrlimit(resource.RLIMIT_AS, (2**32, 2**32))
 for name in sys.argv[1:]:

@@ -13,16 +13,16 @@ import torch.distributed as dist
 
 from bench.analyze.analysis import analyze
 from bench.model.records import Case
+from bench.packages.training.analyze.runs import all_reduce_cost_of
+from bench.packages.training.catalog.presets import find, gradients
+from bench.packages.training.catalog.strategies import STRATEGIES, label, strategy_of
+from bench.packages.training.conclusions import training_of
+from bench.packages.training.rank import models
+from bench.packages.training.rank import runner as runners
+from bench.packages.training.rank.runner import SYNCHRONISERS
+from bench.packages.training.rank.transport import ProcessGroupTransport, RankInfo, SharedTensors
+from bench.packages.training.synchronisation import PARTS, Scenario, Strategy
 from bench.store import folders
-from bench.training.analyze.runs import all_reduce_cost_of
-from bench.training.catalog.presets import find, gradients
-from bench.training.catalog.strategies import STRATEGIES, label, strategy_of
-from bench.training.conclusions import training_of
-from bench.training.model import PARTS, Scenario, Strategy
-from bench.training.rank import models
-from bench.training.rank import runner as runners
-from bench.training.rank.runner import SYNCHRONISERS
-from bench.training.rank.transport import ProcessGroupTransport, RankInfo, SharedTensors
 from conftest import CommandLine
 from users_model import WIDTH
 

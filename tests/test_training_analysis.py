@@ -10,11 +10,11 @@ from bench.analyze.summaries import headlines
 from bench.model.notices import CaseNotice
 from bench.model.records import Failure, Samples
 from bench.model.steps import InvariantCheck, StepDetail
+from bench.packages.training.analyze.steps import NOT_YET, estimate, estimates
+from bench.packages.training.catalog.strategies import label
+from bench.packages.training.conclusions import training_of
+from bench.packages.training.synchronisation import REFERENCE, Strategy
 from bench.report.notices import sentences
-from bench.training.analyze.steps import NOT_YET, estimate, estimates
-from bench.training.catalog.strategies import label
-from bench.training.conclusions import training_of
-from bench.training.model import REFERENCE, Strategy
 from training_fixtures import FLAT_AND_NAIVE, NANO, block, case_of, run_of, run_with, samples_of, timeline, with_copies
 
 FLAT, NAIVE, DDP = Strategy("flat"), Strategy("naive"), Strategy("ddp")

@@ -19,6 +19,9 @@ from bench.model.errors import UnmeasurableError
 from bench.model.notices import VerdictNotice
 from bench.model.records import Ending, EndReason, Failure, Skip
 from bench.model.steps import InvariantCheck
+from bench.packages.training.catalog.strategies import label as name_of
+from bench.packages.training.catalog.strategies import strategy_of
+from bench.packages.training.synchronisation import Strategy
 from bench.report import comparison, machine_format
 from bench.report.markdown import written
 from bench.report.notices import sentences
@@ -27,9 +30,6 @@ from bench.report.wording import absence
 from bench.stats import verdicts
 from bench.store import encoding, folders
 from bench.store.folders import Journal
-from bench.training.catalog.strategies import label as name_of
-from bench.training.catalog.strategies import strategy_of
-from bench.training.model import Strategy
 from training_fixtures import NANO, case_of, run_of, with_copies
 
 EXTRA_S = {"flat": 0.02, "naive": 0.05}

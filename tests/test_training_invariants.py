@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from bench.model.records import Case
-from bench.training.model import Scenario, Strategy
-from bench.training.rank import invariants
-from bench.training.rank.invariants import CheckContext
-from bench.training.rank.transport import ProcessGroupTransport, RankInfo
+from bench.packages.training.rank import invariants
+from bench.packages.training.rank.invariants import CheckContext
+from bench.packages.training.rank.transport import ProcessGroupTransport, RankInfo
+from bench.packages.training.synchronisation import Scenario, Strategy
 
 OVERLAPPED = Strategy("overlap_param")
 SCENARIO = Scenario(Case("training_step", "gloo", 2, "float32", 0, model="nano", batch=2, sequence=8))

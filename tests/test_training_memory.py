@@ -9,16 +9,16 @@ import torch
 from bench.analyze.analysis import analyze
 from bench.model.records import Case
 from bench.model.steps import RankMemory
+from bench.packages.training.analyze.steps import _most
+from bench.packages.training.catalog.presets import find, gradients
+from bench.packages.training.conclusions import training_of
+from bench.packages.training.planning.memory import alone_bytes
+from bench.packages.training.planning.steps import rank_bytes, scenarios_of
+from bench.packages.training.rank.memory import peaks
+from bench.packages.training.report import cs336
+from bench.packages.training.report import steps as training
+from bench.packages.training.synchronisation import Strategy
 from bench.store import folders
-from bench.training.analyze.steps import _most
-from bench.training.catalog.presets import find, gradients
-from bench.training.conclusions import training_of
-from bench.training.model import Strategy
-from bench.training.planning.memory import alone_bytes
-from bench.training.planning.steps import rank_bytes, scenarios_of
-from bench.training.rank.memory import peaks
-from bench.training.report import cs336
-from bench.training.report import steps as training
 from conftest import CommandLine
 from test_training_plan import HOST, planned
 

@@ -7,9 +7,9 @@ import pytest
 from bench.config.models import parse
 from bench.model.errors import ConfigError
 from bench.model.records import Machine
+from bench.packages.training.planning.steps import notes, scenarios_of
+from bench.packages.training.report.steps import scenario_text
 from bench.planning.plan import expand
-from bench.training.planning.steps import notes, scenarios_of
-from bench.training.report.steps import scenario_text
 
 HOST = Machine("h", 4, 2**34, 2**25, 0, {})
 TWO_GPUS = replace(HOST, gpus=2, gpu_free_bytes=10 * 2**30)

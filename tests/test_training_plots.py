@@ -12,11 +12,11 @@ from matplotlib.patches import Rectangle
 import training_fixtures as invented
 from bench.model.conclusions import Analysis, Diagnosis, Interval
 from bench.model.steps import CallRecord
+from bench.packages.training.package import MOST_PAGES
+from bench.packages.training.report import plots as training
+from bench.packages.training.synchronisation import Strategy
 from bench.report.plots import PICTURES, draw
 from bench.report.plots.figures import STYLE
-from bench.training.model import Strategy
-from bench.training.package import MOST_PAGES
-from bench.training.report import plots as training
 from training_fixtures import with_training
 
 RUN = invented.run()

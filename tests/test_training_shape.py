@@ -8,14 +8,14 @@ import pytest
 from bench.analyze.analysis import analyze
 from bench.model.records import Case, Machine
 from bench.model.steps import Link
+from bench.packages.training.catalog.strategies import strategy_of, unsupported
+from bench.packages.training.conclusions import training_of
+from bench.packages.training.planning import buckets
+from bench.packages.training.planning.buckets import ReadyTimes
+from bench.packages.training.planning.link_model import AllReduceCost
+from bench.packages.training.planning.steps import shape_of
+from bench.packages.training.synchronisation import REFERENCE, Scenario, Strategy
 from bench.store import folders
-from bench.training.catalog.strategies import strategy_of, unsupported
-from bench.training.conclusions import training_of
-from bench.training.model import REFERENCE, Scenario, Strategy
-from bench.training.planning import buckets
-from bench.training.planning.buckets import ReadyTimes
-from bench.training.planning.link_model import AllReduceCost
-from bench.training.planning.steps import shape_of
 
 NANO = shape_of("nano", 0.01, "float32")
 RUN = """
@@ -66,7 +66,7 @@ def test_it_is_trained_like_a_model(warm):
 def test_it_takes_no_memory():
     import torch
 
-    from bench.training.rank.models import ByShape
+    from bench.packages.training.rank.models import ByShape
 
     shape = shape_of("xl-2026", 0.0, "float32")
     model = ByShape(replace(shape, ready_s=tuple(0.0 for _ in shape.ready_s)), torch.float32)

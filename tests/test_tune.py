@@ -15,12 +15,12 @@ from bench.catalog.variables import unsettable
 from bench.machine import host
 from bench.model.conclusions import Interval
 from bench.model.records import Case, Failure, Samples
+from bench.packages.tune import catalog, machine, plots
+from bench.packages.tune import planning as rounds_of
+from bench.packages.tune.analyze import choosing, outcome
+from bench.packages.tune.cli.tune import usage
+from bench.packages.tune.rules import DEFAULT, Cell, CellResult, Pick, SizeRule, Tuned, Why, cell_of
 from bench.report.notices import sentences
-from bench.tune import catalog, machine, plots
-from bench.tune import planning as rounds_of
-from bench.tune.analyze import choosing, outcome
-from bench.tune.cli.tune import usage
-from bench.tune.model import DEFAULT, Cell, CellResult, Pick, SizeRule, Tuned, Why, cell_of
 from conftest import samples
 from proof import tune as proof
 from proof.virtual_gpu import rig

@@ -13,9 +13,9 @@ from bench.model.conclusions import Analysis, Diagnosis, Interval, Summary
 from bench.model.notices import RunNotice, notice
 from bench.model.records import Case, Failure, Launch, Plan, Run, Samples, Sampling, Settings, Skip, Timings, Usage
 from bench.model.steps import CallRecord, InvariantCheck, Link, RankTimeline, StepDetail, Timeline
-from bench.training.catalog.presets import PRESETS, gradients
-from bench.training.catalog.strategies import label, reference_of, text_of
-from bench.training.conclusions import (
+from bench.packages.training.catalog.presets import PRESETS, gradients
+from bench.packages.training.catalog.strategies import label, reference_of, text_of
+from bench.packages.training.conclusions import (
     PACKAGE,
     AAPair,
     Advice,
@@ -27,7 +27,7 @@ from bench.training.conclusions import (
     TrainingNotice,
     training_of,
 )
-from bench.training.model import PARTS, REFERENCE, Scenario, Strategy
+from bench.packages.training.synchronisation import PARTS, REFERENCE, Scenario, Strategy
 
 STEPS = 5
 SCENARIO = Scenario(

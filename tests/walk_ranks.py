@@ -3,7 +3,7 @@
 import contextlib
 import traceback
 
-from bench.catalog.operations import cycle
+from bench.catalog.collectives import cycle
 from bench.machine import host
 from bench.model.records import Case, Sampling, Settings
 from bench.planning.footprint import buffer_bytes

@@ -52,12 +52,13 @@ A room says in which process its lines run, and what they may import:
 | `report/` | conclusions to text and pictures | the parent, after measuring | the first six |
 | `cli/` | the verbs; the only place that prints and picks exit codes | the parent | everything but `rank/` |
 
-The core measures collectives, compares runs and says who is slow. What only one ability needs stands in a package:
+The core measures collectives, compares runs and says who is slow. Each further ability is a package of its own below
+`packages/`:
 
 PACKAGES
 
 A package has rooms of the same names, which keep the same law inside. It may use the core, and no other package. The
-core knows it only by its record in `catalog/packages.py`: operations, a section of the configuration, planning,
+core knows it only by its record in `catalog/registry.py`: operations, a section of the configuration, planning,
 analysis, a part of the report, pictures, verbs. Options of its cases are the exception: they are fields of `Case`.
 
 Facts (`model/records.py`) and conclusions (`model/conclusions.py`) are different types, and facts are kept: everything
@@ -93,7 +94,7 @@ def first_sentence(path: Path) -> str:
 
 def page() -> str:
     """The whole page."""
-    listed = [f"| `{name}/` | {first_sentence(BENCH / name / '__init__.py')} |" for name in rooms.PACKAGES]
+    listed = [f"| `{name}/` | {first_sentence(rooms.folder_of(name) / '__init__.py')} |" for name in rooms.PACKAGES]
     table = "\n".join(["| package | what it adds |", "|---|---|", *listed])
     lines = [FLOW.replace("PACKAGES", table)]
     folders = sorted({path.parent for path in BENCH.rglob("*.py")}, key=lambda folder: folder.parts)

@@ -13,12 +13,12 @@ from pydantic.fields import FieldInfo
 from bench.config.documents import in_flow
 from bench.config.fields import OneOf, fields_of
 from bench.config.models import SECTIONS, Config, FaultConfig, SamplingConfig, SizeRange, SplitsConfig
-from bench.gate.config import Expectation, Expectations
 from bench.model.records import OPTIONS
 from bench.model.units import format_bytes, parse_bytes, parse_seconds, parse_share
-from bench.replay.config import ReplaySection
-from bench.training.catalog.strategies import STRATEGIES
-from bench.training.config import (
+from bench.packages.gate.config import Expectation, Expectations
+from bench.packages.replay.config import ReplaySection
+from bench.packages.training.catalog.strategies import STRATEGIES
+from bench.packages.training.config import (
     ImportedModel,
     ShapeSection,
     StrategySection,

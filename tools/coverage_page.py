@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 
 from bench.catalog.backends import BACKENDS
+from bench.catalog.collectives import OPERATIONS
 from bench.catalog.dtypes import DTYPES, REDUCE_OPS
-from bench.catalog.operations import OPERATIONS
 from bench.model.records import Case, Run
 from bench.model.units import format_bytes
 from bench.report import markdown

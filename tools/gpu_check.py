@@ -23,6 +23,7 @@ from tabulate import tabulate
 from bench.launch import launcher
 from bench.machine import gpus, host
 from bench.model.records import Case, Machine, Samples
+from bench.packages.training.package import RANK_MODULES
 from bench.planning.cases import GPU_EACH
 from bench.rank import torch_names
 from bench.rank.collectives import Call, rest
@@ -30,7 +31,6 @@ from bench.rank.device import Action, Device, cycles_a_ns, device_of
 from bench.rank.timing import CaseTimer
 from bench.rank.workload import Workload
 from bench.store import folders
-from bench.training.package import RANK_MODULES
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "results" / "gpu-check.md"

@@ -180,7 +180,7 @@ def parts(main: psutil.Process) -> Iterator[tuple[str, psutil.Process]]:
     sides = iter("AB")  # A is started first
     for child in main.children():
         line = " ".join(child.cmdline())
-        if "bench.cli.side" in line:
+        if "bench.cli.side_worker" in line:
             side = f"side {next(sides)}"
             yield f"process of {side}", child
             for name, process in [*parts(child)][1:]:

@@ -7,13 +7,13 @@ not be told and why. If nothing is found, it says that too: silence must not be 
 from collections.abc import Iterable
 
 from bench.analyze.consistency import findings as inconsistencies
+from bench.analyze.cost_model import bounds, fits, hardware_bounds
 from bench.analyze.links import matrices, slow_ranks_and_links
-from bench.analyze.model import bounds, fits, hardware_bounds
 from bench.analyze.notices import incomplete, notices_of
 from bench.analyze.parts import parts
 from bench.analyze.ranks import late_ranks
 from bench.analyze.summaries import choice_changes, summarize
-from bench.catalog.operations import OPERATIONS, cycle
+from bench.catalog.collectives import OPERATIONS, cycle
 from bench.model.conclusions import Analysis, Diagnosis
 from bench.model.notices import DiagnosisNotice, Notice, notice
 from bench.model.records import Case, Run

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from bench.catalog.operations import OPERATIONS, cycle
+from bench.catalog.collectives import OPERATIONS, cycle
 from bench.model.comparisons import MIN_CHANGE
 from bench.model.conclusions import Finding, FindingKind, Interval, IntervalKind, Summary
 from bench.model.notices import FindingNotice, Notice, Value

@@ -26,7 +26,7 @@ import numpy as np
 from scipy.special import stdtr
 
 from bench.analyze.sessions import Hosts, hosts, in_words
-from bench.catalog.operations import OPERATIONS, cycle
+from bench.catalog.collectives import OPERATIONS, cycle
 from bench.catalog.subgroups import rounds
 from bench.model.conclusions import Finding, FindingKind, Matrix
 from bench.model.notices import DiagnosisNotice, FindingNotice, Notice, Value, notice

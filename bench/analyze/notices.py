@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from bench.analyze.model import impossible
+from bench.analyze.cost_model import impossible
 from bench.analyze.parts import parts
 from bench.analyze.sessions import launches_of
 from bench.analyze.summaries import FOREIGN_CPU_LIMIT
 from bench.catalog.backends import BACKENDS
-from bench.catalog.operations import OPERATIONS
+from bench.catalog.collectives import OPERATIONS
 from bench.model.conclusions import Summary
 from bench.model.facts import HostFacts, Session
 from bench.model.notices import CaseNotice, Notice, RunNotice, notice

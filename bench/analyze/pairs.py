@@ -21,7 +21,7 @@ from bench.analyze.parts import exposed_of, parts, samples_that_count
 from bench.analyze.round_series import estimate
 from bench.analyze.sessions import differences, facts_of, is_virtual
 from bench.analyze.summaries import headlines
-from bench.catalog.operations import OPERATIONS
+from bench.catalog.collectives import OPERATIONS
 from bench.model.comparisons import (
     FASTER,
     INCONCLUSIVE,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bench.catalog.packages import PACKAGES
+from bench.catalog.registry import PACKAGES
 from bench.model.conclusions import Summary
 from bench.model.notices import Notice
 from bench.model.records import Case, Run, Samples

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from bench.analyze.sessions import Clocks, Hosts, hosts, in_words
 from bench.catalog.backends import BACKENDS
-from bench.catalog.operations import OPERATIONS, cycle
+from bench.catalog.collectives import OPERATIONS, cycle
 from bench.model.conclusions import Finding, FindingKind
 from bench.model.notices import FindingNotice, notice
 from bench.model.records import Case, Run, Samples

@@ -15,8 +15,8 @@ import numpy as np
 
 from bench.analyze.parts import samples_that_count
 from bench.analyze.sessions import Aligned, Clocks, is_virtual, launches_of
-from bench.catalog import operations
-from bench.catalog.operations import OPERATIONS
+from bench.catalog import collectives
+from bench.catalog.collectives import OPERATIONS
 from bench.model.conclusions import Interval, Summary
 from bench.model.notices import CaseNotice, Notice, notice
 from bench.model.records import Case, Failure, Json, Run, Samples, Timings, case_order
@@ -111,8 +111,8 @@ def _headline(case: Case, launches: list[Samples], failures: tuple[Failure, ...]
         p50_s=_percentile(ordered, 50),
         p90_s=_percentile(ordered, 90),
         foreign_cpu=_foreign_cpu(launches),
-        algbw=operations.algbw(case, time_s.value),
-        busbw=operations.busbw(case, time_s.value),
+        algbw=collectives.algbw(case, time_s.value),
+        busbw=collectives.busbw(case, time_s.value),
         stall=common_mode(series) if one_series(case) else None,
         failures=failures,
     )
@@ -124,7 +124,7 @@ def one_series(case: Case) -> bool:
     Iterations of different rounds or groups are different operations; and what is compared round by round has few
     blocks, with all other cases between two of them.
     """
-    return operations.cycle(case) == 1 and not OPERATIONS[case.op].round_by_round
+    return collectives.cycle(case) == 1 and not OPERATIONS[case.op].round_by_round
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,8 +169,8 @@ def _summary(
         time_s=time_s,
         means_s=tuple(means.tolist()),
         scatter=float(np.std(np.log(means), ddof=1)) if len(launches) > 1 else None,
-        algbw=operations.algbw(case, time_s.value),
-        busbw=operations.busbw(case, time_s.value),
+        algbw=collectives.algbw(case, time_s.value),
+        busbw=collectives.busbw(case, time_s.value),
         p10_s=_percentile(ordered, 10),
         p50_s=_percentile(ordered, 50),
         p90_s=_percentile(ordered, 90),
@@ -325,8 +325,8 @@ def _aggregate_summary(case: Case, launches: Sequence[Samples], failures: tuple[
         time_s=time_s,
         means_s=tuple(times.tolist()),
         scatter=float(np.std(np.log(times), ddof=1)) if len(good) > 1 else None,
-        algbw=operations.algbw(case, time_s.value),
-        busbw=operations.busbw(case, time_s.value),
+        algbw=collectives.algbw(case, time_s.value),
+        busbw=collectives.busbw(case, time_s.value),
         outliers=near,
         far_outliers=far,
         stall=common_mode(series),

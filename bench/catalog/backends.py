@@ -7,9 +7,9 @@ here (`records.Machine`), and `cases.unsupported` compares that with what a case
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from bench.catalog.collectives import OPERATIONS, PLACES, placement, ranks_together
 from bench.catalog.dtypes import DTYPES, dtype_named
 from bench.catalog.metrics import metric_of
-from bench.catalog.operations import OPERATIONS, PLACES, placement, ranks_together
 from bench.model.records import Case
 
 

@@ -6,7 +6,7 @@ requires both.
 
 from dataclasses import dataclass
 
-from bench.catalog.operations import OPERATIONS
+from bench.catalog.collectives import OPERATIONS
 from bench.model.records import Case
 
 

@@ -1,6 +1,6 @@
 """Define what an operation is: what `size` means, its bus bandwidth, its buffers, and the options that it has.
 
-The table of all operations is in `operations`. Does not import torch.
+The table of all operations is in `collectives`. Does not import torch.
 """
 
 from collections.abc import Callable

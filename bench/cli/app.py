@@ -22,7 +22,7 @@ import typer
 
 from bench import __version__
 from bench.catalog.package import Verb
-from bench.catalog.packages import PACKAGES
+from bench.catalog.registry import PACKAGES
 from bench.cli.terminal import say
 from bench.config import names
 from bench.machine import environment

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bench.catalog.backends import BACKENDS
-from bench.catalog.packages import PACKAGES
+from bench.catalog.registry import PACKAGES
 from bench.cli.app import RESULTS, RunName
 from bench.cli.output import analyzed, conclude, show, show_hanging
 from bench.cli.terminal import say

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from rich.console import Console
 
 from bench import __version__
-from bench.catalog.packages import PACKAGES
+from bench.catalog.registry import PACKAGES
 from bench.cli.app import RESULTS
 from bench.cli.output import analyzed, conclude
 from bench.cli.terminal import say

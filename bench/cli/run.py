@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bench.catalog.packages import PACKAGES
+from bench.catalog.registry import PACKAGES
 from bench.cli.app import RESULTS, Quiet, RunName, Sets
 from bench.cli.comparison import conclude_sides, exit_code
 from bench.cli.job import run_task

@@ -204,7 +204,7 @@ def _measuring(
                 SideProcess(
                     f"side {letter.upper()}",
                     side.python or sys.executable,
-                    ["-m", "bench.cli.side", str(log), *modules],
+                    ["-m", "bench.cli.side_worker", str(log), *modules],
                     side.variables,
                 )
             )

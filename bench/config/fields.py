@@ -30,9 +30,9 @@ from pydantic_core import CoreSchema, ErrorDetails, InitErrorDetails, PydanticCu
 
 from bench.catalog import subgroups
 from bench.catalog.backends import BACKENDS
+from bench.catalog.collectives import OPERATIONS
 from bench.catalog.dtypes import DTYPES, REDUCE_OPS
 from bench.catalog.metrics import METRICS
-from bench.catalog.operations import OPERATIONS
 from bench.catalog.variables import unfit, unknown
 from bench.config.documents import Document, in_flow, short
 from bench.config.names import allowed, near

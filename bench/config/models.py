@@ -14,9 +14,9 @@ from pydantic import Discriminator, Field, Tag, create_model, model_validator
 
 from bench.catalog import splits
 from bench.catalog.backends import BACKENDS
+from bench.catalog.collectives import OPERATIONS
 from bench.catalog.metrics import METRICS
-from bench.catalog.operations import OPERATIONS
-from bench.catalog.packages import PACKAGES
+from bench.catalog.registry import PACKAGES
 from bench.config import documents
 from bench.config.fields import (
     Alignment,

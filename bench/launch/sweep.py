@@ -18,9 +18,9 @@ from typing import Protocol
 
 import numpy as np
 
-from bench.catalog import operations
+from bench.catalog import collectives
 from bench.catalog.backends import BACKENDS
-from bench.catalog.operations import OPERATIONS
+from bench.catalog.collectives import OPERATIONS
 from bench.launch.ranks import RANK, Starter
 from bench.launch.supervisor import LaunchOutcome, run_launch
 from bench.launch.turns import Measuring, Turn
@@ -169,7 +169,7 @@ def _after(launch: Launch, outcome: LaunchOutcome, keep: Keep) -> Launch:
         return replace(launch, cases=())
     hopeless = outcome.ready_s is None
     at = outcome.position
-    guilty = max(rest, key=operations.buffer_bytes) if at < 0 else launch.cases[max(at, outcome.measured)]
+    guilty = max(rest, key=collectives.buffer_bytes) if at < 0 else launch.cases[max(at, outcome.measured)]
     failed = rest if hopeless else (guilty,)
     failure = replace(outcome.failure, kind="start") if hopeless and outcome.failure.kind != "lost" else outcome.failure
     for case in failed:

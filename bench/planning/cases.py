@@ -9,12 +9,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from bench.catalog import operations, splits, subgroups
+from bench.catalog import collectives, splits, subgroups
 from bench.catalog.backends import BACKENDS, unsupported_by_backend, unsupported_by_gpu
+from bench.catalog.collectives import OPERATIONS, ranks_together
 from bench.catalog.dtypes import dtype_named, unsupported_reduction
 from bench.catalog.metrics import METRICS, ONE_BY_ONE
 from bench.catalog.operation import Operation
-from bench.catalog.operations import OPERATIONS, ranks_together
 from bench.catalog.variables import SHARED_GPU
 from bench.config.models import Config
 from bench.model.records import OPTIONS, Case, Machine, Option, settings_of
@@ -49,7 +49,7 @@ def combinations(config: Config, machine: Machine) -> Iterable[Case]:
             case = Case(operation.name, backend, n, dtype, size, depth=depth, oversubscribed=shared, **chosen)
             # All roots of a group: those of the world that are in it.
             if config.roots != "all" or case.root < ranks_together(case):
-                case = _whole_pieces(operations.usual(case))
+                case = _whole_pieces(collectives.usual(case))
                 distinct.setdefault(case.key, case)
     return distinct.values()
 
@@ -102,7 +102,7 @@ def _whole_pieces(case: Case) -> Case:
     """The case with its size rounded down to equal pieces, as nccl-tests does."""
     if OPERATIONS[case.op].pieces(ranks_together(case)) == 1:
         return case
-    unit = operations.size_unit(case)
+    unit = collectives.size_unit(case)
     whole = case.size_bytes // unit * unit
     return replace(case, size_bytes=whole, asked_bytes=case.size_bytes) if whole not in {0, case.size_bytes} else case
 

@@ -16,11 +16,11 @@ iterations are measured (docs/method.md, "Order, warm-up, stopping").
 import math
 from collections.abc import Sequence
 
-from bench.catalog import operations
+from bench.catalog import collectives
 from bench.catalog.backends import BACKENDS
+from bench.catalog.collectives import ALIGNMENT, OPERATIONS, cycle, placement, ranks_together
 from bench.catalog.dtypes import calls_before_refill
 from bench.catalog.metrics import metric_of
-from bench.catalog.operations import ALIGNMENT, OPERATIONS, cycle, placement, ranks_together
 from bench.model.records import Case, Plan, Settings
 
 # Most pairs of a start and a duration in one case and launch, over all ranks: 4 MiB as numbers on each rank, about
@@ -81,7 +81,7 @@ def _exact_calls(case: Case) -> int | None:
 
 def buffer_bytes(case: Case, pool_bytes: int) -> int:
     """Bytes of buffers that one rank holds for a case, without `scratch_bytes`."""
-    return operations.room_bytes(case) * pool_slots(case, pool_bytes)
+    return collectives.room_bytes(case) * pool_slots(case, pool_bytes)
 
 
 def aligned(nbytes: int) -> int:
@@ -106,7 +106,9 @@ def batches(cases: Sequence[Case], settings: Settings) -> list[tuple[Case, ...]]
     for case in cases:
         nbytes = aligned(buffer_bytes(case, pool_bytes))
         full = used + nbytes > most or len(batches[-1]) == MOST_TOGETHER
-        if batches[-1] and (full or (settings.row_by_row and operations.row(case) != operations.row(batches[-1][-1]))):
+        if batches[-1] and (
+            full or (settings.row_by_row and collectives.row(case) != collectives.row(batches[-1][-1]))
+        ):
             batches.append([])
             used = 0
         batches[-1].append(case)

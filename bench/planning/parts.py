@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from bench.catalog.packages import PACKAGES
+from bench.catalog.registry import PACKAGES
 from bench.config.models import Config
 from bench.model.records import Case, Machine, Plan, Settings, Skip
 

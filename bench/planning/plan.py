@@ -14,8 +14,8 @@ from types import MappingProxyType
 from typing import Any
 
 from bench.catalog.backends import BACKENDS
+from bench.catalog.collectives import OPERATIONS, row
 from bench.catalog.metrics import makes_groups, metric_of
-from bench.catalog.operations import OPERATIONS, row
 from bench.config.models import Config
 from bench.model.records import (
     LAUNCH_WARMUP_S,

@@ -6,7 +6,7 @@ In: a case, a rank and the number of ranks. Out: a `Transfer`; and from a transf
 arguments that makes the call. An asynchronous call returns its handle at once. Ranks are numbered within the subgroup.
 Lengths and positions are in elements of one buffer. In place, outgoing and incoming data share their elements; out of
 place, received data lie behind sent data. Owns no buffer. To add a collective: an entry in
-`bench/catalog/operations.py` and one in the table below; where MPI has it too, its call in `mpi`.
+`bench/catalog/collectives.py` and one in the table below; where MPI has it too, its call in `mpi`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,8 +19,8 @@ import torch.distributed as dist
 
 from bench.catalog import splits
 from bench.catalog.backends import BACKENDS
+from bench.catalog.collectives import COALESCED_PIECES, behind, placement
 from bench.catalog.dtypes import PREMULTIPLIER
-from bench.catalog.operations import COALESCED_PIECES, behind, placement
 from bench.catalog.subgroups import partner
 from bench.model.records import Case
 from bench.rank import torch_names

@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from bench.catalog.operations import OPERATIONS, cycle
+from bench.catalog.collectives import OPERATIONS, cycle
 from bench.machine import environment, host
 from bench.model.records import Case, Job, Json
 from bench.planning.footprint import arena_bytes, batches

@@ -27,8 +27,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from bench.catalog.collectives import placement
 from bench.catalog.dtypes import DTYPES
-from bench.catalog.operations import placement
 from bench.catalog.subgroups import Subgroups
 from bench.machine import environment, network
 from bench.model.records import Case

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.catalog.operations import OPERATIONS, ranks_together
+from bench.catalog.collectives import OPERATIONS, ranks_together
 from bench.model.records import Case
 from bench.rank.collectives import OBJECT_COLLECTIVES, Call, Subgroup, rest
 from bench.rank.group import Group

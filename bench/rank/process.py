@@ -22,7 +22,7 @@ from types import ModuleType
 import torch
 
 from bench.catalog.backends import BACKENDS
-from bench.catalog.packages import PACKAGES
+from bench.catalog.registry import PACKAGES
 from bench.machine import environment, host, processes
 from bench.model.records import Json
 from bench.protocol import rank_context

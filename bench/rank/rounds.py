@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from bench.catalog.collectives import OPERATIONS, cycle
 from bench.catalog.metrics import makes_groups, metric_of
-from bench.catalog.operations import OPERATIONS, cycle
 from bench.machine import host
 from bench.model.records import LAUNCH_WARMUP_S, Case, Failure, Job, Json, Samples, Settings, Timings, Usage
 from bench.model.steps import StepDetail

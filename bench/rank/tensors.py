@@ -19,10 +19,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bench.catalog import operations
+from bench.catalog import collectives
 from bench.catalog.backends import unsupported_by_backend
+from bench.catalog.collectives import ALIGNMENT, OPERATIONS
 from bench.catalog.dtypes import DTYPES, LARGEST_VALUE, PREMULTIPLIER, growth, largest_value, rounding, spacing, unit
-from bench.catalog.operations import ALIGNMENT, OPERATIONS
 from bench.model.records import Case
 from bench.planning.footprint import aligned, buffer_bytes, calls_between_refills, pool_slots
 from bench.rank.collectives import COLLECTIVES, Call, CallArguments, Subgroup, Transfer, rest
@@ -114,7 +114,7 @@ class TensorOperation(Workload):
         beside = 1 if case.alignment == "unaligned" else 0
         self._pool = pool.view(self._slots, -1)[:, beside:]
         self._fresh = calls_between_refills(case) or 2**62
-        grows = operations.placement(case) == "in" and OPERATIONS[case.op].reduces
+        grows = collectives.placement(case) == "in" and OPERATIONS[case.op].reduces
         self._growth = growth(case.dtype, case.reduce_op, self._subgroup.size) if grows else 1
         self._sum = None
         reduce_op = case.reduce_op if OPERATIONS[case.op].reduces else None
@@ -225,7 +225,7 @@ class TensorOperation(Workload):
         subgroup = self._group.single_rank_subgroup()
         (transfer,) = turns(case, subgroup)
         assert transfer is not None  # noqa: S101 - nobody rests alone
-        nbytes = operations.room_bytes(case)
+        nbytes = collectives.room_bytes(case)
         buffer = torch.zeros(nbytes, dtype=torch.uint8, device=self._group.device.handle).view(self._pool.dtype)
         return self._group.calls.on_buffers[case.op](_arguments(subgroup, case, transfer, buffer))
 
@@ -296,11 +296,11 @@ def turns(case: Case, subgroup: Subgroup) -> list[Transfer | None]:
     length = case.size_bytes // DTYPES[case.dtype].itemsize
     transfer_of = COLLECTIVES[case.op].transfer
     if subgroup.idle:
-        return [None] * operations.cycle(case)
+        return [None] * collectives.cycle(case)
     if subgroup.subgroups > 1:  # one after the other
         own = transfer_of(subgroup, case, length, 0)
         return [own if turn == subgroup.number else None for turn in range(subgroup.subgroups)]
-    return [transfer_of(subgroup, case, length, turn) for turn in range(operations.cycle(case))]
+    return [transfer_of(subgroup, case, length, turn) for turn in range(collectives.cycle(case))]
 
 
 def _arguments(subgroup: Subgroup, case: Case, transfer: Transfer, buffer: torch.Tensor) -> CallArguments:

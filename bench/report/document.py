@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bench.catalog.operations import OPERATIONS
+from bench.catalog.collectives import OPERATIONS
 from bench.model.conclusions import Analysis, Summary
 from bench.model.facts import HostFacts, Manifest, Session, Told
 from bench.model.notices import CaseNotice, RunNotice

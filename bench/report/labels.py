@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from bench.catalog.backends import BACKENDS
-from bench.catalog.operations import OPERATIONS, PLACES, heaviest_bytes, placement, ranks_together
+from bench.catalog.collectives import OPERATIONS, PLACES, heaviest_bytes, placement, ranks_together
 from bench.model.comparisons import Change, Unpaired
 from bench.model.conclusions import Interval, IntervalKind, Summary
 from bench.model.records import OPTION_NAMED, OPTIONS, Case, Skip

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import cast
 
 from bench.catalog.backends import BACKENDS, Backend, unsupported_by_backend, unsupported_operation
+from bench.catalog.collectives import OPERATIONS, PLACES
 from bench.catalog.operation import Operation
-from bench.catalog.operations import OPERATIONS, PLACES
 from bench.catalog.variables import AT_START, TUNING
 from bench.model.facts import Manifest
 from bench.model.records import Case, Json, Machine, Plan

@@ -14,7 +14,7 @@ from typing import Any, Union, cast
 from pydantic import BaseModel, create_model
 from pydantic.json_schema import GenerateJsonSchema
 
-from bench.catalog.operations import OPERATIONS
+from bench.catalog.collectives import OPERATIONS
 from bench.model.comparisons import (
     Change,
     ChangeVerdict,

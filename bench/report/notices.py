@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from bench.catalog.packages import PACKAGES
+from bench.catalog.registry import PACKAGES
 from bench.model.notices import (
     CaseNotice,
     ComparisonNotice,

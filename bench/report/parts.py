@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from bench.catalog.packages import PACKAGES
+from bench.catalog.registry import PACKAGES
 from bench.model.conclusions import Analysis
 from bench.model.records import Case, Json, Machine, Plan, Run
 from bench.report.blocks import Block, Blocks

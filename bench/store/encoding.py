@@ -16,9 +16,9 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
 
 from bench.catalog.backends import BACKENDS
+from bench.catalog.collectives import OPERATIONS
 from bench.catalog.dtypes import BYTES, DTYPES, REDUCE_OPS
 from bench.catalog.metrics import METRICS
-from bench.catalog.operations import OPERATIONS
 from bench.model.records import (
     OPTIONS,
     AbState,

@@ -28,7 +28,7 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, BinaryIO, TypeVar
 
-from bench.catalog.packages import PACKAGES
+from bench.catalog.registry import PACKAGES
 from bench.model.errors import ForeignError, StoreError, damaged_json
 from bench.model.notices import Notice, RunNotice, notice
 from bench.model.records import AbState, Json, Plan, Run, Samples, Side

@@ -113,7 +113,7 @@ def clean() -> None:
 
 
 def wire_bytes(operation: str, size_bytes: float, ranks: int) -> float:
-    """Bytes that a rank sends on a ring. size_bytes: as `bench.catalog.operations` counts it."""
+    """Bytes that a rank sends on a ring. size_bytes: as `bench.catalog.collectives` counts it."""
     shares = {
         "all_reduce": 2 * (ranks - 1) / ranks,
         "all_gather": (ranks - 1) / ranks,

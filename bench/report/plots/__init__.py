@@ -7,7 +7,7 @@ In: a run and its analysis. Out: PNG and SVG files. To add a picture: a line in 
 from pathlib import Path
 
 from bench.catalog.package import PictureKind
-from bench.catalog.packages import PACKAGES
+from bench.catalog.registry import PACKAGES
 from bench.model.conclusions import Analysis
 from bench.model.deferred import Deferred
 from bench.model.records import Run

@@ -10,9 +10,9 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from bench.catalog import splits
+from bench.catalog.collectives import ranks_together
 from bench.catalog.dtypes import dtype_named
 from bench.catalog.metrics import order
-from bench.catalog.operations import ranks_together
 from bench.model.conclusions import Analysis, Summary
 from bench.model.records import Case, Run
 from bench.model.units import format_rounded_bytes

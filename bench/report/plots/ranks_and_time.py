@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from bench.catalog.operations import cycle
+from bench.catalog.collectives import cycle
 from bench.model.conclusions import Analysis
 from bench.model.records import Case, Run, Samples, Timings, case_order
 from bench.model.units import first_few, format_modes, format_rate, format_seconds

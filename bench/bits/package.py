@@ -1,8 +1,0 @@
-"""What `bits` adds to the core: a verb."""
-
-from bench.catalog.package import Package, Verb
-
-BITS = Package(
-    "bits",
-    verbs={"bits": Verb("bits.cli:bits", "Measure", "Is it the same sum? Compares results bit by bit.", "bits bits")},
-)

@@ -1,0 +1,246 @@
+"""Define every collective: what `size` means, its bus bandwidth, its buffers, and the options that it has.
+
+Does not import torch. To add a collective: one entry here and one in the table of `bench/rank/collectives.py`; a test
+requires both. MPI's call is in `bench/rank/mpi.py`; if MPI has none, the entry says why (`torch_only`).
+Definitions are those of nccl-tests' PERFORMANCE.md, so that numbers can be compared: where each rank contributes a
+share, size counts all n shares.
+"""
+
+from dataclasses import replace
+
+from bench.catalog import splits
+from bench.catalog.dtypes import BYTES, dtype_named
+from bench.catalog.operation import NO_BUFFERS, SYNC, Operation
+from bench.catalog.registry import PACKAGES
+from bench.catalog.subgroups import divide, group_size
+from bench.model.records import OPTIONS, Case
+
+# Every buffer begins at a multiple of this, in bytes, and so does what is received behind what is sent.
+ALIGNMENT = 512
+# NCCL moves packs of this many bytes, but single elements where a pointer is no multiple of them.
+PACK_BYTES = 16
+# Tensors in a coalesced all-reduce: as many as a bucket of gradients of a small model has.
+COALESCED_PIECES = 8
+# Placements of a call's buffers, in words.
+PLACES = {"in": "in place", "out": "out of place"}
+
+
+def _others(n: int) -> float:
+    """All of n shares but the rank's own cross the bus."""
+    return (n - 1) / n
+
+
+def _ring(n: int) -> float:
+    """A ring sends each byte 2(n-1)/n times: reduce-scatter, then all-gather."""
+    return 2 * (n - 1) / n
+
+
+def _ranks(n: int) -> int:
+    return n
+
+
+ALL_SHARES = "bytes of all n shares: each rank contributes 1/n of it"
+A_RANKS = "bytes that each rank contributes and receives"
+ONCE, WITH_SHARE, NOTHING = (1, 0), (1, 1), NO_BUFFERS
+IN, IN_OUT, OUT_IN = ("in",), ("in", "out"), ("out", "in")
+
+OPERATIONS = {
+    operation.name: operation
+    for operation in (
+        Operation("all_reduce", A_RANKS, _ring, reduces=True, placements=IN_OUT),
+        Operation(
+            "all_reduce_coalesced", f"{A_RANKS} in {COALESCED_PIECES} tensors that are reduced together",
+            _ring, ONCE, lambda n: COALESCED_PIECES, reduces=True, placements=IN,
+            torch_only="MPI has no call that reduces several buffers together",
+        ),
+        Operation("all_gather", ALL_SHARES, _others, WITH_SHARE, _ranks, placements=OUT_IN),
+        Operation("all_gather_list", f"{ALL_SHARES}, into a list of tensors", _others, WITH_SHARE, _ranks),
+        Operation(
+            "reduce_scatter", "bytes that each rank contributes; each keeps 1/n of the result",
+            _others, WITH_SHARE, _ranks, reduces=True, placements=OUT_IN,
+        ),
+        Operation(
+            "reduce_scatter_list",
+            "bytes that each rank contributes, from a list of tensors; each keeps 1/n of the result",
+            _others, WITH_SHARE, _ranks, reduces=True,
+        ),
+        Operation("broadcast", "bytes that the root sends to every rank", buffers=ONCE, rooted=True, placements=IN),
+        Operation(
+            "reduce", "bytes that each rank contributes and the root receives",
+            reduces=True, rooted=True, placements=IN_OUT,
+        ),
+        Operation(
+            "gather", f"{ALL_SHARES}, and the root receives all", _others, WITH_SHARE, _ranks, rooted=True
+        ),
+        Operation(
+            "scatter", "bytes of the root, of which each rank receives 1/n", _others, WITH_SHARE, _ranks, rooted=True
+        ),
+        Operation(
+            "all_to_all", "bytes that each rank sends, 1/n of it to each rank unless `splits` says otherwise",
+            _others, pieces=_ranks, splits=True,
+        ),
+        Operation(
+            "all_to_all_list", "bytes that each rank sends, 1/n of it to each rank, from a list of tensors",
+            _others, pieces=_ranks,
+        ),
+        Operation("all_to_all_uneven", "bytes that each rank sends, in n parts in the ratio 0 : 1 : … : n-1", _others),
+        Operation(
+            "send_recv", "bytes that each rank with an even number sends to the next, one way; with an odd root, the "
+            "next one sends to it", rooted=True, fewest_ranks=2,
+        ),
+        # No asynchronous call for both directions at once: the call is already made of isend and irecv.
+        Operation(
+            "sendrecv_pair",
+            "bytes that each rank sends to its partner, and receives, at the same time (0 with 1, 2 with 3, …)",
+            calls=SYNC, fewest_ranks=2,
+        ),
+        Operation(
+            "sendrecv_ring",
+            "bytes that each rank sends to the next and receives from the one before (nccl-tests: sendrecv)",
+            calls=SYNC, fewest_ranks=2,
+        ),
+        # Both directions at once, so that one slow direction makes the pair slow.
+        Operation(
+            "pairwise",
+            "bytes that each rank sends to its partner, and receives, with another partner in each round",
+            calls=SYNC, fewest_ranks=2, paired=True,
+        ),
+        Operation("barrier", "nothing: no data is moved", None, NOTHING, typed=False, sized=False),
+        Operation(
+            "init_process_group", "nothing: ranks join, once a launch", None, NOTHING,
+            calls=SYNC, typed=False, sized=False, startup=True, once=True,
+            torch_only="MPI joins its ranks before the program begins",
+        ),
+        Operation(
+            "new_group", "nothing: a further process group is made", None, NOTHING,
+            calls=SYNC, typed=False, sized=False, startup=True, torch_only="it is torch's",
+        ),
+        # The pickled object is a few bytes larger than the size, and its length is sent before it.
+        Operation(
+            "all_gather_object", f"{ALL_SHARES}, as a Python object",
+            _others, NOTHING, _ranks, calls=SYNC, typed=False,
+        ),
+        Operation(
+            "gather_object", f"{ALL_SHARES}, as a Python object, and the root receives all",
+            _others, NOTHING, _ranks, rooted=True, calls=SYNC, typed=False,
+        ),
+        Operation(
+            "broadcast_object", "bytes of one Python object that the root sends to every rank",
+            buffers=NOTHING, rooted=True, calls=SYNC, typed=False,
+        ),
+        Operation(
+            "scatter_object", "bytes of the root's Python objects, of which each rank receives one",
+            _others, NOTHING, _ranks, rooted=True, calls=SYNC, typed=False,
+        ),
+        *(operation for package in PACKAGES for operation in package.operations),
+    )
+}  # fmt: skip
+
+
+# Those that are one call of a library: neither what a package does, nor what a job's beginning does.
+CALLS = tuple(name for name, operation in OPERATIONS.items() if not (operation.startup or operation.rank))
+
+
+def usual(case: Case) -> Case:
+    """The case with options that its operation does not have at their defaults, so that equal cases have equal keys."""
+    operation = OPERATIONS[case.op]
+    changes = {option.name: option.default for option in OPTIONS if not operation.has(option)}
+    if case.placement == operation.placements[0]:
+        changes["placement"] = "usual"
+    if not operation.typed:
+        changes["dtype"] = BYTES.name
+    if not operation.sized:
+        changes["size_bytes"] = 0
+    if not case.splits:
+        changes["counts"] = "known"
+    return replace(case, **changes)
+
+
+def placement(case: Case) -> str:
+    """Whether the case works "in" or "out" of place."""
+    return OPERATIONS[case.op].placements[0] if case.placement == "usual" else case.placement
+
+
+def row(case: Case) -> Case:
+    """The case whatever its placement: those of one row in the tables of nccl-tests have the same."""
+    return replace(case, placement="usual")
+
+
+def buffer_bytes(case: Case) -> int:
+    """Most bytes that the buffers of one call take on a rank: those of the root, which holds more than the others."""
+    if case.splits:
+        itemsize = dtype_named(case.dtype).itemsize
+        return case.size_bytes + itemsize * splits.most_received(
+            case.splits, ranks_together(case), case.size_bytes // itemsize
+        )
+    wholes, shares = ONCE if placement(case) == "in" else OPERATIONS[case.op].buffers
+    return case.size_bytes * wholes - (-case.size_bytes * shares // ranks_together(case))
+
+
+def size_unit(case: Case) -> int:
+    """Bytes that a size is a multiple of: equal pieces of whole elements, and of whole packs where it has them.
+
+    NCCL moves packs of PACK_BYTES only where every share begins at a multiple of them; nccl-tests rounds likewise.
+    """
+    pieces, itemsize = OPERATIONS[case.op].pieces(ranks_together(case)), dtype_named(case.dtype).itemsize
+    packs = pieces > 1 and case.size_bytes >= pieces * PACK_BYTES
+    return pieces * max(itemsize, PACK_BYTES if packs else 0)
+
+
+def behind(case: Case, elements: int) -> int:
+    """Number of the element at which received data begin, behind those that are sent: at a multiple of ALIGNMENT."""
+    unit = ALIGNMENT // dtype_named(case.dtype).itemsize
+    return -(-elements // unit) * unit
+
+
+def room_bytes(case: Case) -> int:
+    """Bytes that one buffer takes, with the gaps that put it and its parts at multiples of ALIGNMENT, or off them."""
+    data = buffer_bytes(case)
+    if not data:
+        return 0
+    whole_parts = case.size_bytes % (ALIGNMENT * ranks_together(case)) == 0 and not case.splits
+    gap = 0 if placement(case) == "in" or whole_parts else ALIGNMENT
+    beside = ALIGNMENT if case.alignment == "unaligned" else 0
+    return -(-(data + gap + beside) // ALIGNMENT) * ALIGNMENT
+
+
+def ranks_together(case: Case) -> int:
+    """Number of ranks in one group: n in the definitions above."""
+    return group_size(case.groups, case.world_size)
+
+
+def algbw(case: Case, time_s: float) -> float | None:
+    """Algorithm bandwidth in bytes/s: size over time; None where a rank is alone, for nothing is communicated.
+
+    None also if ranks share a GPU: readers would take the number for that of the GPU.
+    """
+    return None if ranks_together(case) == 1 or case.oversubscribed else case.size_bytes / time_s
+
+
+def busbw(case: Case, time_s: float) -> float | None:
+    """Bus bandwidth in bytes/s; None where there is no algorithm bandwidth, or if no data is moved."""
+    factor, rate = OPERATIONS[case.op].bus_factor, algbw(case, time_s)
+    if factor is None or rate is None:
+        return None
+    if case.splits:
+        return heaviest_bytes(case) / time_s
+    return rate * factor(ranks_together(case))
+
+
+def heaviest_bytes(case: Case) -> float:
+    """Bytes that the busiest rank of an uneven all-to-all sends to others, or receives, on average over its calls."""
+    itemsize, n = dtype_named(case.dtype).itemsize, ranks_together(case)
+    turns = range(splits.calls(case.splits))
+    elements = case.size_bytes // itemsize
+    return itemsize * sum(splits.heaviest(splits.matrix(case.splits, n, elements, t)) for t in turns) / len(turns)
+
+
+def cycle(case: Case) -> int:
+    """Number of iterations after which a case is back at its first round, or its first group."""
+    if OPERATIONS[case.op].paired:
+        together = ranks_together(case)
+        return together - 1 + together % 2
+    if case.splits:
+        return splits.calls(case.splits)
+    division = divide(case.groups, case.world_size)
+    return len(division.groups) if division.serial else 1

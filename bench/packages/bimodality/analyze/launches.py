@@ -1,0 +1,185 @@
+"""Find cases whose launches fall into two groups, one slower, and which of the recorded facts go with the groups.
+
+In: a run. Out: a `LaunchModes` for each such case, and its warning. A mode that a whole launch draws, by which cores or
+which order of addresses it got, only widens an interval over launches; here it gets a name and a probability.
+
+Launches are of two kinds if a gap divides them that is wide against the scatter on both of its sides, in their 30th
+and 10th percentiles alike. A mode within launches moves one of the two at most: a launch that has more slow
+iterations than others keeps its fast ones.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import betaincinv
+
+from bench.analyze.parts import AnalysisPart
+from bench.analyze.sessions import launches_of
+from bench.analyze.summaries import one_series
+from bench.model.conclusions import Summary
+from bench.model.records import Case, Run, Samples
+from bench.model.units import format_seconds
+from bench.packages.bimodality.analyze.stalls import gloo_stalls
+from bench.packages.bimodality.conclusions import LaunchModes, ModesAnalysis
+from bench.stats.intervals import Floats, average_ranks
+
+Flags = NDArray[np.bool_]
+# Of fewer launches, or fewer of a kind, no gap is wide enough to tell; of fewer iterations no 10th percentile is.
+FEWEST_LAUNCHES, FEWEST_OF_A_KIND, FEWEST_ITERATIONS = 8, 2, 10
+# A gap, over the standard deviation within both groups, that fewer than 1 % of cases of one kind have: BASE + MORE / n
+# for n launches, where the logarithms of times are exponential; where they are normal, 0.1 %.
+BASE, MORE = 3.0, 46.0
+# A slower group that matters less than this is not told.
+LEAST_RATIO = 1.1
+QUANTILES = (10, 30)
+# Error rate of the interval of the probability, and with which any fact is said to go with the groups; permutations.
+ERROR_RATE, PERMUTATIONS = 0.05, 1999
+
+
+def launch_modes(run: Run) -> list[LaunchModes]:
+    """Each case of two kinds, in the order of the run."""
+    of_case: dict[Case, list[Samples]] = defaultdict(list)
+    for samples in run.samples:
+        if samples.failure is None and samples.timed is not None and one_series(samples.case):
+            of_case[samples.case].append(samples)
+    found = []
+    for case, launches in of_case.items():
+        times = [np.asarray(samples.timed.slowest_s) for samples in launches if samples.timed is not None]
+        slow = two_kinds(times)
+        if slow is None:
+            continue
+        means = np.log([series.mean() for series in times])
+        found.append(
+            LaunchModes(
+                case,
+                tuple(samples.launch for samples, is_slow in zip(launches, slow, strict=True) if is_slow),
+                len(launches),
+                float(np.exp(means[~slow].mean())),
+                float(np.exp(means[slow].mean())),
+                *probability(int(slow.sum()), len(slow)),
+                tuple(differing(facts_of(run, case, launches), slow)),
+            )
+        )
+    return found
+
+
+def two_kinds(times: Sequence[Floats]) -> Flags | None:
+    """Which launches are of the slower kind; None if all are alike. times: seconds of each launch's iterations."""
+    n = len(times)
+    if n < FEWEST_LAUNCHES or min(map(len, times)) < FEWEST_ITERATIONS:
+        return None
+    levels = np.log([np.percentile(series, QUANTILES) for series in times])
+    levels = levels[order := np.argsort(levels[:, 1])]
+    best, chosen = 0.0, 0
+    for fast in range(FEWEST_OF_A_KIND, n - FEWEST_OF_A_KIND + 1):
+        gap = float((levels[fast:].min(axis=0) - levels[:fast].max(axis=0)).min())
+        within = sum(np.var(part, axis=0) * len(part) for part in (levels[:fast], levels[fast:])) / (n - 2)
+        ratio = gap / max(1e-12, float(np.sqrt(within.max())))
+        apart = float(levels[fast:, 1].mean() - levels[:fast, 1].mean())
+        if ratio > best and apart > np.log(LEAST_RATIO):
+            best, chosen = ratio, fast
+    if best <= BASE + MORE / n:
+        return None
+    slow = np.zeros(n, dtype=bool)
+    slow[order[chosen:]] = True
+    return slow
+
+
+def probability(slow: int, launches: int) -> tuple[float, float]:
+    """Ends of the exact interval of the probability that a launch is slow. slow: neither none nor all of them."""
+    half = ERROR_RATE / 2
+    low, high = (slow, launches - slow + 1, half), (slow + 1, launches - slow, 1 - half)
+    return float(betaincinv(*low)), float(betaincinv(*high))
+
+
+# ── what goes with the groups ────────────────────────────────────────────────────────────────────
+def facts_of(run: Run, case: Case, launches: Sequence[Samples]) -> dict[str, list[Hashable]]:
+    """Name of a fact → its value in each of these launches; numbers are floats, what is equal or not is text."""
+    recorded = {
+        (launch.get("backend"), launch.get("world_size"), launch.get("launch")): launch
+        for launch in launches_of(run.environment)
+    }
+    begins: dict[int, list[float]] = defaultdict(list)
+    for samples in run.samples:
+        if (samples.case.backend, samples.case.world_size) == (case.backend, case.world_size):
+            begins[samples.launch].append(samples.unix_s)
+    facts: dict[str, list[Hashable]] = defaultdict(list)
+    for samples in launches:
+        launch = recorded.get((case.backend, case.world_size, samples.launch), {})
+        for rank in launch.get("ranks", []):
+            number = rank.get("rank")
+            seen = rank.get("seen", {}).get("joined", {}).get("joining", {})
+            facts[f"cores of rank {number}"].append(str(seen.get("affinity")))
+            facts[f"host of rank {number}"].append(str(rank.get("hostname")))
+            facts[f"GPU of rank {number}"].append(str(rank.get("device_uuid")))
+        facts["what the library chose"].append(json.dumps(launch.get("chosen", {}).get(case.key), sort_keys=True))
+        facts["open to the network"].append("; ".join(launch.get("open_to", [])))
+        facts["when it ran"].append(samples.unix_s)
+        facts["its place in the order of the launch"].append(
+            float(sum(begin < samples.unix_s for begin in begins[samples.launch]))
+        )
+        usage = samples.usage
+        if usage is not None and usage.machine_busy_s is not None and usage.wall_s:
+            facts["CPU time of other processes"].append((usage.machine_busy_s - sum(usage.cpu_s)) / usage.wall_s)
+            facts["CPU time that the hypervisor took"].append((usage.steal_s or 0.0) / usage.wall_s)
+    return {name: values for name, values in facts.items() if len(values) == len(launches)}
+
+
+def differing(facts: Mapping[str, Sequence[Hashable]], slow: Flags) -> Iterator[str]:
+    """The facts that go with the groups more than chance allows, the closest first, corrected for all looked at.
+
+    Ranks whose facts divide the launches alike are one fact.
+    """
+    alike: dict[tuple[bool, tuple[float, ...]], list[str]] = defaultdict(list)
+    for name, values in facts.items():
+        if len(set(values)) > 1:
+            numbers = [value for value in values if isinstance(value, float)]
+            is_number = len(numbers) == len(values)
+            coded = average_ranks(np.array(numbers)) if is_number else [list(values).index(value) for value in values]
+            alike[is_number, tuple(map(float, coded))].append(name)
+    rng = np.random.default_rng(len(slow))
+    drawn = np.array([slow, *(rng.permutation(slow) for _ in range(PERMUTATIONS))], dtype=float)
+    rows = []
+    for (is_number, codes), names in alike.items():
+        column: Floats = np.array(codes)
+        if is_number:
+            score = np.abs(drawn @ (column - column.mean()))
+        else:
+            with_value = [(drawn @ (column == value), float((column == value).sum())) for value in set(codes)]
+            score = np.sum([np.maximum(own, total - own) for own, total in with_value], axis=0)
+        chance = float(np.mean(score >= score[0] - 1e-9))
+        if chance * len(alike) <= ERROR_RATE:
+            rows.append((chance, _words(names, facts[names[0]], slow, is_number)))
+    yield from (words for _, words in sorted(rows))
+
+
+def _words(names: Sequence[str], values: Sequence[Hashable], slow: Flags, is_number: bool) -> str:
+    """Such as `cores of rank 0, cores of rank 1 (slow: 0; others: 0, 1)`."""
+    of_slow, of_others = (
+        [value for value, is_slow in zip(values, slow, strict=True) if is_slow == which] for which in (True, False)
+    )
+    if is_number:
+        more = np.array(of_slow, dtype=float).mean() > np.array(of_others, dtype=float).mean()
+        return f"{', '.join(names)} ({'more' if more else 'less'} where slow)"
+    slow_words, other_words = (" or ".join(sorted(set(map(str, group)))[:3]) for group in (of_slow, of_others))
+    return f"{', '.join(names)} (slow: {slow_words}; others: {other_words})"
+
+
+def analyze(run: Run, summaries: Sequence[Summary]) -> ModesAnalysis:
+    """Both kinds of modes: of launches, and of calls of gloo."""
+    return ModesAnalysis(tuple(launch_modes(run)), gloo_stalls(summaries))
+
+
+def facts(run: Run) -> dict[str, str]:
+    """What `compare` and `ab` show where it differs: share and levels of each case with launches of two kinds."""
+    return {
+        f"launches of two kinds, {found.case.key}": f"{len(found.slow)} of {found.launches} take "
+        f"{format_seconds(found.slow_s)}, the others {format_seconds(found.fast_s)}"
+        for found in launch_modes(run)
+    }
+
+
+ANALYSIS = AnalysisPart(analyze=analyze, facts=facts)

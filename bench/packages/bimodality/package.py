@@ -1,0 +1,11 @@
+"""What `bimodality` adds to the core: conclusions on a run, and sentences in its answer."""
+
+from bench.catalog.package import Package
+from bench.model.deferred import Deferred
+from bench.packages.bimodality.conclusions import NAME
+
+BIMODALITY = Package(
+    NAME,
+    analysis=Deferred("packages.bimodality.analyze.launches:ANALYSIS"),
+    report=Deferred("packages.bimodality.report:REPORT"),
+)

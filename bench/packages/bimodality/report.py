@@ -1,0 +1,86 @@
+"""Write as sentences what a run says of modes: of gloo's calls, and of launches.
+
+In: conclusions. Out: sentences. Computes only shares and layout.
+"""
+
+from bench.model.conclusions import Analysis
+from bench.model.units import counted, format_bytes, format_seconds, format_share
+from bench.packages.bimodality.conclusions import GlooStalls, LaunchModes, modes_of
+from bench.report.labels import between, label
+from bench.report.parts import ReportPart
+
+# Cause and remedy of gloo's stalls.
+STUDY = "docs/studies/gloo-stalls.md"
+# Cases with launches of two kinds that are told one by one.
+MOST_CASES = 3
+
+
+def answers(analysis: Analysis) -> list[str]:
+    """On gloo's calls; then on each case whose launches are of two kinds, of many cases on the first ones."""
+    modes = modes_of(analysis)
+    stalls = [stalls_sentence(found, len(modes.stalls) > 1) for found in modes.stalls]
+    told = [launches_sentence(found) for found in modes.launches[:MOST_CASES]]
+    more = len(modes.launches) - MOST_CASES
+    return [*stalls, *told, *([f"{counted(more, 'further case')} with launches of two kinds."] if more > 0 else [])]
+
+
+def launches_sentence(modes: LaunchModes) -> str:
+    """Such as `2 of 8 launches take 41.0 ms, 6 take 28.0 ms: a launch is slow with probability 0.25 [0.03 – 0.65]`."""
+    slow, rest = len(modes.slow), modes.launches - len(modes.slow)
+    reason = f"different: {'; '.join(modes.facts)}" if modes.facts else "nothing that was recorded goes with it"
+    return (
+        f"**Launches of two kinds**, {label(modes.case)}: {slow} of {modes.launches} launches take "
+        f"{format_seconds(modes.slow_s)}, {rest} take {format_seconds(modes.fast_s)}: a launch is slow with "
+        f"probability {slow / modes.launches:.2f} [{modes.low:.2f} – {modes.high:.2f}], so their mean says little; "
+        f"{reason}."
+    )
+
+
+def stalls_sentence(stalls: GlooStalls, with_ranks: bool = False) -> str:
+    """What gloo's small calls wait for, and how much faster they are without; or that neither is so."""
+    also = stalls.disturbed and stalls.verdict != "disturbed"
+    doubt = " Other programs used the cores meanwhile: calls wait for these, too." if also else ""
+    return _stalls_text(stalls, with_ranks) + doubt
+
+
+def _stalls_text(stalls: GlooStalls, with_ranks: bool) -> str:
+    number = " or ".join(map(str, stalls.ranks))
+    waiting, small = "", f"calls of up to {format_bytes(stalls.largest_bytes)}" + f" with {number} ranks" * with_ranks
+    if stalls.cases:
+        ranks = " or ".join(map(str, sorted({case.world_size for case in stalls.cases})))
+        sizes = {case.size_bytes for case in stalls.cases}
+        ends = between(*map(format_bytes, (min(sizes), max(sizes)))) if len(sizes) > 1 else format_bytes(*sizes)
+        share = f"{format_share(stalls.share)} of calls ({ends}, {ranks} ranks)"
+        waiting = f"{share} wait {format_seconds(stalls.wait_s)}"
+    if stalls.factor is None:
+        remedy = "`--set scheduling=[normal,batch]` tests this"
+        return f"**gloo may stall here**: {waiting}, possibly for a lock that gloo spins on ({STUDY}); {remedy}."
+    ratio = stalls.factor
+    factor = f"{ratio.value:.1f} times as fast [{ratio.low:.1f} – {ratio.high:.1f}]"
+    match stalls.verdict:
+        case "stalls":
+            waits = f"{waiting or 'small calls wait'} for a lock that gloo spins on"
+            return (
+                f"**gloo stalls here**: {waits}; under SCHED_BATCH {small} are {factor}. In your program: "
+                f"`os.sched_setscheduler` for its threads gloo_tcp_loop, after `init_process_group` ({STUDY})."
+            )
+        case "disturbed" | "both":
+            disturbed = stalls.verdict == "disturbed"
+            why = "other programs used the cores" if disturbed else "calls wait under SCHED_BATCH, too"
+            waits = f"{waiting}; under SCHED_BATCH ({STUDY}) {small} are {factor}".removeprefix("; ")
+            return f"**gloo may stall here**: {waits}. This may not be gloo's lock, because {why}."
+        case "other":
+            return f"**SCHED_BATCH does not help here**: {waiting}; under it {small} are {factor} ({STUDY})."
+        case "harms":
+            slower = between(*(f"{1 / end:.1f}" for end in (ratio.high, ratio.low)))
+            return (
+                f"**SCHED_BATCH makes it worse here**: under it {small} take {1 / ratio.value:.1f} times as long "
+                f"[{slower}]. This was seen where other programs computed on the same cores ({STUDY})."
+            )
+        case "none":
+            return f"**No stall of gloo was found here**: under SCHED_BATCH {small} are {factor}."
+    doubt = f"{waiting}; under SCHED_BATCH {small} are {factor}".removeprefix("; ")
+    return f"**Undecided whether gloo stalls here**: {doubt}; more launches would tell."
+
+
+REPORT = ReportPart(answers=answers, sections=lambda analysis, failed: [], brief=lambda analysis: [], page="")

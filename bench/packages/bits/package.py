@@ -1,0 +1,12 @@
+"""What `bits` adds to the core: a verb."""
+
+from bench.catalog.package import Package, Verb
+
+BITS = Package(
+    "bits",
+    verbs={
+        "bits": Verb(
+            "packages.bits.cli:bits", "Measure", "Is it the same sum? Compares results bit by bit.", "bits bits"
+        )
+    },
+)

@@ -1,0 +1,24 @@
+"""What the gate adds to the core: is it good enough? A verb for the nodes of a job, and one for a run and a table."""
+
+from bench.catalog.package import Package, Verb
+from bench.model.deferred import Deferred
+
+GATE = Package(
+    "gate",
+    notices=Deferred("packages.gate.report.notices:SENTENCES"),
+    verbs={
+        "gate": Verb(
+            "packages.gate.cli.gate:gate",
+            "Measure",
+            "Is every node good enough? Names those that are not, in few rounds.",
+            "gate nccl",
+            job=Deferred("packages.gate.analyze.nodes:estimate_s"),
+        ),
+        "check": Verb(
+            "packages.gate.cli.check:check",
+            "Look",
+            "Does a run reach the bandwidths that a table expects?",
+            "check nvidia-aicr",
+        ),
+    },
+)

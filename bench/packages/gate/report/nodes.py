@@ -1,0 +1,66 @@
+"""Write whether the nodes of a job are good enough."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from bench.model.records import Json
+from bench.model.units import first_few, format_share
+from bench.packages.gate.conclusions import CheckVerdict, GateVerdict, NodeCheck
+from bench.report import openmetrics
+from bench.report.blocks import Blocks, Column, left, table
+from bench.report.labels import BY_RULE, with_interval
+from bench.report.notices import sentence, sentences
+from bench.report.public import public_notice
+
+# Nodes that passed are only counted beyond this number.
+SHOWN_NODES = 16
+# Nodes of a group that are named.
+NAMED_NODES = 4
+
+
+def gate_document(verdict: GateVerdict, names: Sequence[str]) -> Blocks:
+    """Whether a fleet is good enough: the verdict, then a row for each node that did not simply pass.
+
+    names: of the nodes.
+    """
+    odd = [check for check in verdict.nodes if check.verdict != CheckVerdict.PASS or check.note]
+    shown = list(verdict.nodes) if len(verdict.nodes) <= SHOWN_NODES else odd
+    columns: list[Column[NodeCheck]] = [
+        left("node", lambda check: names[check.node]),
+        left("verdict", lambda check: check.verdict),
+        Column("of the usual rate", lambda check: with_interval(check.rate, format_share)),
+        left("note", lambda check: sentence(check.note) if check.note else ""),
+    ]
+    counts = Counter(check.verdict for check in verdict.nodes)
+    counted = ", ".join(f"{count} {word}" for word, count in counts.items())
+    failed = [names[check.node] for check in verdict.nodes if check.verdict == CheckVerdict.FAIL]
+    named = f"{first_few(failed, SHOWN_NODES)}; " if failed else ""
+    further = len(verdict.nodes) - len(shown)
+    remarks = [f"and {further} further nodes that passed"] * bool(further)
+    if verdict.path is not None:
+        groups = [first_few([names[node] for node in group], NAMED_NODES) for group in verdict.path.groups]
+        rate = format_share(verdict.path.rate)
+        remarks.append(f"a slow path, no slow node: pairs across {' | '.join(groups)} reach {rate} of the rate within")
+    remarks += [*sentences(verdict.remarks), *(f"failed: {text}" for text in verdict.broken)]
+    headline = f"{verdict.verdict}: {named}of {len(verdict.nodes)} nodes {counted}"
+    headline += f"; virtual GPUs: times {BY_RULE}" if verdict.virtual else ""
+    return [headline, *table(shown, columns), *(["\n".join(remarks)] if remarks else [])]
+
+
+def as_json(verdict: GateVerdict, names: Sequence[str]) -> Json:
+    """The verdict, for programs."""
+    content = asdict(verdict)
+    content["remarks"] = [public_notice(remark).model_dump(mode="json") for remark in verdict.remarks]
+    for entry, check in zip(content["nodes"], verdict.nodes, strict=True):
+        entry["note"] = public_notice(check.note).model_dump(mode="json") if check.note else None
+        entry["host"] = names[check.node]
+    return content
+
+
+def metrics(verdict: GateVerdict, names: Sequence[str]) -> str:
+    """The verdict as OpenMetrics, and of each node its rate, if known."""
+    words = [word for word in CheckVerdict if word != CheckVerdict.MISSING]
+    rates = [({"node": names[c.node], "verdict": c.verdict}, c.rate.value) for c in verdict.nodes if c.rate]
+    lines = openmetrics.verdict("gate", verdict.verdict, words) + openmetrics.gauge("collbench_node_rate", rates)
+    return "\n".join([*lines, openmetrics.END, ""])

@@ -1,0 +1,49 @@
+"""Write the notices on nodes, and on the lines of a table of expectations."""
+
+from collections.abc import Mapping
+
+from bench.model.notices import NoticeKind
+from bench.packages.gate.conclusions import GateNotice
+from bench.report.notices import Sentence
+
+_GIVE = "give the rate by --against"
+_ELSEWHERE = "{elsewhere:after ; lines for other hardware: }"
+SENTENCES: Mapping[NoticeKind, Sentence] = {
+    GateNotice.DROPPED: Sentence("{why}"),
+    GateNotice.ROUNDS_FAILED: Sentence("the rounds that it was in failed"),
+    GateNotice.TOO_FEW_NODES: Sentence("with fewer than {fewest} nodes, the usual rate is unknown", _GIVE),
+    GateNotice.NOTHING_USUAL: Sentence("too many nodes differ to say what is usual", _GIVE),
+    GateNotice.TOO_FEW_ROUNDS: Sentence("too few rounds were measured"),
+    GateNotice.SLOW_INSIDE: Sentence("too slow among its own ranks, in {rounds} rounds"),
+    GateNotice.SLOW_BETWEEN: Sentence("too slow with all partners, in {rounds} rounds"),
+    GateNotice.UNDECIDED_NODE: Sentence("undecided after {rounds} rounds"),
+    GateNotice.BELOW_TABLE: Sentence("too slow for the table"),
+    GateNotice.ONE_OF_TWO: Sentence("too slow for the table; with one partner, either may be it"),
+    GateNotice.NOT_SHOWN: Sentence("its pairs do not show whether it reaches the table"),
+    GateNotice.USUAL_UNKNOWN: Sentence("reaches the table; the usual rate is unknown here"),
+    GateNotice.NONE_INSIDE: Sentence(
+        "every node has one rank, so that nothing was measured inside: no link between GPUs of one node"
+    ),
+    GateNotice.SOME_NOT_INSIDE: Sentence(
+        "{single} of {nodes} nodes have one rank, so that nothing was measured inside: no link between GPUs of one node"
+    ),
+    GateNotice.UNEQUAL_NODES: Sentence(
+        "nodes have {fewest} to {most} ranks: between nodes, the first {fewest} of each were measured"
+    ),
+    GateNotice.LINE_FAILED: Sentence("{why}"),
+    GateNotice.NO_BANDWIDTH: Sentence("ranks shared a GPU: no bandwidth is given"),
+    GateNotice.NO_TIME: Sentence("no time was measured"),
+    GateNotice.ONE_NUMBER: Sentence("one imported number: its variation is unknown", "import several launches"),
+    GateNotice.FEW_OF_LINE: Sentence("fewer than {fewest} launches: how launches differ is not known well enough"),
+    GateNotice.NOT_IN_RUN: Sentence("not in this run"),
+    GateNotice.ABOVE_ON_AVERAGE: Sentence("above its limit on average"),
+    GateNotice.A_LINE_MISSES: Sentence(f"a line surely misses its limit{_ELSEWHERE}"),
+    GateNotice.A_LINE_MISSING: Sentence(f"a line was not measured{_ELSEWHERE}"),
+    GateNotice.ALL_REACH: Sentence(f"every line surely reaches its limit{_ELSEWHERE}"),
+    GateNotice.NOT_TOGETHER: Sentence(f"lines are open, and cannot be tested together{_ELSEWHERE}"),
+    GateNotice.TABLE_REACHES: Sentence(
+        f"the table as a whole surely reaches its limits, and each line does on average{_ELSEWHERE}"
+    ),
+    GateNotice.A_LINE_BELOW: Sentence(f"a line is below its limit on average{_ELSEWHERE}"),
+    GateNotice.TABLE_OPEN: Sentence(f"the table as a whole is open{_ELSEWHERE}"),
+}

@@ -1,0 +1,280 @@
+"""Translate flags of nccl-tests into a YAML configuration.
+
+In: flags as they were typed (letter → text), the operation and the backend. Out: the text of a configuration, which
+`config` reads like any file, with a comment for each flag that works in another way or is ignored. Raises ConfigError,
+one line, for an invalid value. Prints nothing, does not look at the machine and does not parse the command line: it
+only has the table of flags.
+
+Flags and their meanings: nccl-tests 2.19 (README, `common.cu`), those that came after it (-I, -K and -z 3: `common.cu`
+of NVIDIA/nccl-tests at e1dc979, 2026), and those that rccl-tests added.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import PurePath
+from typing import Any
+
+from bench.catalog.backends import BACKENDS, unsupported_by_backend
+from bench.catalog.collectives import CALLS, OPERATIONS, PLACES
+from bench.config import documents
+from bench.config.names import allowed
+from bench.model.errors import ConfigError
+from bench.model.records import Case
+from bench.model.units import format_bytes
+from bench.packages.interop import catalog as nccl_tests_names
+from bench.packages.interop.catalog import (
+    DEFAULT_SPREAD,
+    DTYPES,
+    DTYPES_LACKING,
+    OPERATIONS_LACKING,
+    REDUCE_OPS,
+    SPREAD,
+    UNEVEN_TEST,
+)
+
+# In sizes after these flags K is 1024, as in nccl-tests; everywhere else a bare K is refused.
+_SIZE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([KMG]?)", re.IGNORECASE)
+_FACTORS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
+# Most calls back to back that a configuration may ask for (`config.models.CoreConfig.pipeline_depth`).
+DEEPEST = 1000
+# Defaults of nccl-tests that differ from ours.
+DEFAULT_SIZE, DEFAULT_STEP, DEFAULT_ITERS = "32M", "1M", 20
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """One flag of nccl-tests. names: its long forms.
+
+    help: what it does here; "" if it is ignored. off: the value that asks for nothing. instead: what is done instead.
+    """
+
+    letter: str
+    names: tuple[str, ...]
+    value: str
+    help: str = ""
+    off: str = ""
+    instead: str = ""
+
+
+FLAGS = (
+    Flag("t", ("nthreads",), "N", "ranks = nthreads × ngpus (× processes of a job)"),
+    Flag("g", ("ngpus",), "N", "see nthreads"),
+    Flag("b", ("minbytes",), "SIZE", "smallest size; K, M and G are powers of 1024 (32M)"),
+    Flag("e", ("maxbytes",), "SIZE", "largest size (32M)"),
+    Flag("i", ("stepbytes",), "SIZE", "step from size to size (1M)"),
+    Flag("f", ("stepfactor",), "N", "factor from size to size, in place of a step"),
+    Flag("o", ("op",), "OP", f"{', '.join(REDUCE_OPS)} or all (sum)"),
+    Flag("d", ("datatype",), "TYPE", f"{', '.join(DTYPES)} or all (float)"),
+    Flag("r", ("root",), "ROOT", "a rank, or all (0)"),
+    Flag("n", ("iters",), "N", "calls back to back (metric pipelined; 20)"),
+    Flag("w", ("warmup_iters",), "N", "calls before that (5; in nccl-tests since 2.17: 1)"),
+    Flag("N", ("run_cycles",), "N", "launches: fresh processes for all of it (1)"),
+    Flag("z", ("blocking",), "0|1|2|3", "not 0: call by call (metric isolated)"),
+    Flag("G", ("cudagraph",), "N", "a CUDA graph of the calls (metric graph)"),
+    Flag("R", ("local_register",), "0|1|2", "1: registered memory, 2: symmetric"),
+    Flag("O", ("out_of_place",), "0|1", "0: in place only, 1: out of place only (both)"),
+    Flag("T", ("timeout",), "SECONDS", "a rank silent for this long has hung (60)"),
+    Flag("c", ("check",), "N", off="1", instead="results are verified anyway, outside the timed calls"),
+    Flag("a", ("average",), "0|1|2|3", off="3", instead="the time is that of the slowest rank, as with -a 3"),
+    Flag("m", ("agg_iters",), "N", off="1", instead="each call stands alone"),
+    Flag("p", ("parallel_init",), "0|1", off="0", instead="each rank is a process"),
+    Flag("C", ("report_cputime",), "0|1", off="0", instead="not printed"),
+    Flag("y", ("stream_null", "memory_type"), "X", off="0", instead="torch chooses"),
+    Flag("s", ("memory",), "X", instead="torch chooses"),
+    Flag("u", ("cumask", "unalign"), "X", off="0", instead="buffers are aligned, and all compute units are used"),
+    Flag("x", ("cta_policy",), "N", instead="use --set env.NCCL_CTA_POLICY=[N]"),
+    Flag("D", ("device_implementation",), "N", off="0", instead="torch calls NCCL from the host"),
+    Flag("V", ("device_cta_count",), "N", instead="torch calls NCCL from the host"),
+    Flag("J", ("output_file",), "FILE", instead="no file is written; afterwards: report --format json > FILE"),
+    Flag("S", ("report_timestamps",), "0|1", off="0", instead="samples.jsonl has them"),
+    Flag("I", ("per_iter_timing",), "0|1", off="0", instead="samples.jsonl has the time of each iteration"),
+    Flag("K", ("per_iter_skip",), "N", off="0", instead="samples.jsonl has the time of each iteration"),
+    Flag("M", ("memory_report",), "0|1", off="0", instead="summary.csv has buffer_bytes"),
+    Flag("F", ("cache_flush",), "N", off="0", instead="use --set buffers=flush"),
+    Flag("E", ("rotating_tensor",), "0|1", instead="use --set buffers=rotate"),
+    Flag("q", ("delay_inout_place",), "N", instead="placements follow each other at once"),
+    Flag("Z", ("output_format",), "X", instead="afterwards: report --format csv (or json)"),
+    Flag("A", ("output_algo_proto_channels",), "0|1", off="0", instead="use --set env.NCCL_DEBUG=[INFO]"),
+)  # fmt: skip
+
+
+def translate(operation: str, flags: Mapping[str, str], backend: str = "nccl", processes: int = 1) -> str:
+    """The YAML; the lines of comment at its beginning answer the flags.
+
+    operation: its name here, or that of a test, such as `alltoall_perf`. processes: how many a launcher has started.
+    """
+    remarks: list[str] = []
+    for flag in FLAGS:
+        few = flag.value.split("|") if "|" in flag.value else None
+        if few and (given := flags.get(flag.letter, few[0])) not in few:
+            raise ConfigError(f"-{flag.letter} {given}: allowed: {', '.join(few)}")
+    if flags.get("N") == "0":
+        raise ConfigError("-N 0: runs without an end are not possible; say how many launches")
+    test = re.sub(r"_perf(_mpi)?$", "", PurePath(operation).name)
+    op = _operation(operation, test)
+    if backend not in BACKENDS:
+        raise ConfigError(f"--backend {backend}: unknown backend{allowed(backend, list(BACKENDS))}")
+    ranks = processes * _number(flags, "t", 1) * _number(flags, "g", 1)
+    if ranks == 1:
+        remarks.append("one rank: nothing is communicated; -g N has N ranks, and so has a job of N processes")
+    settings: dict[str, Any] = {
+        "name": op,
+        "backends": [backend],
+        "world_sizes": [ranks],
+        "launches": _number(flags, "N", 1),
+        "operations": [op],
+        "dtypes": _dtypes(flags, remarks),
+        **_operation_settings(flags, op, ranks, remarks),
+        **(_uneven(remarks) if test == UNEVEN_TEST else {}),
+        "sizes": _sizes(flags),
+        "placements": _placements(flags, op, backend, remarks),
+        **_metric(flags, remarks),
+    }
+    if BACKENDS[backend].device == "cuda":
+        # Never refilled, as nccl-tests' buffers: 20 of 4 GiB, so that sums stay exact, would not fit.
+        settings["buffers"] = "reused"
+    if flags.get("R", "0") != "0":
+        settings["memory"] = ["symmetric" if _number(flags, "R", 0) > 1 else "registered"]
+    if _number(flags, "T", 0, fewest=0):
+        settings["timeout"] = f"{flags['T']}s"
+    ignored = [flag for flag in FLAGS if not flag.help and flags.get(flag.letter) not in {None, flag.off}]
+    remarks += [f"-{flag.letter} {flags[flag.letter]}: ignored: {flag.instead}" for flag in ignored]
+    typed = " ".join(f"-{letter} {value}" for letter, value in flags.items())
+    head = [f"From the flags of nccl-tests: {typed}".rstrip(": "), *remarks]
+    return "".join(f"# {' '.join(line.split())}\n" for line in head) + documents.dump(settings)
+
+
+# ── one flag, or a few that belong together ──────────────────────────────────────────────────────
+def _operation(name: str, test: str) -> str:
+    """Our operation of this name, or that of a test. test: the name without `_perf`."""
+    if test in OPERATIONS_LACKING:
+        raise ConfigError(f"{name}: there is no such operation here ({OPERATIONS_LACKING[test]})")
+    operation = test if test in CALLS else nccl_tests_names.operation_of(test)
+    if operation is None:
+        others = "and nccl-tests' names, such as alltoall_perf"
+        raise ConfigError(f"{name}: unknown operation{allowed(test, CALLS, others)}")
+    return operation
+
+
+def _uneven(remarks: list[str]) -> dict[str, Any]:
+    """The division of alltoallv_perf, which an environment variable sets there."""
+    remarks.append(
+        f"{UNEVEN_TEST}_perf: divided as with {SPREAD}={DEFAULT_SPREAD:g}; say another spread, or a matrix, in splits"
+    )
+    return {"splits": [{"distance": DEFAULT_SPREAD}]}
+
+
+def _number(flags: Mapping[str, str], letter: str, default: int, fewest: int = 1) -> int:
+    text = flags.get(letter)
+    if text is None:
+        return default
+    if not re.fullmatch(r"\d{1,9}", text) or int(text) < fewest:
+        raise ConfigError(f"-{letter} {text}: write a whole number from {fewest} on")
+    return int(text)
+
+
+def _dtypes(flags: Mapping[str, str], remarks: list[str]) -> list[str]:
+    name = flags.get("d", "float")
+    if name == "all":
+        remarks.append(f"-d all: without {' and '.join(DTYPES_LACKING)}, which torch does not reduce")
+        return list(DTYPES.values())
+    if name not in DTYPES:
+        why = "torch does not reduce it" if name in DTYPES_LACKING else "unknown type"
+        raise ConfigError(f"-d {name}: {why}; allowed: {', '.join(DTYPES)}, all")
+    return [DTYPES[name]]
+
+
+def _operation_settings(flags: Mapping[str, str], op: str, ranks: int, remarks: list[str]) -> dict[str, Any]:
+    """Reduce ops and roots, where the operation has them."""
+    settings: dict[str, Any] = {}
+    reduce_op, root = flags.get("o"), flags.get("r")
+    if reduce_op is not None and reduce_op not in {*REDUCE_OPS, "all"}:
+        raise ConfigError(f"-o {reduce_op}: unknown reduce op; allowed: {', '.join(REDUCE_OPS)}, all")
+    if OPERATIONS[op].reduces:
+        settings["reduce_ops"] = list(REDUCE_OPS.values()) if reduce_op == "all" else [REDUCE_OPS[reduce_op or "sum"]]
+    elif reduce_op is not None:
+        remarks.append(f"-o {reduce_op}: {op} reduces nothing")
+    if root is not None and not OPERATIONS[op].rooted:
+        remarks.append(f"-r {root}: {op} has no root")
+    elif root == "all":
+        settings["roots"] = "all"
+    elif OPERATIONS[op].rooted:
+        settings["roots"] = [_number(flags, "r", 0, fewest=0)]
+        if settings["roots"][0] >= ranks:
+            raise ConfigError(f"-r {root}: there are {ranks} ranks, from 0 to {ranks - 1}")
+    return settings
+
+
+def _bytes(flags: Mapping[str, str], letter: str, default: str) -> int:
+    text = flags.get(letter, default)
+    match = _SIZE.fullmatch(text)
+    size = math.floor(float(match[1]) * _FACTORS[match[2].upper()]) if match else 0
+    if size < 1:
+        raise ConfigError(f"-{letter} {text}: write a size such as 8, 64K, 128M or 1G (powers of 1024)")
+    return size
+
+
+def _sizes(flags: Mapping[str, str]) -> dict[str, Any] | list[str]:
+    first, last = _bytes(flags, "b", DEFAULT_SIZE), _bytes(flags, "e", DEFAULT_SIZE)
+    factor = _number(flags, "f", 1)
+    if first > last:
+        raise ConfigError(f"-b {flags.get('b', DEFAULT_SIZE)} is larger than -e {flags.get('e', DEFAULT_SIZE)}")
+    if factor > 1 and "i" in flags:
+        raise ConfigError(f"-i {flags['i']} and -f {flags['f']}: sizes grow by a step or by a factor, not by both")
+    if first == last:
+        return [_text(first)]
+    growth = {"factor": factor} if factor > 1 else {"step": _text(_bytes(flags, "i", DEFAULT_STEP))}
+    return {"from": _text(first), "to": _text(last), **growth}
+
+
+def sizes_asked(flags: Mapping[str, str]) -> str:
+    """The flags of sizes as nccl-tests prints them, such as `minBytes 8 maxBytes 1048576 step: 4(factor)`."""
+    first, last = (_bytes(flags, letter, DEFAULT_SIZE) for letter in ("b", "e"))
+    factor = _number(flags, "f", 1)
+    step = f"{factor}(factor)" if factor > 1 else f"{_bytes(flags, 'i', DEFAULT_STEP)}(bytes)"
+    return f"minBytes {first} maxBytes {last} step: {step}"
+
+
+def _text(size: int) -> str:
+    """A size as configurations write it: `128MiB`."""
+    return format_bytes(size).replace(" ", "")
+
+
+def _placements(flags: Mapping[str, str], op: str, backend: str, remarks: list[str]) -> list[str]:
+    """Both placements, as in nccl-tests, or those that the operation has on this backend."""
+    asked = ["in", "out"] if "O" not in flags else ["out" if _number(flags, "O", 1, fewest=0) else "in"]
+    usual = Case(op, backend, 2, "float32", 2**20)
+    whys = {place: unsupported_by_backend(replace(usual, placement=place)) for place in asked}
+    able = [place for place in asked if whys[place] is None or place == OPERATIONS[op].placements[0]]
+    for place in asked:
+        if place not in able:
+            remarks.append(f"not {PLACES[place]}: {whys[place]}")
+    return able or asked
+
+
+def _metric(flags: Mapping[str, str], remarks: list[str]) -> dict[str, Any]:
+    """How calls are timed, and how often: from -n, -w, -z and -G together."""
+    calls = _number(flags, "n", DEFAULT_ITERS)
+    graphs, blocking = _number(flags, "G", 0, fewest=0), _number(flags, "z", 0, fewest=0)
+    depth = min(calls, DEEPEST)
+    if blocking or depth == 1:
+        sampling = {"iterations": calls} if "n" in flags and calls > 1 else {}
+        return {"metrics": ["isolated"], **_sampling(sampling, _number(flags, "w", 5, fewest=0))}
+    if calls > DEEPEST:
+        remarks.append(f"-n {calls}: {DEEPEST} calls back to back are the most")
+    if graphs:
+        remarks.append(f"-G {graphs}: the graph is replayed as often as fits into the time for a size")
+    if "n" in flags:
+        remarks.append(f"-n {calls}: iterations of {depth} calls, as many as fit into the time for a size")
+    # nccl-tests counts warm-up calls; here an iteration of warm-up is `depth` calls.
+    asked = _number(flags, "w", 5, fewest=0)
+    warmup = math.ceil(asked / depth)
+    if "w" in flags and warmup * depth != asked:
+        remarks.append(f"-w {asked}: {warmup * depth} calls, as warm-up is in whole iterations of {depth}")
+    return {"metrics": ["graph" if graphs else "pipelined"], "pipeline_depth": depth, **_sampling({}, warmup)}
+
+
+def _sampling(limits: dict[str, Any], warmup: int) -> dict[str, Any]:
+    return {"sampling": {"warmup": warmup, **({} if warmup else {"warmup_seconds": 0}), **limits}}

@@ -1,0 +1,5 @@
+"""Import the output of other tools: `assembly` lists the readers and makes a run of what they find.
+
+A reader takes a `readings.Source` and the user's `readings.Options` and returns a `readings.Reading`. Nothing here
+writes or prints. `bench/packages/replay/importers` reads what a job recorded.
+"""

@@ -1,0 +1,141 @@
+"""Assemble what readers found in one or more files into one run: plan, samples, facts for its manifest and environment.
+
+In: a `Reading` per file. Out: an `Imported`. The k-th number of a case is its launch k, in the order of the files and
+of their rows. Writes nothing and prints nothing.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from bench.model.errors import ForeignError
+from bench.model.records import Case, Json, Launch, Plan, Samples, Sampling, Settings
+from bench.model.units import format_bytes
+from bench.packages.interop.importers import nccl_tests, osu
+from bench.packages.interop.importers.readings import Options, Reading, Source
+
+# Format, as the command line names it → the function that reads one file.
+READERS: dict[str, Callable[[Source, Options], Reading]] = {"nccl-tests": nccl_tests.read, "osu": osu.read}
+# When a case began, which the output of other tools does not tell.
+UNKNOWN_TIME_S = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """A run, ready to be written and reported. rows: lines of tables, in all files.
+
+    facts: for the manifest, under the key `imported`. session: for environment.json.
+    """
+
+    plan: Plan
+    samples: tuple[Samples, ...]
+    rows: int
+    facts: Json
+    session: Json
+
+
+def assemble(format: str, name: str, files: Sequence[tuple[Source, Reading]]) -> Imported:  # noqa: A002
+    """Make one run of all files. Raises ForeignError if nothing in them can be kept, or if two are the same."""
+    by_content: dict[str, Source] = {}
+    for source, _ in files:
+        twin = by_content.setdefault(source.sha256, source)
+        if twin is not source:  # they would be two launches that agree perfectly
+            raise ForeignError(f"{source.path}: the same output as {twin.path}; it would count as a launch of its own")
+    _check_machines(files)
+    readings = [reading for _, reading in files]
+    left_out = sum((reading.left_out for reading in readings), Counter[str]())
+    numbers = [number for reading in readings for number in reading.numbers]
+    if not numbers:
+        reasons = "; ".join(f"{count} rows: {reason}" for reason, count in left_out.items()) or "no rows"
+        raise ForeignError(f"{', '.join(source.name for source, _ in files)}: nothing to import ({reasons})")
+
+    launches: Counter[Case] = Counter()
+    order: dict[tuple[str, int, int], list[Case]] = defaultdict(list)
+    samples = []
+    for number in numbers:
+        case, failure, aggregate = number.case, number.failure, number.aggregate
+        launches[case] += 1
+        order[case.backend, case.world_size, launches[case]].append(case)
+        samples.append(
+            Samples(case, launches[case], UNKNOWN_TIME_S, stopped_by="imported", failure=failure, aggregate=aggregate)
+        )
+    iterations = max((n.aggregate.iterations for n in numbers if n.aggregate and n.aggregate.iterations), default=1)
+    plan = Plan(
+        name=name,
+        order=tuple(Launch(*place, tuple(cases)) for place, cases in order.items()),
+        skips=(),
+        launches=max(launches.values()),
+        # A plan needs these values; nothing reads them, because an imported run is not measured here.
+        settings=Settings(Sampling(0, 0.0, iterations, None, 0.0, iterations), seed=0, timeout_s=0.0, pool_bytes=0),
+    )
+
+    notes = _joined(reading.notes for reading in readings)
+    repeated = [
+        case
+        for reading in readings
+        for case, times in Counter(number.case for number in reading.numbers).items()
+        if times > 1
+    ]
+    if repeated:
+        notes.append(
+            f"{len(repeated)} cases are in one file more than once (such as {repeated[0].op} of "
+            f"{format_bytes(repeated[0].size_bytes)}): each time counts as a launch, even if the same process "
+            "measured it, which varies less than new processes do"
+        )
+    verified = Counter(number.verified for number in numbers)
+    facts: Json = {
+        "format": format,
+        "tool": _joined(reading.tools for reading in readings),
+        "files": [{"name": source.name, "sha256": source.sha256} for source, _ in files],
+        "statistic": _joined([number.aggregate.statistic] for number in numbers if number.aggregate is not None),
+        "left_out": dict(left_out),
+        "notes": notes,
+        "unknown": _joined(reading.unknown for reading in readings),
+        # By the tool itself.
+        "verified": {"right": verified[True], "wrong": verified[False], "not checked": verified[None]},
+    }
+    session = {
+        "imported": {"source": "as the files tell it", "tool": facts["tool"], **_merged(readings)},
+        "launches": [launch for reading in readings for launch in reading.launches],
+    }
+    return Imported(plan, tuple(samples), sum(reading.rows for reading in readings), facts, session)
+
+
+def _check_machines(files: Sequence[tuple[Source, Reading]]) -> None:
+    """Raise ForeignError if two files have a case on different GPUs: that would pass for the scatter of launches."""
+    seen: dict[Case, tuple[Source, str]] = {}
+    for source, reading in files:
+        devices = str(reading.facts.get("devices", ""))
+        for case in dict.fromkeys(number.case for number in reading.numbers):
+            first, others = seen.setdefault(case, (source, devices))
+            if devices and others and devices != others:
+                raise ForeignError(
+                    f"{source.path}: it has {devices}, {first.path} has {others}: import them one by one, and compare"
+                )
+
+
+def explanation(imported: Imported) -> bytes:
+    """The comment lines that take the place of a configuration in the run's folder."""
+    facts = imported.facts
+    lines = [f"imported from {', '.join(facts['tool'])}; nothing here was measured by CollBench"]
+    lines += [f"file: {file['name']} (sha256 {file['sha256']})" for file in facts["files"]]
+    return "".join(f"# {' '.join(line.split())}\n" for line in lines).encode()
+
+
+def _joined(parts: Iterable[Sequence[str]]) -> list[str]:
+    """All texts, each once, in order."""
+    return list(dict.fromkeys(text for part in parts for text in part))
+
+
+def _merged(readings: Sequence[Reading]) -> Json:
+    """The facts of all files: lists and texts joined, dictionaries merged."""
+    merged: Json = {}
+    for reading in readings:
+        for fact, value in reading.facts.items():
+            if isinstance(value, dict):
+                merged[fact] = {**merged.get(fact, {}), **value}
+            elif isinstance(value, list):
+                merged[fact] = list(dict.fromkeys([*merged.get(fact, []), *value]))
+            else:
+                merged[fact] = " / ".join(dict.fromkeys([*filter(None, merged.get(fact, "").split(" / ")), value]))
+    return merged

@@ -1,0 +1,325 @@
+"""Read the output of nccl-tests and rccl-tests, text or JSON: one `Number` for each placement of each row.
+
+In: a `Source`. Out: a `Reading`. The time of the file is taken as it is; its bandwidths only serve to find or check
+the number of ranks and what size means. `nccl_text` and `nccl_json` parse the layouts.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+
+from bench.catalog.collectives import OPERATIONS, usual
+from bench.catalog.dtypes import dtype_named
+from bench.model.errors import ForeignError
+from bench.model.records import Aggregate, Case, Failure, Json
+from bench.model.units import US
+from bench.packages.interop import catalog as nccl_tests_names
+from bench.packages.interop.catalog import DEFAULT_SPREAD, MATRIX_FILE, SPREAD, UNEVEN_TEST, uneven_bytes
+from bench.packages.interop.importers import nccl_json, nccl_text
+from bench.packages.interop.importers.nccl_text import Half, Row, Section
+from bench.packages.interop.importers.readings import (
+    DTYPES,
+    LEAST_US,
+    Number,
+    Options,
+    Printed,
+    Reading,
+    Source,
+    agrees,
+    bus_factor,
+    chosen_operation,
+    chosen_ranks,
+    operation_in,
+    printed,
+    ranks_by_rates,
+)
+
+BACKEND = "nccl"
+# How the layout of nccl-tests begins where CollBench wrote it; the times are others, and the run has more.
+OURS = "# CollBench version "
+DEFAULT_REDUCE_OP = "sum"
+AVERAGES = {
+    "rank0": "of rank 0",
+    "avg": "averaged over ranks",
+    "min": "minimum over ranks",
+    "max": "maximum over ranks",
+}
+# -z 3: a time begins when its process calls; else it lasts from one call to the next (`BenchTime` in common.cu).
+APART = "barrier outside"
+BLOCKING = {
+    "": " back to back",
+    "barrier": ", each waited for and followed by a barrier that is part of the time",
+    "no barrier": ", each waited for",
+    APART: ", each waited for and followed by a barrier that is no part of the time",
+}
+# A log line may begin with a bracket too: [1,0]<stdout>.
+_JSON = re.compile(r"\s*(?:\{|\[\s*[{\]])")
+# Limit of busbw/algbw for many ranks: of all_reduce, and of the others.
+TWICE, ONCE = 2.0, 1.0
+
+
+def read(source: Source, options: Options) -> Reading:
+    """All executions in one file. Raises ForeignError if there is none, or if it does not say what is needed."""
+    reading = Reading()
+    where = str(source.path)
+    if any(line.startswith(OURS) for line in source.lines()):
+        raise ForeignError(f"{where}: CollBench wrote it, from a run of its own: use that run ({OURS}…; run NAME)")
+    if _JSON.match(source.text):
+        sections, dropped = nccl_json.sections(source.text, where)
+        if dropped:
+            reading.notes.append(f"{dropped} variables of the file's environment dump were dropped")
+    else:
+        sections = nccl_text.sections(source.lines(), where)
+    measured = [section for section in sections if section.rows]
+    if not measured:
+        tests = [section.test for section in sections if section.test]
+        raise ForeignError(
+            f"{where}: no table of results"
+            + (f": {tests[0]}_perf ended before its first row" if tests else " of nccl-tests in it")
+        )
+    for section in measured:
+        _read_section(section, options, source, reading)
+    return reading
+
+
+def _read_section(section: Section, options: Options, source: Source, reading: Reading) -> None:
+    """Add the numbers of one execution."""
+    where = str(source.path)
+    reading.rows += len(section.rows)
+    reading.left_out["cut off or unreadable"] += section.cut
+    reading.tools.append(section.tool or "nccl-tests of unknown version")
+    stated = nccl_tests_names.operation_of(section.test) if section.test is not None else None
+    if section.test is not None and stated is None:
+        reading.left_out[f"{section.test}_perf has no counterpart here"] += len(section.rows)
+        return
+    if section.cpu_time:
+        reading.left_out["CPU time of issuing the calls (-C 1), not the time of the operation"] += len(section.rows)
+        return
+    if stated is None and options.operation is None and (stated := operation_in(source.name)) is not None:
+        reading.unknown.append("the collective is not in the file: it was taken from the file's name")
+    op = chosen_operation(stated, options, where)
+
+    # The number of ranks: by the list of devices, else from busbw/algbw where that depends on it.
+    world_size = section.world_size
+    if section.copies > 1:
+        reading.notes.append(
+            f"{section.copies} copies ran at the same time, each with {world_size} rank(s) of its own (a test built "
+            "without MPI): their rows count as launches, and none of them measures communication between the copies"
+        )
+    if world_size is None and bus_factor(op, 2) != bus_factor(op, 4):
+        halves = [half for row in section.rows for half in row.halves]
+        rates = ((half.algbw, half.busbw) for half in halves if half.algbw and half.busbw)
+        world_size = ranks_by_rates(rates, TWICE if op == "all_reduce" else ONCE)
+        if world_size is not None:
+            reading.unknown.append("the list of ranks is not in the file: their number was computed from busbw/algbw")
+    ranks = chosen_ranks(world_size, options, where)
+    division = _division(section, ranks)
+    if division is None:
+        reading.left_out["NCCL_TESTS_SPLIT divided the ranks in a way that has no name here"] += len(section.rows)
+        return
+
+    _describe(section, ranks, reading)
+    rows = [row for row in section.rows if _usable(row, ranks if OPERATIONS[op].rooted else None, reading)]
+    together = ranks // len(set(section.colours.values()) or {0})
+    _check_rates(rows, op, together, reading)
+    for row in rows:
+        splits = _splits(row, section, together, reading) if section.test == UNEVEN_TEST else ""
+        if splits is not None:
+            case = replace(_case(row, section, op, ranks, division), splits=splits)
+            reading.numbers += _numbers(row, section, case, reading)
+
+
+def _division(section: Section, ranks: int) -> str | None:
+    """How NCCL_TESTS_SPLIT divided the ranks, as in `Case.groups`; "world" if not at all, None if that has no name."""
+    by_colour: dict[int, list[int]] = {}
+    for rank, colour in sorted(section.colours.items()):
+        by_colour.setdefault(colour, []).append(rank)
+    if len(by_colour) < 2:
+        return "world"
+    groups = [tuple(members) for members in by_colour.values()]
+    count, size = len(groups), len(groups[0])
+    if groups == [tuple(range(start, start + size)) for start in range(0, ranks, size)]:
+        return f"contiguous:{size}"
+    return f"strided:{size}" if groups == [tuple(range(start, ranks, count)) for start in range(count)] else None
+
+
+def _splits(row: Row, section: Section, together: int, reading: Reading) -> str | None:
+    """How alltoallv_perf divided a row, as in `Case.splits`; None, and the reason counted, if that is not known."""
+    variables, reason = section.variables, None
+    stated = printed(variables.get(SPREAD, ""))
+    spread = DEFAULT_SPREAD if stated is None else min(1.0, max(0.0, stated.value))
+    if "rccl" in (section.tool or ""):
+        reason = "alltoallv_perf of rccl-tests, which divides in a way of its own"
+    elif MATRIX_FILE in variables or row.count == 0:
+        reason = "alltoallv_perf with a matrix of bytes, which is not in the file"
+    elif uneven_bytes(together, row.count, dtype_named(DTYPES[row.dtype]).itemsize, spread) != row.size:
+        reason = f"alltoallv_perf: sizes do not follow from a spread of {spread:g}, so how it divided is unknown"
+    if reason is not None:
+        reading.left_out[reason] += 1
+        return None
+    if stated is None and not section.environment:
+        reading.unknown.append(f"{SPREAD}, how alltoallv_perf divided: the tool's default, {spread:g}, is assumed")
+    reading.notes.append(
+        "alltoallv_perf: the bus bandwidth here is what the busiest rank sends to others, over the time; the tool "
+        "takes (n-1)/n of what it sends, whatever stays on it"
+    )
+    return f"distance:{spread:.6f}".rstrip("0").rstrip(".") if spread else ""
+
+
+def _launch(section: Section, ranks: int) -> Json | None:
+    """Where the ranks of one execution ran, as environment.json has it; None if the file does not tell it of all.
+
+    A process with several devices lists the first only in JSON: its others are taken to be like it.
+    """
+    devices = {device.rank: device for device in section.ranks}
+    each = ranks // len(devices) if devices else 0
+    if not each or section.copies > 1 or sorted(devices) != list(range(0, ranks, each)):
+        return None
+    of_ranks = [(rank, devices[rank - rank % each]) for rank in range(ranks)]
+    return {
+        "backend": BACKEND,
+        "world_size": ranks,
+        "ranks": [{"rank": rank, "hostname": d.host, "device_name": d.device} for rank, d in of_ranks],
+    }
+
+
+def _describe(section: Section, ranks: int, reading: Reading) -> None:
+    """Add where one execution ran, what speaks against its numbers, and what it does not tell."""
+    facts = reading.facts
+    if (launch := _launch(section, ranks)) is not None:
+        reading.launches.append(launch)
+    for device in section.ranks:
+        if device.host and device.host not in facts.setdefault("hosts", []):
+            facts["hosts"].append(device.host)
+    devices = Counter(device.device for device in section.ranks if device.device)
+    if devices:
+        facts["devices"] = ", ".join(f"{count} × {name}" for name, count in sorted(devices.items()))
+    if section.nccl:
+        facts["nccl"] = section.nccl
+    if section.variables:
+        facts["variables"] = {**facts.get("variables", {}), **section.variables}
+    if section.out_of_bounds:
+        reading.notes.append(f"the tool itself says: out of bounds values: {section.out_of_bounds} FAILED")
+    if section.debug:
+        reading.notes.append("NCCL_DEBUG=INFO wrote while it measured")
+    if section.parallel_init:
+        reading.notes.append("parallel init: one thread for each GPU of a process")
+    for error in section.errors:
+        reading.notes.append(f"the file records an error: {error}")
+    skipped = {half.skipped for row in section.rows for half in row.halves} - {0}
+    if skipped:
+        reading.notes.append(f"the first {max(skipped)} calls of each case are left out, as -K asked")
+    if any(half.each_us for row in section.rows for half in row.halves):
+        where = "around" if section.blocking == APART else "between"
+        reading.notes.append(
+            f"times of single calls, by events {where} them: the mean is that of the slowest process's"
+        )
+    elif section.timed_each:
+        reading.notes.append(
+            "the file also has statistics of single calls, by events between them: the mean of all was taken, which "
+            "every version prints"
+        )
+    if section.average is None:
+        reading.unknown.append("how ranks were combined (-a): the tool's default, their average, is assumed")
+    if section.iterations is None:
+        reading.unknown.append("how many calls a time is the mean of")
+
+
+def _usable(row: Row, ranks: int | None, reading: Reading) -> bool:
+    """Whether a row can be a case; if not, the reason is counted. ranks: their number if one is a root, else None."""
+    if row.size == 0:
+        reason = "size 0"
+    elif row.size < 0:
+        reason = "a negative size: integer overflow"
+    elif row.dtype not in DTYPES:
+        reason = f"dtype {row.dtype:.40}, which CollBench does not have"
+    elif row.redop not in nccl_tests_names.REDUCE_OPS and row.redop != nccl_tests_names.NO_REDUCE_OP:
+        reason = f"reduce op {row.redop:.40}, which CollBench does not have"
+    elif ranks is not None and (row.root or 0) >= ranks:
+        reason = "a root that is none of the ranks"
+    else:
+        return True
+    reading.left_out[reason] += 1
+    return False
+
+
+def _case(row: Row, section: Section, op: str, ranks: int, division: str) -> Case:
+    """The case of a row in its usual placement."""
+    calls = (section.iterations or row.iterations or 0) * section.aggregated
+    metric = "graph" if section.graph else "isolated" if section.blocking else "pipelined"
+    return Case(
+        op,
+        BACKEND,
+        ranks,
+        DTYPES[row.dtype],
+        row.size,
+        reduce_op=nccl_tests_names.REDUCE_OPS.get(row.redop, DEFAULT_REDUCE_OP),
+        metric=metric,
+        depth=max(1, calls) if metric != "isolated" else 1,
+        root=max(0, row.root or 0),
+        groups=division,
+        memory="registered" if section.registered else "plain",
+    )
+
+
+def _numbers(row: Row, section: Section, case: Case, reading: Reading) -> Iterable[Number]:
+    for half in row.halves:
+        placed = usual(replace(case, placement=half.place))
+        failure, verified = _verdict(half)
+        if failure is not None:
+            yield Number(placed, None, failure, verified)
+        elif half.time is None or half.time.value < LEAST_US:
+            reading.left_out["no time in one half of the row"] += 1
+        else:
+            iterations = section.iterations or row.iterations
+            calls = (iterations - half.skipped) * section.aggregated if iterations else None
+            each_s = tuple(tuple(time * US for time in process) for process in half.each_us)
+            statistic = _statistic(section, iterations, half.skipped, slowest=bool(each_s))
+            apart = section.blocking == APART and bool(each_s)
+            yield Number(placed, Aggregate(half.time.value * US, statistic, calls, each_s, apart), None, verified)
+
+
+def _statistic(section: Section, iterations: int | None, skipped: int, slowest: bool) -> str:
+    """How a time of this execution was obtained, in words. slowest: from the times of single calls."""
+    calls = f"{iterations} calls" if iterations else "an unknown number of calls"
+    if section.aggregated > 1:
+        calls = f"{iterations or 'an unknown number of'} groups of {section.aggregated} calls"
+    manner = BLOCKING[section.blocking]
+    if section.graph:
+        manner = f" captured in a CUDA graph that was launched {section.graph} times"
+    around = "before and after" if section.blocking == APART else "after"
+    events = f", with an event recorded {around} each" if section.timed_each else ""
+    left_out = f", without the first {skipped}" if skipped else ""
+    return f"mean of {calls}{left_out}{manner}{events}, {AVERAGES['max' if slowest else section.average or 'avg']}"
+
+
+def _verdict(half: Half) -> tuple[Failure | None, bool | None]:
+    """Whether the tool found the result right: (failure, False), (None, True), or (None, None) if it does not say."""
+    count = printed(half.wrong.rstrip("*"))
+    if count is None:
+        return None, None
+    if count.value == 0:
+        return None, True
+    return Failure("wrong", None, f"nccl-tests counted {count.value:.0f} wrong elements"), False
+
+
+def _check_rates(rows: Iterable[Row], op: str, together: int, reading: Reading) -> None:
+    """Note bus bandwidths of the file that do not follow from size, time and `together`, the ranks of one group."""
+    if together == 1:
+        return  # for one rank some versions print 0, others algbw
+    factor, checked, wrong = bus_factor(op, together), 0, []
+    for row in rows:
+        for half in row.halves:
+            if half.time is None or half.busbw is None:
+                continue
+            checked += 1
+            time_s = Printed(half.time.value * US, half.time.half * US)
+            if time_s.value > 0 and not agrees(row.size * factor, time_s, half.busbw):
+                wrong.append((row.size, half.busbw.value, row.size * factor / time_s.value / 1e9))
+    if wrong:
+        size, printed_rate, computed = wrong[0]
+        reading.notes.append(
+            f"{len(wrong)} of {checked} bus bandwidths of the file do not follow from size, time and {together} "
+            f"ranks (at {size} B: {printed_rate:g} GB/s in the file, {computed:.3g} computed)"
+        )

@@ -1,0 +1,364 @@
+"""Parse the text of nccl-tests 2.10 and later and of rccl-tests into sections, by header and not by column number.
+
+In: lines. Out: a `Section` for each execution; names stay those of the tool. Layouts differ: per-iteration columns,
+time stamps and rccl's `algo proto nchannels` follow the last half. Messages of NCCL and MPI may stand between rows and
+inside them: a row that breaks off is continued where its rest appears. The leading `#` may be missing.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from bench.model.errors import ForeignError
+from bench.packages.interop.catalog import DTYPES_LACKING, MATRIX_FILE, NO_REDUCE_OP, REDUCE_OPS, SPREAD
+from bench.packages.interop.importers.readings import DTYPES, Printed, printed, whole
+
+PLACES = {"out-of-place": "out", "in-place": "in"}
+TIMES = {"time", "cputime"}
+# Columns whose number is a count of wrong elements.
+COUNTS = {"#wrong", "wrong"}
+# Words in a line → what they say of an execution.
+FLAGS = {"Per-Iteration Report": "timed_each", "Parallel Init Enabled": "parallel_init", "NCCL INFO": "debug"}
+# Columns of nccl-tests before 2.10: the largest deviation, and the number of elements.
+OLD_COLUMNS = {"error", "N"}
+TOO_OLD = "written by an nccl-tests before 2.10; output of nccl-tests 2.10 or newer is read"
+# With more blanks than this before its only half, a row has an empty first half (nccl-tests writes 32 where it replays
+# in place only).
+EMPTY_HALF = 28
+
+_ROW = re.compile(r"(?<![\w.:#-])(-?\d+)\s+(-?\d+)\s+([a-z]\w*)(?=\s|$)(.*)")
+# A value has no leading zeros, so a `0` that runs into a host's number (`012`) is not taken for one.
+_VALUE = r"[-+]?(?:(?:0|[1-9]\d*)(?:\.\d+)?(?:e[-+]?\d+)?|inf|nan)\*?|N/A"
+_VALUES = re.compile(rf"\s*({_VALUE})(?![\d.])", re.IGNORECASE)
+_WORD = re.compile(r"\s*([a-z]+)\b")
+_ROOT = re.compile(r"\s*(-?\d+)(?![\d.])")
+_RANK = re.compile(
+    r"Rank\s+(\d+)\s+(?:Group\s+(\d+)\s+)?(?:Pid\s+\d+\s+)?on\s+(\S+)\s+device\s+\d+\s+\[[^\]]*\]\s+(.*)"
+)
+_SETTINGS = re.compile(r"nThreads?:?\s+(\d+)\s+nGpus:?\s+(\d+)")
+_ITERATIONS = re.compile(r"(warmup|agg)?\s*\biters:\s*(\d+)")
+_UNEVEN = re.compile(r"ALLTOALLV_PRINT_SUMMARY: mode=(?:generated\b.*\bspread=([\d.]+)|matrix)")
+_NAMED = re.compile(r"(?:starting|concluded):\s*(?:\S*/)?(\w+?)(?:_perf)?(?:_mpi)?\s*$")
+_TEST = re.compile(r"(?<![\w-])(\w+?)_perf(?:_mpi)?\b(?!\.)")
+
+
+# ── one execution, from text or from JSON ────────────────────────────────────────────────────────
+@dataclass(frozen=True, slots=True)
+class DeviceRow:
+    """One line of the list of devices. group: the colour of NCCL_TESTS_SPLIT."""
+
+    rank: int
+    group: int
+    host: str
+    device: str
+
+
+@dataclass(frozen=True, slots=True)
+class Half:
+    """One of the two halves of a row. place: "out" or "in". time: in microseconds.
+
+    wrong: text of the column #wrong: a count, or N/A.
+    each_us: of each call, in each process that the file tells apart, without the first `skipped` (-K); empty if the
+        file does not have them.
+    """
+
+    place: str
+    time: Printed | None
+    algbw: Printed | None
+    busbw: Printed | None
+    wrong: str
+    each_us: tuple[tuple[float, ...], ...] = ()
+    skipped: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One size. root: None if the row has no such column."""
+
+    size: int
+    count: int
+    dtype: str
+    redop: str
+    root: int | None
+    halves: tuple[Half, ...]
+    iterations: int | None = None
+
+
+@dataclass(slots=True)
+class Section:
+    """One execution. test: such as `all_reduce` for `all_reduce_perf`.
+
+    ranks_cut: the list of devices is known to be incomplete. iterations, aggregated: their product is the number of
+    calls timed together. average: how ranks are combined: "rank0", "avg", "min" or "max"; None if not written.
+    out_of_bounds: how many rows the tool itself found wrong.
+    cut: number of rows that could not be read to their end. environment: the file has all variables of the tool, of
+    which `variables` are those that may be kept.
+    """
+
+    test: str | None = None
+    tool: str | None = None
+    nccl: str | None = None
+    ranks: list[DeviceRow] = field(default_factory=list)
+    ranks_cut: bool = False
+    expected_ranks: int | None = None
+    iterations: int | None = None
+    aggregated: int = 1
+    graph: int = 0
+    blocking: str = ""
+    average: str | None = None
+    registered: bool = False
+    cpu_time: bool = False
+    timed_each: bool = False
+    parallel_init: bool = False
+    out_of_bounds: int | None = None
+    rows: list[Row] = field(default_factory=list)
+    cut: int = 0
+    variables: dict[str, str] = field(default_factory=dict)
+    environment: bool = False
+    debug: bool = False
+    errors: list[str] = field(default_factory=list)
+
+    @property
+    def copies(self) -> int:
+        """How many processes each ran a world of their own: built without MPI, each calls itself rank 0."""
+        return max(Counter(device.rank for device in self.ranks).values(), default=1)
+
+    @property
+    def world_size(self) -> int | None:
+        """Number of ranks of one world: `expected_ranks`, else by the list of devices; None if missing or cut."""
+        if self.expected_ranks is not None:
+            return self.expected_ranks
+        if not self.ranks or self.ranks_cut:
+            return None
+        return max(device.rank for device in self.ranks) + 1
+
+    @property
+    def colours(self) -> dict[int, int]:
+        """rank → group."""
+        return {device.rank: device.group for device in self.ranks}
+
+
+def version_of(code: int) -> str:
+    """NCCL's version as a number → as text: 22902 is 2.29.2, and before 2.9 it was 2708 for 2.7.8."""
+    major, minor = (10000, 100) if code >= 10000 else (1000, 100)
+    return f"{code // major}.{code % major // minor}.{code % 100}"
+
+
+# ── text to sections ─────────────────────────────────────────────────────────────────────────────
+@dataclass(frozen=True, slots=True)
+class Header:
+    """The line with the names of the columns. columns: of one half. places: which halves there are."""
+
+    columns: tuple[str, ...] = ("time", "algbw", "busbw", "#wrong")
+    places: tuple[str, ...] = ("out", "in")
+
+
+@dataclass(slots=True)
+class _BegunRow:
+    """A row that is being read. size: None if it is too large. gap: number of blanks before its first half."""
+
+    size: int | None
+    count: int
+    dtype: str
+    redop: str
+    root: int | None
+    halves: list[list[str]]
+    gap: int
+
+
+def sections(lines: Iterable[str], where: str) -> list[Section]:
+    """The executions in a log, in its order, including those without a row. Raises ForeignError before 2.10."""
+    parser = _Parser(where)
+    for line in lines:
+        parser.take(line)
+    parser.finish_row()
+    return [*parser.done, parser.section]
+
+
+class _Parser:
+    """Reads the lines once. At most one row is incomplete at any time, and it belongs to the current section.
+
+    closed: the table of the current section has ended. hint: the test that a command line named, for the next section
+    that does not name its own.
+    """
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+        self.header = Header()
+        self.places: tuple[str, ...] = ()
+        self.section = Section()
+        self.done: list[Section] = []
+        self.closed = False
+        self.hint: str | None = None
+        self.begun: _BegunRow | None = None
+
+    def take(self, line: str) -> None:
+        """Read one line, from which labels have been removed."""
+        if self._begins_row(line) or self._continues_row(line):
+            return
+        self._learn(line)
+        if "-place" in line:
+            self.places = tuple(PLACES[name] for name in re.findall(r"out-of-place|in-place", line))
+        if "algbw" in line:
+            self._read_header(line)
+        if "Out of bounds" in line and (bounds := re.search(r"Out of bounds values\s*:\s*(\d+)", line)):
+            self.finish_row()
+            self.section.out_of_bounds, self.closed = whole(bounds[1]), True
+        test = _TEST.search(line)
+        if test is not None and "Collective test" not in line:
+            self.hint = test[1]
+
+    def _begin_section(self) -> None:
+        """Begin a new section, unless this one has neither ranks nor rows."""
+        if self.section.ranks or self.section.rows or self.section.cut:
+            self._end_section()
+
+    def _end_section(self) -> None:
+        self.finish_row()
+        self.done.append(self.section)
+        self.section, self.header, self.places, self.closed = Section(), Header(), (), False
+
+    def _learn(self, line: str) -> None:
+        """Read what a line tells of the tool, its settings and the devices; a line may tell several things."""
+        if "-tests version" in line or "-tests: Version" in line:
+            self._begin_section()
+            if version := re.search(r"((?:nccl|rccl)-tests)(?::)? version:? (\S+)", line, re.IGNORECASE):
+                self.section.tool = f"{version[1]} {version[2]}".rstrip(" :+")
+            if library := re.search(r"-library=(\d+)", line):
+                self.section.nccl = self.section.nccl or version_of(whole(library[1]) or 0)
+        if "test starting" in line:
+            self._begin_section()
+            if test := _NAMED.search(line):
+                self.section.test = test[1]
+        if "test concluded" in line:
+            if (test := _NAMED.search(line)) and self.section.test is None:
+                self.section.test = test[1]
+            self.closed = True
+        if "nThread" in line and _SETTINGS.search(line):
+            self._begin_section()
+            counts = {kind: whole(count) for kind, count in _ITERATIONS.findall(line)}
+            self.section.iterations, self.section.aggregated = counts.get("") or None, counts.get("agg") or 1
+            graph = re.search(r"graph:\s*(\d+)", line)
+            self.section.graph = (whole(graph[1]) if graph else None) or 0
+        if "Blocking Enabled" in line:
+            excluded, absent = "time excludes barrier" in line, "no barrier" in line
+            self.section.blocking = "barrier outside" if excluded else "no barrier" if absent else "barrier"
+        if summary := _UNEVEN.search(line):
+            self.section.variables[SPREAD if summary[1] else MATRIX_FILE] = summary[1] or "a matrix"
+        for words, attribute in FLAGS.items():
+            if words in line:
+                setattr(self.section, attribute, True)
+        if "Rank" in line and (device := _RANK.search(line)):
+            if self.closed:
+                self._end_section()
+            rank, group, host, name = device.groups()
+            device_name = name.strip().rstrip(".").strip()
+            self.section.ranks.append(DeviceRow(whole(rank) or 0, whole(group or "0") or 0, host or "", device_name))
+            self.section.ranks_cut = self.section.ranks_cut or line.endswith("...")
+        if "CCL version" in line and (library := re.search(r"[NR]CCL version[ :]+(\d+\.\d+[\d.]*)", line)):
+            self.section.nccl = library[1].rstrip(".")
+
+    def _read_header(self, line: str) -> None:
+        names = line.replace("#wrong", " #wrong ").replace("# ", " ").split()
+        starts = [at for at, name in enumerate(names) if name in TIMES]
+        if "busbw" not in names or not starts:
+            return
+        if OLD_COLUMNS & set(names):
+            raise ForeignError(f"{self.where}: {TOO_OLD}")
+        if self.closed:
+            self._end_section()
+        self.finish_row()
+        last = max(at for at, name in enumerate(names) if name in {*COUNTS, "busbw"})
+        end = starts[1] if len(starts) > 1 else 1 + last
+        places = self.places if len(self.places) == len(starts) else ("out", "in")[: len(starts)]
+        self.header = Header(tuple(names[starts[0] : end]), places)
+        self.section.cpu_time = "cputime" in names
+
+    # ── rows ─────────────────────────────────────────────────────────────────────────────────────
+    def _begins_row(self, line: str) -> bool:
+        """Begin a row; False if the line is none."""
+        match = _ROW.search(line)
+        if match is None:
+            return False
+        size, count, dtype, rest = match.groups()
+        redop, root, at = _lead(rest)
+        halves, behind = _halves(rest[at:], self.header)
+        if not halves and dtype not in DTYPES and dtype not in DTYPES_LACKING:
+            return False
+        if halves and root is None:
+            raise ForeignError(f"{self.where}: a row without a root: {TOO_OLD}")
+        self.finish_row()
+        gap = len(rest[at:]) - len(rest[at:].lstrip())
+        self.begun = _BegunRow(whole(size), whole(count) or 0, dtype, redop, root, halves, gap)
+        self._finish_complete_row(self.begun, behind)
+        return True
+
+    def _continues_row(self, line: str) -> bool:
+        """Read the rest of a row that was begun; False if the line does not hold it."""
+        if self.begun is None:
+            return False
+        halves, behind = _halves(line, self.header)
+        if not halves:
+            return False
+        self.begun.halves += halves
+        self._finish_complete_row(self.begun, behind)
+        return True
+
+    def _finish_complete_row(self, begun: _BegunRow, behind: str) -> None:
+        """Finish a row that is complete, or cut within a half, whose rest could not be recognised."""
+        if len(begun.halves) >= len(self.header.places) or _VALUES.match(behind):
+            self.finish_row()
+
+    def finish_row(self) -> None:
+        """Add the row that was begun to the section, as far as it was read."""
+        begun, self.begun = self.begun, None
+        if begun is None:
+            return
+        places = self.header.places
+        if len(begun.halves) == 1 < len(places) and begun.gap > EMPTY_HALF:
+            places = places[1:]
+        halves = tuple(_half(place, values, self.header) for place, values in zip(places, begun.halves, strict=False))
+        self.section.cut += len(begun.halves) < len(places)
+        if halves and begun.size is None:
+            self.section.cut += 1
+        elif halves and begun.size is not None:
+            self.section.test, self.hint = self.section.test or self.hint, None
+            self.section.rows.append(Row(begun.size, begun.count, begun.dtype, begun.redop, begun.root, halves))
+
+
+def _lead(rest: str) -> tuple[str, int | None, int]:
+    """Redop, root (None if the row has none), and the position of the first half."""
+    at, redop, root = 0, NO_REDUCE_OP, None
+    word = _WORD.match(rest)
+    if word and (word[1] in REDUCE_OPS or word[1] == NO_REDUCE_OP):
+        redop, at = word[1], word.end()
+    if number := _ROOT.match(rest, at):
+        root, at = whole(number[1]), number.end()
+    return redop, root, at
+
+
+def _halves(text: str, header: Header) -> tuple[list[list[str]], str]:
+    """The values of the complete halves at the beginning of a text, and the text that follows them."""
+    halves: list[list[str]] = []
+    at = 0
+    while len(halves) < len(header.places):
+        half: list[str] = []
+        end = at
+        while len(half) < len(header.columns) and (match := _VALUES.match(text, end)) is not None:
+            half.append(match[1])
+            end = match.end()
+        if len(half) < len(header.columns):
+            break
+        halves.append(half)
+        at = end
+    return halves, text[at:]
+
+
+def _half(place: str, values: list[str], header: Header) -> Half:
+    named = dict(zip(header.columns, values, strict=True))
+    time, algbw, busbw = (
+        next((printed(named[name]) for name in names if name in named), None)
+        for names in (TIMES, ("algbw",), ("busbw",))
+    )
+    return Half(place, time, algbw, busbw, next((named[name] for name in header.columns if name in COUNTS), "N/A"))

@@ -1,0 +1,272 @@
+"""Define what a reader of another tool's output takes and returns, and what all readers share. No format is known here.
+
+In: a path. Out: a `Source`, whose lines come without colours, control characters and the labels that launchers and log
+collectors put in front (`[1,0]<stdout>:`, `0: `, a time stamp, `node01: `). A reader takes it with the user's `Options`
+and returns a `Reading`: numbers, what was left out and why, and what the file does not tell; whatever it assumes, it
+records there. Errors are ForeignErrors of one line.
+"""
+
+import hashlib
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bench.catalog.collectives import OPERATIONS
+from bench.model.errors import ForeignError
+from bench.model.records import Aggregate, Case, Failure, Json
+from bench.model.units import MOST_RANKS, format_bytes
+from bench.packages.interop import catalog as nccl_tests_names
+
+# The longest sweep with an NCCL that logs at INFO is a few megabytes; a larger file is of another kind.
+LIMIT_BYTES = 64 * 2**20
+# No tool prints longer lines, and matching patterns in them could take very long.
+LONGEST_LINE = 2000
+# A file with a larger share of undecodable or NUL characters is not text; a log may hold a few that its tool garbled.
+MOST_GARBLED = 0.05
+# First bytes of a packed file → how it is packed.
+PACKED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"PK\x03\x04": "zip", b"\x28\xb5\x2f\xfd": "zstd"}
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+_LABEL = re.compile(
+    r"""\s*(?:
+        \[[^\]\s]*\]<std\w+>:?              # Open MPI, mpirun --tag-output: [1,0]<stdout>:
+      | \[\d+(?:,\d+)?\](?=\s)              # Hydra, mpiexec -l: [0]
+      | \(?rank\s?\d+\)?:                   # rank 0:
+      | \d+:(?=\s)                          # srun --label: 0:
+      | \[?\d{4}-\d\d-\d\d[T\s]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?:?
+      | \[?\d\d:\d\d:\d\d(?:[.,]\d+)?\]?(?=\s)
+      | std(?:out|err)\s[FP](?=\s)          # Kubernetes, behind its time stamp
+      | [A-Za-z][\w.-]*:(?=\s+[\d\#])       # pdsh, clush: node01:
+    )""",
+    re.VERBOSE | re.IGNORECASE,
+)
+
+
+# ── files ────────────────────────────────────────────────────────────────────────────────────────
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A file that was read. name: without its folder."""
+
+    path: Path
+    sha256: str
+    text: str
+
+    @property
+    def name(self) -> str:
+        return self.path.name.encode(errors="replace").decode()
+
+    def lines(self) -> list[str]:
+        """The lines without colours, control characters and labels, of which a line may have several."""
+        plain = _CONTROL.sub("", _ESCAPES.sub("", self.text.replace("\r\n", "\n").replace("\r", "\n")))
+        lines = []
+        for long_line in plain.split("\n"):
+            line = long_line[:LONGEST_LINE]
+            while (label := _LABEL.match(line)) is not None and label.end():
+                line = line[label.end() :]
+            lines.append(line.rstrip())
+        return lines
+
+
+def open_source(path: Path) -> Source:
+    """The file as text. Reads at most LIMIT_BYTES, so that a wrong file costs no memory."""
+    try:
+        with path.open("rb") as file:
+            raw = file.read(LIMIT_BYTES + 1)
+    except OSError as error:
+        raise ForeignError(f"{path}: {(error.strerror or str(error)).lower()}") from None
+    except ValueError as error:  # a path with a NUL in it
+        raise ForeignError(f"{path!s:.100}: {error}") from None
+    if len(raw) > LIMIT_BYTES:
+        raise ForeignError(f"{path}: larger than {format_bytes(LIMIT_BYTES)}, which no table of results is")
+    if not raw.strip():
+        raise ForeignError(f"{path}: empty")
+    return Source(path, hashlib.sha256(raw).hexdigest(), decode(path, raw))
+
+
+def decode(path: Path, raw: bytes) -> str:
+    """The text in the bytes of a file: UTF-8, with or without a mark."""
+    for start, kind in PACKED.items():
+        if raw.startswith(start):
+            raise ForeignError(f"{path}: packed with {kind}; unpack it first")
+    text = raw.decode("utf-8-sig", errors="replace")
+    if text.count("\ufffd") + text.count("\0") > MOST_GARBLED * len(text):
+        raise ForeignError(f"{path}: not UTF-8 text")
+    return text
+
+
+# ── numbers as text ──────────────────────────────────────────────────────────────────────────────
+# Whole numbers up to here are exact wherever they are kept (JSON readers, floats); larger ones were not measured.
+LARGEST_WHOLE = 2**53
+LONGEST_NUMBER = 40
+_NUMBER = re.compile(r"[-+]?(\d+)(?:\.(\d*))?(?:e([-+]?\d{1,2}))?", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Printed:
+    """A number and half a unit of its last printed digit: the exact value lies in value ± half."""
+
+    value: float
+    half: float
+
+    @property
+    def low(self) -> float:
+        return self.value - self.half
+
+    @property
+    def high(self) -> float:
+        return self.value + self.half
+
+
+def printed(text: str) -> Printed | None:
+    """`113.70` → 113.7 ± 0.005; None for what is no finite number."""
+    match = _NUMBER.fullmatch(text)
+    if match is None or len(text) > LONGEST_NUMBER:
+        return None
+    exponent = int(match[3] or 0) - len(match[2] or "")
+    return Printed(float(match[0]), 0.5 * 10.0**exponent)
+
+
+def whole(text: str) -> int | None:
+    """A whole number, blanks around it allowed; None for any other text, or from LARGEST_WHOLE on."""
+    try:
+        number = int(text.strip()[:LONGEST_NUMBER])
+    except ValueError:
+        return None
+    return number if abs(number) < LARGEST_WHOLE else None
+
+
+# ── what a reader returns ────────────────────────────────────────────────────────────────────────
+@dataclass(frozen=True, slots=True)
+class Number:
+    """One time of one case, or why there is none. verified: did the tool find the result right? None if unknown."""
+
+    case: Case
+    aggregate: Aggregate | None
+    failure: Failure | None = None
+    verified: bool | None = None
+
+
+@dataclass(slots=True)
+class Reading:
+    """What one file holds. rows: lines of its tables, including those left out.
+
+    tools: with their versions. left_out: reason → how many rows. notes: what a reader must know before believing
+    the numbers. unknown: what the file does not tell. A text may stand in these lists twice; a run has it once.
+    facts: where the tool ran: hosts, devices, nccl, variables. launches: where each rank of an execution ran, in the
+    form of environment.json.
+    """
+
+    rows: int = 0
+    numbers: list[Number] = field(default_factory=list)
+    tools: list[str] = field(default_factory=list)
+    left_out: Counter[str] = field(default_factory=Counter)
+    notes: list[str] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
+    facts: Json = field(default_factory=dict)
+    launches: list[Json] = field(default_factory=list)
+
+
+# ── what files may not say ───────────────────────────────────────────────────────────────────────
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the user states where a file does not say it. operation: by our name."""
+
+    world_size: int | None = None
+    operation: str | None = None
+
+
+def chosen_operation(stated: str | None, options: Options, where: str) -> str:
+    """Our name of the collective, from the file or the user. Raises ForeignError if neither says it, or they differ."""
+    if stated is None and options.operation is None:
+        raise ForeignError(
+            f"{where}: does not say which collective was measured; name it, such as --operation all_reduce "
+            "(see: collbench list operations)"
+        )
+    if stated is not None and options.operation not in {None, stated}:
+        raise ForeignError(
+            f"{where}: says that it measured {stated}, so --operation {options.operation} cannot be right"
+        )
+    return stated or str(options.operation)
+
+
+def chosen_ranks(stated: int | None, options: Options, where: str) -> int:
+    """The number of ranks, from the file or the user. Raises ForeignError if neither says it, or they differ."""
+    if stated is None and options.world_size is None:
+        raise ForeignError(f"{where}: does not say how many ranks took part; give their number: --world-size N")
+    if stated is not None and options.world_size not in {None, stated}:
+        raise ForeignError(
+            f"{where}: says that {stated} ranks took part, so --world-size {options.world_size} is wrong"
+        )
+    ranks = stated or int(options.world_size or 0)
+    if not 1 <= ranks <= MOST_RANKS:
+        raise ForeignError(f"{where}: says that {ranks} ranks took part, which cannot be")
+    return ranks
+
+
+# ── names ────────────────────────────────────────────────────────────────────────────────────────
+# A shorter time is none; a rate that follows from it would be endless.
+LEAST_US = 0.001
+# A name that is in no table is not guessed: its rows are left out, with the reason.
+DTYPES = {
+    **nccl_tests_names.DTYPES,
+    "fp8_e4m3": "float8_e4m3fn", "fp8_e5m2": "float8_e5m2",
+    "MPI_CHAR": "int8", "MPI_SIGNED_CHAR": "int8", "MPI_INT8_T": "int8", "MPI_BYTE": "uint8",
+    "MPI_UNSIGNED_CHAR": "uint8", "MPI_UINT8_T": "uint8", "MPI_INT": "int32", "MPI_INT32_T": "int32",
+    "MPI_LONG": "int64", "MPI_LONG_LONG": "int64", "MPI_LONG_LONG_INT": "int64", "MPI_INT64_T": "int64",
+    "MPI_FLOAT": "float32", "MPI_DOUBLE": "float64",
+}  # fmt: skip
+# Patterns in the name of a file. Longer names first: reduce_scatter holds reduce, all_gather holds gather.
+_IN_FILE_NAMES = {
+    r"reduce[-_.]?scatter": "reduce_scatter",
+    r"all[-_.]?reduce": "all_reduce",
+    r"all[-_.]?gather": "all_gather",
+    r"all[-_.]?(?:to|2)[-_.]?all": "all_to_all",
+    r"send[-_.]?recv": "sendrecv_ring",
+    r"broadcast|bcast": "broadcast",
+    r"gather": "gather",
+    r"scatter": "scatter",
+    r"reduce": "reduce",
+}
+
+
+def operation_in(file_name: str) -> str | None:
+    """The collective that a file name contains; None if it contains none, or several."""
+    rest, operations = file_name.lower(), []
+    for pattern, op in _IN_FILE_NAMES.items():
+        rest, times = re.subn(pattern, " ", rest)
+        operations += [op] if times else []
+    return operations[0] if len(operations) == 1 else None
+
+
+# ── bandwidths against times ─────────────────────────────────────────────────────────────────────
+# Relative error that a rate may have beyond its printed digits: some tools compute in single precision.
+SLACK = 1e-4
+
+
+def bus_factor(op: str, ranks: int) -> float:
+    """Factor from algorithm to bus bandwidth; 0 where nothing crosses a bus."""
+    factor = OPERATIONS[op].bus_factor
+    return factor(ranks) if factor is not None and ranks > 1 else 0.0
+
+
+def agrees(bytes_moved: float, times_s: Printed, rate: Printed) -> bool:
+    """Whether a printed rate in GB/s is bytes over time, within the printed digits of both."""
+    slow = bytes_moved / times_s.high / 1e9 if times_s.high > 0 else float("inf")
+    fast = bytes_moved / times_s.low / 1e9 if times_s.low > 0 else float("inf")
+    return slow * (1 - SLACK) <= rate.high and rate.low <= fast * (1 + SLACK)
+
+
+def ranks_by_rates(rates: Iterable[tuple[Printed, Printed]], most: float) -> int | None:
+    """n from pairs of algbw and busbw, where busbw/algbw = most (n-1)/n; None if the digits do not determine it."""
+    low, high = 0.0, most
+    for algbw, busbw in rates:
+        if algbw.low > 0:
+            low, high = max(low, busbw.low / algbw.high), min(high, busbw.high / algbw.low)
+    if not low <= high < most:
+        return None
+    # ratio = most (n - 1) / n, so n = most / (most - ratio)
+    fewest, largest = math.ceil(most / (most - low) - SLACK), math.floor(most / (most - high) + SLACK)
+    return fewest if fewest == largest else None

@@ -1,0 +1,27 @@
+"""What other tools' formats add to the core: two verbs, and a format of reports."""
+
+from bench.catalog.package import Package, Verb
+from bench.model.deferred import Deferred
+
+INTEROP = Package(
+    "interop",
+    verbs={
+        "perf": Verb(
+            "packages.interop.cli.perf:perf",
+            "Measure",
+            "Measure as nccl-tests does: its flags, its columns line by line, then how far to trust them.",
+            "perf all_reduce -b 8 -e 128M -f 2 -g 2 --backend gloo",
+        ),
+        "import": Verb(
+            "packages.interop.cli.import_:import_",
+            "Prepare",
+            "Make a run from the output of another tool.",
+            "import nccl-tests all_reduce_perf.log",
+        ),
+    },
+    formats={
+        "nccl-tests": Deferred("packages.interop.report.nccl_tests:document"),
+        "openmetrics": Deferred("packages.interop.report.dashboards:openmetrics"),
+        "jsonl": Deferred("packages.interop.report.dashboards:jsonl"),
+    },
+)

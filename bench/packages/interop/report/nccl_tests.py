@@ -1,0 +1,252 @@
+"""Write a run in the layout of nccl-tests: for `report --format nccl-tests`, and for `perf` while it measures.
+
+In: a `Run` and its summaries. Out: lines, one table for each operation, backend, world size and metric, in parts that
+can be written one by one: heading, rows, closing. The columns are those of nccl-tests 2.17 and later; everything else
+is in comments. Times are CollBench's mean over iterations of the maximum over ranks; nccl-tests prints the mean over
+calls and ranks. On GPUs nccl-tests reads the host's clock, so dispatching is part of its times (BenchTime in its
+common.cu): the columns have the host's time there as well, and the device's own time stands below the table.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+
+from bench import __version__
+from bench.catalog import collectives
+from bench.catalog.backends import BACKENDS
+from bench.catalog.collectives import OPERATIONS, placement, ranks_together, row
+from bench.catalog.dtypes import dtype_named
+from bench.model.conclusions import Analysis, Summary
+from bench.model.facts import RankFacts
+from bench.model.records import Case, Json, Run
+from bench.packages.interop.catalog import NO_REDUCE_OP, NO_ROOT, reduce_op_named, test_named
+from bench.packages.interop.catalog import dtype_named as name_of_dtype
+from bench.planning.footprint import checked_apart
+from bench.report.document import method_of_calls
+from bench.report.labels import counted, label, metric_name, ranks_text
+from bench.report.parts import calls_only
+
+NONE = "N/A"
+# Widths of nccl-tests' columns (writeResultHeader and writeBenchmarkLinePreamble in its util.cu).
+LEAD = "{:>12}  {:>12}  {:>8}  {:>6}  {:>6}"
+HALF = "  {:>7}  {:>6}  {:>6}  {:>6}"
+# Options that a column, the half of a row or the title of a table tells.
+TOLD = ("reduce_op", "root", "placement", "metric", "depth")
+
+
+def document(run: Run, analysis: Analysis) -> str:
+    """All tables, one below the other, as in a log of nccl-tests, which has none for other cases."""
+    summaries = {summary.case: summary for summary in calls_only(run, analysis)[1].summaries}
+    parts = []
+    for cases in tables(summaries):
+        parts += heading(run, cases, ranks_of(run, cases[0]), summaries)
+        parts += [row_line(run, halves, summaries) for halves in rows(cases)]
+        parts += [*closing(cases, summaries, run.imported is None), ""]
+    return "\n".join(parts) or "# nothing was measured\n"
+
+
+def tables(cases: Iterable[Case]) -> list[list[Case]]:
+    """The cases of each table."""
+    of_tables: dict[tuple[object, ...], list[Case]] = {}
+    for case in cases:
+        kind = (case.op, case.backend, case.world_size, case.metric, case.depth, *_others(case))
+        of_tables.setdefault(kind, []).append(case)
+    return list(of_tables.values())
+
+
+def rows(cases: Iterable[Case]) -> list[list[Case]]:
+    """The cases of each row of a table: out of place, in place, or both."""
+    of_rows: dict[Case, list[Case]] = {}
+    for case in cases:
+        of_rows.setdefault(row(case), []).append(case)
+    return list(of_rows.values())
+
+
+def heading(
+    run: Run,
+    cases: Sequence[Case],
+    ranks: Sequence[RankFacts],
+    summaries: Mapping[Case, Summary],
+    sizes: str | None = None,
+) -> list[str]:
+    """The lines above a table. ranks: the facts of each rank. summaries: those that are known already.
+
+    sizes: those that were asked for, as nccl-tests writes them; from the cases if left out.
+    """
+    case, members = cases[0], [summaries[case] for case in cases if case in summaries]
+    lines = [
+        f"# CollBench version {__version__}, in the layout of nccl-tests; run {run.name}",
+        f"# Collective test starting: {test_named(case.op)}",
+        _settings(run, cases, members, sizes or _sizes(cases)),
+    ]
+    if case.depth == 1:
+        lines.append("# Blocking Enabled: wait and barrier after each outer iteration (-n); time excludes barrier")
+    lines += [*_how(run, case, members), "#", *(["# Using devices", *_devices(case, ranks), "#"] if ranks else [])]
+    if not OPERATIONS[case.op].sized:
+        return lines
+    lead = LEAD.replace("{:>12}", "# {:>10}", 1)
+    units = "(us)", "(GB/s)", "(GB/s)", ""
+    return [
+        *lines,
+        lead.format(*[""] * 5) + "           out-of-place                       in-place          ",
+        lead.format("size", "count", "type", "redop", "root") + 2 * HALF.format("time", "algbw", "busbw", "#wrong"),
+        lead.format("(B)", "(elements)", "", "", "") + 2 * HALF.format(*units),
+    ]
+
+
+def row_line(run: Run, cases: Sequence[Case], summaries: Mapping[Case, Summary]) -> str:
+    """One row. cases: out of place, in place, or both. An operation without sizes has a comment in place of a row."""
+    case, operation = cases[0], OPERATIONS[cases[0].op]
+    if not operation.sized:
+        return f"# no size, no columns: {label(case)}: {_microseconds(summaries.get(case))} us"
+    count = case.size_bytes // (operation.pieces(ranks_together(case)) * dtype_named(case.dtype).itemsize)
+    redop = reduce_op_named(case.reduce_op) if operation.reduces else NO_REDUCE_OP
+    root = case.root if operation.rooted else NO_ROOT
+    halves = {placement(case): summaries.get(case) for case in cases}
+    # What another tool measured is not verified here.
+    verified = "0" if run.imported is None else NONE
+    lead = LEAD.format(case.size_bytes, count, name_of_dtype(case.dtype), redop, root)
+    return lead + "".join(_half(halves.get(place), verified) for place in ("out", "in"))
+
+
+def closing(cases: Sequence[Case], summaries: Mapping[Case, Summary], verified: bool = True) -> list[str]:
+    """The lines below a table. verified: whether results were verified here."""
+    members = [summaries[case] for case in cases if case in summaries]
+    failures = [(s.case, failure) for s in members for failure in s.failures]
+    wrong = sum(failure.kind == "wrong" for _, failure in failures)
+    lines = [f"# failed: {label(case)}: {' '.join(failure.text.split())}" for case, failure in failures]
+    outcome = f"{wrong} {'FAILED' if wrong else 'OK'}" if verified else f"{NONE} (not verified here)"
+    lines.append(f"# Out of bounds values : {outcome}")
+    lines += _device_times(members)
+    if rates := [rate / 1e9 for s in members if (rate := _rates(s)[1])]:
+        lines += [
+            "# The mean over sizes and placements, as nccl-tests has it; CollBench itself never averages rates:",
+            f"# Avg bus bandwidth    : {sum(rates) / len(rates):g}",
+        ]
+    return [*lines, "#", f"# Collective test concluded: {test_named(cases[0].op)}", "#"]
+
+
+# ── comments ─────────────────────────────────────────────────────────────────────────────────────
+def _sizes(cases: Sequence[Case]) -> str:
+    """The sizes of these cases as nccl-tests writes them."""
+    sizes = sorted({case.size_bytes for case in cases})
+    ratios = {later / earlier for earlier, later in pairwise(sizes) if earlier}
+    steps = {later - earlier for earlier, later in pairwise(sizes)}
+    step = f"{steps.pop() if len(steps) == 1 else 0}(bytes)"
+    if len(ratios) == 1:
+        step = f"{ratios.pop():.4g}(factor)"
+    return f"minBytes {sizes[0]} maxBytes {sizes[-1]} step: {step}"
+
+
+def _settings(run: Run, cases: Sequence[Case], members: Sequence[Summary], sizes: str) -> str:
+    """The line with sizes and numbers of calls; one thread and one GPU, as each rank is a process of its own."""
+    case, sampling = cases[0], run.plan.settings.sampling
+    calls = [s.iterations // s.launches for s in members if s.launches]
+    iters = case.depth if case.depth > 1 else min(calls, default=sampling.iterations or NONE)
+    return (
+        f"# nThread 1 nGpus 1 {sizes} warmup iters: {sampling.warmup * case.depth} iters: {iters} agg iters: 1 "
+        f"validation: {int(run.imported is None)} "
+        f"graph: {int(case.metric == 'graph')}"
+    )
+
+
+def _how(run: Run, case: Case, members: Sequence[Summary]) -> Iterable[str]:
+    launches = sorted({s.launches for s in members if s.launches}) or [run.plan.launches]
+    several = "–".join(str(count) for count in dict.fromkeys([launches[0], launches[-1]]))
+    over = f", geometric mean over {several} launches" if launches[-1] > 1 else ", one launch"
+    if run.imported is not None:
+        yield f"# {method_of_calls(run, members)}"
+    else:
+        yield (
+            f"# How measured: {metric_name(case)}; time is the mean over iterations of the maximum over ranks{over}; "
+            "nccl-tests would print the mean over calls and ranks"
+        )
+        if case.depth > 1:
+            yield f"# Calls: iterations of {case.depth}, as many as fit into the time for a size (samples.jsonl)"
+        if BACKENDS[case.backend].device == "cuda":
+            calls = f", divided by {case.depth} calls" if case.depth > 1 else ""
+            yield f"# Clock: the host's, from enqueueing until the device is idle again{calls}; it includes dispatching"
+    if checked_apart(case):
+        yield (
+            "# Buffers: never refilled, as in nccl-tests, so results grow and are not checked; a call on new data is, "
+            "before and after timing"
+        )
+    yield f"# Backend: {case.backend}, {ranks_text(case.world_size)}; size: {OPERATIONS[case.op].size_means}"
+    if different := _others(case):
+        yield f"# Not at the default: {', '.join(different)}"
+
+
+def _others(case: Case) -> list[str]:
+    """The options at other values than their defaults that nccl-tests has no place for."""
+    return [extra for extra in case.extras if extra.partition("=")[0] not in TOLD]
+
+
+def ranks_of(run: Run, case: Case) -> list[RankFacts]:
+    """The facts of each rank, as the first launch of such ranks recorded them."""
+    launches = [launch for session in run.environment for launch in session.get("launches", [])]
+    kind = (case.backend, case.world_size)
+    alike = (launch["ranks"] for launch in launches if (launch.get("backend"), launch.get("world_size")) == kind)
+    return next(alike, [])
+
+
+def _devices(case: Case, ranks: Sequence[RankFacts]) -> Iterable[str]:
+    """One line a rank; what is not known of it is 0 or a word."""
+    of_rank = {facts.get("rank"): facts for facts in ranks}
+    for rank in range(case.world_size):
+        facts = of_rank.get(rank, {})
+        _, _, number = str(facts.get("device", "")).partition(":")
+        where, name = facts.get("hostname", "unknown"), facts.get("device_name", "unknown")
+        pid = facts.get("pid", 0)
+        yield f"#  Rank {rank:2} Group  0 Pid {pid:6} on {where:>10} device {int(number or 0):2} [{NONE}] {name}"
+
+
+# ── numbers ──────────────────────────────────────────────────────────────────────────────────────
+def _half(summary: Summary | None, verified: str) -> str:
+    """Time, bandwidths and the number of wrong elements. verified: that number, "0"; "N/A" for an imported run."""
+    if summary is None or summary.time_s is None:
+        return HALF.format(*[NONE] * 4)
+    rates = [_fitted(rate / 1e9, 6) if rate else NONE for rate in _rates(summary)]
+    return HALF.format(_microseconds(summary), *rates, verified)
+
+
+def _time_s(summary: Summary | None) -> float | None:
+    """The time of a call in seconds by the clock that nccl-tests reads: the host's, also on GPUs."""
+    if summary is None or summary.time_s is None:
+        return None
+    return summary.time_s.value if summary.host_time_s is None else summary.host_time_s
+
+
+def _rates(summary: Summary) -> tuple[float | None, float | None]:
+    """Algorithm and bus bandwidth in bytes/s that belong to that time."""
+    if summary.host_time_s is None:
+        return summary.algbw, summary.busbw
+    return collectives.algbw(summary.case, summary.host_time_s), collectives.busbw(summary.case, summary.host_time_s)
+
+
+def _microseconds(summary: Summary | None) -> str:
+    time_s = _time_s(summary)
+    return NONE if time_s is None else _fitted(time_s * 1e6, 7)
+
+
+def _device_times(members: Sequence[Summary]) -> Iterable[str]:
+    """The times of the device, a line a size, where the columns have the host's."""
+    of_rows: dict[Case, list[str]] = {}
+    for s in members:
+        if s.time_s is not None and s.host_time_s is not None:
+            place = {"in": "in place", "out": "out of place"}[placement(s.case)]
+            of_rows.setdefault(row(s.case), []).append(f"{_fitted(s.time_s.value * 1e6, 7)} us {place}")
+    if of_rows:
+        yield "# Device time, by CUDA events; `report` shows it, and says which cases dispatching slows all the same:"
+    yield from (f"# {case.size_bytes:>10}  {', '.join(texts)}" for case, texts in of_rows.items())
+
+
+def _fitted(number: float, width: int) -> str:
+    """The number with up to two decimals, as many as the column has room for, like nccl-tests."""
+    texts = (f"{number:.{decimals}f}" for decimals in (2, 1, 0))
+    return next((text for text in texts if len(text) <= width), f"{number:.{1 if width >= 7 else 0}e}")
+
+
+def import_line(facts: Json, rows: int, cases: int, launches: int, results: int) -> str:
+    """The files that an import read, and what they held, in one line. facts: of the import."""
+    files = ", ".join(file["name"] for file in facts["files"])
+    held = f"{counted(rows, 'row')} → {counted(results, 'result')} of {counted(cases, 'case')}"
+    return f"imported {files} ({', '.join(facts['tool'])}): {held} in {counted(launches, 'launch')}"

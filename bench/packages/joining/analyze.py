@@ -1,0 +1,158 @@
+"""Say what joining a group changed in a process for good, and what each further group costs it.
+
+In: an `Observed` of each rank. Out: notices. A process in which nothing changed for good gives none.
+"""
+
+import contextlib
+import signal
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from bench.analyze.parts import AnalysisPart
+from bench.model.facts import Session
+from bench.model.notices import Notice, notice
+from bench.model.records import Run
+from bench.packages.joining.process_state import BEFORE, CALLED, GROUPS, LEFT, STAGES, InitNotice, Observed
+
+# The server of torch's TCPStore, which rank 0 of a job runs so that ranks find each other, keeps a pipe to its thread
+# until the process ends: both ends are CollBench's own, and no backend left them.
+STORE_FILES = {"pipe": 2}
+# Less memory than this stays behind or comes with each group in any process that allocates.
+LEFT_BYTES, GROUP_BYTES = 50 * 2**20, 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What `run` keeps of a process."""
+
+    affinity: tuple[int, ...]
+    threads: dict[str, int]
+    files: dict[str, int]
+
+
+def remarks(ranks: Sequence[Observed]) -> list[Notice]:
+    """What changed for good, with the ranks in which it did; those are left out if it did in all."""
+    seen: list[tuple[Notice, list[int]]] = []
+    for observed in ranks:
+        for found in _of_rank(observed):
+            alike = next((numbers for other, numbers in seen if other == found), None)
+            if alike is None:
+                seen.append((found, alike := []))
+            alike.append(observed.rank)
+    return [
+        replace(found, values={**found.values, "only": None if len(numbers) == len(ranks) else tuple(numbers)})
+        for found, numbers in seen
+    ]
+
+
+def _of_rank(observed: Observed) -> Iterator[Notice]:
+    stages, before, after = observed.stages, observed.stages[BEFORE], observed.stages[LEFT]
+    for name in STAGES[1:]:
+        if lost := set(before.affinity) - set(stages[name].affinity):
+            stays = name != LEFT and lost.isdisjoint(after.affinity)
+            yield notice(
+                InitNotice.FEWER_CORES_FOR_GOOD if stays else InitNotice.FEWER_CORES,
+                stage=name,
+                left=len(stages[name].affinity),
+                before=len(before.affinity),
+                cores=stages[name].affinity,
+            )
+            break
+    if threads := _more(before.threads, after.threads):
+        yield notice(InitNotice.THREADS_LEFT, count=sum(threads.values()), names=_named(threads))
+    if files := _more(before.files, after.files):
+        yield notice(InitNotice.FILES_LEFT, count=sum(files.values()), names=_named(files))
+    policies = Counter(stages[GROUPS].policies) - Counter(before.policies)
+    if changed := {name: count for name, count in policies.items() if name != "normal"}:
+        yield notice(InitNotice.SCHEDULING_CHANGED, names=_named(changed))
+    if set(after.variables) != set(before.variables):
+        yield notice(InitNotice.VARIABLES_CHANGED, names=tuple(sorted(set(after.variables) ^ set(before.variables))))
+    if handled := sorted(set(after.signals) - set(before.signals)):
+        yield notice(InitNotice.SIGNAL_HANDLERS, signals=tuple(map(_signal, handled)))
+    each = (stages[GROUPS].memory_bytes - stages[CALLED].memory_bytes) / max(1, observed.groups)
+    if each > GROUP_BYTES:
+        yield notice(InitNotice.MEMORY_OF_GROUPS, bytes=round(each))
+    if (kept := after.memory_bytes - before.memory_bytes) > LEFT_BYTES:
+        yield notice(InitNotice.MEMORY_LEFT, bytes=kept)
+
+
+def _seen(run: Run) -> Iterator[tuple[str, list[Kept]]]:
+    """Backend, and what was seen in a rank before it joined, then, and when it had left; of each that tells all.
+
+    Files of rank 0's store in a job are left out: they are no backend's.
+    """
+    for session in run.environment:
+        for backend, states, rank in _of_launches(session):
+            if rank == 0 and "job" in session:
+                states = [states[0], *(replace(kept, files=_more(STORE_FILES, kept.files)) for kept in states[1:])]
+            yield backend, states
+
+
+def _of_launches(session: Session) -> Iterator[tuple[str, list[Kept], int | None]]:
+    for launch in session.get("launches", []):
+        for rank in launch.get("ranks", []):
+            seen = rank.get("seen", {})
+            with contextlib.suppress(LookupError, TypeError, ValueError):  # of another version, or damaged
+                states = [
+                    Kept(tuple(map(int, state["affinity"])), _counts(state["threads"]), _counts(state["files"]))
+                    for state in (seen[stage]["joining"] for stage in ("before", "joined", "left"))
+                ]
+                yield str(launch.get("backend")), states, rank.get("rank")
+
+
+def _counts(value: object) -> dict[str, int]:
+    if not isinstance(value, dict):
+        raise TypeError("no counts")
+    return {str(name): int(count) for name, count in value.items()}
+
+
+def notices(run: Run) -> list[Notice]:
+    """On the ranks of a run: fewer cores once they had joined, threads and files that stayed when they had left."""
+    found: dict[tuple[str, ...], Notice] = {}
+    for backend, (before, joined, after) in _seen(run):
+        if set(joined.affinity) < set(before.affinity):
+            found[backend, InitNotice.CORES_TAKEN, *map(str, joined.affinity)] = notice(
+                InitNotice.CORES_TAKEN,
+                backend=backend,
+                left=len(joined.affinity),
+                before=len(before.affinity),
+                cores=joined.affinity,
+            )
+        for kind, kept in (
+            (InitNotice.THREADS_STAYED, _more(before.threads, after.threads)),
+            (InitNotice.FILES_STAYED, _more(before.files, after.files)),
+        ):
+            if kept:
+                names = _named(kept)
+                found[backend, kind, *names] = notice(kind, backend=backend, count=sum(kept.values()), names=names)
+    return list(found.values())
+
+
+def facts(run: Run) -> dict[str, str]:
+    """What `compare` and `ab` show where it differs, such as between two versions of a library."""
+    values: dict[str, set[int]] = {}
+    for backend, (_, joined, _) in _seen(run):
+        values.setdefault(f"cores of a rank ({backend})", set()).add(len(joined.affinity))
+        for what, counts in (("threads", joined.threads), ("open files", joined.files)):
+            values.setdefault(f"{what} of a rank ({backend})", set()).add(sum(counts.values()))
+    return {name: " to ".join(map(str, sorted({min(seen), max(seen)}))) for name, seen in values.items()}
+
+
+def _more(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
+    """Name → how many more of it there are."""
+    return dict(Counter(after) - Counter(before))
+
+
+def _named(counts: Mapping[str, int]) -> tuple[str, ...]:
+    return tuple(f"{count} {name}" for name, count in sorted(counts.items()))
+
+
+def _signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return str(number)
+
+
+ANALYSIS = AnalysisPart(analyze=lambda run, summaries: (), notices=notices, facts=facts)

@@ -1,0 +1,26 @@
+"""What replays conclude from a run, as the core asks for it."""
+
+from collections.abc import Sequence
+
+from bench.analyze.parts import AnalysisPart
+from bench.model.conclusions import Summary
+from bench.model.records import Case, Run
+from bench.packages.replay.analyze.recorded import recorded_job
+from bench.packages.replay.analyze.steps import replayed_steps
+from bench.packages.replay.conclusions import ReplayAnalysis
+from bench.packages.replay.recorded_calls import NAME
+
+
+def analyze(run: Run, summaries: Sequence[Summary]) -> ReplayAnalysis:
+    """Where the time of the recorded job went, and what its steps take here."""
+    recording = run.kept.get(NAME)
+    recorded = recorded_job(recording) if recording is not None else None
+    return ReplayAnalysis(recorded, tuple(replayed_steps(run, recorded)))
+
+
+def own_cases(run: Run, concluded: object) -> set[Case]:
+    """The replays of a run that have a time."""
+    return {step.case for step in concluded.steps} if isinstance(concluded, ReplayAnalysis) else set()
+
+
+ANALYSIS = AnalysisPart(analyze=analyze, own_cases=own_cases)

@@ -1,0 +1,391 @@
+"""Divide the time that a recorded job spent in calls into moving data and waiting for late ranks; needs no replay.
+
+In: a `CallList` of one or all ranks. Out: a `RecordedJob`. Calls of the ranks of a group are joined by their number
+within the group; where the format has none, the n-th belong together, once operations and sizes are seen to agree.
+
+A call moves data from when the last rank came. By durations, that is the rank where it was shortest; where all ranks
+ran on one host, and by their clocks no call ends before the last one began it, instants decide, and a rank that ends
+its calls later than others do is told, too. Of calls that overlap, a call has its own piece, at its end; what moved is
+the end of that. A rank is named if more of the waiting was for it than chance allows: see `named`.
+
+This is right for calls that end on no rank before all ranks have begun them. A root can be done with its part before
+the others come, and gloo's sender is: such calls are not divided. Nothing is divided unless every rank of the group
+was recorded, for the one that is missing may have come last. What is withheld is said, with the reason.
+"""
+
+import functools
+import math
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+
+from bench.model.notices import Notice, notice
+from bench.packages.replay.conclusions import RecordedJob, RecordedKind, RecordedTime, ReplayNotice
+from bench.packages.replay.recorded_calls import ALL_TO_ALL, GROUP, NAMED_RATE, ONE_WAY, CallList, RecordedCall
+from bench.packages.replay.spans import attributed
+
+# The permutations that show that a rank is late, and the cells and rows of what they permute.
+PERMUTATIONS, MOST_CELLS, FEWEST_ROWS = 199, 20_000, 10
+
+# By how much the clocks of one host's processes may differ.
+CLOCKS_AGREE_S = 100e-6
+# Share of the time in calls from which on a rank that comes, or ends its calls, late is told.
+LEAST_TOLD = 0.01
+
+# Calls that end on no rank before all ranks of the group have begun them.
+TOGETHER = {
+    "all_reduce", "all_reduce_coalesced", "all_gather", "all_gather_list", "reduce_scatter", "reduce_scatter_list",
+    "barrier", *ALL_TO_ALL,
+}  # fmt: skip
+# Operations in which all ranks of a group move the same number of elements.
+ALIKE = TOGETHER - ALL_TO_ALL
+# Reasons that are listed; further ones are only counted.
+MOST_REASONS = 4
+# Position of the recorded rank, and of the call among its calls.
+Place = tuple[int, int]
+# Operation, dtype, elements, ranks of the group.
+Kind = tuple[str, str | None, int | None, int | None]
+# What tells a group from others: its ranks, or its name.
+GroupKey = tuple[int, ...] | str
+
+
+def recorded_job(recorded: CallList) -> RecordedJob:
+    """Where the time of a recorded job went."""
+    times, steps = _Times(recorded), recorded.steps
+    groups: dict[str, _Sum] = defaultdict(_Sum)
+    kinds: dict[Kind, _Sum] = defaultdict(_Sum)
+    total = _Sum()
+    for place, call in _places(recorded):
+        if steps > 1 and call.step is None:
+            continue  # `_Times` says so
+        for sums in (total, kinds[kind_of(call)], groups[_name(_group_key(call, recorded))]):
+            sums.add(times, place, _group_key(call, recorded))
+    source = f"{recorded.kind}, {len(recorded.ranks)} of {recorded.world_size or '?'} ranks"
+    share = 1 / sum(rank.steps for rank in recorded.ranks)
+    rows = (RecordedKind(*kind, len(sums.groups), sums.mean(share, times)) for kind, sums in kinds.items())
+    by_group = ((name, sums.mean(share, times)) for name, sums in groups.items())
+    late = _late(total.by_unit.values(), times, total.in_calls_s)
+    ends = _late(times.ended.values(), times, total.in_calls_s / len(recorded.ranks))
+    return RecordedJob(
+        source,
+        recorded.backend,
+        recorded.world_size,
+        times.numbers,
+        steps,
+        total.mean(share, times) if times.own_s else None,
+        tuple(sorted(rows, key=lambda row: -row.time.in_calls_s)),
+        tuple(sorted(by_group, key=lambda row: -row[1].in_calls_s)),
+        (*times.withheld(), *_unknown(recorded)),
+        late[0] if late is not None else None,
+        (ends[0], ends[1] / steps) if ends is not None else None,
+    )
+
+
+def _late(units: Collection[Mapping[int, float]], times: "_Times", in_calls_s: float) -> tuple[int, float] | None:
+    """The rank that is `named`, and its seconds; None if they are few."""
+    rank = named(list(units), times.numbers)
+    late_s = sum(unit.get(rank, 0.0) for unit in units) if rank is not None else 0.0
+    return (rank, late_s) if rank is not None and late_s > LEAST_TOLD * in_calls_s else None
+
+
+def named(units: Sequence[Mapping[int, float]], ranks: Sequence[int]) -> int | None:
+    """The rank that the others waited for more than chance allows; None if none stands out.
+
+    units: seconds waited for each rank in each step, whose calls are late together. Where ranks are alike, any order of
+    them in a step is as likely: of random orders, at most NAMED_RATE have a rank that was waited for as long.
+    """
+    rows = min(len(units), max(FEWEST_ROWS, MOST_CELLS // len(ranks)))
+    waited, column = np.zeros((rows, len(ranks))), {rank: number for number, rank in enumerate(ranks)}
+    for number, unit in enumerate(units):  # neighbours share a row where there are very many
+        for rank, waited_s in unit.items():
+            waited[number * rows // len(units), column[rank]] += waited_s
+    if not waited.any():
+        return None
+    most, found = float(waited.sum(axis=0).max()), 0
+    rng = np.random.default_rng(0)
+    for _ in range(PERMUTATIONS):
+        found += rng.permuted(waited, axis=1).sum(axis=0).max() >= most * (1 - 1e-9)
+    return ranks[int(waited.sum(axis=0).argmax())] if (1 + found) / (1 + PERMUTATIONS) <= NAMED_RATE else None
+
+
+def kind_of(call: RecordedCall) -> Kind:
+    """Operation, dtype, elements of the larger side (of an all-to-all, those that are sent), ranks of the group."""
+    sizes = [size for size in (call.elements_in, call.elements_out) if size is not None]
+    elements = sizes[0] if sizes and call.operation in ALL_TO_ALL else max(sizes, default=None)
+    return call.operation, call.dtype, elements, call.group_size
+
+
+def time_of_kinds(job: RecordedJob, kinds: Set[Kind]) -> RecordedTime | None:
+    """The time of several kinds of calls together; None where no durations were recorded."""
+    if job.total is None:
+        return None
+    chosen = [row.time for row in job.kinds if (row.operation, row.dtype, row.elements, row.ranks) in kinds]
+    waited_for: dict[int, float] = defaultdict(float)
+    for time in chosen:
+        for rank, waited_s in time.waited_for.items():
+            waited_for[rank] += waited_s
+    exposed = [time.exposed_s for time in chosen]
+    return RecordedTime(
+        calls=sum(time.calls for time in chosen),
+        in_calls_s=sum(time.in_calls_s for time in chosen),
+        moved_s=sum(time.moved_s for time in chosen),
+        waited_s=sum(time.waited_s for time in chosen),
+        unsplit_s=sum(time.unsplit_s for time in chosen),
+        waited_for=dict(waited_for),
+        exposed_s=None if None in exposed else sum(filter(None, exposed)),
+    )
+
+
+@dataclass(slots=True)
+class _Sum:
+    """Sums over calls and ranks."""
+
+    calls: int = 0
+    in_calls_s: float = 0.0
+    moved_s: float = 0.0
+    waited_s: float = 0.0
+    exposed_s: float = 0.0
+    waited_for: dict[int, float] = field(default_factory=lambda: defaultdict(float))
+    by_unit: dict[object, dict[int, float]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(float)))
+    groups: set[GroupKey] = field(default_factory=set)
+
+    def add(self, times: "_Times", place: Place, group: GroupKey) -> None:
+        self.calls += 1
+        self.groups.add(group)
+        own_s = times.own_s.get(place)
+        if own_s is None:
+            return
+        self.in_calls_s += own_s
+        self.exposed_s += times.exposed_s.get(place, 0.0)
+        if (split := times.split.get(place)) is not None:
+            most_s, last, unit = split
+            moved_s = min(own_s, most_s)
+            self.moved_s += moved_s
+            self.waited_s += own_s - moved_s
+            if last is not None:
+                self.waited_for[last] += own_s - moved_s
+                self.by_unit[unit][last] += own_s - moved_s
+
+    def mean(self, share: float, times: "_Times") -> RecordedTime:
+        """A step, mean over ranks. share: one over the number of ranks times steps."""
+        return RecordedTime(
+            self.calls * share,
+            self.in_calls_s * share,
+            self.moved_s * share,
+            self.waited_s * share,
+            max(0.0, round(self.in_calls_s - self.moved_s - self.waited_s, 12)) * share,
+            {rank: waited_s * share for rank, waited_s in self.waited_for.items()},
+            self.exposed_s * share if len(times.exposed_s) == len(times.own_s) else None,
+        )
+
+
+class _Times:
+    """What each call of each rank took, and how it divides.
+
+    numbers: world rank of each recorded rank. own_s: seconds of a call in which it was the one under way that ended
+    first. split: of calls that can be divided, how long the data moved at most, the world rank that came last, and what
+    is taken for independent: the step. ended: that → world rank → seconds by which it ended
+    calls after the first rank; empty without a common clock.
+    """
+
+    def __init__(self, recorded: CallList) -> None:
+        self._recorded, self._reasons = recorded, Counter[ReplayNotice]()
+        self._one_sided = Counter[str]()
+        known = all(rank.rank is not None for rank in recorded.ranks)
+        self.numbers = tuple(
+            rank.rank if known and rank.rank is not None else number for number, rank in enumerate(recorded.ranks)
+        )
+        if not known and len(recorded.ranks) > 1:
+            self._reasons[ReplayNotice.NUMBERED_BY_FILES] = 0
+        if len({rank.steps for rank in recorded.ranks}) > 1:
+            self._reasons[ReplayNotice.UNEQUAL_STEPS] = 0
+        if recorded.steps == 1 and len(recorded.ranks) > 1:
+            self._reasons[ReplayNotice.ONE_STEP] = 0
+        if recorded.steps > 1 and (outside := sum(call.step is None for _, call in _places(recorded))):
+            self._reasons[ReplayNotice.OUTSIDE_STEPS] += outside
+        self.own_s: dict[Place, float] = {}
+        self.exposed_s: dict[Place, float] = {}
+        self.split: dict[Place, tuple[float, int | None, object]] = {}
+        self.ended: dict[object, dict[int, float]] = defaultdict(lambda: defaultdict(float))
+        self._own()
+        if self.own_s:
+            self._divide()
+
+    def withheld(self) -> tuple[Notice, ...]:
+        """What is not told: of the whole recording first, then of most calls."""
+        found = [(count, notice(kind, calls=count or None)) for kind, count in self._reasons.items()]
+        found += [
+            (count, notice(ReplayNotice.ONE_SIDED, operation=name, calls=count))
+            for name, count in self._one_sided.items()
+        ]
+        found.sort(key=lambda reason: -(reason[0] or math.inf))
+        more = len(found) - MOST_REASONS
+        further = [notice(ReplayNotice.FURTHER_REASONS, count=more)] if more > 0 else []
+        return (*(reason for _, reason in found[:MOST_REASONS]), *further)
+
+    def _own(self) -> None:
+        for number, rank in enumerate(self._recorded.ranks):
+            durations = [call.duration_s for call in rank.calls]
+            timed = [place for place, duration in enumerate(durations) if duration is not None]
+            without = len(rank.calls) - len(timed)
+            if without:
+                self._reasons[ReplayNotice.NO_DURATION] += without
+            runs = [rank.calls[place] for place in timed]
+            starts = [call.ran_s for call in runs if call.ran_s is not None]
+            lengths = [call.duration_s or 0.0 for call in runs]
+            own = lengths
+            if len(starts) == len(runs):
+                own = attributed(
+                    starts, [start + length for start, length in zip(starts, lengths, strict=True)]
+                ).tolist()
+            elif runs:
+                self._reasons[ReplayNotice.NO_STARTS] += len(runs)
+            for place, own_s in zip(timed, own, strict=True):
+                self.own_s[number, place] = own_s
+                if (exposed_s := rank.calls[place].exposed_s) is not None:
+                    self.exposed_s[number, place] = exposed_s
+
+    def _divide(self) -> None:
+        """Join the calls of all ranks, and divide those that every rank of the group recorded."""
+        if len(self._recorded.ranks) < 2:
+            self._reasons[ReplayNotice.ONE_RANK] = 0
+            return
+        joined = list[tuple[object, dict[Place, tuple[float, float]]]]()
+        for key, lists in self._by_group().items():
+            for places in self._joined(key, lists):
+                if all(self._call(place).duration_s is not None for place in places):
+                    step = self._call(places[0]).step
+                    joined.append((step, {place: self._span(place) for place in places}))
+        instants = all(
+            max(begin for begin, _ in spans.values()) < min(map(sum, spans.values())) + CLOCKS_AGREE_S
+            for _, spans in joined
+        )
+        for unit, spans in joined:
+            last = max(spans, key=lambda place: spans[place]) if instants else min(spans, key=lambda p: spans[p][1])
+            late, first_s = self.numbers[last[0]], min(map(sum, spans.values()))
+            for place, span in spans.items():
+                moved_s = max(0.0, sum(span) - spans[last][0]) if instants else spans[last][1]
+                self.split[place] = (moved_s, None if place == last else late, unit)
+                if instants:
+                    self.ended[unit][self.numbers[place[0]]] += sum(span) - first_s
+
+    def _span(self, place: Place) -> tuple[float, float]:
+        """Begin of a call by a clock of all ranks, infinite where there is none, and its length."""
+        call, offset_s = self._call(place), self._recorded.ranks[place[0]].offset_s
+        begin_s = math.inf if offset_s is None or call.ran_s is None else offset_s + call.ran_s
+        return begin_s, call.duration_s or 0.0
+
+    def _by_group(self) -> dict[tuple[object, ...], dict[int, list[Place]]]:
+        """(group, …) → recorded rank → its calls there in order, of what can be divided."""
+        lists: dict[tuple[object, ...], dict[int, list[Place]]] = defaultdict(lambda: defaultdict(list))
+        for (number, place), call in _places(self._recorded):
+            group = _group_key(call, self._recorded)
+            if call.operation in TOGETHER:
+                lists[(group,)][number].append((number, place))
+            elif call.operation in ONE_WAY and call.peer is not None and self._recorded.backend != "gloo":
+                own = self.numbers[number]
+                way = (own, call.peer) if call.operation == "send" else (call.peer, own)
+                lists[group, *way][number].append((number, place))
+            else:
+                self._one_sided[call.operation] += 1
+        return lists
+
+    def _joined(self, key: tuple[object, ...], lists: dict[int, list[Place]]) -> Iterator[list[Place]]:
+        """The places of each call that all ranks of a group made; nothing, and a reason, where that is not sure."""
+        group = key[0]
+        count = sum(map(len, lists.values()))
+        first = self._call(next(iter(lists.values()))[0])
+        wanted: int | None = (
+            2 if len(key) > 1 else first.group_size or (len(group) if isinstance(group, tuple) else None)
+        )
+        if len(key) == 1 and group == "":
+            self._reasons[ReplayNotice.UNKNOWN_GROUPS] += count
+            return
+        if wanted is None or len(lists) < wanted:
+            self._reasons[ReplayNotice.PART_OF_GROUPS] += count
+            return
+        if wanted == 1:
+            yield from ([place] for places in lists.values() for place in places)
+            return
+        # By their number in the group, else by their step, and by their place among those that share it.
+        numbered: dict[int, dict[tuple[tuple[int | None, int | None], int], Place]] = {}
+        for number, places in lists.items():
+            seen: Counter[tuple[int | None, int | None]] = Counter()
+            numbered[number] = {}
+            for place in places:
+                call = self._call(place)
+                known = (call.sequence, call.step if call.sequence is None and self._recorded.steps > 1 else None)
+                numbered[number][known, seen[known]] = place
+                seen[known] += 1
+        common = set.intersection(*(set(calls) for calls in numbered.values()))
+        sequenced = all(known != (None, None) for calls in numbered.values() for known, _ in calls)
+        if not sequenced and any(len(calls) != len(common) for calls in numbered.values()):
+            self._reasons[ReplayNotice.UNEQUAL_CALLS] += count
+            return
+        joined = [[calls[number] for calls in numbered.values()] for number in sorted(common, key=str)]
+        if any(len({self._kind(place) for place in places}) > 1 for places in joined):
+            self._reasons[ReplayNotice.DIFFERENT_CALLS] += count
+            return
+        if left := count - sum(map(len, joined)):
+            self._reasons[ReplayNotice.PART_OF_CALLS] += left
+        yield from joined
+
+    def _call(self, place: Place) -> RecordedCall:
+        return self._recorded.ranks[place[0]].calls[place[1]]
+
+    def _kind(self, place: Place) -> tuple[object, ...]:
+        """Fields that must be equal on all ranks of a group for their calls to match."""
+        call = self._call(place)
+        if call.operation in ONE_WAY:
+            return ("one way", call.elements_in if call.elements_in is not None else call.elements_out)
+        operation = "all_to_all" if call.operation in ALL_TO_ALL else call.operation
+        return (operation, *((call.dtype, call.elements_in, call.elements_out) if call.operation in ALIKE else ()))
+
+
+def _places(recorded: CallList) -> Iterator[tuple[Place, RecordedCall]]:
+    for number, rank in enumerate(recorded.ranks):
+        for place, call in enumerate(rank.calls):
+            yield (number, place), call
+
+
+def _group_key(call: RecordedCall, recorded: CallList) -> GroupKey:
+    """The ranks of a call's group, or the group's name; "" where neither is known."""
+    if call.group:
+        return call.group
+    if call.communicator:
+        return f"group {call.communicator}"
+    whole = call.group_size is None or call.group_size == recorded.world_size
+    return _all_ranks(recorded.world_size) if whole and recorded.world_size else ""
+
+
+@functools.cache
+def _all_ranks(world_size: int) -> tuple[int, ...]:
+    return tuple(range(world_size))
+
+
+def _name(group: GroupKey) -> str:
+    """Such as `ranks 0–7`, `ranks 0, 4`."""
+    if isinstance(group, str):
+        return group or "unknown ranks"
+    steps = {after - before for before, after in pairwise(group)}
+    if len(group) > 2 and len(steps) == 1:
+        by = f" by {steps.pop()}" if steps != {1} else ""
+        return f"ranks {group[0]}–{group[-1]}{by}"
+    return f"ranks {', '.join(map(str, group[:8]))}{', …' if len(group) > 8 else ''}"
+
+
+def _unknown(recorded: CallList) -> Iterator[Notice]:
+    """What the recording does not tell, and what it has besides calls."""
+    total = sum(len(rank.calls) for rank in recorded.ranks)
+    for what, count in recorded.unknown.items():
+        if what == GROUP:
+            yield notice(ReplayNotice.GROUPS_BY_NAME, count=count, calls=total)
+        elif what != "duration":
+            yield notice(ReplayNotice.UNTOLD, what=what, count=count, calls=total)
+    for what, count in recorded.left_out.items():
+        if count:
+            yield notice(ReplayNotice.LEFT_OUT, what=what, count=count)
+    yield from (notice(ReplayNotice.NOTE, text=text) for text in recorded.notes)

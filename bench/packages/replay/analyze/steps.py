@@ -1,0 +1,144 @@
+"""Compare the communication of a recorded job with the same calls made here.
+
+In: a `Run` that has replays, and where the time of the recorded job went. Out: a `ReplayedStep` for each. The
+communication of a step is the time in which at least one call of a rank is under way, mean over ranks, recorded and
+here. While several calls are under way, the time is counted for the one that ends first: a call that was made early and
+waits for others is not charged with their time, and the kinds add up to the whole.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.catalog.collectives import ranks_together
+from bench.model.conclusions import Interval
+from bench.model.records import Case, Replay, Run, Samples, Timings
+from bench.model.units import NS
+from bench.packages.replay.analyze.recorded import Kind, kind_of, time_of_kinds
+from bench.packages.replay.conclusions import RecordedJob, ReplayedKind, ReplayedStep, StepBar
+from bench.packages.replay.recorded_calls import NAME, CallList
+from bench.packages.replay.spans import attributed
+from bench.stats import intervals
+from bench.stats.intervals import Floats
+
+Integers = NDArray[np.int64]
+
+
+def replayed_steps(run: Run, job: RecordedJob | None) -> list[ReplayedStep]:
+    """One for each case that is a replay and was measured."""
+    measured: dict[str, list[Samples]] = {}
+    for samples in run.samples:
+        if samples.case.recording and samples.failure is None and samples.timed is not None:
+            measured.setdefault(samples.case.key, []).append(samples)
+    replays, recording = run.plan.settings.replays, run.kept.get(NAME)
+    return [_step(launches, replays[launches[0].case.recording], recording, job) for launches in measured.values()]
+
+
+@dataclass(frozen=True, slots=True)
+class _Calls:
+    """When the calls of one launch began and ended, in nanoseconds: shape (iterations, ranks, calls).
+
+    own: seconds of each, as `attributed`.
+    """
+
+    starts: Integers
+    stops: Integers
+    own: Floats
+
+
+def _step(
+    launches: Sequence[Samples], replay: Replay, recording: CallList | None, job: RecordedJob | None
+) -> ReplayedStep:
+    stamped = (_calls(launch.timed, replay) for launch in launches if launch.timed)
+    calls = [of_launch for of_launch in stamped if of_launch is not None]
+    ranks = calls[0].starts.shape[1]
+    kinds = list(map(_kind, replay.cases))
+    together = {kind: ranks_together(kind) for kind in kinds}
+    # Seconds of each kind on each rank: shape (iterations, ranks).
+    seconds = [{kind: np.zeros(launch.own.shape[:2]) for kind in together} for launch in calls]
+    numbers = dict.fromkeys(together, 0)
+    # Of each kind, the kinds of recorded calls that it stands for.
+    origins: dict[Case, set[Kind]] = {kind: set() for kind in together}
+    for rank in range(ranks):
+        made = replay.of(rank)
+        for place, call in enumerate(made.calls):
+            numbers[kinds[call.case]] += 1
+            if recording is not None:
+                origins[kinds[call.case]].add(kind_of(recording.ranks[made.recorded].calls[call.recorded]))
+            for launch, of_kind in zip(calls, seconds, strict=True):
+                of_kind[kinds[call.case]][:, rank] += launch.own[:, rank, place]
+    rows = [
+        ReplayedKind(
+            kind,
+            numbers[kind] / ranks,
+            together[kind],
+            time_of_kinds(job, origins[kind]) if job is not None else None,
+            _interval([of_kind[kind].mean(axis=1) for of_kind in seconds]),
+        )
+        for kind in together
+    ]
+    recorded_bars, bars = _bars(replay, kinds, recording, calls)
+    return ReplayedStep(
+        case=launches[0].case,
+        source=replay.source,
+        recorded_world=replay.recorded_world,
+        stand_in=replay.stand_in,
+        gaps=replay.gaps,
+        time=_interval([launch.own.sum(axis=2).mean(axis=1) for launch in calls]),
+        recorded=job.total if job is not None else None,
+        kinds=tuple(sorted(rows, key=lambda row: -row.time.value)),
+        changes=replay.changes,
+        recorded_bars=recorded_bars,
+        bars=bars,
+    )
+
+
+def _kind(case: Case) -> Case:
+    """The case that stands for all calls alike, whichever group of this many ranks makes them, and waits for them."""
+    ranks = ranks_together(case)
+    groups = "world" if ranks == case.world_size else f"contiguous:{ranks}"
+    return replace(case, call="sync", depth=1, splits="", reduce_op="sum", root=0, groups=groups)
+
+
+def _calls(timed: Timings, replay: Replay) -> _Calls | None:
+    if timed.inner_start_ns is None or timed.inner_duration_ns is None:
+        return None
+    starts, stops = timed.inner_start_ns, timed.inner_start_ns + timed.inner_duration_ns
+    own = np.zeros(starts.shape)
+    for rank in range(starts.shape[1]):
+        count = len(replay.of(rank).calls)
+        spans = zip(starts[:, rank, :count].tolist(), stops[:, rank, :count].tolist(), strict=True)
+        own[:, rank, :count] = [attributed(*span) * NS for span in spans]
+    return _Calls(starts, stops, own)
+
+
+def _interval(launches: Sequence[Floats]) -> Interval:
+    """Over launches if there are several; one alone says nothing of how its steps scatter."""
+    means = np.array([float(np.mean(times)) for times in launches])
+    return intervals.of_launches(means) if len(means) > 1 else intervals.without_interval(float(means[0]))
+
+
+def _bars(
+    replay: Replay, kinds: Sequence[Case], recording: CallList | None, calls: Sequence[_Calls]
+) -> tuple[tuple[StepBar, ...], tuple[StepBar, ...]]:
+    """The calls of rank 0 in the step that is median on it, and in the recording where a timeline has them."""
+    made = replay.of(0)
+    of_kind = [kinds[call.case] for call in made.calls]
+    recorded = []
+    if recording is not None:
+        for call, kind in zip(made.calls, of_kind, strict=True):
+            origin = recording.ranks[made.recorded].calls[call.recorded]
+            if origin.ran_s is not None and origin.duration_s is not None:
+                recorded.append(StepBar(kind, origin.ran_s, origin.duration_s))
+    first_s = min((bar.start_s for bar in recorded), default=0.0)
+    totals = np.concatenate([launch.own[:, 0].sum(axis=1) for launch in calls])
+    place = int(np.argsort(totals)[len(totals) // 2])
+    starts = np.concatenate([launch.starts[:, 0] for launch in calls])[place] * NS
+    stops = np.concatenate([launch.stops[:, 0] for launch in calls])[place] * NS
+    spans = zip(of_kind, starts.tolist(), stops.tolist(), strict=False)
+    return (
+        tuple(replace(bar, start_s=bar.start_s - first_s) for bar in recorded),
+        tuple(StepBar(kind, start - float(starts[0]), stop - start) for kind, start, stop in spans),
+    )

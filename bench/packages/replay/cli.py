@@ -1,0 +1,146 @@
+"""The verb `replay`: measure the calls of a recorded job here, or say where its time in calls went."""
+
+import json
+import re
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bench.cli.app import PLOTS, Sets
+from bench.cli.job import run_task
+from bench.cli.measuring import ConfigSource, start
+from bench.cli.output import show
+from bench.cli.terminal import say
+from bench.model.conclusions import Analysis, Diagnosis
+from bench.model.errors import ConfigError
+from bench.packages.replay import store as call_file
+from bench.packages.replay.conclusions import ReplayAnalysis
+from bench.packages.replay.recorded_calls import NAME
+from bench.report.plots import DRAW, PICTURES
+from bench.store import folders
+
+if TYPE_CHECKING:
+    from bench.launch.coordinator import Coordinator
+
+# Ranks on a machine whose number of ranks nobody chose: as many as have a core or GPU of their own.
+FEWEST_RANKS = 2
+
+
+class LookFormat(StrEnum):
+    """Formats of what `--look` says."""
+
+    JSON = "json"
+
+
+def replay(
+    context: typer.Context,
+    traces: Annotated[
+        list[Path],
+        typer.Argument(
+            help="What the job recorded: a file of each rank, a folder or .tar.gz of them, or a list of calls.",
+            metavar="TRACE...",
+        ),
+    ],
+    world_size: Annotated[
+        int | None, typer.Option(help="Ranks; as recorded if each has a core or a GPU.", metavar="N", min=1)
+    ] = None,
+    look: Annotated[
+        bool, typer.Option("--look", help="Measure nothing: say where the job's time in calls went.")
+    ] = False,
+    save: Annotated[
+        Path | None,
+        typer.Option(
+            help="With --look: write this new file: the calls (.calls.jsonl), or a sweep of their sizes (.yaml).",
+            metavar="FILE",
+        ),
+    ] = None,
+    sets: Sets = [],  # noqa: B006 - typer reads the default
+    format: Annotated[  # noqa: A002
+        LookFormat | None, typer.Option(help="With --look: print only this, for programs; times in seconds.")
+    ] = None,
+    plots: Annotated[bool, typer.Option(help="Draw the plots at the end.", metavar="")] = True,
+) -> int:
+    """Reads Kineto, PyTorch execution traces, flight recorders, NCCL Inspector, and saved lists of calls.
+
+    With all ranks' files it tells moving data from waiting for late ranks, and each rank makes its own calls. The
+    backend is nccl where two ranks have a GPU each, else gloo; --set backends=[gloo] chooses, and --set
+    replay.gaps=recorded lets ranks pause between calls as the job did.
+    """
+    if look:
+        return _look(traces, save, plots, format)
+    for option, value in (("--save", save), ("--format", format)):
+        if value is not None:
+            raise ConfigError(f"replay: {option} goes with --look")
+
+    def task(coordinator: "Coordinator | None") -> int:
+        asked = _configuration(traces, world_size, coordinator)
+        return start(asked, sets, plots, coordinator, context.obj)
+
+    given = [*map(str, traces), *sets, str(world_size)]
+    return run_task(task, lambda: b"\0".join(map(str.encode, given)))
+
+
+def _look(paths: list[Path], save: Path | None, plots: bool, chosen: LookFormat | None) -> int:
+    """Print where the time of a recorded job went; write its calls, or a sweep of them, to `save`."""
+    from bench.packages.replay import importers as traces
+    from bench.packages.replay import report
+    from bench.packages.replay.analyze.recorded import recorded_job
+
+    if save is not None and not (call_file.is_call_list(save) or save.suffix == ".yaml"):
+        raise ConfigError(f"--save {save}: a list of calls ends in {call_file.SUFFIX}, a sweep in .yaml")
+    if save is not None and save.exists():
+        raise ConfigError(f"--save {save}: it exists already")
+    recorded = traces.read(paths)
+    if save is not None and save.suffix == ".yaml":
+        folders.write(save, report.calls_config(recorded, paths[0].name) + "\n")
+    elif save is not None:
+        folders.write(save, call_file.to_text(recorded))
+    written = [str(save)] if save is not None else []
+    job = recorded_job(recorded)
+    if chosen is not None:
+        say(json.dumps(report.recorded_json(job), indent=1, ensure_ascii=False))
+        return 0
+    show(report.recorded_parts(job))
+    if plots and job.total is not None:
+        folder = PLOTS / f"look-{_name_of(paths)}"
+        folders.make_folder(folder)
+        analysis = Analysis((), (), Diagnosis((), ()), of_packages={NAME: ReplayAnalysis(job)})
+        (kind,) = (kind for kind in PICTURES if kind.name == "recorded")
+        DRAW(kind.drawn_by, None, analysis, [folder / page for page in kind.pages])
+        written.append(str(folder / f"{kind.name}.png"))
+    if written:
+        say("\n" + "\n".join(written))
+    return 0
+
+
+def _name_of(paths: list[Path]) -> str:
+    """A name for what is made of these files."""
+    name = paths[0].resolve().name.split(".")[0]
+    return re.sub(r"[^\w.-]+", "-", name)[:50].strip("-._") or "job"
+
+
+def _configuration(paths: list[Path], world_size: int | None, coordinator: "Coordinator | None") -> ConfigSource:
+    """The configuration that `run` would take for the same."""
+    from bench.machine import host
+    from bench.packages.replay import importers as traces
+
+    recorded = traces.read(paths)
+    machine = host.machine()
+    # A replay needs several ranks, so it takes GPUs only where each rank has one.
+    few = coordinator is None and machine.gpus < max(FEWEST_RANKS, world_size or 0)
+    chosen = "gloo" if "nccl" in machine.backends_missing or few else "nccl"
+    here = (
+        (machine.gpus if chosen == "nccl" else machine.cores) if coordinator is None else coordinator.place.world_size
+    )
+    ranks = world_size or max(FEWEST_RANKS, min(recorded.world_size or here, here))
+    name = f"replay-{_name_of(paths)}"
+    lines = [
+        f"name: {name}",
+        f"backends: [{chosen}]",
+        f"world_sizes: [{ranks}]",
+        f"replay: {{recording: {json.dumps([str(path) for path in paths])}}}",
+        "launches: 5",
+    ]
+    return ConfigSource("\n".join([*lines, ""]).encode(), str(paths[0]), name)

@@ -1,0 +1,177 @@
+"""Read what a job recorded, whatever the format: one file, one a rank, or all ranks in a folder, a glob or a .tar.gz.
+
+In: paths. Out: a `CallList`. The format is told by the content; of several, the one that tells most is taken. A saved
+list of calls is read here, too, so that `replay` takes either.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+from bench.machine import memory
+from bench.model.errors import ForeignError
+from bench.model.records import Json
+from bench.packages.replay import store as call_file
+from bench.packages.replay.config import ReplaySection
+from bench.packages.replay.importers.execution_trace import read_execution_trace
+from bench.packages.replay.importers.kineto import read_kineto
+from bench.packages.replay.importers.nccl_records import read_flight_recorder, read_inspector
+from bench.packages.replay.importers.recordings import texts, whole
+from bench.packages.replay.recorded_calls import GROUP, CallList, RankRecording, RecordedCall
+
+# Takes a name, a text, and what counts the events that are left out. Returns the ranks of one file, and what it tells
+# of the job; only Kineto tells any of this.
+Reader = Callable[[str, str, Counter[str]], tuple[list[RankRecording], Json]]
+# How much of a file tells its format: torch writes the key of the events behind what describes the device.
+HEAD = 2**20
+# Key that only files of this format have near their beginning → format, reader; what tells most comes first.
+FORMATS: dict[str, tuple[str, Reader]] = {
+    '"traceEvents"': ("Kineto", read_kineto),
+    '"profiling_name"': ("flight recorder", read_flight_recorder),
+    '"pg_config"': ("flight recorder", read_flight_recorder),
+    '"coll_perf"': ("NCCL Inspector", read_inspector),
+    '"p2p_perf"': ("NCCL Inspector", read_inspector),
+    '"nodes"': ("PyTorch execution trace", read_execution_trace),
+}
+# What is asked of each call, and said where some calls do not tell it.
+ASKED: dict[str, Callable[[RecordedCall], object]] = {
+    "dtype": lambda call: call.dtype,
+    "elements": lambda call: call.elements_in if call.elements_in is not None else call.elements_out,
+    "splits": lambda call: call.splits_in,
+    GROUP: lambda call: call.group,
+    "start": lambda call: call.start_s,
+    "duration": lambda call: call.duration_s,
+}
+# Operations without data: nothing but times can be asked of them.
+WITHOUT_DATA = {"barrier"}
+# An instant in 2001: what is less counts from something else. By how much clocks of hosts may differ, and one host's.
+LEAST_UNIX_S, CLOCKS_APART_S, ON_ONE_HOST_S = 1e9, 600.0, 1.0
+
+
+def named(section: ReplaySection) -> CallList:
+    """The job that a configuration names."""
+    return read([Path(name) for name in section.recording])
+
+
+def read(paths: Sequence[Path]) -> CallList:
+    """The calls of a job. Raises ForeignError for what cannot be read, or if files do not belong together."""
+    paths = files(paths)
+    with memory.limited(paths):
+        if len(paths) == 1 and call_file.is_call_list(paths[0]):
+            return call_file.read(paths[0])
+        return _read(paths)
+
+
+def _read(paths: Sequence[Path]) -> CallList:
+    formats: dict[str, tuple[list[RankRecording], Counter[str], Json]] = {}
+    for path in paths:
+        for name, text in texts(path):
+            kind, reader = _format(name, text)
+            ranks, left_out, job = formats.setdefault(kind, ([], Counter(), {}))
+            try:
+                of_file, of_job = reader(name, text, left_out)
+            except (AttributeError, LookupError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
+                # a value of another type or size than the format's
+                reason = (str(error).splitlines() or [""])[0][:120]
+                raise ForeignError(f"{name}: not as {kind} writes it: {reason}") from None
+            ranks += of_file
+            job.update(of_job)
+    order = dict.fromkeys(kind for kind, _ in FORMATS.values())
+    kinds = [kind for kind in order if kind in formats and any(rank.calls for rank in formats[kind][0])]
+    if not kinds:
+        raise ForeignError(f"{', '.join(path.name for path in paths)}: no call of a collective is recorded")
+    ranks, left_out, job = formats[kinds[0]]
+    for other in kinds[1:]:
+        if more := {rank.rank for rank in formats[other][0]} - {rank.rank for rank in ranks}:
+            raise ForeignError(
+                f"{formats[other][0][0].source}: is {other}, and {ranks[0].source} is {kinds[0]}, without rank "
+                f"{min(more, key=str)}: give every rank's file of one format"
+            )
+        left_out[f"file of {other}, of the same ranks"] += len(formats[other][0])
+    try:
+        return _assembled(kinds[0], ranks, left_out, job)
+    except ValueError as error:
+        raise ForeignError(f"{paths[0]}: not as {kinds[0]} writes it: {error}") from None
+
+
+def _format(name: str, text: str) -> tuple[str, Reader]:
+    start = text[:HEAD]
+    for key, kind_and_reader in FORMATS.items():
+        if key in start:
+            return kind_and_reader
+    raise ForeignError(
+        f"{name}: neither Kineto, a PyTorch execution trace, a flight recorder's JSON, NCCL Inspector nor a list of "
+        "calls"
+    )
+
+
+def files(paths: Sequence[Path]) -> list[Path]:
+    """The files that paths name: a folder means all files in it, a pattern those that it fits, in order.
+
+    Raises ForeignError where there is none.
+    """
+    named = []
+    for path in paths:
+        try:
+            if path.is_dir():
+                inside = sorted(entry for entry in path.iterdir() if entry.is_file() and not entry.name.startswith("."))
+            elif not path.exists() and set(str(path)) & set("*?["):
+                inside = sorted(Path(path.anchor or ".").glob(str(path.relative_to(path.anchor))))
+            else:
+                inside = [path]
+        except OSError as error:
+            raise ForeignError(f"{path!s:.200}: {(error.strerror or str(error)).lower()}") from None
+        if not inside:
+            raise ForeignError(f"{path}: no file of a recording is there")
+        named += inside
+    return named
+
+
+def _check_together(ranks: Sequence[RankRecording]) -> None:
+    """Raise ForeignError where files that tell the time were recorded at different ones."""
+    spans = sorted(
+        (rank.began_s, max((call.start_s or 0.0 for call in rank.calls), default=0.0), rank.source)
+        for rank in ranks
+        if rank.began_s is not None and rank.began_s > LEAST_UNIX_S
+    )
+    hosts, apart_s = {rank.host for rank in ranks}, ON_ONE_HOST_S
+    if len(hosts) > 1 or None in hosts:
+        apart_s = CLOCKS_APART_S + max((length for _, length, _ in spans), default=0.0)
+    for (began, length, before), (following, _, after) in pairwise(spans):
+        if following - began - length > apart_s:
+            raise ForeignError(
+                f"{after}: begins {following - began - length:.0f} s after {before} ends: give files of one recording, "
+                "which all ranks made at the same time"
+            )
+
+
+def _assembled(kind: str, recorded: Sequence[RankRecording], left_out: Counter[str], job: Json) -> CallList:
+    """One list of all ranks. job: what Kineto's last file tells."""
+    ranks = sorted(recorded, key=lambda rank: (rank.rank is None, rank.rank or 0, rank.source))
+    numbers = [rank.rank for rank in ranks if rank.rank is not None]
+    twice = [number for number, times in Counter(numbers).items() if times > 1]
+    if twice:
+        raise ForeignError(f"rank {twice[0]} is there twice: give each rank's file once")
+    _check_together(ranks)
+    begins = [rank.began_s or 0.0 for rank in ranks]
+    if len({rank.host for rank in ranks}) == 1 and ranks[0].host and min(begins) > LEAST_UNIX_S:
+        ranks = [replace(rank, offset_s=began - min(begins)) for rank, began in zip(ranks, begins, strict=True)]
+    calls = [call for rank in ranks for call in rank.calls]
+    unknown = {
+        what: missing
+        for what, asked in ASKED.items()
+        if (missing := sum(asked(call) is None for call in calls if call.operation not in WITHOUT_DATA))
+    }
+    sizes = [call.group_size for call in calls if call.group_size]
+    world = whole(job.get("world_size")) or max([*sizes, len(ranks), *(number + 1 for number in numbers)])
+    backend = str(job.get("backend") or "")
+    return CallList(
+        kind=kind,
+        backend=next((name for name in ("nccl", "gloo") if name in backend), backend or None),
+        world_size=world,
+        ranks=tuple(ranks),
+        unknown=unknown,
+        left_out=dict(left_out),
+    )

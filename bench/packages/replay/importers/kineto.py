@@ -1,0 +1,355 @@
+"""Read Chrome traces of torch.profiler (Kineto), with the metadata of collectives (since 2024) and without, and gloo's.
+
+In: the text of one rank's file. Out: a `RankRecording`. An NCCL call is three nested CPU events: `c10d::allreduce_`,
+`record_param_comms`, `nccl:all_reduce`; with metadata the second is read, without it the third, with the sizes of the
+first where it sends and receives different amounts. Only a timeline tells when a call ran: kernels on their streams,
+whose durations hold the wait for late ranks, and gloo's annotations, which are runs on a worker thread. The times of
+CPU events of NCCL calls are those of enqueueing; a call without a kernel has no duration.
+"""
+
+import bisect
+import re
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from bench.model.records import Json
+from bench.model.units import US
+from bench.packages.replay.importers.recordings import (
+    ROOTED,
+    LongObject,
+    dtype_of,
+    elements,
+    member,
+    numbers,
+    operation_of,
+    peer_of,
+    ranks_from,
+    whole,
+)
+from bench.packages.replay.recorded_calls import RankRecording, RecordedCall
+from bench.packages.replay.spans import attributed, free_until
+from bench.stats.intervals import Floats
+
+CALL, WAIT, STEP = "record_param_comms", "wait", re.compile(r"ProfilerStep#(\d+)")
+_ANNOTATION = re.compile(r"^(nccl|gloo|rccl|xccl):")
+# Calls whose first dimension is the output and whose second is the input.
+_OUTPUT_FIRST = re.compile(r"^c10d::_?(alltoall_base|allgather_base|reduce_scatter_base)_$")
+# Operators that compute on a CPU: they nest only in one another, and none of them waits for a call.
+COMPUTING = "aten::"
+# A call is asynchronous if something else ran for more than this share of its run; stamps of streams can overlap a bit.
+OVERLAP = 0.01
+# The instant in seconds at which a call was made, and the call, whose `ran_s` is by the same clock.
+Timed = tuple[float, RecordedCall]
+
+
+@dataclass(slots=True)
+class _Events:
+    """The events of a file that matter, by kind. operators: of torch's dispatcher, by thread.
+
+    launches: correlation number → thread and instant at which a kernel was launched. computing, on_cpu: begin and end
+    of each kernel, and of each operator on a CPU, that computes. steps: begin and end of each step, by its number.
+    """
+
+    calls: list[Json] = field(default_factory=list)
+    annotations: list[Json] = field(default_factory=list)
+    operators: dict[object, list[Json]] = field(default_factory=lambda: defaultdict(list))
+    kernels: list[Json] = field(default_factory=list)
+    launches: dict[int, tuple[object, float]] = field(default_factory=dict)
+    computing: list[tuple[float, float]] = field(default_factory=list)
+    on_cpu: list[tuple[float, float]] = field(default_factory=list)
+    steps: dict[int, tuple[float, float]] = field(default_factory=dict)
+
+    def take(self, event: Json, name: str, kind: object) -> None:
+        """Sort in one event."""
+        if name == CALL:
+            self.calls.append(event)
+        elif kind == "kernel":
+            if "nccl" in name.lower():
+                self.kernels.append(event)
+            else:
+                self.computing.append(_span(event))
+        elif kind in {"cuda_runtime", "cuda_driver"}:
+            correlation = event["args"].get("correlation")
+            if isinstance(correlation, int):
+                self.launches[correlation] = (event.get("tid"), event["ts"])
+        elif kind != "gpu_user_annotation":
+            if _ANNOTATION.match(name):
+                self.annotations.append(event)
+            elif name.startswith("c10d::"):
+                self.operators[event.get("tid")].append(event)
+            elif name.startswith(COMPUTING):
+                self.on_cpu.append(_span(event))
+            elif step := STEP.fullmatch(name):
+                self.steps[int(step[1])] = _span(event)
+
+
+def _span(event: Json) -> tuple[float, float]:
+    """Begin and end of an event in µs."""
+    return event["ts"], event["ts"] + event.get("dur", 0)
+
+
+def read_kineto(name: str, text: str, left_out: Counter[str]) -> tuple[list[RankRecording], Json]:
+    """The calls of one rank, in the order in which they were made; and what the file tells of the job."""
+    source = LongObject(name, text, "traceEvents")
+    events, origin = _Events(), None
+    for event in source.entries():
+        event_name = event.get("name")
+        if isinstance(event_name, str) and isinstance(event.get("ts"), int | float):
+            # Older files count µs since 1970, of which a float in seconds would keep no fraction.
+            origin = event["ts"] if origin is None else origin
+            event["ts"] -= origin
+            if not isinstance(event.get("args"), dict):
+                event["args"] = {}
+            events.take(event, event_name, event.get("cat"))
+    job: Json = source.rest.get("distributedInfo") or {}
+    # The groups that the head of the file describes: those of this rank.
+    groups = {
+        str(group.get("pg_name")): numbers(group.get("ranks")) or ranks_from(whole(group.get("pg_size")) or 0)
+        for group in job.get("pg_config") or ()
+        if isinstance(group, dict)
+    }
+    only_group = next(iter(groups.values())) if len(groups) == 1 else None
+    described = [call for call in events.calls if call["args"].get("Collective name")]
+    timed = _described(described, events.kernels, groups, left_out) if described else _annotated(events, only_group)
+    timed.sort(key=lambda timed_call: timed_call[0])
+    base_ns = source.rest.get("baseTimeNanoseconds")
+    began_s = (base_ns if isinstance(base_ns, int) else 0) / 1e9 + (origin or 0) * US + (timed[0][0] if timed else 0.0)
+    host = str(source.rest.get("host_name") or "") or None
+    recorded = RankRecording(name, whole(job.get("rank")), _on_timeline(timed, events), began_s, host)
+    return [recorded], job
+
+
+def _on_timeline(timed: Sequence[Timed], events: _Events) -> tuple[RecordedCall, ...]:
+    """The calls with their steps, by a clock that begins with the first one; what of them was exposed.
+
+    Whether a call is asynchronous, where the file does not tell: it is if something else ran while it did.
+    """
+    ran = [place for place, (_, call) in enumerate(timed) if call.ran_s is not None and call.duration_s is not None]
+    starts = np.array([timed[place][1].ran_s for place in ran], dtype=float)
+    stops = starts + np.array([timed[place][1].duration_s for place in ran], dtype=float)
+    computing = np.array(events.computing if events.kernels else events.on_cpu, dtype=float).reshape(-1, 2) * US
+    free = [free_until(computing[:, 0], computing[:, 1], moments) for moments in (starts, stops)]
+    exposed_s = dict(zip(ran, attributed(*(moments.tolist() for moments in free)).tolist(), strict=True))
+    overlapped = dict(zip(ran, _overlapped(starts, stops, *free), strict=True))
+    steps = sorted((begin * US, end * US, number) for number, (begin, end) in events.steps.items())
+    begins = [begin for begin, _, _ in steps]
+    first_s = timed[0][0] if timed else 0.0
+    calls = []
+    for place, (made_s, call) in enumerate(timed):
+        at = bisect.bisect_right(begins, made_s) - 1
+        asynchronous = call.asynchronous
+        if asynchronous is None and place in overlapped:
+            asynchronous = bool(overlapped[place])
+        calls.append(
+            replace(
+                call,
+                start_s=made_s - first_s,
+                ran_s=None if call.ran_s is None else call.ran_s - first_s,
+                exposed_s=exposed_s.get(place) if len(computing) else None,
+                asynchronous=asynchronous,
+                step=steps[at][2] if at >= 0 and made_s <= steps[at][1] else None,
+            )
+        )
+    return tuple(calls)
+
+
+def _overlapped(starts: Floats, stops: Floats, free_starts: Floats, free_stops: Floats) -> list[bool]:
+    """For each call, whether something was computed, or another call began, while it ran."""
+    least = OVERLAP * (stops - starts)
+    computed = (stops - starts) - (free_stops - free_starts) > least
+    begins = np.sort(starts)
+    following = np.append(begins, np.inf)[np.searchsorted(begins, starts, side="right")]
+    return [bool(flag) for flag in computed | (following < stops - least)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Ran:
+    """When and on which stream the kernels of a call ran."""
+
+    stream: str | None = None
+    begin_s: float | None = None
+    duration_s: float | None = None
+
+
+def _run(kernels: Sequence[Json]) -> _Ran:
+    if not kernels:
+        return _Ran()
+    begin = min(_span(kernel)[0] for kernel in kernels)
+    end = max(_span(kernel)[1] for kernel in kernels)
+    return _Ran(str(kernels[0]["args"].get("stream", "")) or None, begin * US, (end - begin) * US)
+
+
+# ── with metadata ────────────────────────────────────────────────────────────────────────────────
+def _described(
+    described: Iterable[Json], kernels: Iterable[Json], groups: dict[str, tuple[int, ...]], left_out: Counter[str]
+) -> list[Timed]:
+    """The calls by their metadata."""
+    kernels_of: dict[Any, list[Json]] = defaultdict(list)
+    for kernel in kernels:
+        kernels_of[kernel["args"].get("External id")].append(kernel)
+    timed = []
+    for event in described:
+        args = event["args"]
+        raw = str(args["Collective name"])
+        if raw == WAIT:
+            left_out[raw] += 1
+            continue
+        ran = _run(kernels_of.get(args.get("External id"), ()))
+        operation, group, asynchronous = operation_of(raw), _group(args, groups), args.get("Is asynchronized op")
+        # The peer of a send or receive is told as a rank of the world since 2.13, before as one of the group.
+        peers = [args[key] for key in ("Dst Rank", "Src Rank") if key in args]
+        within = whole(args.get("Rank")) if operation in {"send", "recv"} else peer_of(raw)
+        call = RecordedCall(
+            operation=operation,
+            dtype=dtype_of(args.get("dtype")),
+            elements_in=whole(args.get("In msg nelems")),
+            elements_out=whole(args.get("Out msg nelems")),
+            splits_in=numbers(args.get("In split size")),
+            splits_out=numbers(args.get("Out split size")),
+            group=group,
+            group_size=whole(args.get("Group size")),
+            communicator=str(args.get("Process Group Name") or "") or None,
+            root=whole(args.get("Rank")) if operation in ROOTED else None,
+            peer=whole(peers[0]) if peers else member(group, within),
+            stream=ran.stream,
+            ran_s=ran.begin_s,
+            duration_s=ran.duration_s,
+            asynchronous=asynchronous if isinstance(asynchronous, bool) else None,
+            sequence=whole(args.get("Seq")),
+        )
+        timed.append((event["ts"] * US, call))
+    return timed
+
+
+def _group(args: Json, groups: dict[str, tuple[int, ...]]) -> tuple[int, ...] | None:
+    """Ranks of the group: as listed, else by start and stride, else as the file's head lists them."""
+    size, listed = whole(args.get("Group size")), numbers(args.get("Process Group Ranks"))
+    if listed:
+        return listed
+    start, stride = whole(args.get("Global rank start")), whole(args.get("Global rank stride"))
+    if size and start is not None and stride is not None and stride > 0:
+        return ranks_from(size, start, stride)
+    known = groups.get(str(args.get("Process Group Name")))
+    return known if known and (not size or len(known) == size) else None
+
+
+# ── without ──────────────────────────────────────────────────────────────────────────────────────
+def _annotated(events: _Events, only_group: tuple[int, ...] | None) -> list[Timed]:
+    """The calls by their annotations. only_group: the ranks of the job's only group, if it has one."""
+    kernels, made_by = _kernels_by_annotation(events), _operators_of_gloo(events)
+    around = _operators_around(events)
+    timed = []
+    for event in events.annotations:
+        begin_s = event["ts"] * US
+        operator = made_by.get(id(event))
+        made_s = operator["ts"] * US if operator else begin_s
+        if event["name"].startswith("gloo:"):
+            ran = _Ran(str(event.get("tid")), begin_s, event.get("dur", 0) * US)
+        else:
+            ran = _run(kernels.get(id(event), ()))
+        operator = operator or around.get(id(event))
+
+        sizes, operation = _sizes(event["args"].get("Input Dims")), operation_of(event["name"])
+        elements_in = elements_out = sum(sizes) if sizes else None
+        if operator is not None and _OUTPUT_FIRST.match(operator["name"]):
+            operation = operation_of(operator["name"])
+            operator_sizes = _sizes(operator["args"].get("Input Dims"))
+            if len(operator_sizes) >= 2:
+                elements_out, elements_in = operator_sizes[0], operator_sizes[1]
+        group_size = len(only_group) if only_group else None
+        if not group_size and operation in {"all_gather", "reduce_scatter"} and elements_in and elements_out:
+            group_size = max(elements_in, elements_out) // min(elements_in, elements_out)
+        splits = None if operation.startswith("all_to_all") else ()
+        call = RecordedCall(
+            operation=operation,
+            dtype=dtype_of((event["args"].get("Input type") or [None])[0]),
+            elements_in=elements_in,
+            elements_out=elements_out,
+            splits_in=splits,
+            splits_out=splits,
+            group=only_group,
+            group_size=group_size,
+            stream=ran.stream,
+            ran_s=ran.begin_s,
+            duration_s=ran.duration_s,
+        )
+        timed.append((made_s, call))
+    return timed
+
+
+def _operators_of_gloo(events: _Events) -> dict[int, Json]:
+    """Annotation of gloo → the dispatcher's operator that made the call, on another thread and earlier.
+
+    gloo takes calls in their order, so those of one operation and size are paired in order. Its annotations do not
+    tell calls into one tensor from those into a list.
+    """
+
+    def kind(name: str) -> str:
+        return operation_of(name).removesuffix("_list")
+
+    waiting: dict[object, deque[Json]] = defaultdict(deque)
+    operators = (operator for thread in events.operators.values() for operator in thread)
+    for operator in sorted(operators, key=lambda event: float(event["ts"])):
+        dims = operator["args"].get("Input Dims")
+        first = dims[0] if isinstance(dims, list) and dims else None
+        # Operators nest the sizes of a list of tensors once more.
+        sizes = _sizes(first if isinstance(first, list) and first and isinstance(first[0], list) else dims)
+        if _OUTPUT_FIRST.match(operator["name"]):
+            sizes = sizes[1:2]
+        waiting[kind(operator["name"]), sum(sizes)].append(operator)
+    pairs: dict[int, Json] = {}
+    for event in sorted(events.annotations, key=lambda event: float(event["ts"])):
+        earlier = waiting.get((kind(event["name"]), sum(_sizes(event["args"].get("Input Dims")))))
+        if event["name"].startswith("gloo:") and earlier and earlier[0]["ts"] <= event["ts"]:
+            pairs[id(event)] = earlier.popleft()
+    return pairs
+
+
+def _kernels_by_annotation(events: _Events) -> dict[int, list[Json]]:
+    """Annotation → the kernels that were launched within it, by the launch's thread and instant."""
+    by_thread: dict[object, list[Json]] = defaultdict(list)
+    for event in sorted(events.annotations, key=lambda event: event["ts"]):
+        by_thread[event.get("tid")].append(event)
+    starts = {thread: [event["ts"] for event in annotations] for thread, annotations in by_thread.items()}
+    kernels: dict[int, list[Json]] = defaultdict(list)
+    for kernel in events.kernels:
+        thread, at = events.launches.get(kernel["args"].get("correlation"), (None, 0.0))
+        place = bisect.bisect_right(starts.get(thread, []), at) - 1
+        if place >= 0:
+            event = by_thread[thread][place]
+            if at <= event["ts"] + event.get("dur", 0):
+                kernels[id(event)].append(kernel)
+    return kernels
+
+
+def _operators_around(events: _Events) -> dict[int, Json]:
+    """Annotation → the innermost of the dispatcher's operators around it, on the same thread."""
+    by_thread: dict[object, list[Json]] = defaultdict(list)
+    for event in events.annotations:
+        by_thread[event.get("tid")].append(event)
+    around = {}
+    for thread, annotations in by_thread.items():
+        operators = sorted(events.operators.get(thread, []), key=_span)
+        taken, under_way = 0, list[Json]()
+        for event in sorted(annotations, key=_span):
+            while taken < len(operators) and operators[taken]["ts"] <= event["ts"]:
+                under_way.append(operators[taken])
+                taken += 1
+            while under_way and _span(under_way[-1])[1] < event["ts"]:  # events of one thread nest
+                under_way.pop()
+            if under_way:
+                around[id(event)] = under_way[-1]
+    return around
+
+
+def _sizes(dims: object) -> list[int]:
+    """Elements of each tensor in "Input Dims"; what is no list of numbers is no tensor."""
+    return [
+        elements(dim)
+        for dim in (dims if isinstance(dims, list) else [])
+        if isinstance(dim, list) and dim and all(isinstance(number, int) for number in dim)
+    ]

@@ -1,0 +1,115 @@
+"""Read dumps of torch's flight recorder, and lines of NCCL's inspector plugin (formats v4.0 and v4.3).
+
+In: the text of a file. Out: a `RankRecording` of each rank in it. The flight recorder's times are when calls were
+enqueued; durations are there with TORCH_NCCL_ENABLE_TIMING=1 only. Its ring drops the oldest entries, and a dump after
+a hang can hold calls that never ended; it records no splits, roots and streams. The inspector writes one object a call,
+of one process or of several: bytes, communicators and durations, and no dtypes, splits or ranks of groups. Format v4.3
+(NCCL 2.29) writes who wrote the lines once, ahead of them, and NCCL's choice of algorithm and protocol with each call.
+"""
+
+from collections import Counter, defaultdict
+from typing import Any
+
+from bench.model.records import Json
+from bench.packages.replay.importers.recordings import (
+    LongObject,
+    dtype_of,
+    elements,
+    entries_of,
+    member,
+    numbers,
+    operation_of,
+    peer_of,
+    rank_of,
+    whole,
+)
+from bench.packages.replay.recorded_calls import RankRecording, RecordedCall
+
+# NCCL knows no lists of tensors.
+_WITHOUT_LISTS = {"all_gather_list": "all_gather", "reduce_scatter_list": "reduce_scatter"}
+US = 1e-6
+
+
+def read_flight_recorder(name: str, text: str, left_out: Counter[str]) -> tuple[list[RankRecording], Json]:
+    """The calls of one rank, oldest first."""
+    source = LongObject(name, text, "entries")
+    entries = sorted(source.entries(), key=lambda entry: entry.get("record_id", 0))
+    groups = {
+        str(key): numbers(described.get("ranks")) or None
+        for key, described in (source.rest.get("pg_config") or {}).items()
+        if isinstance(described, dict)
+    }
+    only_group = next(iter(groups.values())) if len(groups) == 1 else None
+    first_ns = next((entry["time_created_ns"] for entry in entries if entry.get("time_created_ns")), None)
+    calls = []
+    for entry in entries:
+        # gloo never says that a call is complete, only that it is done with it.
+        if entry.get("state") not in {"completed", None} and not entry.get("retired"):
+            left_out["calls that were not complete"] += 1
+        raw, created_ns = str(entry.get("profiling_name", "")), entry.get("time_created_ns")
+        group = groups.get(str((entry.get("process_group") or [""])[0]), only_group)
+        duration_ms = entry.get("duration_ms")
+        dtypes = entry.get("input_dtypes") or entry.get("output_dtypes") or [None]
+        splits = None if "all_to_all" in raw else ()
+        call = RecordedCall(
+            operation=operation_of(raw),
+            dtype=dtype_of(dtypes[0]),
+            elements_in=_elements(entry.get("input_sizes")),
+            elements_out=_elements(entry.get("output_sizes")),
+            splits_in=splits,
+            splits_out=splits,
+            group=group,
+            group_size=len(group) if group else None,
+            communicator=str((entry.get("process_group") or [""])[0]) or None,
+            peer=member(group, peer_of(raw)),
+            start_s=None if created_ns is None or first_ns is None else (created_ns - first_ns) / 1e9,
+            duration_s=None if duration_ms is None else float(duration_ms) / 1e3,
+            sequence=whole(entry.get("p2p_seq_id" if entry.get("is_p2p") else "collective_seq_id")),
+        )
+        calls.append(call)
+    return [RankRecording(name, rank_of(name), tuple(calls), first_ns / 1e9 if first_ns else None)], {}
+
+
+def _elements(sizes: Any) -> int | None:
+    """The elements of all tensors, by their dimensions."""
+    if not isinstance(sizes, list):
+        return None
+    return sum(elements(list(map(int, dims))) if isinstance(dims, list) else 1 for dims in sizes)
+
+
+def read_inspector(name: str, text: str, left_out: Counter[str]) -> tuple[list[RankRecording], Json]:
+    """The calls of each rank, in the order of their numbers within their communicator. An element is a byte."""
+    by_rank: dict[int, list[RecordedCall]] = defaultdict(list)
+    header: Json = {}
+    for entry in entries_of(name, text):
+        # A header holds for the lines behind it, until the next one.
+        header, call = entry.get("header") or header, entry.get("coll_perf") or entry.get("p2p_perf")
+        if not isinstance(call, dict) or not isinstance(header, dict):
+            left_out["lines without a call"] += 1
+            continue
+        choice = [str(call[key]) for key in ("coll_algo", "coll_proto") if call.get(key) is not None]
+        raw = operation_of(str(call.get("coll") or call.get("p2p") or ""))
+        operation = _WITHOUT_LISTS.get(raw, raw)
+        nbytes = whole(call.get("coll_msg_size_bytes", call.get("p2p_msg_size_bytes")))
+        size = whole(header.get("n_ranks"))
+        # Bytes of all-gather and reduce-scatter are one rank's part.
+        total = None if nbytes is None or size is None else nbytes * size
+        time_us = call.get("coll_exec_time_us", call.get("p2p_exec_time_us"))
+        recorded = RecordedCall(
+            operation=operation,
+            dtype=None,
+            elements_in=total if operation == "reduce_scatter" else nbytes,
+            elements_out=total if operation == "all_gather" else nbytes,
+            group_size=size,
+            communicator=str(header.get("id") or "") or None,
+            peer=whole(call.get("p2p_peer")),
+            duration_s=None if time_us is None else float(time_us) * US,
+            sequence=whole(call.get("coll_sn", call.get("p2p_sn"))),
+            chosen="/".join(choice) or None,
+        )
+        by_rank[int(header.get("rank", -1))].append(recorded)
+    ranks = [
+        RankRecording(name, rank if rank >= 0 else None, tuple(sorted(calls, key=lambda call: call.sequence or 0)))
+        for rank, calls in sorted(by_rank.items())
+    ]
+    return ranks, {}

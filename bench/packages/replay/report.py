@@ -1,0 +1,295 @@
+"""Write as text where the time of a recorded job went, and what its steps take here.
+
+In: conclusions. Out: blocks and sentences. Computes only shares and layout.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict
+
+from bench.catalog.collectives import OPERATIONS
+from bench.catalog.dtypes import DTYPES
+from bench.model.conclusions import Analysis
+from bench.model.notices import NoticeKind
+from bench.model.records import Case, Json
+from bench.model.units import format_bytes, format_rounded_bytes, format_seconds, format_share
+from bench.model.visible import visible
+from bench.packages.replay.conclusions import (
+    RecordedJob,
+    RecordedKind,
+    RecordedTime,
+    ReplayedKind,
+    ReplayedStep,
+    ReplayNotice,
+    replays_of,
+)
+from bench.packages.replay.recorded_calls import NAMED_RATE, CallList
+from bench.report.blocks import Blocks, Column, Heading, below, items, left, table
+from bench.report.labels import (
+    NOTHING,
+    counted,
+    dtype_words,
+    interval_text,
+    ranks_text,
+    seconds_text,
+    widths,
+    with_interval,
+)
+from bench.report.notices import Sentence, sentences
+from bench.report.parts import ReportPart
+
+Kinds = Sequence[ReplayedKind]
+# Kinds of calls in the table of a replay; the rest are one row.
+MOST_KINDS = 12
+NEXT = "Look next at what rank {} does before its calls: its input pipeline, its node, the clock of its GPU or CPU."
+RECORDED_EXPLAINED = (
+    "Time a step (in all, if steps are not marked), mean over the recorded ranks. While several calls are under way, "
+    "it is counted for the one that ends first."
+)
+LATE_ENDS = "Rank {} ends its calls later than the others: {} a step after the first to end, over all calls."
+DIVIDED_EXPLAINED = "Moving: from when the last rank came until the call ends. Waiting: the time before that."
+EXPOSED_EXPLAINED = "Exposed: the part in which nothing was computed."
+REPLAY_EXPLAINED = "Time of a step, mean over ranks, recorded and made again; both include waiting for late ranks."
+_CALLS = "{calls:of calls}"
+SENTENCES: Mapping[NoticeKind, Sentence] = {
+    ReplayNotice.NUMBERED_BY_FILES: Sentence("ranks are numbered in the order of their files, which do not tell them"),
+    ReplayNotice.UNEQUAL_STEPS: Sentence(
+        "ranks recorded different numbers of steps: a step is the mean of all of them"
+    ),
+    ReplayNotice.ONE_STEP: Sentence(
+        "which rank came late: that takes several steps, and marks between them in the recording"
+    ),
+    ReplayNotice.OUTSIDE_STEPS: Sentence(f"calls outside the recorded steps{_CALLS}"),
+    ReplayNotice.NO_DURATION: Sentence(f"the time of calls whose duration was not recorded{_CALLS}"),
+    ReplayNotice.NO_STARTS: Sentence(
+        f"whether calls overlapped: when they ran was not recorded, so durations are summed{_CALLS}"
+    ),
+    ReplayNotice.ONE_RANK: Sentence(
+        "waiting: one rank's recording cannot tell it from moving", "give the files of all ranks"
+    ),
+    ReplayNotice.ONE_SIDED: Sentence(
+        f"waiting in {{operation}}: a rank can be done with it before others begin{_CALLS}"
+    ),
+    ReplayNotice.UNKNOWN_GROUPS: Sentence(f"waiting in groups of unknown ranks{_CALLS}"),
+    ReplayNotice.PART_OF_GROUPS: Sentence(f"waiting in groups of which not every rank was recorded{_CALLS}"),
+    ReplayNotice.UNEQUAL_CALLS: Sentence(f"waiting in groups whose ranks recorded different numbers of calls{_CALLS}"),
+    ReplayNotice.DIFFERENT_CALLS: Sentence(f"waiting in groups whose ranks recorded different calls{_CALLS}"),
+    ReplayNotice.PART_OF_CALLS: Sentence(f"waiting in calls that not every rank of the group recorded{_CALLS}"),
+    ReplayNotice.FURTHER_REASONS: Sentence("and {count} further reasons"),
+    ReplayNotice.GROUPS_BY_NAME: Sentence(
+        "which ranks call together (in {count} of {calls} calls): those of a name, else all, are one group"
+    ),
+    ReplayNotice.UNTOLD: Sentence("{what} (of {count} of {calls} calls)"),
+    ReplayNotice.LEFT_OUT: Sentence("{count} × {what}: left out"),
+    ReplayNotice.NOTE: Sentence("{text}"),
+}
+
+
+def sections(analysis: Analysis, failed: Collection[Case]) -> Blocks:
+    """The recorded job, and each of its steps made again."""
+    replays = replays_of(analysis)
+    shown: Blocks = []
+    if replays.recorded is not None:
+        shown += [Heading("The recorded job"), *recorded_parts(replays.recorded)]
+    for step in replays.steps:
+        shown += [Heading(f"The recorded job, made again on {ranks_text(step.case.world_size)}")]
+        shown += [*replay_table(step), REPLAY_EXPLAINED]
+        if step.changes:
+            shown += ["Not as recorded:", *items(step.changes)]
+    return shown
+
+
+def brief(analysis: Analysis) -> Blocks:
+    """A sentence on the recorded job, and the table of each step."""
+    replays = replays_of(analysis)
+    recorded: Blocks = [recorded_sentence(replays.recorded)] if replays.recorded is not None else []
+    return [*recorded, *(block for step in replays.steps for block in replay_table(step))]
+
+
+def recorded_parts(job: RecordedJob) -> Blocks:
+    """Where the time in calls went: the sentence, tables by kind and by group, and what is withheld."""
+    shown: Blocks = [recorded_sentence(job)]
+    shown += _recorded_table("calls", [(recorded_kind(kind), kind.time) for kind in job.kinds], job)
+    if len(job.groups) > 1:
+        shown += _recorded_table("group", list(job.groups), job)
+    if job.total is not None:
+        divided = job.total.moved_s or job.total.waited_s
+        explained = [DIVIDED_EXPLAINED] * bool(divided) + [EXPOSED_EXPLAINED] * (job.total.exposed_s is not None)
+        shown.append(" ".join([RECORDED_EXPLAINED, *explained]))
+    if job.late is not None:
+        shown.append(NEXT.format(job.late[0]))
+    if job.ends_late is not None:
+        shown.append(LATE_ENDS.format(job.ends_late[0], format_seconds(job.ends_late[1])))
+    return [*shown, *below("Not told:", items(sentences(job.withheld)))]
+
+
+def recorded_json(job: RecordedJob) -> Json:
+    """The conclusions for programs, times in seconds; late: the rank that is named, and its share of all waiting."""
+    groups = {name: asdict(time) for name, time in job.groups}
+    return {**asdict(job), "groups": groups, "late": job.late}
+
+
+def recorded_sentence(job: RecordedJob) -> str:
+    """Such as `calls took 5.80 ms a step: 0.22 ms moving data, 5.58 ms waiting, 95% of it for rank 3`."""
+    if job.total is None:
+        return f"{job.source}: how long calls took was not recorded"
+    total, period = job.total, "a step" if job.steps > 1 else "in the recording"
+    text = f"calls took {format_seconds(total.in_calls_s)} {period}"
+    if not total.moved_s and not total.waited_s:
+        text += "; how much of it was waiting cannot be told"
+    elif not total.waited_s and not total.unsplit_s:
+        text += ", all of it moving data"
+    else:
+        rest = f", {format_seconds(total.unsplit_s)} that cannot be divided" if total.unsplit_s else ""
+        waiting = format_seconds(total.waited_s) if total.waited_s else "none"
+        text += f": {format_seconds(total.moved_s)} moving data{rest}, {waiting} waiting"
+        if job.late is not None:
+            text += f", {format_share(job.late[1])} of it for rank {job.late[0]}"
+        elif total.waited_s and job.steps > 1:
+            few = len(job.ranks) ** (1 - job.steps) > NAMED_RATE
+            text += f"; {job.steps} steps are too few to name a late rank" if few else ", for no rank in particular"
+    if total.exposed_s is not None:
+        text += f"; during {format_seconds(total.exposed_s)} nothing was computed"
+    return f"{text} ({job.source}, {counted(job.steps, 'step') if job.steps > 1 else 'steps not marked'})"
+
+
+def recorded_kind(kind: RecordedKind) -> str:
+    """Such as `all_reduce of 2 049 000 float32 over 8 ranks, 4 groups`."""
+    size = f" of {kind.elements:,}".replace(",", "\u2009") if kind.elements else ""
+    over = "" if kind.ranks is None else f" over {ranks_text(kind.ranks)}"
+    groups = f", {kind.groups} groups" if kind.groups > 1 else ""
+    return f"{kind.operation}{size} {kind.dtype or ''}".rstrip() + over + groups
+
+
+def _recorded_table(heading: str, rows: Sequence[tuple[str, RecordedTime]], job: RecordedJob) -> Blocks:
+    """A row for each kind of call or group, the longest first."""
+    total = job.total
+    columns: list[Column[tuple[str, RecordedTime]]] = [
+        left(heading, lambda row: row[0]),
+        Column("number", lambda row: f"{row[1].calls:.3g}"),
+    ]
+    if total is not None:
+        columns.append(Column("in calls", lambda row: format_seconds(row[1].in_calls_s)))
+    if total is not None and (total.moved_s or total.waited_s):
+        columns += [
+            Column("moving", lambda row: _divided(row[1], row[1].moved_s)),
+            Column("waiting", lambda row: _divided(row[1], row[1].waited_s)),
+            Column("most for", lambda row: _waited_for(row[1], job.named)),
+        ]
+    if total is not None and total.exposed_s is not None:
+        columns.append(
+            Column("exposed", lambda row: NOTHING if row[1].exposed_s is None else format_seconds(row[1].exposed_s))
+        )
+    shown = list(rows[:MOST_KINDS])
+    if rest := [time for _, time in rows[MOST_KINDS:]]:
+        in_calls_s, calls = sum(time.in_calls_s for time in rest), sum(time.calls for time in rest)
+        shown.append((f"{len(rest)} further", RecordedTime(calls, in_calls_s, 0.0, 0.0, 0.0, {}, None)))
+    return table(shown, columns)
+
+
+def _divided(time: RecordedTime, value: float) -> str:
+    return format_seconds(value) if time.moved_s or time.waited_s else NOTHING
+
+
+def _waited_for(time: RecordedTime, named: int | None) -> str:
+    """The rank that is named for the whole recording, where it was waited for longest here, too."""
+    last = max(time.waited_for, key=time.waited_for.__getitem__, default=None)
+    return NOTHING if last is None or last != named else f"rank {last}"
+
+
+def replay_sentence(step: ReplayedStep) -> str:
+    """Whose calls are made, if not each rank's own; the communication of a step, recorded and here; most of it."""
+    recorded = "its times were not recorded; "
+    if step.recorded is not None:
+        moved = f" of which {format_seconds(step.recorded.moved_s)} moved data" if step.recorded.moved_s else ""
+        recorded = f"recorded {format_seconds(step.recorded.in_calls_s)}{moved}, "
+    ranks = step.case.world_size
+    other = step.recorded_world is not None and step.recorded_world != ranks
+    where = f"here, with {ranks_text(ranks)} in place of {step.recorded_world}," if other else "here"
+    here = f"{where} {format_seconds(step.time.value)} {interval_text(step.time, format_seconds)}"
+    largest, total = step.kinds[0], sum(kind.time.value for kind in step.kinds)
+    share = largest.time.value / total if total else 0.0
+    times = f"{largest.calls:.3g} × " if largest.calls > 1 else ""
+    most = f"{format_share(share)} of it is {times}{kind_name(largest)}"
+    text = f"communication of one step, mean over ranks: {recorded}{here}; {most}"
+    return f"{step.stand_in}. {text}" if step.stand_in else text
+
+
+def kind_name(kind: ReplayedKind) -> str:
+    """Such as `all_gather of 33 MiB bfloat16 over 8 ranks`."""
+    case = kind.case
+    size = f" of {format_bytes(case.size_bytes)}" if case.size_bytes else ""
+    return f"{case.op}{size} {' '.join(dtype_words(case))}".rstrip() + f" over {ranks_text(kind.ranks)}"
+
+
+def replay_table(step: ReplayedStep) -> Blocks:
+    """A row for each kind of call, the longest first; the last of them all further ones."""
+    total = sum(kind.time.value for kind in step.kinds)
+    # One kind, or several in a row.
+    rows = [(kind,) for kind in step.kinds[:MOST_KINDS]] + [step.kinds[MOST_KINDS:]] * (len(step.kinds) > MOST_KINDS)
+
+    def recorded(kinds: Kinds, time: Callable[[RecordedTime], float]) -> str:
+        of_kind = kinds[0].recorded if len(kinds) == 1 else None
+        return seconds_text(time(of_kind)) if of_kind is not None else NOTHING
+
+    def moved(kinds: Kinds) -> str:
+        size = sum(kind.calls * kind.case.size_bytes for kind in kinds)
+        return format_rounded_bytes(size) if size else NOTHING
+
+    def here(kinds: Kinds) -> str:
+        return with_interval(kinds[0].time, format_seconds) if len(kinds) == 1 else format_seconds(time_s(kinds))
+
+    def time_s(kinds: Kinds) -> float:
+        return sum(kind.time.value for kind in kinds)
+
+    columns: list[Column[Kinds]] = [
+        left("calls of a step", lambda row: kind_name(row[0]) if len(row) == 1 else f"{len(row)} further kinds"),
+        Column("number", lambda row: f"{sum(kind.calls for kind in row):.3g}"),
+        Column("bytes", moved),
+        Column("recorded", lambda row: recorded(row, lambda time: time.in_calls_s)),
+        Column("moving", lambda row: recorded(row, lambda time: time.moved_s)),
+        Column("here", here),
+        Column("share", lambda row: format_share(time_s(row) / total) if total else NOTHING),
+    ]
+    return table(rows, columns)
+
+
+def calls_config(recording: CallList, source: str) -> str:
+    """A sweep with the job's operations, dtypes and sizes. The job's own combinations are in its comments."""
+    kinds: Counter[tuple[str, str, int]] = Counter()
+    for call in recording.ranks[0].calls:
+        operation = OPERATIONS.get(call.operation)
+        if operation is None or not (operation.typed and operation.sized) or call.dtype is None:
+            continue
+        # `size` counts the larger side, which all shares are in.
+        size = max(call.elements_in or 0, call.elements_out or 0) * DTYPES[call.dtype].itemsize
+        if size:
+            kinds[call.operation, call.dtype, size] += 1
+    of = f"# The operations and sizes of {visible(source, '')}"
+    lines = [f"{of}; the job's own combinations, with their number in the recording:"]
+    lines += [f"#   {count} × {op} {dtype} {format_bytes(size)}" for (op, dtype, size), count in kinds.items()]
+    lines += [
+        f"backends: [{recording.backend or 'gloo'}]",
+        f"world_sizes: [{recording.world_size or 2}]",
+        f"operations: {json.dumps(list(dict.fromkeys(op for op, _, _ in kinds)))}",
+        f"dtypes: {json.dumps(list(dict.fromkeys(dtype for _, dtype, _ in kinds)))}",
+        f"sizes: {json.dumps(sorted({size for _, _, size in kinds}))}",
+    ]
+    return "\n".join(lines)
+
+
+def precision(analysis: Analysis) -> list[str]:
+    """How precise the time of a step is, where that is known."""
+    times = {s.case: s.time_s for s in analysis.summaries if s.case.recording and s.time_s is not None}
+    what, found = widths(times)
+    return [f"{what} within this run ±{format_share(max(found.values()))}"] if found else []
+
+
+REPORT = ReportPart(
+    answers=lambda analysis: [f"{replay_sentence(step)}." for step in replays_of(analysis).steps],
+    sections=sections,
+    brief=brief,
+    page="replays in docs/replay.md",
+    precision=precision,
+)

@@ -1,0 +1,129 @@
+"""Write and read a list of recorded calls: X.calls.jsonl, a header, then one call a line, to be read and edited.
+
+In: a `CallList`, or a path. Out: text, or a `CallList`. Fields at their defaults are left out. Raises ForeignError, in
+one line with the number of the line, for what cannot be read.
+"""
+
+import dataclasses
+from functools import partial
+from pathlib import Path
+from typing import IO, Any, TypeVar
+
+import orjson
+from pydantic import TypeAdapter, ValidationError
+
+from bench.catalog.dtypes import DTYPES
+from bench.model.errors import ForeignError
+from bench.model.records import Json
+from bench.packages.replay.recorded_calls import CallList, RecordedCall
+
+SUFFIX = ".calls.jsonl"
+FORMAT = "collbench calls"
+VERSION = 2
+# A call must name these, even where they are unknown.
+REQUIRED = ("operation", "dtype", "elements_in", "elements_out")
+MOST_CALLS = 2_000_000
+# Longest line: a call of the most ranks, with its splits.
+MOST_LINE = 8 * 2**20
+T = TypeVar("T")
+
+
+def is_call_list(path: Path) -> bool:
+    """Whether the name is that of a list of calls."""
+    return path.name.endswith(SUFFIX)
+
+
+def to_text(recorded: CallList) -> str:
+    """The whole file. Raises ForeignError for a number beyond 64 bits, which only a damaged recording has."""
+    header = {
+        "format": FORMAT,
+        "version": VERSION,
+        **{name: value for name, value in dataclasses.asdict(recorded).items() if name != "ranks"},
+        "ranks": [
+            {"rank": rank.rank, "source": rank.source, "offset_s": rank.offset_s, "calls": len(rank.calls)}
+            for rank in recorded.ranks
+        ],
+    }
+    lines = [header]
+    for rank in recorded.ranks:
+        for call in rank.calls:
+            values = {field.name: (getattr(call, field.name), field.default) for field in dataclasses.fields(call)}
+            lines.append({name: value for name, (value, usual) in values.items() if value != usual or name in REQUIRED})
+    try:
+        return "".join(orjson.dumps(line).decode() + "\n" for line in lines)
+    except TypeError as error:
+        raise ForeignError(f"{recorded.kind}: a recorded number cannot be written: {str(error).lower()}") from None
+
+
+def read(path: Path) -> CallList:
+    """The list in a file."""
+    try:
+        with path.open("rb") as file:
+            return _read(path, file)
+    except OSError as error:
+        raise ForeignError(f"{path}: {(error.strerror or str(error)).lower()}") from None
+
+
+def _read(path: Path, file: IO[bytes]) -> CallList:
+    lines = enumerate(iter(partial(file.readline, MOST_LINE), b""), 1)
+    header = _json(next(lines, (1, b""))[1], path, 1)
+    if header.get("format") != FORMAT:
+        raise ForeignError(f'{path}:1: no list of calls: its first line must have "format": "{FORMAT}"')
+    if header.get("version") != VERSION:
+        raise ForeignError(f"{path}:1: version {header.get('version')}; this CollBench reads {VERSION}")
+    calls = []
+    for number, line in lines:
+        if number > MOST_CALLS + 1:
+            raise ForeignError(f"{path}: more than {MOST_CALLS} calls")
+        if line.strip():
+            calls.append(_call(line, path, number))
+    ranks, taken = [], 0
+    try:
+        for rank in header.pop("ranks", [{"rank": 0, "source": str(path), "calls": len(calls)}]):
+            of_rank = calls[taken : taken + max(0, rank["calls"])]
+            ranks.append({**rank, "source": str(rank["source"]), "calls": tuple(of_rank)})
+            taken += max(0, rank["calls"])
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ForeignError(f"{path}:1: ranks: {error} is missing or no number") from None
+    if taken != len(calls):
+        raise ForeignError(f"{path}: its header counts {taken} calls, and {len(calls)} follow")
+    known = {field.name for field in dataclasses.fields(CallList)}
+    fields = {name: value for name, value in header.items() if name in known}
+    return _validated(CallList, fields | {"ranks": ranks}, path, 1)
+
+
+def _json(line: bytes, path: Path, number: int) -> Json:
+    try:
+        value = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        raise ForeignError(f"{path}:{number}: no JSON from character {error.colno} on: {error.msg}") from None
+    if not isinstance(value, dict):
+        raise ForeignError(f"{path}:{number}: a line must be an object")
+    return value
+
+
+def _call(line: bytes, path: Path, number: int) -> RecordedCall:
+    data = _json(line, path, number)
+    missing = [name for name in REQUIRED if name not in data]
+    if missing:
+        raise ForeignError(f"{path}:{number}: {missing[0]} is missing")
+    unknown = sorted(set(data) - {field.name for field in dataclasses.fields(RecordedCall)})
+    if unknown:
+        raise ForeignError(f"{path}:{number}: unknown field {unknown[0]!r}")
+    call = _validated(RecordedCall, data, path, number)
+    if call.dtype is not None and call.dtype not in DTYPES:
+        raise ForeignError(f"{path}:{number}: dtype: {call.dtype!r:.60} is none of {', '.join(DTYPES)}, null")
+    return call
+
+
+def _validated(kind: type[T], data: Json, path: Path, number: int) -> T:
+    try:
+        value: T = _ADAPTERS[kind].validate_python(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise ForeignError(f"{path}:{number}: {where}: {first['msg'].lower()}") from None
+    return value
+
+
+_ADAPTERS: dict[Any, TypeAdapter[Any]] = {kind: TypeAdapter(kind) for kind in (RecordedCall, CallList)}

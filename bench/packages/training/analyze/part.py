@@ -1,0 +1,70 @@
+"""What training concludes from a run, as the core asks for it."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from bench.analyze.parts import AnalysisPart
+from bench.analyze.round_series import Series, estimates
+from bench.model.conclusions import Summary
+from bench.model.notices import Notice, notice
+from bench.model.records import Case, Run
+from bench.packages.training.analyze import steps
+from bench.packages.training.analyze.runs import advice_for
+from bench.packages.training.analyze.steps import trains
+from bench.packages.training.catalog.strategies import strategy_of
+from bench.packages.training.conclusions import TrainingAnalysis, TrainingNotice
+
+
+def analyze(run: Run, summaries: Sequence[Summary]) -> TrainingAnalysis:
+    """All conclusions, with what is advised on buckets."""
+    found = steps.scenarios(run, summaries)
+    scenarios = tuple(replace(result, advice=advice_for(run, result.scenario)) for result in found)
+    return TrainingAnalysis(scenarios, steps.scaling(scenarios))
+
+
+def exposed(run: Run) -> dict[Case, tuple[Series, float]]:
+    """Of each case that differs from its reference: exposed communication in each round, and its scenario's noise.
+
+    Both are seconds a step. The noise is what two copies of one strategy differ by.
+    """
+    found = {}
+    for scenario, cases in steps.scenarios_of(run).items():
+        rounds = steps.rounds_of(run, scenario)
+        differences_s = steps.differences_of(rounds, cases)
+        apart = estimates(differences_s, steps.levels_of(rounds, differences_s))
+        noise_s = steps.noise_of(steps.aa_pairs_of(apart))
+        for (case, other), series in differences_s.items():
+            if other == steps.reference_case(case):
+                found[case] = series, noise_s
+    return found
+
+
+def facts(run: Run) -> dict[str, str]:
+    """Settings that comparable runs share; none without training steps."""
+    if not any(map(trains, run.plan.cases)):
+        return {}
+    settings = run.plan.settings
+    return {
+        "rounds": str(settings.rounds),
+        "warmup_steps": str(settings.warmup_steps),
+        "max_foreign_cpu": f"{run.plan.max_foreign_cpu:g}",
+    }
+
+
+def untested(cases: Iterable[Case]) -> list[Notice]:
+    """Why nobody is named who is late, if there are steps of several ranks."""
+    steps_of_several = [case.key for case in cases if case.world_size > 1 and trains(case)]
+    return [notice(TrainingNotice.RANKS_UNTESTED, steps_of_several)] if steps_of_several else []
+
+
+ANALYSIS = AnalysisPart(
+    counts=steps.counted_samples,
+    analyze=analyze,
+    exposed=exposed,
+    notices=steps.disturbances,
+    facts=facts,
+    is_control=lambda case: trains(case) and bool(strategy_of(case.strategy).again),
+    own_cases=lambda run, _: {samples.case for samples in run.samples if trains(samples.case)},
+    untested=untested,
+    whole=steps.whole,
+)

@@ -1,0 +1,228 @@
+"""The table of strategies, the ways to synchronise gradients: which settings each takes, and its properties.
+
+In: a `Strategy`. Out: its properties, its name in tables, and why it cannot be measured in a scenario. Does not import
+torch. To add a strategy, add an entry here and its synchroniser to the table in `training/rank/synchronisers.py` (or,
+for what torch provides, `training/rank/torch_synchronisers.py`); a test checks that both exist.
+"""
+
+import functools
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from bench.catalog.backends import BACKENDS
+from bench.model.records import Machine
+from bench.model.units import format_bytes
+from bench.packages.training.synchronisation import REFERENCE, Scenario, Strategy
+
+# Options of torch's DistributedDataParallel, as its documentation names them, and its communication hooks.
+DDP_FLAGS = ("gradient_as_bucket_view", "static_graph")
+NO_OPERATION = "noop"
+DDP_HOOKS = (NO_OPERATION, "fp16", "bf16", "powersgd")
+# How buckets were chosen → words for it.
+CALLED = {"advised": "advised", "torch": "torch's default"}
+
+
+@dataclass(frozen=True, slots=True)
+class StrategyKind:
+    """The properties of one strategy.
+
+    takes: the keys of its configuration, without `accumulate`, which all take. needs: the key that it requires, and an
+    example of it. options: those that it knows.
+    exact: it computes the mean of the ranks' gradients, without compression, so it must train as one process would.
+    synchronises: ranks hold the same parameters afterwards. sends: False where no gradient leaves its rank.
+    all_reduces: all its calls are all-reduces of gradients, which an emulated link can carry, and which can be repeated
+    without computing. own: our code makes these calls, one by one, so they are seen, and packing is told from waiting.
+    overlaps: it communicates during backward. one_by_one: each call is waited for before the next one is made.
+    one_call: all gradients are sent in one call.
+    broadcasts: its library gives all ranks the same initial weights; otherwise the runner does.
+    sharded: every rank keeps only its share of the optimizer's state. shards_gradients: and receives only its share of
+    the gradients. shards_parameters: and keeps only its share of the parameters, so gradients cannot be stamped, and
+    weights cannot be compared before the first step.
+    in_buckets: a call may hold several gradients. by_cap: the strategy that does the same by a cap, where not itself.
+    """
+
+    about: str
+    takes: tuple[str, ...] = ()
+    needs: tuple[str, str] | None = None
+    options: tuple[str, ...] = ()
+    exact: bool = True
+    synchronises: bool = True
+    sends: bool = True
+    all_reduces: bool = True
+    own: bool = True
+    overlaps: bool = True
+    one_by_one: bool = False
+    one_call: bool = False
+    broadcasts: bool = False
+    sharded: bool = False
+    shards_gradients: bool = False
+    shards_parameters: bool = False
+    in_buckets: bool = False
+    by_cap: str | None = None
+
+
+STRATEGIES: dict[str, StrategyKind] = {
+    REFERENCE: StrategyKind(
+        "no synchronisation at all: what computing costs", exact=False, synchronises=False, sends=False, overlaps=False
+    ),
+    "naive": StrategyKind("after backward, one blocking all-reduce a parameter", overlaps=False, one_by_one=True),
+    "naive_async": StrategyKind(
+        "after backward, one all-reduce a parameter, all launched, then waited for", overlaps=False
+    ),
+    "flat": StrategyKind(
+        "after backward, one all-reduce of all gradients in one tensor", overlaps=False, one_call=True
+    ),
+    "overlap_param": StrategyKind("one all-reduce a parameter, launched as soon as its gradient is ready"),
+    "overlap_bucket": StrategyKind(
+        "buckets, each launched when its last gradient is ready",
+        ("cap",), ("cap", "{overlap_bucket: {cap: 1MiB}}"), in_buckets=True,
+    ),
+    "plan": StrategyKind(
+        "the same with buckets of these sizes", ("buckets",), ("buckets", "{plan: {buckets: [1MiB, 4MiB]}}"),
+        in_buckets=True, by_cap="overlap_bucket",
+    ),
+    "local_sgd": StrategyKind(
+        "steps by a rank's own gradients; after every few of them one all-reduce averages all parameters",
+        ("every",), ("every", "{local_sgd: {every: 4}}"), exact=False, sends=False, all_reduces=False, overlaps=False,
+    ),
+    "ddp": StrategyKind(
+        "torch's DistributedDataParallel", ("cap", "buckets", "options"),
+        options=(*DDP_FLAGS, *DDP_HOOKS), own=False, broadcasts=True, in_buckets=True,
+    ),
+    "zero1": StrategyKind(
+        "reduce-scatter, an optimizer for a share of the parameters, all-gather",
+        all_reduces=False, own=False, overlaps=False, sharded=True, shards_gradients=True,
+    ),
+    "zero_redundancy": StrategyKind(
+        "DistributedDataParallel with ZeroRedundancyOptimizer",
+        all_reduces=False, own=False, broadcasts=True, sharded=True, in_buckets=True,
+    ),
+    "fsdp2": StrategyKind(
+        "torch's fully_shard: parameters, gradients and optimizer in shares",
+        all_reduces=False, own=False, sharded=True, shards_gradients=True, shards_parameters=True,
+    ),
+}  # fmt: skip
+# A user's own synchroniser is assumed to be exact, and its calls are not seen.
+USER_STRATEGY = StrategyKind("of the user", all_reduces=False, own=False, broadcasts=True)
+
+
+def kind(strategy: Strategy) -> StrategyKind:
+    """The strategy's entry in the table, changed as its options require."""
+    if strategy.imported is not None:
+        return USER_STRATEGY
+    entry = STRATEGIES[strategy.name]
+    if hooks := hooks_of(strategy):
+        silent = NO_OPERATION in hooks
+        return replace(entry, exact=False, synchronises=not silent, sends=not silent)
+    return entry
+
+
+def hooks_of(strategy: Strategy) -> set[str]:
+    """The communication hooks of torch among its options; at most one."""
+    return set(strategy.options) & set(DDP_HOOKS)
+
+
+# ── as text ──────────────────────────────────────────────────────────────────────────────────────
+_TEXT = re.compile(r"(?P<name>[a-z_0-9]+)(?:\((?P<settings>.*)\))?")
+# Field of a strategy that is not text → what reads it.
+_READ: dict[str, Callable[[str], Any]] = {
+    **dict.fromkeys(("cap_bytes", "accumulate", "every", "again"), int),
+    "buckets": lambda text: tuple(map(int, text.split("+"))),
+    "options": lambda text: tuple(text.split("+")),
+}
+
+
+def text_of(strategy: Strategy) -> str:
+    """As a case names it: `flat`, or `ddp(cap_bytes=1048576,options=fp16+static_graph)`."""
+    changed = [
+        (field.name, value)
+        for field in fields(Strategy)[1:]
+        if (value := getattr(strategy, field.name)) != field.default
+    ]
+    settings = ",".join(
+        f"{name}={'+'.join(map(str, value)) if isinstance(value, tuple) else value}" for name, value in changed
+    )
+    return f"{strategy.name}({settings})" if settings else strategy.name
+
+
+@functools.cache
+def strategy_of(text: str) -> Strategy:
+    """The strategy that a case names. Raises ValueError on what `text_of` does not write."""
+    match = _TEXT.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is no strategy")
+    pairs = [pair.partition("=") for pair in (match["settings"] or "").split(",") if pair]
+    try:
+        return Strategy(match["name"], **{name: _READ.get(name, str)(value) for name, _, value in pairs})
+    except TypeError:
+        raise ValueError(f"{text!r} is no strategy") from None
+
+
+def label(strategy: Strategy) -> str:
+    """Its name in tables and files; distinct for distinct strategies."""
+    words = [strategy.imported or strategy.name]
+    if strategy.cap_bytes is not None and not strategy.called:
+        words.append(format_bytes(strategy.cap_bytes))
+    if strategy.called:
+        words.append(CALLED[strategy.called])
+    elif strategy.buckets:
+        words.append(f"[{', '.join(format_bytes(size) for size in strategy.buckets)}]")
+    words += strategy.options
+    if strategy.every:
+        words.append(f"every {strategy.every} steps" if strategy.every > 1 else "every step")
+    if strategy.accumulate > 1:
+        words.append(f"over {strategy.accumulate} micro-batches")
+    if strategy.again:
+        words.append("again")
+    return " ".join(words)
+
+
+def competes(strategy: Strategy) -> bool:
+    """Whether one may choose it: not a control, which does not synchronise or is a second copy."""
+    return kind(strategy).synchronises and not strategy.again
+
+
+def reference_of(strategy: Strategy) -> Strategy:
+    """The strategy that makes the same step without synchronisation."""
+    return Strategy(REFERENCE, accumulate=strategy.accumulate)
+
+
+def unsupported(strategy: Strategy, scenario: Scenario, machine: Machine) -> str | None:
+    """The reason why the strategy cannot be measured in this scenario; None if it can."""
+    if scenario.shape is not None:
+        return _unsupported_shape(strategy, scenario, machine.memory_available_bytes)
+    if BACKENDS[scenario.case.backend].library != "torch" and not kind(strategy).own:
+        return f"{strategy.imported or strategy.name} sends by torch.distributed, not on {scenario.case.backend}"
+    if scenario.link is not None and strategy.imported is not None:
+        return "an emulated link moves no data: a synchroniser of one's own is measured on a real one"
+    if scenario.link is not None and not kind(strategy).all_reduces:
+        return f"an emulated link carries all-reduces only, and {strategy.name} makes other calls too"
+    hooks = hooks_of(strategy)
+    if scenario.link is not None and hooks - {NO_OPERATION}:
+        return f"{', '.join(sorted(hooks))} is a communication hook, and so is the emulated link"
+    if "bf16" in hooks and scenario.case.backend == "gloo":
+        return "torch's bf16 hook raises on gloo, which has no bfloat16 reduction (fp16 works)"
+    alone = scenario.case.world_size == 1 and BACKENDS[scenario.case.backend].device == "cpu"
+    if alone and strategy.name != REFERENCE:  # on a GPU it shows what the calls cost, and tries that they work
+        return "with one rank there is nothing to synchronise"
+    if scenario.case.batch % strategy.accumulate:
+        return f"a batch of {scenario.case.batch} is not divided into {strategy.accumulate} equal micro-batches"
+    return None
+
+
+def _unsupported_shape(strategy: Strategy, scenario: Scenario, memory_bytes: int) -> str | None:
+    """The reason why the strategy cannot be measured with a shape instead of a model; None if it can."""
+    assert scenario.shape is not None  # noqa: S101 - the caller's question
+    if strategy.imported is not None or strategy.every or not kind(strategy).own:
+        return "a shape has no parameters that a library could reduce; torch's buckets can be given as a plan"
+    total = sum(gradient.nbytes for gradient in scenario.shape.gradients)
+    sizes = [total if kind(strategy).one_call else 0, strategy.cap_bytes or 0, *strategy.buckets]
+    needed = scenario.case.world_size * min(total, max(sizes))
+    if scenario.link is None and needed > memory_bytes:
+        return (
+            f"a real link moves real bytes: {scenario.case.world_size} ranks with a call of {format_bytes(max(sizes))} "
+            f"need more than the {format_bytes(memory_bytes)} of memory that are free"
+        )
+    return None

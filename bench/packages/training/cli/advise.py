@@ -1,0 +1,240 @@
+"""The verb `advise`: recommend settings that make a link cost a training step little, and measure them on request.
+
+In: a model, a list of gradients or a recorded run, and a link. Out: the advice on stdout; with --verify also a run and
+its report.
+"""
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from bench import __version__
+from bench.analyze.summaries import headlines
+from bench.catalog.dtypes import DTYPES
+from bench.cli.app import RESULTS
+from bench.cli.measuring import measure
+from bench.cli.output import analyzed, show, write_report
+from bench.cli.terminal import say
+from bench.config.documents import dump
+from bench.machine import host
+from bench.model import units
+from bench.model.errors import ConfigError, StoreError, UnmeasurableError
+from bench.model.records import Case
+from bench.model.steps import Shape
+from bench.model.units import counted
+from bench.packages.training.analyze import runs
+from bench.packages.training.analyze.steps import scenarios_of
+from bench.packages.training.conclusions import training_of
+from bench.packages.training.config import known_model
+from bench.packages.training.planning import advisor, link_model
+from bench.packages.training.planning.buckets import LIST_HEADER, ReadyTimes, read_gradients
+from bench.packages.training.planning.link_model import LinkModel, costs_cpu
+from bench.packages.training.planning.steps import shape_name, shape_of
+from bench.packages.training.report import advice
+from bench.packages.training.synchronisation import TRAINING_STEP, Scenario
+from bench.store import folders
+
+ESTIMATED = (
+    "The times at which gradients become ready are estimated from the {} of each layer, not measured; --from RUN "
+    "takes them from a run with training steps."
+)
+WHOSE = (
+    "advise: name a model (--model tiny), a list of gradients (--gradients sizes.csv), or a run that has its ready "
+    "times (--from RUN)"
+)
+# An emulated link costs the same at any number of ranks: more would only be more processes.
+RANKS = 2
+# Name of the run that --verify makes.
+NAME = "advise"
+# Dtypes that gradients can have.
+GradientType = Literal["float32", "float16", "bfloat16", "float64"]
+
+
+def advise(
+    context: typer.Context,
+    model: Annotated[str | None, typer.Option(help="A preset model, such as tiny or xl-2026.")] = None,
+    backward: Annotated[
+        str | None,
+        typer.Option(help="With --model or --gradients: how long backward takes, such as 60ms.", metavar="TIME"),
+    ] = None,
+    gradients: Annotated[
+        Path | None,
+        typer.Option(help=f"A list of gradients in place of a preset model: {LIST_HEADER}.", metavar="CSV"),
+    ] = None,
+    recorded: Annotated[
+        str | None, typer.Option("--from", help="A run with training steps, for its ready times.", metavar="RUN")
+    ] = None,
+    scenario: Annotated[
+        str | None, typer.Option(help="With --from: the scenario whose name contains TEXT.", metavar="TEXT")
+    ] = None,
+    link: Annotated[
+        str | None,
+        typer.Option(
+            help="Latency, and bytes of the buffer over the time of an all-reduce, such as 2ms+1GB/s; or a RUN of "
+            "all_reduce over sizes, measured or imported.",
+            metavar="LINK|RUN",
+        ),
+    ] = None,
+    busbw: Annotated[
+        str | None,
+        typer.Option(
+            help="In place of --link: latency and bus bandwidth, as nccl-tests prints it; with --world-size.",
+            metavar="LINK",
+        ),
+    ] = None,
+    world_size: Annotated[
+        int | None,
+        typer.Option(help="Number of ranks on the link: with --busbw, or with a RUN of several.", min=2, metavar="N"),
+    ] = None,
+    uncertainty: Annotated[
+        str, typer.Option(help="How far latency and rate of the link may be off.", metavar="SHARE")
+    ] = f"{advisor.OFF:.0%}",
+    dtype: Annotated[GradientType, typer.Option(help="Dtype of the gradients.")] = "float32",
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Measure the plans here, and compare with the prediction.", metavar="")
+    ] = False,
+) -> None:
+    """Print what to set: a cap of buckets that stays good on a slower or faster link, or torch's default.
+
+    With it what both leave exposed, what saves more, and code to paste for what saves 1 % of a step. --verify measures
+    them: with --from the model of that run, else the gradients and a backward that waits instead of computing. The
+    link is that run's own if no other is given; gloo if --link names a run of gloo that was not imported; otherwise an
+    emulated one with the same cost.
+    """
+    if sum(source is not None for source in (model, gradients, recorded)) != 1:
+        raise ConfigError(WHOSE)
+    if link is not None and busbw is not None:
+        raise ConfigError("advise: give the link once, by --link or --busbw")
+    curve, link = (None, link) if link is None or "+" in link else (link, None)
+    if curve is None and busbw is None and world_size is not None:
+        raise ConfigError("advise: --world-size is for --busbw, or for a run that --link names")
+    if recorded is None and scenario is not None:
+        raise ConfigError("advise: --scenario chooses from a run, which --from names")
+    if recorded is not None and backward is not None:
+        raise ConfigError("advise: --backward is for --model and --gradients; a run knows how long it took")
+    backward_s = _parsed("--backward", units.parse_seconds, backward)
+    if backward is not None and backward.strip().replace(".", "", 1).isdigit():
+        raise ConfigError(f"--backward: {backward} has no unit; write {backward}ms, or {backward}s")
+    if backward_s is not None and backward_s <= 0:
+        raise ConfigError(f"--backward: {backward} must be above 0")
+    share = _parsed("--uncertainty", units.parse_share, uncertainty) or 0.0
+    if not 0 < share < 1:
+        raise ConfigError(f"--uncertainty: {uncertainty} is not between 0 and 100 %")
+    chosen = _stated(model, gradients, backward_s, dtype) if recorded is None else _of_run(recorded, scenario)
+    if link is not None:
+        chosen = chosen.on(link_model.stated(link))
+    if busbw is not None:
+        if world_size is None:
+            raise ConfigError("advise: --busbw needs --world-size: bus bandwidth is 2(n - 1)/n times bytes over time")
+        chosen = chosen.on(link_model.stated_by_bus(busbw, world_size))
+    if curve is not None:
+        try:
+            run = folders.read(folders.find(RESULTS, curve))
+        except StoreError as error:
+            raise ConfigError(f"--link {error}; or write latency and rate, such as 2ms+1GB/s") from None
+        measured = link_model.measured(headlines(run), run.name, dtype, world_size)
+        chosen = chosen.on(measured if run.imported is None else replace(measured, here=False))
+    if chosen.link is None:
+        raise ConfigError(
+            "advise: say what the link is, by --link 2ms+1GB/s, by --busbw 50us+300GB/s --world-size 8, or by a run of "
+            "all_reduce (--link RUN)"
+        )
+    ready_times, cost = ReadyTimes.of_shape(chosen.shape), chosen.link.cost
+    off = max(share, min(chosen.link.error, advisor.LARGEST_OFF))
+    best = advisor.advise(ready_times, cost, off)
+    itemsize = DTYPES[chosen.scenario.case.dtype].itemsize
+    explained = advisor.explain(best, ready_times, chosen.link, itemsize, model or str(gradients or recorded))
+    if recorded is None and not (gradients is not None and backward is None):
+        explained = replace(explained, notes=(*explained.notes, ESTIMATED.format("elements" if gradients else "flops")))
+    show(advice.document(explained))
+    if not verify:
+        return
+    if unsupported := host.unsupported_platform():
+        raise UnmeasurableError(unsupported)
+    plans = runs.candidates(ready_times, best, chosen.scenario.shape is not None)
+    strategies = [strategy for strategy, _ in plans.values()]
+    plan = runs.planned(chosen.scenario, strategies, NAME, secrets.randbelow(2**32), host.machine())
+    written = dump({"advise": " ".join(context.obj[1:])}).encode()
+    facts = {"argv": list(context.obj), "overrides": [], "collbench": __version__}
+    path = folders.create(RESULTS, plan, written, facts)
+    measure(path, plots=False)
+    result = folders.read(path)
+    analysis = analyzed(result)
+    files = write_report(result, analysis, plots=False)
+    (measured_plans,) = training_of(analysis).scenarios
+    verified = runs.verified(plans, ready_times, cost, measured_plans)
+    say("")
+    show([*advice.verification(verified, measured_plans), *files])
+
+
+def _parsed(option: str, parse: Callable[[str], float], text: str | None) -> float | None:
+    try:
+        return None if text is None else parse(text)
+    except ValueError as error:
+        raise ConfigError(f"{option}: {error}") from None
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The gradients to advise on. scenario: in which --verify measures the plans. link: None while it is not known."""
+
+    shape: Shape
+    scenario: Scenario
+    link: LinkModel | None = None
+
+    def on(self, link: LinkModel) -> "Chosen":
+        """The same on another link: gloo if a run measured gloo here, else an emulated link of equal cost."""
+        if link.here and link.ranks is not None:
+            case = replace(self.scenario.case, backend="gloo", world_size=link.ranks, link="")
+            return Chosen(self.shape, replace(self.scenario, case=case, link=None), link)
+        case = replace(self.scenario.case, link=link.name)
+        return Chosen(self.shape, replace(self.scenario, case=case, link=link.cost.as_link()), link)
+
+
+def _stated(model: str | None, gradients: Path | None, backward_s: float | None, dtype: str) -> Chosen:
+    """The gradients of a preset or of a list, with ready times estimated from their sizes if they are not listed."""
+    if gradients is not None:
+        shape = read_gradients(gradients, DTYPES[dtype].itemsize, backward_s)
+        name = shape_name(gradients.stem, max(shape.ready_s))
+    else:
+        try:
+            known_model(str(model))
+        except ValueError as error:
+            raise ConfigError(f"--model {error}") from None
+        if backward_s is None:
+            raise ConfigError(
+                "advise: say how long backward takes on your machine, such as --backward 60ms; --from RUN takes it "
+                "from a run with training steps"
+            )
+        shape, name = shape_of(str(model), backward_s, dtype), shape_name(str(model), backward_s)
+    case = Case(
+        TRAINING_STEP, "gloo", RANKS, dtype, 0, metric="pipelined", model=name, batch=1, sequence=2, optimizer="sgd",
+        threads=1,
+    )  # fmt: skip
+    return Chosen(shape, Scenario(case, shape=shape))
+
+
+def _of_run(name: str, wanted: str | None) -> Chosen:
+    """The gradients of a recorded step, and the link of its run, if it measured enough of it."""
+    run = folders.read(folders.find(RESULTS, name))
+    shapes = {scenario: shape for scenario in scenarios_of(run) if (shape := runs.shape_of(run, scenario)) is not None}
+    matching = [scenario for scenario in shapes if wanted is None or wanted in scenario.case.key]
+    if len(matching) != 1:
+        there = (
+            "; ".join(sorted(scenario.case.key for scenario in shapes)) or "no recorded step without synchronisation"
+        )
+        raise ConfigError(f"--from {name}: choose one by a part of its name, --scenario TEXT; there is: {there}")
+    (scenario,) = matching
+    cost, case = runs.all_reduce_cost_of(run, scenario), scenario.case
+    if cost is None:
+        return Chosen(shapes[scenario], scenario)
+    if scenario.link is not None:
+        link = LinkModel(cost, f"the run's own link, {case.link}, as emulated", case.link)
+    else:
+        words = f"the run's own {case.backend}, {counted(case.world_size, 'rank')}, as its calls took"
+        link = LinkModel(cost, words, case.link, costs_cpu(case.backend), ranks=case.world_size)
+    return Chosen(shapes[scenario], scenario, link)

@@ -1,0 +1,250 @@
+"""When gradients become ready in backward, and how they are divided into buckets: shared by prediction and measurement.
+
+In: a preset and the time of its backward, a `Timeline`, or a CSV file of gradients. Out: a `Shape`, whose gradients are
+in order of registration; from it a `ReadyTimes`, in the order in which they become ready; and of that order a
+`BucketPlan`, a tuple of ends: bucket k holds the gradients ends[k-1] … ends[k] - 1. Imports no torch, runs no model,
+and does not know what a call costs: `advisor` does.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.model.errors import BenchError, ConfigError
+from bench.model.steps import Gradient, Shape, Timeline
+from bench.model.units import MIB
+from bench.packages.training.catalog.presets import Preset, gradients
+from bench.packages.training.catalog.strategies import kind
+from bench.packages.training.synchronisation import Strategy
+
+BucketPlan = tuple[int, ...]
+
+# torch's defaults: dist._DEFAULT_FIRST_BUCKET_BYTES, then _DEFAULT_BUCKET_CAP_MB, in nn/parallel/distributed.py.
+TORCH_CAPS = (MIB, 25 * MIB)
+# First line of a file of gradients.
+LIST_HEADER = "name,elements[,ready_ms]"
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyTimes:
+    """Gradients in the order in which they become ready; the last one ends backward.
+
+    ready_s: since the beginning of backward. order: the registration number of each gradient.
+    """
+
+    nbytes: tuple[int, ...]
+    ready_s: tuple[float, ...]
+    order: tuple[int, ...]
+
+    @classmethod
+    def of(cls, nbytes: Sequence[int], ready_s: Sequence[float]) -> ReadyTimes:
+        """From gradients in order of registration. Of two that are ready at once, the one registered later is first.
+
+        Gradients of no bytes are left out, as they are not sent. Raises BenchError if none is left, or if a ready
+        time is not finite.
+        """
+        known = [i for i, size in enumerate(nbytes) if size > 0]
+        if not known or not all(math.isfinite(ready_s[i]) for i in known):
+            raise BenchError("a profile needs one gradient at least, and a time at which each of them is ready")
+        order = sorted(known, key=lambda i: (ready_s[i], -i))
+        return cls(tuple(nbytes[i] for i in order), tuple(ready_s[i] for i in order), tuple(order))
+
+    @classmethod
+    def of_shape(cls, shape: Shape) -> ReadyTimes:
+        """From the gradients of a shape; see `of`."""
+        return cls.of([gradient.nbytes for gradient in shape.gradients], shape.ready_s)
+
+    @property
+    def total(self) -> int:
+        return sum(self.nbytes)
+
+
+def shape_by_flops(preset: Preset, backward_s: float, itemsize: int = 4) -> Shape:
+    """Ready times in proportion to the flops of backward; gradients come in reverse order of registration.
+
+    A weight matrix costs 4 flops per token and element in backward, half of them for its own gradient and half for
+    that of its input. Norms and the embedding's look-up cost next to nothing, and the embedding comes last. The
+    products of queries, keys and values, which have no weights, are left out: their share grows with the sequence.
+    """
+    sizes = gradients(preset, itemsize)
+    owners = [gradient.name.split(".")[-2] for gradient in sizes]
+    multiplies = [not owner.startswith("norm") and owner != "embedding" for owner in owners]
+    work = np.array([gradient.elements for gradient in sizes], dtype=float) * multiplies
+    done = np.cumsum(work[::-1])[::-1]
+    return Shape(sizes, tuple(float(t) for t in backward_s * done / done[0]))
+
+
+def recorded_shape(timeline: Timeline) -> Shape:
+    """The shape of a recorded step: each ready time is the median over ranks, since the beginning of backward."""
+    ready = [np.array(rank.ready_s) - rank.forward_s for rank in timeline.ranks]
+    if not ready or any(len(times) != len(timeline.gradients) for times in ready):
+        raise BenchError("the recorded step has no time for each gradient")
+    return Shape(timeline.gradients, tuple(max(0.0, float(time_s)) for time_s in np.median(ready, axis=0)))
+
+
+def read_gradients(path: Path, itemsize: int, backward_s: float | None) -> Shape:
+    """The shape of a model that is no preset, from a CSV file with the columns name and elements, and maybe ready_ms.
+
+    Lines are in the order in which the model registers its parameters. ready_ms: since the beginning of backward.
+    backward_s: how long backward takes, needed without that column. Raises ConfigError with file and line.
+    """
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.DictReader(file)
+            rows, columns = list(reader), reader.fieldnames or []
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(f"{path}: {reason}") from None
+    if not {"name", "elements"} <= set(columns):
+        raise ConfigError(f"{path}: the first line must be {LIST_HEADER}; it is {','.join(columns) or 'empty'}")
+    if not rows:
+        raise ConfigError(f"{path}: no gradient is listed below the first line")
+
+    def number(line: int, column: str, text: str | None) -> float:
+        try:
+            value = float(text or "")
+        except ValueError:
+            value = math.nan
+        if not math.isfinite(value):
+            raise ConfigError(f"{path}:{line}: {column}: {text or 'nothing'} is no number")
+        return value
+
+    sizes = []
+    for line, row in enumerate(rows, start=2):
+        elements = number(line, "elements", row["elements"])
+        if elements < 1 or elements != int(elements):
+            raise ConfigError(f"{path}:{line}: elements: {row['elements']} is no whole number of 1 at least")
+        sizes.append(Gradient(row["name"] or f"gradient {line - 1}", int(elements), int(elements) * itemsize))
+    if "ready_ms" not in columns:
+        if backward_s is None:
+            raise ConfigError(f"{path}: say how long backward takes, by --backward 60ms or by a column ready_ms")
+        # Nothing else is known of such a model than that time goes by elements, in reverse order of registration.
+        done = np.cumsum([gradient.elements for gradient in reversed(sizes)])[::-1]
+        return Shape(tuple(sizes), tuple(float(t) for t in backward_s * done / done[0]))
+    if backward_s is not None:
+        raise ConfigError(f"{path}: it says when gradients are ready (ready_ms), so leave out --backward")
+    ready = [number(line, "ready_ms", row["ready_ms"]) / 1e3 for line, row in enumerate(rows, start=2)]
+    if max(ready) <= 0 or min(ready) < 0:
+        raise ConfigError(f"{path}: ready_ms must not be negative, and the last gradient is ready after 0")
+    return Shape(tuple(sizes), tuple(ready))
+
+
+# ── plans ────────────────────────────────────────────────────────────────────────────────────────
+def by_caps(nbytes: Sequence[int], caps: Sequence[int]) -> BucketPlan:
+    """Buckets by a list of caps in bytes; the last cap applies to all further buckets.
+
+    A bucket ends after the gradient that reaches the cap, as in torch (`compute_bucket_assignment_by_size` in its
+    reducer.cpp).
+    """
+    ends: list[int] = []
+    filled = 0
+    for number, size in enumerate(nbytes, start=1):
+        filled += size
+        if filled >= caps[min(len(ends), len(caps) - 1)]:
+            ends.append(number)
+            filled = 0
+    return (*ends, len(nbytes)) if filled else tuple(ends)
+
+
+def by_sizes(nbytes: Sequence[int], sizes: Sequence[int]) -> BucketPlan:
+    """Buckets of exactly these sizes in bytes. Raises ValueError where consecutive gradients do not add up to them."""
+    ends: list[int] = []
+    end = 0
+    for position, size in enumerate(sizes, start=1):
+        filled = 0
+        while end < len(nbytes) and filled < size:
+            filled += nbytes[end]
+            end += 1
+        if filled != size:
+            raise ValueError(f"bucket {position} of the plan has {size} bytes, but gradients make up {filled}")
+        ends.append(end)
+    if end < len(nbytes):
+        raise ValueError(f"{len(nbytes) - end} gradients are in no bucket of the plan")
+    return tuple(ends)
+
+
+def expected_calls(strategy: Strategy, nbytes: Sequence[int], order: Sequence[int]) -> tuple[int, ...] | None:
+    """Bytes of each call of a step, in order; None where a library decides.
+
+    nbytes: of each gradient, in the order of registration. order: numbers of the gradients as they become ready.
+    """
+    entry, ready = kind(strategy), [nbytes[number] for number in order]
+    if strategy.buckets:
+        return strategy.buckets
+    if not entry.own or not entry.sends:
+        return None
+    if entry.one_call:
+        return (sum(nbytes),)
+    if strategy.cap_bytes is None:
+        return tuple(ready if entry.overlaps else nbytes)
+    ends = by_caps(ready, (strategy.cap_bytes,))
+    return tuple(sum(ready[a:b]) for a, b in pairwise((0, *ends)))
+
+
+def in_as_many(strategy: Strategy, buckets: int, nbytes: Sequence[int]) -> Strategy:
+    """The strategy for another model, with a cap by which its gradients make as many buckets, or as many as they can.
+
+    nbytes: of its gradients, in the order in which they become ready.
+    """
+    cap, too_large = 1, sum(nbytes) + 1
+    while too_large - cap > 1:  # the larger the cap, the fewer buckets
+        middle = (cap + too_large) // 2
+        cap, too_large = (middle, too_large) if len(by_caps(nbytes, (middle,))) >= buckets else (cap, middle)
+    return replace(strategy, name=kind(strategy).by_cap or strategy.name, cap_bytes=cap, buckets=(), called="")
+
+
+def uniform(ready_times: ReadyTimes, cap: int) -> BucketPlan:
+    """Buckets of one cap, as `bucket_cap_mb` makes them after torch has rebuilt its buckets."""
+    return by_caps(ready_times.nbytes, (cap,))
+
+
+def torch_default(ready_times: ReadyTimes) -> BucketPlan:
+    """The default buckets of DistributedDataParallel: a cap of 1 MiB for the first, then 25 MiB."""
+    return by_caps(ready_times.nbytes, TORCH_CAPS)
+
+
+# ── what a plan holds ────────────────────────────────────────────────────────────────────────────
+def bucket_bytes(ready_times: ReadyTimes, plan: BucketPlan) -> tuple[int, ...]:
+    """Bytes of each bucket, in the order in which they are sent."""
+    return tuple(sum(ready_times.nbytes[start:end]) for start, end in pairwise((0, *plan)))
+
+
+def sent_bytes(ready_times: ReadyTimes) -> NDArray[np.float64]:
+    """Bytes of the first 0, 1, .. n gradients together; exact up to 2⁵³."""
+    return np.concatenate([[0.0], np.cumsum(np.array(ready_times.nbytes, dtype=float))])
+
+
+# ── caps ─────────────────────────────────────────────────────────────────────────────────────────
+def useful_caps(ready_times: ReadyTimes, most: int) -> list[int]:
+    """Caps at which a uniform plan changes: sums of consecutive gradients; an even selection if more than `most`.
+
+    A bucket closes when such a sum reaches the cap, so any other cap gives the plan of the next larger one of these.
+    """
+    sent = sent_bytes(ready_times).astype(np.int64)
+    sums: set[int] = set()
+    for start in range(len(sent) - 1):
+        sums.update((sent[start + 1 :] - sent[start]).tolist())
+    caps = sorted(sums)
+    if len(caps) <= most:
+        return caps
+    return [caps[i] for i in np.unique(np.linspace(0, len(caps) - 1, most).round().astype(int))]
+
+
+def cap_mib(ready_times: ReadyTimes, cap: int) -> float:
+    """`bucket_cap_mb` that gives the same plan as `cap` bytes, with the fewest decimals."""
+    plan = uniform(ready_times, cap)
+    # torch takes int(mib * 2**20). 2^-20 has 20 decimals, so with 20 decimals the cap is exact.
+    for decimals in range(21):
+        scale = int(10**decimals)
+        mib = cap * scale // MIB / scale
+        if mib and uniform(ready_times, int(mib * MIB)) == plan:
+            return mib
+    return cap / MIB

@@ -1,0 +1,315 @@
+"""Expand the section `training` of a configuration into cases: every strategy in every scenario that can be measured.
+
+In: a `Config` and a `Machine`. Out: cases, what is left out with the reason, and what shapes and links the cases name.
+Each scenario also gets the reference without synchronisation, and second copies of the reference and of one strategy:
+two A/A pairs, which show how far two equal measurements differ here. And of cases: the memory that a rank needs, and
+notes on settings that measure something other than their author expects.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import product
+from typing import Any
+
+from bench.catalog.backends import BACKENDS, unsupported_scheduling
+from bench.catalog.collectives import OPERATIONS
+from bench.catalog.dtypes import DTYPES
+from bench.config.models import Config
+from bench.model.records import OPTIONS, Case, Machine, Plan, Settings, Skip
+from bench.model.steps import Link, Shape
+from bench.model.units import counted, format_rounded_bytes, parse_link
+from bench.packages.training.catalog.presets import find
+from bench.packages.training.catalog.strategies import (
+    CALLED,
+    kind,
+    label,
+    reference_of,
+    strategy_of,
+    text_of,
+    unsupported,
+)
+from bench.packages.training.config import REAL_LINK, ShapeSection, TrainingSection
+from bench.packages.training.planning.memory import STATES, alone_bytes, model_bytes
+from bench.packages.training.synchronisation import REFERENCE, TRAINING_STEP, Scenario, Strategy, scenario_of
+from bench.planning.cases import unsupported_here, values_of, worlds
+from bench.planning.parts import Expansion, PlanningPart
+
+# Building, warming up and checking one strategy, measured.
+STRATEGY_S = 0.5
+# Dtypes that models are trained in.
+TRAINED = ("float32", "float64", "bfloat16")
+# 25 for `bucket_cap_mb`, in bytes: torch's source means MiB, the name of the argument MB.
+DEFAULT_CAPS = frozenset({25 * 10**6, 25 * 2**20})
+
+
+def expand(config: Config, machine: Machine, kept: Mapping[str, Any]) -> Expansion:
+    """The cases of the section; none without one."""
+    chosen = Expansion()
+    section = config.section(TrainingSection)
+    if section is None:
+        return chosen
+    chosen.complete = partial(complete, config, machine)
+    wanted = [strategy for entry in section.strategies for strategy in entry.strategies]
+    for scenario in _scenarios(config, section, machine):
+        if reason := unsupported_scenario(scenario, machine):
+            chosen.skips.append(Skip(scenario.case, reason))
+            continue
+        fit = []
+        for asked in wanted:
+            strategy, why = _with_buckets(asked, scenario)
+            if why := why or unsupported(strategy, scenario, machine):
+                chosen.skips.append(Skip(case_of(scenario, strategy), why))
+            else:
+                fit.append(strategy)
+        # One rank on a CPU has nothing to synchronise; its step is what those of more ranks are held against.
+        strategies = with_controls(fit) if fit or scenario.case.world_size == 1 else ()
+        if reason := _too_large(scenario, strategies, section.memory, machine):
+            chosen.skips.append(Skip(scenario.case, reason))
+            continue
+        chosen.cases += [case_of(scenario, strategy) for strategy in strategies]
+    return chosen
+
+
+def complete(config: Config, machine: Machine, plan: Plan) -> Plan:
+    """The plan, with the section's settings, and with the shapes and links that its cases name."""
+    section = config.section(TrainingSection)
+    if section is None:
+        return plan
+    named = {case.model for case in plan.cases}, {case.link for case in plan.cases}
+    scenarios = list(_scenarios(config, section, machine))
+    settings = replace(
+        plan.settings,
+        rounds=section.rounds,
+        warmup_steps=section.warmup,
+        step_memory=section.memory,
+        shapes={one.case.model: one.shape for one in scenarios if one.shape is not None and one.case.model in named[0]},
+        links={one.case.link: one.link for one in scenarios if one.link is not None and one.case.link in named[1]},
+    )
+    return replace(plan, settings=settings, max_foreign_cpu=section.max_foreign_cpu)
+
+
+def case_of(scenario: Scenario, strategy: Strategy) -> Case:
+    """The case of a strategy in a scenario."""
+    return replace(scenario.case, strategy=text_of(strategy))
+
+
+def _ways(config: Config) -> list[dict[str, Any]]:
+    """Every combination of the options that steps have and that hold for the process: scheduling, and variables."""
+    step = OPERATIONS[TRAINING_STEP]
+    options = [option for option in OPTIONS if option.key and step.has(option) and option.name != "metric"]
+    names = [option.name for option in options]
+    return [
+        dict(zip(names, values, strict=True))
+        for values in product(*(values_of(config, option, 0) for option in options))
+    ]
+
+
+def _scenarios(config: Config, section: TrainingSection, machine: Machine) -> Iterator[Scenario]:
+    """Every combination of model, backend, link, dtype, world size, and what holds for the process."""
+    for model, (backend, ranks), link, dtype, how in product(
+        section.models, worlds(config, machine), section.links, config.dtypes, _ways(config)
+    ):
+        # A model given by its sizes, or imported, is its name by now.
+        by_shape = model if isinstance(model, ShapeSection) else None
+        case = Case(
+            TRAINING_STEP,
+            backend,
+            ranks,
+            dtype,
+            0,
+            metric="pipelined",
+            depth=section.steps,
+            model=shape_name(by_shape.shape, by_shape.backward) if by_shape else str(model),
+            batch=section.batch,
+            sequence=section.sequence,
+            optimizer=section.optimizer,
+            link="" if link == REAL_LINK else link,
+            threads=section.threads,
+            clip=section.clip,
+            autocast=section.autocast or "",
+            **how,
+        )
+        if config.oversubscribe_gpu and BACKENDS[backend].device == "cuda" and ranks > machine.gpus:
+            case = replace(case, oversubscribed=True)
+        emulated = None if link == REAL_LINK else Link(*parse_link(link))
+        shape = shape_of(by_shape.shape, by_shape.backward, dtype) if by_shape else None
+        yield Scenario(case, emulated, shape)
+
+
+def shape_of(preset: str, backward_s: float, dtype: str) -> Shape:
+    """A preset's gradients, with ready times in proportion to their flops."""
+    from bench.packages.training.planning.buckets import shape_by_flops  # here: loads numpy
+
+    sizes = find(preset)
+    assert sizes is not None  # noqa: S101 - config and the command line have seen to it
+    return shape_by_flops(sizes, backward_s, DTYPES[dtype].itemsize)
+
+
+def shape_name(preset: str, backward_s: float) -> str:
+    """The name of a shape in a scenario, such as shape:xl-2026@1.2s."""
+    return f"shape:{preset}@{backward_s:g}s"
+
+
+def _with_buckets(strategy: Strategy, scenario: Scenario) -> tuple[Strategy, str | None]:
+    """The strategy with the buckets that it is called after, or why they are not known beforehand."""
+    if not strategy.called:
+        return strategy, None
+    if scenario.shape is None or scenario.link is None:
+        return strategy, (
+            f"plan {CALLED[strategy.called]}: when gradients are ready, and what a call takes, is known in advance "
+            "only for a shape on an emulated link; for others, `advise --from RUN` finds it after a run"
+        )
+    from bench.packages.training.planning.advisor import advise  # here: these load numpy and scipy
+    from bench.packages.training.planning.buckets import (
+        ReadyTimes,
+        bucket_bytes,
+        torch_default,
+    )
+    from bench.packages.training.planning.link_model import AllReduceCost
+
+    ready_times = ReadyTimes.of_shape(scenario.shape)
+    if strategy.called == "torch":
+        sizes = bucket_bytes(ready_times, torch_default(ready_times))
+    else:
+        sizes = advise(ready_times, AllReduceCost.emulated(scenario.link)).cap.buckets
+    return replace(strategy, buckets=sizes), None
+
+
+def with_controls(asked: Sequence[Strategy]) -> tuple[Strategy, ...]:
+    """The distinct strategies, their references, and second copies of the reference and of one strategy."""
+    references = [reference_of(strategy) for strategy in asked]
+    strategies = list(dict.fromkeys([*references, Strategy(REFERENCE), *asked]))
+    copies = [Strategy(REFERENCE, again=1)]
+    communicating = [strategy for strategy in asked if strategy.name != REFERENCE]
+    if communicating:
+        exact_ddp = (strategy for strategy in communicating if strategy.name == "ddp" and kind(strategy).exact)
+        copies.append(replace(next(exact_ddp, communicating[0]), again=1))
+    return tuple({label(strategy): strategy for strategy in [*strategies, *copies]}.values())
+
+
+# ── what cannot be measured ──────────────────────────────────────────────────────────────────────
+def unsupported_scenario(scenario: Scenario, machine: Machine) -> str | None:
+    """The reason why nothing can be measured in this scenario on this machine; None if something can."""
+    case = scenario.case
+    if case.dtype not in TRAINED:
+        return f"models are trained in {', '.join(TRAINED)}, not in {case.dtype}"
+    if case.autocast and case.dtype != "float32":
+        return f"autocast keeps parameters in float32, and here they are {case.dtype}"
+    if case.autocast and scenario.shape is not None:
+        return "a model by its shape computes nothing that autocast could compute in another dtype"
+    if scenario.shape is not None and case.backend != "gloo":
+        return f"a model by its shape is timed on gloo or an emulated link, not on {case.backend}"
+    if BACKENDS[case.backend].library != "torch" and case.dtype == "bfloat16":
+        return f"{case.backend} has no bfloat16"
+    if machine.ranks is not None and scenario.link is not None:
+        return "an emulated link is memory that ranks of one host share; in a job, measure the real one"
+    return unsupported_here(case, machine) or unsupported_scheduling(case)
+
+
+def _too_large(scenario: Scenario, strategies: Sequence[Strategy], alone: bool, machine: Machine) -> str | None:
+    """The reason why the ranks do not fit into this host's memory, or a GPU's; None if they do, or if it is unknown."""
+    needed, on_gpu = rank_bytes(scenario, strategies, alone), BACKENDS[scenario.case.backend].device == "cuda"
+    available = machine.gpu_free_bytes if on_gpu else machine.memory_available_bytes
+    if needed is None or available is None:
+        return None
+    ranks = scenario.case.world_size
+    together = 1 if on_gpu else min(ranks, machine.ranks_a_host or ranks)
+    if together * needed <= available:
+        return None
+    return (
+        f"needs {together} × {format_rounded_bytes(needed)} of memory{' on a GPU' if on_gpu else ''} for parameters, "
+        f"gradients, optimizer, buckets; {format_rounded_bytes(available)} are available"
+    )
+
+
+def rank_bytes(scenario: Scenario, strategies: Sequence[Strategy], alone: bool = False) -> int | None:
+    """Bytes of memory that one rank needs; None for a model that is not a preset.
+
+    alone: whether the memory of each strategy alone is measured, beside the tensors that all of them share. Counted are
+    parameters, gradients, states of the optimizer and buckets; not activations, which grow with batch and sequence, nor
+    torch itself. Strategies take turns on one set of tensors (`training/rank/transport.py`); what torch's wrappers keep
+    comes on top.
+    """
+    case = scenario.case
+    model, states, ranks = model_bytes(case), STATES[case.optimizer], case.world_size
+    if scenario.shape is not None or model is None:
+        return None
+    # One set of parameters, gradients and states, and one of buckets or of a flattened tensor.
+    copies = 3.0 + states
+    for strategy in strategies:
+        if strategy.name == "zero1":
+            copies += 2 + (2 + states) / ranks  # flat parameters and gradients, and a rank's share of the rest
+        elif strategy.name == "fsdp2":
+            copies += (2 + states) / ranks
+        elif strategy.name == "zero_redundancy":
+            copies += 1 + states / ranks
+        elif not kind(strategy).own:
+            copies += 1  # the buckets of DistributedDataParallel
+    beside = max((alone_bytes(case, strategy) or round(model * copies) for strategy in strategies), default=0)
+    return round(model * copies) + (beside if alone else 0)
+
+
+# ── notes ────────────────────────────────────────────────────────────────────────────────────────
+def scenarios_of(plan: Plan) -> dict[Scenario, list[Strategy]]:
+    """The scenarios of a plan, each with its strategies in their order."""
+    strategies: dict[Case, list[Strategy]] = {}
+    for case in plan.cases:
+        if case.strategy:
+            strategies.setdefault(replace(case, strategy=""), []).append(strategy_of(case.strategy))
+    return {scenario_of(plan.settings, case): members for case, members in strategies.items()}
+
+
+def notes(plan: Plan, cores: int) -> list[str]:
+    """Settings that measure something other than they seem to, each with the remedy. They never stop a run.
+
+    cores: of this machine.
+    """
+    texts: list[str] = []
+    for scenario, strategies in scenarios_of(plan).items():
+        case = scenario.case
+        if any(not kind(strategy).own and strategy.cap_bytes in DEFAULT_CAPS for strategy in strategies):
+            texts.append(
+                "ddp with a cap of 25 is not torch's default: an explicit cap drops the first bucket of 1 MiB, so "
+                "communication starts later; write ddp without a cap for the default"
+            )
+        # On a CPU backend, communication runs on the cores that compute.
+        overlapping = any(kind(strategy).overlaps for strategy in strategies)
+        on_cores = BACKENDS[case.backend].device == "cpu" and scenario.link is None
+        if overlapping and on_cores and case.threads * case.world_size > cores:
+            texts.append(
+                f"{counted(case.world_size, 'rank')} of {case.threads} computing threads on {cores} cores: no core is "
+                "left to overlap communication with, so the scheduler is measured; lower threads or world_sizes, or "
+                "use an emulated link, which needs no core"
+            )
+        if case.depth < 2:
+            texts.append(
+                "steps: 1 puts one step between two barriers: how unequally ranks leave the barrier falls on that "
+                "step, and what reaches into the next step is not seen; write steps: 2 or more"
+            )
+    return list(dict.fromkeys(texts))
+
+
+# ── the package's part of planning ───────────────────────────────────────────────────────────────
+def _launch_bytes(cases: Sequence[Case], settings: Settings) -> int | None:
+    strategies = [strategy_of(case.strategy) for case in cases]
+    return rank_bytes(scenario_of(settings, cases[0]), strategies, settings.step_memory)
+
+
+def _imports(cases: Sequence[Case], settings: Settings) -> set[str]:
+    """Models and synchronisers of a user's own: what ranks import is whatever is no preset and no shape."""
+    named = {case.model for case in cases if case.model} - settings.shapes.keys()
+    models = {name for name in named if find(name) is None}
+    strategies = {strategy_of(case.strategy).imported for case in cases if case.strategy}
+    return models | {name for name in strategies if name is not None}
+
+
+PLANNING = PlanningPart(
+    operations=(TRAINING_STEP,),
+    expand=expand,
+    launch_bytes=_launch_bytes,
+    case_s=STRATEGY_S,
+    same_process=lambda case: replace(case, strategy=""),
+    imports=_imports,
+    check=lambda case: case.strategy and strategy_of(case.strategy),  # a skip may stand for all strategies
+)

@@ -1,0 +1,335 @@
+"""Synchronise gradients by our own strategies: after backward, or during it.
+
+In: a model and a transport. Out: a synchroniser, which leaves in each `grad` the mean over ranks. Packing (hooks,
+flattening, copying, dividing) is stamped by a `Stopwatch`, so that it can be told from waiting. Packing after backward
+while a call is still under way costs nothing and is not stamped: the step waits for that call anyway.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from bench.packages.training.planning.buckets import BucketPlan, by_caps, by_sizes
+from bench.packages.training.rank.transport import Handle, RankInfo, SharedTensors, Transport
+from bench.packages.training.synchronisation import REFERENCE, Strategy
+from bench.rank import torch_names
+from bench.rank.device import Device, Event
+
+
+# ── what a synchroniser is built from, and what it does ──────────────────────────────────────────
+class Stopwatch:
+    """Marks of instants in one rank's steps: by the host's clock on a CPU, by events of the device's stream on a GPU.
+
+    Marking does not wait for the device; the time between marks is asked for once the step is over. Events are made
+    while warming up, and used again in each step.
+    packing: around copying and dividing, which is not waiting. exchanging: around calls that a sharded optimizer makes
+    within forward and backward; on the host only.
+    """
+
+    def __init__(self, device: Device) -> None:
+        self._device, self._events, self._used = device, list[Event](), 0
+        self.on_host = not device.enqueues
+        self.packing = Stretches(self)
+        self.exchanging = Stretches(self)
+
+    def mark(self) -> Any:
+        """Mark this instant."""
+        if self.on_host:
+            return time.perf_counter_ns()
+        if self._used == len(self._events):
+            self._events.append(self._device.event())
+        event = self._events[self._used]
+        self._used += 1
+        event.record()
+        return event
+
+    def between(self, begin: Any, end: Any) -> int:
+        """Nanoseconds between two marks; on a GPU the stream must have passed both."""
+        return int(end - begin if self.on_host else end.ns_since(begin))
+
+    def clear(self) -> None:
+        """Forget all stretches and marks."""
+        self._used = 0
+        self.packing.taken()
+        self.exchanging.taken()
+
+
+class Stretches:
+    """Context whose time is kept apart; it must not be nested.
+
+    One object for all: a generator's context takes four times as long, and naive packs once a parameter.
+    """
+
+    __slots__ = ("_begin", "_marks", "_watch")
+
+    def __init__(self, watch: Stopwatch) -> None:
+        self._watch = watch
+        self._marks: list[tuple[Any, Any]] = []
+
+    def __enter__(self) -> None:
+        self._begin = self._watch.mark()
+
+    def __exit__(self, *_: object) -> None:
+        self._marks.append((self._begin, self._watch.mark()))
+
+    def taken(self) -> list[tuple[Any, Any]]:
+        """Marks around each stretch since the last time; they are forgotten."""
+        marks, self._marks = self._marks, []
+        return marks
+
+
+class Build(NamedTuple):
+    """The parts that a synchroniser is built from, on one rank.
+
+    order: numbers of the parameters in the order in which their gradients become ready. traced: record also the calls
+    that torch makes itself. shared: memory that other strategies use, too.
+    """
+
+    strategy: Strategy
+    module: nn.Module
+    place: RankInfo
+    transport: Transport
+    watch: Stopwatch
+    order: Sequence[int]
+    shared: SharedTensors
+    traced: bool = False
+
+
+class Synchroniser:
+    """The calls that a runner makes in each step. The defaults synchronise nothing.
+
+    module: called in the forward pass. buckets: numbers of the parameters in each call, in the order of calls; None
+    where a library decides. updated_at: the mark at which the optimizer had updated this rank's share, where the
+    optimizer also sends it to the others; else None.
+    """
+
+    buckets: list[list[int]] | None
+    updated_at: Any = None
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module: Any = module
+        self.buckets = []
+
+    def micro(self, last: bool) -> Any:
+        """Context of one micro-batch; gradients are synchronised in the last one."""
+        return nullcontext()
+
+    def finish(self) -> None:
+        """Called after backward; returns when all gradients are synchronised and in place."""
+
+    def clip(self, largest: float) -> None:
+        """Called after `finish` where gradients are clipped: scale them all down if their norm is larger than this."""
+        nn.utils.clip_grad_norm_(trained(self.module), largest)
+
+    def updated(self) -> None:
+        """Called after the optimizer's step."""
+
+    def optimizer(self, build_with: type[torch.optim.Optimizer], settings: dict[str, Any]) -> torch.optim.Optimizer:
+        """Build the optimizer, of class `build_with`, of the parameters that this rank updates."""
+        return build_with(self.module.parameters(), **settings)
+
+    def close(self) -> None:
+        """Let go of the parameters: a hook that holds its parameter keeps it, and Python does not find such circles."""
+
+    def calls(self) -> tuple[int, ...] | None:
+        """Bytes of each all-reduce of the last step; None where a library does not say."""
+        return None if self.buckets is None else ()
+
+
+# Looked up once: packing is timed.
+FLATTEN = torch_names.private("torch._utils", "_flatten_dense_tensors")
+UNFLATTEN = torch_names.private("torch._utils", "_unflatten_dense_tensors")
+
+
+# ── our own strategies ───────────────────────────────────────────────────────────────────────────
+def _packing_after(handles: Sequence[Handle], at: int, watch: Stopwatch) -> AbstractContextManager[None]:
+    """Stamp packing after call `at` only if the last call has completed; until then the step waits anyway.
+
+    A device that enqueues cannot be asked now: there, that is so after the wait for the last call.
+    """
+    over = handles[-1].is_completed() if watch.on_host else at == len(handles) - 1
+    return watch.packing if over else nullcontext()
+
+
+class AfterBackward(Synchroniser):
+    """The strategies naive, naive_async and flat: all calls are made after backward."""
+
+    def __init__(self, build: Build, how: Callable[["AfterBackward"], None], one_call: bool = False) -> None:
+        super().__init__(build.module)
+        self._parameters = trained(build.module)
+        self._transport, self._watch, self._how = build.transport, build.watch, how
+        numbers = list(range(len(self._parameters)))
+        self.buckets = [numbers] if one_call else [[number] for number in numbers]
+
+    def finish(self) -> None:
+        self._how(self)
+
+    def calls(self) -> tuple[int, ...]:
+        return sent_by(self._transport)
+
+    def _gradients(self) -> list[torch.Tensor]:
+        return [p.grad for p in self._parameters if p.grad is not None]
+
+    def naive(self) -> None:
+        for gradient in self._gradients():
+            self._transport.all_reduce(gradient).wait()
+            with self._watch.packing:
+                gradient.div_(self._transport.world_size)
+
+    def naive_async(self) -> None:
+        handles = [self._transport.all_reduce(gradient) for gradient in self._gradients()]
+        for at, gradient in enumerate(self._gradients()):
+            handles[at].wait()
+            with _packing_after(handles, at, self._watch):
+                gradient.div_(self._transport.world_size)
+
+    def flat(self) -> None:
+        gradients = self._gradients()
+        with self._watch.packing:
+            flat = FLATTEN(gradients)
+        self._transport.all_reduce(flat).wait()
+        with self._watch.packing:
+            flat.div_(self._transport.world_size)
+            for gradient, mean in zip(gradients, UNFLATTEN(flat, gradients), strict=True):
+                gradient.copy_(mean)
+
+
+class LocalSgd(Synchroniser):
+    """The strategy local_sgd: gradients stay where they are; after every few steps, ranks take the mean parameters.
+
+    What the optimizer keeps, such as momentum, stays each rank's own.
+    """
+
+    def __init__(self, build: Build) -> None:
+        super().__init__(build.module)
+        self._parameters, self._transport = trained(build.module), build.transport
+        self._every, self._steps = build.strategy.every, 0
+
+    def updated(self) -> None:
+        self._steps += 1
+        if self._steps % self._every:
+            return
+        with torch.no_grad():
+            flat = FLATTEN([p.data for p in self._parameters])
+            self._transport.all_reduce(flat).wait()
+            flat.div_(self._transport.world_size)
+            for parameter, mean in zip(self._parameters, UNFLATTEN(flat, self._parameters), strict=True):
+                parameter.copy_(mean)
+
+
+class DuringBackward(Synchroniser):
+    """The strategies overlap_param, overlap_bucket and plan: each bucket is launched when its last gradient is ready.
+
+    ends: puts gradients into buckets, from their bytes in the order in which they become ready.
+    A bucket is launched after all those before it, so that all ranks launch in one order. A bucket of one parameter is
+    reduced in place, a larger one in a buffer. Parameters on the meta device have no data to copy or divide.
+    """
+
+    def __init__(self, build: Build, ends: Callable[[Strategy, Sequence[int]], BucketPlan]) -> None:
+        super().__init__(build.module)
+        self._parameters = trained(build.module)
+        self._transport, self._watch = build.transport, build.watch
+        sizes = [self._parameters[number].nbytes for number in build.order]
+        self._buckets = [list(build.order[a:b]) for a, b in pairwise((0, *ends(build.strategy, sizes)))]
+        self.buckets = self._buckets
+        self._bucket_of = {number: at for at, bucket in enumerate(self._buckets) for number in bucket}
+        # A buffer for each bucket of several parameters, None for the others.
+        elements = [sum(self._parameters[n].numel() for n in bucket) for bucket in self._buckets]
+        several = [size for size, bucket in zip(elements, self._buckets, strict=True) if len(bucket) > 1]
+        buffers = iter(build.shared.buckets(several, self._parameters[0]))
+        self._buffers = [next(buffers) if len(bucket) > 1 else None for bucket in self._buckets]
+        self._blank = self._parameters[0].is_meta
+        self._views = [
+            list(buffer.split([self._parameters[n].numel() for n in bucket]))
+            if buffer is not None and not self._blank
+            else []
+            for buffer, bucket in zip(self._buffers, self._buckets, strict=True)
+        ]
+        self._active = False
+        self._hooks = [
+            parameter.register_post_accumulate_grad_hook(self._hook(number))
+            for number, parameter in enumerate(self._parameters)
+        ]
+
+    def close(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+
+    @contextmanager
+    def micro(self, last: bool) -> Iterator[None]:
+        self._active = last
+        self._missing = [len(bucket) for bucket in self._buckets]
+        self._handles: list[Handle] = []
+        yield
+
+    def _hook(self, number: int) -> Any:
+        at = self._bucket_of[number]
+        place = self._buckets[at].index(number)
+
+        def ready(parameter: torch.Tensor) -> None:
+            if not self._active:
+                return
+            with self._watch.packing:
+                if self._views[at]:
+                    assert parameter.grad is not None  # noqa: S101 - the hook runs when it is there
+                    self._views[at][place].copy_(parameter.grad.view(-1))
+                self._missing[at] -= 1
+                self._launch()
+
+        return ready
+
+    def _launch(self) -> None:
+        """Launch the complete buckets, in order, up to the first that is not complete."""
+        while (at := len(self._handles)) < len(self._buckets) and not self._missing[at]:
+            self._handles.append(self._transport.all_reduce(self._tensor(at)))
+
+    def _tensor(self, at: int) -> torch.Tensor:
+        buffer = self._buffers[at]
+        tensor = self._parameters[self._buckets[at][0]].grad if buffer is None else buffer
+        assert tensor is not None  # noqa: S101 - complete
+        return tensor
+
+    def calls(self) -> tuple[int, ...]:
+        return sent_by(self._transport)
+
+    def finish(self) -> None:
+        for at, handle in enumerate(self._handles):
+            handle.wait()
+            if self._blank:
+                continue
+            with _packing_after(self._handles, at, self._watch):
+                self._tensor(at).div_(self._transport.world_size)
+                for view, number in zip(self._views[at], self._buckets[at], strict=False):
+                    self._parameters[number].grad.copy_(view.view_as(self._parameters[number]))
+
+
+def trained(module: nn.Module) -> list[torch.Tensor]:
+    """The parameters that have gradients, in order of registration."""
+    return [p for p in module.parameters() if p.requires_grad]
+
+
+def sent_by(transport: Transport) -> tuple[int, ...]:
+    """Bytes of each call that a transport has seen in this step."""
+    return tuple(sent.nbytes for sent in transport.sent)
+
+
+def _by_cap(strategy: Strategy, nbytes: Sequence[int]) -> BucketPlan:
+    assert strategy.cap_bytes is not None  # noqa: S101 - `config` sees to it
+    return by_caps(nbytes, (strategy.cap_bytes,))
+
+
+SYNCHRONISERS: dict[str, Callable[[Build], Synchroniser]] = {
+    REFERENCE: lambda build: Synchroniser(build.module),
+    "naive": lambda build: AfterBackward(build, AfterBackward.naive),
+    "naive_async": lambda build: AfterBackward(build, AfterBackward.naive_async),
+    "flat": lambda build: AfterBackward(build, AfterBackward.flat, one_call=True),
+    "local_sgd": LocalSgd,
+    "overlap_param": lambda build: DuringBackward(build, lambda _, nbytes: tuple(range(1, len(nbytes) + 1))),
+    "overlap_bucket": lambda build: DuringBackward(build, _by_cap),
+    "plan": lambda build: DuringBackward(build, lambda strategy, nbytes: by_sizes(nbytes, strategy.buckets)),
+}

@@ -1,0 +1,161 @@
+"""What training adds to reports, as the core asks for it."""
+
+from collections.abc import Collection, Mapping, Sequence
+
+from bench.model.conclusions import Analysis
+from bench.model.records import Case, Machine, Plan
+from bench.model.units import counted, format_rounded_bytes, format_seconds
+from bench.packages.training.catalog.presets import EXAMPLE, PRESETS, gradients, parameters
+from bench.packages.training.catalog.strategies import competes, kind, label, strategy_of
+from bench.packages.training.conclusions import training_of
+from bench.packages.training.planning.steps import notes, rank_bytes, scenarios_of
+from bench.packages.training.report import steps
+from bench.packages.training.report.machine_format import COLUMNS, TrainingCase
+from bench.packages.training.synchronisation import TRAINING_STEP, Strategy
+from bench.report.blocks import Blocks, Column, items, keyed, left, section, table
+from bench.report.labels import ranks_text
+from bench.report.parts import PlannedText, ReportPart
+
+# Field in CSV and JSON → the same in tables, where it needs a word.
+COLUMN_NAMES = {
+    "comm_frac_avg": "comm_frac",
+    "calls_alone_s": "calls alone",
+    "hidden": "hidden",
+    "tail_s": "tail",
+    "late_s": "of it late ranks",
+    "pack_s": "pack",
+    "interference_s": "interference",
+    "update_s": "update",
+    "gather_s": "gather",
+    "residual_s": "residual",
+    "adds_up": "adds up",
+    "place": "place",
+}
+
+
+def sections(analysis: Analysis, failed: Collection[Case]) -> Blocks:
+    """Each scenario, and scaling over ranks."""
+    scenarios = training_of(analysis).scenarios
+    return [*(block for one in scenarios for block in steps.section(one, failed)), *_scaling(analysis, 2)]
+
+
+def brief(analysis: Analysis) -> Blocks:
+    """The same for a terminal."""
+    scenarios = training_of(analysis).scenarios
+    return [*(block for one in scenarios for block in steps.brief_section(one)), *_scaling(analysis, 3)]
+
+
+def _scaling(analysis: Analysis, level: int) -> Blocks:
+    return section("Scaling over numbers of ranks", steps.scaling(training_of(analysis).scaling), level)
+
+
+def folded(analysis: Analysis) -> list[tuple[str, Blocks]]:
+    """The invariants, and what the columns are."""
+    scenarios = training_of(analysis).scenarios
+    if not scenarios:
+        return []
+    return [
+        ("What must hold of training steps", steps.invariants(scenarios)),
+        (
+            "What exposed communication is, and what the columns of training steps are",
+            [
+                steps.DEFINITION,
+                *items(
+                    f"**{COLUMN_NAMES[name]}**: {TrainingCase.model_fields[name].description}" for name in COLUMN_NAMES
+                ),
+            ],
+        ),
+    ]
+
+
+def precision(analysis: Analysis) -> list[str]:
+    """By what two copies of one strategy differ."""
+    noise = [scenario.noise_s for scenario in training_of(analysis).scenarios if scenario.aa_pairs]
+    return [f"two copies of one strategy differ by up to {steps.seconds(max(noise))} a step"] if noise else []
+
+
+def circumstances(analysis: Analysis) -> list[str]:
+    """How many scenarios, and how many of their strategies have a time."""
+    scenarios = training_of(analysis).scenarios
+    results = [result for scenario in scenarios for result in scenario.results]
+    timed = f"{sum(result.step is not None for result in results)} of {len(results)} strategies timed"
+    return [f"**Training steps**: {counted(len(scenarios), 'scenario')}; {timed}"] if scenarios else []
+
+
+# ── what `plan` and `list` say ────────────────────────────────────────────────────────────────────
+# Columns of `list models`.
+MODEL_SIZES = ("d_model", "d_ff", "layers", "heads", "vocabulary")
+
+
+def planned(plan: Plan, machine: Machine) -> PlannedText:
+    """Scenarios, number of rounds and steps, and notes."""
+    scenes = _scenarios(plan)
+    steps = "–".join(map(str, sorted({case.depth for case in plan.cases if case.op == TRAINING_STEP})))
+    how = [f"{plan.settings.rounds} rounds of every strategy, {steps} steps each"] if scenes else []
+    return PlannedText(scenes, how, notes(plan, machine.cores), "the steps" if scenes else "")
+
+
+def _scenarios(plan: Plan) -> Blocks:
+    """Of each scenario of training steps: its strategies, controls first, and the memory that a rank needs."""
+    shown: Blocks = []
+    for scenario, planned in scenarios_of(plan).items():
+        strategies = sorted(planned, key=lambda strategy: (competes(strategy), label(strategy)))
+        needed = rank_bytes(scenario, strategies, plan.settings.step_memory)
+        memory = "" if needed is None else f"; {format_rounded_bytes(needed)} of memory a rank, without activations"
+        shown += [f"{steps.scenario_text(scenario)}: {len(strategies)} strategies{memory}"]
+        shown += table(strategies, STRATEGIES)
+    return shown
+
+
+STRATEGIES: list[Column[Strategy]] = [
+    left("strategy", label),
+    left("what it does", lambda strategy: kind(strategy).about),
+]
+
+
+def best(measured: Sequence[Mapping[str, str]]) -> str | None:
+    """Of rows of a summary, the shortest step; None if there is none."""
+    steps = [row for row in measured if row.get("strategy") and competes(strategy_of(row["strategy"]))]
+    if steps:
+        row = min(steps, key=lambda row: float(row["time_s"]))
+        step = f"{format_seconds(float(row['time_s']))} a step: {row['label']}"
+        return f"{step}, {row['model']}, {row['backend']}, {ranks_text(int(row['world_size']))}"
+    return None
+
+
+def models() -> Blocks:
+    """The presets, with their sizes."""
+    columns: list[Column[str]] = [
+        left("model", lambda name: name),
+        Column("parameters", lambda name: f"{parameters(PRESETS[name]):,}"),
+        Column("gradients", lambda name: str(len(gradients(PRESETS[name])))),
+    ]
+    columns += keyed([(size, size) for size in MODEL_SIZES], lambda name, size: str(getattr(PRESETS[name], size)))
+    others = f"Any other by its sizes, such as {EXAMPLE}, or your own: {{import: package.module:build}}"
+    return [*table(PRESETS, columns), others]
+
+
+REPORT = ReportPart(
+    operations=(TRAINING_STEP,),
+    answers=lambda analysis: steps.answers(training_of(analysis).scenarios),
+    sections=sections,
+    brief=brief,
+    folded=folded,
+    precision=precision,
+    caveats=lambda analysis: steps.unexplained(training_of(analysis).scenarios),
+    circumstances=circumstances,
+    method=steps.method_line,
+    page="training steps in docs/training.md",
+    words={
+        "strategy": lambda case: label(strategy_of(case.strategy)) if case.strategy else "",
+        "batch": lambda case: f"batch {case.batch} a rank",
+        "link": lambda case: f"emulated link {case.link}",
+        "threads": lambda case: f"{case.threads} threads a rank" if case.threads > 1 else "",
+    },
+    first=("strategy", "model"),
+    metric=lambda case: f"{case.depth} steps back to back" if case.depth > 1 else "single steps",
+    planned=planned,
+    verified="the invariants of every strategy were checked before its first timed step",
+    best=best,
+    columns=COLUMNS,
+)

@@ -1,0 +1,289 @@
+"""Race the choices of all cells, prove the survivors against the default, and place the crossovers.
+
+In: the logarithm of each launch's time, by cell and choice. Out: which choices are still raced, what is tried, and
+whether it was shown to be faster. Every function depends on its arguments only, so that a run that was interrupted, and
+a simulation on kept launches, decide as a run that was not.
+
+A race only ever compares choices within a launch number, in which they took turns. It eliminates by a Bayes factor,
+which may be looked at after every launch (Ville's inequality): with a normal prior on the standardised difference, and
+variances that are drawn together over cells (`verdicts.moderated`). What is shown to be faster is shown on launches
+that came after the choice, so luck in the race gives no rule (docs/studies/tune.md).
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import stdtr
+from scipy.stats import false_discovery_control
+
+from bench.model.comparisons import ChangeVerdict
+from bench.model.conclusions import Interval
+from bench.packages.tune.rules import DEFAULT, Cell, Crossover, Pick, Picks, SizeRule
+from bench.stats import verdicts
+from bench.stats.intervals import Floats, launch_interval
+from bench.stats.verdicts import Levels
+
+# Pick → number of the launch → logarithm of the mean time of its iterations, in seconds.
+Logs = dict[Pick, dict[int, float]]
+Times = dict[Cell, Logs]
+Names = Mapping[Cell, Sequence[Pick]]
+# Launches before which nobody is eliminated.
+FEWEST_TO_DROP = 2
+# Probability that a cell's best choice is ever eliminated.
+RACE_RATE = 0.05
+# Variance of the standardised difference in the Bayes factor's prior: choices differ by about ten times their scatter.
+PRIOR = 100.0
+# Share of a table's rules that may be wrong on average.
+WRONG_RATE = 0.01
+# Fewest launches that can show that a choice is faster than the default.
+FEWEST_PAIRS = 6
+# Draws for the interval of a crossover, and its level; they are seeded, so that a report is the same twice.
+DRAWS, ENDS = 4000, (2.5, 97.5)
+
+
+# ── the race ─────────────────────────────────────────────────────────────────────────────────────
+def raced(times: Times, names: Names, rounds: int) -> dict[Cell, list[Pick]]:
+    """The choices of each cell that are left after this many launches, with the default; ordered as in `names`."""
+    alive = {cell: [DEFAULT, *(choice for choice in names[cell] if choice != DEFAULT)] for cell in names}
+    for number in range(FEWEST_TO_DROP, rounds + 1):
+        alive = _round(times, alive, number)
+    return alive
+
+
+def _round(times: Times, alive: Mapping[Cell, Sequence[Pick]], rounds: int) -> dict[Cell, list[Pick]]:
+    """Those that stay after a round. A choice goes if it is slower than the cell's leader, by itself or by sizes.
+
+    By sizes: in the cell and its neighbours together, each launch counting as the mean of its cells.
+    """
+    known = {cell: [choice for choice in alive[cell] if _has(times, cell, choice, rounds)] for cell in alive}
+    leaders = {cell: min(left, key=lambda c: _mean(times[cell][c], rounds)) for cell, left in known.items() if left}
+    beside = neighbours(alive)
+    pairs = [(cell, choice) for cell, left in known.items() for choice in left if choice != leaders[cell]]
+    if not pairs:
+        return {cell: list(left) for cell, left in alive.items()}
+    own, several = [], []
+    for cell, choice in pairs:
+        differences = {near: _differences(times, near, choice, leaders[cell], rounds) for near in (cell, *beside[cell])}
+        own.append(np.array(list(differences[cell].values())))
+        several_cells = [values for values in differences.values() if len(values) > 1]
+        common = sorted(set.intersection(*map(set, several_cells))) if several_cells else []
+        near_cells = [[values[number] for number in common] for values in several_cells]
+        several.append(np.mean(near_cells, axis=0) if len(common) > 1 else own[-1])
+    limit = np.log([len(known[cell]) ** 2 / RACE_RATE for cell, _ in pairs])
+    slower = np.array([values.mean() > 0 for values in own])
+    gone = slower & ((_log_factors(own) > limit) | (_log_factors(several) > limit + np.log(2)))
+    out = {pair for pair, goes in zip(pairs, gone, strict=True) if goes}
+    return {cell: [choice for choice in left if (cell, choice) not in out] for cell, left in alive.items()}
+
+
+def _log_factors(differences: Sequence[Floats]) -> Floats:
+    """Logarithm of the Bayes factor of "they differ" over "they do not", of each series of differences.
+
+    (1 + n g)^(-1/2) ((1 + t²/ν) / (1 + t²/((1 + n g) ν)))^((ν + 1)/2), as of Rouder and others (Psychonomic Bulletin &
+    Review 16, 2009) for a normal prior of variance g, with the moderated variance and its degrees of freedom ν.
+    """
+    usable = np.array([len(values) > 1 for values in differences])
+    mean, error, freedom = _moderated([values for values in differences if len(values) > 1])
+    square = (mean / error) ** 2
+    shrunk = 1 + PRIOR * np.array([len(values) for values in differences])[usable]
+    gain = np.log1p(square / freedom) - np.log1p(square / (shrunk * freedom))
+    factors = np.full(len(differences), -np.inf)
+    factors[usable] = -np.log(shrunk) / 2 + (freedom + 1) / 2 * gain
+    return factors
+
+
+def _moderated(series: Sequence[Floats]) -> tuple[Floats, Floats, Floats]:
+    """Mean, standard error and degrees of freedom of each series, whose variances are drawn together."""
+    counts = np.array([len(values) for values in series], dtype=float)
+    smallest = verdicts.SMALLEST_SCATTER**2
+    variances = np.array([max(float(np.var(values, ddof=1)), smallest) for values in series])
+    variance, freedom = verdicts.moderated(variances, counts - 1)
+    return np.array([values.mean() for values in series]), np.sqrt(variance / counts), freedom
+
+
+def neighbours(cells: Iterable[Cell]) -> dict[Cell, list[Cell]]:
+    """Of each cell the next smaller and the next larger size, of the same operation and ranks."""
+    ordered = sorted(cells)
+    beside: dict[Cell, list[Cell]] = {cell: [] for cell in ordered}
+    for cell, following in pairwise(ordered):
+        if (cell.op, cell.ranks) == (following.op, following.ranks):
+            beside[cell].append(following)
+            beside[following].append(cell)
+    return beside
+
+
+def picks(
+    times: Times, left_after: Callable[[int], Mapping[Cell, Sequence[Pick]]], rounds: int, least_gain: float
+) -> dict[Cell, Pick]:
+    """What each cell tries after a race, from the last round in which it was measured. left_after: see `raced`."""
+    found: dict[Cell, Pick] = {}
+    for number in range(1, rounds + 1):
+        left = left_after(number)
+        of_round = chosen(times, left, number, least_gain)
+        found |= {
+            cell: choice
+            for cell, choice in of_round.items()
+            if cell not in found or any(number in logs for logs in times.get(cell, {}).values())
+        }
+    return found
+
+
+def chosen(times: Times, alive: Mapping[Cell, Sequence[Pick]], rounds: int, least_gain: float) -> dict[Cell, Pick]:
+    """What each cell tries: the fastest that is left; or what a neighbour tries, if the two cannot be told apart.
+
+    The default, where the fastest gains less than `least_gain` on it.
+    """
+    found: dict[Cell, Pick] = {}
+    beside = neighbours(alive)
+    for cell in sorted(alive):
+        left = [choice for choice in alive[cell] if _has(times, cell, choice, rounds)]
+        if not left or not _has(times, cell, DEFAULT, rounds):
+            found[cell] = DEFAULT
+            continue
+        best = min(left, key=lambda choice: _mean(times[cell][choice], rounds))
+        for near in beside[cell]:
+            other = found.get(near)
+            if other is not None and other in left and other not in {best, DEFAULT}:
+                apart = np.array(list(_differences(times, cell, other, best, rounds).values()))
+                if len(apart) > 1 and apart.mean() < apart.std(ddof=1) / np.sqrt(len(apart)):
+                    best = other
+                    break
+        gain = -np.mean(list(_differences(times, cell, best, DEFAULT, rounds).values()) or [0.0])
+        found[cell] = best if gain > -np.log1p(-least_gain) else DEFAULT
+    return found
+
+
+def _has(times: Times, cell: Cell, choice: Pick, rounds: int) -> bool:
+    """Whether a choice was measured in the latest round, so that it can be compared with what was, too."""
+    return rounds in times.get(cell, {}).get(choice, {})
+
+
+def _mean(logs: Mapping[int, float], rounds: int) -> float:
+    return float(np.mean([value for number, value in logs.items() if number <= rounds]))
+
+
+def _differences(times: Times, cell: Cell, choice: Pick, other: Pick, rounds: int) -> dict[int, float]:
+    """Launch → log ratio of two choices, of the launches of a race that have both."""
+    a, b = (times.get(cell, {}).get(each, {}) for each in (choice, other))
+    return {number: a[number] - b[number] for number in sorted(a.keys() & b.keys()) if number <= rounds}
+
+
+# ── the proof ────────────────────────────────────────────────────────────────────────────────────
+def compared(times: Times, picks: Picks, launches: Iterable[int]) -> dict[Cell, Floats]:
+    """Log ratios of what a cell tries to the default, one a launch, of cells with FEWEST_PAIRS of them or more."""
+    numbers, found = set(launches), {}
+    for cell, pick in picks.items():
+        a, b = (times.get(cell, {}).get(choice, {}) for choice in (DEFAULT, pick))
+        common = sorted(numbers & a.keys() & b.keys())
+        if pick != DEFAULT and len(common) >= FEWEST_PAIRS:
+            found[cell] = np.array([b[number] - a[number] for number in common])
+    return found
+
+
+def faster(ratios: Mapping[Cell, Floats], least_gain: float) -> set[Cell]:
+    """The cells that are shown to be faster than the default, by Student's t with the method of Benjamini and Hochberg.
+
+    Of the rules of a table, at most a share of WRONG_RATE is wrong on average (Journal of the Royal Statistical Society
+    B 57, 1995). Where no choice is faster than the default, every rule is wrong: then so few tables have one.
+    Cells whose mean gain is smaller than `least_gain` are left out.
+    """
+    if not ratios:
+        return set()
+    mean, error, freedom = _moderated([*ratios.values()])
+    p = false_discovery_control(stdtr(freedom, mean / error))
+    enough = (p <= WRONG_RATE) & (mean <= np.log1p(-least_gain))
+    return {cell for cell, is_enough in zip(ratios, enough, strict=True) if is_enough}
+
+
+def judged(ratios: Mapping[Cell, Floats], min_change: float, rate: float) -> dict[Cell, ChangeVerdict]:
+    """Whether each cell is faster or slower than the default, over all cells at once."""
+    judgements = verdicts.judge(verdicts.paired([*ratios.values()]), min_change, Levels(change=rate)) if ratios else []
+    return {cell: judgement.verdict for cell, judgement in zip(ratios, judgements, strict=True)}
+
+
+def whole(times: Times, table: Picks, launches: Iterable[int]) -> tuple[Interval | None, int]:
+    """Time over the default of all cells that a table changes and that were measured, and the launches it comes from.
+
+    The geometric mean of the cells in each launch, with Student's t over launches.
+    """
+    of_cells = {cell: times.get(cell, {}) for cell, pick in table.items() if pick != DEFAULT}
+    pairs = [(logs.get(DEFAULT, {}), logs.get(table[cell], {})) for cell, logs in of_cells.items()]
+    changed = [(a, b) for a, b in pairs if a.keys() & b.keys() & set(launches)]
+    numbers = [n for n in sorted(launches) if changed and all(n in a and n in b for a, b in changed)]
+    if len(numbers) < 2:
+        return None, len(numbers)
+    ratios = np.exp([np.mean([b[number] - a[number] for a, b in changed]) for number in numbers])
+    return launch_interval(ratios), len(numbers)
+
+
+# ── crossovers ───────────────────────────────────────────────────────────────────────────────────
+def crossovers(times: Times, table: Picks) -> list[Crossover]:
+    """Where the choice changes between two sizes. Times are straight lines between them: latency and bandwidth.
+
+    Where they do not cross, the faster one holds up to the other size; but beside the default, only at its own.
+    """
+    found = []
+    for cell, following in pairwise(sorted(table)):
+        below, above = table[cell], table[following]
+        if (cell.op, cell.ranks) != (following.op, following.ranks) or below == above:
+            continue
+        ends = [_seconds_apart(times, each, below, above) for each in (cell, following)]
+        low, high = float(cell.size), float(following.size)
+        kept = high if below == DEFAULT else low
+        places = np.full(DRAWS, kept)
+        if all(end is not None for end in ends):
+            dice = np.random.default_rng(0)
+            first, last = (dice.normal(*end, DRAWS) if end is not None else places for end in ends)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                places = low + (high - low) * np.clip(-first / (last - first), 0, 1)
+            elsewhere = kept if DEFAULT in {below, above} else np.where(first + last > 0, low, high)
+            places = np.where((first < 0) & (last > 0), places, elsewhere)
+        at = float(np.median(places))
+        found.append(Crossover(cell.op, cell.ranks, below, above, at, *map(float, np.percentile(places, ENDS))))
+    return found
+
+
+def _seconds_apart(times: Times, cell: Cell, below: Pick, above: Pick) -> tuple[float, float] | None:
+    """Mean and standard error of the difference `below` − `above`, in seconds, over all launches that have both."""
+    a, b = (times.get(cell, {}).get(choice, {}) for choice in (below, above))
+    common = sorted(a.keys() & b.keys())
+    if len(common) < 2:
+        return None
+    values: NDArray[np.float64] = np.exp([a[n] for n in common]) - np.exp([b[n] for n in common])
+    scale = float(np.mean(np.exp([a[n] for n in common])))
+    error = max(float(values.std(ddof=1)), verdicts.SMALLEST_SCATTER * scale) / np.sqrt(len(values))
+    return float(values.mean()), float(error)
+
+
+def rules_of(table: Picks, places: Sequence[Crossover]) -> list[SizeRule]:
+    """The rules of a table. Beyond the sizes that were measured, and wherever a gain was not shown, the default holds.
+
+    Between two choices the crossover divides. Towards the default it is the end of its interval that keeps more of it.
+    """
+    at = {(place.op, place.ranks, place.below, place.above): place for place in places}
+    rules: list[SizeRule] = []
+    beside = neighbours(table)
+    for cell in sorted(table):
+        choice = table[cell]
+        if choice == DEFAULT:
+            continue
+        low, high = cell.size, cell.size
+        before = next((other for other in beside[cell] if other < cell), None)
+        after = next((other for other in beside[cell] if other > cell), None)
+        if before is not None and table[before] != choice:
+            place = at[cell.op, cell.ranks, table[before], choice]
+            low = min(cell.size, int(place.at if table[before] != DEFAULT else place.high) + 1)
+        if after is not None and table[after] == choice:
+            high = after.size - 1
+        elif after is not None:
+            place = at[cell.op, cell.ranks, choice, table[after]]
+            edge = int(place.at if table[after] != DEFAULT else place.low)
+            high = min(max(cell.size, edge), after.size - 1)
+        last = rules[-1] if rules else None
+        if last and (last.op, last.ranks, last.choice, last.high) == (cell.op, cell.ranks, choice, low - 1):
+            rules[-1] = SizeRule(cell.op, cell.ranks, last.low, high, choice)
+        else:
+            rules.append(SizeRule(cell.op, cell.ranks, low, high, choice))
+    return rules

@@ -1,0 +1,163 @@
+"""From the samples of a run of `tune`: what a stage leaves, and the outcome.
+
+In: samples, and the library that measured them. Out: times, what is left of a race, a table, a `Tuned`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import inf
+
+import numpy as np
+
+from bench.analyze.sessions import launches_of
+from bench.model.comparisons import SLOWER, ChangeVerdict
+from bench.model.notices import Notice, notice
+from bench.model.records import Run, Samples
+from bench.model.units import format_bytes
+from bench.packages.tune.analyze import choosing
+from bench.packages.tune.analyze.choosing import Names, Times
+from bench.packages.tune.catalog import FROM_FILE, FileRead, Library
+from bench.packages.tune.rules import DEFAULT, Cell, CellResult, Pick, Picks, Tuned, TuneNotice, Why, cell_of
+from bench.stats.intervals import Floats, launch_interval
+
+# What a comparison found → why.
+FOUND = {verdict: Why[verdict.name] for verdict in ChangeVerdict}
+
+
+def times_of(samples: Sequence[Samples], library: Library) -> Times:
+    """The logs of all that was measured."""
+    times: Times = {}
+    for entry in samples:
+        if entry.failure is None and entry.timed is not None:
+            logs = times.setdefault(cell_of(entry.case), {}).setdefault(library.choice_in(entry.case), {})
+            logs[entry.launch] = float(np.log(np.mean(entry.timed.slowest_s)))
+    return times
+
+
+def _failed(samples: Sequence[Samples], library: Library, last: float = inf) -> dict[tuple[Cell, Pick], str]:
+    """What failed in launches up to the number `last`, and why it first did."""
+    found: dict[tuple[Cell, Pick], tuple[int, str]] = {}
+    for entry in samples:
+        if entry.failure is not None and entry.failure.kind != "lost" and entry.launch <= last:
+            key = cell_of(entry.case), library.choice_in(entry.case)
+            seen = entry.launch, entry.failure.text
+            found[key] = min(found.get(key, seen), seen)
+    return {key: text for key, (_, text) in found.items()}
+
+
+def left_after(samples: Sequence[Samples], library: Library, named: Names, rounds: int) -> dict[Cell, list[Pick]]:
+    """The choices of each cell that are left after this many rounds of a race, without those that failed in them."""
+    failed = _failed(samples, library, rounds)
+    sound = {cell: [choice for choice in choices if (cell, choice) not in failed] for cell, choices in named.items()}
+    return choosing.raced(times_of(samples, library), sound, rounds)
+
+
+def proven(
+    samples: Sequence[Samples], library: Library, picks: Picks, launches: range, min_change: float
+) -> dict[Cell, Pick]:
+    """The table: what these launches show to be faster. Everything else keeps the default, and so does what failed."""
+    failed = _failed(samples, library, launches.stop - 1)
+    faster = choosing.faster(choosing.compared(times_of(samples, library), picks, launches), min_change)
+    return {cell: c if cell in faster and (cell, c) not in failed else DEFAULT for cell, c in picks.items()}
+
+
+def tuned(
+    samples: Sequence[Samples], library: Library, picks: Picks, table: Picks, proving: Sequence[int],
+    checking: Sequence[int], min_change: float,
+) -> Tuned:  # fmt: skip
+    """The outcome of a race, its proof, and the last launches, which drop what they show to be slower, and failures."""
+    times, failed = times_of(samples, library), _failed(samples, library)
+    read = _as_measured(times, table, checking)
+    again = choosing.judged(choosing.compared(times, read, checking), min_change, choosing.WRONG_RATE)
+    out = {cell: Why.THEN_SLOWER for cell, verdict in again.items() if verdict == SLOWER}
+    out |= {
+        cell: Why.THEN_FAILED for cell, choice in table.items() if {(cell, choice), (cell, FROM_FILE)} & failed.keys()
+    }
+    final = {cell: DEFAULT if cell in out else choice for cell, choice in table.items()}
+    why = {cell: Why.NOT_FASTER if pick == DEFAULT else Why.NO_GAIN for cell, pick in picks.items()}
+    why |= {cell: out.get(cell, Why.FASTER_IN_FRESH) for cell, choice in table.items() if choice != DEFAULT}
+    places = choosing.crossovers(times, final)
+    results = _results(final, picks, choosing.compared(times, picks, proving), why)
+    whole = choosing.whole(times, {cell: read[cell] for cell in final if final[cell] != DEFAULT}, checking)
+    found = Tuned(results, tuple(choosing.rules_of(final, places)), tuple(places), *whole)
+    return _with_failures(found, samples, library)
+
+
+def checked(
+    samples: Sequence[Samples], library: Library, file: FileRead, table: Picks, launches: Sequence[int],
+    min_change: float,
+) -> Tuned:  # fmt: skip
+    """What a rule file does that was there already."""
+    times = times_of(samples, library)
+    read = _as_measured(times, table, launches)
+    ratios = choosing.compared(times, read, launches)
+    why = {cell: Why.NO_RULE if choice == DEFAULT else Why.NOT_MEASURED for cell, choice in table.items()}
+    why |= {cell: FOUND[verdict] for cell, verdict in choosing.judged(ratios, min_change, choosing.RACE_RATE).items()}
+    notes = (
+        *(notice(TuneNotice.RULE_NOT_READ, problem=problem) for problem in file.problems),
+        *(notice(TuneNotice.FILE_NOTE, text=text) for text in file.notes),
+    )
+    results = _results(table, table, ratios, why)
+    found = Tuned(results, file.rules, (), *choosing.whole(times, read, launches), notes=notes)
+    return _with_failures(found, samples, library)
+
+
+def _results(
+    table: Picks, tried: Picks, ratios: Mapping[Cell, Floats], why: Mapping[Cell, Why]
+) -> tuple[CellResult, ...]:
+    return tuple(
+        CellResult(
+            cell, table[cell], tried[cell], why[cell],
+            launch_interval(np.exp(ratios[cell])) if cell in ratios else None, len(ratios.get(cell, ())),
+        )
+        for cell in sorted(table)
+    )  # fmt: skip
+
+
+def _with_failures(found: Tuned, samples: Sequence[Samples], library: Library) -> Tuned:
+    """With how much was measured, and what failed."""
+    launches = {(entry.case.world_size, entry.case.settings, entry.launch) for entry in samples}
+    return replace(found, launches=len(launches), wrong=_wrong(samples, library))
+
+
+def _as_measured(times: Times, table: Picks, launches: Sequence[int]) -> dict[Cell, Pick]:
+    """What the launches of a check measured in place of each rule: a side that reads the file, where there is one."""
+    read = {cell for cell, logs in times.items() if set(launches) & logs.get(FROM_FILE, {}).keys()}
+    return {cell: FROM_FILE if cell in read else pick for cell, pick in table.items() if pick != DEFAULT}
+
+
+def _wrong(samples: Sequence[Samples], library: Library) -> tuple[str, ...]:
+    """What failed, with the sizes of which it did."""
+    sizes: dict[str, list[str]] = {}
+    for (cell, choice), text in sorted(_failed(samples, library).items()):
+        sizes.setdefault(f"{cell.op}, {cell.ranks} ranks, {choice}: {text}", []).append(format_bytes(cell.size))
+    return tuple(f"{words} ({', '.join(of)})" for words, of in sizes.items())
+
+
+def not_honoured(run: Run, library: Library, table: Picks) -> list[Notice]:
+    """Cells in which the library says that it ran something else than it was told, where it says so (NCCL).
+
+    table: what the rule file says of each cell, for launches that read it.
+    """
+    chosen = (launch.get("chosen") or {} for launch in launches_of(run.environment))
+    ran = {key: choice for choices in chosen for key, choice in choices.items()}
+    found = []
+    for case in run.plan.cases:
+        asked, choice = library.choice_in(case), ran.get(case.key)
+        asked = table.get(cell_of(case), DEFAULT) if asked == FROM_FILE else asked
+        if choice is not None and asked != DEFAULT:
+            words = choice["algorithm"].lower(), choice["protocol"].lower()
+            if words != (asked.algorithm, asked.protocol):
+                found.append(
+                    notice(
+                        TuneNotice.NOT_HONOURED,
+                        [case.key],
+                        op=case.op,
+                        ranks=case.world_size,
+                        size_bytes=case.size_bytes,
+                        asked=str(asked),
+                        library=library.name,
+                        ran=" ".join(words),
+                    )
+                )
+    return found

@@ -1,0 +1,349 @@
+"""What you can choose for a collective in each library, by which variables, and the syntax of its rule files.
+
+In: choices, a table of rules, text of a file. Out: settings of a case, text of a file, rules and what is wrong with
+them. Reads no file and starts nothing: `tune.machine` asks Open MPI for its algorithms.
+
+Open MPI 5: `coll_tuned`'s rules, format 2 (ompi/mca/coll/tuned/coll_tuned_dynamic_file.c, v5.0). Releases print nothing
+about a file that they cannot read, and use their own choice. NCCL: the CSV of its example tuner plugin
+(plugins/tuner/example/plugin.c, 2.30), which RCCL and NCCLX read as well.
+"""
+
+import re
+from collections import deque
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from bench.model.records import Case, settings_of
+from bench.packages.tune.rules import DEFAULT, Cell, Pick, SizeRule
+
+# Segments that are tried, where an algorithm has them, besides whole messages.
+SEGMENT = 64 * 1024
+# What `Pick` a case has whose library reads a rule file.
+FROM_FILE = Pick("the file")
+
+
+@dataclass(frozen=True, slots=True)
+class FileRead:
+    """A rule file: its rules in order, what the library will not honour, and what is not compared, with their lines."""
+
+    rules: tuple[SizeRule, ...]
+    problems: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+
+def _first(rules: Sequence[SizeRule], cell: Cell, ranks: Container[int]) -> Pick:
+    """The choice of the first rule for the cell's operation and size, and for one of these numbers of ranks."""
+    return next((rule.choice for rule in rules if rule.ranks in ranks and rule.holds(cell.op, cell.size)), DEFAULT)
+
+
+# ── Open MPI ─────────────────────────────────────────────────────────────────────────────────────
+MCA = "OMPI_MCA_coll_tuned_"
+USE_RULES, RULES_FILE = f"{MCA}use_dynamic_rules", f"{MCA}dynamic_rules_filename"
+# COLLTYPE of ompi/mca/coll/base/coll_base_functions.h.
+COLLECTIVES = {
+    "all_gather": ("allgather", 0),
+    "all_gather_list": ("allgatherv", 1),
+    "all_reduce": ("allreduce", 2),
+    "all_to_all": ("alltoall", 3),
+    "broadcast": ("bcast", 7),
+    "gather": ("gather", 9),
+    "reduce": ("reduce", 11),
+    "reduce_scatter_list": ("reduce_scatter", 12),
+    "reduce_scatter": ("reduce_scatter_block", 13),
+    "scatter": ("scatter", 15),
+}
+SEGMENTED = {
+    "bcast": {"chain", "pipeline", "split_binary_tree", "binary_tree", "binomial"},
+    "reduce": {"chain", "pipeline", "binary", "binomial", "in-order_binary"},
+    "allreduce": {"segmented_ring"},
+}
+ONLY_SEGMENTED, FOR_TWO = {"segmented_ring"}, {"two_proc"}
+# Branches of a tree or chain where the variables name none; a file has to say it.
+FANOUT = 4
+
+
+@dataclass(frozen=True)
+class OpenMpi:
+    """numbers: the library's name of a collective → name → number of its algorithms, as `ompi_info` lists them."""
+
+    numbers: Mapping[str, Mapping[str, int]]
+    name: str = "Open MPI"
+    suffix: str = "conf"
+    operations: Mapping[str, str] = field(default_factory=lambda: {op: named for op, (named, _) in COLLECTIVES.items()})
+    decides: re.Pattern[str] = re.compile(rf"{MCA}(use_dynamic_rules|dynamic_rules\w*|\w+_algorithm\w*)")
+
+    def choices(self, op: str, ranks: int, size: int) -> list[Pick]:
+        """Each algorithm with whole messages, and with segments where it has them and the message is larger."""
+        named = self.operations[op]
+        found = []
+        for algorithm in self.numbers.get(named, {}):
+            if algorithm in FOR_TWO and ranks != 2:
+                continue
+            if algorithm not in ONLY_SEGMENTED:
+                found.append(Pick(algorithm))
+            if algorithm in SEGMENTED.get(named, ()) and size > SEGMENT:
+                found.append(Pick(algorithm, segment=SEGMENT))
+        return found
+
+    def settings(self, picks: Mapping[str, Pick]) -> str:
+        """Names of algorithms are values of Open MPI's variables, too."""
+        words = []
+        for op, choice in sorted(picks.items()):
+            if choice != DEFAULT:
+                words.append(f"{MCA}{self.operations[op]}_algorithm={choice.algorithm}")
+                if choice.segment:
+                    words.append(f"{MCA}{self.operations[op]}_algorithm_segmentsize={choice.segment}")
+        return " ".join([*words, f"{USE_RULES}=1"] if words else [])
+
+    def choice_in(self, case: Case) -> Pick:
+        """As `settings` wrote it."""
+        values, key = dict(settings_of(case)), f"{MCA}{self.operations[case.op]}_algorithm"
+        if RULES_FILE in values:
+            return FROM_FILE
+        if key not in values:
+            return DEFAULT
+        return Pick(values[key], segment=int(values.get(f"{key}_segmentsize", 0)))
+
+    def file_settings(self, path: str) -> str | None:
+        """A path with a space cannot be a value of a setting."""
+        return None if re.search(r"\s", path) else f"{RULES_FILE}={path} {USE_RULES}=1"
+
+    def write(self, rules: Sequence[SizeRule], hosts: int, comments: Sequence[str] = ()) -> str:
+        """Format 2. Numbers of ranks between and beyond those that were measured keep the default, as sizes do."""
+        operations = sorted({rule.op for rule in rules}, key=lambda op: COLLECTIVES[op][1])
+        lines = ["rule-file-version-2", *(f"# {text}" for text in comments), f"{len(operations)} # collectives"]
+        for op in operations:
+            name, number = COLLECTIVES[op]
+            tables: dict[int, list[SizeRule]] = {0: []}
+            for rule in sorted((rule for rule in rules if rule.op == op), key=lambda rule: (rule.ranks, rule.low)):
+                tables.setdefault(rule.ranks, []).append(rule)
+                tables.setdefault(rule.ranks + 1, [])
+            lines += [f"{number} # {name}", f"{len(tables)} # numbers of ranks"]
+            for ranks, table in sorted(tables.items()):
+                steps = dict(_steps(table))
+                lines += [f"{ranks} # ranks and more", f"{len(steps)} # sizes"]
+                for size, choice in sorted(steps.items()):
+                    algorithm = 0 if choice == DEFAULT else self.numbers[name][choice.algorithm]
+                    lines.append(f"{size} {algorithm} {FANOUT} {choice.segment} 0 # {choice}")
+        return "\n".join(lines) + "\n"
+
+    def read(self, text: str, hosts: int = 1) -> FileRead:
+        """Formats 1 and 2, which know no hosts. The library drops the whole file at the first mistake in its syntax."""
+        version = re.match(r"rule-file-version-(\d+)", text)
+        body = text if version is None else " " * version.end() + text[version.end() :]
+        lines = enumerate((line.partition("#")[0] for line in body.splitlines()), 1)
+        left_over = deque((number, word) for number, line in lines for word in line.split())
+        rules: list[SizeRule] = []
+        problems: list[str] = []
+        at = 1
+
+        def take(what: str) -> int:
+            nonlocal at
+            if not left_over:
+                raise ValueError(f"line {at}: the file ends before {what}")
+            at, word = left_over.popleft()
+            if not word.isdigit():
+                raise ValueError(f"line {at}: {word!a:.20} stands where {what} should be")
+            return int(word)
+
+        def increasing(what: str, last: int | None, value: int) -> None:
+            if last is not None and value <= last:
+                problems.append(f"line {at}: {what} {value} after {last}: they must increase")
+
+        try:
+            for _ in range(take("the number of collectives")):
+                number = take("a collective")
+                op, name = next(
+                    ((op, n) for op, (n, known) in COLLECTIVES.items() if known == number), ("", f"{number}")
+                )
+                if not op:
+                    problems.append(f"line {at}: collective {name}: CollBench measures no such collective")
+                known = {number: algorithm for algorithm, number in self.numbers.get(name, {}).items()}
+                last_ranks: int | None = None
+                for _ in range(take(f"numbers of ranks of {name}")):
+                    ranks = take("a number of ranks")
+                    increasing("a number of ranks", last_ranks, ranks)
+                    last_ranks = ranks
+                    last_size: int | None = None
+                    for _ in range(take("the number of sizes")):
+                        size, algorithm, _, segment = map(take, ("a size", "an algorithm", "a fan-out", "a segment"))
+                        if version and version[1] != "1" and left_over and left_over[0][0] == at:
+                            take("the most requests")
+                        if last_size is None and size:
+                            raise ValueError(f"line {at}: the first size of {name} must be 0, not {size}")
+                        increasing("size", last_size, size)
+                        last_size = size
+                        if op and algorithm and algorithm not in known:
+                            problems.append(
+                                f"line {at}: {name} has no algorithm {algorithm} (0 to {max(known, default=0)})"
+                            )
+                        elif known.get(algorithm) in FOR_TWO and ranks != 2:
+                            problems.append(
+                                f"line {at}: {known[algorithm]} is for 2 ranks, and this rule is for {ranks}"
+                            )
+                        if rules and (rules[-1].op, rules[-1].ranks, rules[-1].high) == (op, ranks, None):
+                            rules[-1] = replace(rules[-1], high=size - 1)
+                        choice = Pick(known[algorithm], segment=segment) if algorithm in known else DEFAULT
+                        rules += [SizeRule(op, ranks, size, None, choice, at)] if op else []
+        except ValueError as error:
+            return FileRead((), (f"{error}: Open MPI then ignores the whole file and prints nothing",))
+        problems += [f"line {left_over[0][0]}: numbers after the last rule are not read"] if left_over else []
+        return FileRead(tuple(rules), tuple(problems))
+
+    def said(self, rules: Sequence[SizeRule], cell: Cell) -> Pick:
+        """Rules for a number of ranks hold up to the next number that a file names, also where they say nothing."""
+        named = [rule.ranks for rule in rules if rule.op == cell.op and rule.ranks <= cell.ranks]
+        return _first(rules, cell, {max(named, default=-1)})
+
+    def how_to_load(self, path: str) -> list[str]:
+        """For every program of this library."""
+        return [
+            f"export {USE_RULES}=1 {RULES_FILE}={path}",
+            "On several hosts Open MPI 5 uses coll_han on top of coll_tuned, and these rules then hold only for what "
+            "coll_han asks of it: set OMPI_MCA_coll_han_priority=0.",
+        ]
+
+
+def _steps(rules: Sequence[SizeRule]) -> Iterator[tuple[int, Pick]]:
+    """From which size on which choice holds; from 0, and behind the last rule the default again."""
+    end = 0
+    for rule in rules:
+        if rule.low > end or not end:
+            yield end, DEFAULT
+        yield rule.low, rule.choice
+        if rule.high is None:
+            return
+        end = rule.high + 1
+    yield end, DEFAULT
+
+
+# ── NCCL ─────────────────────────────────────────────────────────────────────────────────────────
+NCCL_COLLECTIVES = {
+    "all_reduce": "allreduce",
+    "all_gather": "allgather",
+    "reduce_scatter": "reducescatter",
+    "broadcast": "broadcast",
+    "reduce": "reduce",
+}
+PROTOCOLS = ("ll", "ll128", "simple")
+ALGORITHMS = ("tree", "ring", "collnet_direct", "collnet_chain", "nvls", "nvls_tree", "pat")
+# Operation → algorithms that are tried with every protocol, and with "simple" only. What a machine does not have fails,
+# is reported, and is not chosen.
+TRIED = {"all_reduce": (("tree", "ring"), ("nvls",))}
+TRIED_ELSEWHERE = (("ring",), ())
+LARGEST = 4294967295
+FIELDS = "collective_type,min_bytes,max_bytes,algorithm,protocol,channels,nNodes,nRanks,numPipeOps,regBuff"
+
+
+@dataclass(frozen=True)
+class Nccl:
+    """NCCL from 2.24 on, whose variables name a choice for each collective. plugin: the user's NCCL_TUNER_PLUGIN."""
+
+    plugin: str = ""
+    name: str = "NCCL"
+    suffix: str = "csv"
+    operations: Mapping[str, str] = field(default_factory=lambda: NCCL_COLLECTIVES)
+    decides: re.Pattern[str] = re.compile("NCCL_ALGO|NCCL_PROTO|NCCL_TUNER_CONFIG_FILE")
+
+    def choices(self, op: str, ranks: int, size: int) -> list[Pick]:
+        """Algorithm × protocol."""
+        every, simple = TRIED.get(op, TRIED_ELSEWHERE)
+        pairs = [(algorithm, protocol) for algorithm in every for protocol in PROTOCOLS]
+        return [Pick(*pair) for pair in [*pairs, *((algorithm, "simple") for algorithm in simple)]]
+
+    def settings(self, picks: Mapping[str, Pick]) -> str:
+        """Such as `NCCL_ALGO=allreduce:tree;broadcast:ring NCCL_PROTO=allreduce:ll;broadcast:simple`."""
+        chosen = {self.operations[op]: choice for op, choice in sorted(picks.items()) if choice != DEFAULT}
+        if not chosen:
+            return ""
+        algorithms = ";".join(f"{name}:{choice.algorithm}" for name, choice in chosen.items())
+        protocols = ";".join(f"{name}:{choice.protocol}" for name, choice in chosen.items())
+        return f"NCCL_ALGO={algorithms} NCCL_PROTO={protocols}"
+
+    def choice_in(self, case: Case) -> Pick:
+        """As `settings` wrote it."""
+        values = dict(settings_of(case))
+        if "NCCL_TUNER_CONFIG_FILE" in values:
+            return FROM_FILE
+        of = [
+            dict(part.split(":", 1) for part in values.get(key, "").split(";") if ":" in part)
+            for key in ("NCCL_ALGO", "NCCL_PROTO")
+        ]
+        name = self.operations[case.op]
+        return Pick(of[0][name], of[1].get(name, "")) if name in of[0] else DEFAULT
+
+    def file_settings(self, path: str) -> str | None:
+        """Only where the user has built the plugin and named it."""
+        if not self.plugin or re.search(r"\s", path + self.plugin):
+            return None
+        return f"NCCL_TUNER_CONFIG_FILE={path} NCCL_TUNER_PLUGIN={self.plugin}"
+
+    def write(self, rules: Sequence[SizeRule], hosts: int, comments: Sequence[str] = ()) -> str:
+        """A line a rule; the first that matches counts. channels -1: NCCL's choice."""
+        lines = [
+            f"{self.operations[rule.op]},{rule.low},{LARGEST if rule.high is None else rule.high},"
+            f"{rule.choice.algorithm},{rule.choice.protocol},-1,{hosts},{rule.ranks},-1,-1"
+            for rule in sorted(rules, key=lambda rule: (rule.op, rule.ranks, rule.low))
+        ]
+        return "\n".join([*(f"# {text}" for text in [*comments, FIELDS]), *lines]) + "\n"
+
+    def read(self, text: str, hosts: int = 1) -> FileRead:
+        """What the plugin makes of unknown words is a rule of another kind, which it does not say."""
+        rules: list[SizeRule] = []
+        problems: list[str] = []
+        notes: list[str] = []
+        ours = {named: op for op, named in self.operations.items()}
+        for number, line in enumerate(text.splitlines(), 1):
+            if line.startswith("#") or not line.strip():
+                continue
+            words = [word.strip() for word in line.split(",") if word]
+            where = f"line {number}"
+            if not 8 <= len(words) <= 10:
+                problems.append(f"{where}: {len(words)} fields instead of 8 to 10: the plugin skips the line")
+                continue
+            collective, low, high, algorithm, protocol, channels, nodes, ranks = words[:8]
+            taken = [
+                (word, usual)
+                for word, known, usual in (
+                    (collective, ours, "allreduce"), (algorithm, ALGORITHMS, "ring"), (protocol, PROTOCOLS, "simple"),
+                )
+                if word not in known
+            ]  # fmt: skip
+            problems += [f"{where}: {word!a:.30}: the plugin takes it as {usual}" for word, usual in taken]
+            if len(line) > 254:
+                problems.append(f"{where}: longer than 254 characters: the plugin truncates it")
+            if not (low.isdigit() and high.isdigit()):
+                problems.append(f"{where}: {low!a:.20} to {high!a:.20}: the plugin reads sizes in bytes, digits only")
+            elif nodes not in {"-1", str(hosts)}:
+                notes.append(f"{where}: a rule for {nodes} hosts, and these are {hosts}: not compared")
+            elif not taken:
+                top = None if int(high) == LARGEST else int(high)
+                count = int(ranks) if ranks.isdigit() else -1
+                rules.append(SizeRule(ours[collective], count, int(low), top, Pick(algorithm, protocol), number))
+                if channels != "-1" and not self.plugin:
+                    notes.append(f"{where}: {channels} channels: compared with NCCL's own number of channels")
+                if any(word != "-1" for word in words[8:]):
+                    notes.append(f"{where}: numPipeOps or regBuff: compared as if the rule were for all calls")
+        return FileRead(tuple(rules), tuple(problems), tuple(notes))
+
+    def said(self, rules: Sequence[SizeRule], cell: Cell) -> Pick:
+        """The first rule that holds; ranks -1: any number."""
+        return _first(rules, cell, {-1, cell.ranks})
+
+    def how_to_load(self, path: str) -> list[str]:
+        """The plugin has to be built."""
+        return [
+            f"export NCCL_TUNER_PLUGIN=libnccl-tuner-example.so NCCL_TUNER_CONFIG_FILE={path}",
+            "The plugin is plugins/tuner/example of NCCL's sources; RCCL and NCCLX have a reader built in.",
+            "As of NCCL 2.30, its plugin.c sets `*nChannels = 1` before it looks for a rule. Set it to 0 there: "
+            "otherwise all calls, with a rule of this file or without, get one channel and not NCCL's default.",
+            "NCCL passes over a rule for what it has switched off itself (LL128 on some networks): `collbench tune "
+            "CONFIG --check FILE` names such rules if NCCL_TUNER_PLUGIN is set.",
+        ]
+
+
+# What both have: `operations`: our name → the library's; `decides`: variables by which a user would choose; `choices`
+# of a cell, without the default; `settings`: variables by which each operation gets its choice; `choice_in` a case,
+# back from them; `file_settings`: variables by which a rule file is read, None where it cannot be; `write` and `read` a
+# rule file; `said`: what rules say of a cell; `how_to_load`: a line for a shell, and what to know.
+Library = OpenMpi | Nccl

@@ -1,0 +1,262 @@
+"""The verb `tune`: race what a library can be told, prove the best against its own choice, and write its rule file."""
+
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bench import __version__
+from bench.analyze.sessions import is_virtual
+from bench.catalog.collectives import PLACES, placement
+from bench.cli.app import PLOTS, RESULTS, Quiet, Sets
+from bench.cli.comparison import share
+from bench.cli.job import run_task
+from bench.cli.measuring import source
+from bench.cli.output import show
+from bench.cli.terminal import say
+from bench.cli.trust import check_resumed
+from bench.config import models
+from bench.machine import environment, host
+from bench.model import units
+from bench.model.deferred import Deferred
+from bench.model.errors import ConfigError, StoreError, UnmeasurableError
+from bench.model.notices import notice
+from bench.model.records import Case
+from bench.packages.tune import catalog, machine, report
+from bench.packages.tune import planning as rounds_of
+from bench.packages.tune.analyze import choosing, outcome
+from bench.packages.tune.catalog import Library
+from bench.packages.tune.cli.rounds import STATE, TuneRounds, write_state
+from bench.packages.tune.rules import DEFAULT, DISHONOURED, Cell, Pick, Tuned, TuneNotice, TuneState, Why
+from bench.planning import plan as planning
+from bench.report import markdown
+from bench.report.plots import DRAW
+from bench.store import folders
+
+if TYPE_CHECKING:
+    from bench.launch.coordinator import Coordinator
+
+DOCUMENT, DATA, RULES, DRAFT, CHECKED = "tune.md", "tuned.json", "rules", "draft", "checked"
+BACKENDS = ("mpi", "nccl")
+
+
+def tune(
+    context: typer.Context,
+    config: Annotated[Path, typer.Argument(help="Operations, numbers of ranks, sizes, and one backend: mpi or nccl.")],
+    sets: Sets = [],  # noqa: B006 - typer reads the default
+    budget: Annotated[str, typer.Option(help="Longest time to measure.", metavar="TIME")] = "10min",
+    output: Annotated[
+        Path | None, typer.Option(help="The rule file; in the folder of the run if left out.", metavar="FILE")
+    ] = None,
+    check: Annotated[
+        Path | None, typer.Option(help="Compare this rule file with the default; write none.", metavar="FILE")
+    ] = None,
+    min_change: Annotated[
+        str, typer.Option(help="Smallest gain for which a rule is worth having.", metavar="SHARE")
+    ] = "2%",
+    plots: Annotated[bool, typer.Option(help="Draw the picture at the end.", metavar="")] = True,
+    quiet: Quiet = False,
+) -> int:
+    """Every rule was shown to be faster than the default, on launches that had no part in choosing it.
+
+    `resume RUN` goes on. Exit code of --check: 1 if a rule is slower, not honoured or failed; 3 if none was decided.
+    """
+    smallest = share("--min-change", min_change)
+    try:
+        budget_s = units.parse_seconds(budget)
+    except ValueError as error:
+        raise ConfigError(f"--budget: {error}") from None
+    if check is not None and output is not None:
+        raise ConfigError("--check FILE writes no rule file: leave --output out")
+    if output is not None and (output.is_dir() or not output.absolute().parent.is_dir()):
+        raise ConfigError(f"--output {output}: name a file in a folder that exists")
+    try:
+        text = check.read_text(encoding="utf-8", errors="replace") if check is not None else None
+    except OSError as error:
+        raise ConfigError(f"--check {check}: {folders.reason_of(error)}") from None
+
+    def task(coordinator: "Coordinator | None") -> int:
+        state = TuneState("", budget_s, smallest, checks=text is not None)
+        state.output = str(output.absolute()) if output is not None else None
+        path, found = _create(config, sets, state, text, coordinator, context.obj)
+        return _measured(path, state, found, coordinator, plots, quiet)
+
+    given = [*sets, min_change, budget, text or ""]
+    return run_task(task, lambda: b"\0".join([source(config).raw, *map(str.encode, given)]))
+
+
+def _create(
+    config: Path, sets: list[str], state: TuneState, check: str | None, coordinator: "Coordinator | None",
+    argv: list[str],
+) -> tuple[Path, dict[Cell, Case]]:  # fmt: skip
+    """Plan a run, and make its folder; fills in the state."""
+    asked = source(config)
+    settings = models.parse(asked.raw, asked.name, sets, asked.default_name)
+    if len(settings.backends) != 1 or settings.backends[0] not in BACKENDS:
+        raise ConfigError(
+            f"{asked.name}: backends: {', '.join(settings.backends)}: tune needs one whose library lets you choose; "
+            f"allowed: {', '.join(BACKENDS)}"
+        )
+    if unsupported := host.unsupported_platform():
+        raise UnmeasurableError(unsupported)
+    here = host.machine() if coordinator is None else coordinator.machine(planning.demands(settings))
+    state.backend = settings.backends[0]
+    state.seed = settings.seed if settings.seed is not None else secrets.randbelow(2**32)
+    state.hosts = len({shake["hostname"] for shake in coordinator.handshakes}) if coordinator else 1
+    state.numbers = machine.algorithms() if state.backend == "mpi" else {}
+    library = _library(state)
+    plan, found = rounds_of.cells(settings, here, state.seed, library)
+    for reason in sorted({skip.reason for skip in plan.skips}):
+        say(f"note: left out: {reason}", err=True)
+    if coordinator is not None and state.backend == "nccl" and _plugin():
+        raise ConfigError("NCCL_TUNER_PLUGIN is set, which all ranks of a job load: unset it")
+    wanted = rounds_of.candidates(library, found)
+    if check is not None:
+        rules = library.read(check, state.hosts)
+        wanted = {cell: [choice] for cell in found if (choice := library.said(rules.rules, cell)) != DEFAULT}
+        if not wanted:
+            problems = "".join(f"; {problem}" for problem in (*rules.problems, *rules.notes)[:1])
+            raise ConfigError(f"--check: the file has no rule for a cell of {asked.name}{problems}")
+    groups = rounds_of.launches(library, found, wanted, 1, state.seed)
+    plan = rounds_of.fitted(plan, groups, state.budget_s, rounds_of.ONLY_CHECK if check else rounds_of.RACE)
+    state.alternate = "ranks of a job take part in one launch at a time" if coordinator is not None else None
+    if state.alternate is None:
+        most = max(groups, key=lambda group: len(group) * group[0].world_size)
+        state.alternate = planning.reason_to_alternate([replace(plan, order=(launch,)) for launch in most], here)
+    if state.alternate is not None:
+        say(f"note: launches alternate: {state.alternate}", err=True)
+    facts = {"argv": list(argv), "overrides": sets, "collbench": __version__}
+    path = folders.create(
+        RESULTS, replace(plan, name=f"{plan.name.removesuffix('-tune')}-tune", order=()), asked.raw, facts
+    )
+    if check is not None:
+        folders.write(path / f"{CHECKED}.{library.suffix}", check)
+    write_state(path, state)
+    return path, found
+
+
+def resume(path: Path, trust: bool, plots: bool, quiet: bool, coordinator: "Coordinator | None") -> int:
+    """Go on with a run of `tune`."""
+    try:
+        state = TuneState(**json.loads((path / STATE).read_text()))
+    except (OSError, ValueError, TypeError) as error:
+        raise StoreError(f"{path / STATE}: {error}") from None
+    run, library = folders.read(path), _library(state)
+    settings = models.parse(
+        (path / folders.CONFIG).read_bytes(), str(path / folders.CONFIG), run.manifest["overrides"], ""
+    )
+    here = host.machine() if coordinator is None else coordinator.machine(planning.demands(settings))
+    plan, found = rounds_of.cells(settings, here, state.seed, library)
+    check_resumed(path, [plan], {}, trust)  # all launches are planned anew from it
+    if state.output is not None and not trust:
+        say(f"note: the rule file goes into {path}; --trust writes {state.output}, as this run's folder says", err=True)
+        state.output = None
+    return _measured(path, state, found, coordinator, plots, quiet)
+
+
+def _library(state: TuneState) -> Library:
+    """The library, whose own choice nothing else may decide. Raises ConfigError."""
+    library = catalog.Nccl(_plugin()) if state.backend == "nccl" else catalog.OpenMpi(state.numbers)
+    if named := [name for name in environment.variables() if library.decides.fullmatch(name)]:
+        raise ConfigError(f"{named[0]} is set, so the default is not {library.name}'s own choice: unset it")
+    return library
+
+
+@cache
+def _plugin() -> str:
+    """The tuner plugin that the user named; unset here, so that only the side that reads a rule file loads it."""
+    named = environment.variables().get("NCCL_TUNER_PLUGIN", "")
+    environment.apply("NCCL_TUNER_PLUGIN=")
+    return named
+
+
+def _measured(
+    path: Path,
+    state: TuneState,
+    found: dict[Cell, Case],
+    coordinator: "Coordinator | None",
+    plots: bool,
+    quiet: bool,
+) -> int:
+    """Measure what is missing, and show what it means."""
+    run, library = folders.read(path), _library(state)
+    rounds = TuneRounds(path, run.plan, run.samples, state, library, found, quiet)
+    with rounds.opened(run.environment, coordinator):
+        tuned = _checked(rounds) if state.checks else _tuned(rounds)
+    run = folders.read(path)
+    notes = [notice(TuneNotice.VIRTUAL)] if is_virtual(run) else []
+    if tuned.changed and not state.checks:
+        notes.append(notice(TuneNotice.AS_MEASURED, calls=usage(tuned, found)))
+    table = {result.cell: result.choice for result in tuned.results}
+    tuned = replace(tuned, notes=(*tuned.notes, *notes, *outcome.not_honoured(run, library, table)))
+    target = Path(state.output) if state.output is not None else path / f"{RULES}.{library.suffix}"
+    load = library.how_to_load(str(target.absolute())) if tuned.changed and not state.checks else []
+    picture = (PLOTS / path.name / "tune").with_suffix(".png")
+    if plots:
+        folders.make_folder(picture.parent)
+        DRAW(Deferred("packages.tune.plots:ratios"), tuned, None, [picture.with_suffix("")])
+    shown = os.path.relpath(picture, path) if picture.is_file() else None
+    folders.write(path / DATA, json.dumps(report.as_json(tuned), indent=1) + "\n")
+    folders.write(path / DOCUMENT, markdown.written(report.document(tuned, library, state, load, shown)))
+    if not state.checks:
+        folders.write(target, library.write(tuned.rules, state.hosts, report.comments(tuned, run, library)))
+    show(report.answer(tuned, state, load), quiet)
+    if not quiet:
+        written = [*([] if state.checks else [target]), path / DOCUMENT, *([picture] if shown else [])]
+        say("\n" + "\n".join(map(str, [*load[:1], *written])))
+    return _code(tuned) if state.checks else 0
+
+
+def usage(tuned: Tuned, found: Mapping[Cell, Case]) -> tuple[str, ...]:
+    """Such as `buffers: rotate`, `in place: all_reduce`, `out of place: all_gather`, of the cells that have a rule."""
+    cases = [found[result.cell] for result in tuned.changed]
+    words = [f"buffers: {cases[0].buffers}"]
+    for place, text in PLACES.items():
+        ops = dict.fromkeys(case.op for case in cases if placement(case) == place)
+        words += [f"{text}: {', '.join(ops)}"] if ops else []
+    return tuple(words)
+
+
+def _tuned(rounds: TuneRounds) -> Tuned:
+    """The three stages."""
+    state, library = rounds.state, rounds.library
+    named = rounds_of.candidates(library, rounds.found)
+
+    def left_after(number: int) -> dict[Cell, list[Pick]]:
+        return outcome.left_after(rounds.samples, library, named, number)
+
+    race = rounds.stage(rounds_of.RACE, lambda done: rounds_of.undecided(left_after(done)))
+    picks = choosing.picks(outcome.times_of(rounds.samples, library), left_after, len(race), state.min_change)
+    proving = rounds.stage(rounds_of.PROOF, lambda done: rounds_of.only_tried(picks))
+    table = outcome.proven(rounds.samples, library, picks, proving, state.min_change)
+    draft = rounds.path / f"{DRAFT}.{library.suffix}"
+    if not draft.is_file():
+        places = choosing.crossovers(outcome.times_of(rounds.samples, library), table)
+        folders.write(draft, library.write(choosing.rules_of(table, places), state.hosts))
+    file_settings = library.file_settings(str(draft.resolve())) if rounds.reads_files else None
+    checking = rounds.stage(rounds_of.CHECK, lambda done: rounds_of.only_tried(table), file_settings)
+    return outcome.tuned(rounds.samples, library, picks, table, proving, checking, state.min_change)
+
+
+def _checked(rounds: TuneRounds) -> Tuned:
+    """Measure a rule file that is there."""
+    state, library = rounds.state, rounds.library
+    file = rounds.path / f"{CHECKED}.{library.suffix}"
+    read = library.read(file.read_text(encoding="utf-8", errors="replace"), state.hosts)
+    table = {cell: library.said(read.rules, cell) for cell in rounds.found}
+    file_settings = library.file_settings(str(file.resolve())) if rounds.reads_files else None
+    numbers = rounds.stage(rounds_of.ONLY_CHECK, lambda done: rounds_of.only_tried(table), file_settings)
+    return outcome.checked(rounds.samples, library, read, table, numbers, state.min_change)
+
+
+def _code(tuned: Tuned) -> int:
+    found = {result.why for result in tuned.changed}
+    if tuned.wrong or Why.SLOWER in found or any(note.kind in DISHONOURED for note in tuned.notes):
+        return 1
+    return 0 if found & {Why.FASTER, Why.SAME} else 3

@@ -1,0 +1,18 @@
+"""What `tune` adds to the core: a verb, and how a run of it goes on."""
+
+from bench.catalog.package import Package, Verb
+from bench.model.deferred import Deferred
+
+TUNE = Package(
+    "tune",
+    notices=Deferred("packages.tune.report:SENTENCES"),
+    verbs={
+        "tune": Verb(
+            "packages.tune.cli.tune:tune",
+            "Measure",
+            "Which algorithm is faster than the library's own choice? Writes its rule file.",
+            "tune mpi-tune --budget 10min",
+        ),
+    },
+    resumes={"tune.json": Deferred("packages.tune.cli.tune:resume")},
+)

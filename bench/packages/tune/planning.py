@@ -1,0 +1,153 @@
+"""Plan the rounds of `tune`: which launches measure what is asked of each cell, side by side.
+
+In: a configuration, a machine, and the choices that each cell is to be measured with. Out: launches. All launches of
+one number of ranks are alive together and take turns: a side of their own has the default, and each other side tells
+the library one choice for each operation.
+"""
+
+import math
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from bench.catalog.collectives import OPERATIONS
+from bench.config.models import Config
+from bench.model.errors import ConfigError, UnmeasurableError
+from bench.model.records import Case, Launch, Machine, Plan, settings_of
+from bench.model.units import format_bytes, format_seconds, format_share
+from bench.packages.tune.catalog import Library
+from bench.packages.tune.rules import DEFAULT, Cell, Pick, Picks, cell_of
+from bench.planning import plan as planning
+from bench.planning.plan import FEWEST_S
+
+
+@dataclass(frozen=True, slots=True)
+class TuneStage:
+    """A stage of a run. after: the stages before it. until: the share of the budget that is spent when it ends.
+
+    fewest, most: its rounds. probes: whether the library is asked what it ran, where it tells.
+    """
+
+    name: str
+    after: tuple[str, ...]
+    until: float
+    fewest: int
+    most: int
+    probes: bool = False
+
+
+RACE = TuneStage("race", (), 0.4, 3, 12)
+PROOF = TuneStage("proof", ("race",), 0.85, 8, 32)
+CHECK = TuneStage("check", ("race", "proof"), 1.0, 6, 32, probes=True)
+ONLY_CHECK = TuneStage("check", (), 1.0, 8, 32, probes=True)
+# Rounds that a race should have: cases take less time each where they would not fit its share of the budget.
+WANTED = 4
+
+
+def cells(config: Config, machine: Machine, seed: int, library: Library) -> tuple[Plan, dict[Cell, Case]]:
+    """The plan of one launch of the configuration, and the case of each cell. Raises BenchError."""
+    known = ", ".join(library.operations)
+    for op in config.operations:
+        if op not in library.operations:
+            raise ConfigError(f"tune: operations: {op}: {library.name} has no setting for it; allowed: {known}")
+    plan = planning.expand(config.model_copy(update={"launches": 1, "budget": None}), machine, seed)
+    reason = planning.unmeasurable_reason(plan)
+    if reason is not None:
+        raise UnmeasurableError(f"{config.name}: nothing can be measured here: {reason}")
+    if any(case.oversubscribed for case in plan.cases):
+        raise UnmeasurableError(
+            "tune: ranks share a GPU (oversubscribe_gpu), so their times cannot show which choice is faster"
+        )
+    found: dict[Cell, Case] = {}
+    for case in plan.cases:
+        if named := [name for name, _ in settings_of(case) if library.decides.fullmatch(name)]:
+            raise ConfigError(f"tune: env.{named[0]}: this is what tune finds out: leave it out")
+        if OPERATIONS[case.op].rank is not None or case.op not in library.operations:
+            raise ConfigError(f"tune: {case.op}: {library.name} has no setting for it; allowed: {known}")
+        other = found.setdefault(cell_of(case), case)
+        if other != case:
+            where = f"{case.op}, {case.world_size} ranks, {format_bytes(case.size_bytes)}"
+            raise ConfigError(
+                f"tune: {where}: {other.key} and {case.key} fall into the same cell, because a rule file knows only "
+                "operation, ranks and size: keep one of them"
+            )
+    return plan, found
+
+
+def candidates(library: Library, found: Mapping[Cell, Case]) -> dict[Cell, list[Pick]]:
+    """The choices of each cell, without the default."""
+    return {cell: library.choices(cell.op, cell.ranks, cell.size) for cell in found}
+
+
+def launches(
+    library: Library,
+    found: Mapping[Cell, Case],
+    asked: Mapping[Cell, Sequence[Pick]],
+    number: int,
+    seed: int,
+    file_settings: str | None = None,
+) -> list[list[Launch]]:
+    """The launches of a round, those of one number of ranks together. asked: without the default, which all have.
+
+    file_settings: of a rule file; one side reads it, in place of the sides that are told their choices.
+    """
+    groups = []
+    for ranks in sorted({cell.ranks for cell in asked}):
+        here = [cell for cell in sorted(asked) if cell.ranks == ranks and asked[cell]]
+        random.Random(f"{seed}/{number}/{ranks}").shuffle(here)
+        if not here:
+            continue
+        of_op: dict[str, list[Pick]] = {}
+        for cell in sorted(here):
+            of_op.setdefault(cell.op, []).extend(c for c in asked[cell] if c not in of_op.get(cell.op, []))
+        sides: list[list[Case]] = [[_with(found[cell], "") for cell in here]]
+        if file_settings is not None:
+            sides.append([_with(found[cell], file_settings) for cell in here])
+        else:
+            for place in range(max(map(len, of_op.values()))):
+                picks = {op: choices[place] for op, choices in of_op.items() if place < len(choices)}
+                settings = library.settings(picks)
+                own = [cell for cell in here if picks.get(cell.op) in asked[cell]]
+                sides.append([_with(found[cell], settings) for cell in own])
+        groups.append([Launch(side[0].backend, ranks, number, tuple(side)) for side in sides if side])
+    return groups
+
+
+def _with(case: Case, settings: str) -> Case:
+    return replace(case, settings=f"{case.settings} {settings}".strip())
+
+
+def fitted(plan: Plan, groups: Sequence[Sequence[Launch]], budget_s: float, stage: TuneStage) -> Plan:
+    """The plan with so little time for each case that the first stage fits its share of the budget.
+
+    Raises ConfigError if nothing fits.
+    """
+    sampling, share_s = plan.settings.sampling, stage.until * budget_s
+    order = tuple(launch for group in groups for launch in group)
+
+    def sampled(seconds: float) -> Plan:
+        shorter = replace(sampling, seconds_per_case=seconds, warmup_s=min(sampling.warmup_s, seconds))
+        return replace(plan, settings=replace(plan.settings, sampling=shorter))
+
+    once = planning.estimate_s(replace(plan, order=()))  # what a run takes besides its launches
+    usual, shortest = (planning.estimate_s(replace(each, order=order)) - once for each in (plan, sampled(FEWEST_S)))
+    if shortest * stage.fewest > share_s:
+        raise ConfigError(
+            f"--budget {format_seconds(budget_s)}: the {stage.name} may take {format_share(stage.until)} of it, and "
+            f"{stage.fewest} launches of every choice take about {format_seconds(shortest * stage.fewest)}: set "
+            f"--budget {math.ceil(shortest * stage.fewest / stage.until)}s or more, fewer sizes or fewer operations"
+        )
+    wanted = share_s / max(stage.fewest, WANTED)
+    if usual <= wanted:
+        return plan
+    return sampled(max(FEWEST_S, sampling.seconds_per_case * (wanted - shortest) / max(usual - shortest, 1e-9)))
+
+
+def undecided(alive: Mapping[Cell, Sequence[Pick]]) -> dict[Cell, list[Pick]]:
+    """What the next round of a race measures: cells with more than one choice left; without the default."""
+    return {cell: [c for c in left if c != DEFAULT] for cell, left in alive.items() if len(left) > 1}
+
+
+def only_tried(table: Picks) -> dict[Cell, list[Pick]]:
+    """What is compared with the default."""
+    return {cell: [pick] for cell, pick in table.items() if pick != DEFAULT}

@@ -1,0 +1,139 @@
+"""Launches of two kinds are told with their probability and what goes with them; launches of one kind are not."""
+
+import contextlib
+import random
+import time
+
+import numpy as np
+import psutil
+import pytest
+
+from bench.machine import host
+from bench.packages.bimodality.analyze import launches as modes
+from bench.store import folders
+
+FAMILIES = {
+    "lognormal": lambda dice, size: dice.normal(0, 0.2, size),
+    "skewed": lambda dice, size: dice.exponential(0.3, size),
+    "uniform": lambda dice, size: dice.uniform(0, 0.5, size),
+}
+
+
+def launches(dice, levels, within=0.05, iterations=60):
+    return [1e-3 * np.exp(level + dice.normal(0, within, iterations)) for level in levels]
+
+
+@pytest.mark.parametrize("count", [8, 12, 20])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_launches_of_one_kind_are_rarely_taken_for_two(family, count):
+    """At most 1 % of cases: of 600, fewer than 16 in all but one of 1000 such tests."""
+    dice = np.random.default_rng(count)
+    cases = (launches(dice, FAMILIES[family](dice, count)) for _ in range(600))
+    assert sum(modes.two_kinds(case) is not None for case in cases) < 16
+
+
+@pytest.mark.parametrize("share", [0.05, 0.3, 0.5, 0.8])
+def test_a_mode_within_launches_is_none_of_launches(share):
+    dice = np.random.default_rng(3)
+
+    def launch(iterations):
+        return 1e-3 * np.exp(dice.normal(0, 0.03, iterations)) * np.where(dice.random(iterations) < share, 4.0, 1.0)
+
+    assert sum(modes.two_kinds([launch(10) for _ in range(8)]) is not None for _ in range(300)) <= 6
+
+
+def test_launches_that_draw_one_of_two_levels_are_found():
+    dice, found = np.random.default_rng(1), 0
+    for _ in range(200):
+        slow = dice.random(12) < 0.3
+        told = modes.two_kinds(launches(dice, 0.4 * slow + dice.normal(0, 0.02, 12)))
+        found += 2 <= slow.sum() <= 10 and told is not None and bool(np.all(told == slow))
+    assert found > 160
+
+
+def test_the_interval_of_the_probability_is_exact():
+    assert modes.probability(2, 8) == pytest.approx((0.0319, 0.6509), abs=1e-4)
+
+
+def test_what_differs_is_named_and_what_differs_anyhow_is_not():
+    slow = np.arange(12) < 5
+    facts = {
+        "cores of rank 0": ["0" if is_slow else "0, 1" for is_slow in slow],
+        "cores of rank 1": ["0" if is_slow else "0, 1" for is_slow in slow],
+        "pid": [str(number) for number in range(12)],
+        "host of rank 0": ["a", "b"] * 6,
+        "CPU time of other processes": [0.9 + n / 100 if is_slow else n / 100 for n, is_slow in enumerate(slow)],
+    }
+    assert set(modes.differing(facts, slow)) == {
+        "CPU time of other processes (more where slow)",
+        "cores of rank 0, cores of rank 1 (slow: 0; others: 0, 1)",
+    }
+    assert not list(modes.differing({"host of rank 0": ["a", "b"] * 6}, slow))
+
+
+@pytest.mark.slow
+def test_a_coin_that_pins_the_ranks_of_a_launch_to_one_core_is_found(tmp_path, cli):
+    """Ranks of MPI poll, and have the cores of the process that measures, which are drawn before each launch."""
+    cores = psutil.Process().cpu_affinity()
+    if len(cores) < 2:
+        pytest.skip("needs two cores")
+    if reason := host.unsupported_mpi():
+        pytest.skip(reason)
+    (tmp_path / "c.yaml").write_text(
+        "backends: [mpi]\nworld_sizes: [2]\noperations: [all_reduce]\nsizes: [64KiB]\nlaunches: 14\n"
+        "sampling: {seconds_per_case: 300ms}\n"
+    )
+    dice, known = random.Random(7), set()
+    process = cli.start("run", "c.yaml", "--no-plots")
+    measuring = psutil.Process(process.pid)
+    while process.poll() is None:
+        with contextlib.suppress(psutil.Error):
+            ranks = {child.pid for child in measuring.children(recursive=True) if "bench.rank" in str(child.cmdline())}
+            if ranks - known:  # a launch has begun: draw for the next one
+                known |= ranks
+                time.sleep(0.3)
+                one = dice.random() < 0.5
+                for starter in (measuring, *measuring.children()):
+                    starter.cpu_affinity(cores[:1] if one else cores[:2])
+        time.sleep(0.05)
+    _, err = process.communicate()
+    assert process.returncode == 0, err
+    run = folders.read(next(folders.runs(tmp_path / "results")))
+    times = {samples.launch: np.percentile(samples.timed.slowest_s, (10, 30)) for samples in run.samples}
+    pinned = {
+        launch["launch"]: len(launch["ranks"][0]["seen"]["joined"]["joining"]["affinity"]) == 1
+        for session in run.environment
+        for launch in session["launches"]
+    }
+    fast, slow = (
+        np.array([times[number] for number in times if pinned[number] is is_slow]) for is_slow in (False, True)
+    )
+    scatter = (
+        max(float(np.std(np.log(part), axis=0).max()) for part in (fast, slow)) if len(fast) and len(slow) else 1.0
+    )
+    clear = scatter < 0.3 and fast.max() < slow.min() / 10
+    if min(len(fast), len(slow)) < 2 or not clear or min(len(s.timed.slowest_s) for s in run.samples) < 10:
+        pytest.skip("other programs used the cores: launches on two cores and on one are not clearly apart")
+    (found,) = modes.launch_modes(run)
+    assert found.slow_s > 2 * found.fast_s and 2 <= len(found.slow) <= 12
+    assert any(f"cores of rank 0, cores of rank 1 (slow: {cores[:1]};" in text for text in found.facts), found
+    assert "Launches of two kinds" in cli("report", "--no-plots").stdout
+
+
+@pytest.mark.slow
+def test_launches_in_which_a_coin_makes_a_rank_late_are_found(tmp_path, cli):
+    """Rank 1 is late in every launch, by 40 or 250 ms: beside a delay, what other programs do is little scatter."""
+    dice = random.Random(3)
+    late = [number for number in range(1, 13) if dice.random() < 0.5]
+    faults = ", ".join(
+        f"{{do: late, rank: 1, launch: {number}, delay: {250 if number in late else 40}ms}}" for number in range(1, 13)
+    )
+    (tmp_path / "c.yaml").write_text(
+        "backends: [gloo]\nworld_sizes: [2]\noperations: [all_reduce]\nsizes: [4KiB]\nlaunches: 12\n"
+        f"sampling: {{iterations: 12, warmup: 1}}\nfaults: [{faults}]\n"
+    )
+    done = cli("run", "c.yaml", "--no-plots")
+    assert done.returncode == 0, done.stderr
+    (found,) = modes.launch_modes(folders.read(next(folders.runs(tmp_path / "results"))))
+    assert sorted(found.slow) == late and found.launches == 12
+    assert f"{len(late)} of 12 launches take 2" in " ".join(done.stdout.split())
