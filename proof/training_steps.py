@@ -25,7 +25,7 @@ from bench.packages.training.planning.steps import shape_of
 from bench.packages.training.rank import models
 from bench.packages.training.rank import runner as runners
 from bench.packages.training.rank.transport import ProcessGroupTransport, RankInfo
-from bench.packages.training.synchronisation import Scenario, Strategy
+from bench.packages.training.synchronisation import Scenario, StepOptions, Strategy, strategy_in
 from proof import links
 from proof.claim import Line, at_least, not_tried, within
 from proof.links import NamespacedLauncher
@@ -53,7 +53,7 @@ def planted_wait(rig: Rig, trials: int) -> list[Line]:
     """Two synchronisers that a user brings along, one of which waits for nothing after its call. trials: launches."""
     run = rig.measure(WAIT.format(launches=trials))
     ((scenario, cases),) = scenarios_of(run).items()
-    right, late = (next(case for case in cases if f":{name}" in case.strategy) for name in ("OneCall", "Late"))
+    right, late = (next(case for case in cases if f":{name}" in str(strategy_in(case))) for name in ("OneCall", "Late"))
     added = estimate(by_launch(rounds_of(run, scenario), late, minus=right))
     bounds = (bound / WAIT_S for bound in (added.value, added.low, added.high))
     return [within(f"an exposed wait of {WAIT_S / MS:g} ms, planted into a synchroniser", *bounds, WAIT_ALLOWED)]
@@ -94,9 +94,8 @@ def stamps(_: Rig, trials: int) -> list[Line]:
 
 def _stamps(model: str, steps: int, trials: int) -> Line:
     case = Case(
-        "training_step", "gloo", 1, "float32", 0, metric="pipelined", depth=2, model=model, batch=2, sequence=64,
-        optimizer="sgd", threads=1,
-    )  # fmt: skip
+        "training_step", "gloo", 1, "float32", 0, metric="pipelined", depth=2,
+    own=StepOptions(model=model, batch=2, sequence=64, optimizer="sgd", threads=1))  # fmt: skip
     scenario, transport = Scenario(case), _Free()
     place = RankInfo(0, 1, torch.device("cpu"), ProcessGroupTransport(1))
     stamped = runners.build(Strategy("naive"), scenario, place, transport, range(1), 0)

@@ -15,7 +15,6 @@ from bench.analyze.analysis import analyze
 from bench.model.conclusions import Summary
 from bench.model.errors import ConfigError
 from bench.model.records import Case, Failure, Run, Samples, Timings
-from bench.model.steps import StepDetail
 from bench.model.units import format_seconds
 from bench.packages.training.analyze import runs
 from bench.packages.training.catalog.presets import PRESETS
@@ -26,6 +25,7 @@ from bench.packages.training.planning.buckets import ReadyTimes, shape_by_flops
 from bench.packages.training.planning.link_model import AllReduceCost, LinkModel
 from bench.packages.training.planning.steps import shape_of
 from bench.packages.training.report import advice
+from bench.packages.training.step_records import StepDetail
 from bench.packages.training.synchronisation import REFERENCE, Strategy
 from bench.report.markdown import written
 from bench.report.screen import fitted
@@ -203,7 +203,7 @@ def test_a_measured_run_is_a_link(warm):
 
 EMULATED = replace(
     training_fixtures.SCENARIO,
-    case=replace(training_fixtures.SCENARIO.case, link="0.4ms+1GB/s"),
+    case=training_fixtures.SCENARIO.case.with_value("link", "0.4ms+1GB/s"),
     link=training_fixtures.LINK,
 )
 FLAT = Strategy("flat")

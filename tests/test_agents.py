@@ -17,8 +17,7 @@ from bench.launch.agent import _Agent
 from bench.launch.coordinator import Agents
 from bench.model.errors import JobError
 from bench.model.records import Case, Fault, Job, Launch, Settings
-from bench.packages.training.catalog.strategies import text_of
-from bench.packages.training.synchronisation import Strategy
+from bench.packages.training.synchronisation import StepOptions, Strategy
 from bench.protocol import channel, messages
 from bench.store import encoding
 from conftest import SAMPLING
@@ -232,8 +231,8 @@ def test_an_agent_starts_nothing_for_an_order_that_is_no_job(tmp_path):
 
 
 def test_an_agent_imports_nothing_that_its_own_configuration_does_not_name(tmp_path):
-    sync = text_of(Strategy("import", imported="users:sync"))
-    case = Case("training_step", "gloo", 2, "float32", 0, strategy=sync, model="os:system")
+    sync = Strategy("import", imported="users:sync")
+    case = Case("training_step", "gloo", 2, "float32", 0, own=StepOptions(strategy=sync, model="os:system"))
     travelling = replace(job(""), launch=Launch("gloo", 2, 1, (case,)))
     assert encoding.imports_of(travelling) == ["os:system", "users:sync"]
     assert "os:system is not in the configuration" in answer_to(encoding.encoded(travelling), tmp_path)

@@ -5,13 +5,23 @@ from dataclasses import replace
 import pytest
 
 from bench.model.records import Case, Settings
+from bench.packages.training.synchronisation import StepOptions, Strategy, with_strategy
 from bench.planning import footprint
 from bench.stats import intervals
 from conftest import SAMPLING
 from test_sampling import FakeRanks, noisy, sample, settings
 
 CASE = Case("all_reduce", "gloo", 2, "float32", 4096)
-TRAINING = Case("training_step", "gloo", 2, "float32", 0, metric="pipelined", depth=4, strategy="flat", model="tiny")
+TRAINING = Case(
+    "training_step",
+    "gloo",
+    2,
+    "float32",
+    0,
+    metric="pipelined",
+    depth=4,
+    own=StepOptions(strategy=Strategy("flat"), model="tiny"),
+)
 
 
 @pytest.mark.parametrize("n", [2, 64, 131, 132, 1024, 65536])
@@ -58,7 +68,7 @@ def test_on_gpus_their_memory_counts_and_not_the_host_s():
 
 
 def test_training_steps_are_one_batch_and_leave_the_times_of_their_parts():
-    steps = [replace(TRAINING, strategy=f"overlap_bucket(cap_bytes={cap})") for cap in range(20)]
+    steps = [with_strategy(TRAINING, Strategy("overlap_bucket", cap_bytes=cap)) for cap in range(20)]
     assert footprint.batches(steps, Settings(SAMPLING, 1, 60.0, 2**26, batch_bytes=0)) == [tuple(steps)]
     assert footprint.arena_bytes(steps, 2**26) == 0
     # Start, duration, seven parts and four tails, in place of a start and a duration.

@@ -9,6 +9,7 @@ from bench.catalog import dtypes, subgroups
 from bench.config.models import parse
 from bench.model.records import Case, Failure, Launch, Machine, Samples
 from bench.packages.interop import config as nccl_tests_flags
+from bench.packages.training.synchronisation import StepOptions, Strategy
 from bench.planning import cases, footprint
 from bench.planning import plan as planning
 
@@ -208,7 +209,10 @@ def test_what_failed_is_done_and_what_was_lost_by_no_fault_of_its_own_is_not():
 
 
 def test_strategies_of_a_launch_are_measured_together_or_not_at_all():
-    steps = [Case("training_step", "gloo", 2, "float32", 0, strategy=name) for name in ("none", "flat", "naive")]
+    steps = [
+        Case("training_step", "gloo", 2, "float32", 0, own=StepOptions(strategy=Strategy(name)))
+        for name in ("none", "flat", "naive")
+    ]
     plan = replace(expand(), order=(Launch("gloo", 2, 1, tuple(steps)), Launch("gloo", 2, 2, tuple(steps))))
     done = [Samples(case, 1, 0.0) for case in steps]
     failed = Samples(steps[2], 2, 0.0, failure=Failure("hang", 1, "it hung"))

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from bench.packages.training.catalog.strategies import strategy_of
+from bench.packages.training.synchronisation import strategy_in
 from bench.store import folders
 from conftest import ROOT
 
@@ -77,9 +77,9 @@ def test_a_planted_mistake_is_found_by_its_invariant_and_by_no_other(tmp_path, t
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 1, done.stdout + done.stderr
     (path,) = (tmp_path / "results").glob("*-c")
-    steps = [entry for entry in folders.read(path).samples if entry.case.strategy]
+    steps = folders.read(path).samples
     found = {
-        strategy_of(entry.case.strategy).name: {check.invariant for check in entry.checks if check.ok is False}
+        strategy_in(entry.case).name: {check.invariant for check in entry.checks if check.ok is False}
         for entry in steps
     }
     assert {name: names for name, names in found.items() if names} == {culprit: finders}

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from bench.packages.replay import store as call_file
 from bench.packages.replay.recorded_calls import CallList, RankRecording, RecordedCall
+from bench.packages.replay.replayed_calls import replay_of
 from bench.packages.replay.spans import attributed, free_until
 from bench.stats.spans import covered
 from conftest import ROOT
@@ -51,7 +52,7 @@ def test_a_step_is_made_again_and_compared_with_the_recording(warm):
     report = (run.path / "report.md").read_text()
     assert "## The recorded job, made again on 2 ranks" in report and "every rank sends the parts" in report
     assert (warm.folder / "plots" / run.path.name / "replay.png").is_file()
-    assert case.recording in run.plan.settings.replays
+    assert replay_of(run.plan.settings, case)
 
 
 def test_pauses_are_made_where_they_are_asked_for(warm):

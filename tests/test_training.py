@@ -15,13 +15,13 @@ from bench.analyze.analysis import analyze
 from bench.model.records import Case
 from bench.packages.training.analyze.runs import all_reduce_cost_of
 from bench.packages.training.catalog.presets import find, gradients
-from bench.packages.training.catalog.strategies import STRATEGIES, label, strategy_of
+from bench.packages.training.catalog.strategies import STRATEGIES, label
 from bench.packages.training.conclusions import training_of
 from bench.packages.training.rank import models
 from bench.packages.training.rank import runner as runners
 from bench.packages.training.rank.runner import SYNCHRONISERS
 from bench.packages.training.rank.transport import ProcessGroupTransport, RankInfo, SharedTensors
-from bench.packages.training.synchronisation import PARTS, Scenario, Strategy
+from bench.packages.training.synchronisation import PARTS, Scenario, StepOptions, Strategy, options_of, strategy_in
 from bench.store import folders
 from conftest import CommandLine
 from users_model import WIDTH
@@ -33,7 +33,15 @@ launches: 1
 MORE
 training: {models: [nano], batch: 2, sequence: 8, rounds: 2, steps: 1, warmup: 3, strategies: [STRATEGIES], IN_SECTION}
 """
-NANO = Case("training_step", "gloo", 2, "float32", 0, depth=1, model="nano", batch=2, sequence=8, optimizer="sgd")
+NANO = Case(
+    "training_step",
+    "gloo",
+    2,
+    "float32",
+    0,
+    depth=1,
+    own=StepOptions(model="nano", batch=2, sequence=8, optimizer="sgd"),
+)
 
 
 def config_text(strategies, section="links: [real]", more=""):
@@ -48,8 +56,8 @@ def measured(warm, strategies, section="links: [real]", more=""):
 
 def by_label(run, launch=1):
     """The samples of training steps in one launch, by the label of their strategy."""
-    steps = [entry for entry in run.samples if entry.case.strategy and entry.launch == launch]
-    return {label(strategy_of(entry.case.strategy)): entry for entry in steps}
+    steps = [entry for entry in run.samples if entry.launch == launch]
+    return {label(strategy_in(entry.case)): entry for entry in steps}
 
 
 def kept_by(entry):
@@ -129,7 +137,7 @@ def test_autocast_lowers_what_forward_computes_in():
     with tempfile.TemporaryDirectory() as folder:
         dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=0, world_size=1)
         place = RankInfo(0, 1, torch.device("cpu"), ProcessGroupTransport(1))
-        scenario = Scenario(replace(NANO, autocast="bfloat16"))
+        scenario = Scenario(NANO.with_value("autocast", "bfloat16"))
         runner = runners.build(Strategy("none"), scenario, place, place.real, range(0), 1)
         runner.sync.module.head.register_forward_hook(lambda *call: seen.append(call[-1].dtype))
         runner.step(runner.draw(torch.Generator().manual_seed(1), 2))
@@ -244,7 +252,7 @@ def test_a_preset_has_the_parameters_of_its_list(warm):
     sizes = "d32-ff64-l1-h2-v50"
     assert "d32-ff64-l1-h2-v50" in warm("plan", warm.config(config_text("flat").replace("nano", sizes))).stdout
     for name in ("nano", "d32-ff64-l1-h2-v50"):
-        model = models.build(Scenario(replace(NANO, model=name)), torch.device("cpu"), 1)
+        model = models.build(Scenario(NANO.with_value("model", name)), torch.device("cpu"), 1)
         model.module(*model.batch(torch.Generator().manual_seed(1), 2)).backward()
         sizes = [parameter.grad.nbytes for parameter in model.module.parameters()]
         assert sizes == [gradient.nbytes for gradient in gradients(find(name))]
@@ -336,10 +344,11 @@ def grown_by(strategies):
     torch.set_num_threads(1)  # two processes' threads on two cores would wait for each other, for minutes
     with tempfile.TemporaryDirectory() as folder:
         dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=0, world_size=1)
-        scenario = Scenario(replace(NANO, model="tiny", world_size=1, batch=1, sequence=16))
+        own = replace(options_of(NANO), model="tiny", batch=1, sequence=16)
+        scenario = Scenario(replace(NANO, world_size=1, own=own))
         place = RankInfo(0, 1, torch.device("cpu"), ProcessGroupTransport(1))
         shared = SharedTensors()
-        small = Scenario(replace(scenario.case, model="nano"))
+        small = Scenario(scenario.case.with_value("model", "nano"))
         runners.ready_order(small, place, lambda own: [own], 0)  # loads what torch loads when it first trains
         before, runners_made = psutil.Process().memory_info().rss, []
         order = range(len(gradients(find("tiny"))))

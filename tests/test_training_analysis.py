@@ -9,11 +9,11 @@ from bench.analyze.analysis import analyze
 from bench.analyze.summaries import headlines
 from bench.model.notices import CaseNotice
 from bench.model.records import Failure, Samples
-from bench.model.steps import InvariantCheck, StepDetail
 from bench.packages.training.analyze.steps import NOT_YET, estimate, estimates
 from bench.packages.training.catalog.strategies import label
 from bench.packages.training.conclusions import training_of
-from bench.packages.training.synchronisation import REFERENCE, Strategy
+from bench.packages.training.step_records import InvariantCheck, StepDetail
+from bench.packages.training.synchronisation import REFERENCE, Strategy, strategy_in
 from bench.report.notices import sentences
 from training_fixtures import FLAT_AND_NAIVE, NANO, block, case_of, run_of, run_with, samples_of, timeline, with_copies
 
@@ -35,7 +35,7 @@ def with_checks(run, strategy, *checks_of_launches):
     checks = dict(enumerate(checks_of_launches, start=1))
     changed = [
         replace(samples, checks=(checks[samples.launch],))
-        if samples.case.strategy == strategy.name and samples.launch in checks
+        if strategy_in(samples.case) == strategy and samples.launch in checks
         else samples
         for samples in run.samples
     ]
@@ -114,7 +114,9 @@ def test_calls_alone_say_what_is_hidden_and_the_first_detail_is_kept():
     """A resumed run records the detail in each of its launches."""
     run, own = run_of({"flat": 0.005}), timeline(FLAT)
     details = {1: StepDetail((4, 8), (0.02, 0.03), own), 2: StepDetail((4, 8), (), timeline(FLAT, ranks=1))}
-    changed = [replace(s, detail=details.get(s.launch)) if s.case.strategy == "flat" else s for s in run.samples]
+    changed = [
+        replace(s, detail=details.get(s.launch)) if strategy_in(s.case) == Strategy("flat") else s for s in run.samples
+    ]
     of = results(replace(run, samples=changed))
     assert (of["flat"].calls, of["flat"].timeline, of["naive"].timeline) == ((4, 8), own, None)
     assert of["flat"].communication_only_s == pytest.approx(0.025) and of["naive"].hidden is None
@@ -210,7 +212,7 @@ def test_a_check_that_fails_in_one_launch_is_not_hidden_by_the_others_that_pass(
     of = results(run)
     assert [check.ok for check in of["flat"].checks] == [False] and of["flat"].refused == "I4: calls"
     assert of["flat"].step is None and of["naive"].step is not None and of["flat again"].step is not None
-    assert {s.case.strategy: s.time_s for s in analyze(run).summaries}["flat"] is None
+    assert {str(strategy_in(s.case)): s.time_s for s in analyze(run).summaries}["flat"] is None
 
 
 def test_why_a_strategy_has_no_times_is_said():
@@ -224,7 +226,7 @@ def test_why_a_strategy_has_no_times_is_said():
 
 
 def test_scenarios_keep_apart_and_one_that_was_not_begun_is_left_out():
-    tiny = replace(NANO, case=replace(NANO.case, model="tiny"))
+    tiny = replace(NANO, case=NANO.case.with_value("model", "tiny"))
     runs = [run_of({"flat": 0.005}), run_of({"flat": 0.03}, scenario=tiny)]
     plan = replace(runs[0].plan, order=(*runs[0].plan.order, *runs[1].plan.order))
     both = training_of(analyze(replace(runs[0], plan=plan, samples=runs[0].samples + runs[1].samples))).scenarios

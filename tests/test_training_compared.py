@@ -18,10 +18,9 @@ from bench.model.comparisons import FASTER, INCONCLUSIVE, SAME, SLOWER
 from bench.model.errors import UnmeasurableError
 from bench.model.notices import VerdictNotice
 from bench.model.records import Ending, EndReason, Failure, Skip
-from bench.model.steps import InvariantCheck
 from bench.packages.training.catalog.strategies import label as name_of
-from bench.packages.training.catalog.strategies import strategy_of
-from bench.packages.training.synchronisation import Strategy
+from bench.packages.training.step_records import InvariantCheck
+from bench.packages.training.synchronisation import Strategy, strategy_in, with_strategy
 from bench.report import comparison, machine_format
 from bench.report.markdown import written
 from bench.report.notices import sentences
@@ -54,7 +53,7 @@ def turns(a, b):
 
 
 def of(result):
-    return {name_of(strategy_of(change.case.strategy)): change for change in result.changes}
+    return {name_of(strategy_in(change.case)): change for change in result.changes}
 
 
 def without(run, case, *samples, skips=()):
@@ -219,7 +218,7 @@ def test_what_was_not_tried_after_is_listed_with_the_reason():
     (pending,) = compare(old, without(planted(2), FLAT)).only_before
     assert (pending.case, absence(pending)) == (FLAT, "not measured yet")
     fewer = planted(2, strategies=with_copies(Strategy("naive")))
-    again = replace(FLAT, strategy="flat(again=1)")
+    again = with_strategy(FLAT, Strategy("flat", again=1))
     reasons = {case.case: absence(case) for case in compare(old, fewer).only_before}
     assert reasons == dict.fromkeys((FLAT, again), "not asked for")
     for skipped, known in ((FLAT, {FLAT}), (NANO.case, {FLAT, again})):  # all strategies of a scenario
@@ -231,7 +230,7 @@ def test_what_was_not_tried_after_is_listed_with_the_reason():
 
 def test_without_anything_in_common_there_is_no_comparison():
     with pytest.raises(UnmeasurableError, match="no measured case in common"):
-        compare(planted(1), planted(2, scenario=replace(NANO, case=replace(NANO.case, batch=4))))
+        compare(planted(1), planted(2, scenario=replace(NANO, case=NANO.case.with_value("batch", 4))))
 
 
 def test_what_differs_around_the_numbers_is_listed():

@@ -9,10 +9,10 @@ from bench.model.records import Case
 from bench.packages.training.rank import invariants
 from bench.packages.training.rank.invariants import CheckContext
 from bench.packages.training.rank.transport import ProcessGroupTransport, RankInfo
-from bench.packages.training.synchronisation import Scenario, Strategy
+from bench.packages.training.synchronisation import Scenario, StepOptions, Strategy
 
 OVERLAPPED = Strategy("overlap_param")
-SCENARIO = Scenario(Case("training_step", "gloo", 2, "float32", 0, model="nano", batch=2, sequence=8))
+SCENARIO = Scenario(Case("training_step", "gloo", 2, "float32", 0, own=StepOptions(model="nano", batch=2, sequence=8)))
 
 
 def bench(other=None, sizes=(400, 200)):

@@ -8,7 +8,6 @@ import torch
 
 from bench.analyze.analysis import analyze
 from bench.model.records import Case
-from bench.model.steps import RankMemory
 from bench.packages.training.analyze.steps import _most
 from bench.packages.training.catalog.presets import find, gradients
 from bench.packages.training.conclusions import training_of
@@ -17,7 +16,8 @@ from bench.packages.training.planning.steps import rank_bytes, scenarios_of
 from bench.packages.training.rank.memory import peaks
 from bench.packages.training.report import cs336
 from bench.packages.training.report import steps as training
-from bench.packages.training.synchronisation import Strategy
+from bench.packages.training.step_records import RankMemory
+from bench.packages.training.synchronisation import StepOptions, Strategy
 from bench.store import folders
 from conftest import CommandLine
 from test_training_plan import HOST, planned
@@ -139,7 +139,7 @@ def test_without_being_asked_for_memory_is_not_measured_and_needs_no_room():
 
 
 def test_what_is_computed_counts_parameters_gradients_states_and_buckets():
-    case = Case("training_step", "gloo", 4, "float32", 0, model="micro", optimizer="adamw")
+    case = Case("training_step", "gloo", 4, "float32", 0, own=StepOptions(model="micro", optimizer="adamw"))
     copies = {
         name: alone_bytes(case, Strategy(name, **more)) / MODEL
         for name, more in {
@@ -150,7 +150,7 @@ def test_what_is_computed_counts_parameters_gradients_states_and_buckets():
     assert copies == {"none": 4, "flat": 5, "overlap_bucket": 5, "ddp": 5, "zero1": 4, "zero_redundancy": 3.5}
     assert alone_bytes(case, Strategy("ddp", options=("gradient_as_bucket_view",))) == 4 * MODEL
     assert alone_bytes(case, Strategy("ddp", options=("fp16",))) is None
-    assert alone_bytes(replace(case, model="users_model:build"), Strategy("flat")) is None
+    assert alone_bytes(case.with_value("model", "users_model:build"), Strategy("flat")) is None
 
 
 def test_the_rank_with_most_is_shown():

@@ -11,9 +11,9 @@ from matplotlib.patches import Rectangle
 
 import training_fixtures as invented
 from bench.model.conclusions import Analysis, Diagnosis, Interval
-from bench.model.steps import CallRecord
 from bench.packages.training.package import MOST_PAGES
 from bench.packages.training.report import plots as training
+from bench.packages.training.step_records import CallRecord
 from bench.packages.training.synchronisation import Strategy
 from bench.report.plots import PICTURES, draw
 from bench.report.plots.figures import STYLE

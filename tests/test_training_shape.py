@@ -7,14 +7,14 @@ import pytest
 
 from bench.analyze.analysis import analyze
 from bench.model.records import Case, Machine
-from bench.model.steps import Link
-from bench.packages.training.catalog.strategies import strategy_of, unsupported
+from bench.packages.training.catalog.strategies import unsupported
 from bench.packages.training.conclusions import training_of
 from bench.packages.training.planning import buckets
 from bench.packages.training.planning.buckets import ReadyTimes
 from bench.packages.training.planning.link_model import AllReduceCost
 from bench.packages.training.planning.steps import shape_of
-from bench.packages.training.synchronisation import REFERENCE, Scenario, Strategy
+from bench.packages.training.step_records import Link
+from bench.packages.training.synchronisation import REFERENCE, Scenario, StepOptions, Strategy, strategy_in
 from bench.store import folders
 
 NANO = shape_of("nano", 0.01, "float32")
@@ -38,7 +38,7 @@ def test_it_is_trained_like_a_model(warm):
     done = warm("run", warm.config(RUN.replace("BUCKETS", ", ".join(map(str, sizes)))), "--no-plots")
     assert done.returncode == 0, done.stderr
     run = folders.read(warm.runs()[0])
-    assert {strategy_of(skip.case.strategy).name for skip in run.plan.skips} == {"ddp"}
+    assert {strategy_in(skip.case).name for skip in run.plan.skips} == {"ddp"}
     assert all("a shape has no parameters" in skip.reason for skip in run.plan.skips)
     scenarios = training_of(analyze(run)).scenarios
     assert len(scenarios) == 2
@@ -54,7 +54,7 @@ def test_it_is_trained_like_a_model(warm):
     assert results["flat"].split.tail_s >= 1e-3 + profile.total / 1e8
     assert results["naive"].split.tail_s >= len(NANO.gradients) * 1e-3
 
-    steps = [entry.detail.timeline for entry in run.samples if entry.case.strategy == REFERENCE]
+    steps = [entry.detail.timeline for entry in run.samples if strategy_in(entry.case) == Strategy(REFERENCE)]
     assert len(steps) == 2
     for step in steps:
         assert step.gradients == NANO.gradients
@@ -99,7 +99,7 @@ def test_what_is_wrong_is_said_in_a_line(warm, model, said):
 
 
 def test_a_real_link_must_have_memory_for_what_it_moves():
-    case = Case("training_step", "gloo", 2, "float32", 0, model="shape:xl", batch=1, sequence=2)
+    case = Case("training_step", "gloo", 2, "float32", 0, own=StepOptions(model="shape:xl", batch=1, sequence=2))
     xl = Scenario(case, shape=shape_of("xl-2026", 1.0, "float32"))
     small = Machine("h", 2, 8 * 2**30, 32 * 2**20, 0, {})
     assert "memory" in unsupported(Strategy("flat"), xl, small)

@@ -12,9 +12,8 @@ import numpy as np
 from bench.model.conclusions import Analysis, Diagnosis, Interval, Summary
 from bench.model.notices import RunNotice, notice
 from bench.model.records import Case, Failure, Launch, Plan, Run, Samples, Sampling, Settings, Skip, Timings, Usage
-from bench.model.steps import CallRecord, InvariantCheck, Link, RankTimeline, StepDetail, Timeline
 from bench.packages.training.catalog.presets import PRESETS, gradients
-from bench.packages.training.catalog.strategies import label, reference_of, text_of
+from bench.packages.training.catalog.strategies import label, reference_of
 from bench.packages.training.conclusions import (
     PACKAGE,
     AAPair,
@@ -27,14 +26,14 @@ from bench.packages.training.conclusions import (
     TrainingNotice,
     training_of,
 )
-from bench.packages.training.synchronisation import PARTS, REFERENCE, Scenario, Strategy
+from bench.packages.training.step_records import CallRecord, InvariantCheck, Link, RankTimeline, StepDetail, Timeline
+from bench.packages.training.synchronisation import PARTS, REFERENCE, Scenario, StepOptions, Strategy, with_strategy
 
 STEPS = 5
 SCENARIO = Scenario(
     Case(
-        "training_step", "gloo", 2, "float32", 0, metric="pipelined", depth=STEPS, model="micro", batch=8, sequence=64,
-        optimizer="sgd", threads=1,
-    )
+        "training_step", "gloo", 2, "float32", 0, metric="pipelined", depth=STEPS,
+    own=StepOptions(model="micro", batch=8, sequence=64, optimizer="sgd", threads=1))
 )  # fmt: skip
 LINK = Link(0.4e-3, 1e9)
 GRADIENTS = gradients(PRESETS["micro"])
@@ -101,7 +100,7 @@ def timeline(strategy, ranks=2):
 
 
 def case_of(strategy, scenario=SCENARIO):
-    return replace(scenario.case, strategy=text_of(strategy))
+    return with_strategy(scenario.case, strategy)
 
 
 def result(strategy, place=None, shift=0.0, scenario=SCENARIO, **more):
@@ -205,7 +204,7 @@ def run():
 
 
 # ── planted numbers ──────────────────────────────────────────────────────────────────────────────
-NANO = Scenario(replace(SCENARIO.case, depth=2, model="nano", batch=2, sequence=8))
+NANO = Scenario(replace(SCENARIO.case, depth=2, own=replace(SCENARIO.options, model="nano", batch=2, sequence=8)))
 COMPUTE_S = 0.1
 
 

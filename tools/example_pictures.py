@@ -27,7 +27,7 @@ SHOWN = {
     "replay": ("recorded",),
 }
 # The modules that lay out and label pictures.
-DRAWING = ("report/plots", "training/report/plots.py", "replay/plots.py", "bits/plots.py")
+DRAWING = ("report/plots", "packages/training/report/plots.py", "packages/replay/plots.py", "packages/bits/plots.py")
 
 
 def made_from() -> dict[str, object]:

@@ -19,6 +19,7 @@ from bench.analyze.parts import exposed_of, parts
 from bench.analyze.round_series import LAUNCHES_FOR_INTERVAL, estimate, means
 from bench.analyze.sessions import differences, facts_of, is_virtual, machine_of
 from bench.analyze.summaries import FOREIGN_CPU_LIMIT, headlines
+from bench.catalog.collectives import ALL_OPTIONS
 from bench.model.comparisons import (
     FASTER,
     INCONCLUSIVE,
@@ -35,13 +36,13 @@ from bench.model.conclusions import IntervalKind, Summary
 from bench.model.errors import ConfigError, UnmeasurableError
 from bench.model.facts import Session
 from bench.model.notices import ComparisonNotice, Notice, VerdictNotice, notice, of_run
-from bench.model.records import OPTIONS, Case, Json, Run, Samples
+from bench.model.records import Case, Run, Samples
 from bench.stats import intervals, verdicts
 from bench.stats.intervals import Floats, launch_interval
 from bench.store.ledger import LedgerEntry
 
 # Fields of a case that `--across` accepts. Size is not among them: time is expected to differ with size.
-AXES = ("op", "backend", "world_size", "dtype", *(option.name for option in OPTIONS))
+AXES = ("op", "backend", "world_size", "dtype", *(option.name for option in ALL_OPTIONS))
 # A comma between two values, not one within brackets: flat,ddp(cap_bytes=1024,options=fp16).
 COMMA = re.compile(r",(?![^()]*\))")
 
@@ -242,12 +243,12 @@ class Axis:
         if not self.field:
             return case.key
         # Only calls back to back have a depth: it is a part of the metric.
-        blank: Json = {self.field: "*", **({"depth": 1} if self.field == "metric" else {})}
-        return replace(case, **blank).key
+        blank = replace(case, depth=1) if self.field == "metric" else case
+        return blank.with_value(self.field, "*").key
 
     def has(self, case: Case, value: str | None) -> bool:
         """Whether the case has this value of the field; any case, if none is given."""
-        return value is None or str(getattr(case, self.field)) == value
+        return value is None or str(case.value(self.field)) == value
 
     def by_key(self, summaries: Iterable[Summary], value: str | None) -> dict[str, Summary]:
         """The summaries of a side by `key`; only those with this value of the field, if one is given."""
@@ -257,7 +258,7 @@ class Axis:
                 continue
             other = by_key.setdefault(self.key(summary.case), summary)
             if other is not summary:
-                a, b = (getattr(side.case, self.field) for side in (other, summary))
+                a, b = (side.case.value(self.field) for side in (other, summary))
                 raise ConfigError(
                     f"--across {self.field}: one run has both {a} and {b}; say which is meant on each side: "
                     f"--across {self.field}={a},{b}"
@@ -266,7 +267,7 @@ class Axis:
 
     def check(self, pairs: Sequence[Pair]) -> None:
         """Raise ConfigError if no pair differs in the field."""
-        if self.field and pairs and all(len({getattr(side.case, self.field) for side in pair}) == 1 for pair in pairs):
+        if self.field and pairs and all(len({side.case.value(self.field) for side in pair}) == 1 for pair in pairs):
             raise ConfigError(
                 f"--across {self.field}: both sides have the same {self.field}, so there is nothing to compare"
             )

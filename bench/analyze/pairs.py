@@ -21,7 +21,7 @@ from bench.analyze.parts import exposed_of, parts, samples_that_count
 from bench.analyze.round_series import estimate
 from bench.analyze.sessions import differences, facts_of, is_virtual
 from bench.analyze.summaries import headlines
-from bench.catalog.collectives import OPERATIONS
+from bench.catalog.collectives import ALL_OPTIONS, OPERATIONS
 from bench.model.comparisons import (
     FASTER,
     INCONCLUSIVE,
@@ -37,7 +37,7 @@ from bench.model.comparisons import (
 from bench.model.conclusions import Interval
 from bench.model.errors import ConfigError
 from bench.model.notices import ComparisonNotice, Notice, VerdictNotice, notice
-from bench.model.records import OPTION_NAMED, Case, Ending, EndReason, Plan, Run, Samples
+from bench.model.records import OPTIONS, Case, Ending, EndReason, Plan, Run, Samples
 from bench.stats import spending, verdicts
 from bench.stats.intervals import Floats, launch_interval, student_quantile
 from bench.stats.verdicts import ERROR_RATE, SAME_RATE, Levels
@@ -219,7 +219,8 @@ def matched(
     that have the field. If all sizes differ, they pair in ascending order. Raises ConfigError if no case has a partner,
     or if one has several.
     """
-    names = [item.name for item in fields(Case) if item.compare]
+    names = [item.name for item in fields(Case) if item.compare and item.name != "own"]
+    names += [option.name for option in ALL_OPTIONS if option not in OPTIONS]
     differing = []
     for name in names:
         a_values, b_values = ({_value(case.case, name) for case in side if _has(case.case, name)} for side in (a, b))
@@ -244,14 +245,14 @@ def matched(
 
 def _value(case: Case, name: str) -> object:
     """What pairs: of sizes the one that was asked for, as each number of ranks rounds it down otherwise."""
-    return case.asked if name == SIZE else getattr(case, name)
+    return case.asked if name == SIZE else case.value(name)
 
 
 def _has(case: Case, name: str) -> bool:
     """Whether the case's operation has this field."""
     operation = OPERATIONS[case.op]
-    if name in OPTION_NAMED and OPTION_NAMED[name].of:
-        return operation.has(OPTION_NAMED[name])
+    if option := next((option for option in ALL_OPTIONS if option.name == name), None):
+        return operation.has(option) if option in OPTIONS else option in operation.own_options
     return name not in OF or bool(getattr(operation, OF[name]))
 
 

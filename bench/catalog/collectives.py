@@ -137,6 +137,8 @@ OPERATIONS = {
 }  # fmt: skip
 
 
+# The options of all operations: the general ones, then each operation's own.
+ALL_OPTIONS = (*OPTIONS, *(option for operation in OPERATIONS.values() for option in operation.own_options))
 # Those that are one call of a library: neither what a package does, nor what a job's beginning does.
 CALLS = tuple(name for name, operation in OPERATIONS.items() if not (operation.startup or operation.rank))
 

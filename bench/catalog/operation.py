@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from bench.model.deferred import Deferred
-from bench.model.records import Case, Option
+from bench.model.records import Case, Option, OwnDetail, OwnOptions, OwnSettings, options_in
 
 SYNC, NO_BUFFERS = ("sync",), (0, 0)
 
@@ -31,9 +31,11 @@ class Operation:
     splits: whether what a rank sends can be divided unevenly.
     startup: whether it is what a job does before its first call; once: whether a launch does it only once.
     options: the general options of a case that it has; None: all of them.
+    own: the type of the options that only its cases have; settings: of what a plan holds for them; detail: of what a
+        launch keeps of them besides times.
     round_by_round: whether the cases of a launch are compared with each other round by round. They are measured in one
-        batch, in processes of their own, in a fixed number of rounds (`Settings.rounds`), and a launch that lacks one
-        measures all again. Ranks compute within a call, so that neither their arrivals nor a precision within a
+        batch, in processes of their own, in a fixed number of rounds (`OwnSettings.rounds`), and a launch that lacks
+        one measures all again. Ranks compute within a call, so that neither their arrivals nor a precision within a
         launch say anything.
     inner_stamps: numbers that an iteration leaves on a rank besides its start and its duration.
     rank: what it does in ranks, a `rank.workload.RankPart`; None: it is one of the core's. rank_modules: modules that
@@ -58,6 +60,9 @@ class Operation:
     startup: bool = False
     once: bool = False
     options: tuple[str, ...] | None = None
+    own: type[OwnOptions] = OwnOptions
+    settings: type[OwnSettings] = OwnSettings
+    detail: type[OwnDetail] = OwnDetail
     round_by_round: bool = False
     inner_stamps: Callable[[Case], int] = lambda case: 0
     rank: Deferred | None = None
@@ -72,4 +77,9 @@ class Operation:
         """Whether its cases have the option."""
         if not option.of:
             return self.options is None or option.name in self.options
-        return option.of == self.name or bool(getattr(self, option.of, False))
+        return bool(getattr(self, option.of, False))
+
+    @property
+    def own_options(self) -> tuple[Option, ...]:
+        """The table of the options that only its cases have."""
+        return options_in(self.own)

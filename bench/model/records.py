@@ -9,16 +9,16 @@ or nanoseconds; a plain number has `_bytes`, `_s` or `_ns` in its name. Nothing 
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
 from bench.model.facts import ImportFacts, Manifest, Session
 from bench.model.notices import Notice
-from bench.model.steps import InvariantCheck, Link, Shape, StepDetail
 
 if TYPE_CHECKING:  # numpy is only needed where arrays are made: planning and listing start without it
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     import numpy as np
@@ -28,7 +28,6 @@ if TYPE_CHECKING:  # numpy is only needed where arrays are made: planning and li
     Floats = NDArray[np.float64]
 
 Json = dict[str, Any]
-T = TypeVar("T")
 # Recorded in place of a fact that could not be read; the fact is never left out.
 NOT_AVAILABLE = "not available"
 # Load average a core up to which other work hardly takes time from the ranks.
@@ -83,25 +82,63 @@ class Demands:
     shared_gpus: bool
 
 
-# The operation of a package whose options are too many for a table of their own.
-STEP = "training_step"
-
-
 # ── the plan ─────────────────────────────────────────────────────────────────────────────────────
-def _option(
+def option(
     default: Any, about: str, words: str = "{}", key: str = "", of: str = "", needs_processes: bool = False
 ) -> Any:
-    """An optional field of a case, and what the table of options says of it; see `Option`."""
+    """A field of a case that is an option, and what the table of options says of it; see `Option`."""
     row = {"about": about, "words": words, "key": key, "of": of, "needs_processes": needs_processes}
     return field(default=default, metadata=row)
 
 
+def _by_operation(base: type, source: Any, handler: Any) -> Any:
+    """The schema of pydantic for one of the types below; for the base, that of all its types, by their operation."""
+    if source is not base:
+        return handler(source)
+    kinds = {kind.operation: kind for kind in base.__subclasses__()}
+    choices = {"": handler(source), **{operation: handler.generate_schema(kind) for operation, kind in kinds.items()}}
+    return {"type": "tagged-union", "discriminator": "operation", "choices": choices}
+
+
+@dataclass(frozen=True)
+class OwnOptions:
+    """The options that only the cases of one operation have. The package of the operation declares a subclass.
+
+    `catalog.operation.Operation.own` names that subclass. The base is for operations without such options.
+    """
+
+    # Name of the operation, by which JSON tells the subclasses apart.
+    operation: str = ""
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        return _by_operation(OwnOptions, source, handler)
+
+
+@dataclass(frozen=True)
+class OwnSettings:
+    """The settings of a plan that only the cases of one operation need. The package declares a subclass."""
+
+    # Name of the operation, by which JSON tells the subclasses apart.
+    operation: str = ""
+    # Number of rounds of a launch, for cases that are compared round by round.
+    rounds: int = 10
+
+    def needed_by(self, cases: Sequence[Case]) -> OwnSettings:
+        """The settings without what none of these cases names."""
+        return self
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        return _by_operation(OwnSettings, source, handler)
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One thing to measure: what all operations have, then the table of options, which only some operations have.
+    """One thing to measure: what all operations have, then the table of options, then the operation's own options.
 
-    An option stands here and nowhere else: configurations, keys, plans, labels, expectations and documentation read
-    this table (`OPTIONS`). One at its default is not written into the key.
+    An option is declared here, or in the operation's `OwnOptions`, and nowhere else: configurations, keys, plans,
+    labels, expectations and documentation read these tables. The key leaves out options at their default.
     """
 
     op: str
@@ -109,8 +146,8 @@ class Case:
     world_size: int
     dtype: str
     size_bytes: int
-    reduce_op: str = _option("sum", "how elements are combined", key="reduce_ops", of="reduces")
-    buffers: str = _option(
+    reduce_op: str = option("sum", "how elements are combined", key="reduce_ops", of="reduces")
+    buffers: str = option(
         "rotate",
         "which buffers calls use: those of a pool in turn (rotate), one (hot), one that is in no cache (flush), or "
         "those of a pool that are never refilled, so that separate calls are checked where sums grow (reused)",
@@ -118,13 +155,13 @@ class Case:
         key="buffers",
         of="pooled",
     )
-    metric: str = _option(
+    metric: str = option(
         "isolated",
         "what lies between two stamps: one call (isolated), the first call of a new group (first), `depth` calls back "
         "to back (pipelined), or these captured in a CUDA graph (graph)",
         key="metrics",
     )
-    scheduling: str = _option(
+    scheduling: str = option(
         "normal",
         "how ranks are scheduled: normal; rr: real-time round robin of everything that a rank does; or batch: the "
         "threads of gloo that wait for the network run under SCHED_BATCH",
@@ -132,32 +169,32 @@ class Case:
         key="scheduling",
         needs_processes=True,
     )
-    depth: int = _option(1, "number of calls, or of steps, back to back")
-    placement: str = _option(
+    depth: int = option(1, "number of calls, or of steps, back to back")
+    placement: str = option(
         "usual", "where results go: in or out of place; usual: what the operation lists first", key="placements"
     )
-    call: str = _option("sync", "kind of call: sync, or async: waited for before the second stamp", key="calls")
-    root: int = _option(0, "root of an operation that has one", "root {}", key="roots", of="rooted")
-    groups: str = _option(
+    call: str = option("sync", "kind of call: sync, or async: waited for before the second stamp", key="calls")
+    root: int = option(0, "root of an operation that has one", "root {}", key="roots", of="rooted")
+    groups: str = option(
         "world", "which ranks call together: world, or a division of it, such as strided:2", "groups {}", key="groups"
     )
-    settings: str = _option(
+    settings: str = option(
         "",
         "environment variables of the ranks, such as NCCL_ALGO=Ring NCCL_PROTO=LL",
         key="env",
         needs_processes=True,
     )
-    ctas: int = _option(
+    ctas: int = option(
         0, "blocks (CTAs) that NCCL may use; 0: its own choice", "{} CTAs", key="ctas", needs_processes=True
     )
-    memory: str = _option(
+    memory: str = option(
         "plain",
         "where buffers come from: plain, registered with NCCL, or symmetric: at the same place on all ranks",
         "{} memory",
         key="memory",
         needs_processes=True,
     )
-    load: str = _option(
+    load: str = option(
         "none",
         "what other processes do on the ranks' cores meanwhile: none, an endless loop on each (cores), or 10 ms of "
         "computing and 10 ms of sleep in turn (bursts)",
@@ -165,8 +202,8 @@ class Case:
         key="load",
         needs_processes=True,
     )
-    oversubscribed: bool = _option(False, "whether ranks share a GPU", "ranks share a GPU", needs_processes=True)
-    alignment: str = _option(
+    oversubscribed: bool = option(False, "whether ranks share a GPU", "ranks share a GPU", needs_processes=True)
+    alignment: str = option(
         "aligned",
         "where buffers begin, and what is received behind what is sent: at multiples of 512 bytes (aligned), or one "
         "element further (unaligned)",
@@ -174,30 +211,17 @@ class Case:
         key="alignments",
         of="pooled",
     )
-    splits: str = _option(
+    splits: str = option(
         "", "how unevenly an all-to-all divides what a rank sends; empty: evenly", "parts {}", "splits", "splits"
     )
-    counts: str = _option(
+    counts: str = option(
         "known",
         "whether sizes of uneven parts are known to the ranks, or exchanged in a call before",
         "counts {}",
         key="counts",
         of="splits",
     )
-    recording: str = _option("", "hash of a replay's calls and their number: 5f0c2a91d3be:52", of="replay")
-    strategy: str = _option("", "how gradients are synchronised; empty: a scenario", of=STEP)
-    model: str = _option("", "a preset, a shape, or package.module:build of a user's own", of=STEP)
-    batch: int = _option(0, "examples of each rank in a step", "batch {}", of=STEP)
-    sequence: int = _option(0, "tokens of an example", "sequence {}", of=STEP)
-    optimizer: str = _option("", "sgd or adamw", of=STEP)
-    link: str = _option(
-        "", "name of an emulated link (`Settings.links`); empty: the real one", "link {}", of="training_step"
-    )
-    threads: int = _option(0, "threads that compute in each rank", "{} threads a rank", of=STEP)
-    clip: float = _option(0.0, "largest norm of all gradients; 0: any", "clipped to {:g}", of=STEP)
-    autocast: str = _option(
-        "", "dtype of torch's autocast around forward; empty: none", "autocast {}", of="training_step"
-    )
+    own: OwnOptions = OwnOptions()
 
     asked_bytes: int = field(default=0, compare=False)
 
@@ -215,8 +239,19 @@ class Case:
     @property
     def extras(self) -> list[str]:
         """What differs from the defaults, such as `reduce_op=max`."""
-        values = ((option, getattr(self, option.name)) for option in OPTIONS)
+        values = [(option, getattr(self, option.name)) for option in OPTIONS]
+        values += [(option, getattr(self.own, option.name)) for option in options_in(type(self.own))]
         return [f"{option.name}={value}" for option, value in values if value != option.default]
+
+    def value(self, name: str) -> Any:
+        """The value of a field or of one of the operation's own options; None if the operation has no such option."""
+        return getattr(self, name) if name in CASE_FIELDS else getattr(self.own, name, None)
+
+    def with_value(self, name: str, value: Any) -> Case:
+        """The case with another value of a field or of one of its operation's own options."""
+        if name in CASE_FIELDS:
+            return replace(self, **{name: value})
+        return replace(self, own=replace(self.own, **{name: value})) if hasattr(self.own, name) else self
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,8 +273,14 @@ class Option:
     needs_processes: bool
 
 
-OPTIONS = tuple(Option(item.name, item.default, **item.metadata) for item in fields(Case) if item.metadata)
-OPTION_NAMED = {option.name: option for option in OPTIONS}
+def _options_in(kind: Any) -> tuple[Option, ...]:
+    return tuple(Option(item.name, item.default, **item.metadata) for item in fields(kind) if item.metadata)
+
+
+# The table of options in a type: `Case`, or a subclass of `OwnOptions`.
+options_in: Callable[[Any], tuple[Option, ...]] = functools.cache(_options_in)
+OPTIONS = options_in(Case)
+CASE_FIELDS = frozenset(item.name for item in fields(Case))
 
 
 def settings_of(case: Case) -> list[tuple[str, str]]:
@@ -303,52 +344,6 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
-class ReplayedCall:
-    """One call of a recorded job as it is made again.
-
-    case: its position in `Replay.cases`. recorded: its position among the calls of the recorded rank.
-    after: earlier asynchronous calls, by position, that are waited for before it. pause_s: how long the rank does
-    something else then.
-    """
-
-    case: int
-    recorded: int
-    after: tuple[int, ...] = ()
-    pause_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class ReplayedList:
-    """The calls that a rank makes: those of a recorded rank, by its position in the recording."""
-
-    recorded: int
-    calls: tuple[ReplayedCall, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Replay:
-    """The calls of a recorded job that a case makes, as the package `replay` made them from the recording.
-
-    cases: the distinct calls. lists: of each rank of this world; or one, which all ranks make. source: the recording,
-    in words. recorded_world: ranks that it is of; None if that was not told. stand_in: whose calls are made, in a
-    sentence, where ranks make other calls than in the job. gaps: whether pauses are as recorded. changes: sentences on
-    what is not as recorded.
-    """
-
-    source: str
-    cases: tuple[Case, ...]
-    lists: tuple[ReplayedList, ...]
-    recorded_world: int | None = None
-    stand_in: str = ""
-    gaps: bool = False
-    changes: tuple[str, ...] = ()
-
-    def of(self, rank: int) -> ReplayedList:
-        """The calls that a rank of this world makes."""
-        return self.lists[rank if len(self.lists) > 1 else 0]
-
-
-@dataclass(frozen=True, slots=True)
 class Settings:
     """What holds for all launches of a plan, and is told to every rank.
 
@@ -356,10 +351,7 @@ class Settings:
         overwrites before each call. batch_bytes: memory that the buffers of cases measured in the same rounds may take,
         on all ranks of a host together. gpu_batch_bytes: likewise on all ranks of a GPU.
     row_by_row: whether only the placements of a case share rounds, and one size follows the other, as in nccl-tests.
-    rounds, warmup_steps: of cases that are compared round by round: rounds of a launch, and steps before them.
-    step_memory: whether the first launch also measures the memory of each of them alone.
-    replays: `Case.recording` → the calls of a replay. shapes: `Case.model` → its gradients, of a model that is not
-        computed. links: `Case.link` → an emulated link.
+    own: operation → what only its cases need.
     """
 
     sampling: Sampling
@@ -370,27 +362,18 @@ class Settings:
     batch_bytes: int = 2**32
     gpu_batch_bytes: int = 2**30
     row_by_row: bool = False
-    rounds: int = 10
-    warmup_steps: int = 3
-    step_memory: bool = False
     faults: tuple[Fault, ...] = ()
-    replays: dict[str, Replay] = field(default_factory=dict)
-    shapes: dict[str, Shape] = field(default_factory=dict)
-    links: dict[str, Link] = field(default_factory=dict)
+    own: dict[str, OwnSettings] = field(default_factory=dict)
+
+    def rounds_of(self, case: Case) -> int:
+        """Number of rounds of a launch of such cases, which are compared round by round."""
+        return self.own.get(case.op, OwnSettings()).rounds
 
     def needed_by(self, cases: Sequence[Case]) -> Settings:
-        """The settings with only those replays, shapes and links that the cases name."""
-
-        def named(table: dict[str, T], option: str) -> dict[str, T]:
-            names = {getattr(case, option) for case in cases}
-            return {name: value for name, value in table.items() if name in names}
-
-        return replace(
-            self,
-            replays=named(self.replays, "recording"),
-            shapes=named(self.shapes, "model"),
-            links=named(self.links, "link"),
-        )
+        """The settings with only what the cases need."""
+        of_operations = {op: [case for case in cases if case.op == op] for op in self.own}
+        own = {op: self.own[op].needed_by(members) for op, members in of_operations.items() if members}
+        return replace(self, own=own)
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,8 +382,6 @@ class Plan:
 
     budget_s: seconds for the whole run; the time left after `launches` launches buys further launches of the cases
         with the widest intervals. link_bytes_per_s: rate of the link, as the user states it.
-    max_foreign_cpu: a timed block of cases that are compared round by round is left out if other processes use more
-        than this share of the machine's CPU time.
     """
 
     name: str
@@ -410,7 +391,6 @@ class Plan:
     settings: Settings
     budget_s: float | None = None
     link_bytes_per_s: float | None = None
-    max_foreign_cpu: float = 0.06
 
     @property
     def cases(self) -> tuple[Case, ...]:
@@ -496,7 +476,9 @@ class Job:
 def case_order(case: Case) -> tuple[object, ...]:
     """Sort key for tables: first the fields that are equal within a table, then world size, then size."""
     extras = (getattr(case, option.name) for option in OPTIONS)
-    return (case.op, case.backend, case.metric, case.dtype, *extras, case.world_size, case.size_bytes)
+    own = (getattr(case.own, option.name) for option in options_in(type(case.own)))
+    ordered = (value if isinstance(value, int | float) else str(value or "") for value in own)
+    return (case.op, case.backend, case.metric, case.dtype, *extras, *ordered, case.world_size, case.size_bytes)
 
 
 # ── what was measured: facts ─────────────────────────────────────────────────────────────────────
@@ -610,6 +592,20 @@ class Aggregate:
 
 
 @dataclass(frozen=True, slots=True)
+class InvariantCheck:
+    """The check of one invariant. ok: None where it does not apply; text then says why."""
+
+    invariant: str
+    ok: bool | None
+    text: str
+
+
+@dataclass(frozen=True)
+class OwnDetail:
+    """What one launch keeps besides times, of cases of one operation. The package declares a subclass."""
+
+
+@dataclass(frozen=True, slots=True)
 class Samples:
     """One case in one launch: a line of `samples.jsonl`. With a `failure`, the rest may be missing.
 
@@ -630,7 +626,7 @@ class Samples:
     failure: Failure | None = None
     aggregate: Aggregate | None = None
     checks: tuple[InvariantCheck, ...] = ()
-    detail: StepDetail | None = None
+    detail: OwnDetail | None = None
 
     @property
     def final(self) -> bool:

@@ -144,7 +144,7 @@ def bounded(plan: Plan) -> dict[int, int]:
     most: dict[int, int] = {}
     for case in plan.cases:
         fixed = OPERATIONS[case.op].round_by_round
-        asked = plan.settings.rounds if fixed else sampling.iterations or sampling.max_iterations
+        asked = plan.settings.rounds_of(case) if fixed else sampling.iterations or sampling.max_iterations
         if (kept := most_iterations(case)) < asked:
             most[case.world_size] = max(kept, most.get(case.world_size, 0))
     return most

@@ -29,7 +29,7 @@ class PlanningPart:
     expand: the cases of its section. operations: those that the core cannot plan by itself.
     launch_bytes: memory of a rank for the cases of a launch; None if it is not known. case_s: seconds that a case takes
     besides its calls, of which nothing is known. same_process: of a case, what those have in common that share
-    processes. check: raises ValueError for a case that no plan of this package can hold. imports: what a user's cases
+    processes. imports: what a user's cases
     import, as "module:name".
     """
 
@@ -39,7 +39,6 @@ class PlanningPart:
     case_s: float = 0.0
     same_process: Callable[[Case], Case] = lambda case: case
     imports: Callable[[Sequence[Case], Settings], set[str]] = lambda cases, settings: set()
-    check: Callable[[Case], object] = lambda case: None
 
 
 def parts() -> list[PlanningPart]:

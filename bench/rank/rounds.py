@@ -25,8 +25,7 @@ import numpy as np
 from bench.catalog.collectives import OPERATIONS, cycle
 from bench.catalog.metrics import makes_groups, metric_of
 from bench.machine import host
-from bench.model.records import LAUNCH_WARMUP_S, Case, Failure, Job, Json, Samples, Settings, Timings, Usage
-from bench.model.steps import StepDetail
+from bench.model.records import LAUNCH_WARMUP_S, Case, Failure, Job, Json, OwnDetail, Samples, Settings, Timings, Usage
 from bench.model.units import NS
 from bench.planning.footprint import checked_apart, most_iterations, scratch_bytes
 from bench.protocol.rank_context import RankContext
@@ -178,7 +177,7 @@ class _MeasuredCase:
         self._unix_s = 0.0
         self.spent: Json = {}
         self.failure: Failure | None = None
-        self._detail: StepDetail | None = None
+        self._detail: OwnDetail | None = None
         # Without planted faults: for what is not a call.
         self._inner = workload_of(case, group, arena, job.settings, context.tick, stage)
         self.work, barrier = plant(job.settings.faults, case, job.launch.number, group.rank, self._inner, group.barrier)
@@ -208,7 +207,7 @@ class _MeasuredCase:
         """Set the first block. first_s: how long one call took on the slowest rank. warm_s: least time of warm-ups."""
         sampling, operation = self._job.settings.sampling, OPERATIONS[self.case.op]
         if operation.once or operation.round_by_round:
-            rounds = 1 if operation.once else self._job.settings.rounds
+            rounds = 1 if operation.once else self._job.settings.rounds_of(self.case)
             sampling = replace(sampling, iterations=rounds, warmup=0)
         most = most_iterations(self.case)
         in_turns = self._job.turns

@@ -18,8 +18,7 @@ from typing import Any, TypedDict
 
 import torch
 
-from bench.model.records import Case, Fault
-from bench.model.steps import InvariantCheck, StepDetail
+from bench.model.records import Case, Fault, InvariantCheck, OwnDetail
 from bench.rank.collectives import Call
 from bench.rank.device import Action, idle
 
@@ -92,7 +91,7 @@ class Workload(ABC):
         """What was checked besides results."""
         return ()
 
-    def detail(self) -> StepDetail | None:
+    def detail(self) -> OwnDetail | None:
         """What one launch keeps besides times; called after the last block, by all ranks."""
         return None
 
@@ -134,7 +133,7 @@ class Wrapped(Workload):
     def checks(self) -> tuple[InvariantCheck, ...]:
         return self._inner.checks()
 
-    def detail(self) -> StepDetail | None:
+    def detail(self) -> OwnDetail | None:
         return self._inner.detail()
 
 

@@ -10,10 +10,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from bench.catalog.backends import BACKENDS
-from bench.catalog.collectives import OPERATIONS, PLACES, heaviest_bytes, placement, ranks_together
+from bench.catalog.collectives import ALL_OPTIONS, OPERATIONS, PLACES, heaviest_bytes, placement, ranks_together
 from bench.model.comparisons import Change, Unpaired
 from bench.model.conclusions import Interval, IntervalKind, Summary
-from bench.model.records import OPTION_NAMED, OPTIONS, Case, Skip
+from bench.model.records import OPTIONS, Case, Skip, options_in
 from bench.model.units import counted as counted
 from bench.model.units import first_few, format_bytes, format_modes, format_seconds
 from bench.report.parts import part_of
@@ -29,7 +29,8 @@ SEPARATOR = " · "
 # Options that are a part also at their default, and first. Others are parts only where they differ from it.
 ALWAYS = ("reduce_op", "placement", "root", "metric", "buffers")
 # Fields in the order of parts. A package names options that follow the operation.
-NAMES = tuple(dict.fromkeys(["op", "backend", "dtype", "world_size", "size_bytes", *ALWAYS, *OPTION_NAMED]))
+FIELDS = ("op", "backend", "dtype", "world_size", "size_bytes")
+NAMES = tuple(dict.fromkeys([*FIELDS, *ALWAYS, *(option.name for option in ALL_OPTIONS)]))
 # Longer lists of groups or parts are cut.
 LONGEST = 24
 # Options whose values the table of options cannot put into words. Empty words are left out.
@@ -39,7 +40,6 @@ WORDS: dict[str, Callable[[Case], str]] = {
     "placement": lambda case: PLACES[placement(case)],
     "groups": lambda case: f"groups {short(case.groups)}",
     "splits": lambda case: f"parts {short(case.splits)}",
-    "recording": lambda case: "{} calls ({})".format(*reversed(case.recording.split(":"))),
 }
 # Smaller sizes are printed in bytes, so their rounding needs no explanation.
 SMALLEST_ROUND = 1024
@@ -112,7 +112,8 @@ def case_parts(cases: Sequence[Case]) -> list[Parts]:
     """All parts of each case."""
     unusual: dict[str, set[str]] = {}
     for case in cases:
-        names = (option.name for option in OPTIONS if getattr(case, option.name) != option.default)
+        options = (*OPTIONS, *options_in(type(case.own)))
+        names = (option.name for option in options if case.value(option.name) != option.default)
         unusual.setdefault(case.op, set()).update(names)
     return [_parts(case, unusual[case.op]) for case in cases]
 
@@ -145,18 +146,17 @@ def _parts(case: Case, unusual: Collection[str]) -> Parts:
         "world_size": ranks_text(case.world_size) if case.world_size else "",
         "size_bytes": format_bytes(case.size_bytes) if operation.sized and case.size_bytes else "",
     }
-    for name in (name for name in NAMES if name in OPTION_NAMED):
-        option = OPTION_NAMED[name]
-        if getattr(case, name) == option.default:
+    options = {option.name: option for option in (*OPTIONS, *operation.own_options)}
+    for name in (name for name in NAMES if name in options):
+        option = options[name]
+        if case.value(name) == option.default:
             has = operation.has(option) and (name != "placement" or len(operation.placements) > 1)
             if not has or (name not in ALWAYS and (name not in unusual or not option.default)):
                 continue
         own = (package.words.get(name) if package else None) or WORDS.get(name)
-        words[name] = own(case) if own else option.words.format(getattr(case, name))
+        words[name] = own(case) if own else option.words.format(case.value(name))
     names = dict.fromkeys(["op", *(package.first if package else ()), *words])
-    return [
-        CasePart(name, words[name], name in OPTION_NAMED and name not in unusual) for name in names if words.get(name)
-    ]
+    return [CasePart(name, words[name], name in options and name not in unusual) for name in names if words.get(name)]
 
 
 def kind(case: Case) -> Case:

@@ -14,7 +14,7 @@ from typing import Any, Union, cast
 from pydantic import BaseModel, create_model
 from pydantic.json_schema import GenerateJsonSchema
 
-from bench.catalog.collectives import OPERATIONS
+from bench.catalog.collectives import ALL_OPTIONS, OPERATIONS
 from bench.model.comparisons import (
     Change,
     ChangeVerdict,
@@ -133,7 +133,9 @@ def to_csv(run: Run, analysis: Analysis) -> str:
     import pandas as pd  # here: it takes half a second to load, and only this needs it
 
     operations = [OPERATIONS[name] for name in {summary.case.op for summary in analysis.summaries}]
-    unused = {option.name for option in OPTIONS if not any(operation.has(option) for operation in operations)}
+    of_run = {option.name for operation in operations for option in operation.own_options}
+    of_run |= {option.name for option in OPTIONS if any(operation.has(option) for operation in operations)}
+    unused = {option.name for option in ALL_OPTIONS} - of_run
     rows = []
     for case in public_cases(run, analysis):
         left_out = unused | {name for name, field in type(case).model_fields.items() if JSON_ONLY in field.metadata}

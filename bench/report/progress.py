@@ -23,7 +23,8 @@ from bench.model.comparisons import Judgement
 from bench.model.records import Case, Launch
 from bench.model.units import counted, format_ratio, format_seconds
 from bench.model.visible import visible
-from bench.report.labels import label, ranks_text
+from bench.report.labels import describe, label, ranks_text
+from bench.report.parts import part_of
 
 
 class ProgressBar:
@@ -95,9 +96,10 @@ class CaseProgress(ProgressBar):
 
 
 def _words(launch: Launch) -> str:
-    """Such as `gloo, 2 ranks, launch 3`; with the model, if there is one."""
-    models = {case.model: True for case in launch.cases if case.model}
-    return ", ".join([*models, launch.backend, ranks_text(launch.world_size), f"launch {launch.number}"])
+    """Such as `gloo, 2 ranks, launch 3`; with what a package names first, if the cases share it."""
+    package = part_of(launch.cases[0])
+    first = [part.words for part in describe(launch.cases)[0] if package and part.name in package.first]
+    return ", ".join([*first, launch.backend, ranks_text(launch.world_size), f"launch {launch.number}"])
 
 
 class PairProgress(ProgressBar):

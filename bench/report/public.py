@@ -9,9 +9,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SkipValidation, create_model
 
+from bench.catalog.collectives import ALL_OPTIONS
 from bench.model.conclusions import Finding, FindingKind, Interval, Summary
 from bench.model.notices import Notice, Value
-from bench.model.records import OPTIONS, Json
+from bench.model.records import Case, Json, Option
 from bench.report import notices
 
 # A text that may quote files of others. It is passed on as it is, halves of characters too: what prints it makes them
@@ -68,7 +69,11 @@ class PublicNotice(PublicModel):
     host: Text | None = about("the host that it is about; null if there is one only")
 
 
-OF_OPTIONS: Any = {option.name: (type(option.default), about(option.about)) for option in OPTIONS}
+# An option whose values are objects, or that the case's operation does not have, is text.
+OF_OPTIONS: Any = {
+    option.name: (str if option.default is None else type(option.default), about(option.about))
+    for option in ALL_OPTIONS
+}
 # What a case is. mypy does not see fields that are made of the table of options.
 CaseFields: Any = create_model(
     "CaseFields",
@@ -195,11 +200,18 @@ def case_values(summary: Summary) -> Json:
         "notices": tuple(map(public_notice, summary.notices)),
         "failures": [failure.text for failure in summary.failures],
     }
-    values = {name: getattr(case, name) for name in CaseFields.model_fields}
+    values = {name: getattr(case, name) for name in CaseFields.model_fields if name not in OF_OPTIONS}
+    values |= {option.name: _option_value(case, option) for option in ALL_OPTIONS}
     for name in PublicCase.model_fields:
         if name not in values and name not in computed:
             values[name] = getattr(summary, name)
     return values | computed
+
+
+def _option_value(case: Case, option: Option) -> Any:
+    """The value of an option; its default if the case's operation has no such option."""
+    value = option.default if (own := case.value(option.name)) is None else own
+    return value if isinstance(value, str | int | float) else str(value or "")
 
 
 def public_notice(notice: Notice) -> PublicNotice:

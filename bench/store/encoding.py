@@ -25,18 +25,20 @@ from bench.model.records import (
     Aggregate,
     Case,
     Failure,
+    InvariantCheck,
     Job,
     Json,
+    OwnDetail,
     Plan,
     Samples,
     Side,
     Timings,
     Usage,
+    options_in,
     settings_of,
 )
-from bench.model.steps import InvariantCheck, StepDetail
 from bench.model.units import MOST_ELEMENTS, MOST_RANKS
-from bench.planning.parts import part_of, parts
+from bench.planning.parts import parts
 
 if TYPE_CHECKING:
     from bench.model.records import Integers
@@ -99,8 +101,13 @@ def _place(number: int) -> int:
 def _case_to_json(case: Case) -> Json:
     """Options at their defaults are left out."""
     usual = {option.name for option in OPTIONS if getattr(case, option.name) == option.default}
-    usual |= {"asked_bytes"} if not case.asked_bytes else set()
-    return {field.name: getattr(case, field.name) for field in dataclasses.fields(case) if field.name not in usual}
+    usual |= {"own", *(["asked_bytes"] if not case.asked_bytes else [])}
+    data = {field.name: getattr(case, field.name) for field in dataclasses.fields(case) if field.name not in usual}
+    if options := options_in(type(case.own)):
+        own = dataclasses.asdict(case.own)
+        given = {option.name: own[option.name] for option in options if case.value(option.name) != option.default}
+        data["own"] = {"operation": case.own.operation, **given}
+    return data
 
 
 def _case_from_json(data: Json) -> Case:
@@ -108,8 +115,8 @@ def _case_from_json(data: Json) -> Case:
     for name, known in NAMED.items():
         if getattr(case, name) not in known:
             raise ValueError(f"{name} {getattr(case, name)!r:.60}: CollBench has no such")
-    if (part := part_of(case)) is not None:
-        part.check(case)
+    if not isinstance(case.own, OPERATIONS[case.op].own):
+        raise ValueError(f"own: options of {case.own.operation or 'no operation'} in a case of {case.op}")
     limits = {
         "world_size": (1, MOST_RANKS),
         "size_bytes": (0, MOST_ELEMENTS),
@@ -208,7 +215,7 @@ def samples_from_line(line: bytes) -> Samples:
         failure=_adapter(Failure | None).validate_python(data["failure"]),
         aggregate=_adapter(Aggregate | None).validate_python(data.get("aggregate")),
         checks=_adapter(tuple[InvariantCheck, ...]).validate_python(data.get("checks", ())),
-        detail=_adapter(StepDetail | None).validate_python(data.get("detail")),
+        detail=_detail_from_json(data),
     )
     if samples.failure is None and samples.timed is None and samples.aggregate is None:
         raise ValueError("neither times nor a failure")
@@ -216,6 +223,12 @@ def samples_from_line(line: bytes) -> Samples:
         if timings is not None and timings.duration_ns.shape[1] != samples.case.world_size:
             raise ValueError(f"{timings.duration_ns.shape[1]} ranks where {samples.case.world_size} were expected")
     return samples
+
+
+def _detail_from_json(data: Json) -> OwnDetail | None:
+    kind: Any = OPERATIONS[data["case"]["op"]].detail
+    detail: OwnDetail | None = _adapter(kind | None).validate_python(data.get("detail"))
+    return detail
 
 
 def _timings_to_json(timings: Timings | None) -> Json | None:

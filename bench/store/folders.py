@@ -37,7 +37,7 @@ from bench.store import locks
 from bench.store.locks import Owner
 
 # Increased when a reader of the previous schema would misread what is written. Runs of any other schema are refused.
-SCHEMA = 5
+SCHEMA = 6
 
 MANIFEST, CONFIG, PLAN, ENVIRONMENT = "manifest.json", "config.yaml", "plan.json", "environment.json"
 SAMPLES, LOG, SUMMARY, REPORT = "samples.jsonl", "log.txt", "summary.csv", "report.md"

@@ -5,11 +5,12 @@ from bench.catalog.package import KeptFile, Package, PictureKind, Verb
 from bench.model.deferred import Deferred
 from bench.model.records import Case
 from bench.packages.replay.recorded_calls import NAME
+from bench.packages.replay.replayed_calls import ReplayOptions, ReplaySettings, recording_in
 
 
 def recorded_stamps(case: Case) -> int:
     """Start and duration of each call of a replay, where there are several."""
-    calls = int(case.recording.partition(":")[2] or 1)
+    calls = recording_in(case).calls
     return 2 * calls if calls > 1 else 0
 
 
@@ -26,6 +27,8 @@ REPLAY = Package(
             typed=False,
             torch_only="it makes the calls of torch.distributed",
             options=("metric", "scheduling", "settings", "ctas", "memory", "oversubscribed"),
+            own=ReplayOptions,
+            settings=ReplaySettings,
             inner_stamps=recorded_stamps,
             rank=Deferred("packages.replay.rank:RANK_PART"),
         ),

@@ -29,10 +29,19 @@ from bench.catalog.dtypes import BYTES, DTYPES
 from bench.catalog.metrics import ONE_BY_ONE
 from bench.config.models import Config
 from bench.model.errors import ForeignError
-from bench.model.records import Case, Machine, Plan, Replay, ReplayedCall, ReplayedList
+from bench.model.records import Case, Machine, Plan
 from bench.model.units import first_few
 from bench.packages.replay.config import ReplaySection
 from bench.packages.replay.recorded_calls import ALL_TO_ALL, NAME, ONE_WAY, CallList, RecordedCall
+from bench.packages.replay.replayed_calls import (
+    Recording,
+    Replay,
+    ReplayedCall,
+    ReplayedList,
+    ReplayOptions,
+    ReplaySettings,
+    recording_in,
+)
 from bench.planning.cases import option_values, oversubscribed, worlds
 from bench.planning.footprint import buffer_bytes
 from bench.planning.parts import Expansion, PlanningPart
@@ -73,11 +82,11 @@ def expand(config: Config, machine: Machine, kept: Mapping[str, CallList]) -> Ex
         for options in option_values(config, operation, n):
             options["metric"] = ONE_BY_ONE
             case = case_of(replayed, Case(NAME, backend, n, BYTES.name, 0, oversubscribed=shared, **options))
-            cases[case.key], replays[case.recording] = case, replayed
+            cases[case.key], replays[str(recording_in(case))] = case, replayed
 
     def complete(plan: Plan) -> Plan:
-        named = {case.recording: replays[case.recording] for case in plan.cases if case.recording}
-        return replace(plan, settings=replace(plan.settings, replays=named))
+        own = ReplaySettings(replays=replays).needed_by([case for case in plan.cases if case.op == NAME])
+        return replace(plan, settings=replace(plan.settings, own={**plan.settings.own, NAME: own}))
 
     return Expansion(calls=list(cases.values()), complete=complete)
 
@@ -128,8 +137,8 @@ def case_of(replayed: Replay, base: Case) -> Case:
     content = json.dumps([cases, order], sort_keys=True)
     digest = hashlib.sha256(content.encode()).hexdigest()[:DIGITS]
     held = sum(buffer_bytes(case, 0) for case in replayed.cases)
-    recording = f"{digest}:{max(len(made.calls) for made in replayed.lists)}"
-    return collectives.usual(replace(base, op=NAME, size_bytes=held, recording=recording))
+    recording = Recording(digest, max(len(made.calls) for made in replayed.lists))
+    return collectives.usual(replace(base, op=NAME, size_bytes=held, own=ReplayOptions(recording=recording)))
 
 
 def _sources(recorded: CallList) -> str:

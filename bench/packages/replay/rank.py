@@ -12,7 +12,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from bench.model.records import Case, Replay, ReplayedCall, Settings
+from bench.model.records import Case, Settings
+from bench.packages.replay.replayed_calls import Replay, ReplayedCall, replay_of
 from bench.rank.collectives import COLLECTIVES, Call, rest
 from bench.rank.device import Device, Event, idle
 from bench.rank.group import Group
@@ -185,7 +186,7 @@ class ReplayStage:
 
     def workload(self, case: Case) -> ReplayOperation:
         """The calls of the case's recording."""
-        replay, place = self._settings.replays[case.recording], self._place
+        replay, place = replay_of(self._settings, case), self._place
         return ReplayOperation(replay, place.group, place.arena, self._settings.seed, place.tick)
 
 

@@ -24,7 +24,7 @@ from bench.packages.replay.conclusions import (
     ReplayNotice,
     replays_of,
 )
-from bench.packages.replay.recorded_calls import NAMED_RATE, CallList
+from bench.packages.replay.recorded_calls import NAME, NAMED_RATE, CallList
 from bench.report.blocks import Blocks, Column, Heading, below, items, left, table
 from bench.report.labels import (
     NOTHING,
@@ -281,7 +281,7 @@ def calls_config(recording: CallList, source: str) -> str:
 
 def precision(analysis: Analysis) -> list[str]:
     """How precise the time of a step is, where that is known."""
-    times = {s.case: s.time_s for s in analysis.summaries if s.case.recording and s.time_s is not None}
+    times = {s.case: s.time_s for s in analysis.summaries if s.case.op == NAME and s.time_s is not None}
     what, found = widths(times)
     return [f"{what} within this run ±{format_share(max(found.values()))}"] if found else []
 

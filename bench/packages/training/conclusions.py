@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from bench.model.conclusions import Analysis, Interval
 from bench.model.notices import NoticeKind
-from bench.model.records import Case
-from bench.model.steps import InvariantCheck, RankMemory, Timeline
+from bench.model.records import Case, InvariantCheck
+from bench.packages.training.step_records import RankMemory, Timeline
 from bench.packages.training.synchronisation import Scenario, Strategy
 
 # A setting is worth typing if it saves this share of a step. Steps of one job repeat to about 1 %, so that less could

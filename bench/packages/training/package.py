@@ -3,7 +3,8 @@
 from bench.catalog.operation import NO_BUFFERS, SYNC, Operation
 from bench.catalog.package import Package, PictureKind, Verb
 from bench.model.deferred import Deferred
-from bench.packages.training.synchronisation import PARTS, TRAINING_STEP
+from bench.packages.training.step_records import StepDetail
+from bench.packages.training.synchronisation import PARTS, TRAINING_STEP, StepOptions, StepSettings
 
 # Loading these in each rank would cost two seconds.
 RANK_MODULES = ("torch._dynamo", "bench.packages.training.rank.step")
@@ -21,6 +22,9 @@ TRAINING = Package(
             calls=SYNC,
             sized=False,
             options=("metric", "depth", "scheduling", "settings", "oversubscribed"),
+            own=StepOptions,
+            settings=StepSettings,
+            detail=StepDetail,
             round_by_round=True,
             # Durations of the parts, then of the tail of each step.
             inner_stamps=lambda case: len(PARTS) + case.depth,

@@ -1,17 +1,19 @@
 """Define the data of training steps: ways to synchronise gradients, and what they share.
 
-A case names its strategy and its link as text, because a case is a name. What all strategies of a launch share is the
-rest of the case: its scenario. What steps show in detail is in `model/steps.py`. Nothing here computes.
+A case has its strategy as a value; the strategies of a launch share the rest of the case: its scenario. A case names
+its link and a shape, which the plan's `StepSettings` hold. What steps show in detail is in `step_records`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, cast
 
-from bench.model.records import STEP, Case, Settings
-from bench.model.steps import Link, Shape
+from bench.model.records import Case, OwnOptions, OwnSettings, Settings, option
+from bench.packages.training.step_records import Link, Shape
 
-TRAINING_STEP = STEP
+TRAINING_STEP = "training_step"
 # The strategy without synchronisation. Every scenario has it, and the others are compared with it.
 REFERENCE = "none"
 # The parts of a rank's step, in order: the inner durations of an iteration, which are sums over its steps. Behind them
@@ -43,6 +45,83 @@ class Strategy:
     again: int = 0
     called: str = ""
 
+    def __str__(self) -> str:
+        """As a key names it: `flat`, or `ddp(cap_bytes=1048576,options=fp16+static_graph)`."""
+        changed = [(item.name, getattr(self, item.name)) for item in fields(self)[1:]]
+        settings = ",".join(
+            f"{name}={'+'.join(map(str, value)) if isinstance(value, tuple) else value}"
+            for name, value in changed
+            if value != DEFAULTS[name]
+        )
+        return f"{self.name}({settings})" if settings else self.name
+
+
+DEFAULTS: dict[str, Any] = {item.name: item.default for item in fields(Strategy)}
+
+
+@dataclass(frozen=True)
+class StepOptions(OwnOptions):
+    """The options of a step of training."""
+
+    operation: str = TRAINING_STEP
+    strategy: Strategy | None = option(None, "how gradients are synchronised; empty: a scenario")
+    model: str = option("", "a preset, a shape, or package.module:build of a user's own")
+    batch: int = option(0, "examples of each rank in a step", "batch {}")
+    sequence: int = option(0, "tokens of an example", "sequence {}")
+    optimizer: str = option("", "sgd or adamw")
+    link: str = option("", "name of an emulated link (`StepSettings.links`); empty: the real one", "link {}")
+    threads: int = option(0, "threads that compute in each rank", "{} threads a rank")
+    clip: float = option(0.0, "largest norm of all gradients; 0: any", "clipped to {:g}")
+    autocast: str = option("", "dtype of torch's autocast around forward; empty: none", "autocast {}")
+
+
+@dataclass(frozen=True)
+class StepSettings(OwnSettings):
+    """The settings of all training steps of a plan."""
+
+    operation: str = TRAINING_STEP
+    # Steps of each strategy before the first round.
+    warmup_steps: int = 3
+    # Whether the first launch also measures the memory of each strategy alone.
+    step_memory: bool = False
+    # A timed block is left out if other processes use more than this share of the machine's CPU time.
+    max_foreign_cpu: float = 0.06
+    # `StepOptions.model` → its gradients, of a model that is not computed.
+    shapes: dict[str, Shape] = field(default_factory=dict)
+    # `StepOptions.link` → an emulated link.
+    links: dict[str, Link] = field(default_factory=dict)
+
+    def needed_by(self, cases: Sequence[Case]) -> StepSettings:
+        """The settings with only those shapes and links that the cases name."""
+        shapes, links = ({getattr(options_of(case), name) for case in cases} for name in ("model", "link"))
+        return replace(
+            self,
+            shapes={name: shape for name, shape in self.shapes.items() if name in shapes},
+            links={name: link for name, link in self.links.items() if name in links},
+        )
+
+
+def options_of(case: Case) -> StepOptions:
+    """The options of a training step."""
+    return cast(StepOptions, case.own)
+
+
+def strategy_in(case: Case) -> Strategy:
+    """The strategy of a training step that is no mere scenario."""
+    strategy = options_of(case).strategy
+    assert strategy is not None  # noqa: S101 - only a scenario has none
+    return strategy
+
+
+def with_strategy(case: Case, strategy: Strategy | None) -> Case:
+    """The same step by another strategy; without one, the case stands for the whole scenario."""
+    return replace(case, own=replace(options_of(case), strategy=strategy))
+
+
+def step_settings(settings: Settings) -> StepSettings:
+    """The settings of training steps in those of a plan."""
+    return cast(StepSettings, settings.own.get(TRAINING_STEP, StepSettings()))
+
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
@@ -56,7 +135,13 @@ class Scenario:
     link: Link | None = None
     shape: Shape | None = None
 
+    @property
+    def options(self) -> StepOptions:
+        """The options of its case."""
+        return options_of(self.case)
+
 
 def scenario_of(settings: Settings, case: Case) -> Scenario:
     """The scenario of a case of training steps."""
-    return Scenario(replace(case, strategy=""), settings.links.get(case.link), settings.shapes.get(case.model))
+    own, options = step_settings(settings), options_of(case)
+    return Scenario(with_strategy(case, None), own.links.get(options.link), own.shapes.get(options.model))

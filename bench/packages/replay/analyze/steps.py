@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 
 from bench.catalog.collectives import ranks_together
 from bench.model.conclusions import Interval
-from bench.model.records import Case, Replay, Run, Samples, Timings
+from bench.model.records import Case, Run, Samples, Timings
 from bench.model.units import NS
 from bench.packages.replay.analyze.recorded import Kind, kind_of, time_of_kinds
 from bench.packages.replay.conclusions import RecordedJob, ReplayedKind, ReplayedStep, StepBar
 from bench.packages.replay.recorded_calls import NAME, CallList
+from bench.packages.replay.replayed_calls import Replay, replay_of
 from bench.packages.replay.spans import attributed
 from bench.stats import intervals
 from bench.stats.intervals import Floats
@@ -30,10 +31,13 @@ def replayed_steps(run: Run, job: RecordedJob | None) -> list[ReplayedStep]:
     """One for each case that is a replay and was measured."""
     measured: dict[str, list[Samples]] = {}
     for samples in run.samples:
-        if samples.case.recording and samples.failure is None and samples.timed is not None:
+        if samples.case.op == NAME and samples.failure is None and samples.timed is not None:
             measured.setdefault(samples.case.key, []).append(samples)
-    replays, recording = run.plan.settings.replays, run.kept.get(NAME)
-    return [_step(launches, replays[launches[0].case.recording], recording, job) for launches in measured.values()]
+    recording = run.kept.get(NAME)
+    return [
+        _step(launches, replay_of(run.plan.settings, launches[0].case), recording, job)
+        for launches in measured.values()
+    ]
 
 
 @dataclass(frozen=True, slots=True)

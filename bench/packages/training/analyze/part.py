@@ -11,8 +11,8 @@ from bench.model.records import Case, Run
 from bench.packages.training.analyze import steps
 from bench.packages.training.analyze.runs import advice_for
 from bench.packages.training.analyze.steps import trains
-from bench.packages.training.catalog.strategies import strategy_of
 from bench.packages.training.conclusions import TrainingAnalysis, TrainingNotice
+from bench.packages.training.synchronisation import step_settings, strategy_in
 
 
 def analyze(run: Run, summaries: Sequence[Summary]) -> TrainingAnalysis:
@@ -43,11 +43,11 @@ def facts(run: Run) -> dict[str, str]:
     """Settings that comparable runs share; none without training steps."""
     if not any(map(trains, run.plan.cases)):
         return {}
-    settings = run.plan.settings
+    settings = step_settings(run.plan.settings)
     return {
         "rounds": str(settings.rounds),
         "warmup_steps": str(settings.warmup_steps),
-        "max_foreign_cpu": f"{run.plan.max_foreign_cpu:g}",
+        "max_foreign_cpu": f"{settings.max_foreign_cpu:g}",
     }
 
 
@@ -63,7 +63,7 @@ ANALYSIS = AnalysisPart(
     exposed=exposed,
     notices=steps.disturbances,
     facts=facts,
-    is_control=lambda case: trains(case) and bool(strategy_of(case.strategy).again),
+    is_control=lambda case: trains(case) and bool(strategy_in(case).again),
     own_cases=lambda run, _: {samples.case for samples in run.samples if trains(samples.case)},
     untested=untested,
     whole=steps.whole,

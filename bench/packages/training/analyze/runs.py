@@ -14,7 +14,6 @@ import numpy as np
 from bench.analyze.round_series import pooled_mean
 from bench.model.errors import BenchError, UnmeasurableError
 from bench.model.records import Launch, Machine, Plan, Run, Sampling, Settings, Skip
-from bench.model.steps import Shape
 from bench.packages.training.analyze.steps import by_launch, parts_s, rounds_of, samples_of
 from bench.packages.training.catalog.strategies import kind, label, unsupported
 from bench.packages.training.conclusions import Advice, ScenarioAnalysis, Verified
@@ -22,7 +21,15 @@ from bench.packages.training.planning.advisor import advise, tail_s
 from bench.packages.training.planning.buckets import BucketPlan, ReadyTimes, recorded_shape, torch_default, uniform
 from bench.packages.training.planning.link_model import AllReduceCost
 from bench.packages.training.planning.steps import case_of, unsupported_scenario, with_controls
-from bench.packages.training.synchronisation import REFERENCE, Scenario, Strategy
+from bench.packages.training.step_records import Shape, detail_of
+from bench.packages.training.synchronisation import (
+    REFERENCE,
+    TRAINING_STEP,
+    Scenario,
+    StepSettings,
+    Strategy,
+    with_strategy,
+)
 from bench.stats.series import over_launches
 
 # Three launches give an interval over launches; a few rounds of two steps per launch take half a minute.
@@ -52,8 +59,8 @@ def shape_of(run: Run, scenario: Scenario) -> Shape | None:
     """
     if scenario.shape is not None:
         return scenario.shape
-    reference = replace(scenario.case, strategy=REFERENCE)
-    details = (samples.detail for samples in samples_of(run, scenario).get(reference, []))
+    reference = with_strategy(scenario.case, Strategy(REFERENCE))
+    details = (detail_of(samples) for samples in samples_of(run, scenario).get(reference, []))
     timeline = next((detail.timeline for detail in details if detail is not None and detail.timeline is not None), None)
     if timeline is None:
         return None
@@ -79,7 +86,7 @@ def all_reduce_cost_of(run: Run, scenario: Scenario) -> AllReduceCost | None:
         if same and back_to_back and timed is not None and samples.failure is None:
             points[case.size_bytes].append(float(np.mean(timed.slowest_s)))
     for samples in (samples for tries in samples_of(run, scenario).values() for samples in tries):
-        if (detail := samples.detail) is not None and detail.alone_s and len(set(detail.calls or ())) == 1:
+        if (detail := detail_of(samples)) is not None and detail.alone_s and len(set(detail.calls or ())) == 1:
             (nbytes,) = set(detail.calls or ())
             points[nbytes].append(float(np.mean(detail.alone_s)) / len(detail.calls or ()))
     if len(points) < 2:
@@ -114,11 +121,12 @@ def planned(scenario: Scenario, strategies: Iterable[Strategy], name: str, seed:
     if not fit:
         raise UnmeasurableError("; ".join(dict.fromkeys(str(reason) for reason in reasons.values())))
     cases = tuple(case_of(scenario, strategy) for strategy in with_controls(fit))
-    settings = Settings(
-        SAMPLING, seed, TIMEOUT_S, pool_bytes=0, rounds=ROUNDS,
-        shapes={} if scenario.shape is None else {case.model: scenario.shape},
-        links={} if scenario.link is None else {case.link: scenario.link},
-    )  # fmt: skip
+    own = StepSettings(
+        rounds=ROUNDS,
+        shapes={} if scenario.shape is None else {scenario.options.model: scenario.shape},
+        links={} if scenario.link is None else {scenario.options.link: scenario.link},
+    )
+    settings = Settings(SAMPLING, seed, TIMEOUT_S, pool_bytes=0, own={TRAINING_STEP: own})
     order = tuple(Launch(case.backend, case.world_size, number, cases) for number in range(1, LAUNCHES + 1))
     skips = (Skip(case_of(scenario, strategy), reason) for strategy, reason in reasons.items() if reason is not None)
     return Plan(name, order, tuple(skips), LAUNCHES, settings)

@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 from bench.analyze.round_series import Series, estimate, estimates, pooled, pooled_mean
 from bench.model.conclusions import Interval, Summary
 from bench.model.notices import Notice, notice
-from bench.model.records import Case, Run, Samples, Timings
-from bench.model.steps import InvariantCheck, RankMemory
-from bench.packages.training.catalog.strategies import competes, kind, label, reference_of, strategy_of, text_of
+from bench.model.records import Case, InvariantCheck, Run, Samples, Timings
+from bench.packages.training.catalog.strategies import competes, kind, label, reference_of
 from bench.packages.training.conclusions import (
     AAPair,
     ScalingPoint,
@@ -31,7 +30,19 @@ from bench.packages.training.conclusions import (
     TrainingNotice,
 )
 from bench.packages.training.planning.memory import alone_bytes
-from bench.packages.training.synchronisation import PARTS, REFERENCE, TRAINING_STEP, Scenario, scenario_of
+from bench.packages.training.step_records import RankMemory, detail_of
+from bench.packages.training.synchronisation import (
+    PARTS,
+    REFERENCE,
+    TRAINING_STEP,
+    Scenario,
+    Strategy,
+    options_of,
+    scenario_of,
+    step_settings,
+    strategy_in,
+    with_strategy,
+)
 from bench.stats import intervals
 from bench.stats.intervals import ERROR_RATE, Floats
 
@@ -87,7 +98,7 @@ def samples_of(run: Run, scenario: Scenario) -> dict[Case, list[Samples]]:
     """The samples of each case of a scenario that was tried."""
     by_case: dict[Case, list[Samples]] = defaultdict(list)
     for samples in run.samples:
-        if trains(samples.case) and replace(samples.case, strategy="") == scenario.case:
+        if trains(samples.case) and with_strategy(samples.case, None) == scenario.case:
             by_case[samples.case].append(samples)
     return by_case
 
@@ -98,6 +109,7 @@ def rounds_of(run: Run, scenario: Scenario) -> Rounds:
     Only single blocks are left out: with 17 strategies, hardly half of all rounds are free of any. All blocks of a case
     count if more than half of them would go, and those of all cases do if one would share no round with the reference.
     """
+    most = step_settings(run.plan.settings).max_foreign_cpu
     timings = {
         case: launches
         for case, tries in samples_of(run, scenario).items()
@@ -107,14 +119,14 @@ def rounds_of(run: Run, scenario: Scenario) -> Rounds:
     calm = {
         case: {
             # Where no block says how much others used, none is disturbed.
-            launch: np.array(timed.foreign_cpu or (-1.0,) * len(timed.duration_ns)) <= run.plan.max_foreign_cpu
+            launch: np.array(timed.foreign_cpu or (-1.0,) * len(timed.duration_ns)) <= most
             for launch, timed in launches.items()
         }
         for case, launches in timings.items()
     }
     disturbed = [case for case, launches in calm.items() if np.mean(np.concatenate(list(launches.values()))) < 1 / 2]
     rounds = Rounds(timings, _all_count(calm, disturbed), tuple(disturbed))
-    reference = replace(scenario.case, strategy=REFERENCE)
+    reference = with_strategy(scenario.case, Strategy(REFERENCE))
     if reference in timings and not all(by_launch(rounds, case, step_s, reference) for case in timings):
         return Rounds(timings, _all_count(calm, timings), tuple(timings))
     return rounds
@@ -137,7 +149,7 @@ def counted_samples(run: Run, several: Sequence[Samples]) -> list[Samples]:
 
 def whole(case: Case) -> Case:
     """The case of the scenario of a step: it stands for all strategies."""
-    return replace(case, strategy="")
+    return with_strategy(case, None) if trains(case) else case
 
 
 def _timed_that_counts(samples: Samples, rounds: Rounds) -> Timings | None:
@@ -163,11 +175,17 @@ def disturbances(run: Run) -> list[Notice]:
     for scenario in scenarios_of(run):
         rounds = rounds_of(run, scenario)
         case = scenario.case
-        about = partial(notice, model=case.model, backend=case.backend, ranks=case.world_size, link=case.link or None)
+        about = partial(
+            notice,
+            model=options_of(case).model,
+            backend=case.backend,
+            ranks=case.world_size,
+            link=options_of(case).link or None,
+        )
         if rounds.dropped:
             notices.append(about(TrainingNotice.BLOCKS_LEFT_OUT, dropped=rounds.dropped, blocks=rounds.blocks))
         if rounds.disturbed:
-            names = tuple(label(strategy_of(case.strategy)) for case in rounds.disturbed)
+            names = tuple(label(strategy_in(case)) for case in rounds.disturbed)
             keys = [case.key for case in rounds.disturbed]
             kept_all = len(rounds.disturbed) == len(rounds.timings)
             kind = TrainingNotice.ALL_BLOCKS_KEPT if kept_all else TrainingNotice.BLOCKS_KEPT
@@ -239,12 +257,12 @@ def _values(rounds: Rounds, case: Case, value: Value) -> Series:
 # ── the scenarios ────────────────────────────────────────────────────────────────────────────────
 def reference_case(case: Case) -> Case:
     """The case of the same step without synchronisation."""
-    return replace(case, strategy=text_of(reference_of(strategy_of(case.strategy))))
+    return with_strategy(case, reference_of(strategy_in(case)))
 
 
 def first_copy(case: Case) -> Case:
     """The case of which this one is a second copy; else the case itself."""
-    return replace(case, strategy=text_of(replace(strategy_of(case.strategy), again=0)))
+    return with_strategy(case, replace(strategy_in(case), again=0))
 
 
 def differences_of(rounds: Rounds, cases: Iterable[Case]) -> dict[tuple[Case, Case], Series]:
@@ -263,7 +281,7 @@ def levels_of(rounds: Rounds, pairs: Iterable[tuple[Case, Case]]) -> dict[tuple[
 def aa_pairs_of(apart: Mapping[tuple[Case, Case], Interval]) -> tuple[AAPair, ...]:
     """The A/A pairs among the estimates of `differences_of`."""
     return tuple(
-        AAPair(label(strategy_of(first.strategy)), difference)
+        AAPair(label(strategy_in(first)), difference)
         for (case, first), difference in apart.items()
         if case != first == first_copy(case)
     )
@@ -295,7 +313,7 @@ def _scenario(run: Run, scenario: Scenario, cases: Sequence[Case], steps: Mappin
     noise_s = noise_of(aa_pairs)
     return ScenarioAnalysis(
         scenario=scenario,
-        compute=steps.get(replace(scenario.case, strategy=REFERENCE)),
+        compute=steps.get(with_strategy(scenario.case, Strategy(REFERENCE))),
         results=tuple(_placed(results, rounds, noise_s or 0.0)),
         aa_pairs=aa_pairs,
         noise_s=noise_s,
@@ -308,8 +326,8 @@ def _result(
     case: Case, tries: Sequence[Samples], rounds: Rounds, steps: Mapping[Case, Interval], exposed: Interval | None
 ) -> StrategyResult:
     """exposed: None of a reference, and where no round has both."""
-    strategy, reference = strategy_of(case.strategy), reference_case(case)
-    details = [samples.detail for samples in tries if samples.detail is not None]
+    strategy, reference = strategy_in(case), reference_case(case)
+    details = [detail for samples in tries if (detail := detail_of(samples)) is not None]
     checks = _distinct(check for samples in tries for check in samples.checks)
     result = StrategyResult(
         case,
@@ -377,7 +395,7 @@ def _resolved(difference: Interval) -> bool:
 
 
 def _split(rounds: Rounds, case: Case, exposed_s: float) -> Split:
-    own, reference = kind(strategy_of(case.strategy)).own, reference_case(case)
+    own, reference = kind(strategy_in(case)).own, reference_case(case)
 
     def part(*names: str) -> float:
         """Seconds a step by which these parts exceed those of the reference: mean over ranks and rounds."""
@@ -450,9 +468,10 @@ def scaling(scenarios: Sequence[ScenarioAnalysis]) -> tuple[ScalingPoint, ...]:
 
 def _scaling_point(result: StrategyResult, base: ScenarioAnalysis) -> ScalingPoint:
     assert result.step is not None and base.compute is not None  # noqa: S101 - the caller's choice
-    step, case, examples = result.step, result.case, result.case.batch * result.case.world_size
+    step, case = result.step, result.case
+    examples = options_of(case).batch * case.world_size
     rate = Interval(examples / step.value, examples / step.high, examples / step.low, step.kind)
-    ranks, itself = base.scenario.case.world_size, case == replace(base.scenario.case, strategy=REFERENCE)
+    ranks, itself = base.scenario.case.world_size, case == with_strategy(base.scenario.case, Strategy(REFERENCE))
     efficiency = None if itself else intervals.ratio_of_intervals(step, base.compute)
     speed_up = base.compute.value / step.value * case.world_size / ranks
     return ScalingPoint(case, result.label, step, rate, ranks, efficiency, speed_up)

@@ -11,7 +11,7 @@ rotary positions, SwiGLU, no biases, and an untied head.
 import re
 from dataclasses import dataclass
 
-from bench.model.steps import Gradient
+from bench.packages.training.step_records import Gradient
 
 VOCABULARY = 10_000
 

@@ -8,7 +8,7 @@ for what torch provides, `training/rank/torch_synchronisers.py`); a test checks 
 import functools
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from bench.catalog.backends import BACKENDS
@@ -134,22 +134,9 @@ _READ: dict[str, Callable[[str], Any]] = {
 }
 
 
-def text_of(strategy: Strategy) -> str:
-    """As a case names it: `flat`, or `ddp(cap_bytes=1048576,options=fp16+static_graph)`."""
-    changed = [
-        (field.name, value)
-        for field in fields(Strategy)[1:]
-        if (value := getattr(strategy, field.name)) != field.default
-    ]
-    settings = ",".join(
-        f"{name}={'+'.join(map(str, value)) if isinstance(value, tuple) else value}" for name, value in changed
-    )
-    return f"{strategy.name}({settings})" if settings else strategy.name
-
-
 @functools.cache
 def strategy_of(text: str) -> Strategy:
-    """The strategy that a case names. Raises ValueError on what `text_of` does not write."""
+    """The strategy that a text names, as `str` of a strategy writes it. Raises ValueError on any other text."""
     match = _TEXT.fullmatch(text)
     if match is None:
         raise ValueError(f"{text!r} is no strategy")
@@ -207,8 +194,8 @@ def unsupported(strategy: Strategy, scenario: Scenario, machine: Machine) -> str
     alone = scenario.case.world_size == 1 and BACKENDS[scenario.case.backend].device == "cpu"
     if alone and strategy.name != REFERENCE:  # on a GPU it shows what the calls cost, and tries that they work
         return "with one rank there is nothing to synchronise"
-    if scenario.case.batch % strategy.accumulate:
-        return f"a batch of {scenario.case.batch} is not divided into {strategy.accumulate} equal micro-batches"
+    if scenario.options.batch % strategy.accumulate:
+        return f"a batch of {scenario.options.batch} is not divided into {strategy.accumulate} equal micro-batches"
     return None
 
 

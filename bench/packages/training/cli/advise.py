@@ -24,7 +24,6 @@ from bench.machine import host
 from bench.model import units
 from bench.model.errors import ConfigError, StoreError, UnmeasurableError
 from bench.model.records import Case
-from bench.model.steps import Shape
 from bench.model.units import counted
 from bench.packages.training.analyze import runs
 from bench.packages.training.analyze.steps import scenarios_of
@@ -35,7 +34,8 @@ from bench.packages.training.planning.buckets import LIST_HEADER, ReadyTimes, re
 from bench.packages.training.planning.link_model import LinkModel, costs_cpu
 from bench.packages.training.planning.steps import shape_name, shape_of
 from bench.packages.training.report import advice
-from bench.packages.training.synchronisation import TRAINING_STEP, Scenario
+from bench.packages.training.step_records import Shape
+from bench.packages.training.synchronisation import TRAINING_STEP, Scenario, StepOptions, options_of
 from bench.store import folders
 
 ESTIMATED = (
@@ -189,9 +189,11 @@ class Chosen:
     def on(self, link: LinkModel) -> "Chosen":
         """The same on another link: gloo if a run measured gloo here, else an emulated link of equal cost."""
         if link.here and link.ranks is not None:
-            case = replace(self.scenario.case, backend="gloo", world_size=link.ranks, link="")
+            case = replace(
+                self.scenario.case, backend="gloo", world_size=link.ranks, own=replace(self.scenario.options, link="")
+            )
             return Chosen(self.shape, replace(self.scenario, case=case, link=None), link)
-        case = replace(self.scenario.case, link=link.name)
+        case = replace(self.scenario.case, own=replace(self.scenario.options, link=link.name))
         return Chosen(self.shape, replace(self.scenario, case=case, link=link.cost.as_link()), link)
 
 
@@ -211,10 +213,8 @@ def _stated(model: str | None, gradients: Path | None, backward_s: float | None,
                 "from a run with training steps"
             )
         shape, name = shape_of(str(model), backward_s, dtype), shape_name(str(model), backward_s)
-    case = Case(
-        TRAINING_STEP, "gloo", RANKS, dtype, 0, metric="pipelined", model=name, batch=1, sequence=2, optimizer="sgd",
-        threads=1,
-    )  # fmt: skip
+    own = StepOptions(model=name, batch=1, sequence=2, optimizer="sgd", threads=1)
+    case = Case(TRAINING_STEP, "gloo", RANKS, dtype, 0, metric="pipelined", own=own)
     return Chosen(shape, Scenario(case, shape=shape))
 
 
@@ -233,8 +233,8 @@ def _of_run(name: str, wanted: str | None) -> Chosen:
     if cost is None:
         return Chosen(shapes[scenario], scenario)
     if scenario.link is not None:
-        link = LinkModel(cost, f"the run's own link, {case.link}, as emulated", case.link)
+        link = LinkModel(cost, f"the run's own link, {options_of(case).link}, as emulated", options_of(case).link)
     else:
         words = f"the run's own {case.backend}, {counted(case.world_size, 'rank')}, as its calls took"
-        link = LinkModel(cost, words, case.link, costs_cpu(case.backend), ranks=case.world_size)
+        link = LinkModel(cost, words, options_of(case).link, costs_cpu(case.backend), ranks=case.world_size)
     return Chosen(shapes[scenario], scenario, link)

@@ -19,10 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.model.errors import BenchError, ConfigError
-from bench.model.steps import Gradient, Shape, Timeline
 from bench.model.units import MIB
 from bench.packages.training.catalog.presets import Preset, gradients
 from bench.packages.training.catalog.strategies import kind
+from bench.packages.training.step_records import Gradient, Shape, Timeline
 from bench.packages.training.synchronisation import Strategy
 
 BucketPlan = tuple[int, ...]

@@ -17,8 +17,8 @@ from bench.catalog.backends import BACKENDS
 from bench.model.conclusions import Summary
 from bench.model.errors import BenchError, ConfigError
 from bench.model.records import Case, case_order
-from bench.model.steps import Link
 from bench.model.units import counted, format_bytes, format_rate, format_seconds, parse_link
+from bench.packages.training.step_records import Link
 from bench.stats.intervals import Floats
 
 # Isolated calls on gloo over a link of 1 Gbit/s had a plan of 1 MiB buckets take 54 % longer than it did; pipelined

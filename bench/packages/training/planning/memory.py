@@ -4,7 +4,7 @@ from bench.catalog.dtypes import DTYPES
 from bench.model.records import Case
 from bench.packages.training.catalog.presets import find, parameters
 from bench.packages.training.catalog.strategies import hooks_of
-from bench.packages.training.synchronisation import Strategy
+from bench.packages.training.synchronisation import Strategy, options_of
 
 # Tensors of the size of the parameters that an optimizer keeps.
 STATES = {"sgd": 1, "adamw": 2}
@@ -14,7 +14,7 @@ FLATTENING, WITHOUT_COPY = frozenset({"flat", "overlap_bucket", "plan", "ddp", "
 
 def model_bytes(case: Case) -> int | None:
     """Bytes of the parameters of a training step's model; None for a model that is not a preset."""
-    preset = find(case.model) if ":" not in case.model else None
+    preset = find(options_of(case).model) if ":" not in options_of(case).model else None
     return parameters(preset) * DTYPES[case.dtype].itemsize if preset else None
 
 
@@ -25,7 +25,7 @@ def alone_bytes(case: Case, strategy: Strategy) -> int | None:
     not a preset, of a user's synchroniser, of communication hooks, and of fully_shard, which holds as much of the
     parameters whole as it gathers ahead.
     """
-    model, states, ranks = model_bytes(case), STATES[case.optimizer], case.world_size
+    model, states, ranks = model_bytes(case), STATES[options_of(case).optimizer], case.world_size
     if model is None or strategy.imported is not None or strategy.name == "fsdp2" or hooks_of(strategy):
         return None
     copies = 2.0 + states

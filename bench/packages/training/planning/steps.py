@@ -17,7 +17,6 @@ from bench.catalog.collectives import OPERATIONS
 from bench.catalog.dtypes import DTYPES
 from bench.config.models import Config
 from bench.model.records import OPTIONS, Case, Machine, Plan, Settings, Skip
-from bench.model.steps import Link, Shape
 from bench.model.units import counted, format_rounded_bytes, parse_link
 from bench.packages.training.catalog.presets import find
 from bench.packages.training.catalog.strategies import (
@@ -25,13 +24,24 @@ from bench.packages.training.catalog.strategies import (
     kind,
     label,
     reference_of,
-    strategy_of,
-    text_of,
     unsupported,
 )
 from bench.packages.training.config import REAL_LINK, ShapeSection, TrainingSection
 from bench.packages.training.planning.memory import STATES, alone_bytes, model_bytes
-from bench.packages.training.synchronisation import REFERENCE, TRAINING_STEP, Scenario, Strategy, scenario_of
+from bench.packages.training.step_records import Link, Shape
+from bench.packages.training.synchronisation import (
+    REFERENCE,
+    TRAINING_STEP,
+    Scenario,
+    StepOptions,
+    StepSettings,
+    Strategy,
+    options_of,
+    scenario_of,
+    step_settings,
+    strategy_in,
+    with_strategy,
+)
 from bench.planning.cases import unsupported_here, values_of, worlds
 from bench.planning.parts import Expansion, PlanningPart
 
@@ -76,22 +86,24 @@ def complete(config: Config, machine: Machine, plan: Plan) -> Plan:
     section = config.section(TrainingSection)
     if section is None:
         return plan
-    named = {case.model for case in plan.cases}, {case.link for case in plan.cases}
     scenarios = list(_scenarios(config, section, machine))
-    settings = replace(
-        plan.settings,
+    own = StepSettings(
         rounds=section.rounds,
         warmup_steps=section.warmup,
         step_memory=section.memory,
-        shapes={one.case.model: one.shape for one in scenarios if one.shape is not None and one.case.model in named[0]},
-        links={one.case.link: one.link for one in scenarios if one.link is not None and one.case.link in named[1]},
+        max_foreign_cpu=section.max_foreign_cpu,
+        shapes={one.options.model: one.shape for one in scenarios if one.shape is not None},
+        links={one.options.link: one.link for one in scenarios if one.link is not None},
     )
-    return replace(plan, settings=settings, max_foreign_cpu=section.max_foreign_cpu)
+    steps = [case for case in plan.cases if case.op == TRAINING_STEP]
+    return replace(
+        plan, settings=replace(plan.settings, own={**plan.settings.own, TRAINING_STEP: own.needed_by(steps)})
+    )
 
 
 def case_of(scenario: Scenario, strategy: Strategy) -> Case:
     """The case of a strategy in a scenario."""
-    return replace(scenario.case, strategy=text_of(strategy))
+    return with_strategy(scenario.case, strategy)
 
 
 def _ways(config: Config) -> list[dict[str, Any]]:
@@ -120,14 +132,16 @@ def _scenarios(config: Config, section: TrainingSection, machine: Machine) -> It
             0,
             metric="pipelined",
             depth=section.steps,
-            model=shape_name(by_shape.shape, by_shape.backward) if by_shape else str(model),
-            batch=section.batch,
-            sequence=section.sequence,
-            optimizer=section.optimizer,
-            link="" if link == REAL_LINK else link,
-            threads=section.threads,
-            clip=section.clip,
-            autocast=section.autocast or "",
+            own=StepOptions(
+                model=shape_name(by_shape.shape, by_shape.backward) if by_shape else str(model),
+                batch=section.batch,
+                sequence=section.sequence,
+                optimizer=section.optimizer,
+                link="" if link == REAL_LINK else link,
+                threads=section.threads,
+                clip=section.clip,
+                autocast=section.autocast or "",
+            ),
             **how,
         )
         if config.oversubscribe_gpu and BACKENDS[backend].device == "cuda" and ranks > machine.gpus:
@@ -194,9 +208,9 @@ def unsupported_scenario(scenario: Scenario, machine: Machine) -> str | None:
     case = scenario.case
     if case.dtype not in TRAINED:
         return f"models are trained in {', '.join(TRAINED)}, not in {case.dtype}"
-    if case.autocast and case.dtype != "float32":
+    if options_of(case).autocast and case.dtype != "float32":
         return f"autocast keeps parameters in float32, and here they are {case.dtype}"
-    if case.autocast and scenario.shape is not None:
+    if options_of(case).autocast and scenario.shape is not None:
         return "a model by its shape computes nothing that autocast could compute in another dtype"
     if scenario.shape is not None and case.backend != "gloo":
         return f"a model by its shape is timed on gloo or an emulated link, not on {case.backend}"
@@ -232,7 +246,7 @@ def rank_bytes(scenario: Scenario, strategies: Sequence[Strategy], alone: bool =
     comes on top.
     """
     case = scenario.case
-    model, states, ranks = model_bytes(case), STATES[case.optimizer], case.world_size
+    model, states, ranks = model_bytes(case), STATES[options_of(case).optimizer], case.world_size
     if scenario.shape is not None or model is None:
         return None
     # One set of parameters, gradients and states, and one of buckets or of a flattened tensor.
@@ -255,8 +269,8 @@ def scenarios_of(plan: Plan) -> dict[Scenario, list[Strategy]]:
     """The scenarios of a plan, each with its strategies in their order."""
     strategies: dict[Case, list[Strategy]] = {}
     for case in plan.cases:
-        if case.strategy:
-            strategies.setdefault(replace(case, strategy=""), []).append(strategy_of(case.strategy))
+        if options_of(case).strategy:
+            strategies.setdefault(with_strategy(case, None), []).append(strategy_in(case))
     return {scenario_of(plan.settings, case): members for case, members in strategies.items()}
 
 
@@ -276,9 +290,10 @@ def notes(plan: Plan, cores: int) -> list[str]:
         # On a CPU backend, communication runs on the cores that compute.
         overlapping = any(kind(strategy).overlaps for strategy in strategies)
         on_cores = BACKENDS[case.backend].device == "cpu" and scenario.link is None
-        if overlapping and on_cores and case.threads * case.world_size > cores:
+        threads = scenario.options.threads
+        if overlapping and on_cores and threads * case.world_size > cores:
             texts.append(
-                f"{counted(case.world_size, 'rank')} of {case.threads} computing threads on {cores} cores: no core is "
+                f"{counted(case.world_size, 'rank')} of {threads} computing threads on {cores} cores: no core is "
                 "left to overlap communication with, so the scheduler is measured; lower threads or world_sizes, or "
                 "use an emulated link, which needs no core"
             )
@@ -292,15 +307,15 @@ def notes(plan: Plan, cores: int) -> list[str]:
 
 # ── the package's part of planning ───────────────────────────────────────────────────────────────
 def _launch_bytes(cases: Sequence[Case], settings: Settings) -> int | None:
-    strategies = [strategy_of(case.strategy) for case in cases]
-    return rank_bytes(scenario_of(settings, cases[0]), strategies, settings.step_memory)
+    strategies = [strategy_in(case) for case in cases]
+    return rank_bytes(scenario_of(settings, cases[0]), strategies, step_settings(settings).step_memory)
 
 
 def _imports(cases: Sequence[Case], settings: Settings) -> set[str]:
     """Models and synchronisers of a user's own: what ranks import is whatever is no preset and no shape."""
-    named = {case.model for case in cases if case.model} - settings.shapes.keys()
+    named = {options_of(case).model for case in cases if options_of(case).model} - step_settings(settings).shapes.keys()
     models = {name for name in named if find(name) is None}
-    strategies = {strategy_of(case.strategy).imported for case in cases if case.strategy}
+    strategies = {strategy_in(case).imported for case in cases if options_of(case).strategy}
     return models | {name for name in strategies if name is not None}
 
 
@@ -309,7 +324,6 @@ PLANNING = PlanningPart(
     expand=expand,
     launch_bytes=_launch_bytes,
     case_s=STRATEGY_S,
-    same_process=lambda case: replace(case, strategy=""),
+    same_process=lambda case: with_strategy(case, None),
     imports=_imports,
-    check=lambda case: case.strategy and strategy_of(case.strategy),  # a skip may stand for all strategies
 )

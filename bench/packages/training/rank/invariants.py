@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from bench.model.steps import InvariantCheck
+from bench.model.records import InvariantCheck
 from bench.packages.training.catalog.equivalence import ALLOWED
 from bench.packages.training.catalog.presets import find
 from bench.packages.training.catalog.strategies import kind, label
@@ -24,7 +24,7 @@ from bench.packages.training.rank import models, synchronisers
 from bench.packages.training.rank import runner as runners
 from bench.packages.training.rank.runner import Gather, Runner
 from bench.packages.training.rank.transport import RankInfo, RealTransport
-from bench.packages.training.synchronisation import REFERENCE, Scenario, Strategy
+from bench.packages.training.synchronisation import REFERENCE, Scenario, Strategy, options_of
 
 # Steps before parameters are compared, all on one batch: unless the loss falls, the comparison proves nothing.
 STEPS = 4
@@ -133,10 +133,11 @@ def check_training(context: CheckContext, strategy: Strategy, calls: tuple[int, 
         return [InvariantCheck("I2", None, "it does not compute the exact mean")]
     for dtype, allowed in ALLOWED.items():
         # A preset or a shape is replaced by a small preset.
-        model = TWIN if scenario.shape is not None or find(scenario.case.model) else scenario.case.model
-        sequence = min(scenario.case.sequence, 16)
-        autocast = scenario.case.autocast if dtype == "float32" else ""  # there is none of float64
-        twin = Scenario(replace(scenario.case, model=model, dtype=dtype, sequence=sequence, autocast=autocast))
+        model = TWIN if scenario.shape is not None or find(scenario.options.model) else scenario.options.model
+        sequence = min(scenario.options.sequence, 16)
+        autocast = scenario.options.autocast if dtype == "float32" else ""  # there is none of float64
+        own = replace(scenario.options, model=model, sequence=sequence, autocast=autocast)
+        twin = Scenario(replace(scenario.case, dtype=dtype, own=own))
         with _deterministic(context.place.device):
             trained, fell, sent = _train(context, strategy, twin, len(calls) if calls else CALLS)
             want, mean_fell = _reference(context, twin, strategy)
@@ -148,7 +149,7 @@ def check_training(context: CheckContext, strategy: Strategy, calls: tuple[int, 
             text = f"{dtype}: differs from the ranks' mean by {worst:.1e} of the largest parameter, allowed {allowed:g}"
             text += f"; {alone_text}"
         checks.append(InvariantCheck("I2", max(worst, alone) <= allowed if stable else None, text))
-        if dtype == "float32" and not (scenario.case.clip and entry.shards_gradients):
+        if dtype == "float32" and not (scenario.options.clip and entry.shards_gradients):
             context.finals[label(strategy)] = (sent, digest([trained]))
     return checks
 
@@ -194,7 +195,7 @@ def _built(context: CheckContext, strategy: Strategy, twin: Scenario) -> Runner:
 def _batch(context: CheckContext, runner: Runner, rank: int) -> runners.Batch:
     """The batch of a rank, which is the same whichever rank draws it."""
     dice = torch.Generator().manual_seed(context.seed * 1000 + rank)
-    return runner.draw(dice, context.scenario.case.batch)
+    return runner.draw(dice, context.scenario.options.batch)
 
 
 def _trained(context: CheckContext, runner: Runner, batch: runners.Batch | None = None) -> tuple[torch.Tensor, bool]:
@@ -247,7 +248,7 @@ def _against_one_process(context: CheckContext, twin: Scenario, want: torch.Tens
 
     They cannot where the loss of a batch is not the mean of its parts' losses, nor where sums are rounded to few bits.
     """
-    if twin.case.autocast:
+    if options_of(twin.case).autocast:
         return 0.0, "one process is no measure: autocast rounds the sums of a whole batch in another way"
     key = f"{twin.case.dtype}/alone"
     if key not in context.references:
@@ -271,7 +272,7 @@ def check_bits(context: CheckContext, strategy: Strategy) -> InvariantCheck:
     """I3: exact strategies have the same bits at two ranks; at more, those that send the same in each call."""
     mine = context.finals.get(label(strategy))
     if mine is None:
-        clipped = context.scenario.case.clip and kind(strategy).shards_gradients
+        clipped = context.scenario.options.clip and kind(strategy).shards_gradients
         why = "the norm of shares is rounded in another way than that of all gradients"
         return InvariantCheck("I3", None, why if clipped else "it does not compute the exact mean")
     two = context.place.world_size == 2

@@ -15,9 +15,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from bench.model.steps import Shape
 from bench.packages.training.catalog.presets import Preset, find
 from bench.packages.training.planning.buckets import ReadyTimes
+from bench.packages.training.step_records import Shape
 from bench.packages.training.synchronisation import Scenario
 
 THETA = 10_000.0
@@ -41,17 +41,17 @@ def build(scenario: Scenario, device: torch.device, seed: int) -> Trainable:
     dtype = getattr(torch, scenario.case.dtype)
     if scenario.shape is not None:
         return Trainable(ByShape(scenario.shape, dtype), lambda generator, examples: (torch.zeros(examples),))
-    preset = find(scenario.case.model)
+    preset = find(scenario.options.model)
     if preset is not None:
 
         def tokens(generator: torch.Generator, examples: int) -> tuple[torch.Tensor, ...]:
-            drawn = torch.randint(preset.vocabulary, (examples, scenario.case.sequence + 1), generator=generator).to(
+            drawn = torch.randint(preset.vocabulary, (examples, scenario.options.sequence + 1), generator=generator).to(
                 device
             )
             return drawn[:, :-1], drawn[:, 1:]
 
         return Trainable(Transformer(preset).to(device, dtype), tokens)
-    module, batch = imported(scenario.case.model)()
+    module, batch = imported(scenario.options.model)()
     held = tuple(tensor.to(device).contiguous() for tensor in batch)
 
     def drawn(generator: torch.Generator, examples: int) -> tuple[torch.Tensor, ...]:

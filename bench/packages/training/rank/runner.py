@@ -142,11 +142,11 @@ def build(
             place.real.broadcast(tensor)
     ingredients = Build(strategy, module, place, transport, watch, order, memory, traced)
     sync = _Users(ingredients) if strategy.imported is not None else SYNCHRONISERS[strategy.name](ingredients)
-    optimizer = sync.optimizer(*OPTIMIZERS[scenario.case.optimizer])
+    optimizer = sync.optimizer(*OPTIMIZERS[scenario.options.optimizer])
     if entry.shards_parameters:
         parameters = list(sync.module.parameters())
-    lower = scenario.case.autocast
-    clip = 0.0 if scenario.shape is not None else scenario.case.clip  # a shape has no gradients
+    lower = scenario.options.autocast
+    clip = 0.0 if scenario.shape is not None else scenario.options.clip  # a shape has no gradients
     cast = partial(torch.autocast, place.device.type, getattr(torch, lower)) if lower else nullcontext
     return Runner(strategy, sync, optimizer, parameters, clip, cast, watch, transport, model.batch, ready)
 
@@ -178,7 +178,7 @@ def ready_order(scenario: Scenario, place: RankInfo, gather: Gather, seed: int) 
     module = models.build(scenario, place.device, seed).module
     count = sum(p.requires_grad for p in module.parameters())
     traced = build(Strategy(REFERENCE), scenario, place, place.real, range(count), seed, traced=True)
-    traced.step(traced.draw(torch.Generator().manual_seed(seed), scenario.case.batch))
+    traced.step(traced.draw(torch.Generator().manual_seed(seed), scenario.options.batch))
     # The order of marking, not of marks: on a GPU marks cannot be compared yet, but were made in the stream's order.
     agreed: list[int] = gather(list(traced.ready))[0]
     return agreed + [number for number in range(count) if number not in agreed]

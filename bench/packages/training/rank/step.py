@@ -21,14 +21,29 @@ import torch
 
 from bench.catalog.backends import BACKENDS
 from bench.machine import environment, host
-from bench.model.records import Case, Settings
-from bench.model.steps import CallRecord, Gradient, InvariantCheck, RankMemory, RankTimeline, StepDetail, Timeline
-from bench.packages.training.catalog.strategies import kind, label, strategy_of
+from bench.model.records import Case, InvariantCheck, Settings
+from bench.packages.training.catalog.strategies import kind, label
 from bench.packages.training.rank import invariants, memory, runner, synchronisers, torch_synchronisers, transport
 from bench.packages.training.rank.invariants import CheckContext
 from bench.packages.training.rank.runner import Batch, Runner
 from bench.packages.training.rank.transport import EmulatedLink, RankInfo, SharedTensors, Transport
-from bench.packages.training.synchronisation import PARTS, Scenario, Strategy, scenario_of
+from bench.packages.training.step_records import (
+    CallRecord,
+    Gradient,
+    RankMemory,
+    RankTimeline,
+    StepDetail,
+    Timeline,
+)
+from bench.packages.training.synchronisation import (
+    PARTS,
+    Scenario,
+    Strategy,
+    options_of,
+    scenario_of,
+    step_settings,
+    strategy_in,
+)
 from bench.rank.collectives import Call
 from bench.rank.parts import RankPart, RankPlace
 from bench.rank.process import one_line
@@ -56,11 +71,11 @@ def prepare_process(case: Case, rank: int) -> None:
     On an emulated link, which needs no core, each rank gets a core of its own if there are enough. On gloo ranks are
     not pinned: the thread that communicates would share the core, ten times more slowly.
     """
-    torch.set_num_threads(case.threads)
+    torch.set_num_threads(options_of(case).threads)
     if BACKENDS[case.backend].device == "cuda":
         environment.apply(REPEATABLE)
     cores = sorted(os.sched_getaffinity(0))
-    if case.link and len(cores) >= case.world_size:
+    if options_of(case).link and len(cores) >= case.world_size:
         os.sched_setaffinity(0, {cores[rank]})
 
 
@@ -100,7 +115,7 @@ class TrainingStage:
     def batch(self, drawn_by: Runner, number: int) -> Batch:
         """The batch of step `number`; strategies use the same ones."""
         if not self._batches:
-            self._batches = [drawn_by.draw(self._dice, self.scenario.case.batch) for _ in range(DRAWN_BATCHES)]
+            self._batches = [drawn_by.draw(self._dice, self.scenario.options.batch) for _ in range(DRAWN_BATCHES)]
         return self._batches[number % DRAWN_BATCHES]
 
 
@@ -110,7 +125,7 @@ class TrainingStep(Workload):
     waits_on_host = True
 
     def __init__(self, case: Case, stage: TrainingStage) -> None:
-        self._strategy, self._stage = strategy_of(case.strategy), stage
+        self._strategy, self._stage = strategy_in(case), stage
         self._checks: list[InvariantCheck] = []
         self._calls: tuple[int, ...] | None = None
         # Of the steps of each iteration: the sums of their parts, and the tail of each. A block is one iteration.
@@ -141,7 +156,7 @@ class TrainingStep(Workload):
         if moved and not entry.shards_parameters:
             self._checks.append(invariants.check_start(context, trained))
         every = strategy.every or 1  # averaged parameters are the same on all ranks at its multiples
-        steps = math.ceil(stage.settings.warmup_steps / every) * every
+        steps = math.ceil(step_settings(stage.settings).warmup_steps / every) * every
         for number in range(steps):
             stage.transport.sent.clear()
             trained.step(stage.batch(trained, number))
@@ -226,7 +241,7 @@ class TrainingStep(Workload):
     def _memory(self) -> tuple[RankMemory, ...] | None:
         """The memory of the strategy alone, with tensors of its own, on each rank; None if it was not asked for."""
         stage = self._stage
-        if not stage.settings.step_memory or stage.scenario.shape is not None:
+        if not step_settings(stage.settings).step_memory or stage.scenario.shape is not None:
             return None
 
         def train(note: memory.Note) -> None:

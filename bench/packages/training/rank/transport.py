@@ -19,8 +19,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from bench.model.steps import Link
 from bench.packages.training.planning.link_model import AllReduceCost
+from bench.packages.training.step_records import Link
 from bench.rank.group import Group
 from bench.rank.mpi import MpiGroup, buffer_of, in_place
 

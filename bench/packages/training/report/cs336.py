@@ -14,7 +14,7 @@ from bench.model.records import Case, Run
 from bench.model.units import format_bytes, format_seconds
 from bench.packages.training.conclusions import ScenarioAnalysis, StrategyResult, training_of
 from bench.packages.training.report import steps as training
-from bench.packages.training.synchronisation import Scenario
+from bench.packages.training.synchronisation import Scenario, options_of, step_settings
 from bench.report import markdown
 from bench.report.blocks import Blocks, Column, Heading, in_line, items, keyed, left, section, table
 from bench.report.document import caveats
@@ -56,7 +56,7 @@ def _steps(run: Run, analysis: Analysis) -> Blocks:
         return training.spread(exposed, result.exposed_std, training.seconds)
 
     columns: list[Column[tuple[ScenarioAnalysis, StrategyResult]]] = [
-        left("model", lambda row: row[0].scenario.case.model),
+        left("model", lambda row: row[0].scenario.options.model),
         left("backend + device", lambda row: _device(row[0].scenario.case.backend) + _link(row[0].scenario)),
         Column("processes", lambda row: str(row[0].scenario.case.world_size)),
         Column("global batch", lambda row: str(training.global_batch(row[0].scenario.case))),
@@ -67,11 +67,11 @@ def _steps(run: Run, analysis: Analysis) -> Blocks:
     ]
     if not results:
         return []
-    plan = run.plan
+    plan, settings = run.plan, step_settings(run.plan.settings)
     steps = "–".join(map(str, sorted({scenario.scenario.case.depth for scenario, _ in results})))
     notes = [
-        f"{counted(plan.launches, 'launch')}, {plan.settings.rounds} rounds of every way in each, {steps} timed steps "
-        f"a round; {plan.settings.warmup_steps} warm-up steps before",
+        f"{counted(plan.launches, 'launch')}, {settings.rounds} rounds of every way in each, {steps} timed steps "
+        f"a round; {settings.warmup_steps} warm-up steps before",
         *(note for scenario in _ascending(analysis) for note in _notes(scenario)),
         *caveats(analysis),
     ]
@@ -79,7 +79,7 @@ def _steps(run: Run, analysis: Analysis) -> Blocks:
 
 
 def _link(scenario: Scenario) -> str:
-    return f", emulated link of {scenario.case.link}" if scenario.link is not None else ""
+    return f", emulated link of {scenario.options.link}" if scenario.link is not None else ""
 
 
 def _notes(scenario: ScenarioAnalysis) -> list[str]:
@@ -104,9 +104,9 @@ def _memory(analysis: Analysis) -> Blocks:
     ]
     peaks = ["after initialization", "before optimizer step", "after optimizer step", "later steps", "computed"]
     columns: list[Column[tuple[Case, Sequence[str]]]] = [
-        left("model", lambda row: row[0].model),
+        left("model", lambda row: options_of(row[0]).model),
         Column("processes", lambda row: str(row[0].world_size)),
-        left("optimizer", lambda row: row[0].optimizer),
+        left("optimizer", lambda row: options_of(row[0]).optimizer),
         left("gradients", lambda row: row[1][0]),
     ]
     columns += keyed([(peak, number) for number, peak in enumerate(peaks, 1)], lambda row, number: row[1][number])

@@ -7,7 +7,7 @@ from bench.model.conclusions import Analysis
 from bench.model.records import Case, Json, Run
 from bench.packages.training.conclusions import Split, StrategyResult, training_of
 from bench.packages.training.report.steps import global_batch
-from bench.packages.training.synchronisation import Scenario
+from bench.packages.training.synchronisation import Scenario, step_settings
 from bench.report.parts import CaseColumns
 from bench.report.public import (
     JSON_ONLY,
@@ -140,7 +140,7 @@ def values(run: Run, analysis: Analysis) -> dict[Case, Json]:
             "label": result.label,
             "scenario": scenario.case.key,
             "global_batch_size": global_batch(result.case),
-            "warmup_steps": run.plan.settings.warmup_steps,
+            "warmup_steps": step_settings(run.plan.settings).warmup_steps,
             "benchmark_steps": result.case.depth * result.rounds,
             "comm_frac_avg": result.share,
             "comm_frac_std": result.share_std,

@@ -11,7 +11,7 @@ from bench.packages.training.conclusions import training_of
 from bench.packages.training.planning.steps import notes, rank_bytes, scenarios_of
 from bench.packages.training.report import steps
 from bench.packages.training.report.machine_format import COLUMNS, TrainingCase
-from bench.packages.training.synchronisation import TRAINING_STEP, Strategy
+from bench.packages.training.synchronisation import TRAINING_STEP, Strategy, options_of, step_settings, strategy_in
 from bench.report.blocks import Blocks, Column, items, keyed, left, section, table
 from bench.report.labels import ranks_text
 from bench.report.parts import PlannedText, ReportPart
@@ -91,7 +91,7 @@ def planned(plan: Plan, machine: Machine) -> PlannedText:
     """Scenarios, number of rounds and steps, and notes."""
     scenes = _scenarios(plan)
     steps = "–".join(map(str, sorted({case.depth for case in plan.cases if case.op == TRAINING_STEP})))
-    how = [f"{plan.settings.rounds} rounds of every strategy, {steps} steps each"] if scenes else []
+    how = [f"{step_settings(plan.settings).rounds} rounds of every strategy, {steps} steps each"] if scenes else []
     return PlannedText(scenes, how, notes(plan, machine.cores), "the steps" if scenes else "")
 
 
@@ -100,7 +100,7 @@ def _scenarios(plan: Plan) -> Blocks:
     shown: Blocks = []
     for scenario, planned in scenarios_of(plan).items():
         strategies = sorted(planned, key=lambda strategy: (competes(strategy), label(strategy)))
-        needed = rank_bytes(scenario, strategies, plan.settings.step_memory)
+        needed = rank_bytes(scenario, strategies, step_settings(plan.settings).step_memory)
         memory = "" if needed is None else f"; {format_rounded_bytes(needed)} of memory a rank, without activations"
         shown += [f"{steps.scenario_text(scenario)}: {len(strategies)} strategies{memory}"]
         shown += table(strategies, STRATEGIES)
@@ -147,10 +147,10 @@ REPORT = ReportPart(
     method=steps.method_line,
     page="training steps in docs/training.md",
     words={
-        "strategy": lambda case: label(strategy_of(case.strategy)) if case.strategy else "",
-        "batch": lambda case: f"batch {case.batch} a rank",
-        "link": lambda case: f"emulated link {case.link}",
-        "threads": lambda case: f"{case.threads} threads a rank" if case.threads > 1 else "",
+        "strategy": lambda case: label(strategy_in(case)) if options_of(case).strategy else "",
+        "batch": lambda case: f"batch {options_of(case).batch} a rank",
+        "link": lambda case: f"emulated link {options_of(case).link}",
+        "threads": lambda case: f"{options_of(case).threads} threads a rank" if options_of(case).threads > 1 else "",
     },
     first=("strategy", "model"),
     metric=lambda case: f"{case.depth} steps back to back" if case.depth > 1 else "single steps",

@@ -15,11 +15,11 @@ from matplotlib.patches import Patch, Rectangle
 
 from bench.model.conclusions import Analysis, Interval
 from bench.model.records import Run
-from bench.model.steps import CallRecord, RankTimeline, Timeline
 from bench.model.units import format_bytes
 from bench.packages.training.conclusions import Advice, ScenarioAnalysis, StrategyResult, training_of
 from bench.packages.training.report import steps as training
 from bench.packages.training.report.steps import ends, is_reference, names_of, ordered, scenario_text, seconds
+from bench.packages.training.step_records import CallRecord, RankTimeline, Timeline
 from bench.packages.training.synchronisation import Strategy
 from bench.report.plots import figures
 from bench.report.plots.figures import COLOURS, WIDER, time_axis, wrapped

@@ -12,8 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import astuple, fields, replace
 
 from bench.model.conclusions import Interval
-from bench.model.records import Case, Run
-from bench.model.steps import InvariantCheck, RankMemory
+from bench.model.records import Case, InvariantCheck, Run
 from bench.model.units import format_bytes, format_rounded_bytes, format_seconds, format_share
 from bench.packages.training.catalog.strategies import competes, kind
 from bench.packages.training.conclusions import (
@@ -25,7 +24,16 @@ from bench.packages.training.conclusions import (
     Split,
     StrategyResult,
 )
-from bench.packages.training.synchronisation import REFERENCE, TRAINING_STEP, Scenario, Strategy
+from bench.packages.training.step_records import RankMemory
+from bench.packages.training.synchronisation import (
+    REFERENCE,
+    TRAINING_STEP,
+    Scenario,
+    Strategy,
+    options_of,
+    step_settings,
+    with_strategy,
+)
 from bench.report import blocks, labels
 from bench.report.blocks import Blocks, Column, Heading, items, keyed, left, table
 from bench.report.labels import NOTHING, SEPARATOR, between, common_parts, counted, ranks_text
@@ -89,7 +97,7 @@ def scenario_parts(scenario: Scenario) -> list[str]:
 
 def global_batch(case: Case) -> int:
     """Examples of one step, over all ranks."""
-    return case.batch * case.world_size
+    return options_of(case).batch * case.world_size
 
 
 def short_name(strategy: str) -> str:
@@ -517,7 +525,7 @@ CHECKED: list[Column[tuple[str, Checks]]] = [
 def scaling(points: Sequence[ScalingPoint]) -> Blocks:
     """Throughput, speed-up and efficiency over numbers of ranks; one table for each model, backend and the like."""
     tables: dict[str, list[ScalingPoint]] = {}
-    scenarios = labels.case_parts([labels.kind(replace(point.case, strategy="")) for point in points])
+    scenarios = labels.case_parts([labels.kind(with_strategy(point.case, None)) for point in points])
     for point, parts in zip(points, scenarios, strict=True):
         title = SEPARATOR.join(part.words for part in parts if part.name != "op" and not part.usual)
         tables.setdefault(title, []).append(point)
@@ -548,12 +556,12 @@ def method_line(run: Run) -> str:
     steps = sorted({case.depth for case in run.plan.cases if case.op == TRAINING_STEP})
     if not steps:
         return ""
-    plan, settings = run.plan, run.plan.settings
+    plan, settings = run.plan, step_settings(run.plan.settings)
     return (
         f"How training steps were measured: {'–'.join(map(str, steps))} steps of a strategy between two barriers, "
-        f"slowest rank · all strategies in every round, each round in another random order, seed {settings.seed} · "
-        f"{settings.warmup_steps} steps of each beforehand · {counted(plan.launches, 'launch')} of fresh processes · "
-        f"blocks in which others used more than {format_share(plan.max_foreign_cpu)} of the machine's CPU time "
-        "are left out · "
+        "slowest rank · all strategies in every round, each round in another random order, seed "
+        f"{plan.settings.seed} · {settings.warmup_steps} steps of each beforehand · "
+        f"{counted(plan.launches, 'launch')} of fresh processes · blocks in which others used more than "
+        f"{format_share(settings.max_foreign_cpu)} of the machine's CPU time are left out · "
         "± is the standard deviation over rounds"
     )

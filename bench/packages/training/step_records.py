@@ -1,6 +1,6 @@
-"""Define what single iterations can show in detail: gradients, calls on a line of time, memory, checks; and links.
+"""Define what single training steps show in detail: gradients, calls on a line of time, memory; and emulated links.
 
-    Link, Shape ─▶ (a case) ─▶ InvariantCheck, StepDetail(Timeline(CallRecord))
+    Link, Shape ─▶ (a case) ─▶ StepDetail(Timeline(CallRecord))
 
 Everything is frozen. Units are seconds and bytes. Nothing here computes.
 """
@@ -8,6 +8,9 @@ Everything is frozen. Units are seconds and bytes. Nothing here computes.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
+
+from bench.model.records import OwnDetail, Samples
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +44,6 @@ class Shape:
 
 
 # ── what was measured besides times ──────────────────────────────────────────────────────────────
-@dataclass(frozen=True, slots=True)
-class InvariantCheck:
-    """The check of one invariant. ok: None where it does not apply; text then says why."""
-
-    invariant: str
-    ok: bool | None
-    text: str
-
-
 @dataclass(frozen=True, slots=True)
 class CallRecord:
     """One call in one rank's step. Times are seconds since the beginning of the step on that rank.
@@ -107,8 +101,8 @@ class RankMemory:
     peak_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class StepDetail:
+@dataclass(frozen=True)
+class StepDetail(OwnDetail):
     """What one launch of a run keeps of a case besides its times.
 
     calls: bytes of each all-reduce of a step, in order; None where the library does not tell. alone_s: times of these
@@ -121,3 +115,8 @@ class StepDetail:
     alone_s: tuple[float, ...] = ()
     timeline: Timeline | None = None
     memory: tuple[RankMemory, ...] | None = None
+
+
+def detail_of(samples: Samples) -> StepDetail | None:
+    """The detail that one launch kept of a training step; None if this launch kept none."""
+    return cast(StepDetail | None, samples.detail)

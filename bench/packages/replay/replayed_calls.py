@@ -1,0 +1,104 @@
+"""Define the calls of a recorded job as ranks make them again, and what names them in a case and in a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import cast
+
+from bench.model.records import Case, OwnOptions, OwnSettings, Settings, option
+from bench.packages.replay.recorded_calls import NAME
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayedCall:
+    """One call of a recorded job as it is made again.
+
+    case: its position in `Replay.cases`. recorded: its position among the calls of the recorded rank.
+    after: earlier asynchronous calls, by position, that are waited for before it. pause_s: how long the rank does
+    something else then.
+    """
+
+    case: int
+    recorded: int
+    after: tuple[int, ...] = ()
+    pause_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayedList:
+    """The calls that a rank makes: those of a recorded rank, by its position in the recording."""
+
+    recorded: int
+    calls: tuple[ReplayedCall, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """The calls of a recorded job that a case makes, as the package `replay` made them from the recording.
+
+    cases: the distinct calls. lists: of each rank of this world; or one, which all ranks make. source: the recording,
+    in words. recorded_world: ranks that it is of; None if that was not told. stand_in: whose calls are made, in a
+    sentence, where ranks make other calls than in the job. gaps: whether pauses are as recorded. changes: sentences on
+    what is not as recorded.
+    """
+
+    source: str
+    cases: tuple[Case, ...]
+    lists: tuple[ReplayedList, ...]
+    recorded_world: int | None = None
+    stand_in: str = ""
+    gaps: bool = False
+    changes: tuple[str, ...] = ()
+
+    def of(self, rank: int) -> ReplayedList:
+        """The calls that a rank of this world makes."""
+        return self.lists[rank if len(self.lists) > 1 else 0]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Recording:
+    """What names a replay in a case."""
+
+    # Hash of the calls and of the pauses between them.
+    digest: str
+    # Number of calls of a step, on the rank that makes most.
+    calls: int
+
+    def __str__(self) -> str:
+        """As a key names it: `5f0c2a91d3be:52`."""
+        return f"{self.digest}:{self.calls}"
+
+
+@dataclass(frozen=True)
+class ReplayOptions(OwnOptions):
+    """The option of a replay."""
+
+    operation: str = NAME
+    recording: Recording | None = option(None, "hash of a replay's calls and their number: 5f0c2a91d3be:52")
+
+
+@dataclass(frozen=True)
+class ReplaySettings(OwnSettings):
+    """The replays of a plan."""
+
+    operation: str = NAME
+    # `Recording` as text → the calls.
+    replays: dict[str, Replay] = field(default_factory=dict)
+
+    def needed_by(self, cases: Sequence[Case]) -> ReplaySettings:
+        """The settings with only those replays that the cases name."""
+        names = {str(recording_in(case)) for case in cases}
+        return replace(self, replays={name: replay for name, replay in self.replays.items() if name in names})
+
+
+def recording_in(case: Case) -> Recording:
+    """What names the replay that a case makes."""
+    recording = cast(ReplayOptions, case.own).recording
+    assert recording is not None  # noqa: S101 - every case of a replay has one
+    return recording
+
+
+def replay_of(settings: Settings, case: Case) -> Replay:
+    """The calls that a case of a plan makes."""
+    return cast(ReplaySettings, settings.own[NAME]).replays[str(recording_in(case))]
