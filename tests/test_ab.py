@@ -20,6 +20,7 @@ from bench.model.comparisons import Absence, Judgement, Unpaired
 from bench.model.conclusions import Interval
 from bench.model.errors import ConfigError
 from bench.model.records import AbState, Case, Ending, EndReason, Failure, Side
+from bench.packages.training.synchronisation import StepOptions, Strategy
 from bench.planning import plan as planning
 from bench.report.progress import PairProgress
 from bench.stats.verdicts import FASTER, INCONCLUSIVE, SAME, SLOWER, Levels
@@ -57,8 +58,15 @@ def test_a_field_in_which_the_sides_differ_is_left_out_of_the_match():
 
 def test_a_field_differs_among_the_operations_that_have_it():
     """Barriers have no batch: they are no reason why steps of another batch could not be partners."""
-    step, barrier = {"op": "training_step", "strategy": "flat", "size_bytes": 0}, {"op": "barrier", "size_bytes": 0}
-    a, b = ([timed(size_bytes=size), timed(**barrier), timed(**step, batch=size // 512)] for size in (1024, 2048))
+    step, barrier = {"op": "training_step", "size_bytes": 0}, {"op": "barrier", "size_bytes": 0}
+    a, b = (
+        [
+            timed(size_bytes=size),
+            timed(**barrier),
+            timed(**step, own=StepOptions(strategy=Strategy("flat"), batch=size // 512)),
+        ]
+        for size in (1024, 2048)
+    )
     cases, only_a, only_b = pairs.matched(a, b)
     assert [case.a.case.op for case in cases] == ["barrier", "training_step", "all_reduce"]
     assert not only_a and not only_b

@@ -49,7 +49,18 @@ PACKAGES = rooms.PACKAGES
 PART_OF = {
     "plots": "report",
     "package": "catalog",
-    **dict.fromkeys(("conclusions", "process_state", "recorded_calls", "rules", "synchronisation"), "model"),
+    **dict.fromkeys(
+        (
+            "conclusions",
+            "process_state",
+            "recorded_calls",
+            "replayed_calls",
+            "rules",
+            "step_records",
+            "synchronisation",
+        ),
+        "model",
+    ),
 }
 # The one module of the core that names packages: the table of their records.
 TABLE = "bench.catalog.registry"

@@ -5,8 +5,9 @@ The device is simulated, so that each of these can be said to the nanosecond; te
 
 import pytest
 
-from bench.model.records import Case, ReplayedCall
+from bench.model.records import Case
 from bench.packages.replay.rank import make_step, marks_on
+from bench.packages.replay.replayed_calls import ReplayedCall
 from bench.packages.training.rank.synchronisers import Stopwatch
 from bench.rank.collectives import rest
 from bench.rank.device import Host, cycles_a_ns

@@ -17,10 +17,9 @@ from bench.analyze.pairs import compare_sides
 from bench.model.comparisons import FASTER, INCONCLUSIVE, SAME, SLOWER
 from bench.model.errors import UnmeasurableError
 from bench.model.notices import VerdictNotice
-from bench.model.records import Ending, EndReason, Failure, Skip
+from bench.model.records import Ending, EndReason, Failure, InvariantCheck, Skip
 from bench.packages.training.catalog.strategies import label as name_of
-from bench.packages.training.step_records import InvariantCheck
-from bench.packages.training.synchronisation import Strategy, strategy_in, with_strategy
+from bench.packages.training.synchronisation import TRAINING_STEP, StepSettings, Strategy, strategy_in, with_strategy
 from bench.report import comparison, machine_format
 from bench.report.markdown import written
 from bench.report.notices import sentences
@@ -235,7 +234,12 @@ def test_without_anything_in_common_there_is_no_comparison():
 
 def test_what_differs_around_the_numbers_is_listed():
     old, new = planted(1), planted(2, rounds=9)
-    new = replace(new, plan=replace(new.plan, settings=replace(new.plan.settings, warmup_steps=7)))
+    new = replace(
+        new,
+        plan=replace(
+            new.plan, settings=replace(new.plan.settings, own={TRAINING_STEP: StepSettings(rounds=9, warmup_steps=7)})
+        ),
+    )
     assert {("rounds", "4", "9"), ("warmup_steps", "3", "7")} <= set(compare(old, new).differences)
 
 

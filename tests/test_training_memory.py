@@ -17,7 +17,7 @@ from bench.packages.training.rank.memory import peaks
 from bench.packages.training.report import cs336
 from bench.packages.training.report import steps as training
 from bench.packages.training.step_records import RankMemory
-from bench.packages.training.synchronisation import StepOptions, Strategy
+from bench.packages.training.synchronisation import StepOptions, Strategy, step_settings
 from bench.store import folders
 from conftest import CommandLine
 from test_training_plan import HOST, planned
@@ -131,8 +131,8 @@ def test_without_being_asked_for_memory_is_not_measured_and_needs_no_room():
     for asked in ("false", "true"):
         plan = planned(f"{section}, memory: {asked}")
         ((scenario, strategies),) = scenarios_of(plan).items()
-        assert plan.settings.step_memory is (asked == "true")
-        rooms.append(rank_bytes(scenario, strategies, plan.settings.step_memory))
+        assert step_settings(plan.settings).step_memory is (asked == "true")
+        rooms.append(rank_bytes(scenario, strategies, step_settings(plan.settings).step_memory))
     assert rooms[1] >= rooms[0] + alone_bytes(scenario.case, Strategy("zero1"))
     little = replace(HOST, memory_available_bytes=3 * rooms[0])
     assert planned(section, little).cases and not planned(f"{section}, memory: true", little).cases

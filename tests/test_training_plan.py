@@ -9,7 +9,7 @@ from bench.model.errors import ConfigError
 from bench.model.records import Machine
 from bench.packages.training.planning.steps import notes, scenarios_of
 from bench.packages.training.report.steps import scenario_text
-from bench.packages.training.synchronisation import strategy_in
+from bench.packages.training.synchronisation import options_of, strategy_in
 from bench.planning.plan import expand
 
 HOST = Machine("h", 4, 2**34, 2**25, 0, {})
@@ -84,7 +84,7 @@ def test_schedulings_are_an_axis_of_steps_and_batch_is_for_gloo():
 
 def test_autocast_is_bfloat16_over_float32_parameters_and_refused_elsewhere_with_the_reason():
     section = "models: [nano], strategies: [flat], autocast: bfloat16"
-    assert all(case.autocast == "bfloat16" for case in planned(section).cases)
+    assert all(options_of(case).autocast == "bfloat16" for case in planned(section).cases)
     for wrong, why in (("float16", "no dtype of autocast"), ("float64", "no dtype of autocast")):
         with pytest.raises(ConfigError, match=f"training.autocast: .*{why}"):
             planned(section.replace("bfloat16", wrong))

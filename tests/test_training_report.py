@@ -15,14 +15,13 @@ import pytest
 import training_fixtures as invented
 from bench.analyze.analysis import analyze
 from bench.model.conclusions import Analysis, Diagnosis, Interval, IntervalKind
-from bench.model.records import Case, Machine
+from bench.model.records import Case, InvariantCheck, Machine
 from bench.packages.interop.report import nccl_tests
 from bench.packages.training.catalog.strategies import label, strategy_of
 from bench.packages.training.conclusions import AAPair, ScenarioAnalysis, training_of
 from bench.packages.training.report import cs336
 from bench.packages.training.report import steps as training
 from bench.packages.training.report.machine_format import TrainingCase
-from bench.packages.training.step_records import InvariantCheck
 from bench.packages.training.synchronisation import Strategy
 from bench.report import document, listings, machine_format
 from bench.report.markdown import written

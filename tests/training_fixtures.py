@@ -11,7 +11,20 @@ import numpy as np
 
 from bench.model.conclusions import Analysis, Diagnosis, Interval, Summary
 from bench.model.notices import RunNotice, notice
-from bench.model.records import Case, Failure, Launch, Plan, Run, Samples, Sampling, Settings, Skip, Timings, Usage
+from bench.model.records import (
+    Case,
+    Failure,
+    InvariantCheck,
+    Launch,
+    Plan,
+    Run,
+    Samples,
+    Sampling,
+    Settings,
+    Skip,
+    Timings,
+    Usage,
+)
 from bench.packages.training.catalog.presets import PRESETS, gradients
 from bench.packages.training.catalog.strategies import label, reference_of
 from bench.packages.training.conclusions import (
@@ -26,8 +39,17 @@ from bench.packages.training.conclusions import (
     TrainingNotice,
     training_of,
 )
-from bench.packages.training.step_records import CallRecord, InvariantCheck, Link, RankTimeline, StepDetail, Timeline
-from bench.packages.training.synchronisation import PARTS, REFERENCE, Scenario, StepOptions, Strategy, with_strategy
+from bench.packages.training.step_records import CallRecord, Link, RankTimeline, StepDetail, Timeline
+from bench.packages.training.synchronisation import (
+    PARTS,
+    REFERENCE,
+    TRAINING_STEP,
+    Scenario,
+    StepOptions,
+    StepSettings,
+    Strategy,
+    with_strategy,
+)
 
 STEPS = 5
 SCENARIO = Scenario(
@@ -173,7 +195,7 @@ def analysis(scenarios=None):
         if result.step is not None
     )
     case = SCENARIO.case
-    where = {"model": case.model, "backend": case.backend, "ranks": case.world_size, "link": None}
+    where = {"model": SCENARIO.options.model, "backend": case.backend, "ranks": case.world_size, "link": None}
     return Analysis(
         summaries,
         (
@@ -286,9 +308,8 @@ def run_with(samples, scenario=NANO, cases=None, launches=1, rounds=12, name="t"
     order = tuple(Launch(case.backend, case.world_size, number, cases) for number in range(1, launches + 1))
     links = {} if scenario.link is None else {case.link: scenario.link}
     shapes = {} if scenario.shape is None else {case.model: scenario.shape}
-    settings = Settings(
-        Sampling(5, 0.05, None, 0.05, 1.0, 2000), 1, 60.0, 2**20, rounds=rounds, links=links, shapes=shapes
-    )
+    own = {TRAINING_STEP: StepSettings(rounds=rounds, links=links, shapes=shapes)}
+    settings = Settings(Sampling(5, 0.05, None, 0.05, 1.0, 2000), 1, 60.0, 2**20, own=own)
     manifest = {"name": name, "status": "complete", "started": "2026-01-02T03:04:05+00:00", "finished": None}
     return Run(Path("results") / name, manifest, Plan(name, order, (), launches, settings), [], samples)
 

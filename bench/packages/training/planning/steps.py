@@ -269,7 +269,7 @@ def scenarios_of(plan: Plan) -> dict[Scenario, list[Strategy]]:
     """The scenarios of a plan, each with its strategies in their order."""
     strategies: dict[Case, list[Strategy]] = {}
     for case in plan.cases:
-        if options_of(case).strategy:
+        if case.op == TRAINING_STEP:
             strategies.setdefault(with_strategy(case, None), []).append(strategy_in(case))
     return {scenario_of(plan.settings, case): members for case, members in strategies.items()}
 
@@ -313,9 +313,10 @@ def _launch_bytes(cases: Sequence[Case], settings: Settings) -> int | None:
 
 def _imports(cases: Sequence[Case], settings: Settings) -> set[str]:
     """Models and synchronisers of a user's own: what ranks import is whatever is no preset and no shape."""
-    named = {options_of(case).model for case in cases if options_of(case).model} - step_settings(settings).shapes.keys()
+    steps = [case for case in cases if case.op == TRAINING_STEP]
+    named = {options_of(case).model for case in steps} - step_settings(settings).shapes.keys()
     models = {name for name in named if find(name) is None}
-    strategies = {strategy_in(case).imported for case in cases if options_of(case).strategy}
+    strategies = {strategy_in(case).imported for case in steps}
     return models | {name for name in strategies if name is not None}
 
 
