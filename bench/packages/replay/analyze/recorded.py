@@ -201,11 +201,11 @@ class _Times:
             self._reasons[ReplayNotice.ONE_STEP] = 0
         if recorded.steps > 1 and (outside := sum(call.step is None for _, call in _places(recorded))):
             self._reasons[ReplayNotice.OUTSIDE_STEPS] += outside
-        # Seconds of a call in which it was, of the calls under way, the one that ended first.
+        # Seconds in which a call was, of the calls under way, the one that ended first.
         self.own_s: dict[Place, float] = {}
         self.exposed_s: dict[Place, float] = {}
-        # Call that can be divided → most seconds that the data moved, world rank that came last (None for this call),
-        # and the unit that is taken for independent: the step.
+        # Call that can be divided → most seconds that the data moved, world rank that came last (None if it is the
+        # call's own), and the unit that is taken for independent: the step.
         self.split: dict[Place, tuple[float, int | None, object]] = {}
         # Such a unit → world rank → seconds by which it ended calls after the first rank. Empty without a common clock.
         self.ended: dict[object, dict[int, float]] = defaultdict(lambda: defaultdict(float))
