@@ -35,11 +35,9 @@ class ProcessState:
 
     # Cores on which the first thread may run.
     affinity: tuple[int, ...]
-    # Name of a thread → number of such threads.
+    # Name of a thread, kind of an open file, and scheduling of a thread (policies) → how many there are.
     threads: dict[str, int]
-    # Kind of an open file → number of such files.
     files: dict[str, int]
-    # Scheduling of a thread → number of such threads.
     policies: dict[str, int]
     # Resident memory.
     memory_bytes: int

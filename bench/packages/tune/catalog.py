@@ -132,10 +132,7 @@ class OpenMpi:
         return "\n".join(lines) + "\n"
 
     def read(self, text: str, hosts: int = 1) -> FileRead:
-        """Read formats 1 and 2, which know no hosts.
-
-        The library drops the whole file at the first mistake in its syntax.
-        """
+        """Read formats 1 and 2, without hosts. The library drops the whole file at the first mistake in its syntax."""
         version = re.match(r"rule-file-version-(\d+)", text)
         body = text if version is None else " " * version.end() + text[version.end() :]
         lines = enumerate((line.partition("#")[0] for line in body.splitlines()), 1)

@@ -254,10 +254,7 @@ class _Fleet:
         return times_s
 
     def _members(self, group: Group) -> list[int]:
-        """The ranks of a group of nodes: of each node as many as the smallest node has.
-
-        Of a group of one node, they are as many as the smallest node of `several` has.
-        """
+        """The ranks of a group: of each node as many as the smallest node (for one node: of `several`) has."""
         compared = self.several if len(group) == 1 and self.several else range(self.nodes)
         each = min(len(self._ranks[node]) for node in compared)
         return [rank for node in group for rank in self._ranks[node][:each]]

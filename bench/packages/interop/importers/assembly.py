@@ -28,9 +28,8 @@ class Imported:
     samples: tuple[Samples, ...]
     # Number of lines of tables, in all files.
     rows: int
-    # Facts for the manifest, under the key `imported`.
+    # Facts for the manifest, under the key `imported`, and session for environment.json.
     facts: Json
-    # Session for environment.json.
     session: Json
 
 

@@ -67,8 +67,7 @@ class Half:
     busbw: Printed | None
     # Text of the column #wrong: a count, or N/A.
     wrong: str
-    # Time of each call, in each process that the file tells apart, without the first `skipped` (-K). Empty if the file
-    # does not have these times.
+    # Times of calls, for each process that the file tells apart, without the first `skipped` (-K). Empty if not there.
     each_us: tuple[tuple[float, ...], ...] = ()
     skipped: int = 0
 
