@@ -10,49 +10,50 @@ NAME = "bimodality"
 
 @dataclass(frozen=True, slots=True)
 class LaunchModes:
-    """A case whose launches are of two kinds.
-
-    slow: numbers of the slower launches. launches: how many there are. fast_s, slow_s: geometric means of the launches'
-    means. low, high: 95 % interval of the probability that a launch is slow (Clopper and Pearson). facts: what differs
-    between the groups, in words.
-    """
+    """A case whose launches are of two kinds."""
 
     case: Case
+    # Numbers of the slower launches.
     slow: tuple[int, ...]
+    # Number of all launches.
     launches: int
+    # Geometric means of the means of the faster launches, and of the slower launches.
     fast_s: float
     slow_s: float
+    # Ends of the 95 % interval of the probability that a launch is slow (Clopper and Pearson).
     low: float
     high: float
+    # What differs between the groups, in words.
     facts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class GlooStalls:
-    """Whether gloo's small calls stall here, and how much faster they are where its loop threads run under SCHED_BATCH.
+    """Whether gloo's small calls stall here, and how much faster they are if its loop threads run under SCHED_BATCH."""
 
-    verdict: "stalls"; "none"; "undecided"; "other", where calls stall and SCHED_BATCH is no remedy; "harms", where it
-    makes them slower; "untested", where calls stall that were not measured under it; or, where it makes them faster and
-    why is not known, "disturbed", because other programs used the cores, or "both", because calls under it stall, too.
-    ranks: numbers of ranks of which this holds. largest_bytes: of the small calls. cases: those with two modes under
-    normal scheduling. share: of their calls that wait; wait_s: how much longer these take. factor: time under normal
-    scheduling / under SCHED_BATCH, over all small cases that have both; None if untested. disturbed: whether other
-    programs used the cores, for which calls wait, too.
-    """
-
+    # One of "stalls", "none", "undecided"; "other": calls stall, and SCHED_BATCH is no remedy; "harms": SCHED_BATCH
+    # makes them slower; "untested": calls stall that were not measured under it. If SCHED_BATCH makes calls faster and
+    # the reason is not known: "disturbed": other programs used the cores; "both": calls under SCHED_BATCH stall, too.
     verdict: str
+    # Numbers of ranks for which the verdict holds.
     ranks: tuple[int, ...]
+    # Largest size of the small calls.
     largest_bytes: int
+    # Cases with two modes under normal scheduling.
     cases: tuple[Case, ...]
+    # Share of the calls of these cases that wait.
     share: float
+    # Time by which calls that wait take longer.
     wait_s: float
+    # Time under normal scheduling / time under SCHED_BATCH, over all small cases that have both. None if untested.
     factor: Interval | None
+    # True if other programs used the cores; calls wait for these programs, too.
     disturbed: bool
 
 
 @dataclass(frozen=True, slots=True)
 class ModesAnalysis:
-    """What a run says of modes."""
+    """The conclusions from a run on modes of launches and of calls."""
 
     launches: tuple[LaunchModes, ...] = ()
     stalls: tuple[GlooStalls, ...] = ()

@@ -40,15 +40,15 @@ Bits = NDArray[np.unsignedinteger[Any]]
 
 @dataclass(frozen=True)
 class Result:
-    """What one rank received in one call. parts: elements of each part, one behind the other. path: of the raw bytes.
-
-    hashes: of blocks.
-    """
+    """The data that one rank received in one call."""
 
     case: Case
     rank: int
+    # Hashes of the blocks.
     hashes: tuple[str, ...]
+    # Number of elements of each part; one part is behind the other.
     parts: tuple[int, ...]
+    # File of the raw bytes.
     path: Path
 
     @cached_property

@@ -9,21 +9,21 @@ from bench.model.records import Case
 
 @dataclass(frozen=True, slots=True)
 class Differing:
-    """Two results of the same sum, or of the same data moved, compared bit by bit.
+    """Two results of the same sum, or of the same data moved, compared bit by bit."""
 
-    size_bytes: of the message; of two messages, of the smaller one. elements: that were compared, on all ranks.
-    differing: of these. furthest_ulp: the largest distance between two of them, in units in the last place. first: the
-    rank and the first element of its result that differ; None where all are equal. nearer: of the differing
-    elements, how many are closer to the exact sum in (baseline, variation); (0, 0) where there is no such sum. where:
-    what was compared, in words, such as `launch 2 with launch 1`.
-    """
-
+    # Size of the message; of two messages, that of the smaller one.
     size_bytes: int
+    # Number of elements that were compared, on all ranks.
     elements: int
+    # Number of these elements that differ.
     differing: int
+    # Largest distance between two of these elements, in units in the last place.
     furthest_ulp: int
+    # Rank, and the first element of its result that differs. None if all are equal.
     first: tuple[int, int] | None
+    # Numbers of differing elements that are closer to the exact sum in (baseline, variation). (0, 0) if there is none.
     nearer: tuple[int, int]
+    # What was compared, in words, such as `launch 2 with launch 1`.
     where: str
 
     @property
@@ -33,16 +33,14 @@ class Differing:
 
 @dataclass(frozen=True, slots=True)
 class BitsRow:
-    """All comparisons of one operation, dtype, backend and world size under one variation.
-
-    moves: whether data are only moved, so that any difference is a defect. wrong: elements that arrived otherwise than
-    they were sent, on all ranks.
-    """
+    """All comparisons of one operation, dtype, backend and world size under one variation."""
 
     case: Case
     variation: str
     comparisons: tuple[Differing, ...]
+    # True if data are only moved, so that any difference is a defect.
     moves: bool
+    # Number of elements that did not arrive as they were sent, on all ranks.
     wrong: int = 0
 
     @property

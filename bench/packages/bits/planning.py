@@ -32,14 +32,15 @@ _SHARES = {"reduce_scatter", "reduce_scatter_list", "scatter", "all_to_all", "al
 
 @dataclass(frozen=True, slots=True)
 class BitsJob:
-    """What every rank is told. folder: into which it writes the results of its calls; it times none of them."""
+    """The job that every rank receives."""
 
     job: Job
+    # Folder into which a rank writes the results of its calls. None of the calls are timed.
     folder: str
 
     @property
     def launch(self) -> Launch:
-        """What is called."""
+        """The launch whose cases are called."""
         return self.job.launch
 
 

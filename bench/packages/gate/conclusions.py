@@ -9,11 +9,12 @@ from bench.model.records import Case
 
 
 class CheckVerdict(StrEnum):
-    """Whether what was measured is good enough: a line of a table, or a node of a fleet. MISSING: not measured."""
+    """Whether the measurement is good enough, for a line of a table or for a node of a fleet."""
 
     PASS = "PASS"  # noqa: S105 - a verdict
     FAIL = "FAIL"
     INCONCLUSIVE = "INCONCLUSIVE"
+    # Not measured.
     MISSING = "MISSING"
 
 
@@ -57,68 +58,69 @@ class GateNotice(NoticeKind):
 
 @dataclass(frozen=True, slots=True)
 class NodeCheck:
-    """Whether a node of a fleet is good enough. verdict: PASS, FAIL or INCONCLUSIVE; note: why.
-
-    rate: as a share of the usual one, or of what a table expects, with its interval; None if unknown.
-    """
+    """Whether a node of a fleet is good enough."""
 
     node: int
+    # Verdict: PASS, FAIL or INCONCLUSIVE.
     verdict: CheckVerdict
+    # Rate as a share of the usual one, or of what a table expects, with its interval. None if unknown.
     rate: Interval | None
+    # Reason for the verdict.
     note: Notice | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class SlowPath:
-    """Groups of nodes that are slow with each other, not among themselves. rate: across, as a share of that within."""
+    """Groups of nodes that are slow with each other, but not among themselves."""
 
     groups: tuple[tuple[int, ...], ...]
+    # Rate across groups, as a share of the rate within groups.
     rate: float
 
 
 @dataclass(frozen=True, slots=True)
 class GateVerdict:
-    """Whether a fleet is good enough: FAIL if a node fails, INCONCLUSIVE if one is or something broke.
+    """Whether a fleet is good enough."""
 
-    nodes: in order. remarks: on what was not measured. broken: sentences on what failed meanwhile and could
-    be ascribed to no node. path: what is slow between groups of nodes. virtual: whether GPUs were stood in for, so that
-    times follow a rule.
-    """
-
+    # FAIL if a node fails; else INCONCLUSIVE if a node is inconclusive, something broke, or a path is slow.
     verdict: CheckVerdict
+    # Checks of the nodes, in order.
     nodes: tuple[NodeCheck, ...]
+    # Notices on what was not measured.
     remarks: tuple[Notice, ...]
+    # Sentences on what failed meanwhile and could be ascribed to no node.
     broken: tuple[str, ...]
+    # What is slow between groups of nodes.
     path: SlowPath | None = None
+    # True if virtual GPUs stood in for real ones, so that times follow a rule.
     virtual: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One line of a table of expectations, checked in a run. verdict: PASS, FAIL, INCONCLUSIVE or MISSING.
-
-    expected, measured: bus bandwidth in bytes/s; tolerance: share by which it may fall short. source: where the
-    expectation stands, and when it was last found there; "" if the table does not say it.
-    """
+    """One line of a table of expectations, checked in a run."""
 
     case: Case
+    # Expected bus bandwidth in bytes/s.
     expected: float
+    # Share by which the bus bandwidth may fall short.
     tolerance: float
+    # Measured bus bandwidth in bytes/s.
     measured: Interval | None
+    # Verdict: PASS, FAIL, INCONCLUSIVE or MISSING.
     verdict: CheckVerdict
     note: Notice | None = None
+    # Where the expectation stands, and when it was last found there. "" if the table does not say it.
     source: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedTable:
-    """A table of expectations, checked in a run.
-
-    index: measured bandwidth over what the table allows at least, over all lines that can be tested together; None if
-    they cannot.
-    """
+    """A table of expectations, checked in a run."""
 
     checks: tuple[Check, ...]
     verdict: CheckVerdict
     reason: Notice
+    # Measured bandwidth over the least that the table allows, over all lines that can be tested together. None if they
+    # cannot be tested together.
     index: Interval | None = None

@@ -79,11 +79,7 @@ else:
 
 
 class Expectation(Strict):
-    """A line of the table: a case, perhaps on some hardware, and what it should reach.
-
-    gpu: a word in the name of the run's GPUs. A line without size is for the largest size that was measured. fabric,
-    source: for people, who choose by the one and find the number by the other.
-    """
+    """A line of the table: a case, perhaps on some hardware, and the bandwidth that it should reach."""
 
     operation: OperationName = key("The operation.", "all_reduce")
     backend: BackendName = key("The backend.", "nccl")
@@ -137,7 +133,7 @@ def _check_repetitions(lines: list[Expectation]) -> list[Expectation]:
 
 
 class Expectations(Strict):
-    """The whole file. tolerance: share by which a bus bandwidth may fall short, for lines without a tolerance."""
+    """A whole table of expectations: the file."""
 
     tolerance: Share = key(
         "Share by which a bandwidth may fall short, for lines without a tolerance of their own.",

@@ -45,16 +45,17 @@ DEFAULT_SIZE, DEFAULT_STEP, DEFAULT_ITERS = "32M", "1M", 20
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """One flag of nccl-tests. names: its long forms.
-
-    help: what it does here; "" if it is ignored. off: the value that asks for nothing. instead: what is done instead.
-    """
+    """One flag of nccl-tests."""
 
     letter: str
+    # Long forms of the flag.
     names: tuple[str, ...]
     value: str
+    # Meaning of the flag here. "" if the flag is ignored.
     help: str = ""
+    # Value that asks for nothing.
     off: str = ""
+    # What is done instead.
     instead: str = ""
 
 

@@ -24,7 +24,7 @@ LEFT_BYTES, GROUP_BYTES = 50 * 2**20, 2**20
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What `run` keeps of a process."""
+    """The part of the state of a process that `run` keeps."""
 
     affinity: tuple[int, ...]
     threads: dict[str, int]

@@ -31,36 +31,40 @@ class InitNotice(NoticeKind):
 
 @dataclass(frozen=True, slots=True)
 class ProcessState:
-    """A process at one moment.
+    """The state of a process at one moment."""
 
-    affinity: cores on which its first thread may run. threads, files, policies: name of a thread, kind of an open file,
-    scheduling of a thread → how many. memory_bytes: resident. variables: names in its environment, as C sees it.
-    signals: numbers of those that have a handler.
-    """
-
+    # Cores on which the first thread may run.
     affinity: tuple[int, ...]
+    # Name of a thread, kind of an open file, and scheduling of a thread (policies) → how many there are.
     threads: dict[str, int]
     files: dict[str, int]
     policies: dict[str, int]
+    # Resident memory.
     memory_bytes: int
+    # Names of variables in the environment, as C sees it.
     variables: tuple[str, ...]
+    # Numbers of the signals that have a handler.
     signals: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class InitJob:
-    """What every rank is told. folder: where it writes its snapshots. groups: how many more it makes, of all ranks."""
+    """The job that every rank receives."""
 
     launch: Launch
+    # Folder where a rank writes its snapshots.
     folder: str
+    # Number of further groups that a rank makes, each of all ranks.
     groups: int
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """One rank at all stages. versions: of the libraries. groups: made at the stage `GROUPS`."""
+    """The state of one rank at all stages."""
 
     rank: int
     stages: dict[str, ProcessState]
+    # Number of groups that were made at the stage `GROUPS`.
     groups: int
+    # Versions of the libraries.
     versions: dict[str, str] = field(default_factory=dict)

@@ -33,57 +33,60 @@ class ReplayNotice(NoticeKind):
 
 @dataclass(frozen=True, slots=True)
 class RecordedTime:
-    """Time in calls of a recorded job: seconds a step, mean over the recorded ranks.
+    """The time that a recorded job spent in calls, in seconds a step, as the mean over the recorded ranks."""
 
-    in_calls_s: in which a call was under way. moved_s: the part that moving the data took: as long as the call was on
-    the rank where it was shortest, which nobody let wait. waited_s: the rest, waiting for others. unsplit_s: of calls
-    that cannot be divided into the two. waited_for: world rank → seconds that the others waited for it. calls: a step.
-    exposed_s: the part of in_calls_s in which nothing was computed; None where computing was not recorded.
-    """
-
+    # Number of calls a step.
     calls: float
+    # Time in which a call was under way.
     in_calls_s: float
+    # Part for moving the data: as long as the call took on the rank where it was shortest, which waited for nobody.
     moved_s: float
+    # Rest of the same calls: waiting for other ranks.
     waited_s: float
+    # Time of calls that cannot be divided into moving and waiting.
     unsplit_s: float
+    # World rank → seconds that the other ranks waited for it.
     waited_for: dict[int, float] = field(default_factory=dict)
+    # Part of in_calls_s in which nothing was computed. None if computing was not recorded.
     exposed_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedKind:
-    """Calls that differ in nothing but when they were made, and by whom. elements: of the larger side.
-
-    ranks: of a group; groups: how many groups make such calls. dtype, elements, ranks: None where not recorded.
-    """
+    """Calls that differ only in when they were made, and by whom."""
 
     operation: str
+    # None if the dtype was not recorded.
     dtype: str | None
+    # Elements of the larger side. None if not recorded.
     elements: int | None
+    # Number of ranks of a group. None if not recorded.
     ranks: int | None
+    # Number of groups that make such calls.
     groups: int
     time: RecordedTime
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedJob:
-    """Where the time in calls of a recorded job went. ranks: world ranks whose files were given.
-
-    total: None where durations were not recorded. kinds, groups: the longest first, groups by their name. withheld:
-    what is not told, and why. named: the rank that was waited for more than chance allows; None if there is none.
-    ends_late: the rank that ends its calls late, and by how many seconds a step after the first rank, over all calls.
-    """
+    """An account of where the time in calls of a recorded job went."""
 
     source: str
     backend: str | None
     world_size: int | None
+    # World ranks whose files were given.
     ranks: tuple[int, ...]
     steps: int
+    # None if durations were not recorded.
     total: RecordedTime | None
+    # Kinds of calls, and groups by their name; the longest first.
     kinds: tuple[RecordedKind, ...] = ()
     groups: tuple[tuple[str, RecordedTime], ...] = ()
+    # Notices on what is not reported, and why.
     withheld: tuple[Notice, ...] = ()
+    # Rank that the others waited for more than chance allows. None if there is none.
     named: int | None = None
+    # Rank that ends its calls late, and by how many seconds a step after the first rank, over all calls.
     ends_late: tuple[int, float] | None = None
 
     @property
@@ -96,54 +99,61 @@ class RecordedJob:
 
 @dataclass(frozen=True, slots=True)
 class StepBar:
-    """One call in the timeline of a step. kind: a case that stands for all calls like it. start_s: since the first."""
+    """One call in the timeline of a step."""
 
+    # Case that stands for all calls of the same kind.
     kind: Case
+    # Time since the start of the first call.
     start_s: float
     duration_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayedKind:
-    """Calls of one kind in a step of a recorded job. case: stands for all of them. ranks: of a group.
+    """Calls of one kind in a step of a recorded job."""
 
-    calls: a step, mean over ranks. recorded, time: of all of them in a step, mean over ranks; recorded is None where
-    durations were not.
-    """
-
+    # Case that stands for all these calls.
     case: Case
+    # Number of calls a step, mean over ranks.
     calls: float
+    # Number of ranks of a group.
     ranks: int
+    # Recorded time of all these calls in a step, mean over ranks. None if durations were not recorded.
     recorded: RecordedTime | None
+    # Time of all these calls in a step here, mean over ranks.
     time: Interval
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayedStep:
-    """The communication of one step of a recorded job, made again: seconds in which a call is under way, mean of ranks.
+    """The communication of one step of a recorded job, made again.
 
-    stand_in: says whose calls are made where ranks make other calls than in the job; "" where each makes its own.
-    bars: of the median step on rank 0; recorded_bars: of the rank whose calls it makes.
+    Times are the seconds in which a call is under way, mean over ranks.
     """
 
     case: Case
     source: str
     recorded_world: int | None
+    # Sentence on whose calls are made, if ranks make other calls than in the job. "" if each rank makes its own.
     stand_in: str
     gaps: bool
     time: Interval
     recorded: RecordedTime | None
     kinds: tuple[ReplayedKind, ...]
     changes: tuple[str, ...]
+    # Recorded calls of the rank whose calls rank 0 makes.
     recorded_bars: tuple[StepBar, ...]
+    # Calls of the median step on rank 0.
     bars: tuple[StepBar, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayAnalysis:
-    """What follows from a run of replays. recorded: the job, if the run has one. steps: its steps, made again."""
+    """The conclusions from a run of replays."""
 
+    # The recorded job, if the run has one.
     recorded: RecordedJob | None = None
+    # Steps of the recorded job, made again.
     steps: tuple[ReplayedStep, ...] = ()
 
 

@@ -58,13 +58,13 @@ _SUBSTITUTES = {1: "uint8", 2: "bfloat16", 4: "float32", 8: "float64", 16: "comp
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """The calls of one rank in one step. recorded: position of the rank whose calls they are; places: of its calls.
+    """The calls of one rank in one step."""
 
-    rank: of the world, that makes them; None if the recording does not tell it.
-    """
-
+    # Position of the recorded rank whose calls they are.
     recorded: int
+    # World rank that makes the calls. None if the recording does not name it.
     rank: int | None
+    # Positions of the calls among those of the rank.
     places: tuple[int, ...]
     calls: tuple[RecordedCall, ...]
 
@@ -192,7 +192,7 @@ class _Builder:
         self._own = False  # whether calls are made in the very groups of the recording
 
     def changes(self) -> list[str]:
-        """What is not as recorded, in sentences."""
+        """Sentences on what differs from the recording."""
         world = self._recorded.world_size
         others = world is not None and world != self._world_size
         changes = [f"recorded on {world} ranks, made again on {self._world_size}"] if others else []
@@ -201,7 +201,7 @@ class _Builder:
     def lists(self) -> tuple[list[tuple[int, Made]], str]:
         """(position of the recorded rank, its calls) for each rank of this world, or once for all of them.
 
-        With the sentence on whose calls are made, where ranks make other calls than in the job.
+        Also returns the sentence on whose calls are made, if ranks make other calls than in the job.
         """
         reason = ""
         if self._recorded.world_size == self._world_size:

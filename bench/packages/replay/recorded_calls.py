@@ -28,42 +28,49 @@ ALL_TO_ALL = frozenset({"all_to_all", "all_to_all_list", "all_to_all_uneven"})
 class RecordedCall:
     """One call on one rank.
 
-    operation: as `operations` names it; what it does not know keeps the format's own name. dtype: as `dtypes` names it;
-    None if the format does not tell, elements are then bytes. elements_in, elements_out: of this rank. splits_in,
-    splits_out: elements for and from each rank of the group; empty where all are alike, None if they are not known.
-    group: ranks of the world; None if it is not known. group_size: None if not even that is known. root: of the world,
-    of a rooted call. peer: of the world, of a send or receive. communicator: a name of the group that is the same on
-    all its ranks, where the ranks are not told. start_s: when the call was made, which is when it was enqueued, since
-    the first one of the recording. It says nothing of when the call ran. stream: on which it ran; calls of different
-    streams may overlap. ran_s: when it began to run, by the same clock, from a timeline of the device or of gloo's
-    worker thread; None without such a timeline. duration_s: how long it ran, with the wait for others that came late.
-    exposed_s: the part of duration_s in which nothing was computed; of calls that run at the same time, it is counted
-    for the one that ends first. None where computing was not recorded. asynchronous: whether the caller went on at
-    once. sequence: number of the call within its group, by which the calls of different ranks belong together; None if
-    the format has none. step: of the job, in which the call was made. chosen: NCCL's algorithm and protocol.
-
-    Raises ValueError for numbers that no job has: whoever reads a list may count ranks and elements by them.
+    Raises ValueError for numbers that no job has, because a reader of a list may count ranks and elements by them.
     """
 
+    # Name in `catalog.collectives`; an operation that is not there keeps the format's own name.
     operation: str
+    # Name in `catalog.dtypes`. None if the format does not record it; elements are then bytes.
     dtype: str | None
+    # Elements of this rank's input and output.
     elements_in: int | None
     elements_out: int | None
+    # Elements for each rank of the group (in) and from each rank (out). Empty if all are equal, None if unknown.
     splits_in: tuple[int, ...] | None = ()
     splits_out: tuple[int, ...] | None = ()
+    # World ranks of the group. None if unknown.
     group: tuple[int, ...] | None = None
+    # Number of ranks of the group. None if even that is unknown.
     group_size: int | None = None
+    # Name of the group, which is the same on all its ranks, where the ranks are not recorded.
     communicator: str | None = None
+    # World rank of the root of a rooted call.
     root: int | None = None
+    # World rank of the peer of a send or receive.
     peer: int | None = None
+    # Stream on which the call ran. Calls of different streams may overlap.
     stream: str | None = None
+    # Time since the first call of the recording at which this call was made, that is, enqueued. It does not show when
+    # the call ran.
     start_s: float | None = None
+    # Time at which the call began to run, by the same clock, from a timeline of the device or of gloo's worker thread.
+    # None without such a timeline.
     ran_s: float | None = None
+    # Time that the call ran, with the wait for ranks that came late.
     duration_s: float | None = None
+    # Part of duration_s in which nothing was computed; of calls that run at the same time, it is counted for the one
+    # that ends first. None if computing was not recorded.
     exposed_s: float | None = None
+    # True if the caller went on at once.
     asynchronous: bool | None = None
+    # Number of the call within its group, by which calls of different ranks are joined. None if the format has none.
     sequence: int | None = None
+    # Step of the job in which the call was made.
     step: int | None = None
+    # NCCL's algorithm and protocol.
     chosen: str | None = None
 
     def __post_init__(self) -> None:
@@ -77,40 +84,40 @@ class RecordedCall:
 
 @dataclass(frozen=True, slots=True)
 class RankRecording:
-    """The calls of one rank, in the order in which they were made. rank: None if the file does not tell.
-
-    began_s: when the first one was made, in seconds since 1970; host: its name; None if the file does not tell. A saved
-    list has neither. offset_s: began_s after the earliest rank of a job on one host; None if they cannot be compared.
-    """
+    """The calls of one rank, in the order in which they were made."""
 
     source: str
+    # None if the file does not name the rank.
     rank: int | None
     calls: tuple[RecordedCall, ...]
+    # Time of the first call, in seconds since 1970. None if the file does not have it; a saved list never has it.
     began_s: float | None = field(default=None, compare=False)
+    # Name of the host. None if the file does not have it; a saved list never has it.
     host: str | None = field(default=None, compare=False)
+    # Time from began_s of the earliest rank to began_s, of a job on one host. None if they cannot be compared.
     offset_s: float | None = None
 
     @property
     def steps(self) -> int:
-        """Steps in which it made calls; 1 where steps are not told."""
+        """Number of steps in which the rank made calls; 1 if steps are not recorded."""
         return len({call.step for call in self.calls} - {None}) or 1
 
 
 @dataclass(frozen=True, slots=True)
 class CallList:
-    """What a job recorded. kind: of the format. world_size: None if it is not told.
+    """The calls that a job recorded. Raises ValueError for a world that is too large."""
 
-    unknown: what was not told → of how many calls. left_out: events that are no calls that could be made again, such as
-    waits, with their number. notes: sentences on what a reader must know. Raises ValueError for a world that is too
-    large.
-    """
-
+    # Name of the format.
     kind: str
     backend: str | None
+    # None if the number of ranks is not recorded.
     world_size: int | None
     ranks: tuple[RankRecording, ...]
+    # What was not recorded → in how many calls.
     unknown: dict[str, int] = field(default_factory=dict)
+    # Event that is no call that could be made again, such as a wait → number of such events.
     left_out: dict[str, int] = field(default_factory=dict)
+    # Sentences that a reader must know.
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -119,5 +126,5 @@ class CallList:
 
     @property
     def steps(self) -> int:
-        """Steps of the job in which calls were recorded; 1 where steps are not told."""
+        """Number of steps of the job in which calls were recorded; 1 if steps are not recorded."""
         return len({call.step for rank in self.ranks for call in rank.calls} - {None}) or 1

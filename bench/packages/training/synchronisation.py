@@ -23,26 +23,24 @@ PARTS = ("forward", "backward", "pack", "tail", "clip", "update", "gather")
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """One way to synchronise gradients; `training.catalog.strategies.STRATEGIES` says what each name does and takes.
-
-    cap_bytes: a bucket ends after the gradient that reaches it, as in torch.
-    buckets: bytes of each bucket, in the order in which they are sent; of the strategies plan and ddp.
-    options: of ddp, such as "noop", "fp16", "gradient_as_bucket_view".
-    accumulate: micro-batches a step; gradients are synchronised after the last one.
-    imported: "package.module:name" of a user's own synchroniser.
-    every: of local_sgd, after how many steps parameters are averaged; 0 for the others.
-    again: 1 for the second copy of an A/A pair.
-    called: how its buckets were chosen, "advised" or "torch"; empty if the configuration lists them.
-    """
+    """One way to synchronise gradients; `training.catalog.strategies.STRATEGIES` says what each name does and takes."""
 
     name: str
+    # A bucket ends after the gradient that reaches this cap, as in torch.
     cap_bytes: int | None = None
+    # Bytes of each bucket, in the order in which they are sent; for the strategies plan and ddp.
     buckets: tuple[int, ...] = ()
+    # Options of ddp, such as "noop", "fp16", "gradient_as_bucket_view".
     options: tuple[str, ...] = ()
+    # Micro-batches a step; gradients are synchronised after the last one.
     accumulate: int = 1
+    # Name of a user's own synchroniser: "package.module:name".
     imported: str | None = None
+    # Number of steps after which local_sgd averages parameters; 0 for the other strategies.
     every: int = 0
+    # 1 for the second copy of an A/A pair.
     again: int = 0
+    # How the buckets were chosen: "advised" or "torch". Empty if the configuration lists them.
     called: str = ""
 
     def __str__(self) -> str:
@@ -125,14 +123,13 @@ def step_settings(settings: Settings) -> StepSettings:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """What all strategies of a launch share: a case without a strategy, and what its names stand for.
-
-    link: None is the real backend. shape: replaces the model, which is only a name then: backward waits until each
-    gradient's ready time, and nothing is computed.
-    """
+    """The part that all strategies of a launch share: a case without a strategy, and what its names stand for."""
 
     case: Case
+    # None for the real backend.
     link: Link | None = None
+    # Shape that replaces the model, which is then only a name: backward waits until each gradient's ready time, and
+    # nothing is computed.
     shape: Shape | None = None
 
     @property

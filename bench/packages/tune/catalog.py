@@ -24,10 +24,13 @@ FROM_FILE = Pick("the file")
 
 @dataclass(frozen=True, slots=True)
 class FileRead:
-    """A rule file: its rules in order, what the library will not honour, and what is not compared, with their lines."""
+    """The content of a rule file."""
 
+    # Rules in their order.
     rules: tuple[SizeRule, ...]
+    # What the library will not honour, with its lines.
     problems: tuple[str, ...]
+    # What is not compared, with its lines.
     notes: tuple[str, ...] = ()
 
 
@@ -64,8 +67,9 @@ FANOUT = 4
 
 @dataclass(frozen=True)
 class OpenMpi:
-    """numbers: the library's name of a collective → name → number of its algorithms, as `ompi_info` lists them."""
+    """Open MPI, whose variables and rule files name an algorithm for each collective."""
 
+    # The library's name of a collective → name → number of its algorithms, as `ompi_info` lists them.
     numbers: Mapping[str, Mapping[str, int]]
     name: str = "Open MPI"
     suffix: str = "conf"
@@ -86,7 +90,7 @@ class OpenMpi:
         return found
 
     def settings(self, picks: Mapping[str, Pick]) -> str:
-        """Names of algorithms are values of Open MPI's variables, too."""
+        """The variables for these choices. Names of algorithms are values of Open MPI's variables, too."""
         words = []
         for op, choice in sorted(picks.items()):
             if choice != DEFAULT:
@@ -96,7 +100,7 @@ class OpenMpi:
         return " ".join([*words, f"{USE_RULES}=1"] if words else [])
 
     def choice_in(self, case: Case) -> Pick:
-        """As `settings` wrote it."""
+        """The choice that `settings` wrote into a case."""
         values, key = dict(settings_of(case)), f"{MCA}{self.operations[case.op]}_algorithm"
         if RULES_FILE in values:
             return FROM_FILE
@@ -105,11 +109,11 @@ class OpenMpi:
         return Pick(values[key], segment=int(values.get(f"{key}_segmentsize", 0)))
 
     def file_settings(self, path: str) -> str | None:
-        """A path with a space cannot be a value of a setting."""
+        """The variables by which a rule file is read; None for a path with a space, which cannot be a value."""
         return None if re.search(r"\s", path) else f"{RULES_FILE}={path} {USE_RULES}=1"
 
     def write(self, rules: Sequence[SizeRule], hosts: int, comments: Sequence[str] = ()) -> str:
-        """Format 2. Numbers of ranks between and beyond those that were measured keep the default, as sizes do."""
+        """A file of format 2. Numbers of ranks between and beyond the measured ones keep the default, as sizes do."""
         operations = sorted({rule.op for rule in rules}, key=lambda op: COLLECTIVES[op][1])
         lines = ["rule-file-version-2", *(f"# {text}" for text in comments), f"{len(operations)} # collectives"]
         for op in operations:
@@ -128,7 +132,7 @@ class OpenMpi:
         return "\n".join(lines) + "\n"
 
     def read(self, text: str, hosts: int = 1) -> FileRead:
-        """Formats 1 and 2, which know no hosts. The library drops the whole file at the first mistake in its syntax."""
+        """Read formats 1 and 2, without hosts. The library drops the whole file at the first mistake in its syntax."""
         version = re.match(r"rule-file-version-(\d+)", text)
         body = text if version is None else " " * version.end() + text[version.end() :]
         lines = enumerate((line.partition("#")[0] for line in body.splitlines()), 1)
@@ -196,7 +200,7 @@ class OpenMpi:
         return _first(rules, cell, {max(named, default=-1)})
 
     def how_to_load(self, path: str) -> list[str]:
-        """For every program of this library."""
+        """A line for a shell, for every program of this library, and what to know."""
         return [
             f"export {USE_RULES}=1 {RULES_FILE}={path}",
             "On several hosts Open MPI 5 uses coll_han on top of coll_tuned, and these rules then hold only for what "
@@ -237,8 +241,9 @@ FIELDS = "collective_type,min_bytes,max_bytes,algorithm,protocol,channels,nNodes
 
 @dataclass(frozen=True)
 class Nccl:
-    """NCCL from 2.24 on, whose variables name a choice for each collective. plugin: the user's NCCL_TUNER_PLUGIN."""
+    """NCCL from 2.24 on, whose variables name a choice for each collective."""
 
+    # The user's NCCL_TUNER_PLUGIN.
     plugin: str = ""
     name: str = "NCCL"
     suffix: str = "csv"
@@ -246,7 +251,7 @@ class Nccl:
     decides: re.Pattern[str] = re.compile("NCCL_ALGO|NCCL_PROTO|NCCL_TUNER_CONFIG_FILE")
 
     def choices(self, op: str, ranks: int, size: int) -> list[Pick]:
-        """Algorithm × protocol."""
+        """All pairs of an algorithm and a protocol that are tried."""
         every, simple = TRIED.get(op, TRIED_ELSEWHERE)
         pairs = [(algorithm, protocol) for algorithm in every for protocol in PROTOCOLS]
         return [Pick(*pair) for pair in [*pairs, *((algorithm, "simple") for algorithm in simple)]]
@@ -261,7 +266,7 @@ class Nccl:
         return f"NCCL_ALGO={algorithms} NCCL_PROTO={protocols}"
 
     def choice_in(self, case: Case) -> Pick:
-        """As `settings` wrote it."""
+        """The choice that `settings` wrote into a case."""
         values = dict(settings_of(case))
         if "NCCL_TUNER_CONFIG_FILE" in values:
             return FROM_FILE
@@ -273,13 +278,13 @@ class Nccl:
         return Pick(of[0][name], of[1].get(name, "")) if name in of[0] else DEFAULT
 
     def file_settings(self, path: str) -> str | None:
-        """Only where the user has built the plugin and named it."""
+        """The variables by which a rule file is read; None unless the user has built the plugin and named it."""
         if not self.plugin or re.search(r"\s", path + self.plugin):
             return None
         return f"NCCL_TUNER_CONFIG_FILE={path} NCCL_TUNER_PLUGIN={self.plugin}"
 
     def write(self, rules: Sequence[SizeRule], hosts: int, comments: Sequence[str] = ()) -> str:
-        """A line a rule; the first that matches counts. channels -1: NCCL's choice."""
+        """A file with a line for each rule; the first that matches counts. channels -1: NCCL's choice."""
         lines = [
             f"{self.operations[rule.op]},{rule.low},{LARGEST if rule.high is None else rule.high},"
             f"{rule.choice.algorithm},{rule.choice.protocol},-1,{hosts},{rule.ranks},-1,-1"
@@ -288,7 +293,7 @@ class Nccl:
         return "\n".join([*(f"# {text}" for text in [*comments, FIELDS]), *lines]) + "\n"
 
     def read(self, text: str, hosts: int = 1) -> FileRead:
-        """What the plugin makes of unknown words is a rule of another kind, which it does not say."""
+        """Read the rules. The plugin turns a rule with unknown words into another rule, and does not say so."""
         rules: list[SizeRule] = []
         problems: list[str] = []
         notes: list[str] = []
@@ -327,11 +332,11 @@ class Nccl:
         return FileRead(tuple(rules), tuple(problems), tuple(notes))
 
     def said(self, rules: Sequence[SizeRule], cell: Cell) -> Pick:
-        """The first rule that holds; ranks -1: any number."""
+        """The choice of the first rule that holds; ranks -1: any number."""
         return _first(rules, cell, {-1, cell.ranks})
 
     def how_to_load(self, path: str) -> list[str]:
-        """The plugin has to be built."""
+        """A line for a shell, and what to know: the plugin has to be built."""
         return [
             f"export NCCL_TUNER_PLUGIN=libnccl-tuner-example.so NCCL_TUNER_CONFIG_FILE={path}",
             "The plugin is plugins/tuner/example of NCCL's sources; RCCL and NCCLX have a reader built in.",

@@ -23,16 +23,17 @@ from bench.planning.plan import FEWEST_S
 
 @dataclass(frozen=True, slots=True)
 class TuneStage:
-    """A stage of a run. after: the stages before it. until: the share of the budget that is spent when it ends.
-
-    fewest, most: its rounds. probes: whether the library is asked what it ran, where it tells.
-    """
+    """A stage of a run."""
 
     name: str
+    # Stages before this one.
     after: tuple[str, ...]
+    # Share of the budget that is spent when the stage ends.
     until: float
+    # Fewest and most rounds of the stage.
     fewest: int
     most: int
+    # True if the library is asked what it ran, where it reports this.
     probes: bool = False
 
 

@@ -11,19 +11,22 @@ from bench.model.records import Case
 
 @dataclass(frozen=True, slots=True, order=True)
 class Cell:
-    """What a rule is for. size: message size as the library counts it, which is `Case.size_bytes`."""
+    """An operation, a number of ranks and a size, for which there can be a rule."""
 
     op: str
     ranks: int
+    # Message size as the library counts it, which is `Case.size_bytes`.
     size: int
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Pick:
-    """What a library is told to use. protocol: NCCL's. segment: bytes of a segment, Open MPI's; 0: whole messages."""
+    """The choice that a library is told to use."""
 
     algorithm: str
+    # NCCL's protocol.
     protocol: str = ""
+    # Bytes of a segment of Open MPI; 0 for whole messages.
     segment: int = 0
 
     def __str__(self) -> str:
@@ -37,23 +40,25 @@ DEFAULT = Pick("default")
 
 @dataclass(frozen=True, slots=True)
 class SizeRule:
-    """A rule of a table: for messages of `low` to `high` bytes. high: None without end. line: of a file."""
+    """A rule of a table, for messages of `low` to `high` bytes."""
 
     op: str
     ranks: int
     low: int
+    # None for a rule without end.
     high: int | None
     choice: Pick
+    # Line of the rule in a file.
     line: int = 0
 
     def holds(self, op: str, size: int) -> bool:
-        """Whether the rule is for such a message, with its number of ranks."""
+        """Whether the rule is for a message of this operation and size, on the rule's number of ranks."""
         return self.op == op and self.low <= size and (self.high is None or size <= self.high)
 
 
 @dataclass(frozen=True, slots=True)
 class Crossover:
-    """Where one choice stops being the faster one: `at` bytes, from `low` to `high`."""
+    """The size at which one choice stops being the faster one: `at` bytes, from `low` to `high`."""
 
     op: str
     ranks: int
@@ -97,32 +102,33 @@ DISHONOURED = frozenset({TuneNotice.RULE_NOT_READ, TuneNotice.NOT_HONOURED})
 
 @dataclass(frozen=True, slots=True)
 class CellResult:
-    """What was found for a cell. choice: in the table; tried: what was compared with the default in fresh launches.
-
-    ratio: time with `tried` over the default, in the launches of `pairs`; None where nothing was tried or paired.
-    """
+    """The result for a cell."""
 
     cell: Cell
+    # Choice in the table.
     choice: Pick
+    # Choice that was compared with the default in fresh launches.
     tried: Pick
     why: Why
+    # Time with `tried` over time with the default, in the launches of `pairs`. None if nothing was tried or paired.
     ratio: Interval | None = None
     pairs: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """The outcome. rules: of the file. whole: time over the default of all cells that have one, in `checked` launches.
-
-    launches: sets of ranks that measured in all. wrong: cells and choices that failed.
-    """
+    """The outcome of a run of `tune`."""
 
     results: tuple[CellResult, ...]
+    # Rules of the file.
     rules: tuple[SizeRule, ...]
     crossovers: tuple[Crossover, ...]
+    # Time over the default, of all cells that have a rule, in `checked` launches.
     whole: Interval | None
     checked: int
+    # Number of sets of ranks that measured, in all.
     launches: int = 0
+    # Cells and choices that failed.
     wrong: tuple[str, ...] = ()
     notes: tuple[Notice, ...] = ()
 
@@ -134,23 +140,24 @@ class Tuned:
 
 @dataclass(slots=True)
 class TuneState:
-    """What must be known to go on; everything else follows from the samples.
-
-    hosts: number of them. numbers: of Open MPI's algorithms, by collective and name. rounds: of each stage that has
-    ended; together they number the launches from 1. checks: whether a rule file is checked. output: where the rule file
-    goes. alternate: why sides do not take turns.
-    """
+    """The state that a run needs to go on; everything else follows from the samples."""
 
     backend: str
     budget_s: float
     min_change: float
     seed: int = 0
+    # Number of hosts.
     hosts: int = 1
+    # Numbers of Open MPI's algorithms, by collective and name.
     numbers: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    # Number of rounds of each stage that has ended; together they number the launches from 1.
     rounds: dict[str, int] = field(default_factory=dict)
     spent_s: float = 0.0
+    # True if a rule file is checked.
     checks: bool = False
+    # Path of the rule file to write. None for one in the run's folder.
     output: str | None = None
+    # Reason why sides do not take turns. None if they do.
     alternate: str | None = None
 
 

@@ -80,21 +80,20 @@ Times = Mapping[Group, float]
 
 
 class Fleet(Protocol):
-    """Nodes 0, 1, … that can be measured in groups.
-
-    several: the nodes with several ranks. dropped: node → why it is measured no more, because it failed.
-    broken: sentences on what failed while it was measured and could be ascribed to no node.
-    """
+    """Nodes 0, 1, … that can be measured in groups."""
 
     @property
     def nodes(self) -> int: ...
 
+    # Nodes with several ranks.
     @property
     def several(self) -> Sequence[int]: ...
 
+    # Node that failed → why it is not measured any more.
     @property
     def dropped(self) -> Mapping[int, str]: ...
 
+    # Sentences on what failed while it was measured and could be ascribed to no node.
     @property
     def broken(self) -> Sequence[str]: ...
 
@@ -129,10 +128,12 @@ def alone(nodes: Sequence[int], turn: int = 0) -> list[Round]:
 
 @dataclass(frozen=True, slots=True)
 class _Stage:
-    """How nodes are examined. rounds: of nodes, in a turn. slow: what is said of a slow node."""
+    """One way to examine nodes."""
 
     name: str
+    # Function that makes the rounds of these nodes in this turn.
     rounds: Callable[[Sequence[int], int], list[Round]]
+    # Notice on a slow node.
     slow: GateNotice
 
 
@@ -282,19 +283,19 @@ def _apart(ends: NDArray[np.int_], logs: Floats, limit: float) -> list[Group]:
 
 @dataclass(frozen=True, slots=True)
 class _Fit:
-    """Effects of nodes on the logarithms of times, by least squares.
-
-    errors: of each contrast of a node with the mean of the others, in standard deviations of a time. scatter: of the
-    times with a node, about the fit; sd: of all, with its degrees of freedom. residuals: of each group, its mean over
-    all rounds, from the usual group. deviations: of all times of rounds of many groups from their round's usual group.
-    """
+    """Effects of nodes on the logarithms of times, by least squares."""
 
     effects: dict[int, float]
+    # Error of the contrast of each node with the mean of the others, in standard deviations of a time.
     errors: dict[int, float]
+    # Scatter of the times with each node, about the fit.
     scatter: dict[int, float]
+    # Standard deviation of all times about the fit, with its degrees of freedom.
     sd: float
     freedom: int
+    # Mean deviation of each group from the usual group, over all rounds.
     residuals: Floats
+    # Deviation of each time from the usual group of its round, if rounds have many groups; else empty.
     deviations: Floats
 
     def two_kinds(self, limit: float) -> bool:
@@ -347,10 +348,11 @@ def _fit(taken: Sequence[Times]) -> _Fit:
 
 @dataclass(frozen=True, slots=True)
 class _Examined:
-    """The verdicts of a stage, and the times of all its rounds. comparable: whether it is known what is usual."""
+    """The verdicts of a stage, and the times of all its rounds."""
 
     checks: Mapping[int, NodeCheck]
     taken: Sequence[Times] = ()
+    # True if it is known what is usual.
     comparable: bool = True
 
 

@@ -147,9 +147,9 @@ _Failed = tuple[Failure, Round, Sequence[int]]
 
 
 class _Fleet:
-    """The nodes of a job, to be measured in groups: an `analysis.Fleet`. folder: of the first stage's run.
+    """The nodes of a job, to be measured in groups: an `analysis.Fleet`.
 
-    Rank 0 of the job is in every launch, for it gathers what the others measured. If its node is dropped, it rests.
+    Rank 0 of the job is in every launch, because it gathers what the others measured. If its node is dropped, it rests.
     """
 
     def __init__(
@@ -174,11 +174,12 @@ class _Fleet:
         self.several = [node for node, ranks in enumerate(self._ranks) if len(ranks) > 1]
         self.dropped: dict[int, str] = {}
         self.broken: list[str] = []
+        # Folder of the first stage's run.
         self.folder = Path()
 
     @property
     def pair(self) -> Case:
-        """What two nodes are asked, as a case of their own."""
+        """The call that two nodes are asked to make, as a case of its own."""
         case = analysis.case(self._settings, self._coordinator.place.world_size, [self._members((0, 1))])
         return replace(case, world_size=2 * len(self._members((0,))), groups="world")
 
@@ -253,7 +254,7 @@ class _Fleet:
         return times_s
 
     def _members(self, group: Group) -> list[int]:
-        """The ranks of a group of nodes: as many of each node as the one with fewest has; of one node, of `several`."""
+        """The ranks of a group: of each node as many as the smallest node (for one node: of `several`) has."""
         compared = self.several if len(group) == 1 and self.several else range(self.nodes)
         each = min(len(self._ranks[node]) for node in compared)
         return [rank for node in group for rank in self._ranks[node][:each]]

@@ -19,10 +19,10 @@ Kind = tuple[str, int]
 
 
 class LiveTables:
-    """What is known of a run so far, and the lines that wait for more.
+    """The part of a run that is known so far, and the lines that wait for more.
 
     A case is known when it is measured in all its launches. With a budget, which buys further launches, no case is
-    known before the end. sizes: those that were asked for, as the heading has them.
+    known before the end. sizes: the sizes that were asked for, as the heading has them.
     """
 
     def __init__(self, run: Run, sizes: str | None = None) -> None:

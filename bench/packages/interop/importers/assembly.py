@@ -22,14 +22,13 @@ UNKNOWN_TIME_S = 0.0
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """A run, ready to be written and reported. rows: lines of tables, in all files.
-
-    facts: for the manifest, under the key `imported`. session: for environment.json.
-    """
+    """A run that is ready to be written and reported."""
 
     plan: Plan
     samples: tuple[Samples, ...]
+    # Number of lines of tables, in all files.
     rows: int
+    # Facts for the manifest, under the key `imported`, and session for environment.json.
     facts: Json
     session: Json
 

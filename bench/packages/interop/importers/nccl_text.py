@@ -46,9 +46,10 @@ _TEST = re.compile(r"(?<![\w-])(\w+?)_perf(?:_mpi)?\b(?!\.)")
 # ── one execution, from text or from JSON ────────────────────────────────────────────────────────
 @dataclass(frozen=True, slots=True)
 class DeviceRow:
-    """One line of the list of devices. group: the colour of NCCL_TESTS_SPLIT."""
+    """One line of the list of devices."""
 
     rank: int
+    # Colour of NCCL_TESTS_SPLIT.
     group: int
     host: str
     device: str
@@ -56,30 +57,30 @@ class DeviceRow:
 
 @dataclass(frozen=True, slots=True)
 class Half:
-    """One of the two halves of a row. place: "out" or "in". time: in microseconds.
+    """One of the two halves of a row."""
 
-    wrong: text of the column #wrong: a count, or N/A.
-    each_us: of each call, in each process that the file tells apart, without the first `skipped` (-K); empty if the
-        file does not have them.
-    """
-
+    # Placement: "out" or "in".
     place: str
+    # Time in microseconds.
     time: Printed | None
     algbw: Printed | None
     busbw: Printed | None
+    # Text of the column #wrong: a count, or N/A.
     wrong: str
+    # Times of calls, for each process that the file tells apart, without the first `skipped` (-K). Empty if not there.
     each_us: tuple[tuple[float, ...], ...] = ()
     skipped: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One size. root: None if the row has no such column."""
+    """One row of a table, for one size."""
 
     size: int
     count: int
     dtype: str
     redop: str
+    # None if the row has no such column.
     root: int | None
     halves: tuple[Half, ...]
     iterations: int | None = None
@@ -87,46 +88,46 @@ class Row:
 
 @dataclass(slots=True)
 class Section:
-    """One execution. test: such as `all_reduce` for `all_reduce_perf`.
+    """One execution of a test."""
 
-    ranks_cut: the list of devices is known to be incomplete. iterations, aggregated: their product is the number of
-    calls timed together. average: how ranks are combined: "rank0", "avg", "min" or "max"; None if not written.
-    out_of_bounds: how many rows the tool itself found wrong.
-    cut: number of rows that could not be read to their end. environment: the file has all variables of the tool, of
-    which `variables` are those that may be kept.
-    """
-
+    # Name such as `all_reduce` for `all_reduce_perf`.
     test: str | None = None
     tool: str | None = None
     nccl: str | None = None
     ranks: list[DeviceRow] = field(default_factory=list)
+    # True if the list of devices is known to be incomplete.
     ranks_cut: bool = False
     expected_ranks: int | None = None
+    # The product of iterations and aggregated is the number of calls that are timed together.
     iterations: int | None = None
     aggregated: int = 1
     graph: int = 0
     blocking: str = ""
+    # How ranks are combined: "rank0", "avg", "min" or "max". None if not written.
     average: str | None = None
     registered: bool = False
     cpu_time: bool = False
     timed_each: bool = False
     parallel_init: bool = False
+    # Number of rows that the tool itself found wrong.
     out_of_bounds: int | None = None
     rows: list[Row] = field(default_factory=list)
+    # Number of rows that could not be read to their end.
     cut: int = 0
     variables: dict[str, str] = field(default_factory=dict)
+    # True if the file has all variables of the tool; `variables` are those that may be kept.
     environment: bool = False
     debug: bool = False
     errors: list[str] = field(default_factory=list)
 
     @property
     def copies(self) -> int:
-        """How many processes each ran a world of their own: built without MPI, each calls itself rank 0."""
+        """The number of processes that each ran a world of their own: built without MPI, each calls itself rank 0."""
         return max(Counter(device.rank for device in self.ranks).values(), default=1)
 
     @property
     def world_size(self) -> int | None:
-        """Number of ranks of one world: `expected_ranks`, else by the list of devices; None if missing or cut."""
+        """The number of ranks of one world: `expected_ranks`, else by the list of devices; None if missing or cut."""
         if self.expected_ranks is not None:
             return self.expected_ranks
         if not self.ranks or self.ranks_cut:
@@ -148,22 +149,26 @@ def version_of(code: int) -> str:
 # ── text to sections ─────────────────────────────────────────────────────────────────────────────
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The line with the names of the columns. columns: of one half. places: which halves there are."""
+    """The line with the names of the columns."""
 
+    # Columns of one half.
     columns: tuple[str, ...] = ("time", "algbw", "busbw", "#wrong")
+    # Placements of the halves that there are.
     places: tuple[str, ...] = ("out", "in")
 
 
 @dataclass(slots=True)
 class _BegunRow:
-    """A row that is being read. size: None if it is too large. gap: number of blanks before its first half."""
+    """A row that is being read."""
 
+    # None if the size is too large.
     size: int | None
     count: int
     dtype: str
     redop: str
     root: int | None
     halves: list[list[str]]
+    # Number of blanks before the first half.
     gap: int
 
 
@@ -177,11 +182,7 @@ def sections(lines: Iterable[str], where: str) -> list[Section]:
 
 
 class _Parser:
-    """Reads the lines once. At most one row is incomplete at any time, and it belongs to the current section.
-
-    closed: the table of the current section has ended. hint: the test that a command line named, for the next section
-    that does not name its own.
-    """
+    """Reads the lines once. At most one row is incomplete at any time, and it belongs to the current section."""
 
     def __init__(self, where: str) -> None:
         self.where = where
@@ -189,7 +190,9 @@ class _Parser:
         self.places: tuple[str, ...] = ()
         self.section = Section()
         self.done: list[Section] = []
+        # True if the table of the current section has ended.
         self.closed = False
+        # Test that a command line named, for the next section that does not name its own.
         self.hint: str | None = None
         self.begun: _BegunRow | None = None
 

@@ -35,15 +35,16 @@ from bench.packages.interop.importers.readings import (
 
 @dataclass(frozen=True, slots=True)
 class Test:
-    """One of OSU's tests. scaled: its size is that of one of n shares. manner: how a time is obtained, in words.
-
-    pair: between two ranks. window: it sends windows of messages and prints a bandwidth.
-    """
+    """One of OSU's tests."""
 
     op: str
+    # True if the size is that of one of n shares.
     scaled: bool = False
+    # True if the test is between two ranks.
     pair: bool = False
+    # True if the test sends windows of messages and prints a bandwidth.
     window: bool = False
+    # How a time is obtained, in words.
     manner: str = "each timed alone between barriers, averaged over ranks"
 
 
@@ -91,18 +92,18 @@ _VALUE = re.compile(r"[-+]?[\d.]+(?:e[-+]?\d+)?|pass|fail|n/?a", re.IGNORECASE)
 
 @dataclass(slots=True)
 class _Table:
-    """One test's output. ranks: None if the log does not tell. on_device: False if a buffer is in host memory.
-
-    rows: size and values; size is None in a table without such a column (a barrier).
-    """
+    """The output of one test."""
 
     library: str = ""
     title: str | None = None
     version: str | None = None
     datatype: str | None = None
     columns: list[str] = field(default_factory=list)
+    # None if the log does not name the number of ranks.
     ranks: int | None = None
+    # False if a buffer is in host memory.
     on_device: bool = True
+    # Size and values of each row. The size is None in a table without such a column (a barrier).
     rows: list[tuple[int | None, list[str]]] = field(default_factory=list)
 
 

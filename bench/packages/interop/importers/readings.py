@@ -48,12 +48,13 @@ _LABEL = re.compile(
 # ── files ────────────────────────────────────────────────────────────────────────────────────────
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A file that was read. name: without its folder."""
+    """A file that was read."""
 
     path: Path
     sha256: str
     text: str
 
+    # Name of the file without its folder.
     @property
     def name(self) -> str:
         return self.path.name.encode(errors="replace").decode()
@@ -141,40 +142,43 @@ def whole(text: str) -> int | None:
 # ── what a reader returns ────────────────────────────────────────────────────────────────────────
 @dataclass(frozen=True, slots=True)
 class Number:
-    """One time of one case, or why there is none. verified: did the tool find the result right? None if unknown."""
+    """One time of one case, or the reason why there is none."""
 
     case: Case
     aggregate: Aggregate | None
     failure: Failure | None = None
+    # True if the tool found the result right. None if unknown.
     verified: bool | None = None
 
 
 @dataclass(slots=True)
 class Reading:
-    """What one file holds. rows: lines of its tables, including those left out.
+    """The content of one file. A text may stand in these lists twice; a run has it once."""
 
-    tools: with their versions. left_out: reason → how many rows. notes: what a reader must know before believing
-    the numbers. unknown: what the file does not tell. A text may stand in these lists twice; a run has it once.
-    facts: where the tool ran: hosts, devices, nccl, variables. launches: where each rank of an execution ran, in the
-    form of environment.json.
-    """
-
+    # Number of lines of the tables, including those left out.
     rows: int = 0
     numbers: list[Number] = field(default_factory=list)
+    # Tools, with their versions.
     tools: list[str] = field(default_factory=list)
+    # Reason → number of rows that were left out for it.
     left_out: Counter[str] = field(default_factory=Counter)
+    # What a reader must know before believing the numbers.
     notes: list[str] = field(default_factory=list)
+    # What the file does not say.
     unknown: list[str] = field(default_factory=list)
+    # Where the tool ran: hosts, devices, nccl, variables.
     facts: Json = field(default_factory=dict)
+    # Where each rank of an execution ran, in the form of environment.json.
     launches: list[Json] = field(default_factory=list)
 
 
 # ── what files may not say ───────────────────────────────────────────────────────────────────────
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the user states where a file does not say it. operation: by our name."""
+    """The facts that the user states where a file does not say them."""
 
     world_size: int | None = None
+    # Our name of the operation.
     operation: str | None = None
 
 

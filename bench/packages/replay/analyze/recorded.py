@@ -170,7 +170,7 @@ class _Sum:
                 self.by_unit[unit][last] += own_s - moved_s
 
     def mean(self, share: float, times: "_Times") -> RecordedTime:
-        """A step, mean over ranks. share: one over the number of ranks times steps."""
+        """The sums a step, mean over ranks. share: one over the number of ranks times steps."""
         return RecordedTime(
             self.calls * share,
             self.in_calls_s * share,
@@ -183,18 +183,13 @@ class _Sum:
 
 
 class _Times:
-    """What each call of each rank took, and how it divides.
-
-    numbers: world rank of each recorded rank. own_s: seconds of a call in which it was the one under way that ended
-    first. split: of calls that can be divided, how long the data moved at most, the world rank that came last, and what
-    is taken for independent: the step. ended: that → world rank → seconds by which it ended
-    calls after the first rank; empty without a common clock.
-    """
+    """The time of each call on each rank, and how it divides."""
 
     def __init__(self, recorded: CallList) -> None:
         self._recorded, self._reasons = recorded, Counter[ReplayNotice]()
         self._one_sided = Counter[str]()
         known = all(rank.rank is not None for rank in recorded.ranks)
+        # World rank of each recorded rank.
         self.numbers = tuple(
             rank.rank if known and rank.rank is not None else number for number, rank in enumerate(recorded.ranks)
         )
@@ -206,16 +201,20 @@ class _Times:
             self._reasons[ReplayNotice.ONE_STEP] = 0
         if recorded.steps > 1 and (outside := sum(call.step is None for _, call in _places(recorded))):
             self._reasons[ReplayNotice.OUTSIDE_STEPS] += outside
+        # Seconds in which a call was, of the calls under way, the one that ended first.
         self.own_s: dict[Place, float] = {}
         self.exposed_s: dict[Place, float] = {}
+        # Call that can be divided → most seconds that the data moved, world rank that came last (None if it is the
+        # call's own), and the unit that is taken for independent: the step.
         self.split: dict[Place, tuple[float, int | None, object]] = {}
+        # Such a unit → world rank → seconds by which it ended calls after the first rank. Empty without a common clock.
         self.ended: dict[object, dict[int, float]] = defaultdict(lambda: defaultdict(float))
         self._own()
         if self.own_s:
             self._divide()
 
     def withheld(self) -> tuple[Notice, ...]:
-        """What is not told: of the whole recording first, then of most calls."""
+        """Notices on what is not reported: first on the whole recording, then those on most calls."""
         found = [(count, notice(kind, calls=count or None)) for kind, count in self._reasons.items()]
         found += [
             (count, notice(ReplayNotice.ONE_SIDED, operation=name, calls=count))
@@ -273,13 +272,13 @@ class _Times:
                     self.ended[unit][self.numbers[place[0]]] += sum(span) - first_s
 
     def _span(self, place: Place) -> tuple[float, float]:
-        """Begin of a call by a clock of all ranks, infinite where there is none, and its length."""
+        """The begin of a call by a clock of all ranks (infinite if there is none), and its length."""
         call, offset_s = self._call(place), self._recorded.ranks[place[0]].offset_s
         begin_s = math.inf if offset_s is None or call.ran_s is None else offset_s + call.ran_s
         return begin_s, call.duration_s or 0.0
 
     def _by_group(self) -> dict[tuple[object, ...], dict[int, list[Place]]]:
-        """(group, …) → recorded rank → its calls there in order, of what can be divided."""
+        """(group, …) → recorded rank → its calls there in order; only calls that can be divided."""
         lists: dict[tuple[object, ...], dict[int, list[Place]]] = defaultdict(lambda: defaultdict(list))
         for (number, place), call in _places(self._recorded):
             group = _group_key(call, self._recorded)
@@ -294,7 +293,7 @@ class _Times:
         return lists
 
     def _joined(self, key: tuple[object, ...], lists: dict[int, list[Place]]) -> Iterator[list[Place]]:
-        """The places of each call that all ranks of a group made; nothing, and a reason, where that is not sure."""
+        """The places of each call that all ranks of a group made; nothing, and a reason, if that is not sure."""
         group = key[0]
         count = sum(map(len, lists.values()))
         first = self._call(next(iter(lists.values()))[0])

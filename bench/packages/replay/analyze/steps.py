@@ -42,13 +42,15 @@ def replayed_steps(run: Run, job: RecordedJob | None) -> list[ReplayedStep]:
 
 @dataclass(frozen=True, slots=True)
 class _Calls:
-    """When the calls of one launch began and ended, in nanoseconds: shape (iterations, ranks, calls).
+    """The begins and ends of the calls of one launch.
 
-    own: seconds of each, as `attributed`.
+    Each array has the shape (iterations, ranks, calls).
     """
 
+    # Begins and ends in nanoseconds.
     starts: Integers
     stops: Integers
+    # Seconds of each call, as `attributed` counts them.
     own: Floats
 
 

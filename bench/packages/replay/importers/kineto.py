@@ -48,19 +48,20 @@ Timed = tuple[float, RecordedCall]
 
 @dataclass(slots=True)
 class _Events:
-    """The events of a file that matter, by kind. operators: of torch's dispatcher, by thread.
-
-    launches: correlation number → thread and instant at which a kernel was launched. computing, on_cpu: begin and end
-    of each kernel, and of each operator on a CPU, that computes. steps: begin and end of each step, by its number.
-    """
+    """The events of a file that matter, by kind."""
 
     calls: list[Json] = field(default_factory=list)
     annotations: list[Json] = field(default_factory=list)
+    # Operators of torch's dispatcher, by thread.
     operators: dict[object, list[Json]] = field(default_factory=lambda: defaultdict(list))
     kernels: list[Json] = field(default_factory=list)
+    # Correlation number → thread and time at which a kernel was launched.
     launches: dict[int, tuple[object, float]] = field(default_factory=dict)
+    # Begin and end of each kernel that computes.
     computing: list[tuple[float, float]] = field(default_factory=list)
+    # Begin and end of each operator that computes on a CPU.
     on_cpu: list[tuple[float, float]] = field(default_factory=list)
+    # Number of a step → its begin and end.
     steps: dict[int, tuple[float, float]] = field(default_factory=dict)
 
     def take(self, event: Json, name: str, kind: object) -> None:

@@ -57,17 +57,16 @@ _SPACE = " \t\r\n,"
 
 # ── files ────────────────────────────────────────────────────────────────────────────────────────
 class _Unpacked(io.RawIOBase):
-    """The bytes of a file, unpacked if need be. Raises ForeignError when they are too many.
-
-    packed: whether gzip packed the file. last: the last BLOCK bytes that were read.
-    """
+    """The bytes of a file, unpacked if necessary. Raises ForeignError if there are too many."""
 
     def __init__(self, name: str, file: IO[bytes]) -> None:
+        # The last BLOCK bytes that were read are `last`.
         self._name, self._left, self.last = name, MOST_BYTES, b""
         start = file.read(6)
         file.seek(0)
         if start.startswith(OTHERS_PACKED):
             raise ForeignError(f"{name}: {ONLY_GZIP}")
+        # True if gzip packed the file.
         self.packed = start.startswith(GZIP)
         if self.packed and os.fstat(file.fileno()).st_size > MOST_PACKED:
             raise ForeignError(f"{name}: larger than {format_bytes(MOST_PACKED)}, packed; cut it to a few steps")

@@ -59,14 +59,13 @@ Value = Callable[[Timings], Floats]
 # ── which blocks count ───────────────────────────────────────────────────────────────────────────
 @dataclass(frozen=True, slots=True)
 class Rounds:
-    """The timed blocks of a scenario. Cases without times, and those that failed a check in any launch, are missing.
+    """The timed blocks of a scenario. Cases without times, and those that failed a check in any launch, are missing."""
 
-    timings: case → launch → its blocks, one iteration a round. counts: likewise, (rounds,): False where other processes
-    used more of the CPU than the plan allows. disturbed: cases that they disturbed so often that all blocks count.
-    """
-
+    # Case → launch → its blocks, with one iteration for each round.
     timings: dict[Case, dict[int, Timings]]
+    # Case → launch → (rounds,): False if other processes used more of the CPU than the plan allows.
     counts: dict[Case, dict[int, Booleans]]
+    # Cases that other processes disturbed so often that all blocks count.
     disturbed: tuple[Case, ...]
 
     @property

@@ -26,59 +26,62 @@ TIMEOUT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """The training of one side of a trial: of the ranks, or of the one process.
+    """The training of one side of a trial: of the ranks, or of the one process."""
 
-    optimizer: a key of `training.rank.equivalence.OPTIMIZERS`. lr_power: its learning rate is multiplied by K to this
-    power. gradients: "mean" or "sum" over the ranks, or "apart" (not synchronised). average: ranks average their
-    parameters each time after this number of steps; 0 for never. loss: "mean" or "sum" over the examples of a batch.
-    growth: the batch of all ranks together has B · K^growth examples.
-    accumulate: micro-batches a step, on ranks only. no_sync: gradients are synchronised only after the last of them.
-    divided: each micro-batch's loss is divided by their number.
-    seeds: each rank draws its own initial parameters. broadcast: those of rank 0 replace them.
-    sampler: "interleaved" (torch's DistributedSampler), "shuffled" (the same with set_epoch) or "none" (every rank
-    reads all examples). examples: "even" (K divides their number), "odd" (it does not, and the sampler pads),
-    "padded" (in one process: the odd ones and what the sampler adds), "dropped" (the sampler's drop_last).
-    normalised: the model has BatchNorm.
-    """
-
+    # Key of `training.rank.equivalence.OPTIMIZERS`.
     optimizer: str = "sgd"
+    # The learning rate is multiplied by K to this power.
     lr_power: int = 0
+    # Reduction over the ranks: "mean", "sum", or "apart" (not synchronised).
     gradients: Literal["mean", "sum", "apart"] = "mean"
+    # Ranks average their parameters each time after this number of steps; 0 for never.
     average: int = 0
+    # Reduction over the examples of a batch: "mean" or "sum".
     loss: Literal["mean", "sum"] = "mean"
+    # The batch of all ranks together has B · K^growth examples.
     growth: int = 0
+    # Micro-batches a step, on ranks only.
     accumulate: int = 1
+    # True if gradients are synchronised only after the last micro-batch.
     no_sync: bool = True
+    # True if the loss of each micro-batch is divided by the number of micro-batches.
     divided: bool = True
+    # True if each rank draws its own initial parameters.
     seeds: bool = False
+    # True if the initial parameters of rank 0 replace those of all ranks.
     broadcast: bool = True
+    # Sampler: "interleaved" (torch's DistributedSampler), "shuffled" (the same with set_epoch) or "none" (every rank
+    # reads all examples).
     sampler: Literal["interleaved", "shuffled", "none"] = "interleaved"
+    # Number of examples: "even" (K divides it), "odd" (K does not, and the sampler pads), "padded" (in one process: the
+    # odd ones and what the sampler adds), "dropped" (the sampler's drop_last).
     examples: Literal["even", "odd", "padded", "dropped"] = "even"
+    # True if the model has BatchNorm.
     normalised: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A model trained on K ranks, and in one process as `alone` says; with None, ranks are compared with each other.
-
-    must: parameters must be "equal", must "differ", or the difference is only "shown".
-    data_parallel: torch's DataParallel, one process with several GPUs, instead of K ranks. gpu: the one process trains
-    on a GPU. topic: the question that the trial belongs to; a picture has one panel per topic.
-    """
+    """A model that is trained on K ranks and in one process, to compare the parameters."""
 
     name: str
+    # Parameters must be "equal", must "differ", or the difference is only "shown".
     must: Must
     ranks: Training = Training()
+    # Training of the one process. None if ranks are compared with each other.
     alone: Training | None = Training()
     dtype: str = "float64"
+    # True for torch's DataParallel, one process with several GPUs, instead of K ranks.
     data_parallel: bool = False
+    # True if the one process trains on a GPU.
     gpu: bool = False
+    # Question that the trial belongs to; a picture has one panel for each topic.
     topic: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class EquivalenceJob:
-    """What every rank is told."""
+    """The job that every rank receives."""
 
     trials: tuple[Trial, ...]
     steps: int
@@ -86,48 +89,48 @@ class EquivalenceJob:
 
 @dataclass(frozen=True, slots=True)
 class TrialResult:
-    """What ranks found in a trial; nothing besides the trial if they ended before it.
-
-    difference: the largest of max |a − b| / max |b| over all parameters and ranks.
-    loss, alone: loss over all examples, before training and after each step: mean over ranks, and of the one process.
-    examples: examples a step, on all ranks together and in the one process. untried: why this host cannot run it.
-    failure: which rank ended the trial, and how.
-    """
+    """The result of the ranks in a trial. If they ended before it, only the trial is set."""
 
     trial: Trial
+    # Largest of max |a − b| / max |b| over all parameters and ranks.
     difference: float | None = None
+    # Loss over all examples, before training and after each step: mean over ranks, and (alone) of the one process.
     loss: tuple[float, ...] = ()
     alone: tuple[float, ...] = ()
+    # Examples a step, on all ranks together and in the one process.
     examples: tuple[int, int] = (1, 1)
+    # Reason why this host cannot run the trial.
     untried: str = ""
+    # Which rank ended the trial, and how.
     failure: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether a trial is as it must be; None where nothing is required, or this host cannot run it.
-
-    limit: in words, what the difference may be. text: the verdict in words.
-    """
+    """Whether a trial is as it must be."""
 
     result: TrialResult
+    # None if nothing is required, or if this host cannot run the trial.
     holds: bool | None
+    # Limit of the difference, in words.
     limit: str
+    # The verdict in words.
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """The verdicts on all trials. failure: why ranks could not begin; None if they did."""
+    """The verdicts on all trials."""
 
     world_size: int
     steps: int
     verdicts: tuple[Verdict, ...]
+    # Reason why ranks could not begin. None if they did.
     failure: str | None = None
 
     @property
     def holds(self) -> bool:
-        """Whether it ran to its end and no trial is other than it must be."""
+        """Whether the proof ran to its end and no trial differs from what it must be."""
         return self.failure is None and all(verdict.holds is not False for verdict in self.verdicts)
 
 

@@ -18,9 +18,10 @@ VOCABULARY = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """A decoder-only transformer. d_ff: width of the feed-forward layer."""
+    """A decoder-only transformer."""
 
     d_model: int
+    # Width of the feed-forward layer.
     d_ff: int
     layers: int
     heads: int

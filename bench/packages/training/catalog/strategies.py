@@ -26,40 +26,44 @@ CALLED = {"advised": "advised", "torch": "torch's default"}
 
 @dataclass(frozen=True, slots=True)
 class StrategyKind:
-    """The properties of one strategy.
-
-    takes: the keys of its configuration, without `accumulate`, which all take. needs: the key that it requires, and an
-    example of it. options: those that it knows.
-    exact: it computes the mean of the ranks' gradients, without compression, so it must train as one process would.
-    synchronises: ranks hold the same parameters afterwards. sends: False where no gradient leaves its rank.
-    all_reduces: all its calls are all-reduces of gradients, which an emulated link can carry, and which can be repeated
-    without computing. own: our code makes these calls, one by one, so they are seen, and packing is told from waiting.
-    overlaps: it communicates during backward. one_by_one: each call is waited for before the next one is made.
-    one_call: all gradients are sent in one call.
-    broadcasts: its library gives all ranks the same initial weights; otherwise the runner does.
-    sharded: every rank keeps only its share of the optimizer's state. shards_gradients: and receives only its share of
-    the gradients. shards_parameters: and keeps only its share of the parameters, so gradients cannot be stamped, and
-    weights cannot be compared before the first step.
-    in_buckets: a call may hold several gradients. by_cap: the strategy that does the same by a cap, where not itself.
-    """
+    """The properties of one strategy."""
 
     about: str
+    # Keys of the strategy's configuration, without `accumulate`, which all strategies take.
     takes: tuple[str, ...] = ()
+    # Key that the strategy requires, and an example of it.
     needs: tuple[str, str] | None = None
+    # Options that the strategy knows.
     options: tuple[str, ...] = ()
+    # True if it computes the mean of the ranks' gradients without compression; it must then train as one process does.
     exact: bool = True
+    # True if ranks hold the same parameters afterwards.
     synchronises: bool = True
+    # False if no gradient leaves its rank.
     sends: bool = True
+    # True if all calls are all-reduces of gradients. An emulated link can carry these calls, and they can be repeated
+    # without computing.
     all_reduces: bool = True
+    # True if our code makes the calls, one by one: the calls are seen, and packing is told from waiting.
     own: bool = True
+    # True if it communicates during backward.
     overlaps: bool = True
+    # True if each call is waited for before the next one is made.
     one_by_one: bool = False
+    # True if all gradients are sent in one call.
     one_call: bool = False
+    # True if the library gives all ranks the same initial weights; otherwise the runner does.
     broadcasts: bool = False
+    # True if every rank keeps only its share of the optimizer's state.
     sharded: bool = False
+    # True if every rank also receives only its share of the gradients.
     shards_gradients: bool = False
+    # True if every rank also keeps only its share of the parameters. Gradients then cannot be stamped, and weights
+    # cannot be compared before the first step.
     shards_parameters: bool = False
+    # True if a call may hold several gradients.
     in_buckets: bool = False
+    # Name of the strategy that does the same by a cap. None if it is this one.
     by_cap: str | None = None
 
 

@@ -180,14 +180,16 @@ def _parsed(option: str, parse: Callable[[str], float], text: str | None) -> flo
 
 @dataclass(frozen=True)
 class Chosen:
-    """The gradients to advise on. scenario: in which --verify measures the plans. link: None while it is not known."""
+    """The gradients to advise on."""
 
     shape: Shape
+    # Scenario in which --verify measures the plans.
     scenario: Scenario
+    # None while the link is not known.
     link: LinkModel | None = None
 
     def on(self, link: LinkModel) -> "Chosen":
-        """The same on another link: gloo if a run measured gloo here, else an emulated link of equal cost."""
+        """The same gradients on another link: gloo if a run measured gloo here, else an emulated link of equal cost."""
         if link.here and link.ranks is not None:
             case = replace(
                 self.scenario.case, backend="gloo", world_size=link.ranks, own=replace(self.scenario.options, link="")

@@ -35,21 +35,20 @@ LIST_HEADER = "name,elements[,ready_ms]"
 
 @dataclass(frozen=True, slots=True)
 class ReadyTimes:
-    """Gradients in the order in which they become ready; the last one ends backward.
-
-    ready_s: since the beginning of backward. order: the registration number of each gradient.
-    """
+    """Gradients in the order in which they become ready; the last one ends backward."""
 
     nbytes: tuple[int, ...]
+    # Time since the beginning of backward.
     ready_s: tuple[float, ...]
+    # Registration number of each gradient.
     order: tuple[int, ...]
 
     @classmethod
     def of(cls, nbytes: Sequence[int], ready_s: Sequence[float]) -> ReadyTimes:
-        """From gradients in order of registration. Of two that are ready at once, the one registered later is first.
+        """Ready times of gradients in order of registration.
 
-        Gradients of no bytes are left out, as they are not sent. Raises BenchError if none is left, or if a ready
-        time is not finite.
+        Of two that are ready at once, the one registered later is first. Gradients of no bytes are left out, as they
+        are not sent. Raises BenchError if none is left, or if a ready time is not finite.
         """
         known = [i for i, size in enumerate(nbytes) if size > 0]
         if not known or not all(math.isfinite(ready_s[i]) for i in known):
@@ -59,7 +58,7 @@ class ReadyTimes:
 
     @classmethod
     def of_shape(cls, shape: Shape) -> ReadyTimes:
-        """From the gradients of a shape; see `of`."""
+        """Ready times of the gradients of a shape; see `of`."""
         return cls.of([gradient.nbytes for gradient in shape.gradients], shape.ready_s)
 
     @property

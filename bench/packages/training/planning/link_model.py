@@ -32,13 +32,13 @@ ISOLATED = (
 # ── the cost of a call ───────────────────────────────────────────────────────────────────────────
 @dataclass(frozen=True, slots=True)
 class AllReduceCost:
-    """The time of an all-reduce: linear between the points (sizes, times_s), slope_s seconds per byte beyond the last.
+    """The time of an all-reduce, which is linear between the points (sizes, times_s)."""
 
-    sizes: bytes, ascending from 0. times_s: seconds that never fall; the first is the latency α.
-    """
-
+    # Bytes, ascending from 0.
     sizes: tuple[float, ...]
+    # Seconds that never fall; the first is the latency α.
     times_s: tuple[float, ...]
+    # Seconds for each byte beyond the last point.
     slope_s: float
 
     def __call__(self, nbytes: Floats) -> Floats:
@@ -110,22 +110,23 @@ class AllReduceCost:
 # ── a link with its description ──────────────────────────────────────────────────────────────────
 @dataclass(frozen=True, slots=True)
 class LinkModel:
-    """A link and its cost. words: its description. cpu: whether communicating on it takes CPU time; None if unknown.
-
-    name: of an emulated link with this cost, in cases.
-    largest: the largest size measured in bytes, beyond which the curve is extrapolated; None for a formula.
-    ranks: for which the cost holds; None if that is not known. here: gloo of this machine, so that plans can be
-    measured on it. error: how far its times may be off, as a share.
-    """
+    """A link and its cost."""
 
     cost: AllReduceCost
+    # Description of the link.
     words: str
+    # Name of an emulated link with this cost, in cases.
     name: str
+    # True if communicating on the link takes CPU time. None if unknown.
     cpu: bool | None = None
+    # Largest size measured in bytes, beyond which the curve is extrapolated. None for a formula.
     largest: int | None = None
     notes: tuple[str, ...] = ()
+    # Number of ranks for which the cost holds. None if not known.
     ranks: int | None = None
+    # True for gloo of this machine, so that plans can be measured on it.
     here: bool = False
+    # Share by which the times may be off.
     error: float = 0.0
 
 

@@ -48,14 +48,14 @@ OPTIMIZERS: dict[str, tuple[Callable[..., torch.optim.Optimizer], float, dict[st
 
 @dataclass(frozen=True, slots=True)
 class ProcessRole:
-    """The process that trains. rank: of the `sharing` processes that share the examples. ranks: K, also in one process.
+    """The role of the process that trains."""
 
-    devices: GPUs of this process, all used by torch's DataParallel if there are several; 0 for the CPU.
-    """
-
+    # Rank among the `sharing` processes that share the examples.
     rank: int
     sharing: int
+    # K, also in one process.
     ranks: int
+    # Number of GPUs of this process; if there are several, torch's DataParallel uses all. 0 for the CPU.
     devices: int = 0
 
 

@@ -38,10 +38,7 @@ Sent = tuple[tuple[int, ...], Any]
 
 @dataclass(slots=True)
 class CheckContext:
-    """The state that all checks of one launch share.
-
-    finals: by label, what a strategy sends and the hash of the parameters that I2 trained.
-    """
+    """The state that all checks of one launch share."""
 
     scenario: Scenario
     place: RankInfo
@@ -50,6 +47,7 @@ class CheckContext:
     order: list[int]
     sizes: list[int]
     references: dict[str, tuple[torch.Tensor, bool]] = field(default_factory=dict)
+    # Label of a strategy → what the strategy sends, and the hash of the parameters that I2 trained.
     finals: dict[str, tuple[Sent | None, str]] = field(default_factory=dict)
     twin_order: list[int] = field(default_factory=list)
     twin_sizes: dict[str, list[int]] = field(default_factory=dict)

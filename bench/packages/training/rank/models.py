@@ -25,13 +25,13 @@ THETA = 10_000.0
 
 @dataclass(frozen=True, slots=True)
 class Trainable:
-    """module(*batch) gives the loss, a mean over examples. batch(generator, examples) makes a batch of tensors.
+    """A model, and what makes batches for it."""
 
-    examples: what the batches of a user's model are drawn from, which may be other numbers on each rank.
-    """
-
+    # The call module(*batch) gives the loss, a mean over examples.
     module: nn.Module
+    # The call batch(generator, examples) makes a batch of tensors.
     batch: Callable[[torch.Generator, int], tuple[torch.Tensor, ...]]
+    # Tensors that the batches of a user's model are drawn from; their values may differ between ranks.
     examples: tuple[torch.Tensor, ...] = ()
 
 

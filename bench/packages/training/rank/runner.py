@@ -31,23 +31,22 @@ SYNCHRONISERS = synchronisers.SYNCHRONISERS | torch_synchronisers.SYNCHRONISERS
 
 @dataclass(slots=True)
 class Runner:
-    """One strategy, ready to train.
-
-    clip: largest norm of all gradients; 0 for any. cast: makes the context of each forward. ready: marks of ready
-    gradients, by number: all if traced, else the last one. marks: of the last step, at its beginning and at the end of
-    each of PARTS but pack.
-    """
+    """One strategy, ready to train."""
 
     strategy: Strategy
     sync: Synchroniser
     optimizer: torch.optim.Optimizer
     parameters: list[torch.Tensor]
+    # Largest norm of all gradients; 0 for any.
     clip: float
+    # Function that makes the context of each forward.
     cast: Callable[[], AbstractContextManager[Any]]
     watch: Stopwatch
     transport: Transport
     draw: Callable[[torch.Generator, int], Batch]
+    # Number of a gradient → mark at which it was ready; all gradients if traced, else the last one.
     ready: dict[int, Any]
+    # Marks of the last step: at its beginning, and at the end of each of PARTS but pack.
     marks: list[Any] = field(default_factory=list)
     loss: Any = None
 

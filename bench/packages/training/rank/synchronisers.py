@@ -27,14 +27,14 @@ class Stopwatch:
 
     Marking does not wait for the device; the time between marks is asked for once the step is over. Events are made
     while warming up, and used again in each step.
-    packing: around copying and dividing, which is not waiting. exchanging: around calls that a sharded optimizer makes
-    within forward and backward; on the host only.
     """
 
     def __init__(self, device: Device) -> None:
         self._device, self._events, self._used = device, list[Event](), 0
         self.on_host = not device.enqueues
+        # Stretches of copying and dividing, which is not waiting.
         self.packing = Stretches(self)
+        # Stretches of calls that a sharded optimizer makes within forward and backward; on the host only.
         self.exchanging = Stretches(self)
 
     def mark(self) -> Any:
@@ -84,34 +84,31 @@ class Stretches:
 
 
 class Build(NamedTuple):
-    """The parts that a synchroniser is built from, on one rank.
-
-    order: numbers of the parameters in the order in which their gradients become ready. traced: record also the calls
-    that torch makes itself. shared: memory that other strategies use, too.
-    """
+    """The parts that a synchroniser is built from, on one rank."""
 
     strategy: Strategy
     module: nn.Module
     place: RankInfo
     transport: Transport
     watch: Stopwatch
+    # Numbers of the parameters in the order in which their gradients become ready.
     order: Sequence[int]
+    # Memory that other strategies use, too.
     shared: SharedTensors
+    # True to record also the calls that torch makes itself.
     traced: bool = False
 
 
 class Synchroniser:
-    """The calls that a runner makes in each step. The defaults synchronise nothing.
+    """The calls that a runner makes in each step. The defaults synchronise nothing."""
 
-    module: called in the forward pass. buckets: numbers of the parameters in each call, in the order of calls; None
-    where a library decides. updated_at: the mark at which the optimizer had updated this rank's share, where the
-    optimizer also sends it to the others; else None.
-    """
-
+    # Numbers of the parameters in each call, in the order of calls. None if a library decides.
     buckets: list[list[int]] | None
+    # Mark of the update of this rank's share, if the optimizer also sends the share to the others; else None.
     updated_at: Any = None
 
     def __init__(self, module: nn.Module) -> None:
+        # Module that is called in the forward pass.
         self.module: Any = module
         self.buckets = []
 

@@ -42,29 +42,30 @@ class Handle(Protocol):
 
 @dataclass(slots=True)
 class SentCall:
-    """One call, as it was recorded. Times by the transport's `mark`; done_ns is 0 where it is not known."""
+    """The record of one call."""
 
     nbytes: int
+    # Times by the transport's `mark`; done_ns is 0 if it is not known.
     launched_ns: Any
     done_ns: Any = 0
 
 
 class Transport(Protocol):
-    """Carries all-reduces. sent: the calls since it was last cleared. stamped: record also when each was done.
-
-    mark: marks an instant; the host's clock in ns, unless a stopwatch of the device is used.
-    """
+    """A carrier of all-reduces."""
 
     world_size: int
+    # True to record also when each call was done.
     stamped: bool
+    # Calls since the list was last cleared.
     sent: list[SentCall]
+    # Function that marks an instant: the host's clock in ns, unless a stopwatch of the device is used.
     mark: Any
 
     def all_reduce(self, tensor: torch.Tensor) -> Handle:
         """Begin to sum over ranks, in place."""
 
     def future(self, tensor: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
-        """Begin an all-reduce; a future of the mean, as communication hooks of DistributedDataParallel return it."""
+        """Begin an all-reduce; return a future of the mean, as communication hooks of DistributedDataParallel do."""
 
 
 class RealTransport(Transport, Protocol):
@@ -96,11 +97,12 @@ class RankInfo:
 
 @dataclass(slots=True)
 class ProcessGroupTransport:
-    """torch's process group. blank: zeros that are sent in place of tensors without memory."""
+    """A transport over torch's process group."""
 
     world_size: int
     stamped: bool = False
     sent: list[SentCall] = field(default_factory=list)
+    # Zeros that are sent in place of tensors without memory.
     blank: torch.Tensor | None = None
     mark: Any = time.perf_counter_ns
 
@@ -139,9 +141,10 @@ class ProcessGroupTransport:
 
 @dataclass(slots=True)
 class MpiTransport:
-    """MPI's world, for tensors in the memory of the host. world: a communicator of mpi4py."""
+    """A transport over MPI's world, for tensors in the memory of the host."""
 
     world_size: int
+    # Communicator of mpi4py.
     world: Any
     stamped: bool = False
     sent: list[SentCall] = field(default_factory=list)
@@ -266,10 +269,11 @@ class EmulatedLink:
 
 @dataclass(frozen=True, slots=True)
 class _Awaited:
-    """A call of an emulated link. index: its number, counted from 0."""
+    """A call of an emulated link."""
 
     link: EmulatedLink
     call: SentCall
+    # Number of the call, counted from 0.
     index: int
 
     def wait(self) -> None:

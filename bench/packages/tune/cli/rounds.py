@@ -38,18 +38,18 @@ STATE = "tune.json"
 
 
 class TuneRounds:
-    """A run of `tune`. samples: all that it has so far. found: the case of each cell.
-
-    reads_files: whether ranks may be told to read a rule file. In a job no rank takes a path from another.
-    """
+    """Measures the rounds of a run of `tune`."""
 
     def __init__(
         self, path: Path, plan: Plan, samples: Sequence[Samples], state: TuneState, library: Library,
         found: Mapping[Cell, Case], quiet: bool,
     ) -> None:  # fmt: skip
+        # The case of each cell is in `found`.
         self.path, self.state, self.library, self.found = path, state, library, found
+        # All samples that the run has so far are in `samples`.
         self.plan, self.samples = plan, list(samples)
         self._quiet, self._began = quiet, time.monotonic() - state.spent_s
+        # True if ranks may be told to read a rule file. In a job no rank takes a path from another.
         self.reads_files = False
         self._append: Callable[[bytes], None]
         self._starter: Starter
@@ -76,7 +76,7 @@ class TuneRounds:
         asked: Callable[[int], Mapping[Cell, Sequence[Pick]]],
         file_settings: str | None = None,
     ) -> range:
-        """Measure rounds until the stage's share of the budget is spent or nothing is asked; the numbers of its rounds.
+        """Measure rounds until the stage's share of the budget is spent or nothing is asked; return their numbers.
 
         asked: from the number of the stage's rounds so far, the choices that the next one measures in each cell.
         """
