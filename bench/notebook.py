@@ -19,19 +19,19 @@ from bench.store import folders
 
 @dataclass(frozen=True)
 class LoadedRun:
-    """A run. manifest, environment: as in its folder. warnings: what the report says of how far to trust it.
-
-    summary: what summary.csv has, one row a case (docs/reading.md has its columns; seconds, bytes, bytes/s).
-    samples: the facts, one row for each iteration of each rank: key, op, world_size, size_bytes, scheduling, launch,
-    iteration, rank, start_s (monotonic clock of the host), duration_s, calls. Where cases are compared round by round,
-    an iteration is a round.
-    """
+    """A run as pandas tables."""
 
     name: str
+    # The manifest and the environment, as in the folder of the run.
     manifest: Manifest
     environment: list[Session]
+    # Content of summary.csv, one row per case (docs/reading.md has its columns; seconds, bytes, bytes/s).
     summary: pd.DataFrame
+    # The facts, one row for each iteration of each rank: key, op, world_size, size_bytes, scheduling, launch,
+    # iteration, rank, start_s (monotonic clock of the host), duration_s, calls. If cases are compared round by round,
+    # an iteration is a round.
     samples: pd.DataFrame
+    # What the report says about how far the run can be trusted.
     warnings: tuple[str, ...]
 
     def __repr__(self) -> str:

@@ -306,8 +306,8 @@ def run_with(samples, scenario=NANO, cases=None, launches=1, rounds=12, name="t"
     case = scenario.case
     cases = tuple(dict.fromkeys(s.case for s in samples)) if cases is None else cases
     order = tuple(Launch(case.backend, case.world_size, number, cases) for number in range(1, launches + 1))
-    links = {} if scenario.link is None else {case.link: scenario.link}
-    shapes = {} if scenario.shape is None else {case.model: scenario.shape}
+    links = {} if scenario.link is None else {scenario.options.link: scenario.link}
+    shapes = {} if scenario.shape is None else {scenario.options.model: scenario.shape}
     own = {TRAINING_STEP: StepSettings(rounds=rounds, links=links, shapes=shapes)}
     settings = Settings(Sampling(5, 0.05, None, 0.05, 1.0, 2000), 1, 60.0, 2**20, own=own)
     manifest = {"name": name, "status": "complete", "started": "2026-01-02T03:04:05+00:00", "finished": None}

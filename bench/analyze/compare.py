@@ -51,27 +51,29 @@ Pair = tuple[Summary, Summary]
 
 @dataclass(frozen=True, slots=True)
 class Sets:
-    """runs: on each side, each of its own occasion. means: of launches by case, without what runs differ by.
+    """The runs of each side of a comparison. Pairs have one entry per side."""
 
-    levels: the mean of each run, by case. units: whether each side has runs enough to be the unit, as launches are.
-    apart: by how much the runs of a side differ, over what launches and occasions that scatter as they do explain; a
-    ratio of variances over all cases together, for an occasion moves many of them, and 1 at least.
-    """
-
+    # Number of runs on each side, each of its own occasion.
     runs: tuple[int, int] = (1, 1)
+    # Variance between the runs of a side, relative to the variance that launches and occasions would explain, if
+    # occasions scattered like launches. The ratio is a mean over all cases, because an occasion moves many cases, and
+    # is at least 1.
     apart: float = 1.0
+    # Means of launches by case, without the differences between runs.
     means: tuple[Mapping[str, Floats], Mapping[str, Floats]] = ({}, {})
+    # Mean of each run, by case.
     levels: tuple[Mapping[str, Floats], Mapping[str, Floats]] = ({}, {})
 
     @property
     def units(self) -> bool:
+        """Whether each side has enough runs that runs can be the unit, as launches are."""
         return min(self.runs) >= verdicts.FEWEST_LAUNCHES and all(
             len(levels) == runs for side, runs in zip(self.levels, self.runs, strict=True) for levels in side.values()
         )
 
     @property
     def occasions(self) -> tuple[float, float]:
-        """Of how many occasions that scatter like launches each side is worth the mean."""
+        """Effective number of occasions per side that scatter like launches: its number of runs divided by `apart`."""
         return self.runs[0] / self.apart, self.runs[1] / self.apart
 
 
@@ -233,9 +235,11 @@ def _centred(of_runs: Sequence[Floats]) -> Floats:
 # ── matching the cases ───────────────────────────────────────────────────────────────────────────
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """The field in which the sides differ on purpose; empty for none. values: on each side; None for any."""
+    """The field in which the sides differ on purpose."""
 
+    # Empty if there is no such field.
     field: str
+    # Value of the field on each side; None means any value.
     values: tuple[str | None, str | None]
 
     def key(self, case: Case) -> str:

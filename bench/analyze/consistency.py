@@ -32,10 +32,11 @@ NO_REDUCE_OP = "sum"
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """A case with the time it took. freedom: number of launches less one."""
+    """A case with its time."""
 
     case: Case
     time_s: Interval
+    # Number of launches minus one.
     freedom: int
 
     @property
@@ -46,9 +47,10 @@ class Timed:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """`left` should take no longer than `parts` one after the other; a part: number of calls, and a measured case."""
+    """The claim that `left` should take no longer than `parts` one after the other."""
 
     left: Timed
+    # For each part, the number of calls and a measured case.
     parts: tuple[tuple[int, Timed], ...]
 
     @property
@@ -57,11 +59,11 @@ class Claim:
 
     @property
     def excess(self) -> float:
-        """Relative: 1.0 is twice as long as the other way."""
+        """Relative excess of the time: 1.0 means twice as long as the other way."""
         return self.left.time_s.value / self.right_s - 1
 
     def violated(self, min_change: float, error_rate: float) -> bool:
-        """Whether the excess is above `min_change`, and surely above 0, but for this chance."""
+        """Whether the excess is above `min_change`, and is above 0 with an error rate of at most `error_rate`."""
         error_s = math.hypot(self.left.error_s, *(calls * part.error_s for calls, part in self.parts))
         freedom = min(self.left.freedom, *(part.freedom for _, part in self.parts))
         least_s = student_quantile(freedom, 2 * error_rate) * error_s
@@ -75,9 +77,11 @@ AllSeries = dict[Case, Series]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """claims: makes the rule's claims on one series. violated: what a violation means."""
+    """A rule of self-consistent performance."""
 
+    # Makes the claims of the rule on one series.
     claims: Callable[[Case, AllSeries], Iterator[Claim]]
+    # What a violation means.
     violated: FindingNotice
 
 

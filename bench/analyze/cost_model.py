@@ -109,7 +109,7 @@ def _affine(sizes: Floats, times: Floats) -> tuple[float, float]:
     logs = np.log(times)
 
     def residuals(rho: Floats) -> Floats:
-        """Of each ρ (rows) and size (columns), for the best α."""
+        """The residuals for each ρ (rows) and size (columns), with the best α."""
         rest = logs - np.log1p(np.multiply.outer(rho, sizes))
         return np.asarray(rest - rest.mean(axis=-1, keepdims=True))
 

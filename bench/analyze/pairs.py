@@ -58,10 +58,11 @@ Looks = Sequence[tuple[int, float]]
 
 @dataclass(frozen=True, slots=True)
 class TimedCase:
-    """One case on one side. exposed: exposed communication in each round, if any."""
+    """One case on one side."""
 
     case: Case
     launches: Launches = field(default_factory=dict)
+    # Exposed communication in each round, if any.
     exposed: Launches = field(default_factory=dict)
 
 
@@ -90,11 +91,14 @@ class PairedCase:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The judgements at one look. ratios: log ratios of the pairs, by case; index: of the whole, None with one case."""
+    """The judgements at one look."""
 
     judgements: dict[str, Judgement]
+    # Judgement of the whole, by `index`; None with one case.
     whole: Judgement | None
+    # Log ratios of the pairs, by case.
     ratios: dict[str, Floats]
+    # Log ratios of the whole; None with one case.
     index: Floats | None
     levels: Levels
 
@@ -105,7 +109,7 @@ class Look:
 
     @property
     def verdicts(self) -> list[ChangeVerdict]:
-        """Of all cases and of the whole."""
+        """The verdicts on all cases and on the whole."""
         return [
             *(judgement.verdict for judgement in self.judgements.values()),
             *([self.whole.verdict] if self.whole else []),

@@ -51,9 +51,10 @@ PARTS = 5
 
 @dataclass(frozen=True, slots=True)
 class _Unit:
-    """One rank, or all ranks of a node, which arrive together. node: name of the host, where it is known."""
+    """One rank, or all ranks of a node, which arrive together."""
 
     ranks: tuple[int, ...]
+    # Name of the host, if it is known.
     node: str | None = None
 
     @property
@@ -63,20 +64,20 @@ class _Unit:
 
 @dataclass(frozen=True, slots=True)
 class _Suspicion:
-    """Evidence against one rank or node in one case.
-
-    share: of the iterations, those in which it arrives after all that are not late; chance: the share expected by
-    chance. relative_cost: the wait that it causes, as a share of the operation's time. delay_s: median over
-    iterations of its arrival minus the median arrival of those that are not late. launches: that were measured.
-    """
+    """Evidence against one rank or node in one case."""
 
     case: Case
     unit: _Unit
+    # Share of the iterations in which the unit arrives after all that are not late.
     share: float
+    # Share that is expected by chance.
     chance: float
     p: float
+    # Wait that the unit causes, as a share of the operation's time.
     relative_cost: float
+    # Median over iterations of the unit's arrival minus the median arrival of those that are not late.
     delay_s: float
+    # Number of launches that were measured.
     launches: int
 
 

@@ -161,9 +161,11 @@ def machine_of_sessions(sessions: list[Session], sampling: Sampling) -> MachineI
 # ── where ranks ran ──────────────────────────────────────────────────────────────────────────────
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Hardware under the ranks of a backend and world size. gpus: their names. hosts: their number."""
+    """The hardware under the ranks of a backend and world size."""
 
+    # Names of the GPUs.
     gpus: frozenset[str]
+    # Number of hosts.
     hosts: int
 
 
@@ -210,9 +212,11 @@ def in_words(ranks: tuple[int, ...]) -> str:
 # ── one clock for all ranks ──────────────────────────────────────────────────────────────────────
 @dataclass(frozen=True, slots=True)
 class Aligned:
-    """timings: starts on rank 0's clock. uncertainty_s: 0 where all ranks read the same clock."""
+    """Timings of all ranks on one clock."""
 
+    # Starts are on the clock of rank 0.
     timings: Timings
+    # The value is 0 if all ranks read the same clock.
     uncertainty_s: float
 
 

@@ -81,7 +81,10 @@ def _by_case(run: Run, summarizer: Summarizer) -> list[Summary]:
 
 
 def _widened(summaries: list[Summary]) -> list[Summary]:
-    """With intervals over several launches, which know how far successive ones are alike, by backend and scheduling."""
+    """The summaries with intervals over several launches, which use the likeness of the launches of a kind.
+
+    A kind is a backend and a scheduling; the likeness says how far successive launches are alike.
+    """
     kinds: dict[tuple[str, str], list[Floats]] = defaultdict(list)
     for s in summaries:
         kinds[s.case.backend, s.case.scheduling].append(np.log(s.means_s))
@@ -129,15 +132,15 @@ def one_series(case: Case) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _MeasuredLaunch:
-    """One launch of one case. slowest_s: maximum over ranks of each iteration. interval: of their mean.
-
-    aligned: None where arrivals are not on one clock.
-    """
+    """One launch of one case."""
 
     samples: Samples
     timings: Timings
+    # Maximum over ranks of each iteration.
     slowest_s: Floats
+    # Interval of the mean of `slowest_s`.
     interval: Interval
+    # None if the arrivals are not on one clock.
     aligned: Aligned | None
 
 

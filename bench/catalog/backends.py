@@ -15,40 +15,41 @@ from bench.model.records import Case
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """One way to communicate.
-
-    device: "cpu" or "cuda"; one GPU a rank on "cuda". library: "torch" or "mpi4py".
-    unsupported_dtypes: dtypes that it cannot even copy. unsupported_reduce_dtypes: dtypes that it copies but cannot
-        reduce. unsupported_dtypes_of: operation or reduce op → dtypes that only this one refuses.
-    unsupported_alone: reduce op → dtypes that it refuses in a group of one rank.
-    float8_capability: least compute capability of a GPU that reduces float8, such as 90 for 9.0; None: no condition.
-    unsupported_reduce_ops: reduce ops that it has for no dtype.
-    peculiar: operation → how this backend carries it out, for the report.
-    polls: whether a waiting rank keeps its core busy. loop_thread: name of the threads that wait for its connections,
-        one for each group; empty: it has none. most_elements: largest number of elements in a call; None: any.
-    latency_s, bytes_per_s: rough cost of a small and of a large all-reduce at two ranks. `plan` estimates the time of
-        a run from them when the iteration count is fixed; no measurement uses them. since: operation → first version
-        of torch whose backend has it, where that is not the oldest one. start_s: time to start a set of
-        ranks once torch is loaded.
-    """
+    """One way to communicate."""
 
     name: str
+    # Either "cpu" or "cuda". On "cuda" each rank has one GPU.
     device: str
     description: str
+    # Rough cost of a small (`latency_s`) and of a large (`bytes_per_s`) all-reduce at two ranks. `plan` estimates the
+    # time of a run from them if the iteration count is fixed; no measurement uses them.
     latency_s: float
     bytes_per_s: float
+    # Either "torch" or "mpi4py".
     library: str = "torch"
+    # Dtypes that the backend cannot even copy.
     unsupported_dtypes: frozenset[str] = frozenset()
+    # Dtypes that the backend copies but cannot reduce.
     unsupported_reduce_dtypes: frozenset[str] = frozenset()
+    # Maps an operation or reduce op to the dtypes that only this operation or reduce op refuses.
     unsupported_dtypes_of: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    # Maps a reduce op to the dtypes that it refuses in a group of one rank.
     unsupported_alone: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    # Reduce ops that the backend has for no dtype.
     unsupported_reduce_ops: frozenset[str] = frozenset()
+    # Maps an operation to how this backend carries it out, for the report.
     implementation_notes: Mapping[str, str] = field(default_factory=dict)
+    # Least compute capability of a GPU that reduces float8, such as 90 for 9.0; None means no condition.
     float8_capability: int | None = None
+    # True if a waiting rank keeps its core busy.
     polls: bool = False
+    # Name of the threads that wait for the backend's connections, one for each group; empty if it has none.
     loop_thread: str = ""
+    # Largest number of elements in a call; None means any number.
     most_elements: int | None = None
+    # Maps an operation to the first version of torch whose backend has it, if that is not the oldest version.
     since: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    # Time to start a set of ranks once torch is loaded.
     start_s: float = 0.3  # measured with gloo
 
 

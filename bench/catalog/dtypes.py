@@ -19,20 +19,23 @@ PREMULTIPLIER = 2
 
 @dataclass(frozen=True, slots=True)
 class Dtype:
-    """`exact_bits`: every integer of magnitude up to 2**exact_bits is represented exactly."""
+    """A type of elements."""
 
     name: str
     itemsize: int
+    # The dtype represents every integer of magnitude up to 2**exact_bits exactly.
     exact_bits: int
     kind: Kind
 
 
 @dataclass(frozen=True, slots=True)
 class ReduceOp:
-    """kinds: of dtypes that it is defined for. grows: whether reducing a result once more makes it larger."""
+    """A way to combine elements."""
 
     name: str
+    # Kinds of dtypes that the reduce op is defined for.
     kinds: frozenset[Kind]
+    # True if reducing a result once more makes it larger.
     grows: bool = False
 
 

@@ -12,20 +12,21 @@ from bench.model.records import Case
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One way to time calls.
-
-    about: what is timed, in words. several: whether an iteration is `Case.depth` calls back to back, else one call.
-    device: "cuda" if it needs GPUs; None for any device. fixed_buffers: each call uses the same buffer for the whole
-    launch, so the pool has as many buffers as an iteration has calls. captured: calls are made once, into a graph.
-    makes_group: whether each iteration makes a process group of its own.
-    """
+    """One way to time calls."""
 
     name: str
+    # What is timed, in words.
     about: str
+    # True if an iteration is `Case.depth` calls back to back; otherwise it is one call.
     several: bool = True
+    # The value "cuda" if the metric needs GPUs; None means any device.
     device: str | None = None
+    # True if each call uses the same buffer for the whole launch, so that the pool has as many buffers as an iteration
+    # has calls.
     fixed_buffers: bool = False
+    # True if calls are made once, into a graph.
     captured: bool = False
+    # True if each iteration makes a process group of its own.
     makes_group: bool = False
 
 

@@ -28,9 +28,11 @@ _PATTERN = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Splits:
-    """A distribution. kind: zipf, lognormal, hot, distance or rows; value: its parameter, 0 of rows."""
+    """A distribution."""
 
+    # One of zipf, lognormal, hot, distance and rows.
     kind: str
+    # Parameter of the kind; 0 for rows.
     value: float
     rows: tuple[tuple[int, ...], ...] = ()
     seed: int = 0

@@ -21,9 +21,11 @@ _SETS = re.compile(r"sets:\d+(?:,\d+)*(?:\|\d+(?:,\d+)*)*")
 
 @dataclass(frozen=True, slots=True)
 class Subgroups:
-    """groups: the global ranks of each group. serial: whether groups call one after the other, not all at once."""
+    """A division of the ranks into groups."""
 
+    # Global ranks of each group.
     groups: tuple[tuple[int, ...], ...]
+    # True if groups call one after the other, not all at once.
     serial: bool = False
 
     def of(self, rank: int) -> int | None:

@@ -26,7 +26,7 @@ SLOWER_OR_FAILED, UNDECIDED = 1, 3
 
 
 class Undecided(StrEnum):
-    """What a comparison without a decision exits with: 0, 1 or 3."""
+    """The exit code of a comparison without a decision: 0, 1 or 3."""
 
     PASS = "pass"  # noqa: S105 - no password
     FAIL = "fail"
@@ -37,7 +37,7 @@ IfUndecided = Annotated[Undecided, typer.Option("--undecided", help="Exit code i
 
 
 def exiting(result: Comparison, undecided: Undecided) -> Comparison:
-    """The comparison with what becomes of no decision."""
+    """The comparison, with the exit code for the case that nothing was decided."""
     fatal = (ChangeVerdict.INCONCLUSIVE,) if undecided is Undecided.FAIL else ()
     three = undecided is Undecided.THREE
     return replace(result, fail_on=(ChangeVerdict.SLOWER, *fatal), undecided_exits=three)

@@ -44,15 +44,16 @@ DRAWING = ("bench.report.plots.figures",)
 
 @dataclass(frozen=True, slots=True)
 class ConfigSource:
-    """A configuration, not yet parsed. name: its name in messages."""
+    """A configuration that is not parsed yet."""
 
     raw: bytes
+    # Name of the configuration in messages.
     name: str
     default_name: str
 
 
 class Watch(Protocol):
-    """What prints the numbers of a run while it is measured."""
+    """An observer that prints the numbers of a run while it is measured."""
 
     def joined(self, launch: Launch, ranks: Sequence[RankFacts]) -> None:
         """The ranks of a launch begin to measure. ranks: the facts of each."""

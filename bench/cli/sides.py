@@ -39,8 +39,9 @@ Measure = Callable[[str, int, Callable[[bytes], None], Callable[[Json], None], T
 
 @dataclass(slots=True)
 class _TwoSides:
-    """What is known of a run of two sides, by side. plans: with all launches that could be needed."""
+    """The plans, samples and environments of a run of two sides, by side."""
 
+    # Plans with all launches that could be needed.
     plans: dict[str, Plan]
     samples: dict[str, list[Samples]]
     environments: dict[str, list[Session]]

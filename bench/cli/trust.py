@@ -30,10 +30,11 @@ Trust = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What only one of two sides has: settings, environment variables, and an interpreter; None: the usual one."""
+    """Settings, environment variables and an interpreter that only one of two sides has."""
 
     sets: tuple[str, ...]
     variables: dict[str, str]
+    # Interpreter; None means the usual one.
     python: str | None
 
 

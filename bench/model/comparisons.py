@@ -35,51 +35,52 @@ SLOWER, FASTER, SAME, INCONCLUSIVE = ChangeVerdict
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """Whether a time changed. ratio: AFTER / BEFORE, with the interval that the verdict follows from.
+    """Whether a time changed."""
 
-    verdict: FASTER, SLOWER, SAME or INCONCLUSIVE (docs/develop/statistics.md). reason: why. p: of no change,
-        corrected for the number of cases, as the rule used it; None if it is unknown how launches differ. level: of the
-        interval, such as 0.975; of SAME that of its two one-sided tests, of others corrected for the number of cases.
-    further_launches: launches to add on each side for a verdict at a power of 80 %, if ratio and scatter stay as they
-        are; None if there is a verdict already, or if no reasonable number would suffice.
-    """
-
+    # AFTER / BEFORE, with the interval that the verdict follows from.
     ratio: Interval
+    # FASTER, SLOWER, SAME or INCONCLUSIVE (docs/develop/statistics.md).
     verdict: ChangeVerdict
+    # Reason for the verdict.
     reason: Notice
+    # P-value of no change, corrected for the number of cases, as the rule used it; None if it is unknown how launches
+    # differ.
     p: float | None = None
+    # Confidence level of the interval, such as 0.975: for SAME, the level of its two one-sided tests; for other
+    # verdicts, a level corrected for the number of cases.
     level: float | None = None
+    # Launches to add on each side for a verdict at a power of 80 %, if ratio and scatter stay as they are. None if
+    # there is a verdict already, or if no reasonable number would suffice.
     further_launches: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ExposedChange:
-    """Exposed communication of one case in two runs. difference: after − before, with its interval.
-
-    resolved: False where the difference may be zero: by a test over all cases at once, because it is within the
-    noise of the A/A pairs of either run, or because there are too few launches to test it.
-    """
+    """The exposed communication of one case in two runs."""
 
     before: Interval
     after: Interval
+    # After − before, with its interval.
     difference: Interval
+    # False if the difference may be zero: by a test over all cases at once, because it is within the noise of the A/A
+    # pairs of either run, or because there are too few launches to test it.
     resolved: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One case on two sides: of two kept runs, or of two sides that took turns.
+    """One case on two sides, which are two kept runs or two sides that took turns."""
 
-    case: on the side before; other: after. ratios: AFTER / BEFORE of each pair of launches, where sides took turns.
-    exposed: how exposed communication changed, of cases that compute, too.
-    """
-
+    # The case on the side before.
     case: Case
+    # The case on the side after.
     other: Case
     before: Interval
     after: Interval
     judgement: Judgement
+    # AFTER / BEFORE of each pair of launches, if the sides took turns.
     ratios: tuple[float, ...] = ()
+    # Change of the exposed communication, for cases that also compute.
     exposed: ExposedChange | None = None
 
     @property
@@ -119,56 +120,64 @@ class Absence(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Unpaired:
-    """A case that has a time on one side only. other: the same case on the other side. detail: of a skip or failure."""
+    """A case that has a time on one side only."""
 
     case: Case
+    # The same case on the other side.
     other: Case
     why: Absence
+    # Detail of a skip or failure.
     detail: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two sides compared: changes of the common cases, differences of the environments, cases of one side only.
-
-    whole: the judgement of all cases together, by an index over them; None with a single case or too few launches.
-    verdict: the gravest of the cases' verdicts and that of the whole. broken: cases that failed on the
-        second side only, in some launch. lost: those of `only_before` that the second was to measure. fail_on: the
-        verdicts that are failures. undecided_exits: whether no decision has an exit code of its own.
-    across: the field in which the sides differ on purpose, such as "backend"; None where the same cases are compared.
-    values: of that field on both sides, where they are of one run.
-    Where sides took turns: pairs: of launches that the verdict rests on. ratios: the index AFTER / BEFORE of each pair.
-    fresh_pairs: measured after the verdict. fresh: the index over them, which was not chosen for being large.
-    ended: why measuring ended, within budget_s. rule: by which the verdict was reached. alternate: why launches of A
-        and B alternated, because the ranks of both could not be alive at once; None if they took turns block by block.
-    virtual: both ran on virtual GPUs, whose times follow a rule. remarks: what belongs beside the verdict.
-    """
+    """A comparison of two sides: changes of common cases, differences of the environments, cases of one side only."""
 
     before: str
     after: str
+    # The gravest of the verdicts on the cases and on the whole.
     verdict: ChangeVerdict
     min_change: float
     changes: tuple[Change, ...]
     differences: tuple[tuple[str, str, str], ...] = ()
     only_before: tuple[Unpaired, ...] = ()
     only_after: tuple[Unpaired, ...] = ()
+    # The cases among `only_before` that the second side was to measure.
     lost: tuple[Unpaired, ...] = ()
+    # Cases that failed on the second side only, in some launch.
     broken: tuple[Unpaired, ...] = ()
     notices: tuple[Notice, ...] = ()
+    # Field in which the sides differ on purpose, such as "backend"; None if both sides have the same cases.
     across: str | None = None
+    # Values of that field on both sides, if the sides are of one run.
     values: tuple[str, str] | None = None
+    # Judgement of all cases together, by an index over them; None with a single case or too few launches.
     whole: Judgement | None = None
+    # Verdicts that are failures.
     fail_on: tuple[ChangeVerdict, ...] = (ChangeVerdict.SLOWER,)
+    # True if a comparison without a decision has an exit code of its own.
     undecided_exits: bool = True
+    # The fields from here to `alternate` are for sides that took turns. Number of pairs of launches that the verdict
+    # rests on.
     pairs: int = 0
+    # Number of pairs measured after the verdict.
     fresh_pairs: int = 0
+    # Index over the fresh pairs. It was not chosen because it was large.
     fresh: Interval | None = None
+    # Index AFTER / BEFORE of each pair.
     ratios: tuple[float, ...] = ()
+    # Reason why measuring ended, within `budget_s`.
     ended: Ending | None = None
     budget_s: float | None = None
+    # Rule by which the verdict was reached.
     rule: Notice | None = None
+    # Reason why launches of A and B alternated, because the ranks of both could not be alive at once; None if A and B
+    # took turns block by block.
     alternate: str | None = None
+    # True if both sides ran on virtual GPUs, whose times follow a rule.
     virtual: bool = False
+    # Notices that belong beside the verdict.
     remarks: tuple[Notice, ...] = ()
 
     @property
@@ -185,23 +194,24 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """From the run at position `first` on, a case takes `time_s` (geometric mean of its runs).
+    """A level of a trend: from one run on, a case takes `time_s`."""
 
-    ratio: to the level before; 1 for the first one.
-    """
-
+    # Position of the first run of the level.
     first: int
+    # Geometric mean of the runs of the level.
     time_s: float
+    # Ratio to the level before; 1 for the first level.
     ratio: float
 
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """One case over many runs, oldest first, and its levels: one level if nothing has changed."""
+    """One case over many runs, oldest first, and its levels."""
 
     case: Case
     runs: tuple[str, ...]
     times_s: tuple[Interval, ...]
+    # One level if nothing has changed.
     levels: tuple[Level, ...]
 
     @property
@@ -212,7 +222,7 @@ class Trend:
 
 # ── sessions of one run ─────────────────────────────────────────────────────────────────────────
 class SessionFact(StrEnum):
-    """What two sessions can differ in; the value is the fact's name for the reader."""
+    """A fact in which two sessions can differ. Its value is the name of the fact for the reader."""
 
     LAUNCHER = "launcher"
     RANKS = "ranks of the job"

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class IntervalKind(StrEnum):
-    """What an interval is made from. NONE: a single number of another tool has no interval."""
+    """What an interval is made from."""
 
     OVER_LAUNCHES = "over launches"
     OVER_RUNS = "over runs"
@@ -33,6 +33,7 @@ class IntervalKind(StrEnum):
     WITHIN_RUN = "within-run"  # of one launch
     NOISE_FLOOR = "stated noise floor"
     OVER_ROUNDS = "over rounds"
+    # A single number of another tool has no interval.
     NONE = "none"
 
 
@@ -54,76 +55,79 @@ class Interval:
 
     @property
     def relative_half_width(self) -> float:
-        """Infinite where no interval is known."""
+        """Half the width of the interval, relative to the value; infinite where no interval is known."""
         return (self.high - self.low) / 2 / self.value if self.known and self.value else float("inf")
 
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """A second, slower mode in the times of one case. share: of the iterations that are in it.
+    """A second, slower mode in the times of one case."""
 
-    fast_s, slow_s: mean of each mode, so that within a launch they and their shares add up to the mean of all.
-    """
-
+    # Share of the iterations that are in the slower mode.
     share: float
+    # Mean of each mode (`fast_s` and `slow_s`): within a launch, the means weighted by the shares add up to the mean of
+    # all.
     fast_s: float
     slow_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """One case over all its launches. Times are the per-iteration maximum over ranks, for one call.
-
-    means_s: the mean of each launch's iterations. time_s: their geometric mean and its interval, which is the time of
-        the case wherever one is quoted; None if no launch succeeded, and then `failures` says why. scatter: standard
-        deviation of the logarithms of `means_s`; None with one launch.
-    p10_s, p50_s, p90_s, p99_s: percentiles of the iterations of each launch, geometric means over the launches; None
-        where a launch has too few iterations for one.
-    fastest_rank_s: like `time_s`, with the minimum over ranks. skew_s: mean of last minus first start.
-    pure_s: mean of last end minus last start: the time after all ranks had arrived. Both are None where starts
-        on different ranks cannot be compared on one clock.
-    outliers, far_outliers: iterations beyond Tukey's fences, 1.5 and 3 interquartile ranges above the upper
-        quartile, counted and kept. outlier_causes: disturbances seen while the case ran.
-    stall: a second mode, if there is one. steady: False if the times changed again late in a launch.
-    timer_s: cost of reading the clock. floor_s: time of the same call in a group of one rank.
-    asked, reached: relative half-width asked for, and mean of those within the launches.
-    chosen: what NCCL chose for it, in words; empty if it was not asked.
-    virtual: measured on virtual GPUs, by a rule.
-    imported: how the times were obtained, if another tool measured them; a launch is then one number, and every
-        field that needs single iterations or ranks is missing.
-    """
+    """One case over all its launches. Times are the maximum over ranks of each iteration, for one call."""
 
     case: Case
     launches: int
     iterations: int
+    # Geometric mean of `means_s` with its interval: the time of the case wherever a time is quoted. None if no launch
+    # succeeded; `failures` then has the reason.
     time_s: Interval | None
+    # Mean of the iterations of each launch.
     means_s: tuple[float, ...] = ()
+    # Standard deviation of the logarithms of `means_s`; None with one launch.
     scatter: float | None = None
     algbw: float | None = None
     busbw: float | None = None
+    # Percentiles (`p10_s` to `p99_s`) of the iterations of each launch, as geometric means over the launches; None if a
+    # launch has too few iterations for the percentile.
     p10_s: float | None = None
     p50_s: float | None = None
     p90_s: float | None = None
     p99_s: float | None = None
     host_time_s: float | None = None
+    # Like `time_s`, with the minimum over ranks.
     fastest_rank_s: float | None = None
+    # Mean of last start minus first start; None if starts on different ranks cannot be compared on one clock.
     skew_s: float | None = None
+    # Mean of last end minus last start: the time after all ranks had arrived. None in the same case as `skew_s`.
     pure_s: float | None = None
+    # Iterations beyond Tukey's fences, 1.5 (`outliers`) and 3 (`far_outliers`) interquartile ranges above the upper
+    # quartile. They are counted, and kept.
     outliers: int = 0
     far_outliers: int = 0
+    # Disturbances seen while the case ran.
     outlier_causes: tuple[Notice, ...] = ()
+    # The second mode, if there is one.
     stall: Stall | None = None
+    # False if the times changed again late in a launch.
     steady: bool = True
+    # Cost of reading the clock.
     timer_s: float | None = None
+    # Time of the same call in a group of one rank.
     floor_s: float | None = None
+    # Relative half-width that was asked for.
     asked: float | None = None
+    # Mean of the relative half-widths within the launches.
     reached: float | None = None
     stopped_by: tuple[str, ...] = ()
     foreign_cpu: float | None = None
     failures: tuple[Failure, ...] = ()
     notices: tuple[Notice, ...] = ()
+    # Choice of NCCL for the case, in words; empty if NCCL was not asked.
     chosen: str = ""
+    # How the times were obtained, if another tool measured them. A launch is then one number, and every field that
+    # needs single iterations or ranks is missing.
     imported: str = ""
+    # True if the case was measured on virtual GPUs, whose times follow a rule.
     virtual: bool = False
 
     @property
@@ -145,19 +149,20 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Piecewise α–β model of one series of sizes: `case` is the smallest, the others differ only in size.
+    """A piecewise α–β model of a series of cases that differ only in size."""
 
-    alpha_s: latency (first segment). rate: r∞ = 1/β in bytes/s of algorithm bandwidth (last segment).
-    half_size: n½ = α/β of the last segment.
-    worst_residual: largest relative deviation of the model from a measured time. note: why there is no model.
-    """
-
+    # The smallest case of the series.
     case: Case
     segments: tuple[Segment, ...]
+    # Latency, from the first segment.
     alpha_s: Interval | None
+    # Rate r∞ = 1/β of the last segment, in bytes/s of algorithm bandwidth.
     rate: Interval | None
+    # Size n½ = α/β of the last segment.
     half_size: Interval | None
+    # Largest relative deviation of the model from a measured time.
     worst_residual: float
+    # Reason why there is no model.
     note: Notice | None = None
 
 
@@ -167,11 +172,13 @@ LINK_AS_GIVEN = "link as given"
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A bus bandwidth that a case cannot exceed, in bytes/s, and where it comes from."""
+    """A bus bandwidth that a case cannot exceed."""
 
     backend: str
     world_size: int
+    # Where the bound comes from.
     name: str
+    # In bytes/s.
     busbw: float
 
 
@@ -189,60 +196,64 @@ class FindingKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A rank, node, link or size that stands out.
-
-    subject: such as "rank 2",
-    "node h5", "link 0–3". rank: if the subject is one rank. ranks: all ranks that the finding is about.
-    cost_s: time that it adds to an operation. share: share of iterations in which it came last (late), or relative
-    excess of its time (slow, inconsistent). p: p-value after correction for multiple tests.
-    """
+    """A rank, node, link or size that stands out."""
 
     kind: FindingKind
+    # Such as "rank 2", "node h5" or "link 0–3".
     subject: str
     notice: Notice
     cases: tuple[Case, ...] = ()
+    # The rank, if the subject is one rank.
     rank: int | None = None
+    # All ranks that the finding is about.
     ranks: tuple[int, ...] = ()
     link: tuple[int, int] | None = None
+    # Time that the subject adds to an operation.
     cost_s: float | None = None
+    # Share of the iterations in which the subject came last (late), or relative excess of its time (slow,
+    # inconsistent).
     share: float | None = None
+    # P-value after correction for multiple tests.
     p: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """Median time of an exchange between each pair of ranks. times_s: symmetric, NaN on the diagonal."""
+    """The median time of an exchange between each pair of ranks."""
 
     case: Case
+    # Symmetric, with NaN on the diagonal.
     times_s: Floats
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """Late and slow ranks, nodes and links of a run. silent: what could not be determined, and why."""
+    """The late and slow ranks, nodes and links of a run."""
 
     findings: tuple[Finding, ...]
+    # What could not be determined, and why.
     silent: tuple[Notice, ...] = ()
 
 
 # ── all of one run ───────────────────────────────────────────────────────────────────────────────
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """All conclusions from one run. notices: on the run as a whole, the gravest first. incomplete: the one of
-    them that says what is missing; None if nothing is.
-
-    choices: where NCCL's choice changes with the size, in words. of_packages: name of a package → what it concludes,
-    from its own cases (they are among the summaries, too) or others. own_cases: those that packages show themselves.
-    """
+    """All conclusions from one run."""
 
     summaries: tuple[Summary, ...]
+    # Notices on the run as a whole, the gravest first.
     notices: tuple[Notice, ...]
     diagnosis: Diagnosis
     inconsistencies: tuple[Finding, ...] = ()
     fits: tuple[Fit, ...] = ()
     bounds: tuple[Bound, ...] = ()
     matrices: tuple[Matrix, ...] = ()
+    # Sentences on how the choice of NCCL changes with the size.
     choices: tuple[str, ...] = ()
+    # Maps the name of a package to its conclusions, from its own cases (which are also among the summaries) or from
+    # others.
     of_packages: Mapping[str, object] = field(default_factory=dict)
+    # Cases that packages show themselves.
     own_cases: frozenset[Case] = frozenset()
+    # The notice, among `notices`, on what is missing; None if nothing is missing.
     incomplete: Notice | None = None

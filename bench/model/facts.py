@@ -50,7 +50,7 @@ class GpuFacts(TypedDict, total=False):
 
 
 class HostFacts(TypedDict, total=False):
-    """A host: what it is, and how it was before and after. ranks, cores: of a job."""
+    """A host: its facts, and its state before and after."""
 
     hostname: str
     collbench: Fact
@@ -66,7 +66,9 @@ class HostFacts(TypedDict, total=False):
     gpus: list[GpuFacts]
     infiniband: list[Facts]
     variables: dict[str, str]
+    # Of a job: the cores on which any rank of the job on this host may run.
     cores: list[int]
+    # Of a job: the ranks on this host.
     ranks: list[int]
     fewest_cores: int
     before: Snapshot
@@ -74,7 +76,7 @@ class HostFacts(TypedDict, total=False):
 
 
 class RankFacts(TypedDict, total=False):
-    """What a rank says of itself. seen: before, joined, left → name of a package → what it saw in the process."""
+    """The facts that a rank reports about itself."""
 
     rank: Ranks
     hostname: str | None
@@ -82,6 +84,7 @@ class RankFacts(TypedDict, total=False):
     device: str
     device_name: Fact
     device_uuid: Fact
+    # Maps "before", "joined" and "left" to a mapping from the name of a package to what it saw in the process.
     seen: dict[str, dict[str, dict[str, Any]]]
     nccl: str | None
     mpi: str | None
@@ -89,14 +92,14 @@ class RankFacts(TypedDict, total=False):
 
 
 class Health(TypedDict, total=False):
-    """What GPUs and InfiniBand ports counted during a launch: name → counter → value."""
+    """The counts of GPUs and InfiniBand ports during a launch: name → counter → value."""
 
     gpus: dict[str, dict[str, Whole]]
     infiniband: dict[str, dict[str, Whole]]
 
 
 class LaunchFacts(TypedDict, total=False):
-    """What the ranks of a launch say of themselves. chosen: key of a case → what NCCL chose."""
+    """The facts that the ranks of a launch report about themselves."""
 
     backend: str
     world_size: Ranks
@@ -105,18 +108,19 @@ class LaunchFacts(TypedDict, total=False):
     open_to: list[str]
     health: dict[str, Health]
     ranks: list[RankFacts]
+    # Maps the key of a case to the choice of NCCL.
     chosen: dict[str, dict[str, Any]]
 
 
 class JobFacts(TypedDict):
-    """Who started the ranks."""
+    """The launcher of the ranks, and their number."""
 
     launcher: str
     ranks: Ranks
 
 
 class Told(TypedDict, total=False):
-    """Of the machine, by an imported file."""
+    """The facts about the machine that an imported file reports."""
 
     tool: list[str]
     hosts: list[str]
@@ -126,15 +130,17 @@ class Told(TypedDict, total=False):
 
 
 class Session(TypedDict, total=False):
-    """What one start of a run recorded of its machine. hosts: of a job; imported: what a file tells."""
+    """The record of the machine for one start of a run."""
 
     side: str
     host: HostFacts
+    # The hosts of a job.
     hosts: Annotated[list[HostFacts], MinLen(1)]
     job: JobFacts
     before: Snapshot
     after: Snapshot
     launches: list[LaunchFacts]
+    # Facts that an imported file reports.
     imported: Told
 
 
@@ -147,7 +153,7 @@ class SourceFile(TypedDict):
 
 
 class ImportFacts(TypedDict, total=False):
-    """Where the numbers of an imported run come from."""
+    """The source of the numbers of an imported run."""
 
     tool: list[str]
     files: list[SourceFile]
@@ -159,7 +165,7 @@ class ImportFacts(TypedDict, total=False):
 
 
 class Measurements(TypedDict):
-    """How many measurements a run has, and how many of them failed; written when a session ends."""
+    """The number of measurements of a run, and how many of them failed. It is written when a session ends."""
 
     made: int
     failed: int
@@ -167,7 +173,7 @@ class Measurements(TypedDict):
 
 
 class Manifest(TypedDict, total=False):
-    """What a run is: its name, times, state, command line; of two sides what each is."""
+    """The name, times, state and command line of a run; for a run of two sides, also what each side is."""
 
     name: str
     started: str

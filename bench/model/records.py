@@ -41,43 +41,40 @@ NAME_PATTERN = r"[^\W_][\w.-]{0,63}"
 # ── the machine ──────────────────────────────────────────────────────────────────────────────────
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What planning needs to know of this host, or of a job's hosts: `machine/host.py` finds it out.
-
-    backends_missing: backend → why it cannot be used here; every other backend can be used.
-    gpus: number of CUDA devices that this process may use; in a job, of ranks that have one of their own.
-    scheduling_missing: scheduling → why it cannot be used here; any other can be used.
-    ranks, ranks_a_host: number of ranks of the job, in all and at most on one host; memory_available_bytes is then
-        that of the host with least. None if there is no job: then as many ranks as wanted are started on this host.
-    gpu_free_bytes: memory that is free on the GPU with least; None without GPUs, or if NVML does not tell.
-    gpu_capability: compute capability of the least GPU, such as 90 for 9.0; None without GPUs, or if it is not told.
-    registered_missing: why buffers cannot be registered with NCCL here; None if they can, or without GPUs.
-    gpu_exclusive: whether a GPU is in the mode in which only one process at a time may use it.
-    torch: its version, such as (2, 13); None if it is not known.
-    """
+    """The facts about this host, or about the hosts of a job, that planning needs. `machine/host.py` reads them."""
 
     hostname: str
     cores: int
+    # In a job, the available memory of the host with the least.
     memory_available_bytes: int
     last_level_cache_bytes: int
+    # Number of CUDA devices that this process may use; in a job, number of ranks that have a GPU of their own.
     gpus: int
+    # Maps a backend to the reason why it cannot be used here. Every other backend can be used.
     backends_missing: dict[str, str]
+    # Maps a scheduling to the reason why it cannot be used here. Every other scheduling can be used.
     scheduling_missing: dict[str, str] = field(default_factory=dict)
+    # Number of ranks of the job; None without a job: then this host starts as many ranks as wanted.
     ranks: int | None = None
+    # Largest number of ranks of the job on one host; None without a job.
     ranks_a_host: int | None = None
+    # Free memory of the GPU with the least; None without GPUs, or if NVML does not report it.
     gpu_free_bytes: int | None = None
+    # Lowest compute capability of the GPUs, such as 90 for 9.0; None without GPUs, or if it is not reported.
     gpu_capability: int | None = None
+    # Reason why buffers cannot be registered with NCCL here; None if they can, or without GPUs.
     registered_missing: str | None = None
+    # True if a GPU is in the mode in which only one process at a time may use it.
     gpu_exclusive: bool = False
+    # Version of torch, such as (2, 13); None if it is not known.
     torch: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Demands:
-    """What a configuration or a plan requires of a job.
+    """The requirements that a configuration or a plan has of a job."""
 
-    gpus: whether each rank needs a GPU of its own, or with shared_gpus any GPU.
-    """
-
+    # True if each rank needs a GPU: one of its own, or any GPU with `shared_gpus`.
     gpus: bool
     shared_gpus: bool
 
@@ -256,20 +253,20 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """A row of the table of options: an optional field of `Case`.
-
-    about: what it is. words: how people read a value. key: under which a configuration lists its values; empty where
-    the plan sets it. of: the property of the operations that have it (`catalog.operation.Operation`), or the one
-    operation; empty: all.
-    needs_processes: cases of different values cannot share processes.
-    """
+    """A row of the table of options: an optional field of `Case`."""
 
     name: str
     default: Any
+    # Meaning of the option.
     about: str
+    # Format in which people read a value.
     words: str
+    # Key under which a configuration lists values of the option; empty if the plan sets the value.
     key: str
+    # Property of the operations that have the option (`catalog.operation.Operation`), or the only such operation; empty
+    # if all operations have it.
     of: str
+    # True if cases with different values cannot share processes.
     needs_processes: bool
 
 
@@ -299,10 +296,11 @@ class Skip:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Cases that one set of fresh processes measures, in this order. number: the launch, counted from 1."""
+    """Cases that one set of fresh processes measures, in the order of `cases`."""
 
     backend: str
     world_size: int
+    # Number of the launch, counted from 1.
     number: int
     cases: tuple[Case, ...]
 
@@ -314,16 +312,19 @@ LAUNCH_WARMUP_S = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How many iterations a case gets.
+    """The number of iterations that a case gets.
 
-    iterations: a fixed count; None means adaptive, until `seconds_per_case` are spent, or `max_iterations`, or the
-        relative half-width of the interval of the mean is at most `relative_error` (None: no precision is asked for).
-    warmup, warmup_s: iterations before the timed ones, and the seconds after which they end early; stored, not used.
+    Iterations are adaptive if `iterations` is None. They then end when `seconds_per_case` are spent, when there are
+    `max_iterations`, or when the relative half-width of the interval of the mean is at most `relative_error`.
     """
 
+    # Iterations before the timed ones. Their times are stored and not used.
     warmup: int
+    # Seconds after which the warm-up ends early.
     warmup_s: float
+    # Fixed number of iterations; None if the number is adaptive.
     iterations: int | None
+    # None if no precision is asked for.
     relative_error: float | None
     seconds_per_case: float
     max_iterations: int
@@ -345,28 +346,27 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What holds for all launches of a plan, and is told to every rank.
-
-    pool_bytes: memory of the buffers that a case uses in turn, on each rank. flush_bytes: memory that `buffers: flush`
-        overwrites before each call. batch_bytes: memory that the buffers of cases measured in the same rounds may take,
-        on all ranks of a host together. gpu_batch_bytes: likewise on all ranks of a GPU.
-    row_by_row: whether only the placements of a case share rounds, and one size follows the other, as in nccl-tests.
-    own: operation → what only its cases need.
-    """
+    """Settings that all launches of a plan share. Every rank receives them."""
 
     sampling: Sampling
     seed: int
     timeout_s: float
+    # Memory of the pool of buffers that a case uses in turn, on each rank.
     pool_bytes: int
+    # Memory that `buffers: flush` overwrites before each call.
     flush_bytes: int = 0
+    # Most memory for the buffers of cases that share rounds, on all ranks of a host together.
     batch_bytes: int = 2**32
+    # Most memory for the buffers of such cases on all ranks of a GPU together.
     gpu_batch_bytes: int = 2**30
+    # True if only the placements of a case share rounds, and one size follows the other, as in nccl-tests.
     row_by_row: bool = False
     faults: tuple[Fault, ...] = ()
+    # Name of an operation → what only its cases need.
     own: dict[str, OwnSettings] = field(default_factory=dict)
 
     def rounds_of(self, case: Case) -> int:
-        """Number of rounds of a launch of such cases, which are compared round by round."""
+        """Number of rounds of a launch, for cases that are compared round by round."""
         return self.own.get(case.op, OwnSettings()).rounds
 
     def needed_by(self, cases: Sequence[Case]) -> Settings:
@@ -378,18 +378,17 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Everything that a run will do, fixed and written to its folder before anything starts.
-
-    budget_s: seconds for the whole run; the time left after `launches` launches buys further launches of the cases
-        with the widest intervals. link_bytes_per_s: rate of the link, as the user states it.
-    """
+    """All that a run will do. The plan is fixed and written to the folder of the run before anything starts."""
 
     name: str
     order: tuple[Launch, ...]
     skips: tuple[Skip, ...]
     launches: int
     settings: Settings
+    # Seconds for the whole run; None without a budget. If time is left after `launches` launches, the cases with the
+    # widest intervals get further launches.
     budget_s: float | None = None
+    # Rate of the link, as the user states it.
     link_bytes_per_s: float | None = None
 
     @property
@@ -406,21 +405,22 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """What the user asked of one side of `ab`.
+    """The user's request for one side of `ab`."""
 
-    config: its file, as it was written. sets: its overrides. variables: environment variables of its ranks. python:
-    absolute path of its interpreter; None: the one that measures. text: all of that as on the command line.
-    """
-
+    # File of the configuration, as the user wrote it.
     config: str
+    # Overrides of the configuration.
     sets: tuple[str, ...]
+    # Environment variables of the ranks.
     variables: dict[str, str]
+    # Absolute path of the interpreter; None means the interpreter that measures.
     python: str | None
+    # The whole request, as on the command line.
     text: str
 
 
 class EndReason(StrEnum):
-    """Why two sides are no longer measured."""
+    """The reason why the measurement of two sides ended."""
 
     DECIDED = "decided"
     SAME = "same"
@@ -431,7 +431,7 @@ class EndReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """When and why the last pair that counts was measured."""
+    """The end of the measurement of two sides: its reason, and the number of pairs that count."""
 
     reason: EndReason
     pairs: int
@@ -439,37 +439,34 @@ class Ending:
 
 @dataclass(slots=True)
 class AbState:
-    """What `ab` was asked for, and how far it is; kept in the manifest after each look.
-
-    undecided: what becomes of no decision: pass, fail or 3. alternate: why launches of A and B alternate; None where
-    their ranks take turns.
-    looks: number of pairs, and share of the budget that was spent then. decided: the look that named a change; as many
-    fresh pairs follow. ended: None before the end.
-    """
+    """The request and the progress of `ab`. The manifest stores them after each look."""
 
     min_change: float
     budget_s: float
     each: bool
+    # What the exit code is when nothing was decided: pass, fail or 3.
     undecided: str
     seed: int
+    # Reason why launches of A and B alternate; None if the ranks of A and B take turns.
     alternate: str | None = None
     spent_s: float = 0.0
+    # For each look, the number of pairs and the share of the budget that was spent then.
     looks: list[tuple[int, float]] = field(default_factory=list)
+    # The look that named a change; as many fresh pairs follow. None before such a look.
     decided: Ending | None = None
+    # None before the end.
     ended: Ending | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What every rank of one launch is told.
-
-    probe: time nothing; have NCCL tell what it chooses for each case. turns: before each timed block, wait for the
-        turn, because the ranks of another side may be alive, too.
-    """
+    """The instructions that every rank of one launch receives."""
 
     launch: Launch
     settings: Settings
+    # True if the ranks time nothing, and NCCL reports its choice for each case.
     probe: bool = False
+    # True if ranks wait for their turn before each timed block, because the ranks of another side may also be alive.
     turns: bool = False
 
 
@@ -487,44 +484,44 @@ FailureKind = Literal["killed", "exited", "raised", "hang", "wrong", "start", "l
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a case has no number. A failure is a result and is kept like one; `lost` is no fault of the case.
+    """The reason why a case has no number. A failure is a result, and is stored like one."""
 
-    rank: the rank that the evidence points to; None if it points to none. suspects: where it points to several ranks
-    alike, all of them.
-    """
-
+    # With the kind `lost`, the case is not at fault.
     kind: FailureKind
+    # Rank that the evidence points to; None if it points to none.
     rank: int | None
     text: str
+    # All ranks that the evidence points to, if it points equally to several; otherwise empty.
     suspects: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """Integer nanoseconds, arrays of shape (iterations, ranks). An iteration is `calls` calls back to back.
+    """Times in integer nanoseconds, as arrays of shape (iterations, ranks)."""
 
-    start_ns: when each rank began, on the host's monotonic clock, relative to `Samples.base_ns`.
-    duration_ns: how long all the calls took on each rank: on CPUs by the host's clock; on GPUs by events, behind other
-        work, so that neither dispatching nor waiting for a late rank is in it.
-    host_ns: on GPUs only: host time of as many other iterations, from an idle device until it is idle again.
-    wait_ns: on GPUs only: how long before the last rank's each rank's device was ready for the calls. All then begin
-        together; who waited 0 came last. `start_ns` is the host's there, and says nothing of the device.
-    blocks: iterations in each block, in order; other cases were measured between two blocks. Empty where this is not
-        known, as in runs of earlier versions.
-    inner_start_ns, inner_duration_ns: of a replay, of each of its calls: arrays of shape (iterations, ranks, calls);
-        starts are relative to that of the iteration on the same rank. Of an operation of a package: what that says.
-    foreign_cpu: of cases that are compared round by round, for each block the share of the machine's CPU time that
-        other processes used; -1 where it is unknown.
-    """
-
+    # Time at which each rank began, on the host's monotonic clock, relative to `Samples.base_ns`. On GPUs it is the
+    # time of the host, and does not show when the device began.
     start_ns: Integers
+    # Time that all calls of an iteration took on each rank. On CPUs the host's clock measures it. On GPUs events
+    # measure it, behind other work, so that it contains neither dispatching nor waiting for a late rank.
     duration_ns: Integers
+    # On GPUs only: host time of as many other iterations, from an idle device until it is idle again.
     host_ns: Integers | None = None
+    # On GPUs only: time between the moment when a rank's device was ready for the calls and the moment when the last
+    # rank's device was ready. Then all ranks begin together. The rank that waited 0 came last.
     wait_ns: Integers | None = None
+    # Number of calls back to back in one iteration.
     calls: int = 1
+    # Number of iterations in each block, in order. Other cases were measured between two blocks. Empty if it is not
+    # known, as in runs of earlier versions.
     blocks: tuple[int, ...] = ()
+    # For a replay, the start of each of its calls, relative to the start of the iteration on the same rank. The shape
+    # is (iterations, ranks, calls). For an operation of a package, the package defines the content.
     inner_start_ns: Integers | None = None
+    # Durations that belong to `inner_start_ns`, of the same shape.
     inner_duration_ns: Integers | None = None
+    # For cases that are compared round by round, the share of the machine's CPU time that other processes used in each
+    # block; -1 if it is unknown.
     foreign_cpu: tuple[float, ...] = ()
 
     @property
@@ -535,7 +532,7 @@ class Timings:
 
     @property
     def arrivals_ns(self) -> Integers | None:
-        """When each rank was ready, from another zero in each iteration; None where that is not known."""
+        """Times at which the ranks were ready, with a different zero in each iteration; None if they are not known."""
         if self.host_ns is None:
             return self.start_ns
         return None if self.wait_ns is None else -self.wait_ns
@@ -543,59 +540,58 @@ class Timings:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Resources that one case used on each rank, and on the hosts meanwhile. Lists have one entry a rank.
-
-    machine_busy_s: CPU seconds of all processes on the ranks' hosts, except a parent of ranks. steal_s: CPU seconds
-        that the hypervisor gave to others. throttled: periods in which a cgroup's quota was used up. None if the
-        kernel does not report them.
-    timer_cost_ns: what is measured where nothing is called: two stamps of the host, or two events of a stream.
-    floor_ns: time of the same call in a group of one rank, which is the cost of dispatching it; None if not measured.
-    dispatch_bound, left_out: iterations, without the warm-up, whose device time has dispatching in it on any rank,
-        because its stream ran out of work: those that are among the timed ones, and those that were left out.
-    """
+    """Resources that one case used on each rank, and meanwhile on the hosts. Lists have one entry per rank."""
 
     wall_s: float
     cpu_s: list[float]
     involuntary_switches: list[int]
     peak_rss_bytes: list[int]
     buffer_bytes: int
+    # Time that is measured when nothing is called: between two stamps of the host, or two events of a stream.
     timer_cost_ns: list[float]
+    # CPU seconds of all processes on the ranks' hosts, except a parent of ranks; None if the kernel does not report
+    # them.
     machine_busy_s: float | None
+    # CPU seconds that the hypervisor gave to others; None if the kernel does not report them.
     steal_s: float | None
+    # Periods in which the quota of a cgroup was used up; None if the kernel does not report them.
     throttled: int | None = None
+    # Time of the same call in a group of one rank, which is the cost of dispatching; None if it was not measured.
     floor_ns: list[float] | None = None
+    # Iterations, without the warm-up, whose device time contains dispatching on any rank, because its stream ran out of
+    # work: `dispatch_bound` are among the timed iterations, `left_out` are not. None if the numbers are not known.
     dispatch_bound: int | None = None
     left_out: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Aggregate:
-    """What another tool reports of a case in one launch: one time, and how it was obtained.
+    """The result that another tool reports for a case in one launch: one time, and how it was obtained."""
 
-    time_s: for one call. statistic: such as "mean of 20 calls back to back, averaged over ranks".
-    iterations: number of calls that the time is from; None if the tool does not report it. each_s: the time of each
-        call, in each process that the tool tells apart; empty if it does not report them. apart: such a time begins
-        when its process calls and ends when its call is over, with a barrier between the calls. Without it, it lasts
-        from one call to the next, which is the same for all processes, whoever was late.
-    """
-
+    # Time of one call.
     time_s: float
+    # How the time was obtained, such as "mean of 20 calls back to back, averaged over ranks".
     statistic: str
+    # Number of calls behind the time; None if the tool does not report it.
     iterations: int | None = None
+    # Times of the calls, for each process that the tool reports separately; empty if it does not report them.
     each_s: tuple[tuple[float, ...], ...] = ()
+    # True if such a time begins when its process calls and ends when its call is over, with a barrier between the
+    # calls. If False, it lasts from one call to the next, which is the same for all processes, whichever was late.
     apart: bool = False
 
     @property
     def slowest_s(self) -> tuple[float, ...]:
-        """The time of each call, of the slowest process."""
+        """The time of each call in its slowest process."""
         return tuple(map(max, zip(*self.each_s, strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
 class InvariantCheck:
-    """The check of one invariant. ok: None where it does not apply; text then says why."""
+    """The check of one invariant."""
 
     invariant: str
+    # None if the invariant does not apply; `text` then says why.
     ok: bool | None
     text: str
 
@@ -607,46 +603,44 @@ class OwnDetail:
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """One case in one launch: a line of `samples.jsonl`. With a `failure`, the rest may be missing.
-
-    unix_s: wall-clock time at which its first block began. base_ns: monotonic time to which `Timings.start_ns` is
-        relative.
-    aggregate: in place of `timed`, if another tool measured (`importers`).
-    checks: the invariants that a package checked before timing. detail: what one launch keeps besides times.
-    """
+    """A line of `samples.jsonl`: one case in one launch. With a `failure`, the other fields may be missing."""
 
     case: Case
     launch: int
+    # Wall-clock time at which the first block of the case began.
     unix_s: float
+    # Monotonic time to which `Timings.start_ns` is relative.
     base_ns: int = 0
     warmup: Timings | None = None
     timed: Timings | None = None
     stopped_by: str | None = None
     usage: Usage | None = None
     failure: Failure | None = None
+    # Replaces `timed` if another tool measured (`importers`).
     aggregate: Aggregate | None = None
+    # Invariants that a package checked before timing.
     checks: tuple[InvariantCheck, ...] = ()
+    # What one launch keeps besides the times.
     detail: OwnDetail | None = None
 
     @property
     def final(self) -> bool:
-        """Whether a resume leaves it as it is: not what was lost by no fault of the case, or did not start."""
+        """Whether a resume leaves the entry as it is. It measures again what was lost or did not start."""
         return self.failure is None or self.failure.kind not in {"lost", "start"}
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The content of a results folder. environment: one entry a session (a resume is a further session).
-
-    kept: name of a package → what it keeps in the folder (`catalog.package.KeptFile`).
-    """
+    """The content of a results folder."""
 
     path: Path
     manifest: Manifest
     plan: Plan
+    # One entry per session; a resume is a further session.
     environment: list[Session]
     samples: list[Samples]
     notices: tuple[Notice, ...] = ()
+    # Maps the name of a package to the data that the package stores in the folder (`catalog.package.KeptFile`).
     kept: dict[str, Any] = field(default_factory=dict)
 
     @property

@@ -15,25 +15,27 @@ Align = Literal["left", "right"]
 
 @dataclass(frozen=True)
 class Heading:
-    """A heading; level 1 is the document's."""
+    """A heading."""
 
     text: str
+    # Level 1 is the heading of the document.
     level: int = 2
 
 
 @dataclass(frozen=True)
 class Items:
-    """A list, an item a line."""
+    """A list with one item per line."""
 
     texts: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Table:
-    """Cells of rows below their headers. aligned: of each column."""
+    """A table: cells of rows below their headers."""
 
     headers: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+    # Alignment of each column.
     aligned: tuple[Align, ...]
 
 
@@ -55,7 +57,7 @@ class Code:
 
 @dataclass(frozen=True)
 class Fold:
-    """Blocks below a line that opens them: what only some readers need."""
+    """Blocks that only some readers need, below a line that opens them."""
 
     summary: str
     blocks: tuple["Block", ...]
@@ -68,9 +70,10 @@ Blocks: TypeAlias = list[Block]
 
 @dataclass(frozen=True)
 class Column(Generic[Row]):
-    """A column of a table. cell: of a row."""
+    """A column of a table."""
 
     header: str
+    # Text of the cell for a row.
     cell: Callable[[Row], str]
     align: Align = "right"
 

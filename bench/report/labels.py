@@ -87,13 +87,13 @@ def between(low: str, high: str) -> str:
 # ── what cases are ───────────────────────────────────────────────────────────────────────────────
 @dataclass(frozen=True)
 class CasePart:
-    """One thing that a case is. name: the field of `Case`. words: its value, as people read it.
+    """One property of a case."""
 
-    usual: it need not be said: an option at its default, as in all cases of the operation that are described.
-    """
-
+    # Field of `Case`.
     name: str
+    # Value of the field, as people read it.
     words: str
+    # True if the part can be left unsaid: an option at its default, as in all described cases of the operation.
     usual: bool = False
 
 

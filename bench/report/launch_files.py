@@ -51,18 +51,19 @@ FILE_NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """`verb` with `config` (and its `--set` overrides), for `each` ranks on each of `nodes` hosts.
-
-    gpus: whether each rank needs one. largest: the largest world size that is asked for. seconds: estimated duration.
-    """
+    """A job that runs `verb` with `config` (and its `--set` overrides) on several hosts."""
 
     name: str
     config: str
     sets: tuple[str, ...]
+    # Number of hosts (`nodes`), and number of ranks on each of them (`each`).
     nodes: int
     each: int
+    # True if each rank needs a GPU.
     gpus: bool
+    # Largest world size that is asked for.
     largest: int
+    # Estimated duration.
     seconds: float
     verb: JobVerb = JobVerb.RUN
 

@@ -86,9 +86,10 @@ def _skipped(plan: Plan) -> Blocks:
 
 @dataclass(frozen=True)
 class _PlanRow:
-    """Cases of one operation and backend that reach over equal ranks and sizes. sizes: names, ascending."""
+    """Cases of one operation and backend with the same ranks and sizes."""
 
     cases: list[Case]
+    # Names of the sizes, ascending.
     sizes: list[str]
     memory: int
 

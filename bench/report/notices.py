@@ -25,7 +25,7 @@ from bench.model.units import counted, format_bytes, format_rate, format_rounded
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """What a kind says. Values stand in braces; `_Values` has their formats."""
+    """The sentence of a kind. Values stand in braces; `_Values` has their formats."""
 
     text: str
     # What a user can do about it; empty if nothing can be done.

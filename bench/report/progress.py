@@ -28,7 +28,7 @@ from bench.report.parts import part_of
 
 
 class ProgressBar:
-    """Context that shows a bar on a terminal. columns: what stands in it; total, done: its length and its state."""
+    """A context with a bar on a terminal. Its length is `total` and its state is `done`; it shows `columns`."""
 
     def __init__(self, console: Console, text: str, total: float, done: float, *columns: ProgressColumn) -> None:
         self._console = console

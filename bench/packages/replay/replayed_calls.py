@@ -12,43 +12,44 @@ from bench.packages.replay.recorded_calls import NAME
 
 @dataclass(frozen=True, slots=True)
 class ReplayedCall:
-    """One call of a recorded job as it is made again.
+    """One call of a recorded job that a replay makes again."""
 
-    case: its position in `Replay.cases`. recorded: its position among the calls of the recorded rank.
-    after: earlier asynchronous calls, by position, that are waited for before it. pause_s: how long the rank does
-    something else then.
-    """
-
+    # Position of the call's case in `Replay.cases`.
     case: int
+    # Position of the call among the calls of the recorded rank.
     recorded: int
+    # Positions of earlier asynchronous calls that the rank waits for before this call.
     after: tuple[int, ...] = ()
+    # Time after that wait, and before this call, in which the rank does something else.
     pause_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayedList:
-    """The calls that a rank makes: those of a recorded rank, by its position in the recording."""
+    """The calls that a rank makes: the calls of one recorded rank."""
 
+    # Position of the recorded rank in the recording.
     recorded: int
     calls: tuple[ReplayedCall, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """The calls of a recorded job that a case makes, as the package `replay` made them from the recording.
+    """The calls of a recorded job that a case makes. The package `replay` makes them from the recording."""
 
-    cases: the distinct calls. lists: of each rank of this world; or one, which all ranks make. source: the recording,
-    in words. recorded_world: ranks that it is of; None if that was not told. stand_in: whose calls are made, in a
-    sentence, where ranks make other calls than in the job. gaps: whether pauses are as recorded. changes: sentences on
-    what is not as recorded.
-    """
-
+    # The recording, in words.
     source: str
+    # The distinct calls.
     cases: tuple[Case, ...]
+    # One list for each rank of this world, or one list that all ranks make.
     lists: tuple[ReplayedList, ...]
+    # Number of ranks of the recorded job; None if the recording does not report it.
     recorded_world: int | None = None
+    # Sentence on whose calls the ranks make; empty if each rank makes the same calls as in the job.
     stand_in: str = ""
+    # True if the pauses are as recorded.
     gaps: bool = False
+    # Sentences on what differs from the recording.
     changes: tuple[str, ...] = ()
 
     def of(self, rank: int) -> ReplayedList:

@@ -17,19 +17,21 @@ from bench.model.records import OwnDetail, Samples
 class Link:
     """An emulated FIFO link: one all-reduce after the other, each of b bytes in latency_s + b / bytes_per_s.
 
-    It uses no CPU, so that overlap can be judged on few cores. It moves no data. points: (bytes, seconds) of a
-    measured link, ascending; with them, times follow the curve through the points, and the other two only name it.
+    The link uses no CPU, so that overlap can be judged on few cores. It moves no data.
     """
 
     latency_s: float
     bytes_per_s: float
+    # Pairs (bytes, seconds) of a measured link, ascending. With points, times follow the curve through them, and
+    # `latency_s` and `bytes_per_s` only name the link.
     points: tuple[tuple[float, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Gradient:
-    """One gradient of a model. name: of its parameter; of a shared parameter, its first name."""
+    """One gradient of a model."""
 
+    # Name of its parameter; the first name of a shared parameter.
     name: str
     elements: int
     nbytes: int
@@ -37,43 +39,46 @@ class Gradient:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A model without its weights: its gradients in order of registration, and when each becomes ready in a step."""
+    """A model without its weights."""
 
+    # In the order of registration.
     gradients: tuple[Gradient, ...]
+    # Time at which each gradient becomes ready in a step, since the beginning of backward.
     ready_s: tuple[float, ...]
 
 
 # ── what was measured besides times ──────────────────────────────────────────────────────────────
 @dataclass(frozen=True, slots=True)
 class CallRecord:
-    """One call in one rank's step. Times are seconds since the beginning of the step on that rank.
-
-    ready_s: when its last gradient was ready. launched_s: when the call was made. done_s: when it was complete.
-    parameters: numbers of its gradients, which are positions in `Timeline.gradients`; empty if unknown.
-    """
+    """One call in one rank's step. Times are seconds since the beginning of the step on that rank."""
 
     nbytes: int
+    # Time at which the last gradient of the call was ready.
     ready_s: float
+    # Time at which the call was made.
     launched_s: float
+    # Time at which the call was complete.
     done_s: float
+    # Positions of the gradients of the call in `Timeline.gradients`; empty if they are unknown.
     parameters: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class RankTimeline:
-    """One rank's step. ready_s: when each gradient became ready, in the order of `Timeline.gradients`.
-
-    begin_s: when the step began, relative to the first rank, on the clock that all ranks of the host share.
-    forward_s, backward_s, usable_s, end_s: ends of the parts, since the beginning of the step: backward_s is when the
-    last gradient was ready, usable_s when all gradients were synchronised and in place.
-    """
+    """The step of one rank. Times but `begin_s` are seconds since the beginning of the step."""
 
     rank: int
+    # Beginning of the step, relative to the first rank, on the clock that all ranks of the host share.
     begin_s: float
+    # End of the forward part.
     forward_s: float
+    # Time at which the last gradient was ready.
     backward_s: float
+    # Time at which all gradients were synchronised and in place.
     usable_s: float
+    # End of the step.
     end_s: float
+    # Time at which each gradient became ready, in the order of `Timeline.gradients`.
     ready_s: tuple[float, ...]
     calls: tuple[CallRecord, ...]
 
@@ -88,32 +93,29 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True)
 class RankMemory:
-    """The most bytes that one case alone had allocated on a rank, from its first allocation to four instants.
+    """The most bytes that one case alone had allocated on a rank, from its first allocation to four instants."""
 
-    initial_bytes: until the model, its wrapper and the optimizer were made. before_bytes, after_bytes: until just
-    before and after the update of the first step, in which optimizers make their states. peak_bytes: until the end of
-    further steps.
-    """
-
+    # Until the model, its wrapper and the optimizer were made.
     initial_bytes: int
+    # Until just before the update of the first step, in which optimizers make their states.
     before_bytes: int
+    # Until just after this update.
     after_bytes: int
+    # Until the end of further steps.
     peak_bytes: int
 
 
 @dataclass(frozen=True)
 class StepDetail(OwnDetail):
-    """What one launch of a run keeps of a case besides its times.
+    """The data that one launch of a run stores for a case in addition to its times."""
 
-    calls: bytes of each all-reduce of a step, in order; None where the library does not tell. alone_s: times of these
-    calls back to back, without computing, on the slowest rank; empty where they cannot be repeated. timeline: None
-    where the case makes calls of other kinds. memory: of each rank, where it was asked for; None where that of
-    a rank is not known to 3 %.
-    """
-
+    # Bytes of each all-reduce of a step, in order; None if the library does not report them.
     calls: tuple[int, ...] | None = None
+    # Times of these calls back to back, without computing, on the slowest rank; empty if the calls cannot be repeated.
     alone_s: tuple[float, ...] = ()
+    # None if the case makes calls of other kinds.
     timeline: Timeline | None = None
+    # Memory of each rank, if it was asked for; None if the memory of a rank is not known to 3 %.
     memory: tuple[RankMemory, ...] | None = None
 
 

@@ -230,16 +230,18 @@ def with_intervals(
 # ── panels and pages ─────────────────────────────────────────────────────────────────────────────
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Summaries that one line joins, with its name in the legend."""
+    """The summaries that one line joins."""
 
+    # Name of the line in the legend.
     name: str
     members: list[Summary]
 
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """Lines that are drawn into one set of axes. common: what they have in common."""
+    """Lines that are drawn into one set of axes."""
 
+    # What the lines have in common.
     common: list[CasePart]
     lines: list[Line]
 
@@ -251,11 +253,14 @@ class Panel:
 
 @dataclass(slots=True)
 class Page:
-    """A figure. places: its axes with their panels. styles: line name → style. extra: further lines of the legend."""
+    """A figure, and the panels in it."""
 
     figure: Figure
+    # Axes of the figure with their panels.
     places: list[tuple[Axes, Panel]]
+    # Maps the name of a line to its style.
     styles: dict[str, int] | None
+    # Further lines of the legend.
     extra: list[str] = field(default_factory=list)
 
     def styled(self, panel: Panel) -> list[tuple[int, Line]]:
