@@ -67,7 +67,6 @@ TABLE = "bench.catalog.registry"
 # Lines of the core with a word of a package: an option of `Case`, a file that a verb's help names, and bits that are no
 # package.
 ALLOWED_WORDS = {
-    "bench.model.records": "strategy: str = _option(",
     "bench.cli.app": "docs/example/training.calls.jsonl",
     "bench.packages.replay.store": "beyond 64 bits",
 }

@@ -59,16 +59,16 @@ PACKAGES
 
 A package has rooms of the same names, which keep the same law inside. It may use the core, and no other package. The
 core knows it only by its record in `catalog/registry.py`: operations, a section of the configuration, planning,
-analysis, a part of the report, pictures, verbs. Options of its cases are the exception: they are fields of `Case`.
+analysis, a part of the report, pictures, verbs. The options of its cases are a value of its own type in `Case.own`.
 
 Facts (`model/records.py`) and conclusions (`model/conclusions.py`) are different types, and facts are kept: everything
 below the line can be deleted and made again from `samples.jsonl`. Read `model/records.py` first.
 
-There is one pipeline. A case is an operation with its options, in one table (`OPTIONS` in `model/records.py`), which
-configurations, keys, plans, labels and importers read. A step of training is a case of the operation `training_step`,
-whose options name strategy, model and link. The strategies of a launch are measured in the same rounds; the parts of a
-step are the inner times of an iteration, as the calls of a replayed job are. So every verb that serves cases serves
-steps of training.
+There is one pipeline. A case is an operation with its options: those of the table in `Case` (`model/records.py`), and
+the operation's own (`OwnOptions`). Configurations, keys, plans, labels and importers read these tables. A step of
+training is a case of the operation `training_step`, whose own options are strategy, model and link. The strategies of a
+launch are measured in the same rounds; the parts of a step are the inner times of an iteration, as the calls of a
+replayed job are. So every verb that serves cases serves steps of training.
 
 Tables take the place of `if` chains: operations, options, metrics, backends, pictures, importers, strategies, verbs. To
 add one is a line in its table and a function; [CONTRIBUTING.md](../../CONTRIBUTING.md) says which files.
@@ -76,7 +76,7 @@ add one is a line in its table and a function; [CONTRIBUTING.md](../../CONTRIBUT
 
 To read the code in the order of the flow: `model/records.py`, `config/models.py`, `planning/plan.py`,
 `launch/sweep.py`, `rank/main.py`, `rank/timing.py`, `analyze/summaries.py`, `stats/verdicts.py`, `report/document.py`;
-for steps of training also `model/steps.py`, `training/rank/step.py`, `training/analyze/steps.py`.
+for steps of training also `training/step_records.py`, `training/rank/step.py`, `training/analyze/steps.py`.
 
 ## The modules
 

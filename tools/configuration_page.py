@@ -10,6 +10,7 @@ from typing import get_args
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from bench.catalog.collectives import ALL_OPTIONS
 from bench.config.documents import in_flow
 from bench.config.fields import OneOf, fields_of
 from bench.config.models import SECTIONS, Config, FaultConfig, SamplingConfig, SizeRange, SplitsConfig
@@ -212,7 +213,7 @@ def strategies() -> list[str]:
 def options() -> list[str]:
     """The options that have a key, and the names of the others."""
     keys = [f"`{option.name}`" + f" (`{option.key}`)" * (option.key != option.name) for option in OPTIONS if option.key]
-    others = ", ".join(f"`{option.name}`" for option in OPTIONS if not option.key)
+    others = ", ".join(f"`{option.name}`" for option in ALL_OPTIONS if not option.key)
     whence = "follow from `metrics`, `replay` and `training`, or from the machine"
     return [f"Set by a [key](#keys): {', '.join(keys)}. The others {whence}: {others}."]
 

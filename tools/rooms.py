@@ -12,27 +12,27 @@ from bench.catalog import registry
 ROOT = Path(__file__).resolve().parents[1]
 # Room of the core, or package → most lines: those it had in November 2026, and 5 %.
 BUDGETS = {
-    "model": 2000,
-    "catalog": 1320,
+    "model": 1900,
+    "catalog": 1335,
     "stats": 760,
     "config": 1170,
     "planning": 715,
-    "store": 1090,
+    "store": 1105,
     "machine": 1425,
     "protocol": 510,
     "launch": 3475,
     "rank": 3600,
-    "analyze": 3335,
-    "report": 4920,
+    "analyze": 3350,
+    "report": 4940,
     "cli": 1985,
-    "training": 7280,
+    "training": 7565,
     "bits": 1060,
-    "replay": 3520,
+    "replay": 3660,
     "gate": 1590,
     "interop": 2640,
     "bimodality": 450,
     "joining": 565,
-    "tune": 1835,
+    "tune": 1845,
 }
 PACKAGES = tuple(package.name for package in registry.PACKAGES)
 # 1 400 more than in November 2026: 670 for a resume elsewhere, launchers and odd hosts; 730 for notices, each of which
