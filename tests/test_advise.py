@@ -18,7 +18,6 @@ from bench.model.records import Case, Failure, Run, Samples, Timings
 from bench.model.units import format_seconds
 from bench.packages.training.analyze import runs
 from bench.packages.training.catalog.presets import PRESETS
-from bench.packages.training.catalog.strategies import label
 from bench.packages.training.conclusions import WORTH, ExplainedAdvice, Split, StrategyResult, Verified, training_of
 from bench.packages.training.planning import advisor, buckets, link_model
 from bench.packages.training.planning.buckets import ReadyTimes, shape_by_flops
@@ -26,7 +25,7 @@ from bench.packages.training.planning.link_model import AllReduceCost, LinkModel
 from bench.packages.training.planning.steps import shape_of
 from bench.packages.training.report import advice
 from bench.packages.training.step_records import StepDetail
-from bench.packages.training.synchronisation import REFERENCE, Strategy
+from bench.packages.training.synchronisation import REFERENCE, Strategy, label
 from bench.report.markdown import written
 from bench.report.screen import fitted
 from bench.stats import intervals

@@ -20,6 +20,7 @@ from bench.packages.training.report import cs336
 from bench.report import document, machine_format
 from bench.report.markdown import written
 from bench.report.plots import ranks_and_time, sizes
+from bench.report.view import view_of
 from conftest import invented_run, samples
 
 CASES = [Case("all_reduce", "gloo", 2, "float32", size) for size in (4096, 10**6)]
@@ -85,10 +86,10 @@ def test_it_is_the_same_number_everywhere(run):
 def test_it_is_the_same_text_everywhere(run):
     analysis = analyze(run)
     texts = {
-        "terminal": "\n".join(tuple(map(written, document.terminal(run, analysis)))),
-        "report": written(document.build(run, analysis)),
+        "terminal": "\n".join(tuple(map(written, document.terminal(view_of(run, analysis))))),
+        "report": written(document.build(view_of(run, analysis))),
         "full table": written(document.case_details(analysis.summaries)),
-        "answer": "\n".join(document.answer(run, analysis)),
+        "answer": "\n".join(document.answer(view_of(run, analysis))),
         "CS336": cs336.document(run, analysis),
         "JUnit": machine_format.to_junit(run, analysis),
     }

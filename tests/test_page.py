@@ -9,6 +9,7 @@ import pytest
 
 from bench.cli.output import analyzed
 from bench.report import document, plots
+from bench.report.view import view_of
 from bench.store import folders
 from conftest import ROOT
 
@@ -56,7 +57,7 @@ def page(request, tmp_path_factory):
     run = folders.read(ROOT / "docs/example" / request.param)
     analysis = analyzed(run)
     pictures = plots.draw(run, analysis, folder)
-    return document.documents(run, analysis, pictures, folder, folder)["report.html"]
+    return document.documents(view_of(run, analysis), pictures, folder, folder)["report.html"]
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

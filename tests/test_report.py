@@ -26,7 +26,7 @@ from bench.model.conclusions import Analysis, Diagnosis, Interval, Summary
 from bench.model.notices import RunNotice, notice
 from bench.model.records import Case, Failure, Machine, Samples, Skip
 from bench.model.visible import visible
-from bench.report import comparison, document, machine_format, markdown, page
+from bench.report import comparison, document, labels, machine_format, markdown, page
 from bench.report.blocks import Heading, keyed, table
 from bench.report.comparison import VERDICTS
 from bench.report.markdown import written
@@ -34,6 +34,7 @@ from bench.report.plots import PICTURES, draw, figures
 from bench.report.plots import comparison as comparison_plots
 from bench.report.progress import CaseProgress
 from bench.report.screen import fitted
+from bench.report.view import view_of
 from bench.store import folders
 from conftest import ROOT, TINY, invented_run, samples
 
@@ -80,7 +81,7 @@ def picture(name, run, analysis) -> str:
 
 
 def built(run, pictures=()):
-    return document.build(run, analyze(run), list(pictures), "../../plots/r")
+    return document.build(view_of(run, analyze(run)), list(pictures), "../../plots/r")
 
 
 def test_the_page_needs_no_other_file(run, tmp_path):
@@ -120,7 +121,7 @@ def test_documents_hold_nothing_that_runs_loads_or_links(tmp_path):
     """Neither a browser nor a viewer of Markdown leaves the file for what a host's name says."""
     run = hostile_run()
     (tmp_path / "time.png").write_bytes(b"\x89PNG")
-    files = document.documents(run, analyze(run), [("Time against size", "time")], tmp_path, tmp_path)
+    files = document.documents(view_of(run, analyze(run)), [("Time against size", "time")], tmp_path, tmp_path)
     text, html = files["report.md"], files["report.html"]
     assert [line for line in text.split("\n") if "![" in line] == ["![Time against size](./time.png)"]
     marks = [line for line in text.split("\n") if "<" in line]
@@ -233,9 +234,9 @@ def test_the_json_of_every_kept_run_fits_the_schema_in_docs(name):
 def test_a_run_whose_measurements_all_failed_says_so():
     made = samples(Case("all_reduce", "gloo", 2, "float32", 1024), 1, [[1, 1]])
     run = invented_run([dataclasses.replace(made, timed=None, failure=Failure("killed", 1, "rank 1 died"))])
-    assert document.brief(run, analyze(run)).startswith("No number: 1 measurement failed; all_reduce")
+    assert document.brief(view_of(run, analyze(run))).startswith("No number: 1 measurement failed; all_reduce")
     nothing = dataclasses.replace(run, samples=[])
-    assert "No number" not in document.brief(nothing, analyze(nothing))
+    assert "No number" not in document.brief(view_of(nothing, analyze(nothing)))
 
 
 def test_every_picture_has_its_units_and_both_formats(run, tmp_path):
@@ -276,7 +277,7 @@ def test_what_stands_out_is_in_the_report_and_in_the_pictures():
     run = invented_run([*made, samples(pairs, 1, exchange)], launches=3)
     run = dataclasses.replace(run, plan=dataclasses.replace(run.plan, link_bytes_per_s=5e9))
     analysis = analyze(run)
-    text = written(document.build(run, analysis, [], ""))
+    text = written(document.build(view_of(run, analysis), [], ""))
     for part in (
         "## What stands out",
         "**rank 3**",
@@ -374,7 +375,7 @@ def plain(table):
 def test_many_tables_become_one():
     cases = [Case(op, "gloo", 2, "float32", size) for op in CALLS for size in (4096, 2**20)]
     run = run_of([usual(case) for case in cases if OPERATIONS[case.op].sized or case.size_bytes == 4096])
-    shown = written(document.summary_tables(summarize(run)))
+    shown = written(document.summary_tables(labels.groups(summarize(run))))
     assert shown.count("\n|:--") == 1 and all(f"**{op} on gloo**" in shown for op in CALLS)
 
 
@@ -394,7 +395,7 @@ USUAL = Summary(ANSWERED, 8, 400, Interval(1e-3, 0.9e-3, 1.2e-3, "over launches"
 
 
 def answer(*summaries, notices=()):
-    return document.answer(invented_run([]), Analysis(summaries, tuple(notices), Diagnosis(())))
+    return document.answer(view_of(invented_run([]), Analysis(summaries, tuple(notices), Diagnosis(()))))
 
 
 def test_the_answer_pairs_each_time_with_its_interval():
@@ -426,7 +427,7 @@ def test_a_precision_is_missed_only_where_it_was_asked_for():
         settings = dataclasses.replace(run.plan.settings, sampling=sampling)
         stopped = [dataclasses.replace(one, stopped_by="time") for one in run.samples]
         run = dataclasses.replace(run, plan=dataclasses.replace(run.plan, settings=settings), samples=stopped)
-        text = written(document.build(run, analyze(run)))
+        text = written(document.build(view_of(run, analyze(run))))
         return "was not reached" in text, "time at ±" in text
 
     assert (notes(None), notes(0.9), notes(1e-6)) == ((False, False), (False, False), (True, True))

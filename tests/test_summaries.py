@@ -18,6 +18,7 @@ from bench.model.records import Case, Failure, Launch, Samples
 from bench.report.document import answer, as_markdown, brief
 from bench.report.notices import sentences
 from bench.report.plots import sizes
+from bench.report.view import view_of
 from conftest import invented_run, samples, sentences_of_run
 
 CASE = Case("all_reduce", "gloo", 2, "float32", 10**6)
@@ -307,9 +308,9 @@ def test_times_of_virtual_gpus_are_never_shown_as_those_of_hardware():
     virtual, real = runs
     analyses = [analyze(run) for run in runs]
     assert [all(s.virtual for s in analysis.summaries) for analysis in analyses] == [True, False]
-    first = [answer(run, analysis)[0] for run, analysis in zip(runs, analyses, strict=True)]
+    first = [answer(view_of(run, analysis))[0] for run, analysis in zip(runs, analyses, strict=True)]
     assert [line.startswith("**Virtual GPUs**") for line in first] == [True, False]
-    assert "Virtual" in brief(virtual, analyses[0]) and "takes" in brief(virtual, analyses[0])
+    assert "Virtual" in brief(view_of(virtual, analyses[0])) and "takes" in brief(view_of(virtual, analyses[0]))
     assert compare_runs(virtual, virtual).changes
     for pair in ((virtual, real), (real, virtual)):
         with pytest.raises(UnmeasurableError, match="virtual GPUs"):

@@ -15,13 +15,21 @@ from bench.analyze.analysis import analyze
 from bench.model.records import Case
 from bench.packages.training.analyze.runs import all_reduce_cost_of
 from bench.packages.training.catalog.presets import find, gradients
-from bench.packages.training.catalog.strategies import STRATEGIES, label
+from bench.packages.training.catalog.strategies import STRATEGIES
 from bench.packages.training.conclusions import training_of
 from bench.packages.training.rank import models
 from bench.packages.training.rank import runner as runners
 from bench.packages.training.rank.runner import SYNCHRONISERS
 from bench.packages.training.rank.transport import ProcessGroupTransport, RankInfo, SharedTensors
-from bench.packages.training.synchronisation import PARTS, Scenario, StepOptions, Strategy, options_of, strategy_in
+from bench.packages.training.synchronisation import (
+    PARTS,
+    Scenario,
+    StepOptions,
+    Strategy,
+    label,
+    options_of,
+    strategy_in,
+)
 from bench.store import folders
 from conftest import CommandLine
 from users_model import WIDTH

@@ -10,10 +10,9 @@ from bench.analyze.summaries import headlines
 from bench.model.notices import CaseNotice
 from bench.model.records import Failure, InvariantCheck, Samples
 from bench.packages.training.analyze.steps import NOT_YET, estimate, estimates
-from bench.packages.training.catalog.strategies import label
 from bench.packages.training.conclusions import training_of
 from bench.packages.training.step_records import StepDetail
-from bench.packages.training.synchronisation import REFERENCE, Strategy, strategy_in
+from bench.packages.training.synchronisation import REFERENCE, Strategy, label, strategy_in
 from bench.report.notices import sentences
 from training_fixtures import FLAT_AND_NAIVE, NANO, block, case_of, run_of, run_with, samples_of, timeline, with_copies
 

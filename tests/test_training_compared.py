@@ -18,8 +18,8 @@ from bench.model.comparisons import FASTER, INCONCLUSIVE, SAME, SLOWER
 from bench.model.errors import UnmeasurableError
 from bench.model.notices import VerdictNotice
 from bench.model.records import Ending, EndReason, Failure, InvariantCheck, Skip
-from bench.packages.training.catalog.strategies import label as name_of
 from bench.packages.training.synchronisation import TRAINING_STEP, StepSettings, Strategy, strategy_in, with_strategy
+from bench.packages.training.synchronisation import label as name_of
 from bench.report import comparison, machine_format
 from bench.report.markdown import written
 from bench.report.notices import sentences

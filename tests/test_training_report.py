@@ -17,17 +17,17 @@ from bench.analyze.analysis import analyze
 from bench.model.conclusions import Analysis, Diagnosis, Interval, IntervalKind
 from bench.model.records import Case, InvariantCheck, Machine
 from bench.packages.interop.report import nccl_tests
-from bench.packages.training.catalog.strategies import label, strategy_of
+from bench.packages.training.catalog.strategies import strategy_of
 from bench.packages.training.conclusions import AAPair, ScenarioAnalysis, training_of
 from bench.packages.training.report import cs336
 from bench.packages.training.report import steps as training
 from bench.packages.training.report.machine_format import TrainingCase
-from bench.packages.training.synchronisation import Strategy
+from bench.packages.training.synchronisation import Strategy, label
 from bench.report import document, listings, machine_format
 from bench.report.markdown import written
 from bench.report.page import page as render
-from bench.report.parts import calls_only
 from bench.report.public import JSON_ONLY, PublicCase
+from bench.report.view import view_of
 from conftest import samples
 from training_fixtures import with_training
 
@@ -50,7 +50,7 @@ def mixed():
 
 
 def build(analysis, run=RUN):
-    return written(document.build(run, analysis, [], "p"))
+    return written(document.build(view_of(run, analysis), [], "p"))
 
 
 def row_of(table, *words):
@@ -78,7 +78,7 @@ def test_the_answer_is_the_best_strategy_and_controls_are_none(analysis):
     again = replace(invented.result(Strategy("naive"), 1), strategy=Strategy("naive", again=1), label="naive again")
     scenario = replace(scenario, results=(*scenario.results, again))
     answered = with_training(analysis, scenarios=(scenario,))
-    answer, trust = document.answer(RUN, answered)
+    answer, trust = document.answer(view_of(RUN, answered))
     fastest = "**overlap_bucket 256 KiB, overlap_bucket 1 MiB are fastest, and none of them leads**: 20.9"
     assert answer.startswith(fastest)
     assert "; communication costs 1.67 " in answer and "low reading" not in answer
@@ -88,7 +88,7 @@ def test_the_answer_is_the_best_strategy_and_controls_are_none(analysis):
     (nothing,) = training.answers([replace(scenario, results=level)])
     assert nothing.startswith("**No strategy is faster than another here**: 20.9")
     assert "set a cap of" in answer
-    for text in (written(document.terminal(RUN, answered)[0]), build(answered, RUN).partition("\n\n- ")[2]):
+    for text in (written(document.terminal(view_of(RUN, answered))[0]), build(answered, RUN).partition("\n\n- ")[2]):
         assert text.startswith(answer) and "| strategy" in text
     assert "differ by up to 600 µs" in trust and "2 caveats" in trust
 
@@ -144,7 +144,7 @@ def test_json_is_json_even_where_a_number_is_none(analysis):
 
 
 def test_the_report_says_what_is_missing_and_no_number_is_none(analysis):
-    text = written(document.build(RUN, analysis, [("Step time", "training-steps")], "../../plots/r"))
+    text = written(document.build(view_of(RUN, analysis), [("Step time", "training-steps")], "../../plots/r"))
     for part in ("zero1: the shares", "rank 1 was ended by SIGKILL", "](../../plots/r/training-steps.png)", "fsdp2"):
         assert part in text, part
     assert "nan" not in text.lower() and "None" not in text and " inf" not in text
@@ -162,14 +162,14 @@ def test_a_report_of_both_has_each_part_once(mixed):
         assert sum(part in title for title in titles) == 1, part
     # Training steps are in no table of calls.
     assert not any("training_step on" in title for title in titles)
-    missing, *answer = document.answer(mixed, analysis)
+    missing, *answer = document.answer(view_of(mixed, analysis))
     assert "INCOMPLETE" in missing
     assert [line.partition(":")[0] for line in answer][::2] == ["**all_reduce on gloo**", "**Trust**"]
     assert len(answer) == 3
     assert "every result that is shown was verified" in answer[2] and "invariants of every strategy" in answer[2]
-    method = written(document.method(mixed, analysis, calls_only(mixed, analysis)[1].summaries))
+    method = written(document.method(view_of(mixed, analysis)))
     assert "barrier before each call" in method and "5 steps of a strategy between two barriers" in method
-    terminal, _ = tuple(map(written, document.terminal(mixed, analysis)))
+    terminal, _ = tuple(map(written, document.terminal(view_of(mixed, analysis))))
     assert "### micro · gloo" in terminal and "### all_reduce on gloo" in terminal
 
 
@@ -185,7 +185,7 @@ def test_layouts_of_others(mixed, analysis):
 
 def test_the_page_renders_it(analysis, tmp_path):
     (tmp_path / "a.png").write_bytes(b"\x89PNG")
-    blocks = document.build(RUN, analysis, [("Step time", "a")], "p")
+    blocks = document.build(view_of(RUN, analysis), [("Step time", "a")], "p")
     page = render(blocks, "t", {"p/a.png": tmp_path / "a.png"})
     assert "data:image/png;base64," in page and page.count("<table>") >= 6
 
@@ -194,7 +194,7 @@ def test_an_empty_run_has_a_report():
     empty = with_training(NOTHING, scenarios=(ScenarioAnalysis(invented.SCENARIO, None, (), (), 0.0, 0, 0),))
     nothing = replace(RUN, samples=[])
     assert document.NOTHING_MEASURED in build(NOTHING, nothing)
-    assert "No strategy was timed." in written(document.terminal(nothing, empty)[0])
+    assert "No strategy was timed." in written(document.terminal(view_of(nothing, empty))[0])
     assert "0 of 0 strategies" in build(empty, nothing)
 
 

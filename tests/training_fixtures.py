@@ -26,7 +26,7 @@ from bench.model.records import (
     Usage,
 )
 from bench.packages.training.catalog.presets import PRESETS, gradients
-from bench.packages.training.catalog.strategies import label, reference_of
+from bench.packages.training.catalog.strategies import reference_of
 from bench.packages.training.conclusions import (
     PACKAGE,
     AAPair,
@@ -48,6 +48,7 @@ from bench.packages.training.synchronisation import (
     StepOptions,
     StepSettings,
     Strategy,
+    label,
     with_strategy,
 )
 
@@ -204,7 +205,6 @@ def analysis(scenarios=None):
         ),
         Diagnosis(()),
         of_packages={PACKAGE: TrainingAnalysis(scenarios)},
-        own_cases=frozenset(result.case for scenario in scenarios for result in scenario.results),
     )
 
 
@@ -317,5 +317,4 @@ def run_with(samples, scenario=NANO, cases=None, launches=1, rounds=12, name="t"
 def with_training(known, **changes):
     """An analysis with other conclusions from training steps; their cases are shown by the package."""
     concluded = replace(training_of(known), **changes)
-    cases = {result.case for scenario in concluded.scenarios for result in scenario.results}
-    return replace(known, of_packages={PACKAGE: concluded}, own_cases=known.own_cases | cases)
+    return replace(known, of_packages={PACKAGE: concluded})

@@ -35,7 +35,6 @@ def analyze(run: Run) -> Analysis:
         matrices=tuple(matrices(run)),
         choices=tuple(choice_changes(summaries)),
         of_packages=of_packages,
-        own_cases=frozenset(case for name, part in parts().items() for case in part.own_cases(run, of_packages[name])),
         incomplete=missing,
     )
 
@@ -51,7 +50,8 @@ def diagnose(run: Run) -> Diagnosis:
         silent.append(notice(DiagnosisNotice.NOTHING_MEASURED))
     elif not late and any(map(_tells_who_is_late, measured)):
         silent.append(notice(DiagnosisNotice.NOBODY_LATE))
-    silent += [found for part in parts().values() for found in part.untested(measured)]
+    if together := [case.key for case in measured if case.world_size > 1 and OPERATIONS[case.op].round_by_round]:
+        silent.append(notice(DiagnosisNotice.RANKS_UNTESTED, list(dict.fromkeys(together))))
     if not any(OPERATIONS[case.op].paired for case in measured):
         silent.append(notice(DiagnosisNotice.NO_LINKS_TESTED))
     elif not slow and not silent:

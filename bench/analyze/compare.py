@@ -302,7 +302,7 @@ def absences(run: Run, axis: Axis = SAME_CASES, value: str | None = None) -> Cal
 
     def reason(case: Case) -> tuple[Absence, str]:
         # A skip may stand for all cases of its kind.
-        kinds = [case, *(part.whole(case) for part in parts().values())]
+        kinds = (case, case.shared)
         found = (reasons[axis.key(kind)] for kind in kinds if axis.key(kind) in reasons)
         return next(found, (Absence.NOT_ASKED, ""))
 

@@ -17,7 +17,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from bench.analyze.compare import absences, disturbed
-from bench.analyze.parts import exposed_of, parts, samples_that_count
+from bench.analyze.parts import exposed_of, samples_that_count
 from bench.analyze.round_series import estimate
 from bench.analyze.sessions import differences, facts_of, is_virtual
 from bench.analyze.summaries import headlines
@@ -202,9 +202,7 @@ def timed_cases(measured: Sequence[Samples], plan: Plan) -> list[TimedCase]:
     Controls are left out: they show the noise of a run.
     """
     run = Run(Path(), {}, plan, [], list(measured))
-    launches: dict[Case, dict[int, Floats]] = {
-        case: {} for case in plan.cases if not any(part.is_control(case) for part in parts().values())
-    }
+    launches: dict[Case, dict[int, Floats]] = {case: {} for case in plan.cases if not case.own.is_control}
     for samples in samples_that_count(run):
         if samples.case in launches and samples.failure is None and samples.timed is not None:
             launches[samples.case][samples.launch] = samples.timed.slowest_s

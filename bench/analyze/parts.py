@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,25 +17,19 @@ if TYPE_CHECKING:  # numpy is only needed where values are
 
 @dataclass(frozen=True)
 class AnalysisPart:
-    """A package's part of the analysis.
+    """A package's part of the analysis."""
 
-    analyze: what it concludes, in a type of its own. counts: its samples of a run with only the timed blocks that
-    count; those of others as they are. exposed: of each case that communicates beside computing, the exposed seconds of
-    each round, and by how much two copies of one case differ. notices: on a run. facts: settings of a run that two
-    comparable runs share. is_control: whether a case only shows the noise of a run. own_cases: the cases of a run that
-    the package shows alone, also if their operation is the core's; from what it concluded. untested: why its ranks are
-    not tested for being late. whole: of a case, the one under which a skip stands for all of its kind.
-    """
-
+    # What it concludes, in a type of its own.
     analyze: Callable[[Run, Sequence[Summary]], object]
+    # The samples of a run; of its own cases, with only the timed blocks that count.
     counts: Callable[[Run, Sequence[Samples]], list[Samples]] = lambda run, samples: list(samples)
+    # Exposed seconds of each round, and by how much two copies of one case differ, for each of its cases that
+    # communicates beside computing.
     exposed: Callable[[Run], Mapping[Case, tuple[Series, float]]] = lambda run: {}
+    # Notices on a run, without its analysis.
     notices: Callable[[Run], list[Notice]] = lambda run: []
+    # Settings that two comparable runs share.
     facts: Callable[[Run], dict[str, str]] = lambda run: {}
-    is_control: Callable[[Case], bool] = lambda case: False
-    own_cases: Callable[[Run, object], set[Case]] = lambda run, concluded: set()
-    untested: Callable[[Iterable[Case]], list[Notice]] = lambda cases: []
-    whole: Callable[[Case], Case] = lambda case: case
 
 
 def parts() -> dict[str, AnalysisPart]:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from bench.model.deferred import Deferred
 from bench.model.records import Case, Option, OwnDetail, OwnOptions, OwnSettings, options_in
 
+# What most operations make back to back, in one word.
+CALL = "call"
 SYNC, NO_BUFFERS = ("sync",), (0, 0)
 
 
@@ -33,6 +35,8 @@ class Operation:
     options: the general options of a case that it has; None: all of them.
     own: the type of the options that only its cases have; settings: of what a plan holds for them; detail: of what a
         launch keeps of them besides times.
+    unit: what is made back to back, in one word. verifies_itself: whether its package says which results it checked.
+    case_s: seconds that a case takes in a launch, if that does not follow from a call's time; None: it does.
     round_by_round: whether the cases of a launch are compared with each other round by round. They are measured in one
         batch, in processes of their own, in a fixed number of rounds (`OwnSettings.rounds`), and a launch that lacks
         one measures all again. Ranks compute within a call, so that neither their arrivals nor a precision within a
@@ -63,6 +67,9 @@ class Operation:
     own: type[OwnOptions] = OwnOptions
     settings: type[OwnSettings] = OwnSettings
     detail: type[OwnDetail] = OwnDetail
+    unit: str = CALL
+    verifies_itself: bool = False
+    case_s: float | None = None
     round_by_round: bool = False
     inner_stamps: Callable[[Case], int] = lambda case: 0
     rank: Deferred | None = None

@@ -18,6 +18,7 @@ from bench.model.records import Run
 from bench.report import plots as catalogue
 from bench.report.blocks import Block
 from bench.report.screen import fitted, plain
+from bench.report.view import View, view_of
 from bench.store import folders
 
 
@@ -66,23 +67,24 @@ def conclude(
     """
     from bench.report import document  # here: it loads what writes tables
 
-    head, ending = document.terminal(run, analysis)
+    view = view_of(run, analysis)
+    head, ending = document.terminal(view)
     if tables and not quiet:
         show(head)
         say("")
     where, failure = "", None
     try:
-        written = write_report(run, analysis, plots, output)
+        written = write_report(view, plots, output)
         page = next((path for path in written if path.endswith(".html")), written[0])
         where = " · pictures: ".join([f"report: {page}", *([written[-1]] if plots else [])])
     except StoreError as error:
         failure = StoreError(f"{error}; the report is not complete, and all that was measured is kept in {run.path}")
-    show([document.brief(run, analysis)] if quiet else [*([where] if where else []), *ending], quiet)
+    show([document.brief(view)] if quiet else [*([where] if where else []), *ending], quiet)
     if failure is not None:
         raise failure
 
 
-def write_report(run: Run, analysis: Analysis, plots: bool, output: Path | None = None) -> list[str]:
+def write_report(view: View, plots: bool, output: Path | None = None) -> list[str]:
     """Write the documents, with pictures if `plots` or if some exist. Returns the paths of what was written.
 
     A run in a folder that `run --output` named has its documents and pictures there. output: the folder of the
@@ -90,14 +92,15 @@ def write_report(run: Run, analysis: Analysis, plots: bool, output: Path | None 
     """
     from bench.report import document  # here: it loads what writes tables
 
+    run = view.run
     chosen = run.manifest.get("output") == str(run.path.resolve()) and os.access(run.path, os.W_OK)
     # A side of a run has a name with a colon, which is no name for a folder everywhere.
     name = run.name.replace(":", "-") if "side" in run.manifest else run.path.resolve().name
     pictures_at = run.path / "plots" if chosen and not (run.path / "plots").is_symlink() else PLOTS / name
-    pictures = catalogue.draw(run, analysis, pictures_at) if plots else catalogue.drawn(pictures_at)
+    pictures = catalogue.draw(run, view.analysis, pictures_at) if plots else catalogue.drawn(pictures_at)
     folder = output or (run.path if chosen else documents_at(run.path))
     folders.make_folder(folder)
-    written = document.documents(run, analysis, pictures, pictures_at, folder)
+    written = document.documents(view, pictures, pictures_at, folder)
     for file_name, content in written.items():
         folders.write(folder / file_name, content)
     return [str(folder / file_name) for file_name in written] + [str(pictures_at)] * bool(pictures)

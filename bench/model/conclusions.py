@@ -254,6 +254,5 @@ class Analysis:
     # others.
     of_packages: Mapping[str, object] = field(default_factory=dict)
     # Cases that packages show themselves.
-    own_cases: frozenset[Case] = frozenset()
     # The notice, among `notices`, on what is missing; None if nothing is missing.
     incomplete: Notice | None = None

@@ -117,6 +117,7 @@ class DiagnosisNotice(NoticeKind):
     SEVERAL_GPUS = "several-gpus"
     ONLY_ROOTED = "only-rooted"
     NO_LINK_TIMES = "no-link-times"
+    RANKS_UNTESTED = "ranks-untested"
 
 
 class FindingNotice(NoticeKind):

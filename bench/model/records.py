@@ -81,10 +81,16 @@ class Demands:
 
 # ── the plan ─────────────────────────────────────────────────────────────────────────────────────
 def option(
-    default: Any, about: str, words: str = "{}", key: str = "", of: str = "", needs_processes: bool = False
+    default: Any,
+    about: str,
+    words: str | Callable[[Any], str] = "{}",
+    key: str = "",
+    of: str = "",
+    needs_processes: bool = False,
+    first: bool = False,
 ) -> Any:
     """A field of a case that is an option, and what the table of options says of it; see `Option`."""
-    row = {"about": about, "words": words, "key": key, "of": of, "needs_processes": needs_processes}
+    row = {"about": about, "words": words, "key": key, "of": of, "needs_processes": needs_processes, "first": first}
     return field(default=default, metadata=row)
 
 
@@ -106,6 +112,16 @@ class OwnOptions:
 
     # Name of the operation, by which JSON tells the subclasses apart.
     operation: str = ""
+
+    @property
+    def shared(self) -> OwnOptions:
+        """What the cases have in common that are compared round by round; a skip of it stands for all of them."""
+        return self
+
+    @property
+    def is_control(self) -> bool:
+        """Whether the case only shows the noise of a run."""
+        return False
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
@@ -240,6 +256,11 @@ class Case:
         values += [(option, getattr(self.own, option.name)) for option in options_in(type(self.own))]
         return [f"{option.name}={value}" for option, value in values if value != option.default]
 
+    @property
+    def shared(self) -> Case:
+        """What cases that are compared round by round have in common."""
+        return replace(self, own=self.own.shared)
+
     def value(self, name: str) -> Any:
         """The value of a field or of one of the operation's own options; None if the operation has no such option."""
         return getattr(self, name) if name in CASE_FIELDS else getattr(self.own, name, None)
@@ -259,15 +280,22 @@ class Option:
     default: Any
     # Meaning of the option.
     about: str
-    # Format in which people read a value.
-    words: str
+    # Format in which people read a value, or a function that writes it.
+    words: str | Callable[[Any], str]
     # Key under which a configuration lists values of the option; empty if the plan sets the value.
     key: str
-    # Property of the operations that have the option (`catalog.operation.Operation`), or the only such operation; empty
-    # if all operations have it.
+    # Property of the operations that have the option (`catalog.operation.Operation`); empty if all have it.
     of: str
     # True if cases with different values cannot share processes.
     needs_processes: bool
+    # True if labels name the value right behind the operation.
+    first: bool
+
+    def in_words(self, value: Any) -> str:
+        """A value as people read it; empty if there is none."""
+        if value is None:
+            return ""
+        return self.words(value) if callable(self.words) else self.words.format(value)
 
 
 def _options_in(kind: Any) -> tuple[Option, ...]:

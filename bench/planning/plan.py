@@ -42,7 +42,7 @@ from bench.planning.footprint import (
     most_iterations,
     scratch_bytes,
 )
-from bench.planning.parts import part_of, parts
+from bench.planning.parts import parts
 
 # L2 cache of the largest GPUs (126 MB on a B200): without CUDA the driver does not report it.
 LARGEST_GPU_CACHE_BYTES = 128 * 2**20
@@ -171,14 +171,13 @@ def process_kind(case: Case) -> tuple[object, ...]:
     with nothing else.
     """
     apart = (getattr(case, option.name) for option in OPTIONS if option.needs_processes)
-    part = part_of(case)
     return (
         case.backend,
         case.world_size,
         *apart,
         makes_groups(case),
         metric_of(case).captured,
-        part.same_process(case) if part else None,
+        case.shared if OPERATIONS[case.op].round_by_round else None,
     )
 
 
@@ -235,8 +234,8 @@ def reason_to_alternate(plans: Sequence[Plan], machine: Machine) -> str | None:
 def _launch_bytes(launch: Launch, settings: Settings, machine: Machine) -> int:
     """Bytes that the ranks of a launch hold together on one GPU or host, as far as they are known."""
     cases = launch.cases
-    if (part := part_of(cases[0])) is not None:
-        buffers = part.launch_bytes(cases, settings) or 0
+    if OPERATIONS[cases[0].op].round_by_round:
+        buffers = sum(part.launch_bytes(cases, settings) or 0 for part in parts())
     else:
         together = batches(cases, settings)
         buffers = max(arena_bytes(batch, settings.pool_bytes) for batch in together)
@@ -283,8 +282,8 @@ def estimate_s(plan: Plan) -> float:
     sampling = plan.settings.sampling
     seconds += LAUNCH_WARMUP_S * len(plan.order) * bool(sampling.warmup and sampling.warmup_s)
     for case in (case for launch in plan.order for case in launch.cases):
-        if (part := part_of(case)) is not None:
-            seconds += part.case_s
+        if (fixed_s := OPERATIONS[case.op].case_s) is not None:
+            seconds += fixed_s
             continue
         seconds += sampling.warmup_s + _handling_s(case)
         if sampling.iterations is None:

@@ -1,8 +1,8 @@
 """Write report.md and report.html: what was measured, on what, how far to trust it, the tables, the pictures.
 
-In: a `Run`, its analysis, the pictures that exist. Out: blocks, also for the terminal, and files. The HTML page is the
-same document with the pictures inside, so that one file can be mailed. Packages write what they
-measured (`parts`). An imported run is described as far as its files tell. Computes no statistics but the median
+In: the `View` of a run, the pictures that exist. Out: blocks, also for the terminal, and files. The HTML page is the
+same document with the pictures inside, so that one file can be mailed. Packages describe what they measured
+(`parts.Description`). An imported run is described as far as its files tell. Computes no statistics but the median
 width of the intervals.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 from bench.catalog.collectives import OPERATIONS
 from bench.model.conclusions import Analysis, Summary
 from bench.model.facts import HostFacts, Manifest, Session, Told
-from bench.model.notices import CaseNotice, RunNotice
+from bench.model.notices import CaseNotice
 from bench.model.records import Case, Failure, Run
 from bench.model.units import (
     FEW,
@@ -33,8 +33,8 @@ from bench.report.blocks import Blocks, Column, Heading, fold, in_line, items, k
 from bench.report.labels import NOTHING, counted, interval_text, label, seconds_text, size_text, with_interval
 from bench.report.notices import sentence, sentences
 from bench.report.page import page
-from bench.report.parts import calls_only, parts
 from bench.report.plots import PICTURES, Picture
+from bench.report.view import View, view_of
 
 # Tables that fill a few screens, and sections that a reader can still browse; if there are more, one table holds all.
 MOST_TABLES, MOST_SECTIONS = 6, 60
@@ -69,24 +69,24 @@ NOTHING_MEASURED = "Nothing was measured: interrupted before its first sample; c
 IN_FULL = "Everything about each case is in summary.csv."
 
 
-def documents(run: Run, analysis: Analysis, pictures: Sequence[Picture], folder: Path, output: Path) -> dict[str, str]:
+def documents(view: View, pictures: Sequence[Picture], folder: Path, output: Path) -> dict[str, str]:
     """The files of a report, by name. folder: where its pictures are. output: where the files will be."""
     address = os.path.relpath(folder, output)
     files = {f"{address}/{name}.png": folder / f"{name}.png" for _, name in pictures}
-    report = build(run, analysis, pictures, address)
+    report = build(view, pictures, address)
     return {
-        "summary.csv": machine_format.to_csv(run, analysis),
+        "summary.csv": machine_format.to_csv(view.run, view.analysis),
         REPORT: markdown.written(report),
-        "report.html": page(report, str(getattr(report[0], "text", run.name)), files),
+        "report.html": page(report, str(getattr(report[0], "text", view.run.name)), files),
     }
 
 
-def build(run: Run, analysis: Analysis, pictures: Sequence[Picture] = (), folder: str = "") -> Blocks:
+def build(view: View, pictures: Sequence[Picture] = (), folder: str = "") -> Blocks:
     """The whole report: the answer first, what only some readers need folded.
 
     folder: the path from the report to the pictures.
     """
-    _, calls = calls_only(run, analysis)
+    run, groups, descriptions = view.run, view.groups, view.descriptions
     first, others = (
         [
             blocks.Picture(title, f"{folder}/{name}.png")
@@ -95,37 +95,35 @@ def build(run: Run, analysis: Analysis, pictures: Sequence[Picture] = (), folder
         ]
         for wanted in (True, False)
     )
-    groups = labels.groups(calls.summaries)
-    failed = {samples.case for samples in run.samples if samples.failure is not None}
-    of_packages = [block for part in parts() for block in part.sections(analysis, failed)]
-    found = calls.diagnosis.findings or calls.inconsistencies
-    pages = "".join(f", {part.page}" for part in parts() if part.page and part.answers(analysis))
-    circumstances = [*items(_circumstances(run, analysis)), *method(run, analysis, calls.summaries)]
+    of_packages = [block for description in descriptions for block in description.body]
+    found = view.analysis.diagnosis.findings or view.analysis.inconsistencies
+    pages = "".join(f", {description.page}" for description in descriptions if description.leads)
+    folded = [section for description in descriptions for section in description.folded]
     return [
         Heading(in_line(f"{run.manifest.get('name', run.name)}: {_subject(run)}"), 1),
         in_line(" · ".join(_where(run))),
-        *(answer_blocks(run, analysis, listed=True) or [_no_answer(run)]),
+        *(answer_blocks(view, listed=True) or [_no_answer(run)]),
         *first,
         *section("Failed", _failed(run)),
         *_sections(groups),
         *of_packages,
-        *(findings.standing_out(calls) if found or groups or not of_packages else []),
+        *(findings.standing_out(view.analysis) if found or groups or not of_packages else []),
         Heading("How far to trust it"),
-        *(items(caveats(analysis)) or ["Nothing was found that casts doubt on these numbers."]),
+        *(items(view.caveats) or ["Nothing was found that casts doubt on these numbers."]),
         *fold("More pictures", others),
         *fold("Everything about each case", _details(groups)),
-        *findings.folded(calls),
-        *fold("Notes on single cases", _notes(calls.summaries)),
-        *(block for part in parts() for title, inner in part.folded(analysis) for block in fold(title, inner)),
+        *findings.folded(view.analysis),
+        *fold("Notes on single cases", _notes(view.calls)),
+        *(block for title, inner in folded for block in fold(title, inner)),
         *fold("Left out", _left_out(run)),
-        *fold("What was measured, on what, and how", circumstances),
+        *fold("What was measured, on what, and how", [*items(_circumstances(view)), *method(view)]),
         f"Words: docs/reading.md (at the end of report.html). Method: docs/method.md{pages}.",
     ]
 
 
 def as_markdown(run: Run, analysis: Analysis) -> str:
     """The whole report without pictures, for standard output."""
-    return markdown.written(build(run, analysis))
+    return markdown.written(build(view_of(run, analysis)))
 
 
 def _failed(run: Run) -> Blocks:
@@ -176,30 +174,21 @@ def _left_out(run: Run) -> Blocks:
     return table(labels.by_reason(run.plan.skips), columns)
 
 
-def terminal(run: Run, analysis: Analysis) -> tuple[Blocks, Blocks]:
+def terminal(view: View) -> tuple[Blocks, Blocks]:
     """What `run` and `report` print: first the tables, then caveats and the answer.
 
     A run of a package begins with its answer: its tables say why, and are longer than a screen.
     """
-    reply = answer_blocks(run, analysis, listed=False)
-    weighty = caveats(analysis)
-    more = len(weighty) - MOST_CAVEATS
-    lines = [f"note: {text}" for text in weighty[:MOST_CAVEATS]] + [f"and {more} more in {REPORT}"] * (more > 0)
+    reply = answer_blocks(view, listed=False)
+    more = len(view.caveats) - MOST_CAVEATS
+    lines = [f"note: {text}" for text in view.caveats[:MOST_CAVEATS]] + [f"and {more} more in {REPORT}"] * (more > 0)
     notes: Blocks = ["\n".join(lines)] if lines else []
-    above, below = (
-        (reply, notes) if any(part.page and part.answers(analysis) for part in parts()) else ([], [*notes, *reply])
-    )
+    first = any(description.leads for description in view.descriptions)
+    above, below = (reply, notes) if first else ([], [*notes, *reply])
     # The tables of collectives, then those of packages.
-    summaries = calls_only(run, analysis)[1].summaries
-    of_packages = [block for part in parts() for block in part.brief(analysis)]
-    tables = [*(summary_tables(summaries) if summaries or not of_packages else []), *of_packages]
+    of_packages = [block for description in view.descriptions for block in description.brief]
+    tables = [*(summary_tables(view.groups) if view.calls or not of_packages else []), *of_packages]
     return [*above, *tables], below
-
-
-def caveats(analysis: Analysis) -> list[str]:
-    """What speaks against the numbers, the weightiest first, but for what is missing: the answer begins with that."""
-    rest = (found for found in analysis.notices if found.kind is not RunNotice.INCOMPLETE)
-    return [*(text for part in parts() for text in part.caveats(analysis)), *sentences(rest)]
 
 
 def problems(run: Run, analysis: Analysis) -> list[str]:
@@ -211,34 +200,30 @@ def problems(run: Run, analysis: Analysis) -> list[str]:
 
 
 # ── the answer ───────────────────────────────────────────────────────────────────────────────────
-def brief(run: Run, analysis: Analysis) -> str:
+def brief(view: View) -> str:
     """The answer in one line: what is missing, and what was found first."""
-    said = answer(run, analysis) or [_no_answer(run)]
-    return " ".join(said[: 1 + (analysis.incomplete is not None) + _is_virtual(analysis)])
+    texts = answer(view) or [_no_answer(view.run)]
+    return " ".join(texts[: 1 + (view.analysis.incomplete is not None) + view.virtual])
 
 
-def _is_virtual(analysis: Analysis) -> bool:
-    return any(summary.virtual for summary in analysis.summaries)
-
-
-def answer(run: Run, analysis: Analysis) -> list[str]:
+def answer(view: View) -> list[str]:
     """What is missing; the numbers that answer most questions; what stands out; and how far to trust it.
 
     Empty if nothing is missing and nothing was measured.
     """
-    return [text for part in _answer(run, analysis) for text in part]
+    return [text for part in _answer(view) for text in part]
 
 
-def answer_blocks(run: Run, analysis: Analysis, listed: bool) -> Blocks:
+def answer_blocks(view: View, listed: bool) -> Blocks:
     """The answer; of few kinds of collectives, their numbers as tables. listed: whether sentences are a list."""
 
     def told(texts: Sequence[str]) -> Blocks:
         return items(texts) if listed else ["\n".join(map(in_line, texts))] * bool(texts)
 
-    first, calls, rest = _answer(run, analysis)
-    groups = labels.groups([s for s in calls_only(run, analysis)[1].summaries if s.time_s is not None])
+    first, calls, rest = _answer(view)
+    groups = view.timed_groups
     longest = max((len(labels.columns(s.case for s in each)) for _, each in groups), default=0)
-    fits = len(groups) <= MOST_TABLED and longest <= MOST_ROWS and not run.plan.settings.row_by_row
+    fits = len(groups) <= MOST_TABLED and longest <= MOST_ROWS and not view.run.plan.settings.row_by_row
     named = [(title if len(groups) > 1 else title.partition(" (")[0], members) for title, members in groups]
     tables = [block for title, members in named for block in (f"**{title}**", *_answer_table(members))]
     return [*told(first), *(tables if fits else told(calls)), *told(rest)]
@@ -257,24 +242,23 @@ def _answer_table(members: Sequence[Summary]) -> Blocks:
     return table(columns, shown if {*rate.values()} == {NOTHING} else [*shown, Column("GB/s", lambda key: rate[key])])
 
 
-def _answer(run: Run, analysis: Analysis) -> tuple[list[str], list[str], list[str]]:
+def _answer(view: View) -> tuple[list[str], list[str], list[str]]:
     """What comes before the numbers; those of collectives; and all else."""
-    summaries = calls_only(run, analysis)[1].summaries
-    calls, lines = _of_calls(summaries), [text for part in parts() for text in part.answers(analysis)]
+    analysis, calls = view.analysis, _of_calls(view)
+    lines = [text for description in view.descriptions for text in description.answer]
     stated = [sentence(finding.notice) for finding in (*analysis.diagnosis.findings, *analysis.inconsistencies)]
     if stated:
         more = f"; {len(stated) - 1} more in {REPORT}" if len(stated) > 1 else ""
         lines.append(f"**Stands out**: {stated[0]}{more}.")
     missing = [] if analysis.incomplete is None else [f"**{sentence(analysis.incomplete)}**."]
-    virtual = [VIRTUAL_NOTE] * _is_virtual(analysis)
-    trust = [_trust(run, analysis, summaries)] if calls or lines else []
+    virtual = [VIRTUAL_NOTE] * view.virtual
+    trust = [_trust(view)] if calls or lines else []
     return [*virtual, *missing], calls, [*lines, *trust]
 
 
-def _of_calls(summaries: Sequence[Summary]) -> list[str]:
+def _of_calls(view: View) -> list[str]:
     """A line for each of the first groups of collectives."""
-    groups = [(title, [s for s in members if s.time_s is not None]) for title, members in labels.groups(summaries)]
-    groups = [(title, members) for title, members in groups if members]
+    groups = view.timed_groups
     # `all_reduce on gloo`; with the words in brackets where several groups share that.
     short = [title.partition(" (")[0] for title, _ in groups]
     lines = []
@@ -285,10 +269,10 @@ def _of_calls(summaries: Sequence[Summary]) -> list[str]:
     return [*lines, f"{counted(more, 'further kind')} of cases: see the tables."] if more > 0 else lines
 
 
-def _trust(run: Run, analysis: Analysis, summaries: Sequence[Summary]) -> str:
+def _trust(view: View) -> str:
     """Typical and worst precision, what was verified, and how many caveats there are."""
     phrases = []
-    what, widths = labels.widths({s.case: s.time_s for s in summaries if s.time_s is not None})
+    what, widths = labels.widths({s.case: s.time_s for s in view.calls if s.time_s is not None})
     if len(widths) > 1:
         worst = max(widths, key=lambda case: widths[case])
         header = labels.columns(widths)[labels.column(worst)]
@@ -297,11 +281,11 @@ def _trust(run: Run, analysis: Analysis, summaries: Sequence[Summary]) -> str:
         phrases.append(f"typical {what} within this run ±{typical}, worst ±{format_share(widths[worst])} ({where})")
     elif widths:
         phrases.append(f"{what} within this run ±{format_share(next(iter(widths.values())))}")
-    elif any(s.time_s is not None for s in summaries):
+    elif any(s.time_s is not None for s in view.calls):
         phrases.append("there is no interval, because there is only one launch")
-    phrases += [text for part in parts() for text in part.precision(analysis)]
-    count = len(caveats(analysis))
-    phrases += [_verified(run), counted(count, "caveat") if count else "no caveats"]
+    phrases += [text for description in view.descriptions for text in description.precision]
+    count = len(view.caveats)
+    phrases += [_verified(view), counted(count, "caveat") if count else "no caveats"]
     return f"**Trust**: {'; '.join(phrases)}."
 
 
@@ -333,8 +317,9 @@ def _no_answer(run: Run) -> str:
     return f"No number: {counted(len(failures), 'measurement')} failed; {label(case)}: {in_line(failure.text)}"
 
 
-def _verified(run: Run) -> str:
+def _verified(view: View) -> str:
     """Whether the results were verified, and how many were wrong."""
+    run = view.run
     wrong = sum(samples.failure is not None and samples.failure.kind == "wrong" for samples in run.samples)
     if run.imported is not None and wrong:
         return f"{counted(wrong, 'result')} WRONG by the tool's own check; no number is printed for them"
@@ -342,24 +327,26 @@ def _verified(run: Run) -> str:
         return "not verified by CollBench"
     if wrong:
         return f"{counted(wrong, 'measurement')} gave WRONG results; no number is printed for them"
-    operations = {samples.case.op for samples in run.samples}
-    own = [part for part in parts() if operations & {*part.operations}]
-    calls = operations - {name for part in own for name in part.operations}
+    own = [description.verified for description in view.descriptions if description.verified]
+    calls = any(not OPERATIONS[samples.case.op].verifies_itself for samples in run.samples)
     apart = any(checked_apart(samples.case) for samples in run.samples)
     failed = any(samples.failure is not None for samples in run.samples)
     every = "every result that is shown was verified" if failed else "every result was verified"
     how = "results of separate calls were verified, before and after timing" if apart else every
-    return "; ".join([*([how] if calls or not own else []), *(part.verified for part in own)])
+    return "; ".join([*([how] if calls or not own else []), *own])
 
 
 # ── the tables ───────────────────────────────────────────────────────────────────────────────────
-def summary_tables(summaries: Sequence[Summary]) -> Blocks:
+def summary_tables(groups: Sequence[tuple[str, list[Summary]]]) -> Blocks:
     """Tables for the terminal: an overview of each group, or one table of all if there are more than MOST_TABLES."""
-    groups = labels.groups(summaries)
     if not groups:
         return [NOTHING_MEASURED]
     if len(groups) > MOST_TABLES:
-        return [COMPACT.format(labels.width(summaries)), *_compact(groups), *_all_notes(groups)]
+        return [
+            COMPACT.format(labels.width([s for _, members in groups for s in members])),
+            *_compact(groups),
+            *_all_notes(groups),
+        ]
     shown: Blocks = []
     for title, members in groups:
         shown += [Heading(title, 3), *items(labels.notes_of(members))]
@@ -550,9 +537,9 @@ def _where(run: Run) -> list[str]:
     return [str(text) for text in (run.name, *machine, f"torch {torch}" if torch else "") if text]
 
 
-def _circumstances(run: Run, analysis: Analysis) -> list[str]:
+def _circumstances(view: View) -> list[str]:
     """Lines on the cases, the state of the run, the machine, its software, and the data."""
-    cases, summaries = run.plan.cases, analysis.summaries
+    run, cases, summaries = view.run, view.run.plan.cases, view.analysis.summaries
     session = run.environment[0] if run.environment else {}
     lines = []
     if cases:
@@ -566,7 +553,7 @@ def _circumstances(run: Run, analysis: Analysis) -> list[str]:
             lines.append(f"**Operations**: {', '.join(operations)}")
         launches = counted(run.plan.launches, "launch")
         lines.append(f"**What**: {', '.join(what)}, world sizes {worlds}; {counted(len(cases), 'case')} × {launches}")
-    lines += [text for part in parts() for text in part.circumstances(analysis)]
+    lines += [text for description in view.descriptions for text in description.circumstances]
     done = sum(1 for samples in run.samples if samples.failure is None)
     state = "imported" if run.imported is not None else run.manifest.get("status")
     lines.append(
@@ -586,7 +573,7 @@ def _circumstances(run: Run, analysis: Analysis) -> list[str]:
             lines.append(f"**With** (as the file says): NCCL {machine['nccl']}")
     else:
         lines += machine_lines(session)
-    lines.append(f"**Data**: {_verified(run)}")
+    lines.append(f"**Data**: {_verified(view)}")
     timers = [s.timer_s for s in summaries if s.timer_s is not None]
     if timers and run.imported is None:
         lines.append(f"**Clock**: reading it costs up to {format_seconds(max(timers))}, which is not subtracted")
@@ -632,11 +619,11 @@ def duration(manifest: Manifest) -> str:
     return f"; took {format_seconds(seconds)}"
 
 
-def method(run: Run, analysis: Analysis, of_calls: Sequence[Summary]) -> Blocks:
+def method(view: View) -> Blocks:
     """How the numbers were measured: a line on calls, and one on each package that measures in its own way."""
-    of_packages = [text for part in parts() if (text := part.method(run))]
-    summaries = of_calls or ([] if of_packages else analysis.summaries)
-    calls = [method_of_calls(run, summaries)] if summaries else []
+    of_packages = [description.method for description in view.descriptions if description.method]
+    summaries = view.calls or ([] if of_packages else view.analysis.summaries)
+    calls = [method_of_calls(view.run, summaries)] if summaries else []
     return [*calls, *of_packages] or ["How measured: nothing was."]
 
 

@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 
 from bench.catalog.backends import BACKENDS
 from bench.catalog.collectives import ALL_OPTIONS, OPERATIONS, PLACES, heaviest_bytes, placement, ranks_together
+from bench.catalog.operation import CALL
 from bench.model.comparisons import Change, Unpaired
 from bench.model.conclusions import Interval, IntervalKind, Summary
 from bench.model.records import OPTIONS, Case, Skip, options_in
 from bench.model.units import counted as counted
 from bench.model.units import first_few, format_bytes, format_modes, format_seconds
-from bench.report.parts import part_of
 
 # Number of ranks and scheduling.
 ColumnKey = tuple[int, str]
@@ -138,7 +138,7 @@ def divide(described: Sequence[Parts]) -> tuple[Parts, list[Parts]]:
 
 def _parts(case: Case, unusual: Collection[str]) -> Parts:
     """unusual: options that are not at their default in some case of the operation."""
-    operation, package = OPERATIONS[case.op], part_of(case)
+    operation = OPERATIONS[case.op]
     words = {
         "op": case.op,
         "backend": case.backend,
@@ -153,9 +153,8 @@ def _parts(case: Case, unusual: Collection[str]) -> Parts:
             has = operation.has(option) and (name != "placement" or len(operation.placements) > 1)
             if not has or (name not in ALWAYS and (name not in unusual or not option.default)):
                 continue
-        own = (package.words.get(name) if package else None) or WORDS.get(name)
-        words[name] = own(case) if own else option.words.format(case.value(name))
-    names = dict.fromkeys(["op", *(package.first if package else ()), *words])
+        words[name] = WORDS[name](case) if name in WORDS else option.in_words(case.value(name))
+    names = dict.fromkeys(["op", *(name for name, option in options.items() if option.first), *words])
     return [CasePart(name, words[name], name in options and name not in unusual) for name in names if words.get(name)]
 
 
@@ -209,8 +208,8 @@ def in_words(parts: Parts) -> list[str]:
 
 def metric_name(case: Case) -> str:
     """Such as `isolated`, or `pipelined (20 back to back)`."""
-    if (part := part_of(case)) is not None:
-        return part.metric(case)
+    if (unit := OPERATIONS[case.op].unit) != CALL:
+        return f"{case.depth} {unit}s back to back" if case.depth > 1 else f"single {unit}s"
     return case.metric if case.depth == 1 else f"{case.metric} ({case.depth} back to back)"
 
 

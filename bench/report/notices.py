@@ -262,6 +262,9 @@ CORE: Mapping[NoticeKind, Sentence] = {
     DiagnosisNotice.NO_LINK_TIMES: Sentence(
         "slow ranks and links: imported times do not show them, because all wait equally long for the slowest"
     ),
+    DiagnosisNotice.RANKS_UNTESTED: Sentence(
+        "ranks that leave a barrier together and then compute are not tested: when they arrive says nothing of them"
+    ),
     FindingNotice.LATE: Sentence(f"{_LATE}costs up to{_COST}"),
     # On GPUs the wait is not in the operation's time: all are aligned before it.
     FindingNotice.LATE_ON_GPU: Sentence(f"{_LATE}makes others wait, beside the time, for up to{_COST}"),

@@ -19,12 +19,12 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from bench.catalog.collectives import OPERATIONS
 from bench.model.comparisons import Judgement
 from bench.model.records import Case, Launch
 from bench.model.units import counted, format_ratio, format_seconds
 from bench.model.visible import visible
 from bench.report.labels import describe, label, ranks_text
-from bench.report.parts import part_of
 
 
 class ProgressBar:
@@ -96,9 +96,9 @@ class CaseProgress(ProgressBar):
 
 
 def _words(launch: Launch) -> str:
-    """Such as `gloo, 2 ranks, launch 3`; with what a package names first, if the cases share it."""
-    package = part_of(launch.cases[0])
-    first = [part.words for part in describe(launch.cases)[0] if package and part.name in package.first]
+    """Such as `gloo, 2 ranks, launch 3`; with what labels name first, if the cases share it."""
+    names = {option.name for option in OPERATIONS[launch.cases[0].op].own_options if option.first}
+    first = [part.words for part in describe(launch.cases)[0] if part.name in names]
     return ", ".join([*first, launch.backend, ranks_text(launch.world_size), f"launch {launch.number}"])
 
 

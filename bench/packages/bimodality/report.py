@@ -7,7 +7,7 @@ from bench.model.conclusions import Analysis
 from bench.model.units import counted, format_bytes, format_seconds, format_share
 from bench.packages.bimodality.conclusions import GlooStalls, LaunchModes, modes_of
 from bench.report.labels import between, label
-from bench.report.parts import ReportPart
+from bench.report.parts import Description, ReportPart
 
 # Cause and remedy of gloo's stalls.
 STUDY = "docs/studies/gloo-stalls.md"
@@ -83,4 +83,4 @@ def _stalls_text(stalls: GlooStalls, with_ranks: bool) -> str:
     return f"**Undecided whether gloo stalls here**: {doubt}; more launches would tell."
 
 
-REPORT = ReportPart(answers=answers, sections=lambda analysis, failed: [], brief=lambda analysis: [], page="")
+REPORT = ReportPart(lambda run, analysis: Description(answer=answers(analysis)))

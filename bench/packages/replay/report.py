@@ -5,14 +5,14 @@ In: conclusions. Out: blocks and sentences. Computes only shares and layout.
 
 import json
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 
 from bench.catalog.collectives import OPERATIONS
 from bench.catalog.dtypes import DTYPES
 from bench.model.conclusions import Analysis
 from bench.model.notices import NoticeKind
-from bench.model.records import Case, Json
+from bench.model.records import Json, Run
 from bench.model.units import format_bytes, format_rounded_bytes, format_seconds, format_share
 from bench.model.visible import visible
 from bench.packages.replay.conclusions import (
@@ -37,7 +37,7 @@ from bench.report.labels import (
     with_interval,
 )
 from bench.report.notices import Sentence, sentences
-from bench.report.parts import ReportPart
+from bench.report.parts import Description, ReportPart
 
 Kinds = Sequence[ReplayedKind]
 # Kinds of calls in the table of a replay; the rest are one row.
@@ -86,7 +86,7 @@ SENTENCES: Mapping[NoticeKind, Sentence] = {
 }
 
 
-def sections(analysis: Analysis, failed: Collection[Case]) -> Blocks:
+def sections(analysis: Analysis) -> Blocks:
     """The recorded job, and each of its steps made again."""
     replays = replays_of(analysis)
     shown: Blocks = []
@@ -286,10 +286,15 @@ def precision(analysis: Analysis) -> list[str]:
     return [f"{what} within this run ±{format_share(max(found.values()))}"] if found else []
 
 
-REPORT = ReportPart(
-    answers=lambda analysis: [f"{replay_sentence(step)}." for step in replays_of(analysis).steps],
-    sections=sections,
-    brief=brief,
-    page="replays in docs/replay.md",
-    precision=precision,
-)
+def describe(run: Run, analysis: Analysis) -> Description:
+    """Everything that replays say of a run; nothing of one without them."""
+    return Description(
+        answer=[f"{replay_sentence(step)}." for step in replays_of(analysis).steps],
+        body=sections(analysis),
+        brief=brief(analysis),
+        precision=precision(analysis),
+        page="replays in docs/replay.md",
+    )
+
+
+REPORT = ReportPart(describe)

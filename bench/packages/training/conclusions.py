@@ -28,7 +28,6 @@ class TrainingNotice(NoticeKind):
     BLOCKS_LEFT_OUT = "blocks-left-out"
     BLOCKS_KEPT = "disturbed-blocks-kept"
     ALL_BLOCKS_KEPT = "all-disturbed-blocks-kept"
-    RANKS_UNTESTED = "ranks-untested"
 
 
 @dataclass(frozen=True, slots=True)

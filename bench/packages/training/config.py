@@ -26,8 +26,8 @@ from bench.config.section import PackageSection
 from bench.model.units import parse_link
 from bench.packages.training.catalog.presets import EXAMPLE as SIZES
 from bench.packages.training.catalog.presets import PRESETS, find
-from bench.packages.training.catalog.strategies import CALLED, DDP_HOOKS, STRATEGIES, USER_STRATEGY
-from bench.packages.training.synchronisation import TRAINING_STEP, Strategy
+from bench.packages.training.catalog.strategies import DDP_HOOKS, STRATEGIES, USER_STRATEGY
+from bench.packages.training.synchronisation import CALLED, TRAINING_STEP, Strategy
 
 REAL_LINK = "real"
 AUTOCAST = "bfloat16"

@@ -8,6 +8,8 @@ from bench.packages.training.synchronisation import PARTS, TRAINING_STEP, StepOp
 
 # Loading these in each rank would cost two seconds.
 RANK_MODULES = ("torch._dynamo", "bench.packages.training.rank.step")
+# Building, warming up and checking one strategy in a launch, measured.
+STRATEGY_S = 0.5
 # A page shows one scenario, or a dozen strategies of it.
 MOST_PAGES = 12
 
@@ -25,6 +27,9 @@ TRAINING = Package(
             own=StepOptions,
             settings=StepSettings,
             detail=StepDetail,
+            unit="step",
+            verifies_itself=True,
+            case_s=STRATEGY_S,
             round_by_round=True,
             # Durations of the parts, then of the tail of each step.
             inner_stamps=lambda case: len(PARTS) + case.depth,

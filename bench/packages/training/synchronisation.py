@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, cast
 
 from bench.model.records import Case, OwnOptions, OwnSettings, Settings, option
+from bench.model.units import format_bytes
 from bench.packages.training.step_records import Link, Shape
 
 TRAINING_STEP = "training_step"
@@ -57,20 +58,57 @@ class Strategy:
 DEFAULTS: dict[str, Any] = {item.name: item.default for item in fields(Strategy)}
 
 
+# How buckets were chosen → words for it.
+CALLED = {"advised": "advised", "torch": "torch's default"}
+
+
+def label(strategy: Strategy) -> str:
+    """Its name in tables and files; distinct for distinct strategies."""
+    words = [strategy.imported or strategy.name]
+    if strategy.cap_bytes is not None and not strategy.called:
+        words.append(format_bytes(strategy.cap_bytes))
+    if strategy.called:
+        words.append(CALLED[strategy.called])
+    elif strategy.buckets:
+        words.append(f"[{', '.join(format_bytes(size) for size in strategy.buckets)}]")
+    words += strategy.options
+    if strategy.every:
+        words.append(f"every {strategy.every} steps" if strategy.every > 1 else "every step")
+    if strategy.accumulate > 1:
+        words.append(f"over {strategy.accumulate} micro-batches")
+    if strategy.again:
+        words.append("again")
+    return " ".join(words)
+
+
 @dataclass(frozen=True)
 class StepOptions(OwnOptions):
     """The options of a step of training."""
 
     operation: str = TRAINING_STEP
-    strategy: Strategy | None = option(None, "how gradients are synchronised; empty: a scenario")
-    model: str = option("", "a preset, a shape, or package.module:build of a user's own")
-    batch: int = option(0, "examples of each rank in a step", "batch {}")
+    strategy: Strategy | None = option(
+        None, "how gradients are synchronised; empty: a scenario", lambda strategy: label(strategy), first=True
+    )
+    model: str = option("", "a preset, a shape, or package.module:build of a user's own", first=True)
+    batch: int = option(0, "examples of each rank in a step", "batch {} a rank")
     sequence: int = option(0, "tokens of an example", "sequence {}")
     optimizer: str = option("", "sgd or adamw")
-    link: str = option("", "name of an emulated link (`StepSettings.links`); empty: the real one", "link {}")
-    threads: int = option(0, "threads that compute in each rank", "{} threads a rank")
+    link: str = option("", "name of an emulated link (`StepSettings.links`); empty: the real one", "emulated link {}")
+    threads: int = option(
+        0, "threads that compute in each rank", lambda count: f"{count} threads a rank" if count > 1 else ""
+    )
     clip: float = option(0.0, "largest norm of all gradients; 0: any", "clipped to {:g}")
     autocast: str = option("", "dtype of torch's autocast around forward; empty: none", "autocast {}")
+
+    @property
+    def shared(self) -> StepOptions:
+        """The scenario: all but the strategy."""
+        return replace(self, strategy=None)
+
+    @property
+    def is_control(self) -> bool:
+        """Whether the strategy is the second copy of an A/A pair."""
+        return self.strategy is not None and self.strategy.again > 0
 
 
 @dataclass(frozen=True)

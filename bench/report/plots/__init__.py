@@ -11,7 +11,7 @@ from bench.catalog.registry import PACKAGES
 from bench.model.conclusions import Analysis
 from bench.model.deferred import Deferred
 from bench.model.records import Run
-from bench.report.parts import calls_only
+from bench.report.view import collectives_only
 from bench.store import folders
 
 Picture = tuple[str, str]  # (title, file name without suffix) of a page that has been drawn
@@ -37,7 +37,7 @@ PICTURES = (
 def draw(run: Run, analysis: Analysis, folder: Path) -> list[Picture]:
     """Draw what the run has data for, as PNG and SVG; remove pages left from before."""
     folders.make_folder(folder)
-    of_calls = calls_only(run, analysis)
+    of_calls = collectives_only(run, analysis)
     for kind in PICTURES:
         shown = (run, analysis) if kind.of_package else of_calls
         DRAW(kind.drawn_by, *shown, [folder / page for page in kind.pages])

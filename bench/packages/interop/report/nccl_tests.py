@@ -23,7 +23,7 @@ from bench.packages.interop.catalog import dtype_named as name_of_dtype
 from bench.planning.footprint import checked_apart
 from bench.report.document import method_of_calls
 from bench.report.labels import counted, label, metric_name, ranks_text
-from bench.report.parts import calls_only
+from bench.report.view import collectives_only
 
 NONE = "N/A"
 # Widths of nccl-tests' columns (writeResultHeader and writeBenchmarkLinePreamble in its util.cu).
@@ -35,7 +35,7 @@ TOLD = ("reduce_op", "root", "placement", "metric", "depth")
 
 def document(run: Run, analysis: Analysis) -> str:
     """All tables, one below the other, as in a log of nccl-tests, which has none for other cases."""
-    summaries = {summary.case: summary for summary in calls_only(run, analysis)[1].summaries}
+    summaries = {summary.case: summary for summary in collectives_only(run, analysis)[1].summaries}
     parts = []
     for cases in tables(summaries):
         parts += heading(run, cases, ranks_of(run, cases[0]), summaries)

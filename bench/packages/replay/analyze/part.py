@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from bench.analyze.parts import AnalysisPart
 from bench.model.conclusions import Summary
-from bench.model.records import Case, Run
+from bench.model.records import Run
 from bench.packages.replay.analyze.recorded import recorded_job
 from bench.packages.replay.analyze.steps import replayed_steps
 from bench.packages.replay.conclusions import ReplayAnalysis
@@ -18,9 +18,4 @@ def analyze(run: Run, summaries: Sequence[Summary]) -> ReplayAnalysis:
     return ReplayAnalysis(recorded, tuple(replayed_steps(run, recorded)))
 
 
-def own_cases(run: Run, concluded: object) -> set[Case]:
-    """The replays of a run that have a time."""
-    return {step.case for step in concluded.steps} if isinstance(concluded, ReplayAnalysis) else set()
-
-
-ANALYSIS = AnalysisPart(analyze=analyze, own_cases=own_cases)
+ANALYSIS = AnalysisPart(analyze=analyze)

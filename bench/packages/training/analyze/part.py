@@ -1,18 +1,17 @@
 """What training concludes from a run, as the core asks for it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from bench.analyze.parts import AnalysisPart
 from bench.analyze.round_series import Series, estimates
 from bench.model.conclusions import Summary
-from bench.model.notices import Notice, notice
 from bench.model.records import Case, Run
 from bench.packages.training.analyze import steps
 from bench.packages.training.analyze.runs import advice_for
 from bench.packages.training.analyze.steps import trains
-from bench.packages.training.conclusions import TrainingAnalysis, TrainingNotice
-from bench.packages.training.synchronisation import step_settings, strategy_in
+from bench.packages.training.conclusions import TrainingAnalysis
+from bench.packages.training.synchronisation import step_settings
 
 
 def analyze(run: Run, summaries: Sequence[Summary]) -> TrainingAnalysis:
@@ -51,20 +50,10 @@ def facts(run: Run) -> dict[str, str]:
     }
 
 
-def untested(cases: Iterable[Case]) -> list[Notice]:
-    """Why nobody is named who is late, if there are steps of several ranks."""
-    steps_of_several = [case.key for case in cases if case.world_size > 1 and trains(case)]
-    return [notice(TrainingNotice.RANKS_UNTESTED, steps_of_several)] if steps_of_several else []
-
-
 ANALYSIS = AnalysisPart(
     counts=steps.counted_samples,
     analyze=analyze,
     exposed=exposed,
     notices=steps.disturbances,
     facts=facts,
-    is_control=lambda case: trains(case) and bool(strategy_in(case).again),
-    own_cases=lambda run, _: {samples.case for samples in run.samples if trains(samples.case)},
-    untested=untested,
-    whole=steps.whole,
 )

@@ -15,7 +15,7 @@ from bench.analyze.round_series import pooled_mean
 from bench.model.errors import BenchError, UnmeasurableError
 from bench.model.records import Launch, Machine, Plan, Run, Sampling, Settings, Skip
 from bench.packages.training.analyze.steps import by_launch, parts_s, rounds_of, samples_of
-from bench.packages.training.catalog.strategies import kind, label, unsupported
+from bench.packages.training.catalog.strategies import kind, unsupported
 from bench.packages.training.conclusions import Advice, ScenarioAnalysis, Verified
 from bench.packages.training.planning.advisor import advise, tail_s
 from bench.packages.training.planning.buckets import BucketPlan, ReadyTimes, recorded_shape, torch_default, uniform
@@ -28,6 +28,7 @@ from bench.packages.training.synchronisation import (
     Scenario,
     StepSettings,
     Strategy,
+    label,
     with_strategy,
 )
 from bench.stats.series import over_launches

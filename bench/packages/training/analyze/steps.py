@@ -20,7 +20,7 @@ from bench.analyze.round_series import Series, estimate, estimates, pooled, pool
 from bench.model.conclusions import Interval, Summary
 from bench.model.notices import Notice, notice
 from bench.model.records import Case, InvariantCheck, Run, Samples, Timings
-from bench.packages.training.catalog.strategies import competes, kind, label, reference_of
+from bench.packages.training.catalog.strategies import competes, kind, reference_of
 from bench.packages.training.conclusions import (
     AAPair,
     ScalingPoint,
@@ -37,6 +37,7 @@ from bench.packages.training.synchronisation import (
     TRAINING_STEP,
     Scenario,
     Strategy,
+    label,
     options_of,
     scenario_of,
     step_settings,
@@ -139,16 +140,11 @@ def counted_samples(run: Run, several: Sequence[Samples]) -> list[Samples]:
     """The samples; those of training steps with only the timed blocks that count."""
     rounds = {scenario.case: rounds_of(run, scenario) for scenario in scenarios_of(run)}
     return [
-        replace(samples, timed=_timed_that_counts(samples, rounds[whole(samples.case)]))
+        replace(samples, timed=_timed_that_counts(samples, rounds[samples.case.shared]))
         if trains(samples.case)
         else samples
         for samples in several
     ]
-
-
-def whole(case: Case) -> Case:
-    """The case of the scenario of a step: it stands for all strategies."""
-    return with_strategy(case, None) if trains(case) else case
 
 
 def _timed_that_counts(samples: Samples, rounds: Rounds) -> Timings | None:

@@ -20,8 +20,6 @@ from bench.packages.training.synchronisation import REFERENCE, Scenario, Strateg
 DDP_FLAGS = ("gradient_as_bucket_view", "static_graph")
 NO_OPERATION = "noop"
 DDP_HOOKS = (NO_OPERATION, "fp16", "bf16", "powersgd")
-# How buckets were chosen → words for it.
-CALLED = {"advised": "advised", "torch": "torch's default"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,25 +147,6 @@ def strategy_of(text: str) -> Strategy:
         return Strategy(match["name"], **{name: _READ.get(name, str)(value) for name, _, value in pairs})
     except TypeError:
         raise ValueError(f"{text!r} is no strategy") from None
-
-
-def label(strategy: Strategy) -> str:
-    """Its name in tables and files; distinct for distinct strategies."""
-    words = [strategy.imported or strategy.name]
-    if strategy.cap_bytes is not None and not strategy.called:
-        words.append(format_bytes(strategy.cap_bytes))
-    if strategy.called:
-        words.append(CALLED[strategy.called])
-    elif strategy.buckets:
-        words.append(f"[{', '.join(format_bytes(size) for size in strategy.buckets)}]")
-    words += strategy.options
-    if strategy.every:
-        words.append(f"every {strategy.every} steps" if strategy.every > 1 else "every step")
-    if strategy.accumulate > 1:
-        words.append(f"over {strategy.accumulate} micro-batches")
-    if strategy.again:
-        words.append("again")
-    return " ".join(words)
 
 
 def competes(strategy: Strategy) -> bool:

@@ -19,23 +19,19 @@ from bench.config.models import Config
 from bench.model.records import OPTIONS, Case, Machine, Plan, Settings, Skip
 from bench.model.units import counted, format_rounded_bytes, parse_link
 from bench.packages.training.catalog.presets import find
-from bench.packages.training.catalog.strategies import (
-    CALLED,
-    kind,
-    label,
-    reference_of,
-    unsupported,
-)
+from bench.packages.training.catalog.strategies import kind, reference_of, unsupported
 from bench.packages.training.config import REAL_LINK, ShapeSection, TrainingSection
 from bench.packages.training.planning.memory import STATES, alone_bytes, model_bytes
 from bench.packages.training.step_records import Link, Shape
 from bench.packages.training.synchronisation import (
+    CALLED,
     REFERENCE,
     TRAINING_STEP,
     Scenario,
     StepOptions,
     StepSettings,
     Strategy,
+    label,
     options_of,
     scenario_of,
     step_settings,
@@ -45,8 +41,6 @@ from bench.packages.training.synchronisation import (
 from bench.planning.cases import unsupported_here, values_of, worlds
 from bench.planning.parts import Expansion, PlanningPart
 
-# Building, warming up and checking one strategy, measured.
-STRATEGY_S = 0.5
 # Dtypes that models are trained in.
 TRAINED = ("float32", "float64", "bfloat16")
 # 25 for `bucket_cap_mb`, in bytes: torch's source means MiB, the name of the argument MB.
@@ -321,10 +315,7 @@ def _imports(cases: Sequence[Case], settings: Settings) -> set[str]:
 
 
 PLANNING = PlanningPart(
-    operations=(TRAINING_STEP,),
     expand=expand,
     launch_bytes=_launch_bytes,
-    case_s=STRATEGY_S,
-    same_process=lambda case: with_strategy(case, None),
     imports=_imports,
 )

@@ -18,13 +18,13 @@ from torch import nn
 from bench.model.records import InvariantCheck
 from bench.packages.training.catalog.equivalence import ALLOWED
 from bench.packages.training.catalog.presets import find
-from bench.packages.training.catalog.strategies import kind, label
+from bench.packages.training.catalog.strategies import kind
 from bench.packages.training.planning.buckets import expected_calls, in_as_many
 from bench.packages.training.rank import models, synchronisers
 from bench.packages.training.rank import runner as runners
 from bench.packages.training.rank.runner import Gather, Runner
 from bench.packages.training.rank.transport import RankInfo, RealTransport
-from bench.packages.training.synchronisation import REFERENCE, Scenario, Strategy, options_of
+from bench.packages.training.synchronisation import REFERENCE, Scenario, Strategy, label, options_of
 
 # Steps before parameters are compared, all on one batch: unless the loss falls, the comparison proves nothing.
 STEPS = 4

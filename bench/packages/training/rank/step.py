@@ -22,7 +22,7 @@ import torch
 from bench.catalog.backends import BACKENDS
 from bench.machine import environment, host
 from bench.model.records import Case, InvariantCheck, Settings
-from bench.packages.training.catalog.strategies import kind, label
+from bench.packages.training.catalog.strategies import kind
 from bench.packages.training.rank import invariants, memory, runner, synchronisers, torch_synchronisers, transport
 from bench.packages.training.rank.invariants import CheckContext
 from bench.packages.training.rank.runner import Batch, Runner
@@ -39,6 +39,7 @@ from bench.packages.training.synchronisation import (
     PARTS,
     Scenario,
     Strategy,
+    label,
     options_of,
     scenario_of,
     step_settings,

@@ -17,9 +17,8 @@ from bench.packages.training.report import steps as training
 from bench.packages.training.synchronisation import Scenario, options_of, step_settings
 from bench.report import markdown
 from bench.report.blocks import Blocks, Column, Heading, in_line, items, keyed, left, section, table
-from bench.report.document import caveats
 from bench.report.labels import NOTHING, counted, with_interval
-from bench.report.parts import calls_only
+from bench.report.view import collectives_only, view_of
 
 DEVICES = {"cpu": "CPU", "cuda": "GPU"}
 ABOUT = (
@@ -73,7 +72,7 @@ def _steps(run: Run, analysis: Analysis) -> Blocks:
         f"{counted(plan.launches, 'launch')}, {settings.rounds} rounds of every way in each, {steps} timed steps "
         f"a round; {settings.warmup_steps} warm-up steps before",
         *(note for scenario in _ascending(analysis) for note in _notes(scenario)),
-        *caveats(analysis),
+        *view_of(run, analysis).caveats,
     ]
     return [Heading("Training steps"), *table(results, columns), ABOUT_STEPS, *_numbered(reasons), *items(notes)]
 
@@ -122,7 +121,7 @@ def _numbered(reasons: Sequence[str]) -> Blocks:
 
 
 def _all_reduces(run: Run, analysis: Analysis) -> Blocks:
-    run, analysis = calls_only(run, analysis)
+    run, analysis = collectives_only(run, analysis)
     times = {_place(s.case): s.time_s for s in analysis.summaries if s.case.op == "all_reduce"}
     missing = {_place(skip.case): skip.reason for skip in run.plan.skips if skip.case.op == "all_reduce"}
     missing |= {_place(s.case): s.failure.text for s in run.samples if s.failure is not None}

@@ -16,8 +16,4 @@ SENTENCES: Mapping[NoticeKind, Sentence] = {
     TrainingNotice.ALL_BLOCKS_KEPT: Sentence(
         f"{_WHERE}too much of all strategies disturbed to leave it out, so all of those kept{_BECAUSE}"
     ),
-    TrainingNotice.RANKS_UNTESTED: Sentence(
-        "training steps: their ranks are not tested, because they leave a barrier together and then compute; the split "
-        "of a step has the time that ranks wait for the last one"
-    ),
 }

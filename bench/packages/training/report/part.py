@@ -1,20 +1,25 @@
 """What training adds to reports, as the core asks for it."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from bench.model.conclusions import Analysis
-from bench.model.records import Case, Machine, Plan
+from bench.model.records import Machine, Plan, Run
 from bench.model.units import counted, format_rounded_bytes, format_seconds
 from bench.packages.training.catalog.presets import EXAMPLE, PRESETS, gradients, parameters
-from bench.packages.training.catalog.strategies import competes, kind, label, strategy_of
-from bench.packages.training.conclusions import training_of
+from bench.packages.training.catalog.strategies import competes, kind, strategy_of
+from bench.packages.training.conclusions import ScenarioAnalysis, training_of
 from bench.packages.training.planning.steps import notes, rank_bytes, scenarios_of
 from bench.packages.training.report import steps
 from bench.packages.training.report.machine_format import COLUMNS, TrainingCase
-from bench.packages.training.synchronisation import TRAINING_STEP, Strategy, options_of, step_settings, strategy_in
+from bench.packages.training.synchronisation import (
+    TRAINING_STEP,
+    Strategy,
+    label,
+    step_settings,
+)
 from bench.report.blocks import Blocks, Column, items, keyed, left, section, table
 from bench.report.labels import ranks_text
-from bench.report.parts import PlannedText, ReportPart
+from bench.report.parts import Description, PlannedText, ReportPart
 
 # Field in CSV and JSON → the same in tables, where it needs a word.
 COLUMN_NAMES = {
@@ -33,25 +38,34 @@ COLUMN_NAMES = {
 }
 
 
-def sections(analysis: Analysis, failed: Collection[Case]) -> Blocks:
-    """Each scenario, and scaling over ranks."""
-    scenarios = training_of(analysis).scenarios
-    return [*(block for one in scenarios for block in steps.section(one, failed)), *_scaling(analysis, 2)]
+def describe(run: Run, analysis: Analysis) -> Description:
+    """Everything that training says of a run; nothing of one without training steps."""
+    found = training_of(analysis)
+    scenarios = found.scenarios
+    failed = {samples.case for samples in run.samples if samples.failure is not None}
+    checked = any(samples.case.op == TRAINING_STEP for samples in run.samples)
+    return Description(
+        answer=steps.answers(scenarios),
+        body=[
+            *(block for one in scenarios for block in steps.section(one, failed)),
+            *section("Scaling over numbers of ranks", steps.scaling(found.scaling), 2),
+        ],
+        brief=[
+            *(block for one in scenarios for block in steps.brief_section(one)),
+            *section("Scaling over numbers of ranks", steps.scaling(found.scaling), 3),
+        ],
+        folded=folded(scenarios),
+        precision=precision(scenarios),
+        verified="the invariants of every strategy were checked before its first timed step" if checked else "",
+        caveats=steps.unexplained(scenarios),
+        circumstances=circumstances(scenarios),
+        method=steps.method_line(run),
+        page="training steps in docs/training.md",
+    )
 
 
-def brief(analysis: Analysis) -> Blocks:
-    """The same for a terminal."""
-    scenarios = training_of(analysis).scenarios
-    return [*(block for one in scenarios for block in steps.brief_section(one)), *_scaling(analysis, 3)]
-
-
-def _scaling(analysis: Analysis, level: int) -> Blocks:
-    return section("Scaling over numbers of ranks", steps.scaling(training_of(analysis).scaling), level)
-
-
-def folded(analysis: Analysis) -> list[tuple[str, Blocks]]:
+def folded(scenarios: Sequence[ScenarioAnalysis]) -> list[tuple[str, Blocks]]:
     """The invariants, and what the columns are."""
-    scenarios = training_of(analysis).scenarios
     if not scenarios:
         return []
     return [
@@ -68,15 +82,14 @@ def folded(analysis: Analysis) -> list[tuple[str, Blocks]]:
     ]
 
 
-def precision(analysis: Analysis) -> list[str]:
+def precision(scenarios: Sequence[ScenarioAnalysis]) -> list[str]:
     """By what two copies of one strategy differ."""
-    noise = [scenario.noise_s for scenario in training_of(analysis).scenarios if scenario.aa_pairs]
+    noise = [scenario.noise_s for scenario in scenarios if scenario.aa_pairs]
     return [f"two copies of one strategy differ by up to {steps.seconds(max(noise))} a step"] if noise else []
 
 
-def circumstances(analysis: Analysis) -> list[str]:
+def circumstances(scenarios: Sequence[ScenarioAnalysis]) -> list[str]:
     """How many scenarios, and how many of their strategies have a time."""
-    scenarios = training_of(analysis).scenarios
     results = [result for scenario in scenarios for result in scenario.results]
     timed = f"{sum(result.step is not None for result in results)} of {len(results)} strategies timed"
     return [f"**Training steps**: {counted(len(scenarios), 'scenario')}; {timed}"] if scenarios else []
@@ -135,27 +148,4 @@ def models() -> Blocks:
     return [*table(PRESETS, columns), others]
 
 
-REPORT = ReportPart(
-    operations=(TRAINING_STEP,),
-    answers=lambda analysis: steps.answers(training_of(analysis).scenarios),
-    sections=sections,
-    brief=brief,
-    folded=folded,
-    precision=precision,
-    caveats=lambda analysis: steps.unexplained(training_of(analysis).scenarios),
-    circumstances=circumstances,
-    method=steps.method_line,
-    page="training steps in docs/training.md",
-    words={
-        "strategy": lambda case: label(strategy_in(case)) if options_of(case).strategy else "",
-        "batch": lambda case: f"batch {options_of(case).batch} a rank",
-        "link": lambda case: f"emulated link {options_of(case).link}",
-        "threads": lambda case: f"{options_of(case).threads} threads a rank" if options_of(case).threads > 1 else "",
-    },
-    first=("strategy", "model"),
-    metric=lambda case: f"{case.depth} steps back to back" if case.depth > 1 else "single steps",
-    planned=planned,
-    verified="the invariants of every strategy were checked before its first timed step",
-    best=best,
-    columns=COLUMNS,
-)
+REPORT = ReportPart(describe, planned, best, COLUMNS)
