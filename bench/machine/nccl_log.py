@@ -37,16 +37,17 @@ _VIA = re.compile(r"NCCL INFO Channel \S+ : \d+\[\w+\] -> \d+\[\w+\] (?:\[\w+\] 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What NCCL chose for one call. operation: NCCL's name; empty in old logs. channels: None where it is not told.
+    """The choice of NCCL for one call."""
 
-    nbytes: NCCL's count. kernel: of the symmetric ones, its name; else empty.
-    """
-
+    # NCCL's name of the operation; empty in logs of NCCL before 2.23.
     operation: str
+    # NCCL's count: one rank's share in all-gather and reduce-scatter.
     nbytes: int
     algorithm: str
     protocol: str
+    # None if the log does not report the number of channels.
     channels: int | None
+    # Name of a symmetric kernel; empty for all other calls.
     kernel: str = ""
 
 
