@@ -364,8 +364,7 @@ class RendezvousFolder:
     folder: Path
 
     def __init__(self, place: Path | None = None) -> None:
-        # Where to make the folder; None for the temporary folder.
-        self._place = place
+        self._place = place  # where to make the folder; None for the temporary folder
 
     def __enter__(self) -> "RendezvousFolder":
         place = self._place or Path(tempfile.gettempdir())

@@ -198,10 +198,8 @@ Counters = dict[str, int]
 class HealthMeter:
     """Context of a launch. Afterwards `record` has what changed meanwhile; it is empty if ranks never started.
 
-    The meter costs nothing where there is nothing to read.
-
-    Before and after a run GPUs are idle and their clocks low, so readings there say nothing about the run. Therefore
-    the meter keeps the worst state that it saw during the launch.
+    The meter costs nothing where there is nothing to read. Before and after a run GPUs are idle and their clocks low,
+    so readings there say nothing about the run: the meter keeps the worst state that it saw during the launch.
     """
 
     def __init__(self, handles: Sequence[Any], infiniband: Path = INFINIBAND) -> None:

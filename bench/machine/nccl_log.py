@@ -39,9 +39,8 @@ _VIA = re.compile(r"NCCL INFO Channel \S+ : \d+\[\w+\] -> \d+\[\w+\] (?:\[\w+\] 
 class Choice:
     """The choice of NCCL for one call."""
 
-    # NCCL's name of the operation; empty in logs of NCCL before 2.23.
+    # `operation` and `nbytes` are as NCCL names and counts them; logs of NCCL before 2.23 have no name (empty).
     operation: str
-    # NCCL's count: one rank's share in all-gather and reduce-scatter.
     nbytes: int
     algorithm: str
     protocol: str

@@ -55,8 +55,7 @@ class Group(ABC):
     def __init__(self, rank: int, world_size: int, device: Device, calls: LibraryCalls, world: Any = None) -> None:
         self.rank, self.world_size, self.device, self.calls = rank, world_size, device, calls
         self.align = rest
-        # Start, on the host's clock, and duration of joining.
-        self.joined_ns = (0, 0)
+        self.joined_ns = (0, 0)  # start, on the host's clock, and duration of joining
         self._world = world
         self._subgroups: dict[str, Subgroup] = {WORLD: Subgroup(rank, world_size, world)}
 

@@ -74,8 +74,7 @@ class MpiGroup(Group):
         calls = LibraryCalls(CALLS, OBJECT_CALLS, _barrier)
         super().__init__(context.rank, context.world_size, Host(), calls, world)
         self.barrier = control.Barrier
-        # A communicator of the same ranks, for the barrier and for gathered results.
-        self._control = control
+        self._control = control  # a communicator of the same ranks, for the barrier and for gathered results
 
     def gather(self, value: T) -> list[T]:
         data, sizes = pickled(value), np.empty(self.world_size, dtype=np.int64)

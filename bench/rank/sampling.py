@@ -63,8 +63,7 @@ class Sampler:
         first_s: float = 0.0,
         # True if each iteration of a fixed number is a block of its own.
         singly: bool = False,
-        # True if the number of blocks follows from the time for a case and not from what was measured, so that both of
-        # two sides have the same number.
+        # True if the number of blocks follows from the time for a case, not from measurements: both sides have as many.
         in_turns: bool = False,
         # Least time of the warm-up, where there is one.
         warm_s: float = 0.0,
@@ -129,21 +128,18 @@ class Sampler:
 
     @property
     def left_out(self) -> int | None:
-        """Number of iterations that were not kept because dispatching is in their time; None if that is not known."""
+        """Number of iterations, in whole cycles, left out because dispatching is in their time; None if not known."""
         bound, share = self._bound()
         return bound if bound is None or share <= MOST_LEFT_OUT else 0
 
     @property
     def dispatch_bound(self) -> int | None:
-        """Number of iterations that were kept though dispatching is in their time; None if that is not known."""
+        """Number of iterations, in whole cycles, kept though dispatching is in their time; None if not known."""
         bound, share = self._bound()
         return bound if bound is None or share > MOST_LEFT_OUT else 0
 
     def _bound(self) -> tuple[int | None, float]:
-        """Number of iterations with dispatching in their device time, None where that is not known; their share.
-
-        In an operation with turns, all iterations of a cycle count if one of them has dispatching in its time.
-        """
+        """Number of iterations with dispatching in their device time, None where that is not known; their share."""
         known = [bound for _, bound in self._blocks if bound is not None]
         number = sum(int(bound.sum()) for bound in known)
         return (number, number / sum(map(len, known))) if known else (None, 0.0)

@@ -45,17 +45,14 @@ Prepare = Callable[[int], Sequence[Action]]
 
 
 class RankTimings(TypedDict):
-    """The times of one block of calls on one rank, as plain data, which ranks gather; lists of integer nanoseconds.
-
-    Not every device and operation has the fields that are not required.
-    """
+    """The times of one block of calls on one rank, as plain data, which ranks gather; in integer nanoseconds."""
 
     # Absolute start of each iteration, on the monotonic clock.
     start_ns: list[int]
     duration_ns: list[int]
     # Time of the whole block, with everything around the calls except filling buffers.
     elapsed_ns: int
-    # On GPUs, host time until the device was idle again.
+    # On GPUs, host time until the device was idle again. Not every device and operation has this and what follows.
     host_ns: NotRequired[list[int]]
     # For each iteration, True if the stream was idle before all was enqueued, so that its time has dispatching in it.
     dispatch_bound: NotRequired[list[bool]]
@@ -63,15 +60,13 @@ class RankTimings(TypedDict):
     wait_ns: NotRequired[list[int]]
     # Stamps within each iteration.
     inner: NotRequired[list[Stamps]]
-    # What the block used of the CPU.
     use: NotRequired[BlockUse]
 
 
 class CaseTimer:
     """Times blocks of iterations of one case, each iteration after a barrier: one call, or `depth` back to back.
 
-    `tick` is called after each iteration. `align` enqueues a call for which the devices of all ranks wait, where they
-    enqueue.
+    `tick` is called after each iteration. `align` enqueues a call for which all ranks' devices wait, if they enqueue.
     """
 
     def __init__(
@@ -245,11 +240,9 @@ class _Backlog:
 
 @dataclass(slots=True)
 class _Timed:
-    """The times of a block by events, with one entry per iteration."""
+    """The times of each iteration: starts by the host's clock, durations between events."""
 
-    # Start by the host's clock.
     starts: list[int]
-    # Time between the events.
     durations: list[int]
     # Wait for the other ranks.
     waits: list[int]

@@ -39,10 +39,7 @@ class BlockUse(TypedDict):
 
 
 class Workload(ABC):
-    """An operation that can be called repeatedly. The defaults are those of an operation without buffers and results.
-
-    Only the calls that it returns are timed.
-    """
+    """An operation to call repeatedly; only its calls are timed. The defaults fit one without buffers and results."""
 
     # True if the calls wait on the host until the device has done something, so that nothing can be enqueued behind
     # them, and only the host's clock can time them.

@@ -240,9 +240,8 @@ def _other_owner(path: Path, taken: bool | None) -> Owner | None:
 class Journal:
     """`samples.jsonl`, opened for appending and locked: a second writer gets a StoreError.
 
-    Opening it drops an incomplete last line, which only a crash while writing leaves behind. Where locks do not keep
-    processes on other hosts away, the run names its owner (OWNER). log.txt, into which ranks write meanwhile, must be a
-    plain file, too.
+    Opening it drops an incomplete last line, which only a crash while writing leaves behind. Where locks do not reach
+    other hosts, the run names its owner (OWNER). log.txt, into which ranks write meanwhile, must be a plain file, too.
     """
 
     def __init__(self, path: Path) -> None:
@@ -261,8 +260,7 @@ class Journal:
                     f"{run}: process {owner.pid} on host {owner.host} may be measuring into this run (the locks of "
                     f"this file system cannot tell); if it has ended, remove {run / OWNER}"
                 )
-            # False where the file system has no locks.
-            self.locked = bool(taken)
+            self.locked = bool(taken)  # False where the file system has no locks
             write(run / OWNER, _json_text(dataclasses.asdict(locks.this_process())))
             content = self._path.read_bytes()
             os.ftruncate(self._fd, content.rfind(b"\n") + 1)

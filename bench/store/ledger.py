@@ -64,13 +64,12 @@ class CaseNoise:
 
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
-    """The entry of one run in the ledger."""
+    """The entry of one run in the ledger, with the noise of each case by its key."""
 
     run: str
     # Time of the end of the run, in UTC.
     ended: str
     machine: MachineIdentity
-    # Noise of each case, by the key of the case.
     cases: dict[str, CaseNoise]
 
 
