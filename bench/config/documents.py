@@ -47,25 +47,24 @@ Part = str | int
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where a key or value stands. path: the keys as they are written. where: `file:line:column`, or `--set …`.
+    """The place of a key or value."""
 
-    order: of positions in a file; overrides and what stands nowhere come last.
-    """
-
+    # The keys as they are written.
     path: tuple[Part, ...]
+    # `file:line:column`, or `--set …`.
     where: str
+    # Order of positions in a file; overrides, and what stands nowhere, come last.
     order: tuple[float, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """The keys and values of a whole file. source: its name in messages.
+    """The keys and values of a whole file."""
 
-    overrides: path of a value that `--set` has replaced → that override, as messages name it.
-    """
-
+    # Name of the file in messages.
     source: str
     root: CommentedMap
+    # Path of a value that `--set` has replaced → that override, as messages name it.
     overrides: dict[tuple[Part, ...], str] = field(default_factory=dict)
 
     @property

@@ -189,10 +189,12 @@ def validate(model: type[Model], document: Document, **defaults: Any) -> Model:
 # ── types of values ──────────────────────────────────────────────────────────────────────────────
 @dataclass(frozen=True)
 class OneOf:
-    """Pydantic metadata: text that must be one of these names. what: such as dtype. others: what else is allowed."""
+    """Pydantic metadata: a text must be one of these names."""
 
     names: tuple[str, ...]
+    # What a name stands for, such as dtype.
     what: str
+    # What else is allowed, in words.
     others: str = ""
 
     def check(self, value: Any) -> Any:

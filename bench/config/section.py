@@ -8,17 +8,20 @@ from bench.config.fields import Strict
 
 @dataclass(frozen=True)
 class PackageSection:
-    """A section. name: its key. model: what it holds. about, example: for the documentation.
+    """A section that a package adds to a configuration."""
 
-    operation: the one that it configures; needs: what that lacks without it, in words. cases: what it measures, in
-    words. takes_budget: whether a budget divides time between them, too.
-    """
-
+    # Key of the section.
     name: str
+    # What the section holds.
     model: type[Strict]
+    # Description and example, for the documentation.
     about: str
     example: dict[str, Any]
+    # The operation that the section configures.
     operation: str
+    # What the operation lacks without the section, in words.
     needs: str
+    # What the section measures, in words.
     cases: str
+    # True if a budget divides time between these cases, too.
     takes_budget: bool = False

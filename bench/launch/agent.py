@@ -67,37 +67,37 @@ def run_agent(place: JobRank, secret: JobSecret, asked: Callable[[], bytes], tru
 
 @dataclass(slots=True)
 class _Child:
-    """A rank that runs. reported: its progress as rank 0 knows it. asked: its stack is requested and not yet sent.
-
-    report_s: shortest time between two reports of progress. reported_at: monotonic time of the last one. watching: ends
-    the watch over its GPU and this host's network adapters, of which `meter` then has a record.
-    """
+    """A rank that runs."""
 
     launch: int
     process: LocalRank
     folder: Path
     meter: HealthMeter
+    # Ends the watch over the rank's GPU and this host's network adapters; `meter` then has a record of them.
     watching: contextlib.ExitStack
+    # Shortest time between two reports of progress, in seconds.
     report_s: float
+    # Progress of the rank as rank 0 knows it.
     reported: int = 0
+    # Monotonic time of the last report of progress.
     reported_at: float = 0.0
+    # True if the stack of the rank is requested and not yet sent.
     asked: bool = False
 
 
 @dataclass(slots=True)
 class _Agent:
-    """Carries out the messages of rank 0, one after the other. reached: address and port of rank 0.
-
-    children: launch → its rank; several while two sides take turns.
-    """
+    """Carries out the messages of rank 0, one after the other."""
 
     rank: int
     line: AuthenticatedConnection
+    # Address and port of rank 0.
     reached: tuple[str, int]
     key: bytes
     launcher: Launcher
     trusted: bool
     asked: Callable[[], bytes]
+    # Launch → its rank. There are several while two sides take turns.
     children: dict[int, _Child] = field(default_factory=dict)
 
     def serve(self) -> int:

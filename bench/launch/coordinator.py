@@ -62,15 +62,15 @@ LEAVE_WAIT_S = 5.0
 
 @dataclass(slots=True)
 class Coordinator:
-    """The job as rank 0 sees it. code: exit status of all its processes.
-
-    handshakes: of the processes that came, in order of rank. absent: the ranks of those that did not.
-    """
+    """The job as rank 0 sees it."""
 
     place: JobRank
     launcher: "JobLauncher"
+    # Handshakes of the processes that came, in order of rank.
     handshakes: list[Json]
+    # Ranks of the processes that did not come.
     absent: tuple[int, ...] = ()
+    # Exit status of all processes of the job.
     code: int = 1
 
     def machine(self, demands: Demands | None = None) -> Machine:
@@ -185,20 +185,20 @@ def listen(place: JobRank, address: str, secret: JobSecret | None = None) -> soc
 
 @dataclass(slots=True)
 class JobLauncher:
-    """Starts rank 0 of each launch here, and has the agents start the others.
-
-    address: of this host, where rank 0 listens. devices: GPU of each rank of the job. members: ranks of the job that
-    launches may use, rank 0 first: their places here are their ranks in a launch. variables: which ranks get, of the
-    side of `ab` that is measured. mpi: the last ranks of MPI.
-    """
+    """Starts rank 0 of each launch here, and has the agents start the others."""
 
     launcher: Launcher
     agents: "Agents"
+    # Address of this host, where rank 0 listens.
     address: str
+    # Rank of the job → its GPU.
     devices: Mapping[int, int]
+    # Ranks of the job that launches may use, rank 0 first. Their places here are their ranks in a launch.
     members: tuple[int, ...]
+    # Environment variables of the ranks, from the side of `ab` that is measured.
     variables: Mapping[str, str] = field(default_factory=dict)
     launches: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    # The ranks of MPI that were started last; None if there were none.
     mpi: Ranks | None = None
 
     def start(self, world_size: int, entry: str, job: object, log: Path = NO_LOG) -> Ranks:
@@ -257,17 +257,17 @@ class JobLauncher:
 # ── the agents ───────────────────────────────────────────────────────────────────────────────────
 @dataclass(slots=True)
 class RemoteAgent:
-    """One other process of the job. lost: why it no longer answers; None while it does. reader: reads its messages.
-
-    ranks: launch → the rank that it has started for it and that has not ended; several while two sides take turns.
-    """
+    """One other process of the job."""
 
     rank: int
     line: AuthenticatedConnection
     handshake: Json
+    # Reads the messages of the agent.
     reader: threading.Thread
+    # Why the agent no longer answers; None while it does.
     lost: str | None = None
     gone: bool = False
+    # Launch → the rank that the agent has started for it and that has not ended; several while two sides take turns.
     ranks: "dict[int, RemoteRank]" = field(default_factory=dict)
 
     @property
@@ -289,18 +289,17 @@ class RemoteAgent:
 
 @dataclass(slots=True)
 class RemoteRank:
-    """A rank that an agent has started, with its agent's last report of it. Implements `ranks.Rank`.
-
-    rank: in its launch; that of its agent may be another one. problem: why it could not be started.
-    """
+    """A rank that an agent has started, with the last report of the agent on it. Implements `ranks.Rank`."""
 
     agents: "Agents"
     agent: RemoteAgent
     launch: int
+    # Rank in its launch; the rank of its agent may be another one.
     rank: int
     exit_code: int | None = None
     log: str = ""
     health: dict[str, Json] = field(default_factory=dict)
+    # Why the rank could not be started; None if it could.
     problem: str | None = None
     line: AuthenticatedConnection | None = None
     reported_progress: int = 0
@@ -322,7 +321,7 @@ class RemoteRank:
         return self.reported_progress
 
     def position(self) -> int:
-        """Only rank 0 tells it, which is never on another host."""
+        """Only rank 0 reports it, and rank 0 is never on another host."""
         return -1
 
     def state(self) -> str:

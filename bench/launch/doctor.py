@@ -35,11 +35,12 @@ SHARED_MEMORY_OF_MPI = 2**25
 
 @dataclass(frozen=True, slots=True)
 class DoctorFinding:
-    """One line of the doctor's output. `remedy`: what to do about it, empty if nothing is wrong."""
+    """One line of the doctor's output."""
 
     level: Literal["ok", "note", "missing"]
     subject: str
     text: str
+    # What to do about the finding; empty if nothing is wrong.
     remedy: str = ""
 
 

@@ -31,21 +31,21 @@ Variables = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class JobRank:
-    """One process of a job.
-
-    address: of rank 0's host, as the launcher names it. ports: rank 0 listens on one of them.
-    identity: a text that is the same in all processes of the job and differs from that of other jobs at the time.
-    one_host: all processes of the job are on one host. attempt: how often torchrun has started them again.
-    """
+    """One process of a job."""
 
     launcher: str
     rank: int
     world_size: int
     local_rank: int
+    # Address of rank 0's host, as the launcher names it.
     address: str
+    # Rank 0 listens on one of these ports.
     ports: tuple[int, ...]
+    # A text that is the same in all processes of the job and differs from that of other jobs at the time.
     identity: str
+    # True if all processes of the job are on one host.
     one_host: bool
+    # How often torchrun has started the processes again.
     attempt: int = 0
 
     def missing_backends(self) -> dict[str, str]:
@@ -67,13 +67,14 @@ class JobRank:
 
 @dataclass(frozen=True, slots=True)
 class _Variables:
-    """Names of the variables of one launcher. particular: those that tell one job from another."""
+    """Names of the environment variables of one launcher."""
 
     launcher: str
     rank: str
     size: str
     local_rank: str
     local_size: str
+    # Names of the variables that tell one job from another.
     particular: tuple[str, ...] = ()
 
 

@@ -67,17 +67,16 @@ SERVER_STUCK = (
 
 @dataclass(slots=True)
 class LocalRank:
-    """A rank that is a child of this process; implements `ranks.Rank`.
-
-    handle: of its process; None if it had ended before there could be one. server: the fork server, its parent, which
-    tells its exit code. stack_file: where it writes its Python stack on SIGUSR1.
-    """
+    """A rank that is a child of this process; implements `ranks.Rank`."""
 
     rank: int
     process: BaseProcess
+    # Handle of the process; None if the process had ended before there could be one.
     handle: ProcessHandle | None
+    # The fork server: the parent of the process, which reports its exit code.
     server: ProcessHandle
     connection: Line
+    # File into which the rank writes its Python stack on SIGUSR1.
     stack_file: Path
     board: Board
     log: str = ""
@@ -125,8 +124,9 @@ class Launcher:
     """Context in which ranks can be started. Entering returns at once; torch loads meanwhile.
 
     The thread that enters it must live as long as the context: when it ends, the kernel ends the fork server.
-    interface: leads to ranks on other hosts; None if all ranks are on this one. preload: modules besides torch that
-    every rank needs. The fork server loads them once; otherwise all ranks would load them at the same time.
+    `interface` leads to ranks on other hosts; it is None if all ranks are on this one. `preload` names the modules
+    besides torch that every rank needs. The fork server loads them once; otherwise all ranks would load them at the
+    same time.
     """
 
     def __init__(self, interface: str | None = None, preload: Sequence[str] = ()) -> None:
@@ -307,7 +307,7 @@ class Launcher:
 class _EndingIfStuck:
     """Context that ends the fork server if it stands still for START_WAIT_S: its pipe then ends, and start() returns.
 
-    A server that works, such as one that loads torch from a slow file system, is waited for. ended_it: whether the
+    A server that works, such as one that loads torch from a slow file system, is waited for. `ended_it` is True if the
     server was ended here.
     """
 
@@ -358,13 +358,13 @@ class RendezvousFolder:
 
     The process that made it holds a lock in it and removes it at its end. If that process is killed, the next run on
     this host finds the lock free and removes it. Names tell hosts apart: in a folder that several of them share, locks
-    may reach no further than one. place: where to make it; None for the temporary folder.
+    may reach no further than one.
     """
 
     folder: Path
 
     def __init__(self, place: Path | None = None) -> None:
-        self._place = place
+        self._place = place  # where to make the folder; None for the temporary folder
 
     def __enter__(self) -> "RendezvousFolder":
         place = self._place or Path(tempfile.gettempdir())

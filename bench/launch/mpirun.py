@@ -51,8 +51,9 @@ OUTPUT, LOCK = "mpirun", "lock"
 
 @dataclass(frozen=True, slots=True)
 class MpiLauncher:
-    """Starts ranks that are processes of an MPI job. launcher: a `Launcher` that has been entered."""
+    """Starts ranks that are processes of an MPI job."""
 
+    # A `Launcher` that has been entered.
     launcher: Launcher
 
     def start(self, world_size: int, entry: str, job: object, log: Path = NO_LOG) -> Ranks:
@@ -155,7 +156,7 @@ def _keep_output(output: Path, log: Path) -> None:
 class ByBackend:
     """Context in which ranks of any backend can be started: those of MPI through mpirun, all others directly.
 
-    preload: as of a `Launcher`.
+    `preload` is that of a `Launcher`.
     """
 
     def __init__(self, preload: Sequence[str] = ()) -> None:

@@ -21,30 +21,29 @@ KILL_WAIT_S = 10.0
 
 
 class Rank(Protocol):
-    """One rank of one launch. No method blocks except `join`.
-
-    connection: for messages in both directions (`protocol.messages`). exit_code: None while it runs, negative for a
-    signal. lost: why nothing more can be known of it, if its host no longer answers or its parent was killed; else
-    None. log: what it printed on another host, once it has ended; on this host, ranks print into the run's log. health:
-    of a rank of another process, by host what passed on GPUs and network adapters meanwhile (`machine.gpus`), once it
-    has ended.
-    """
+    """One rank of one launch. No method blocks except `join`."""
 
     @property
     def rank(self) -> int: ...
 
+    # For messages in both directions (`protocol.messages`).
     @property
     def connection(self) -> Line: ...
 
+    # None while the rank runs, negative for a signal.
     @property
     def exit_code(self) -> int | None: ...
 
+    # Why nothing more can be known of the rank: its host no longer answers, or its parent was killed. Else None.
     @property
     def lost(self) -> str | None: ...
 
+    # What the rank printed on another host, once it has ended. On this host, ranks print into the run's log.
     @property
     def log(self) -> str: ...
 
+    # For a rank of another process, once it has ended: by host, what happened on GPUs and network adapters meanwhile
+    # (`machine.gpus`).
     @property
     def health(self) -> Mapping[str, Json]: ...
 
@@ -52,7 +51,7 @@ class Rank(Protocol):
         """A number that grows with each iteration of the rank."""
 
     def position(self) -> int:
-        """Index of the case that it measures, as rank 0 tells it; -1 before the first, and for other ranks."""
+        """Index of the case that the rank measures, as rank 0 reports it; -1 before the first, and on other ranks."""
 
     def state(self) -> str:
         """Its state, from its operating system: running, sleeping, stopped, zombie, gone."""
@@ -72,15 +71,14 @@ class Rank(Protocol):
 
 @dataclass(slots=True)
 class Ranks:
-    """The ranks of one process group, in order of rank. clean: removes the files that they leave.
-
-    open_to: addresses beyond loopback on which their launcher listened. failed: whether one of them ended
-    before its time.
-    """
+    """The ranks of one process group, in order of rank."""
 
     members: Sequence[Rank]
+    # Removes the files that the ranks leave.
     clean: Callable[[], None]
+    # Addresses beyond loopback on which the launcher of the ranks listened.
     open_to: tuple[str, ...] = ()
+    # True if one of the ranks ended before its time.
     failed: bool = False
 
     def progress(self) -> tuple[int, ...]:
@@ -116,7 +114,7 @@ NO_LOG = Path(os.devnull)
 
 @runtime_checkable
 class LaunchJob(Protocol):
-    """What ranks are to do that make the calls of a launch."""
+    """The job of ranks that make the calls of a launch."""
 
     @property
     def launch(self) -> Launch: ...

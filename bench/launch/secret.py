@@ -32,15 +32,14 @@ REMEDY = f"set {VARIABLE} to the same random text in all processes"
 
 @dataclass(frozen=True, slots=True)
 class JobSecret:
-    """The secret of a job. Raises ConfigError where the chosen one is too short.
-
-    chosen: by the user, for all processes; empty for one that rank 0 makes. runtime: folder in which the private folder
-    of this user lies. shared: folder that all hosts of the job share.
-    """
+    """The secret of a job. Raises ConfigError where the chosen one is too short."""
 
     place: JobRank
+    # The secret that the user chose for all processes; empty if rank 0 makes one.
     chosen: str
+    # Folder in which the private folder of this user lies.
     runtime: Path
+    # Folder that all hosts of the job share.
     shared: Path
 
     def __post_init__(self) -> None:

@@ -35,10 +35,10 @@ STOPPED_S = 20.0
 
 
 class SideProcess:
-    """Context in which the process of a side runs. name: for errors, such as "side B".
+    """Context in which the process of a side runs.
 
-    python: path of its interpreter. arguments: of the interpreter; the number of its socket is added, which the process
-    hands to a `SideLine`.
+    `name` is for errors, such as "side B". `python` is the path of the interpreter, and `arguments` are its arguments.
+    The number of the socket of the process is added to them; the process hands it to a `SideLine`.
     """
 
     def __init__(self, name: str, python: str, arguments: Sequence[str], variables: Mapping[str, str]) -> None:
@@ -116,7 +116,7 @@ class SideProcess:
         return message, line
 
     def _end(self) -> str:
-        """How it ended, in words."""
+        """How the process ended, in words."""
         status = self._process.returncode
         if status is None:
             return f"says nothing for {END_WAIT_S:g} s"
@@ -128,7 +128,7 @@ class SideProcess:
 class StopWatch:
     """Looks whether a process that is waited for stands still, which no time-out of its own can end.
 
-    name: of the side, for the error. pid: of its process.
+    `name` is that of the side, for the error. `pid` is that of its process.
     """
 
     def __init__(self, name: str, pid: int) -> None:
@@ -162,7 +162,7 @@ def check_python(name: str, python: str) -> None:
 
 
 class SideLine:
-    """The other end, in the process of the side. descriptor: of its socket. Also the `Turn` of the side."""
+    """The other end, in the process of the side, at the socket `descriptor`. It is also the `Turn` of the side."""
 
     def __init__(self, descriptor: str) -> None:
         os.set_inheritable(int(descriptor), False)  # ranks must not keep it open
@@ -193,7 +193,7 @@ class SideLine:
         self._granted = None
 
     def listening(self, measuring: Measuring[None]) -> Measuring[None]:
-        """The same, and meanwhile hear when the turn comes. Raises EOFError if nobody holds the other end."""
+        """Go through `measuring` and hear when the turn comes. Raises EOFError if nobody holds the other end."""
         with contextlib.closing(measuring), contextlib.suppress(StopIteration):
             waits = next(measuring)
             while True:

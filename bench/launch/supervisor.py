@@ -47,26 +47,27 @@ LOG_BYTES = 2**20
 
 @dataclass(slots=True)
 class LaunchOutcome:
-    """The outcome of one launch. measured: number of cases that ended. failure: why the launch ended early.
+    """The outcome of one launch."""
 
-    position: index of the case that rank 0 was in when the launch ended; -1 before the first.
-    facts: what each rank said about its process when it was ready. clocks: bounds of each rank's clock against
-    rank 0's, at start and end; None if all ranks read one clock. ready_s: from the request until all ranks had joined;
-    None if they never did. open_to: as in `ranks.Ranks`.
-    chosen: what NCCL wrote of its choices, before the first case and during each, in a launch that only probes.
-    stuck: which rank cannot be ended, so that nothing else should be measured. health: of GPUs and network adapters
-    (`machine.gpus`).
-    """
-
+    # Number of cases that ended.
     measured: int = 0
+    # Index of the case that rank 0 was in when the launch ended; -1 before the first.
     position: int = -1
+    # What each rank reported about its process when it was ready.
     facts: list[Json] = field(default_factory=list)
+    # Time from the request until all ranks had joined; None if they never did.
     ready_s: float | None = None
+    # Why the launch ended early; None if it did not.
     failure: Failure | None = None
+    # Bounds of each rank's clock against rank 0's, at the start and at the end; None if all ranks read one clock.
     clocks: list[list[list[int]]] | None = None
+    # As in `ranks.Ranks`.
     open_to: tuple[str, ...] = ()
+    # What NCCL wrote of its choices, before the first case and during each, in a launch that only probes.
     chosen: tuple[str, ...] = ()
+    # Which rank cannot be ended, so that nothing else should be measured; None if all could be ended.
     stuck: str | None = None
+    # Health of GPUs and network adapters (`machine.gpus`).
     health: Json = field(default_factory=dict)
 
 
@@ -183,28 +184,25 @@ def _now_s() -> float:
 
 @dataclass(slots=True)
 class _Report:
-    """What a rank has reported so far. silent: its connection is closed, so that no more messages can come.
-
-    asks: it waits for its turn.
-    """
+    """What a rank has reported so far."""
 
     ready: bool = False
+    # True if the rank waits for its turn.
     asks: bool = False
     finished: bool = False
+    # True if the connection of the rank is closed, so that no more messages can come.
     silent: bool = False
     error: str | None = None
     waits_in: tuple[str, ...] = ()
 
 
 class _Listener:
-    """Receives the messages of the ranks and records them by rank. Rule: no message is ever dropped.
-
-    waiting: all ranks wait for their turn, and it has been asked for.
-    """
+    """Receives the messages of the ranks and records them by rank. Rule: no message is ever dropped."""
 
     def __init__(self, ranks: Ranks, outcome: LaunchOutcome, begun: Begun, sampled: Sampled) -> None:
         self._members, self._outcome, self._begun, self._sampled = ranks.members, outcome, begun, sampled
         self.reports = [_Report() for _ in ranks.members]
+        # True if all ranks wait for their turn, and it has been asked for.
         self.waiting = False
 
     def one_ended_early(self) -> bool:
@@ -299,29 +297,33 @@ _IN_TORCH = re.compile(r"[/\\]torch[/\\]")
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What is known of one rank. exit_code: None while it runs, negative for a signal.
-
-    error: the last one that it reported. finished: it reported that it was done. stack: innermost frame of its Python
-    stack, None if it wrote none. state: of the process, from the operating system. progress: iterations. lost: why its
-    host no longer answers, or by which other process it ended; else None. waits_in: source files in which this rank
-    waits for the others, such as that of the barrier: the functions called there leave no Python frame of their own.
-    aborted: by NCCL's watchdog, because it waited too long. enqueued: number of its last call that NCCL had been given;
-    None if its log does not tell. nccl: what NCCL reported to its watchdog, with what NCCL calls the last error.
-    printed: the first line that ranks printed in this launch; they share a log, so it may be of any of them.
-    """
+    """What is known of one rank."""
 
     rank: int
+    # None while the rank runs, negative for a signal.
     exit_code: int | None = None
+    # The last error that the rank reported.
     error: str | None = None
+    # True if the rank reported that it was done.
     finished: bool = False
+    # Innermost frame of the Python stack of the rank; None if the rank wrote none.
     stack: str | None = None
+    # State of the process, from the operating system.
     state: str = "running"
+    # Number of iterations so far.
     progress: int = 0
+    # Why the host of the rank no longer answers, or by which other process the rank ended; else None.
     lost: str | None = None
+    # Source files in which this rank waits for the others, such as that of the barrier. The functions called there
+    # leave no Python frame of their own.
     waits_in: tuple[str, ...] = ()
+    # True if NCCL's watchdog aborted the rank because it waited too long.
     aborted: bool = False
+    # Number of the last call of the rank that NCCL had been given; None if the log does not report it.
     enqueued: int | None = None
+    # What NCCL reported to its watchdog, with what NCCL calls the last error.
     nccl: str | None = None
+    # The first line that ranks printed in this launch. They share a log, so it may be from any of them.
     printed: str = ""
 
     @property

@@ -216,19 +216,19 @@ def _chosen(launch: Launch, outcome: LaunchOutcome) -> Json:
 # ── a budget ─────────────────────────────────────────────────────────────────────────────────────
 @dataclass(slots=True)
 class Spent:
-    """Time spent and results so far, by case key.
+    """Time spent and results so far, by case key."""
 
-    means_s, wall_s: mean and wall time of each launch. within: relative half-width of the interval within the last
-    launch. launches: number of the last launch.
-    """
-
+    # Mean time of the case in each launch.
     means_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    # Wall time of the case in each launch.
     wall_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    # Relative half-width of the interval within the last launch.
     within: dict[str, float] = field(default_factory=dict)
+    # Number of the last launch.
     launches: int = 0
 
     def add(self, samples: Samples) -> None:
-        """Add the samples of one case and launch; of a failure only the launch counts."""
+        """Add the samples of one case and launch. If the case failed, only its launch counts."""
         self.launches = max(self.launches, samples.launch)
         if samples.failure is None and samples.timed is not None and samples.usage is not None:
             interval = within_launch(samples.timed.slowest_s, samples.timed.blocks)

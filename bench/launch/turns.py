@@ -63,11 +63,10 @@ class Turn(Protocol):
 
 
 class Turns:
-    """Who may measure: at most one side at a time, and only while the ranks of every other side wait.
+    """Lets at most one side at a time measure, and only while the ranks of every other side wait.
 
     So nothing is measured while a side starts ranks, fills buffers or checks results. Turns come in rounds with one
-    turn of each side, in an order that is drawn anew. A side that has ended has no more turns.
-    seed: of the order.
+    turn of each side, in an order that is drawn anew from `seed`. A side that has ended has no more turns.
     """
 
     def __init__(self, sides: Sequence[str], seed: str) -> None:

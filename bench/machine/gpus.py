@@ -196,12 +196,10 @@ Counters = dict[str, int]
 
 
 class HealthMeter:
-    """Context of a launch; afterwards `record` says what passed: nothing, if ranks never started.
+    """Context of a launch. Afterwards `record` has what changed meanwhile; it is empty if ranks never started.
 
-    It costs nothing where there is nothing to read.
-
-    Before and after a run GPUs are idle and their clocks low, so that readings there say nothing of it: of states, the
-    worst that was seen meanwhile is kept.
+    The meter costs nothing where there is nothing to read. Before and after a run GPUs are idle and their clocks low,
+    so readings there say nothing about the run: the meter keeps the worst state that it saw during the launch.
     """
 
     def __init__(self, handles: Sequence[Any], infiniband: Path = INFINIBAND) -> None:
@@ -225,7 +223,7 @@ class HealthMeter:
 
     @property
     def record(self) -> Json:
-        """Of each GPU, by its number, and port what has changed; what did not, or cannot be read, is left out."""
+        """What changed on each GPU, by its number, and on each port; without what cannot be read."""
         if self._after is None:
             return {}
         gpus = {
@@ -251,7 +249,7 @@ class HealthMeter:
                     worst["throttle_reasons"] = worst.get("throttle_reasons", 0) | reasons & ~HARMLESS_REASONS
 
     def _counted(self) -> tuple[list[Counters], dict[str, Counters]]:
-        """What each GPU has counted since it was started, and each port, by names such as `mlx5_0/1`."""
+        """The counters of each GPU since it was started, and of each port, by names such as `mlx5_0/1`."""
         ports: dict[str, Counters] = {}
         for counters in sorted(self._infiniband.glob("*/ports/*/counters")):
             port = ports[f"{counters.parents[2].name}/{counters.parent.name}"] = {}

@@ -19,9 +19,11 @@ PATIENCE_S = 1.0
 
 @dataclass(slots=True)
 class _State:
-    """noted: whether a signal has come that was not raised. deferred: whether only `raise_if_noted` raises."""
+    """The state of the signals that this process answers."""
 
+    # True if a signal has come that was not raised.
     noted: bool = False
+    # True if only `raise_if_noted` raises.
     deferred: bool = False
 
 

@@ -37,16 +37,16 @@ _VIA = re.compile(r"NCCL INFO Channel \S+ : \d+\[\w+\] -> \d+\[\w+\] (?:\[\w+\] 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What NCCL chose for one call. operation: NCCL's name; empty in old logs. channels: None where it is not told.
+    """The choice of NCCL for one call."""
 
-    nbytes: NCCL's count. kernel: of the symmetric ones, its name; else empty.
-    """
-
+    # `operation` and `nbytes` are as NCCL names and counts them; logs of NCCL before 2.23 have no name (empty).
     operation: str
     nbytes: int
     algorithm: str
     protocol: str
+    # None if the log does not report the number of channels.
     channels: int | None
+    # Name of a symmetric kernel; empty for all other calls.
     kernel: str = ""
 
 

@@ -32,11 +32,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 class Board:
     """Memory that the ranks of one launch share with their parent: counters, and two semaphores for each rank.
 
-    It has no name: nothing is left of it, whoever is killed. It can be sent to a child process.
-
-    counts: a counter for each rank, and behind them one more than the index of the case that rank 0 measures (0: none
-    yet). The parent reads them when a rank dies; a message would wake the parent while ranks measure.
-    semaphores: their addresses.
+    It has no name, so nothing is left of it, whoever is killed. It can be sent to a child process.
     """
 
     def __init__(self, world_size: int, descriptor: int | None = None) -> None:
@@ -46,8 +42,11 @@ class Board:
         self._descriptor = _nameless_file(size) if descriptor is None else descriptor
         weakref.finalize(self, os.close, self._descriptor)
         memory = mmap.mmap(self._descriptor, size)
+        # A counter for each rank, and behind them one more than the index of the case that rank 0 measures (0: none
+        # yet). The parent reads them when a rank dies; a message would wake the parent while ranks measure.
         self.counts = (ctypes.c_uint64 * (world_size + 1)).from_buffer(memory, counts_at)
         first = ctypes.addressof(self.counts) - counts_at  # the array keeps the memory where it is
+        # Addresses of the semaphores.
         self.semaphores = [ctypes.c_void_p(first + number * SEMAPHORE_BYTES) for number in range(2 * world_size)]
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -82,7 +81,8 @@ class SemaphoreBarrier:
     Each barrier has another rank as its master, in turn. The master releases the others and therefore leaves first or
     last: a fixed master would look early or late (docs/develop/statistics.md, "Naming a rank").
 
-    Of the semaphores of the board, rank r waits for the others at number 2r, as master, and to go on at number 2r + 1.
+    Rank r uses two semaphores of the board: number 2r to wait for the others, as master, and number 2r + 1 to wait
+    until it may go on.
     """
 
     rank: int
@@ -122,29 +122,28 @@ def barriers(board: Board) -> list[SemaphoreBarrier] | list[None]:
 
 @dataclass(slots=True)
 class RankContext:
-    """All that the launcher gives to a rank: its number, the connection to its parent, the rendezvous with other ranks.
-
-    barrier: used before timed calls and blocks; None if the ranks have different parents and so cannot share one.
-    board: where the rank counts its iterations.
-    rendezvous: "file:PATH" or "tcp:HOST:PORT", through which the process group forms. key: of the launch; its ranks
-        know each other by it.
-    log: the file into which the rank prints. stack_file: where it writes its Python stack on SIGUSR1.
-    device: number of its GPU, if it needs one. listener: on rank 0 of a "tcp:" rendezvous, the socket that listens
-        there.
-    variables: environment variables that the rank sets for itself.
-    """
+    """All that the launcher gives to a rank: its number, the connection to its parent, the rendezvous with others."""
 
     rank: int
     world_size: int
     connection: Line
+    # Used before timed calls and blocks; None if the ranks have different parents and so cannot share one.
     barrier: SemaphoreBarrier | None
+    # Where the rank counts its iterations.
     board: Board
+    # "file:PATH" or "tcp:HOST:PORT", through which the process group forms.
     rendezvous: str
+    # Key of the launch, by which its ranks know each other.
     key: bytes
+    # File into which the rank prints.
     log: Path
+    # File into which the rank writes its Python stack on SIGUSR1.
     stack_file: Path
+    # Number of the GPU of the rank, if it needs one.
     device: int
+    # On rank 0 of a "tcp:" rendezvous, the socket that listens there.
     listener: socket.socket | None = None
+    # Environment variables that the rank sets for itself.
     variables: Mapping[str, str] = field(default_factory=dict)
 
     @property

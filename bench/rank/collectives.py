@@ -34,54 +34,55 @@ Call = Callable[[], Any]
 
 @dataclass(frozen=True, slots=True)
 class Subgroup:
-    """The ranks that call an operation together: all of the world, or one group of its division.
+    """The ranks that call an operation together: all of the world, or one group of its division."""
 
-    rank, size: within the subgroup. handle: the library's object for it (None: torch's whole world).
-    number, subgroups: this one's number and how many there are, if they call one after the other; else 0 and 1.
-    idle: whether this rank is in none of the groups, so that it rests.
-    """
-
+    # Rank of this process, and number of ranks, within the subgroup.
     rank: int
     size: int
+    # The library's object for the subgroup; None for torch's whole world.
     handle: Any
+    # Number of this subgroup, and number of subgroups, if they call one after the other; else 0 and 1.
     number: int = 0
     subgroups: int = 1
+    # True if this rank is in none of the groups, so that it rests.
     idle: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """After the call, elements start … start+length hold `rank`'s data from `offset` on; None: the reduced data."""
+    """After the call, elements start … start+length hold `rank`'s data from `offset` on."""
 
     start: int
     length: int
+    # None if the elements hold the reduced data.
     rank: int | None
     offset: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """The data that a call on one rank sends and receives. sends, receives: (start, stop) in elements of its buffer.
+    """The data that a call on one rank sends and receives."""
 
-    arrives: what the received elements must hold. to, source: the rank to send to and the rank to receive from, in
-    point-to-point operations. sent, received: elements to and from each rank, where their numbers differ.
-    """
-
+    # Elements of the buffer of the rank that are sent and received: (start, stop).
     sends: tuple[int, int]
     receives: tuple[int, int]
+    # What the received elements must hold.
     arrives: tuple[Span, ...]
+    # In point-to-point operations, the rank to send to and the rank to receive from.
     to: int | None = None
     source: int | None = None
+    # Number of elements to and from each rank, where the numbers differ.
     sent: tuple[int, ...] = ()
     received: tuple[int, ...] = ()
 
 
 class CallArguments(NamedTuple):
-    """One call on one rank: flat tensors to send from and to receive into, the same elements in place."""
+    """One call on one rank."""
 
     subgroup: Subgroup
     case: Case
     transfer: Transfer
+    # Flat tensors to send from and to receive into; in place, they have the same elements.
     outgoing: torch.Tensor
     incoming: torch.Tensor
 
@@ -100,8 +101,9 @@ BuildObjectCall = Callable[[Subgroup, Case, list[bytes], list[Any]], Call]
 
 
 class LibraryCalls(NamedTuple):
-    """How one library, torch.distributed or mpi4py, calls each operation: on buffers, on objects, and the barrier."""
+    """The calls of one library, torch.distributed or mpi4py: on buffers, on objects, and the barrier."""
 
+    # Operation → the function that builds its call, on buffers and on objects.
     on_buffers: Mapping[str, BuildCall]
     on_objects: Mapping[str, BuildObjectCall]
     barrier: Callable[[Subgroup, Case], Call]
@@ -112,20 +114,19 @@ def rest() -> None:
 
 
 class Collective(NamedTuple):
-    """One operation on buffers.
+    """One operation on buffers."""
 
-    transfer: (subgroup, case, elements in `size_bytes`, turn) → what the rank sends and receives in this
-        turn; None where it rests. call: builds torch's call.
-    """
-
+    # (subgroup, case, elements in `size_bytes`, turn) → what the rank transfers in this turn; None if it rests.
     transfer: Callable[[Subgroup, Case, int, int], Transfer | None]
+    # Builds torch's call.
     call: BuildCall
 
 
 class ObjectCollective(NamedTuple):
-    """One operation on Python objects. arrives: (subgroup, case, the objects of all ranks) → what a rank receives."""
+    """One operation on Python objects."""
 
     call: BuildObjectCall
+    # (subgroup, case, the objects of all ranks) → what a rank receives.
     arrives: Callable[[Subgroup, Case, list[bytes]], list[bytes]]
 
 

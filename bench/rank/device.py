@@ -46,12 +46,11 @@ class Graph(Protocol):
 
 
 class Device(Protocol):
-    """Where the buffers of a rank live and its calls run.
+    """A device on which the buffers of a rank live and its calls run."""
 
-    handle: torch's name for it. enqueues: whether a call returns before it is done, so that only events can time it.
-    """
-
+    # Torch's name for the device.
     handle: torch.device
+    # True if a call returns before it is done, so that only events can time it.
     enqueues: bool
 
     def clock_ns(self) -> int:

@@ -42,20 +42,20 @@ def unpickled(data: bytes | bytearray) -> Any:
 class Group(ABC):
     """A joined process group.
 
-    device: where the buffers of this rank live. calls: how the library calls each operation. world: its object for all
-    ranks. joined_ns: start, on the host's clock, and duration of joining.
-    barrier: returns on every rank once all have called it. align: enqueues a call for which the devices of all ranks
-    wait; does nothing where calls are done when they return. Both are what is called, and no methods around it: Python
+    `device` is where the buffers of this rank live. `calls` has the calls of the library for each operation. `world` is
+    the library's object for all ranks. `barrier` and `align` are called directly, without methods around them: Python
     that runs after a barrier makes this rank late.
     """
 
+    # Returns on every rank once all have called it.
     barrier: Callable[[], object]
+    # Enqueues a call for which the devices of all ranks wait; does nothing where calls are done when they return.
     align: Callable[[], object]
 
     def __init__(self, rank: int, world_size: int, device: Device, calls: LibraryCalls, world: Any = None) -> None:
         self.rank, self.world_size, self.device, self.calls = rank, world_size, device, calls
         self.align = rest
-        self.joined_ns = (0, 0)
+        self.joined_ns = (0, 0)  # start, on the host's clock, and duration of joining
         self._world = world
         self._subgroups: dict[str, Subgroup] = {WORLD: Subgroup(rank, world_size, world)}
 
@@ -102,7 +102,7 @@ class Group(ABC):
 
     @abstractmethod
     def _connect(self, division: Subgroups, number: int | None, together: bool) -> Any:
-        """Make all groups of a division; the library's object for the one with this number, this rank's own."""
+        """Make all groups of a division. Returns the library's object for group `number`, which is this rank's own."""
 
 
 # ── clocks ───────────────────────────────────────────────────────────────────────────────────────

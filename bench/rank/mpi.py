@@ -68,13 +68,13 @@ def _mpi() -> Any:
 
 
 class MpiGroup(Group):
-    """The world of MPI. control: a communicator of the same ranks, for the barrier and for gathered results."""
+    """The world of MPI."""
 
     def __init__(self, context: RankContext, world: Any, control: Any) -> None:
         calls = LibraryCalls(CALLS, OBJECT_CALLS, _barrier)
         super().__init__(context.rank, context.world_size, Host(), calls, world)
         self.barrier = control.Barrier
-        self._control = control
+        self._control = control  # a communicator of the same ranks, for the barrier and for gathered results
 
     def gather(self, value: T) -> list[T]:
         data, sizes = pickled(value), np.empty(self.world_size, dtype=np.int64)

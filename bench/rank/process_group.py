@@ -35,12 +35,7 @@ GROUP_TIMEOUT_FACTOR = 2
 
 
 class TorchGroup(Group):
-    """torch's initialised process group.
-
-    control: the group in which results are gathered; None: the world. scheduling: as in a case, of further groups, too.
-    tick: called after each group that is made, for many of them take longer than a rank may be silent. timeout: of
-    the calls of further groups; torch's default, 10 or 30 minutes, if None.
-    """
+    """torch's initialised process group."""
 
     def __init__(
         self,
@@ -48,11 +43,15 @@ class TorchGroup(Group):
         world_size: int,
         backend: str,
         device: Device,
+        # The group in which results are gathered; None for the world.
         control: dist.ProcessGroup | None,
         barrier: Callable[[], object],
         ctas: int = 0,
+        # Scheduling as in a case; it also holds for further groups.
         scheduling: str = "normal",
+        # Called after each group that is made, because many groups take longer to make than a rank may be silent.
         tick: Callable[[], None] = rest,
+        # Time-out of the calls of further groups; None for torch's default, 10 or 30 minutes.
         timeout: timedelta | None = None,
     ) -> None:
         calls = LibraryCalls(

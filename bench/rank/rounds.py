@@ -82,7 +82,7 @@ def workload_of(
 
 
 class Batch:
-    """Cases that are measured together. first: position of the first one in the launch, from 0."""
+    """Cases that are measured together. `first` is the position of the first one in the launch, from 0."""
 
     def __init__(
         self, cases: Sequence[Case], first: int, context: RankContext, job: Job, group: Group, arena: Arena

@@ -50,25 +50,22 @@ class Block:
 
 
 class Sampler:
-    """The blocks of one case in one launch: `block` is the next one until `stopped_by` is set.
-
-    cycle: iterations until an operation is back at its first round; blocks and warm-ups are whole cycles. most: upper
-    limit of the iterations of the warm-up, and of those after it. first_s: how long one call took that was made before,
-    on the slowest rank. singly: each iteration of a fixed number is a block of its own. in_turns: the number of blocks
-    follows from the time for a case, not from what was measured, so that both of two sides have as many. warm_s: least
-    time of the warm-up, where there is one.
-    dispatch_bound, left_out: iterations that were kept though dispatching is in their time, and those that were not;
-    of an operation with turns, all of a cycle with one of them; None where that is not known.
-    """
+    """The blocks of one case in one launch: `block` is the next one until `stopped_by` is set."""
 
     def __init__(
         self,
         sampling: Sampling,
+        # Number of iterations until an operation is back at its first round. Blocks and warm-ups are whole cycles.
         cycle: int = 1,
+        # Upper limit of the iterations of the warm-up, and of the iterations after it.
         most: int = UNBOUNDED,
+        # Time of one call that was made before, on the slowest rank.
         first_s: float = 0.0,
+        # True if each iteration of a fixed number is a block of its own.
         singly: bool = False,
+        # True if the number of blocks follows from the time for a case, not from measurements: both sides have as many.
         in_turns: bool = False,
+        # Least time of the warm-up, where there is one.
         warm_s: float = 0.0,
     ) -> None:
         fixed = min(sampling.iterations, most) if sampling.iterations else None
@@ -131,11 +128,13 @@ class Sampler:
 
     @property
     def left_out(self) -> int | None:
+        """Number of iterations, in whole cycles, left out because dispatching is in their time; None if not known."""
         bound, share = self._bound()
         return bound if bound is None or share <= MOST_LEFT_OUT else 0
 
     @property
     def dispatch_bound(self) -> int | None:
+        """Number of iterations, in whole cycles, kept though dispatching is in their time; None if not known."""
         bound, share = self._bound()
         return bound if bound is None or share > MOST_LEFT_OUT else 0
 

@@ -98,8 +98,8 @@ class Arena:
 class TensorOperation(Workload):
     """An operation on a pool of buffers, each used until its data would no longer be exact, then refilled.
 
-    Every buffer begins at its own position in the sequence of data, and its incoming part is poisoned. tick: called
-    after each chunk that is filled or checked, for tens of GiB take longer than a rank may be silent.
+    Every buffer begins at its own position in the sequence of data, and its incoming part is poisoned. `tick` is called
+    after each chunk that is filled or checked, because tens of GiB take longer than a rank may be silent.
     """
 
     def __init__(

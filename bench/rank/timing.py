@@ -45,21 +45,20 @@ Prepare = Callable[[int], Sequence[Action]]
 
 
 class RankTimings(TypedDict):
-    """The times of one block of calls on one rank, as plain data, which ranks gather; lists of integer nanoseconds.
+    """The times of one block of calls on one rank, as plain data, which ranks gather; in integer nanoseconds."""
 
-    start_ns: absolute, on the monotonic clock. elapsed_ns: of the whole block, with everything around the calls but
-    filling buffers. Not every device and operation has the others. host_ns: on GPUs, host time until the device was
-    idle again. dispatch_bound: of each iteration, whether the stream was idle before all was enqueued, so that its time
-    has dispatching in it. wait_ns: from the device's being ready until those of all ranks are, and so until the calls.
-    inner: stamps within each iteration. use: what the block used of the CPU.
-    """
-
+    # Absolute start of each iteration, on the monotonic clock.
     start_ns: list[int]
     duration_ns: list[int]
+    # Time of the whole block, with everything around the calls except filling buffers.
     elapsed_ns: int
+    # On GPUs, host time until the device was idle again. Not every device and operation has this and what follows.
     host_ns: NotRequired[list[int]]
+    # For each iteration, True if the stream was idle before all was enqueued, so that its time has dispatching in it.
     dispatch_bound: NotRequired[list[bool]]
+    # Time from when the device is ready until the devices of all ranks are ready, and so until the calls.
     wait_ns: NotRequired[list[int]]
+    # Stamps within each iteration.
     inner: NotRequired[list[Stamps]]
     use: NotRequired[BlockUse]
 
@@ -67,7 +66,7 @@ class RankTimings(TypedDict):
 class CaseTimer:
     """Times blocks of iterations of one case, each iteration after a barrier: one call, or `depth` back to back.
 
-    tick: called after each iteration. align: enqueues a call for which all ranks' devices wait, where they enqueue.
+    `tick` is called after each iteration. `align` enqueues a call for which all ranks' devices wait, if they enqueue.
     """
 
     def __init__(
@@ -219,7 +218,7 @@ def _on_host(prepare: Prepare, count: int, barrier: Action, tick: Action) -> tup
 
 
 class _Backlog:
-    """For how long the stream is occupied before each iteration, so that everything is enqueued meanwhile.
+    """The time for which the stream is occupied before each iteration, so that everything is enqueued meanwhile.
 
     A stall of the host makes one iteration late; the median, and a boost that fades, forget it.
     """
@@ -241,11 +240,13 @@ class _Backlog:
 
 @dataclass(slots=True)
 class _Timed:
-    """Of each iteration: start by the host's clock, time between events, wait for the other ranks, dispatch-bound."""
+    """The times of each iteration: starts by the host's clock, durations between events."""
 
     starts: list[int]
     durations: list[int]
+    # Wait for the other ranks.
     waits: list[int]
+    # True if the iteration is dispatch-bound.
     late: list[bool]
 
 

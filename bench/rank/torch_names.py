@@ -16,10 +16,12 @@ OLDEST, NEWEST = (2, 9), (2, 15)
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """A name of torch. since, until: the first and the last version that has it. needed_for: what lacks it else."""
+    """A name of torch."""
 
     path: str
+    # What does not work without the name.
     needed_for: str
+    # The first and the last version that has the name: `since` and `until`.
     since: tuple[int, int] = OLDEST
     until: tuple[int, int] = NEWEST
 

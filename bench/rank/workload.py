@@ -27,27 +27,23 @@ Stamps = tuple[list[int], list[int]]
 
 
 class BlockUse(TypedDict):
-    """What a block used, as plain data, which ranks gather: CPU seconds.
-
-    own_s: of this rank's process. busy_s: of all processes of its host; None if the kernel does not report it.
-    """
+    """CPU seconds that a block used, as plain data, which ranks gather."""
 
     host: str
     cores: int
+    # CPU seconds of all processes of the host; None if the kernel does not report them.
     busy_s: float | None
+    # CPU seconds of this rank's process.
     own_s: float
 
 
 class Workload(ABC):
-    """An operation that can be called repeatedly. The defaults are those of one without buffers and results.
+    """An operation to call repeatedly; only its calls are timed. The defaults fit one without buffers and results."""
 
-    Nothing of it is timed but the calls that it returns.
-
-    waits_on_host: whether its calls wait on the host until the device has done something, so that nothing can be
-    enqueued behind them, and only the host's clock can time them. pauses: whether it idles between its calls.
-    """
-
+    # True if the calls wait on the host until the device has done something, so that nothing can be enqueued behind
+    # them, and only the host's clock can time them.
     waits_on_host = False
+    # True if the operation idles between its calls.
     pauses = False
 
     @abstractmethod
@@ -84,7 +80,7 @@ class Workload(ABC):
         return None
 
     def stamps(self) -> list[Stamps] | None:
-        """Inner stamps of the iterations since they were last taken; None of an operation that has none."""
+        """Inner stamps of the iterations since they were last taken; None if the operation has none."""
         return None
 
     def checks(self) -> tuple[InvariantCheck, ...]:
@@ -215,9 +211,10 @@ class _Faulty(Wrapped):
         self._inner.corrupt()
 
     def _slowly(self, call: Call) -> None:
-        """In proportion to each call, and after it: a wait before it would be hidden where the other ranks are later.
+        """Make the call, then keep the core busy for `share` of the time that it took.
 
-        Without sleeping: a process that wakes late would take too long.
+        A wait before the call would be hidden where the other ranks are later. Sleeping would take too long in a
+        process that wakes late.
         """
         clock = time.perf_counter_ns
         began = clock()

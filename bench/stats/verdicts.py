@@ -52,24 +52,25 @@ Counts = int | NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of the variance of a difference: `variance` × (1 / `count` + `besides`), in arrays with an entry per case.
-
-    freedom: degrees of freedom of `variance`. grows: further launches add to `count` and `freedom`. besides: what does
-    not shrink with launches, such as an occasion that scatters like one of them.
-    """
+    """A part of the variance of a difference: `variance` × (1 / `count` + `besides`). Arrays have an entry per case."""
 
     variance: Floats
     count: Floats
+    # Degrees of freedom of `variance`.
     freedom: Floats
+    # True if further launches add to `count` and `freedom`.
     grows: bool = True
+    # Multiple of `variance` that does not shrink with launches, such as an occasion that scatters like a launch.
     besides: Floats | float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Estimates:
-    """Log ratios after / before, one per case, and where their uncertainty comes from."""
+    """Differences between two sides, and their uncertainty."""
 
+    # Log ratios after / before, one per case.
     difference: Floats
+    # The sources of the uncertainty.
     parts: tuple[Part, ...]
 
 
@@ -172,16 +173,18 @@ def _inverse_trigamma(value: float) -> float:
 # ── verdicts ─────────────────────────────────────────────────────────────────────────────────────
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """Nominal levels of a test. change: to name a change. same: of each of the two one-sided tests for SAME."""
+    """Nominal levels of a test."""
 
+    # Level of the test that names a change.
     change: float = ERROR_RATE
+    # Level of each of the two one-sided tests for SAME.
     same: float = SAME_RATE
 
     @property
     def shared(self) -> "Levels":
-        """The levels if a verdict on the whole stands beside those on the cases: each gets half of what may be wrong.
+        """The levels if the whole gets a verdict besides the cases: both share the error rate for changes equally.
 
-        SAME must hold for all of them, so that its level stays as it is.
+        SAME must hold for all of them, so its level stays the same.
         """
         return replace(self, change=self.change / 2)
 

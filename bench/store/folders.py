@@ -240,9 +240,8 @@ def _other_owner(path: Path, taken: bool | None) -> Owner | None:
 class Journal:
     """`samples.jsonl`, opened for appending and locked: a second writer gets a StoreError.
 
-    Opening it drops an incomplete last line, which only a crash while writing leaves behind. Where locks do not keep
-    processes on other hosts away, the run names its owner (OWNER). locked: False where the file system has no locks.
-    log.txt, into which ranks write meanwhile, must be a plain file, too.
+    Opening it drops an incomplete last line, which only a crash while writing leaves behind. Where locks do not reach
+    other hosts, the run names its owner (OWNER). log.txt, into which ranks write meanwhile, must be a plain file, too.
     """
 
     def __init__(self, path: Path) -> None:
@@ -261,7 +260,7 @@ class Journal:
                     f"{run}: process {owner.pid} on host {owner.host} may be measuring into this run (the locks of "
                     f"this file system cannot tell); if it has ended, remove {run / OWNER}"
                 )
-            self.locked = bool(taken)
+            self.locked = bool(taken)  # False where the file system has no locks
             write(run / OWNER, _json_text(dataclasses.asdict(locks.this_process())))
             content = self._path.read_bytes()
             os.ftruncate(self._fd, content.rfind(b"\n") + 1)
@@ -420,7 +419,7 @@ def read_summary(path: Path) -> list[dict[str, str]]:
 
 
 def first_line(path: Path) -> str:
-    """Of the report that was written last; empty if there is none."""
+    """The first line of the report that was written last; empty if there is none."""
     try:
         with open(open_plain(path / REPORT, os.O_RDONLY), encoding="utf-8") as file:
             return file.readline().strip()

@@ -22,21 +22,21 @@ FILE = "ledger.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class MachineIdentity:
-    """What must be the same for two runs to differ by their occasions only: what an upgrade changes is no noise.
-
-    boot: for the reader. nccl: that ranks loaded. launcher: of the job, whose barrier crosses the network.
-    sampling: how many iterations a case got, as text.
-    """
+    """Facts that must be equal for two runs to differ only by their occasions: what an upgrade changes is no noise."""
 
     hosts: str
     cpu: str
     cores: str
     gpus: str
+    # Boot id of the kernel, for the reader; comparisons ignore it.
     boot: str
     kernel: str
     torch: str
+    # Version of NCCL that the ranks loaded.
     nccl: str
+    # Launcher of the job; the barrier of a job crosses the network.
     launcher: str
+    # How many iterations a case got, as text.
     sampling: str
 
     def is_same_hardware(self, other: "MachineIdentity") -> bool:
@@ -51,23 +51,23 @@ class MachineIdentity:
 
 @dataclass(frozen=True, slots=True)
 class CaseNoise:
-    """One case in one run: its times in seconds, and standard deviations of logarithms.
-
-    mean_s: the time of the case, the geometric mean over launches of their means. launch: from launch to launch.
-    block: from block to block within a launch; None if there are too few.
-    """
+    """The time of one case in one run, and standard deviations of the logarithms of its times."""
 
     launches: int
+    # Geometric mean, over the launches, of the mean times of the launches, in seconds.
     mean_s: float
+    # Standard deviation from launch to launch.
     launch: float
+    # Standard deviation from block to block within a launch; None if there are too few blocks.
     block: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
-    """One run. ended: UTC. cases: by key."""
+    """The entry of one run in the ledger, with the noise of each case by its key."""
 
     run: str
+    # Time of the end of the run, in UTC.
     ended: str
     machine: MachineIdentity
     cases: dict[str, CaseNoise]

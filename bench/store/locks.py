@@ -64,15 +64,17 @@ def reach_other_hosts(path: Path) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """A process, as another host can name it. boot: the boot id of its kernel. began: its start in Unix time."""
+    """A process, as another host can name it."""
 
     host: str
+    # Boot id of the kernel of the host.
     boot: str
     pid: int
+    # Start of the process in Unix time.
     began: float
 
     def may_live(self) -> bool:
-        """False if it has surely ended; of processes on other hosts nothing is known."""
+        """False if the process has surely ended. Nothing is known of processes on other hosts."""
         if (self.host, self.boot) != (socket.gethostname(), _boot()):
             return self.host != socket.gethostname()
         try:
