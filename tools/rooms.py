@@ -12,8 +12,8 @@ from bench.catalog import registry
 ROOT = Path(__file__).resolve().parents[1]
 # Room of the core, or package → most lines: those it had in November 2026, and 5 %.
 BUDGETS = {
-    "model": 1900,
-    "catalog": 1335,
+    "model": 1915,
+    "catalog": 1340,
     "stats": 760,
     "config": 1170,
     "planning": 715,
@@ -23,8 +23,8 @@ BUDGETS = {
     "launch": 3475,
     "rank": 3600,
     "analyze": 3350,
-    "report": 4940,
-    "cli": 1985,
+    "report": 4980,
+    "cli": 1990,
     "training": 7565,
     "bits": 1060,
     "replay": 3660,
@@ -36,8 +36,8 @@ BUDGETS = {
 }
 PACKAGES = tuple(package.name for package in registry.PACKAGES)
 # 1 400 more than in November 2026: 670 for a resume elsewhere, launchers and odd hosts; 730 for notices, each of which
-# has a kind, a sentence and a remedy in place of a text that is made where it is found.
-CORE = 26_190
+# has a kind, a sentence and a remedy in place of a text that is made where it is found. Fields have comments.
+CORE = 26_220
 
 
 def folder_of(room: str) -> Path:

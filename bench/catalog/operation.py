@@ -16,63 +16,60 @@ SYNC, NO_BUFFERS = ("sync",), (0, 0)
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One collective. Functions take n, the number of ranks in its group.
-
-    size_means: what `size_bytes` counts, in words.
-    bus_factor: factor from algorithm to bus bandwidth (busbw = algbw * factor); None if no data is moved.
-    buffers: bytes that a rank holds out of place, as multiples of the size and of a share (1/n); in place one size.
-    pieces: number of equal pieces into which the size must divide; other sizes are rounded down.
-    reduces: whether it takes a reduce op. rooted: whether it has a root.
-    placements: "in" place, "out" of place, or both; the first is the usual one. calls: "sync", and "async" if torch
-        has an asynchronous call.
-    typed: whether it has a dtype; False for Python objects and if no data is moved. sized: whether it has a size.
-    fewest_ranks: smallest number of ranks that it needs.
-    paired: ranks call it in pairs, round by round (`rounds`). Iterations of different rounds cannot be pooled, so such
-        an operation has no pipelined metric.
-    torch_only: why MPI has no such call; empty if it has one (`bench/rank/mpi.py`).
-    splits: whether what a rank sends can be divided unevenly.
-    startup: whether it is what a job does before its first call; once: whether a launch does it only once.
-    options: the general options of a case that it has; None: all of them.
-    own: the type of the options that only its cases have; settings: of what a plan holds for them; detail: of what a
-        launch keeps of them besides times.
-    unit: what is made back to back, in one word. verifies_itself: whether its package says which results it checked.
-    case_s: seconds that a case takes in a launch, if that does not follow from a call's time; None: it does.
-    round_by_round: whether the cases of a launch are compared with each other round by round. They are measured in one
-        batch, in processes of their own, in a fixed number of rounds (`OwnSettings.rounds`), and a launch that lacks
-        one measures all again. Ranks compute within a call, so that neither their arrivals nor a precision within a
-        launch say anything.
-    inner_stamps: numbers that an iteration leaves on a rank besides its start and its duration.
-    rank: what it does in ranks, a `rank.workload.RankPart`; None: it is one of the core's. rank_modules: modules that
-        ranks need for it besides torch, and which would take seconds to load in each of them.
-    """
+    """One collective. Functions take n, the number of ranks in its group."""
 
     name: str
+    # What `size_bytes` counts, in words.
     size_means: str
+    # Factor from algorithm to bus bandwidth (busbw = algbw * factor); None if no data is moved.
     bus_factor: Callable[[int], float] | None = lambda n: 1.0
+    # Bytes that a rank holds out of place, as multiples of the size and of a share (1/n); in place one size.
     buffers: tuple[int, int] = (2, 0)
+    # Number of equal pieces into which the size must divide; other sizes are rounded down.
     pieces: Callable[[int], int] = lambda n: 1
+    # True if it takes a reduce op; if it has a root.
     reduces: bool = False
     rooted: bool = False
+    # "in" place, "out" of place, or both; the first is the usual one.
     placements: tuple[str, ...] = ("out",)
+    # "sync", and "async" if torch has an asynchronous call.
     calls: tuple[str, ...] = ("sync", "async")
+    # False for Python objects, and if no data is moved.
     typed: bool = True
     sized: bool = True
+    # Smallest number of ranks that it needs.
     fewest_ranks: int = 1
+    # True if ranks call it in pairs, round by round (`rounds`). Iterations of different rounds cannot be pooled, so it
+    # has no pipelined metric.
     paired: bool = False
+    # Why MPI has no such call; empty if it has one (`bench/rank/mpi.py`).
     torch_only: str = ""
+    # True if what a rank sends can be divided unevenly.
     splits: bool = False
+    # True if a job does it before its first call; if a launch does it only once.
     startup: bool = False
     once: bool = False
+    # The general options of a case that it has; None: all of them.
     options: tuple[str, ...] | None = None
+    # Types of the options that only its cases have, of what a plan holds for them, and of what a launch keeps of them.
     own: type[OwnOptions] = OwnOptions
     settings: type[OwnSettings] = OwnSettings
     detail: type[OwnDetail] = OwnDetail
+    # What is made back to back, in one word.
     unit: str = CALL
+    # True if its package says which results it checked.
     verifies_itself: bool = False
+    # Seconds that a case takes in a launch; None if they follow from the time of a call.
     case_s: float | None = None
+    # True if the cases of a launch are compared with each other round by round. They are measured in one batch, in
+    # processes of their own, in a fixed number of rounds (`OwnSettings.rounds`); a launch that lacks one measures all
+    # again. Ranks compute within a call, so that neither their arrivals nor a precision within a launch say anything.
     round_by_round: bool = False
+    # Numbers that an iteration leaves on a rank, beside its start and its duration.
     inner_stamps: Callable[[Case], int] = lambda case: 0
+    # What it does in ranks, a `rank.parts.RankPart`; None if it is one of the core's.
     rank: Deferred | None = None
+    # Modules that ranks need for it in addition to torch, and which would take seconds to load in each of them.
     rank_modules: tuple[str, ...] = ()
 
     @property

@@ -16,16 +16,16 @@ MOST_PAGES = 4
 
 @dataclass(frozen=True)
 class Verb:
-    """One verb. function: "module:function" within `bench`. panel: its heading in --help. example: its words.
+    """One verb."""
 
-    job: for a verb that a job is started with: from a Config, its path, a Machine and the number of nodes, the seconds
-    that it takes at most.
-    """
-
+    # "module:function" within `bench`.
     function: str
+    # Its heading in --help.
     panel: str
     help: str
+    # The words of an example.
     example: str
+    # For a verb that starts jobs: from a Config, its path, a Machine and a number of nodes, the most seconds it takes.
     job: Deferred | None = None
 
     def load(self) -> Callable[..., int | None]:
@@ -36,17 +36,18 @@ class Verb:
 
 @dataclass(frozen=True)
 class PictureKind:
-    """One picture. name: file name without suffix. function: "module:name" within `bench`.
+    """One picture."""
 
-    of_package: whether it shows what a package measured; the others are given calls only. most_pages: of a run that has
-    much to show. unfolded: whether it is an answer, which a report shows at once.
-    """
-
+    # File name without suffix.
     name: str
     title: str
+    # "module:name" within `bench`.
     function: str
+    # True if it shows what a package measured; the others are given collectives only.
     of_package: bool = False
+    # Pages of a run that has much to show.
     most_pages: int = MOST_PAGES
+    # True if it is an answer, which a report shows at once.
     unfolded: bool = False
 
     @property
@@ -62,41 +63,41 @@ class PictureKind:
 
 @dataclass(frozen=True)
 class KeptFile:
-    """What a package reads from files that a configuration names, and keeps in the folder of the run.
+    """What a package reads from files that a configuration names, and keeps in the folder of the run."""
 
-    name: of the file in the folder. read: from the section of a configuration, what its files hold. to_text: from that,
-    the file. load: from the path of the file, the same again; raises ForeignError if it is damaged.
-    """
-
+    # File name in the folder of the run.
     name: str
+    # From the section of a configuration, what its files hold.
     read: Deferred
+    # From that, the text of the file.
     to_text: Deferred
+    # From the path of the file, the same again; raises ForeignError if the file is damaged.
     load: Deferred
 
 
 @dataclass(frozen=True)
 class Package:
-    """What a package adds. operations, pictures and verbs stand in the core's tables like its own.
-
-    section: of a configuration, a `config.section.PackageSection`. kept: what its section names in files. planning: a
-    `planning.parts.PlanningPart`. analysis: an `analyze.parts.AnalysisPart`. report: a `report.parts.ReportPart`.
-    notices: kind → `report.notices.Sentence`, of all kinds of notices that the package gives.
-    formats: of `report --format`, what writes them from a run and its analysis. lists: what `list` can list besides.
-    look: what it sees in a rank's process before it joins the others, after it, and after it has left them, as JSON.
-    resumes: file that only its own runs have → what goes on with such a run.
-    """
+    """What a package adds. Operations, pictures and verbs stand in the core's tables like its own."""
 
     name: str
     operations: tuple[Operation, ...] = ()
+    # A `config.section.PackageSection`.
     section: Deferred | None = None
+    # What its section names in files.
     kept: KeptFile | None = None
+    # A `planning.parts.PlanningPart`, an `analyze.parts.AnalysisPart`, a `report.parts.ReportPart`.
     planning: Deferred | None = None
     analysis: Deferred | None = None
     report: Deferred | None = None
+    # Kind → `report.notices.Sentence`, for all kinds of notices that the package gives.
     notices: Deferred | None = None
     pictures: tuple[PictureKind, ...] = ()
     verbs: Mapping[str, Verb] = field(default_factory=dict)
+    # Format of `report --format` → what writes it from a run and its analysis.
     formats: Mapping[str, Deferred] = field(default_factory=dict)
+    # What `list` can list in addition.
     lists: Mapping[str, Deferred] = field(default_factory=dict)
+    # What it sees in a rank's process before it joins the others, after it, and after it has left them, as JSON.
     look: Deferred | None = None
+    # File that only its own runs have → what goes on with such a run.
     resumes: Mapping[str, Deferred] = field(default_factory=dict)

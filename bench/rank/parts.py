@@ -23,24 +23,25 @@ class Stage(Protocol):
 
 @dataclass(frozen=True)
 class RankPlace:
-    """Where the cases of a package run on this rank. folder: a private one. tick: called as a sign of life."""
+    """Where the cases of a package run on this rank."""
 
     group: Group
     arena: Arena
+    # A private folder.
     folder: Path
+    # Called as a sign of life.
     tick: Callable[[], None]
 
 
 @dataclass(frozen=True)
 class RankPart:
-    """What a package's operation does in ranks.
+    """What a package's operation does in ranks."""
 
-    stage: from a case, settings, the number of the launch and a place. prepare: sets up the process for a case and a
-    rank, before the ranks join. waits_in: modules in which a rank that waits for others may be. plain: whether ranks
-    send each other nothing but byte strings; others may send objects of a user's classes.
-    """
-
+    # The stage of a launch, from a case, settings, the number of the launch and a place.
     stage: Callable[[Case, Settings, int, RankPlace], Stage]
+    # Sets up the process for a case and a rank, before the ranks join.
     prepare: Callable[[Case, int], None] = lambda case, rank: None
+    # Modules in which a rank that waits for others may be.
     waits_in: tuple[ModuleType, ...] = ()
+    # True if ranks send each other byte strings only; others may send objects of a user's classes.
     plain: bool = True
