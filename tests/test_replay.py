@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from bench.packages.replay import store as call_file
 from bench.packages.replay.recorded_calls import CallList, RankRecording, RecordedCall
-from bench.packages.replay.replayed_calls import replay_of
+from bench.packages.replay.replayed_calls import DURATION_NS, START_NS, replay_of
 from bench.packages.replay.spans import attributed, free_until
 from bench.stats.spans import covered
 from conftest import ROOT
@@ -43,8 +43,8 @@ def test_a_step_is_made_again_and_compared_with_the_recording(warm):
     run = warm.only_run()
     (case,) = run.plan.cases
     timed = run.samples[0].timed
-    assert timed.inner_duration_ns.shape == (8, 2, 5) and (timed.inner_duration_ns > 0).all()
-    assert (timed.inner_start_ns + timed.inner_duration_ns <= timed.duration_ns[:, :, None]).all()
+    assert timed.inner_ns[DURATION_NS].shape == (8, 2, 5) and (timed.inner_ns[DURATION_NS] > 0).all()
+    assert (timed.inner_ns[START_NS] + timed.inner_ns[DURATION_NS] <= timed.duration_ns[:, :, None]).all()
     told = r"communication of one step, mean over ranks: recorded (\S+ \S+), here \S+ \S+ \[.*% of it is "
     sentence = re.search(told, done.stdout)
     # 0.4 ms, 1 to 4 ms (two that overlap), 1 ms, 0.1 ms
@@ -85,8 +85,8 @@ def test_stages_of_a_pipeline_make_their_own_calls_on_real_ranks(warm):
     assert done.returncode == 0, done.stdout + done.stderr
     run = warm.only_run()
     timed = run.samples[0].timed
-    assert timed.inner_duration_ns.shape == (8, 4, 3)
-    assert (timed.inner_duration_ns[:, :2, 2] == 0).all() and (timed.inner_duration_ns[:, 2:] > 0).all()
+    assert timed.inner_ns[DURATION_NS].shape == (8, 4, 3)
+    assert (timed.inner_ns[DURATION_NS][:, :2, 2] == 0).all() and (timed.inner_ns[DURATION_NS][:, 2:] > 0).all()
     report = (run.path / "report.md").read_text()
     assert "every rank makes" not in report and "send_recv" in report and "## The recorded job\n" in report
 

@@ -155,10 +155,7 @@ def test_one_launch_decides_nothing_and_it_is_said():
 def test_blocks_that_others_disturbed_are_left_out():
     loud = planted(2, rounds=8, foreign=lambda strategy, number: 0.5 if number > 5 else 0.0)
     cut = [
-        replace(s, timed=replace(t, **{
-            name: getattr(t, name)[:5]
-            for name in ("start_ns", "duration_ns", "inner_duration_ns", "blocks", "foreign_cpu")
-        }))
+        replace(s, timed=replace(t.iterations(slice(5), t.blocks[:5]), foreign_cpu=t.foreign_cpu[:5]))
         for s in loud.samples for t in [s.timed]
     ]  # fmt: skip
     short = replace(loud, samples=cut)

@@ -43,6 +43,7 @@ from bench.packages.training.step_records import CallRecord, Link, RankTimeline,
 from bench.packages.training.synchronisation import (
     PARTS,
     REFERENCE,
+    TAILS,
     TRAINING_STEP,
     Scenario,
     StepOptions,
@@ -248,11 +249,8 @@ def block(parts_s, wall_s, tails_s=None, steps=2):
     tails = tails_s or (parts_s.get("tail", 0.0),) * 2
     walls = (int(steps * wall_s * 0.9e9), int(steps * wall_s * 1e9))
     parts = [{**parts_s, "tail": tail} for tail in tails]
-    inner = [
-        [*(int(steps * of_rank.get(name, 0.0) * 1e9) for name in PARTS), *(int(of_rank["tail"] * 1e9),) * steps]
-        for of_rank in parts
-    ]
-    return walls, inner
+    inner = {name: [int(steps * of_rank.get(name, 0.0) * 1e9) for of_rank in parts] for name in PARTS}
+    return walls, {**inner, TAILS: [[int(of_rank["tail"] * 1e9)] * steps for of_rank in parts]}
 
 
 def run_of(
@@ -292,10 +290,11 @@ def run_of(
 
 def samples_of(case, launch, blocks, shares=(), **more):
     """The samples of a case with these blocks, as `block` makes them."""
-    walls, inner = (np.array(column, dtype=np.int64) for column in zip(*blocks, strict=True))
+    walls = np.array([walls for walls, _ in blocks], dtype=np.int64)
+    inner = {name: np.array([inner[name] for _, inner in blocks], dtype=np.int64) for name in (*PARTS, TAILS)}
     starts = np.arange(len(walls), dtype=np.int64)[:, None] * 10**10 + np.zeros_like(walls)
     timed = Timings(
-        starts, walls, calls=case.depth, blocks=(1,) * len(walls), inner_duration_ns=inner, foreign_cpu=tuple(shares)
+        starts, walls, calls=case.depth, blocks=(1,) * len(walls), inner_ns=inner, foreign_cpu=tuple(shares)
     )
     usage = Usage(1.0, [0.5] * 2, [3] * 2, [10**8] * 2, 0, [80.0] * 2, None, None)
     return Samples(case, launch, 1e9 + launch, 123, None, timed, "count", usage, **more)

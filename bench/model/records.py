@@ -543,11 +543,9 @@ class Timings:
     # Number of iterations in each block, in order. Other cases were measured between two blocks. Empty if it is not
     # known, as in runs of earlier versions.
     blocks: tuple[int, ...] = ()
-    # For a replay, the start of each of its calls, relative to the start of the iteration on the same rank. The shape
-    # is (iterations, ranks, calls). For an operation of a package, the package defines the content.
-    inner_start_ns: Integers | None = None
-    # Durations that belong to `inner_start_ns`, of the same shape.
-    inner_duration_ns: Integers | None = None
+    # Name → nanoseconds of what an iteration consists of: arrays whose first axes are iterations and ranks. The package
+    # of the operation chooses the names; most operations have none.
+    inner_ns: dict[str, Integers] = field(default_factory=dict)
     # For cases that are compared round by round, the share of the machine's CPU time that other processes used in each
     # block; -1 if it is unknown.
     foreign_cpu: tuple[float, ...] = ()
@@ -564,6 +562,18 @@ class Timings:
         if self.host_ns is None:
             return self.start_ns
         return None if self.wait_ns is None else -self.wait_ns
+
+    @property
+    def arrays(self) -> dict[str, Integers]:
+        """All arrays that have a row for each iteration, those of `inner_ns` excepted."""
+        named = {name: getattr(self, name) for name in ("start_ns", "duration_ns", "host_ns", "wait_ns")}
+        return {name: array for name, array in named.items() if array is not None}
+
+    def iterations(self, chosen: slice | NDArray[np.bool_], blocks: tuple[int, ...] = ()) -> Timings:
+        """Some of the iterations. blocks: the blocks that they are from; empty if that is not known."""
+        arrays: Json = {name: array[chosen] for name, array in self.arrays.items()}
+        inner = {name: array[chosen] for name, array in self.inner_ns.items()}
+        return replace(self, **arrays, inner_ns=inner, blocks=blocks)
 
 
 @dataclass(frozen=True, slots=True)

@@ -291,13 +291,6 @@ def _timings(ranks: list[RankTimings], depth: int) -> Timings:
     hosts = [rank["host_ns"] for rank in ranks if "host_ns" in rank]
     waits = [rank["wait_ns"] for rank in ranks if "wait_ns" in rank]
     stamps = [rank["inner"] for rank in ranks if "inner" in rank]
-
-    def inner(which: int) -> Integers | None:
-        """Inner starts (0) or durations (1): iterations, ranks, calls or parts."""
-        if not stamps or not stamps[0][0][which]:
-            return None
-        return np.array([[iteration[which] for iteration in rank] for rank in stamps], dtype=np.int64).swapaxes(0, 1)
-
     uses = [rank["use"] for rank in ranks if "use" in rank]
     wall_s = max(max(rank["duration_ns"]) for rank in ranks) * NS
     return Timings(
@@ -307,8 +300,10 @@ def _timings(ranks: list[RankTimings], depth: int) -> Timings:
         # The rank that comes last waits for none, but for how long its stream was occupied.
         wait_ns=(waited := columns(waits)) - waited.min(axis=1, keepdims=True) if waits else None,
         calls=depth,
-        inner_start_ns=inner(0),
-        inner_duration_ns=inner(1),
+        inner_ns={
+            name: np.array([[step[name] for step in rank] for rank in stamps], dtype=np.int64).swapaxes(0, 1)
+            for name in (stamps[0][0] if stamps else ())
+        },
         foreign_cpu=(_foreign_cpu(uses, wall_s),) if uses else (),
     )
 

@@ -12,12 +12,11 @@ launch: times keep a mode for some tens of iterations, and one contiguous stretc
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.model.records import Sampling, Timings
+from bench.model.records import Json, Sampling, Timings
 from bench.planning.footprint import FEWEST_ITERATIONS, PATIENCE
 from bench.stats.intervals import FEWEST_BLOCKS, within_launch
 
@@ -33,8 +32,6 @@ LOOKS = 2
 UNBOUNDED = 2**62
 # Iterations with dispatching in their device time are left out where they are this share of all at most.
 MOST_LEFT_OUT = 0.5
-# Those of `Timings` that have a row for each iteration.
-ARRAYS = ("start_ns", "duration_ns", "host_ns", "wait_ns", "inner_start_ns", "inner_duration_ns")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +96,12 @@ class Sampler:
         if not self.block.timed:
             self._warm_s -= elapsed_s
         if self.block.warmup:
-            self._warmups.append(_part(timings, slice(None, self.block.warmup)))
+            self._warmups.append(timings.iterations(slice(None, self.block.warmup)))
         if self.block.timed:
             bound = None if dispatch_bound is None else dispatch_bound[self.block.warmup :]
             if bound is not None and self._cycle > 1:  # without one of its rounds, a cycle is none
                 bound = np.repeat(bound.reshape(-1, self._cycle).any(axis=1), self._cycle)
-            self._blocks.append((_part(timings, slice(self.block.warmup, None)), bound))
+            self._blocks.append((timings.iterations(slice(self.block.warmup, None)), bound))
             self._elapsed_s += elapsed_s
             self.stopped_by = self._decide()
         if self.stopped_by is None:
@@ -123,7 +120,7 @@ class Sampler:
     @property
     def _kept(self) -> list[Timings]:
         few = self.left_out is not None and self.dispatch_bound == 0
-        parts = [_part(block, ~bound) if few and bound is not None else block for block, bound in self._blocks]
+        parts = [block.iterations(~bound) if few and bound is not None else block for block, bound in self._blocks]
         return [part for part in parts if len(part.duration_ns)]
 
     @property
@@ -197,16 +194,11 @@ class Sampler:
 
 def _joined(blocks: Sequence[Timings]) -> Timings:
     """Blocks of one case, one after the other."""
-    present = [name for name in ARRAYS if getattr(blocks[0], name) is not None]
-    arrays: dict[str, Any] = {name: np.concatenate([getattr(block, name) for block in blocks]) for name in present}
+    arrays: Json = {name: np.concatenate([block.arrays[name] for block in blocks]) for name in blocks[0].arrays}
+    inner = {name: np.concatenate([block.inner_ns[name] for block in blocks]) for name in blocks[0].inner_ns}
     sizes = tuple(len(block.duration_ns) for block in blocks)
     shares = tuple(share for block in blocks for share in block.foreign_cpu)
-    return replace(blocks[0], **arrays, blocks=sizes, foreign_cpu=shares)
-
-
-def _part(timings: Timings, rows: slice | NDArray[np.bool_]) -> Timings:
-    arrays: dict[str, Any] = {name: array[rows] for name in ARRAYS if (array := getattr(timings, name)) is not None}
-    return replace(timings, **arrays, blocks=())
+    return replace(blocks[0], **arrays, inner_ns=inner, blocks=sizes, foreign_cpu=shares)
 
 
 def _fitting(count: int, seconds: float, one_s: float) -> int:

@@ -22,8 +22,8 @@ from bench.model.records import Case, Fault, InvariantCheck, OwnDetail
 from bench.rank.collectives import Call
 from bench.rank.device import Action, idle
 
-# Starts and durations in ns of what one iteration consists of; starts since the iteration began, or none.
-Stamps = tuple[list[int], list[int]]
+# Name → nanoseconds of what one iteration consists of (`Timings.inner_ns`).
+Stamps = dict[str, int | list[int]]
 
 
 class BlockUse(TypedDict):

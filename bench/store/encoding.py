@@ -52,7 +52,7 @@ NAMED: dict[str, set[str]] = {
     "reduce_op": {*REDUCE_OPS},
 }
 # Of `Timings`: those that not every operation or device has.
-OTHER_ARRAYS = ("host_ns", "wait_ns", "inner_start_ns", "inner_duration_ns")
+OTHER_ARRAYS = ("host_ns", "wait_ns")
 
 
 @functools.cache
@@ -238,6 +238,10 @@ def _timings_to_json(timings: Timings | None) -> Json | None:
     data: Json = {}
     for field in dataclasses.fields(timings):
         value = getattr(timings, field.name)
+        if field.name == "inner_ns":
+            if value:
+                data["inner_ns"] = {name: array.swapaxes(0, 1).tolist() for name, array in value.items()}
+            continue
         if field.name.endswith("_ns"):
             value = None if value is None else value.swapaxes(0, 1).tolist()
         if value != field.default:
@@ -249,8 +253,10 @@ def _timings_from_json(data: Json | None) -> Timings | None:
     if data is None:
         return None
     start, duration = _array(data["start_ns"]), _array(data["duration_ns"])
-    arrays = {name: _array(data[name], 3 if "inner" in name else 2) for name in OTHER_ARRAYS if name in data}
-    if any(array.shape[:2] != start.shape for array in (duration, *arrays.values())):
+    arrays: Json = {name: _array(data[name]) for name in OTHER_ARRAYS if name in data}
+    inner_lists = _adapter(dict[str, list[Any]]).validate_python(data.get("inner_ns", {}))
+    inner = {name: _array(values, 2, 3) for name, values in inner_lists.items()}
+    if any(array.shape[:2] != start.shape for array in (duration, *arrays.values(), *inner.values())):
         raise ValueError("arrays of different lengths")
     blocks = tuple(_adapter(list[int]).validate_python(data.get("blocks", [])))
     if blocks and (min(blocks) < 1 or sum(blocks) != len(start)):
@@ -261,14 +267,14 @@ def _timings_from_json(data: Json | None) -> Timings | None:
     calls = _adapter(int).validate_python(data.get("calls", 1))
     if not 0 < calls <= MOST_ELEMENTS:
         raise ValueError(f"{calls:g} calls between two stamps")
-    return Timings(start, duration, calls=calls, blocks=blocks, foreign_cpu=foreign, **arrays)
+    return Timings(start, duration, calls=calls, blocks=blocks, foreign_cpu=foreign, inner_ns=inner, **arrays)
 
 
-def _array(ranks: list[Any], dimensions: int = 2) -> Integers:
+def _array(ranks: list[Any], *dimensions: int) -> Integers:
     """Times of iterations, on ranks, and with three dimensions of what an iteration consists of."""
     import numpy as np  # here, so that `list` and `plan` start without it
 
     array = np.array(ranks, dtype=np.int64)
-    if array.ndim != dimensions:
-        raise ValueError(f"expected one list of times a rank{', in it one an iteration' if dimensions == 3 else ''}")
+    if array.ndim not in (dimensions or (2,)):
+        raise ValueError(f"expected one list of times a rank{', in it one an iteration' if dimensions else ''}")
     return array.swapaxes(0, 1)

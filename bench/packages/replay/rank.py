@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from bench.model.records import Case, Settings
-from bench.packages.replay.replayed_calls import Replay, ReplayedCall, replay_of
+from bench.packages.replay.replayed_calls import DURATION_NS, START_NS, Replay, ReplayedCall, replay_of
 from bench.rank.collectives import COLLECTIVES, Call, rest
 from bench.rank.device import Device, Event, idle
 from bench.rank.group import Group
@@ -70,7 +70,10 @@ class ReplayOperation(Workload):
         """The stamps of all steps since the last time that they were taken; zeros beyond this rank's last call."""
         self._device.synchronize()
         beyond = [0] * (self._most - len(self._calls))
-        stamps = [(starts + beyond, took + beyond) for starts, took in (marks.stamps() for marks in self._steps)]
+        stamps: list[Stamps] = [
+            {START_NS: starts + beyond, DURATION_NS: took + beyond}
+            for starts, took in (marks.stamps() for marks in self._steps)
+        ]
         self._free, self._steps = [*self._free, *self._steps], []
         return stamps
 
@@ -128,7 +131,7 @@ class _HostMarks:
         if not self._stops[number]:
             self.stop(number)
 
-    def stamps(self) -> Stamps:
+    def stamps(self) -> tuple[list[int], list[int]]:
         pairs = zip(self._starts, self._stops, strict=True)
         return [start - self._began for start in self._starts], [stop - start for start, stop in pairs]
 
@@ -164,7 +167,7 @@ class _EventMarks:
     def over(self, number: int, launched: Any) -> None:
         launched.wait()
 
-    def stamps(self) -> Stamps:
+    def stamps(self) -> tuple[list[int], list[int]]:
         pairs = zip(self._starts, self._stops, strict=True)
         return [start.ns_since(self._began) for start in self._starts], [b.ns_since(a) for a, b in pairs]
 

@@ -9,6 +9,9 @@ from typing import cast
 from bench.model.records import Case, OwnOptions, OwnSettings, Settings, option
 from bench.packages.replay.recorded_calls import NAME
 
+# Names of the inner times of an iteration: of each call its start since that of the iteration, and its duration.
+START_NS, DURATION_NS = "start", "duration"
+
 
 @dataclass(frozen=True, slots=True)
 class ReplayedCall:

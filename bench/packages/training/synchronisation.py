@@ -17,9 +17,10 @@ from bench.packages.training.step_records import Link, Shape
 TRAINING_STEP = "training_step"
 # The strategy without synchronisation. Every scenario has it, and the others are compared with it.
 REFERENCE = "none"
-# The parts of a rank's step, in order: the inner durations of an iteration, which are sums over its steps. Behind them
-# follows the tail of each step. gather: calls of a sharded optimizer, also those within forward and backward.
+# The parts of a rank's step, in order: names of the inner times of an iteration, which are sums over its steps. TAILS
+# names the tail of each step. gather: calls of a sharded optimizer, also those within forward and backward.
 PARTS = ("forward", "backward", "pack", "tail", "clip", "update", "gather")
+TAILS = "tails"
 
 
 @dataclass(frozen=True, slots=True)

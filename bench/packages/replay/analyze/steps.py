@@ -19,7 +19,7 @@ from bench.model.units import NS
 from bench.packages.replay.analyze.recorded import Kind, kind_of, time_of_kinds
 from bench.packages.replay.conclusions import RecordedJob, ReplayedKind, ReplayedStep, StepBar
 from bench.packages.replay.recorded_calls import NAME, CallList
-from bench.packages.replay.replayed_calls import Replay, replay_of
+from bench.packages.replay.replayed_calls import DURATION_NS, START_NS, Replay, replay_of
 from bench.packages.replay.spans import attributed
 from bench.stats import intervals
 from bench.stats.intervals import Floats
@@ -109,9 +109,9 @@ def _kind(case: Case) -> Case:
 
 
 def _calls(timed: Timings, replay: Replay) -> _Calls | None:
-    if timed.inner_start_ns is None or timed.inner_duration_ns is None:
+    if START_NS not in timed.inner_ns:
         return None
-    starts, stops = timed.inner_start_ns, timed.inner_start_ns + timed.inner_duration_ns
+    starts, stops = timed.inner_ns[START_NS], timed.inner_ns[START_NS] + timed.inner_ns[DURATION_NS]
     own = np.zeros(starts.shape)
     for rank in range(starts.shape[1]):
         count = len(replay.of(rank).calls)

@@ -32,8 +32,8 @@ from bench.packages.training.conclusions import (
 from bench.packages.training.planning.memory import alone_bytes
 from bench.packages.training.step_records import RankMemory, detail_of
 from bench.packages.training.synchronisation import (
-    PARTS,
     REFERENCE,
+    TAILS,
     TRAINING_STEP,
     Scenario,
     Strategy,
@@ -154,14 +154,8 @@ def _timed_that_counts(samples: Samples, rounds: Rounds) -> Timings | None:
     counts = rounds.counts[samples.case][samples.launch]
     if not counts.any():
         return None
-    return replace(
-        timed,
-        start_ns=timed.start_ns[counts],
-        duration_ns=timed.duration_ns[counts],
-        blocks=(1,) * int(counts.sum()),
-        inner_duration_ns=None if timed.inner_duration_ns is None else timed.inner_duration_ns[counts],
-        foreign_cpu=tuple(share for share, kept in zip(timed.foreign_cpu, counts, strict=False) if kept),
-    )
+    shares = tuple(share for share, kept in zip(timed.foreign_cpu, counts, strict=False) if kept)
+    return replace(timed.iterations(counts, (1,) * int(counts.sum())), foreign_cpu=shares)
 
 
 def disturbances(run: Run) -> list[Notice]:
@@ -196,14 +190,12 @@ def step_s(timings: Timings) -> Floats:
 
 def parts_s(*names: str) -> Value:
     """A value for `by_launch`: seconds a step in these of `synchronisation.PARTS` together, mean over ranks."""
-    places = [PARTS.index(name) for name in names]
-    return lambda timings: _inner_ns(timings)[:, :, places].sum(axis=2).mean(axis=1) / timings.calls / 1e9
+    return lambda timings: np.sum([timings.inner_ns[name] for name in names], axis=0).mean(axis=1) / timings.calls / 1e9
 
 
 def last_tail_s(timings: Timings) -> Floats:
     """Seconds a step of the shortest tail of any rank, which is that of the rank whose backward ended last."""
-    tails = _inner_ns(timings)[:, :, len(PARTS) :]
-    return np.asarray(tails.min(axis=1).sum(axis=1) / timings.calls / 1e9)
+    return np.asarray(timings.inner_ns[TAILS].min(axis=1).sum(axis=1) / timings.calls / 1e9)
 
 
 def left_s(timings: Timings) -> Floats:
@@ -214,11 +206,6 @@ def left_s(timings: Timings) -> Floats:
 def late_s(timings: Timings) -> Floats:
     """Seconds a step that ranks wait for the last one of them, mean over ranks."""
     return parts_s("tail")(timings) - last_tail_s(timings)
-
-
-def _inner_ns(timings: Timings) -> NDArray[np.int64]:
-    assert timings.inner_duration_ns is not None  # noqa: S101 - every timed step has its parts
-    return timings.inner_duration_ns
 
 
 def by_launch(

@@ -37,6 +37,7 @@ from bench.packages.training.step_records import (
 )
 from bench.packages.training.synchronisation import (
     PARTS,
+    TAILS,
     Scenario,
     Strategy,
     label,
@@ -225,7 +226,7 @@ class TrainingStep(Workload):
 
     def stamps(self) -> list[Stamps]:
         pairs = zip(self._parts, self._tails, strict=True)
-        return [([], [*(parts[name] for name in PARTS), *tails]) for parts, tails in pairs]
+        return [{**{name: parts[name] for name in PARTS}, TAILS: tails} for parts, tails in pairs]
 
     # ── beside the rounds ────────────────────────────────────────────────────────────────────────
     def detail(self) -> StepDetail:
