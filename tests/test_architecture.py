@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.catalog import registry
 from bench.cli.app import VERBS
 from bench.packages.replay.importers.recordings import PlainData
 from bench.rank.group import PlainUnpickler
@@ -64,13 +65,6 @@ PART_OF = {
 }
 # The one module of the core that names packages: the table of their records.
 TABLE = "bench.catalog.registry"
-# Lines of the core with a word of a package: an option of `Case`, a file that a verb's help names, and bits that are no
-# package.
-ALLOWED_WORDS = {
-    "bench.cli.app": "docs/example/training.calls.jsonl",
-    "bench.packages.replay.store": "beyond 64 bits",
-}
-BITS_AND_BYTES = re.compile(r"bits (and|or) bytes", re.IGNORECASE)
 # What a room may name by text only: the module is loaded in another process, or late.
 MAY_NAME = {
     ("launch", "bench.rank.preload"),
@@ -144,16 +138,20 @@ def test_imports_keep_the_law():
     assert broken == []
 
 
-def test_the_core_does_not_speak_of_packages():
-    words = re.compile(r"\b(trains|strateg(y|ies)|scenarios?|training|bits)\b", re.IGNORECASE)
-    spoken = [
-        f"{module}:{number}: {line.strip()}"
-        for module, path in FILES.items()
+def test_the_core_names_no_operation_and_no_option_of_a_package():
+    names = set()  # short names of options are words, too
+    for package in registry.PACKAGES:
+        for operation in package.operations:
+            names |= {operation.name, *(option.name for option in operation.own_options if len(option.name) > 7)}
+    assert {"training_step", "strategy", "recording"} <= names
+    named = [
+        f"{module}:{node.lineno}: {node.value}"
+        for module, tree in TREES.items()
         if not package_of(module) and module != TABLE
-        for number, line in enumerate(path.read_text().splitlines(), start=1)
-        if words.search(BITS_AND_BYTES.sub("", line)) and ALLOWED_WORDS.get(module, "\n") not in line
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and node.value in names
     ]
-    assert spoken == []
+    assert named == []
 
 
 def test_rooms_keep_to_their_budgets():
@@ -282,9 +280,8 @@ def test_no_verb_imports_another_verb():
 
 
 def names_in(tree: ast.AST) -> set[str]:
-    """What a module or a class has at its top: names that are assigned, defined or imported, and fields of `self`."""
-    names = {alias.asname or alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom | ast.Import)
-             for alias in node.names}  # fmt: skip
+    """What a module defines or assigns anywhere; what it imports is defined elsewhere."""
+    names = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             names.add(node.name)
@@ -350,6 +347,11 @@ def test_fields_are_documented_above_them():
     assert [f"{module}: {name}" for module, tree in TREES.items() for name in glosses(tree)] == []
     wrong = 'class A:\n    """One.\n\n    size: in bytes.\n    """\n\n    size: int\n'
     assert list(glosses(ast.parse(wrong))) == ["A.size"]
+
+
+def test_the_page_of_words_has_60_terms_or_fewer():
+    rows = re.findall(r"^\| (?!term \|)(.+?) \|", (ROOT / "docs/develop/words.md").read_text(), re.MULTILINE)
+    assert 40 < len(set(rows)) == len(rows) <= 60
 
 
 def test_modules_that_text_speaks_of_exist():

@@ -11,6 +11,7 @@ from bench.packages.replay import planning as replays
 from bench.packages.replay.cli import _configuration
 from bench.packages.replay.recorded_calls import CallList, RankRecording, RecordedCall
 from bench.packages.replay.replayed_calls import recording_in
+from bench.report import labels
 from conftest import ROOT
 
 REDUCE = RecordedCall("all_reduce", "float32", 100, 100, group=(0, 1), group_size=2)
@@ -211,6 +212,7 @@ def test_the_key_names_the_calls_and_not_what_was_recorded_of_them():
     base = Case("replay", "gloo", 2, "bytes", 0)
     one = replays.case_of(made(REDUCE), base)
     assert one.key.startswith("replay/gloo/n2/bytes/") and recording_in(one).calls == 1
+    assert labels.label(one).endswith(f" · 1 calls ({recording_in(one).digest})")
     slower = replace(REDUCE, start_s=0.0, duration_s=9.0)
     assert replays.case_of(made(slower), base).key == one.key
     assert replays.case_of(made(replace(REDUCE, elements_in=101)), base).key != one.key

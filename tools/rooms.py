@@ -27,7 +27,7 @@ BUDGETS = {
     "cli": 1990,
     "training": 7565,
     "bits": 1060,
-    "replay": 3665,
+    "replay": 3670,
     "gate": 1590,
     "interop": 2640,
     "bimodality": 450,

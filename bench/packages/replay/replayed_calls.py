@@ -79,7 +79,11 @@ class ReplayOptions(OwnOptions):
     """The option of a replay."""
 
     operation: str = NAME
-    recording: Recording | None = option(None, "hash of a replay's calls and their number: 5f0c2a91d3be:52")
+    recording: Recording | None = option(
+        None,
+        "hash of a replay's calls and their number: 5f0c2a91d3be:52",
+        lambda recording: f"{recording.calls} calls ({recording.digest})",
+    )
 
 
 @dataclass(frozen=True)
