@@ -18,7 +18,7 @@ OPTIONAL = ("after ", "lead ")
 
 def kinds() -> list[NoticeKind]:
     for package in PACKAGES:  # their kinds are loaded with their sentences
-        assert package.notices is None or package.notices.value
+        assert package.sentences is None or package.sentences.value
     return [kind for each in NoticeKind.__subclasses__() for kind in each]
 
 

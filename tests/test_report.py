@@ -26,6 +26,7 @@ from bench.model.conclusions import Analysis, Diagnosis, Interval, Summary
 from bench.model.notices import RunNotice, notice
 from bench.model.records import Case, Failure, Machine, Samples, Skip
 from bench.model.visible import visible
+from bench.packages.replay.replayed_calls import Recording, ReplayOptions
 from bench.report import comparison, document, labels, machine_format, markdown, page
 from bench.report.blocks import Heading, keyed, table
 from bench.report.comparison import VERDICTS
@@ -231,10 +232,18 @@ def test_the_json_of_every_kept_run_fits_the_schema_in_docs(name):
     assert bool(document["scenarios"]) == (name == "training")
 
 
-def test_a_run_whose_measurements_all_failed_says_so():
-    made = samples(Case("all_reduce", "gloo", 2, "float32", 1024), 1, [[1, 1]])
+OF_A_PACKAGE = Case(
+    "replay", "gloo", 2, "bytes", 1024, own=ReplayOptions(recording=Recording("5f0c2a91d3be", 3)), placement="in"
+)
+
+
+@pytest.mark.parametrize("case", [Case("all_reduce", "gloo", 2, "float32", 1024), OF_A_PACKAGE])
+def test_a_run_whose_measurements_all_failed_says_so(case):
+    made = samples(case, 1, [[1, 1]])
     run = invented_run([dataclasses.replace(made, timed=None, failure=Failure("killed", 1, "rank 1 died"))])
-    assert document.brief(view_of(run, analyze(run))).startswith("No number: 1 measurement failed; all_reduce")
+    assert document.brief(view_of(run, analyze(run))).startswith(f"No number: 1 measurement failed; {case.op}")
+    shown = "".join(map(written, document.terminal(view_of(run, analyze(run)))))
+    assert "No number" in shown and document.NOTHING_MEASURED not in shown
     nothing = dataclasses.replace(run, samples=[])
     assert "No number" not in document.brief(view_of(nothing, analyze(nothing)))
 

@@ -138,7 +138,7 @@ BACKENDS = {
 
 def unsupported_operation(op: str, backend: Backend) -> str | None:
     """Why the backend does not have the operation; None if it has it."""
-    return OPERATIONS[op].torch_only or None if backend.library != "torch" else None
+    return OPERATIONS[op].why_not_mpi or None if backend.library != "torch" else None
 
 
 def unsupported_by_gpu(case: Case, capability: int | None) -> str | None:

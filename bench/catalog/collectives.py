@@ -1,7 +1,7 @@
 """Define every collective: what `size` means, its bus bandwidth, its buffers, and the options that it has.
 
 Does not import torch. To add a collective: one entry here and one in the table of `bench/rank/collectives.py`; a test
-requires both. MPI's call is in `bench/rank/mpi.py`; if MPI has none, the entry says why (`torch_only`).
+requires both. MPI's call is in `bench/rank/mpi.py`; if MPI has none, the entry says why (`why_not_mpi`).
 Definitions are those of nccl-tests' PERFORMANCE.md, so that numbers can be compared: where each rank contributes a
 share, size counts all n shares.
 """
@@ -51,7 +51,7 @@ OPERATIONS = {
         Operation(
             "all_reduce_coalesced", f"{A_RANKS} in {COALESCED_PIECES} tensors that are reduced together",
             _ring, ONCE, lambda n: COALESCED_PIECES, reduces=True, placements=IN,
-            torch_only="MPI has no call that reduces several buffers together",
+            why_not_mpi="MPI has no call that reduces several buffers together",
         ),
         Operation("all_gather", ALL_SHARES, _others, WITH_SHARE, _ranks, placements=OUT_IN),
         Operation("all_gather_list", f"{ALL_SHARES}, into a list of tensors", _others, WITH_SHARE, _ranks),
@@ -109,11 +109,11 @@ OPERATIONS = {
         Operation(
             "init_process_group", "nothing: ranks join, once a launch", None, NOTHING,
             calls=SYNC, typed=False, sized=False, startup=True, once=True,
-            torch_only="MPI joins its ranks before the program begins",
+            why_not_mpi="MPI joins its ranks before the program begins",
         ),
         Operation(
             "new_group", "nothing: a further process group is made", None, NOTHING,
-            calls=SYNC, typed=False, sized=False, startup=True, torch_only="it is torch's",
+            calls=SYNC, typed=False, sized=False, startup=True, why_not_mpi="it is torch's",
         ),
         # The pickled object is a few bytes larger than the size, and its length is sent before it.
         Operation(

@@ -19,11 +19,12 @@ class Operation:
     """One collective. Functions take n, the number of ranks in its group."""
 
     name: str
-    # What `size_bytes` counts, in words.
+    # What `size_bytes` counts, in words; a list shows what is between "bytes " and the first comma.
     size_means: str
     # Factor from algorithm to bus bandwidth (busbw = algbw * factor); None if no data is moved.
     bus_factor: Callable[[int], float] | None = lambda n: 1.0
-    # Bytes that a rank holds out of place, as multiples of the size and of a share (1/n); in place one size.
+    # Bytes that a rank holds out of place, as multiples of the size and of a share (1/n); in place one size. Ranks
+    # may take as much from their arena (`collectives.room_bytes`).
     buffers: tuple[int, int] = (2, 0)
     # Number of equal pieces into which the size must divide; other sizes are rounded down.
     pieces: Callable[[int], int] = lambda n: 1
@@ -43,13 +44,14 @@ class Operation:
     # has no pipelined metric.
     paired: bool = False
     # Why MPI has no such call; empty if it has one (`bench/rank/mpi.py`).
-    torch_only: str = ""
+    why_not_mpi: str = ""
     # True if what a rank sends can be divided unevenly.
     splits: bool = False
     # True if a job does it before its first call; if a launch does it only once.
     startup: bool = False
     once: bool = False
-    # The general options of a case that it has; None: all of them.
+    # The general options of a case that it has; None: all of them. The others stay at their default; a configuration
+    # that lists them is refused.
     options: tuple[str, ...] | None = None
     # Types of the options that only its cases have, of what a plan holds for them, and of what a launch keeps of them.
     own: type[OwnOptions] = OwnOptions

@@ -43,8 +43,6 @@ class PictureKind:
     title: str
     # "module:name" within `bench`.
     function: str
-    # True if it shows what a package measured; the others are given collectives only.
-    of_package: bool = False
     # Pages of a run that has much to show.
     most_pages: int = MOST_PAGES
     # True if it is an answer, which a report shows at once.
@@ -90,7 +88,8 @@ class Package:
     analysis: Deferred | None = None
     report: Deferred | None = None
     # Kind → `report.notices.Sentence`, for all kinds of notices that the package gives.
-    notices: Deferred | None = None
+    sentences: Deferred | None = None
+    # Drawn from the whole run and analysis; the core's own pictures are given collectives only.
     pictures: tuple[PictureKind, ...] = ()
     verbs: Mapping[str, Verb] = field(default_factory=dict)
     # Format of `report --format` → what writes it from a run and its analysis.

@@ -27,10 +27,10 @@ from bench.machine import host, interrupts
 from bench.model.conclusions import Analysis
 from bench.model.errors import StoreError, UnmeasurableError
 from bench.model.facts import Measurements, RankFacts, Session
-from bench.model.records import Case, Json, Launch, Plan, Run
+from bench.model.records import Case, Json, Launch, Plan, Run, Samples
 from bench.planning import plan as planning
 from bench.report import wording
-from bench.store import folders, ledger
+from bench.store import encoding, folders, ledger
 from bench.store.folders import Journal
 
 if TYPE_CHECKING:
@@ -136,6 +136,14 @@ def measured(
     except KeyboardInterrupt:
         say(wording.interrupted_after(path, folders.read_manifest(path).get("measurements")), err=True)
         raise
+
+
+def add_line(known: list[Samples], line: bytes) -> Samples:
+    """Add a line for samples.jsonl to the samples that are known, in place of what was lost; returns its samples."""
+    samples = encoding.samples_from_line(line)
+    known[:] = [other for other in known if (other.case, other.launch) != (samples.case, samples.launch)]
+    known.append(samples)
+    return samples
 
 
 def _conclude(path: Path, plots: bool, tables: Watch | None, quiet: bool) -> int:

@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from bench.catalog.variables import AT_START
-from bench.cli.measuring import recorded_sessions
+from bench.cli.measuring import add_line, recorded_sessions
 from bench.launch import mpirun, sweep
 from bench.launch.ranks import Starter
 from bench.launch.side_process import SideProcess
-from bench.launch.turns import Measuring, Turn, Turns, drive
+from bench.launch.turns import Measuring, Turn, measure_in_turns
 from bench.model.errors import BenchError
 from bench.model.facts import Session
 from bench.model.records import AbState, Ending, EndReason, Json, Plan, Samples, Side
 from bench.planning import plan as planning
 from bench.report.progress import PairProgress
-from bench.store import encoding, folders
+from bench.store import folders
 from bench.store.folders import SIDES, Journal
 
 if TYPE_CHECKING:
@@ -52,11 +52,6 @@ class _TwoSides:
 
         cases, _, _ = pairs.matched(*(pairs.timed_cases(self.samples[s], self.plans[s]) for s in SIDES))
         return cases
-
-    def add(self, side: str, samples: Samples) -> None:
-        """Add the samples of one case and launch, in place of those that were lost."""
-        others = [s for s in self.samples[side] if (s.case, s.launch) != (samples.case, samples.launch)]
-        self.samples[side] = [*others, samples]
 
     def incomplete(self) -> dict[int, list[str]]:
         """The launches begun that have not been measured in full, by number: the sides that lack something."""
@@ -102,21 +97,16 @@ def measure_sides(path: Path, coordinator: "Coordinator | None" = None, quiet: b
         records = stack.enter_context(recorded_sessions(path, sessions, facts, measured.plans.values()))
         progress = stack.enter_context(PairProgress(Console(stderr=True, quiet=quiet), state.budget_s, state.spent_s))
 
-        def measure_launch(side: str, number: int, turns: Turns) -> Measuring[None]:
-            def keep(line: bytes) -> None:
-                journal.append(folders.with_side(line, side))
-                samples = encoding.samples_from_line(line)
-                measured.add(side, samples)
-                if samples.failure is not None:
-                    progress.print_failure(f"side {side}: {samples.failure.text}")
-
-            yield from measure(side, number, keep, records[side].append, turns.of(side))
-            turns.end(side)
-
         def measure_pair(missing: Sequence[str], number: int) -> None:
-            for together in [missing] if state.alternate is None else [[side] for side in missing]:
-                turns = Turns(together, f"{state.seed}/{number}")
-                drive(*(measure_launch(side, number, turns) for side in together))
+            def launch(side: str, turn: Turn) -> Measuring[None]:
+                def keep(line: bytes) -> None:
+                    journal.append(folders.with_side(line, side))
+                    if (failure := add_line(measured.samples[side], line).failure) is not None:
+                        progress.print_failure(f"side {side}: {failure.text}")
+
+                return measure(side, number, keep, records[side].append, turn)
+
+            measure_in_turns(missing, f"{state.seed}/{number}", state.alternate is None, launch)
 
         began = time.monotonic() - state.spent_s
         try:
@@ -182,7 +172,7 @@ def _until_decided(
 
 def _read(path: Path) -> _TwoSides:
     plans = dict(zip(SIDES, folders.read_plans(path), strict=True))
-    runs = {side: folders.read(path / side) for side in SIDES}
+    runs = folders.read_both(path)
     samples = {side: list(run.samples) for side, run in runs.items()}
     return _TwoSides(plans, samples, {side: run.environment for side, run in runs.items()})
 

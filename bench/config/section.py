@@ -19,7 +19,7 @@ class PackageSection:
     example: dict[str, Any]
     # The operation that the section configures.
     operation: str
-    # What the operation lacks without the section, in words.
+    # What the operation lacks without the section; the message is "the operation X needs …".
     needs: str
     # What the section measures, in words.
     cases: str

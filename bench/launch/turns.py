@@ -107,6 +107,20 @@ class Turns:
         self._waiting.pop(self._holder)()
 
 
+def measure_in_turns(
+    sides: Sequence[str], seed: str, at_once: bool, measure: Callable[[str, Turn], Measuring[None]]
+) -> None:
+    """Measure a launch of each side, in turns. at_once: False if their ranks cannot be alive together."""
+
+    def launch(side: str, turns: Turns) -> Measuring[None]:
+        yield from measure(side, turns.of(side))
+        turns.end(side)
+
+    for together in [sides] if at_once else [[side] for side in sides]:
+        turns = Turns(together, seed)
+        drive(*(launch(side, turns) for side in together))
+
+
 @dataclass(frozen=True, slots=True)
 class _TurnOfSide:
     turns: Turns

@@ -13,11 +13,11 @@ from bench.model.records import Case, Machine, Plan, Settings, Skip
 class Expansion:
     """What a configuration asks of a package."""
 
-    # Cases that the package has examined.
-    cases: list[Case] = field(default_factory=list)
+    # Cases that the package has examined itself.
+    checked: list[Case] = field(default_factory=list)
     skips: list[Skip] = field(default_factory=list)
-    # Cases that the core examines and plans like its own.
-    calls: list[Case] = field(default_factory=list)
+    # Cases that the core examines like its own: memory, fewest ranks, what the backend has.
+    unchecked: list[Case] = field(default_factory=list)
     # From the plan, the plan with what these cases name.
     complete: Callable[[Plan], Plan] = lambda plan: plan
 

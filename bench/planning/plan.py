@@ -72,14 +72,14 @@ def expand(config: Config, machine: Machine, seed: int, kept: Mapping[str, Any] 
     skips: list[Skip] = []
     flush_bytes = _flush_bytes(config, machine)
     expansions = [part.expand(config, machine, kept) for part in parts()]
-    calls = (expansion.calls for expansion in expansions)
-    for case in itertools.chain(combinations(config, machine), *calls):
+    unchecked = (expansion.unchecked for expansion in expansions)
+    for case in itertools.chain(combinations(config, machine), *unchecked):
         reason = unsupported(case, machine, config.buffer_pool, flush_bytes)
         if reason is None:
             cases.append(case)
         else:
             skips.append(Skip(case, reason))
-    of_packages = [case for expansion in expansions for case in expansion.cases]
+    of_packages = [case for expansion in expansions for case in expansion.checked]
     plan = _plan(config, machine, seed, _order([*cases, *of_packages], config.launches, seed))
     if config.budget is not None and cases:
         sampling = _within_budget(plan.settings.sampling, config.budget, config.launches, cases)

@@ -65,7 +65,10 @@ class Workload(ABC):
         """Fill buffers again, so that the result of the next call can be checked, whatever was called before."""
 
     def corrupt(self) -> bool:
-        """Change one element of what was received last, as a fault would; False where nothing was received."""
+        """Change one element of what was received last, as a fault would; False where nothing was received.
+
+        The next `verify` must see the change, also if further calls come before.
+        """
         return False
 
     def single_rank_call(self) -> Call | None:

@@ -179,7 +179,7 @@ def terminal(view: View) -> tuple[Blocks, Blocks]:
 
     A run of a package begins with its answer: its tables say why, and are longer than a screen.
     """
-    reply = answer_blocks(view, listed=False)
+    reply = answer_blocks(view, listed=False) or [_no_answer(view.run)] * bool(view.run.samples)
     more = len(view.caveats) - MOST_CAVEATS
     lines = [f"note: {text}" for text in view.caveats[:MOST_CAVEATS]] + [f"and {more} more in {REPORT}"] * (more > 0)
     notes: Blocks = ["\n".join(lines)] if lines else []
@@ -187,7 +187,7 @@ def terminal(view: View) -> tuple[Blocks, Blocks]:
     above, below = (reply, notes) if first else ([], [*notes, *reply])
     # The tables of collectives, then those of packages.
     of_packages = [block for description in view.descriptions for block in description.brief]
-    tables = [*(summary_tables(view.groups) if view.calls or not of_packages else []), *of_packages]
+    tables = [*(summary_tables(view.groups) if view.calls or not view.run.samples else []), *of_packages]
     return [*above, *tables], below
 
 

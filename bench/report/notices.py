@@ -366,7 +366,7 @@ FORMATS: Mapping[str, Callable[[Any], str]] = {
 @cache
 def table() -> Mapping[NoticeKind, Sentence]:
     """The sentence of each kind, of the core and of all packages."""
-    tables = [package.notices.value for package in PACKAGES if package.notices is not None]
+    tables = [package.sentences.value for package in PACKAGES if package.sentences is not None]
     return {kind: text for table in (CORE, *tables) for kind, text in table.items()}
 
 

@@ -54,13 +54,9 @@ class Description:
     # Lines on what was measured, and one on how; empty if nothing was.
     circumstances: Sequence[str] = ()
     method: str = ""
-    # The page that explains its numbers; empty if it only adds sentences to the answer of others.
+    # The page that explains its numbers, and whether its answer comes before the tables.
     page: str = ""
-
-    @property
-    def leads(self) -> bool:
-        """Whether its answer comes before the tables."""
-        return bool(self.page and self.answer)
+    leads: bool = False
 
 
 @dataclass(frozen=True)

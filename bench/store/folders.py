@@ -22,7 +22,7 @@ import re
 import secrets
 import shutil
 import stat
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType, TracebackType
@@ -295,23 +295,41 @@ def read(path: Path) -> Run:
 
     Raises StoreError with one line that says what is wrong.
     """
-    from bench.store import encoding, facts  # as above
-
-    stored = read_manifest(path)
+    manifest = read_manifest(path)
     folder, side = _side_of(path)
-    with _naming_damage(f"{folder / MANIFEST}:"):
-        manifest = facts.manifest_of(stored)
     if "sides" in manifest and not side:
         raise StoreError(f"{path}: a run of two sides; name one of them: {path.name}:a or {path.name}:b")
-    plan_file = folder / (PLAN_B if side == SIDES[1] else PLAN)
-    plan_json, sessions = _read_json(plan_file, dict), _read_json(folder / ENVIRONMENT, list)
-    with _naming_damage(f"{folder / ENVIRONMENT}:"):
-        environment = facts.environment_of(sessions)
+    ((_, run),) = _read(folder, manifest, [side]).items()
+    return run
+
+
+def read_both(path: Path) -> dict[str, Run]:
+    """Read the two sides of a run, whose samples are in one file; raises StoreError as `read` does."""
+    return _read(path, read_manifest(path), SIDES)
+
+
+def _read(folder: Path, stored: Json, sides: Sequence[str]) -> dict[str, Run]:
+    """Runs by side; the whole run if the only side is empty."""
+    from bench.store import encoding  # as above
+
     if not (folder / SAMPLES).exists():
         raise StoreError(
             f"{folder}: it has no {SAMPLES}, so nothing that was measured: collbench resume {folder} measures it"
         )
-    lines, notices = _read_lines(folder / SAMPLES, encoding.samples_from_line, _start_of(side) if side else None)
+    starts = [_start_of(side) if side else b"" for side in sides]
+    found = _read_lines(folder / SAMPLES, encoding.samples_from_line, starts)
+    return {side: _run_of(folder, stored, side, *lines) for side, lines in zip(sides, found, strict=True)}
+
+
+def _run_of(folder: Path, stored: Json, side: str, lines: Iterable[Samples], notices: list[Notice]) -> Run:
+    from bench.store import encoding, facts  # as above
+
+    with _naming_damage(f"{folder / MANIFEST}:"):
+        manifest = facts.manifest_of({**stored, "side": side} if side else stored)
+    plan_file = folder / (PLAN_B if side == SIDES[1] else PLAN)
+    plan_json, sessions = _read_json(plan_file, dict), _read_json(folder / ENVIRONMENT, list)
+    with _naming_damage(f"{folder / ENVIRONMENT}:"):
+        environment = facts.environment_of(sessions)
     # A launch of cases that are compared round by round has been measured again if it was interrupted while its lines
     # were written.
     samples = list({(entry.case, entry.launch): entry for entry in lines}.values())
@@ -320,7 +338,7 @@ def read(path: Path) -> Run:
     planned = {case.key for case in plan.cases}
     if strange := sum(entry.case.key not in planned for entry in samples):
         samples = [entry for entry in samples if entry.case.key in planned]
-        notices += (notice(RunNotice.UNPLANNED, measurements=strange),)
+        notices.append(notice(RunNotice.UNPLANNED, measurements=strange))
     kept = {}
     for package in PACKAGES:
         if package.kept is not None and not side and (folder / package.kept.name).is_file():
@@ -334,7 +352,7 @@ def read(path: Path) -> Run:
         launches = max((entry.launch for entry in samples), default=0)
         order = tuple(launch for launch in plan.order if launch.number <= launches)
         plan = dataclasses.replace(plan, order=order, launches=launches)
-    return Run(path, manifest, plan, environment, samples, notices, kept)
+    return Run(folder / side, manifest, plan, environment, samples, tuple(notices), kept)
 
 
 def _side_of(path: Path) -> tuple[Path, str]:
@@ -471,40 +489,39 @@ def find(root: Path, run: str | None) -> Path:
 
 
 def _read_lines(
-    path: Path, samples_from_line: Callable[[bytes], Samples], prefix: bytes | None = None
-) -> tuple[list[Samples], tuple[Notice, ...]]:
-    """The samples in the lines, and a notice of each line that is damaged.
+    path: Path, samples_from_line: Callable[[bytes], Samples], starts: Sequence[bytes]
+) -> list[tuple[list[Samples], list[Notice]]]:
+    """For each of `starts`, the samples in the lines that begin so, and a notice of each line that is damaged.
 
     Read line by line: a large run has hundreds of megabytes of text, and its arrays take a fraction of that.
-    prefix: only lines that begin so are read, without it.
     """
-    samples: list[Samples] = []
-    damaged: list[Notice] = []
+    found: list[tuple[list[Samples], list[Notice]]] = [([], []) for _ in starts]
     # Without garbage collection: to search the millions of short-lived integers for cycles takes a fifth of the time.
     gc.disable()
     try:
         with open(open_plain(path, os.O_RDONLY), "rb") as file:
             for number, line in enumerate(iter(functools.partial(file.readline, MOST_BYTES_READ), b""), start=1):
                 if not line.endswith(b"\n"):
-                    damaged.append(notice(RunNotice.TORN_LINE))
+                    for _, damaged in found:
+                        damaged.append(notice(RunNotice.TORN_LINE))
                     break
-                if prefix is not None:
-                    if not line.startswith(prefix):
-                        continue
-                    line = b"{" + line[len(prefix) :]
+                start = next((start for start in starts if line.startswith(start)), None)
+                if start is None:
+                    continue
+                samples, damaged = found[starts.index(start)]
                 try:
                     with _naming_damage(f"{path}: line {number}:"):
-                        samples.append(samples_from_line(line))
+                        samples.append(samples_from_line(b"{" + line[len(start) :] if start else line))
                 except StoreError as error:
                     damaged.append(notice(RunNotice.DAMAGED_LINE, error=str(error)))
     except OSError as error:
         raise StoreError(f"{path}: {reason_of(error)}") from None
     finally:
         gc.enable()
-    if len(damaged) > MOST_DAMAGED:
-        more = len(damaged) - MOST_DAMAGED
-        damaged[MOST_DAMAGED:] = [notice(RunNotice.DAMAGED_LINES, path=str(path), lines=more)]
-    return samples, tuple(damaged)
+    for _, damaged in found:
+        if (more := len(damaged) - MOST_DAMAGED) > 0:
+            damaged[MOST_DAMAGED:] = [notice(RunNotice.DAMAGED_LINES, path=str(path), lines=more)]
+    return found
 
 
 @contextlib.contextmanager

@@ -5,7 +5,7 @@ from bench.model.deferred import Deferred
 
 GATE = Package(
     "gate",
-    notices=Deferred("packages.gate.report.notices:SENTENCES"),
+    sentences=Deferred("packages.gate.report.notices:SENTENCES"),
     verbs={
         "gate": Verb(
             "packages.gate.cli.gate:gate",

@@ -6,7 +6,7 @@ from bench.model.deferred import Deferred
 JOINING = Package(
     "joining",
     analysis=Deferred("packages.joining.analyze:ANALYSIS"),
-    notices=Deferred("packages.joining.report:SENTENCES"),
+    sentences=Deferred("packages.joining.report:SENTENCES"),
     look=Deferred("packages.joining.rank:look"),
     verbs={
         "init": Verb(

@@ -25,7 +25,7 @@ REPLAY = Package(
             calls=SYNC,
             placements=("in",),
             typed=False,
-            torch_only="it makes the calls of torch.distributed",
+            why_not_mpi="it makes the calls of torch.distributed",
             options=("metric", "scheduling", "settings", "ctas", "memory", "oversubscribed"),
             own=ReplayOptions,
             settings=ReplaySettings,
@@ -43,12 +43,10 @@ REPLAY = Package(
     planning=Deferred("packages.replay.planning:PLANNING"),
     analysis=Deferred("packages.replay.analyze.part:ANALYSIS"),
     report=Deferred("packages.replay.report:REPORT"),
-    notices=Deferred("packages.replay.report:SENTENCES"),
+    sentences=Deferred("packages.replay.report:SENTENCES"),
     pictures=(
-        PictureKind("recorded", "Where the recorded job's time in calls went", "packages.replay.plots:recorded", True),
-        PictureKind(
-            "replay", "The calls of a recorded step, recorded and made again", "packages.replay.plots:steps", True
-        ),
+        PictureKind("recorded", "Where the recorded job's time in calls went", "packages.replay.plots:recorded"),
+        PictureKind("replay", "The calls of a recorded step, recorded and made again", "packages.replay.plots:steps"),
     ),
     verbs={
         NAME: Verb(

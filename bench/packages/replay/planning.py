@@ -88,7 +88,7 @@ def expand(config: Config, machine: Machine, kept: Mapping[str, CallList]) -> Ex
         own = ReplaySettings(replays=replays).needed_by([case for case in plan.cases if case.op == NAME])
         return replace(plan, settings=replace(plan.settings, own={**plan.settings.own, NAME: own}))
 
-    return Expansion(calls=list(cases.values()), complete=complete)
+    return Expansion(unchecked=list(cases.values()), complete=complete)
 
 
 def replay(recorded: CallList, backend: str, world_size: int, gaps: bool = False) -> Replay:

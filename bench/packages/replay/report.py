@@ -294,6 +294,7 @@ def describe(run: Run, analysis: Analysis) -> Description:
         brief=brief(analysis),
         precision=precision(analysis),
         page="replays in docs/replay.md",
+        leads=bool(replays_of(analysis).steps),
     )
 
 

@@ -5,7 +5,7 @@ from bench.model.deferred import Deferred
 
 TUNE = Package(
     "tune",
-    notices=Deferred("packages.tune.report:SENTENCES"),
+    sentences=Deferred("packages.tune.report:SENTENCES"),
     verbs={
         "tune": Verb(
             "packages.tune.cli.tune:tune",

@@ -18,9 +18,10 @@ Picture = tuple[str, str]  # (title, file name without suffix) of a page that ha
 DRAW = Deferred("report.plots.figures:draw_pages")
 
 
+OF_PACKAGES = tuple(kind for package in PACKAGES for kind in package.pictures)
 # In the order of the report.
 PICTURES = (
-    *(kind for package in PACKAGES for kind in package.pictures),
+    *OF_PACKAGES,
     PictureKind("splits", "What each rank sends to each", "report.plots.operations:split_matrices"),
     PictureKind("operations", "Time of each operation", "report.plots.operations:operations"),
     PictureKind("time", "Time against size", "report.plots.sizes:time_against_size"),
@@ -39,7 +40,7 @@ def draw(run: Run, analysis: Analysis, folder: Path) -> list[Picture]:
     folders.make_folder(folder)
     of_calls = collectives_only(run, analysis)
     for kind in PICTURES:
-        shown = (run, analysis) if kind.of_package else of_calls
+        shown = (run, analysis) if kind in OF_PACKAGES else of_calls
         DRAW(kind.drawn_by, *shown, [folder / page for page in kind.pages])
     return drawn(folder)
 

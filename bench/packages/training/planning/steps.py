@@ -71,7 +71,7 @@ def expand(config: Config, machine: Machine, kept: Mapping[str, Any]) -> Expansi
         if reason := _too_large(scenario, strategies, section.memory, machine):
             chosen.skips.append(Skip(scenario.case, reason))
             continue
-        chosen.cases += [case_of(scenario, strategy) for strategy in strategies]
+        chosen.checked += [case_of(scenario, strategy) for strategy in strategies]
     return chosen
 
 

@@ -61,6 +61,7 @@ def describe(run: Run, analysis: Analysis) -> Description:
         circumstances=circumstances(scenarios),
         method=steps.method_line(run),
         page="training steps in docs/training.md",
+        leads=bool(scenarios),
     )
 
 

@@ -11,14 +11,15 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.cli.measuring import recorded_sessions
+from bench.cli.measuring import add_line, recorded_sessions
 from bench.cli.terminal import say
 from bench.launch import mpirun, sweep
 from bench.launch.ranks import Starter
-from bench.launch.turns import Measuring, Turns, drive
+from bench.launch.turns import Measuring, Turn, measure_in_turns
 from bench.model.errors import UnmeasurableError
 from bench.model.facts import Session
 from bench.model.records import Case, Json, Launch, Plan, Samples
@@ -122,30 +123,25 @@ class TuneRounds:
             sides = {str(place): launch for place, launch in enumerate(group)}
             seed = f"{self.state.seed}/{group[0].number}/{group[0].world_size}"
             names = random.Random(seed).sample([*sides], len(sides))
-            for together in [names] if self.state.alternate is None else [[name] for name in names]:
-                turns = Turns(together, seed)
-                drive(*(self._side(sides[name], name, turns, probe) for name in together))
+            measure = partial(self._side, sides, probe)
+            measure_in_turns(names, seed, self.state.alternate is None, measure)
         of_round = [samples.failure for samples in self.samples if samples.launch == number]
         if all(of_round):
             why = of_round[0].text if of_round and of_round[0] else "no rank answered"
             raise UnmeasurableError(f"nothing was measured in launch {number}: {why}; collbench resume {self.path}")
 
-    def _side(self, launch: Launch, name: str, turns: Turns, probe: bool) -> Measuring[None]:
-        one = replace(self.plan, order=(launch,), launches=1)
+    def _side(self, sides: Mapping[str, Launch], probe: bool, name: str, turn: Turn) -> Measuring[None]:
+        one = replace(self.plan, order=(sides[name],), launches=1)
         one = replace(one, order=tuple(planning.remaining(one, self.samples)))
 
         def keep(line: bytes) -> None:
             self._append(line)
-            samples = encoding.samples_from_line(line)
-            others = [s for s in self.samples if (s.case, s.launch) != (samples.case, samples.launch)]
-            self.samples = [*others, samples]
+            samples = add_line(self.samples, line)
             if samples.failure is not None:
                 say(f"failed: {samples.case.key}: {samples.failure.text}", err=True)
 
-        log, turn = self.path / folders.LOG, turns.of(name)
-        watching = sweep.Silent()
-        yield from sweep.sweep(one, (), self._starter, keep, log, self._launched, watching, turn=turn, probe=probe)
-        turns.end(name)
+        log, watching = self.path / folders.LOG, sweep.Silent()
+        return sweep.sweep(one, (), self._starter, keep, log, self._launched, watching, turn=turn, probe=probe)
 
 
 def write_state(path: Path, state: TuneState) -> None:
