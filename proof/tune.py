@@ -26,7 +26,7 @@ from bench.cli.measuring import source
 from bench.config import models
 from bench.launch.mpirun import MpiLauncher
 from bench.machine import host
-from bench.model.records import Case
+from bench.model.records import Case, Variables
 from bench.packages.tune import catalog, machine
 from bench.packages.tune import planning as rounds_of
 from bench.packages.tune.analyze import choosing, outcome
@@ -364,14 +364,14 @@ class Copies(catalog.OpenMpi):
     def choices(self, op: str, ranks: int, size: int) -> list[Pick]:
         return [Pick(f"copy {number}") for number in range(1, 6)]
 
-    def settings(self, picks: Mapping[str, Pick]) -> str:
+    def settings(self, picks: Mapping[str, Pick]) -> Variables:
         chosen = [(op, choice) for op, choice in sorted(picks.items()) if choice != DEFAULT]
-        return " ".join(
-            f"{self.variables[op]}=4" for op, choice in chosen for _ in range(int(choice.algorithm.split()[1]))
+        return Variables(
+            tuple((self.variables[op], "4") for op, choice in chosen for _ in range(int(choice.algorithm.split()[1])))
         )
 
     def choice_in(self, case: Case) -> Pick:
-        number = case.settings.count(self.variables[case.op])
+        number = [name for name, _ in case.settings.pairs].count(self.variables[case.op])
         return Pick(f"copy {number}") if number else DEFAULT
 
 

@@ -16,7 +16,7 @@ from bench.launch import coordinator
 from bench.launch.agent import _Agent
 from bench.launch.coordinator import Agents
 from bench.model.errors import JobError
-from bench.model.records import Case, Fault, Job, Launch, Settings
+from bench.model.records import Case, Fault, Job, Launch, Settings, Variables
 from bench.packages.training.synchronisation import StepOptions, Strategy
 from bench.protocol import channel, messages
 from bench.store import encoding
@@ -182,7 +182,8 @@ def test_a_job_may_go_on_without_a_process_that_does_not_come(agents):
 
 # ── orders ───────────────────────────────────────────────────────────────────────────────────────
 def job(settings):
-    case = Case("all_reduce", "gloo", 2, "float32", 4096, settings=settings)
+    name, _, value = settings.partition("=")
+    case = Case("all_reduce", "gloo", 2, "float32", 4096, settings=Variables(((name, value),) if name else ()))
     return Job(Launch("gloo", 2, 1, (case,)), Settings(SAMPLING, 1, 10.0, 0))
 
 
@@ -253,7 +254,7 @@ def test_a_plan_is_not_resumed_that_sets_what_a_configuration_may_not(warm):
     (path,) = warm.runs()
     plan = path / "plan.json"
     changed = json.loads(plan.read_text())
-    changed["cases"][0]["settings"] = "NCCL_NET_PLUGIN=evil"
+    changed["cases"][0]["settings"] = {"pairs": [["NCCL_NET_PLUGIN", "evil"]]}
     plan.write_text(json.dumps(changed))
     done = warm("resume", str(path), "--no-plots")
     assert done.returncode == 2 and "NCCL_NET_PLUGIN" in done.stderr and "Traceback" not in done.stderr

@@ -14,7 +14,7 @@ from bench.analyze.sessions import Place
 from bench.model.conclusions import Interval, Summary
 from bench.model.errors import ConfigError, UnmeasurableError
 from bench.model.notices import notice
-from bench.model.records import Case, Failure
+from bench.model.records import Case, Failure, Variables
 from bench.packages.gate.analyze.tables import check, least_of_two_nodes, lines_for_fabric
 from bench.packages.gate.conclusions import Check, CheckedTable, GateNotice
 from bench.packages.gate.config import load, parse
@@ -106,7 +106,7 @@ def test_one_slow_line_fails_the_table_however_good_the_rest_is():
     ("named", "changes"),
     [
         ("placement: out", {"placement": "out"}),
-        ("settings: NCCL_ALGO=Ring", {"settings": "NCCL_ALGO=Ring"}),
+        ("settings: NCCL_ALGO=Ring", {"settings": Variables((("NCCL_ALGO", "Ring"),))}),
     ],
 )
 def test_another_placement_call_group_or_memory_is_another_case_unless_it_is_named(named, changes):

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from bench.catalog import subgroups
 from bench.model.records import Case, Settings
 from bench.packages.training.synchronisation import StepOptions, Strategy, with_strategy
 from bench.planning import footprint
@@ -34,7 +35,10 @@ def test_all_ranks_together_leave_no_more_than_the_bound(n):
 
 def test_each_round_and_each_group_has_enough_for_an_interval():
     assert footprint.most_iterations(replace(CASE, op="pairwise", world_size=1024)) == 8 * 1023
-    assert footprint.most_iterations(replace(CASE, world_size=65536, groups="strided:2:serial")) == 8 * 32768
+    assert (
+        footprint.most_iterations(replace(CASE, world_size=65536, groups=subgroups.parse("strided:2:serial")))
+        == 8 * 32768
+    )
 
 
 @pytest.mark.parametrize("asked", [{"iterations": 500}, {"max_iterations": 500, "seconds_per_case": 1e9}])

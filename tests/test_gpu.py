@@ -84,7 +84,7 @@ def test_a_fault_with_several_ranks_on_one_gpu_is_recorded(cli, fault):
 def test_algorithms_and_blocks_are_axes(cli):
     sets = ["world_sizes=[1]", "metrics=[isolated]", "env={NCCL_ALGO: [Ring, Tree]}", "ctas=[0, 2]"]
     run, _ = measured(cli, NCCL, *sets)
-    assert {(s.case.settings, s.case.ctas) for s in run.samples} == {
+    assert {(str(s.case.settings), s.case.ctas) for s in run.samples} == {
         (f"NCCL_ALGO={algorithm}", ctas) for algorithm in ("Ring", "Tree") for ctas in (0, 2)
     }
 

@@ -10,6 +10,7 @@ import pytest
 from bench.catalog.backends import BACKENDS
 from bench.launch import mpirun
 from bench.machine import host
+from bench.model.records import Variables
 from conftest import ROOT
 
 REMEDY = "make install-mpi (pip install .[mpi])"
@@ -60,7 +61,7 @@ def test_the_mpirun_of_the_package_is_not_started_for_its_version(monkeypatch, t
 
 def test_the_version_of_mpirun_says_what_its_shared_memory_is_called(nowhere, tmp_path):
     for folder, text, name in (("a", "mpirun (Open MPI) 4.1.6", "vader"), ("b", "mpirun (Open MPI) 5.0.11", "sm")):
-        variables = mpirun._environment(program(nowhere / folder, text), tmp_path, "/dev/shm", "")
+        variables = mpirun._environment(program(nowhere / folder, text), tmp_path, "/dev/shm", Variables())
         assert variables["OMPI_MCA_btl"] == f"self,{name}"
         assert variables[f"OMPI_MCA_btl_{name}_backing_directory"] == "/dev/shm"
 

@@ -2,20 +2,22 @@
 
 from dataclasses import replace
 
+from bench.catalog import splits
 from bench.catalog.collectives import usual
 from bench.model.conclusions import Summary
-from bench.model.records import OPTIONS, Case
+from bench.model.divisions import Division, Splits
+from bench.model.records import OPTIONS, Case, Variables
 from bench.report import labels
 
 CASE = Case("reduce", "nccl", 4, "float32", 2**20)
-# A value of each type that is no default, and of options that take some texts only.
-VALUES = {str: "other", int: 7, float: 0.5, bool: True}
-TEXTS = {"placement": "out", "recording": "ab12:3", "strategy": "plan(buckets=1024+2048)"}
+# A value of each type that is no default, and of options that take some values only.
+VALUES = {str: "other", int: 7, bool: True, Variables: Variables((("A", "1"),)), Division: Division("strided", 2)}
+OF_OPTIONS = {"placement": "out", "splits": Splits("hot", 2.0)}
 
 
 def test_titles_and_labels_name_whatever_differs():
     for option in OPTIONS:
-        other = replace(CASE, **{option.name: TEXTS.get(option.name, VALUES[type(option.default)])})
+        other = replace(CASE, **{option.name: OF_OPTIONS.get(option.name) or VALUES[type(option.default)]})
         assert labels.title(other) != labels.title(CASE)
         if option.name != "depth":
             assert {*labels.label(other).split(" · ")} > {*labels.label(CASE).split(" · ")}
@@ -46,7 +48,9 @@ def test_what_all_cases_are_is_told_once():
 
 
 def test_a_rare_option_is_common_only_if_all_have_it():
-    plain, uneven = (Case("all_to_all", "gloo", 2, "float32", 64, splits=splits) for splits in ("", "hot:2"))
+    plain, uneven = (
+        Case("all_to_all", "gloo", 2, "float32", 64, splits=uneven) for uneven in (None, splits.parse("hot:2"))
+    )
     assert "parts hot:2" in words(labels.describe([uneven, uneven])[0])
     common, own = labels.describe([plain, uneven])
     assert "parts hot:2" not in words(common) and [words(parts) for parts in own] == [[], ["parts hot:2"]]

@@ -5,6 +5,7 @@ import itertools
 
 import pytest
 
+from bench.catalog import subgroups
 from bench.catalog.backends import BACKENDS
 from bench.catalog.collectives import ALIGNMENT, CALLS, OPERATIONS, busbw, cycle, placement, ranks_together, room_bytes
 from bench.catalog.dtypes import DTYPES, REDUCE_OPS
@@ -133,7 +134,7 @@ def test_bus_bandwidth_is_that_of_nccl_tests():
 
 
 def test_groups_count_only_their_own_ranks():
-    case = Case("all_reduce", "gloo", 8, "float32", 4000, groups="strided:2:serial")
+    case = Case("all_reduce", "gloo", 8, "float32", 4000, groups=subgroups.parse("strided:2:serial"))
     assert busbw(case, 1e-6) == pytest.approx(4e9)
     assert cycle(case) == 4
     assert busbw(Case("barrier", "gloo", 4, "bytes", 0), 1e-6) is None

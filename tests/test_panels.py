@@ -12,7 +12,7 @@ from matplotlib.text import Text
 from bench.catalog.collectives import OPERATIONS, busbw, usual
 from bench.catalog.package import MOST_PAGES
 from bench.model.conclusions import Analysis, Diagnosis, Interval, Summary
-from bench.model.records import Case
+from bench.model.records import Case, Variables
 from bench.packages.training.report import plots as training
 from bench.report.plots import figures, operations, sizes
 from bench.report.plots.comparison import LOOKS
@@ -59,6 +59,10 @@ def boxes(figure):
     return [*named, *(("axes", axes.get_window_extent()) for axes in shown)]
 
 
+RING_LL128 = (("NCCL_ALGO", "Ring"), ("NCCL_PROTO", "LL128"))
+TREE_SIMPLE = (("NCCL_ALGO", "Tree"), ("NCCL_PROTO", "Simple"))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "found",
@@ -68,7 +72,7 @@ def boxes(figure):
         analysis(
             Case("all_reduce", "nccl", n, "float32", size, settings=setting, memory=memory)
             for n in (2, 4, 8) for size in SIZES for memory in ("plain", "registered")
-            for setting in ("", "NCCL_ALGO=Ring NCCL_PROTO=LL128", "NCCL_ALGO=Tree NCCL_PROTO=Simple")
+            for setting in map(Variables, ((), RING_LL128, TREE_SIMPLE))
         ),
         analysis(Case("all_reduce", "gloo", n, "float32", size) for n in (2, 4) for size in SIZES),
     ],
@@ -156,7 +160,7 @@ def test_a_default_is_named_beside_what_differs_from_it():
 
 def test_what_does_not_fit_is_counted():
     cases = [
-        Case(op, "gloo", 2, "float32", size, settings=f"NCCL_ALGO={k}", reduce_op=r)
+        Case(op, "gloo", 2, "float32", size, settings=Variables((("NCCL_ALGO", str(k)),)), reduce_op=r)
         for op in ("all_reduce", "reduce") for size in SIZES for k in range(60)
         for r in ("sum", "max", "min", "product", "avg")
     ]  # fmt: skip

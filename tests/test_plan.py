@@ -233,7 +233,7 @@ def test_variables_are_an_axis_with_processes_of_their_own():
     plan = expand(
         ["env={GLOO_LOG_LEVEL: [WARN, ERROR], GLOO_DEVICE_TRANSPORT: [TCP]}", "world_sizes=[2]", "launches=1"]
     )
-    assert {case.settings for case in plan.cases} == {
+    assert {str(case.settings) for case in plan.cases} == {
         "GLOO_DEVICE_TRANSPORT=TCP GLOO_LOG_LEVEL=WARN",
         "GLOO_DEVICE_TRANSPORT=TCP GLOO_LOG_LEVEL=ERROR",
     }
@@ -249,7 +249,7 @@ def test_what_is_captured_in_a_graph_shares_its_communicator_with_nothing_else()
 
 
 def test_groups_are_in_the_order_of_ranks_as_torch_has_them():
-    assert subgroups.divide("sets:5,1|0,3", 8).groups == ((1, 5), (0, 3))
+    assert subgroups.divide(subgroups.parse("sets:5,1|0,3"), 8).groups == ((1, 5), (0, 3))
 
 
 def test_what_an_operation_does_not_know_makes_no_further_cases():

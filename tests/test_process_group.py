@@ -17,6 +17,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from bench.catalog import subgroups
 from bench.model.records import Case
 from bench.rank import group, process_group
 from bench.rank.process_group import TorchGroup
@@ -194,7 +195,7 @@ def test_all_groups_of_a_matching_are_split_off_at_once(monkeypatch):
     monkeypatch.setattr(dist, "split_group", lambda **how: asked.append((how["split_ranks"], how["timeout"])) or "own")
     monkeypatch.setattr(dist, "new_group", lambda members, **how: made.append(how["timeout"]) or f"group {members}")
     group = TorchGroup(2, 8, "nccl", SimulatedDevice(), None, barrier=lambda: None, timeout=minute)
-    case = Case("all_reduce", "nccl", 8, "float32", 4096, groups="contiguous:2")
+    case = Case("all_reduce", "nccl", 8, "float32", 4096, groups=subgroups.parse("contiguous:2"))
     assert group.subgroup(case).handle == "own" and asked == [([[0, 1], [2, 3], [4, 5], [6, 7]], minute)]
     assert group.subgroup(case).handle == "own" and len(asked) == 1
     # What is measured under the name of new_group is new_group.

@@ -42,7 +42,7 @@ def test_it_is_trained_like_a_model(warm):
     assert all("a shape has no parameters" in skip.reason for skip in run.plan.skips)
     scenarios = training_of(analyze(run)).scenarios
     assert len(scenarios) == 2
-    for scenario in sorted(scenarios, key=lambda scenario: scenario.scenario.case.link):
+    for scenario in sorted(scenarios, key=lambda scenario: scenario.scenario.options.link):
         results = {result.label: result for result in scenario.results}
         assert all(result.step is not None for result in results.values())
         assert results["none"].step.low > max(NANO.ready_s)

@@ -14,7 +14,7 @@ import pytest
 from bench.catalog.variables import unsettable
 from bench.machine import host
 from bench.model.conclusions import Interval
-from bench.model.records import Case, Failure, Samples
+from bench.model.records import Case, Failure, Samples, Variables
 from bench.packages.tune import catalog, machine, plots
 from bench.packages.tune import planning as rounds_of
 from bench.packages.tune.analyze import choosing, outcome
@@ -118,9 +118,7 @@ def test_open_mpi_honours_the_file_that_is_written_and_ignores_what_is_said_to_b
 
     def works(text):
         (tmp_path / "rules").write_text(text)
-        environ = os.environ | dict(
-            setting.split("=", 1) for setting in library.file_settings(str(tmp_path / "rules")).split()
-        )
+        environ = os.environ | dict(library.file_settings(str(tmp_path / "rules")).pairs)
         environ |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_btl": "self,sm"}
         words = [str(host.mpirun()), "--oversubscribe", "--bind-to", "none", "-n", "3", sys.executable, "program.py"]
         done = subprocess.run(words, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=120)
@@ -148,7 +146,7 @@ def test_settings_say_what_a_case_was_told(library):
     for op, told in (("all_reduce", choice), (second, other)):
         assert library.choice_in(Case(op, "mpi", 2, "float32", 1024, settings=settings)) == told
     assert library.choice_in(Case("all_gather", "mpi", 2, "float32", 1024, settings=settings)) == DEFAULT
-    assert library.settings({"all_reduce": DEFAULT}) == ""
+    assert library.settings({"all_reduce": DEFAULT}) == Variables()
 
 
 @pytest.mark.parametrize(
@@ -157,9 +155,9 @@ def test_settings_say_what_a_case_was_told(library):
 def test_jobs_and_resume_take_every_setting(library):
     for op in library.operations:
         for choice in library.choices(op, 2, 2**20):
-            words = [word.split("=", 1) for word in library.settings({op: choice}).split()]
-            assert words and [unsettable(name, value) for name, value in words] == [None] * len(words)
-            assert all(library.decides.fullmatch(name) for name, _ in words)
+            pairs = library.settings({op: choice}).pairs
+            assert pairs and [unsettable(name, value) for name, value in pairs] == [None] * len(pairs)
+            assert all(library.decides.fullmatch(name) for name, _ in pairs)
 
 
 # ── the race and the proof ───────────────────────────────────────────────────────────────────────
@@ -429,7 +427,7 @@ def test_a_choice_that_fails_is_reported_and_never_chosen(monkeypatch, warm):
 
 def test_a_rule_that_nccl_read_and_did_not_take_is_named():
     """As NCCL 2.28 did on a GPU: between hosts without a fast network it has no LL128, and takes its own choice."""
-    told = "NCCL_TUNER_CONFIG_FILE=/rules.csv"
+    told = Variables((("NCCL_TUNER_CONFIG_FILE", "/rules.csv"),))
     cases = [Case("all_reduce", "nccl", 2, "float32", size, settings=told) for size in (4096, 2**20)]
     words = [("TREE", "LL"), ("RING", "SIMPLE")]
     chosen = {

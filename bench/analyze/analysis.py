@@ -15,6 +15,7 @@ from bench.analyze.ranks import late_ranks
 from bench.analyze.summaries import choice_changes, summarize
 from bench.catalog.collectives import OPERATIONS, cycle
 from bench.model.conclusions import Analysis, Diagnosis
+from bench.model.divisions import WORLD
 from bench.model.notices import DiagnosisNotice, Notice, notice
 from bench.model.records import Case, Run
 
@@ -75,7 +76,7 @@ def _untold(run: Run, late: bool) -> Iterable[Notice]:
         yield notice(DiagnosisNotice.NOT_APART)
     elif any(len(aggregate.each_s) < case.world_size for case, aggregate in apart):
         yield notice(DiagnosisNotice.SEVERAL_GPUS)
-    elif all(OPERATIONS[case.op].rooted or case.groups != "world" for case, _ in apart):
+    elif all(OPERATIONS[case.op].rooted or case.groups != WORLD for case, _ in apart):
         yield notice(DiagnosisNotice.ONLY_ROOTED)
     elif not late:
         yield notice(DiagnosisNotice.NOBODY_LATE)

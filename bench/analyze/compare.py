@@ -252,7 +252,8 @@ class Axis:
 
     def has(self, case: Case, value: str | None) -> bool:
         """Whether the case has this value of the field; any case, if none is given."""
-        return value is None or str(case.value(self.field)) == value
+        own = case.value(self.field)
+        return value is None or ("" if own is None else str(own)) == value
 
     def by_key(self, summaries: Iterable[Summary], value: str | None) -> dict[str, Summary]:
         """The summaries of a side by `key`; only those with this value of the field, if one is given."""

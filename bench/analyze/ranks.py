@@ -30,6 +30,7 @@ from bench.analyze.sessions import Clocks, Hosts, hosts, in_words
 from bench.catalog.backends import BACKENDS
 from bench.catalog.collectives import OPERATIONS, cycle
 from bench.model.conclusions import Finding, FindingKind
+from bench.model.divisions import WORLD
 from bench.model.notices import FindingNotice, notice
 from bench.model.records import Case, Run, Samples
 from bench.stats.intervals import Floats
@@ -116,7 +117,7 @@ def _tells_who_is_last(samples: Samples, clocks: Clocks) -> bool:
     rooted = OPERATIONS[case.op].rooted
     if samples.aggregate is not None:
         each_rank = len(samples.aggregate.each_s) == case.world_size
-        return samples.aggregate.apart and each_rank and case.groups == "world" and not rooted
+        return samples.aggregate.apart and each_rank and case.groups == WORLD and not rooted
     if timed is None or timed.arrivals_ns is None or OPERATIONS[case.op].round_by_round:
         return False
     return not rooted or timed.wait_ns is not None or clocks.aligned(samples) is not None

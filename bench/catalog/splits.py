@@ -1,6 +1,6 @@
 """Divide unevenly what ranks send to each other in an all-to-all, as routing tokens to experts does.
 
-In: a distribution as text, the number of ranks, the elements that a rank sends, and the number of the call. Out: a
+In: a distribution, the number of ranks, the elements that a rank sends, and the number of the call. Out: a
 matrix whose row a has the elements that rank a sends to each rank. Does not import torch.
 
     zipf:1.2        popularity of the k-th most popular rank is 1 / k^1.2       lognormal:1    exp(N(0, 1²))
@@ -15,7 +15,8 @@ written are scaled so that the largest sum is what a rank sends; with the sum it
 import random
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from bench.model.divisions import Splits
 
 # Calls until drifting popularity begins again.
 DRIFT = 8
@@ -24,19 +25,6 @@ _PATTERN = re.compile(
     rf"(?:(?P<kind>zipf|lognormal|hot|distance):(?P<value>{_NUMBER})|rows:(?P<rows>[\d,;]+))"
     r"(?::seed=(?P<seed>\d+))?(?P<drift>:drift)?"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Splits:
-    """A distribution."""
-
-    # One of zipf, lognormal, hot, distance and rows.
-    kind: str
-    # Parameter of the kind; 0 for rows.
-    value: float
-    rows: tuple[tuple[int, ...], ...] = ()
-    seed: int = 0
-    drift: bool = False
 
 
 def parse(text: str) -> Splits:
@@ -54,9 +42,8 @@ def parse(text: str) -> Splits:
     )
 
 
-def unsupported(text: str, ranks: int) -> str | None:
+def unsupported(splits: Splits, ranks: int) -> str | None:
     """Why this number of ranks cannot be divided in this way; None if they can."""
-    splits = parse(text)
     if splits.rows and len(splits.rows) != ranks:
         return f"a matrix of {len(splits.rows)} rows is for {len(splits.rows)} ranks, not for {ranks}"
     if splits.kind == "hot" and splits.value > ranks:
@@ -64,21 +51,20 @@ def unsupported(text: str, ranks: int) -> str | None:
     return None
 
 
-def calls(text: str) -> int:
+def calls(splits: Splits | None) -> int:
     """Number of calls until the matrices begin again."""
-    return DRIFT if text and parse(text).drift else 1
+    return DRIFT if splits is not None and splits.drift else 1
 
 
-def matrix(text: str, ranks: int, elements: int, turn: int = 0) -> list[list[int]]:
+def matrix(splits: Splits, ranks: int, elements: int, turn: int = 0) -> list[list[int]]:
     """Elements from each rank (row) to each rank (column)."""
-    splits = parse(text)
     if splits.rows:
         largest = max(map(sum, splits.rows)) or 1
         return [[part * elements // largest for part in row] for row in splits.rows]
     if splits.kind == "distance":
         row = _apportioned(_by_distance(splits.value, ranks), elements)
         return [row[-rank:] + row[:-rank] for rank in range(ranks)]
-    row = _apportioned(_popularity(splits, ranks, turn % calls(text)), elements)
+    row = _apportioned(_popularity(splits, ranks, turn % calls(splits)), elements)
     return [row] * ranks
 
 
@@ -90,9 +76,9 @@ def heaviest(rows: Sequence[Sequence[int]]) -> int:
     return max(sent, received)
 
 
-def most_received(text: str, ranks: int, elements: int) -> int:
+def most_received(splits: Splits, ranks: int, elements: int) -> int:
     """The most elements that one rank receives in a call, its own included."""
-    every = (matrix(text, ranks, elements, turn) for turn in range(calls(text)))
+    every = (matrix(splits, ranks, elements, turn) for turn in range(calls(splits)))
     return max(sum(row[b] for row in rows) for rows in every for b in range(ranks))
 
 

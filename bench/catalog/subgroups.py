@@ -4,15 +4,16 @@ contiguous:2   0 1 | 2 3        strided:2   0 2 | 1 3        with the suffix :se
 strided:2@2, of 8 ranks: 0 2 | 1 3 | 4 6 | 5 7: groups of 2 ranks that are 2 apart, within each 4 ranks
 sets:0,3|1,2   these very groups, of equal size; ranks in none of them rest
 
-In: a division as text, and the world size. Out: the global ranks of each group. Also pairs ranks, or nodes, round by
+In: a division, and the world size. Out: the global ranks of each group. Also pairs ranks, or nodes, round by
 round, such that each pair occurs once. Does not import torch.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-WORLD = "world"
+from bench.model.divisions import WORLD, Division
+
 _PATTERN = re.compile(
     r"(?P<kind>contiguous|strided):(?P<size>[1-9]\d*)(?:(?<=\d)@(?P<stride>[1-9]\d*))?(?P<serial>:serial)?"
 )
@@ -33,56 +34,52 @@ class Subgroups:
         return next((number for number, members in enumerate(self.groups) if rank in members), None)
 
 
-def check(text: str) -> str:
-    """The text itself if it is a division into groups; raises ValueError with what is allowed."""
+def parse(text: str) -> Division:
+    """The division that a text names; raises ValueError with what is allowed."""
+    if text == str(WORLD):
+        return WORLD
     if _SETS.fullmatch(text):
-        return text
+        return of_sets([map(int, part.split(",")) for part in text.removeprefix("sets:").split("|")])
     match = _PATTERN.fullmatch(text)
-    if text != WORLD and (match is None or (match["kind"] == "contiguous" and match["stride"])):
+    if match is None or (match["kind"] == "contiguous" and match["stride"]):
         raise ValueError(
             f"{text!r} is not a division into groups: write world, contiguous:K or strided:K with K ranks a group, or "
             "strided:K@S with K ranks that are S apart (append :serial to run one group after the other)"
         )
+    return Division(match["kind"], int(match["size"]), int(match["stride"] or 0), match["serial"] is not None)
+
+
+def check(text: str) -> str:
+    """The text itself if it names a division into groups; raises ValueError with what is allowed."""
+    parse(text)
     return text
 
 
-def group_size(text: str, world_size: int) -> int:
+def of_sets(groups: Iterable[Iterable[int]]) -> Division:
+    """These very groups, each in the order of ranks, whatever order they are listed in: torch sorts them, too."""
+    return Division("sets", sets=tuple(tuple(sorted(members)) for members in groups))
+
+
+def group_size(division: Division, world_size: int) -> int:
     """Ranks in each group."""
-    if _SETS.fullmatch(text):
-        return len(_sets(text)[0])
-    match = _PATTERN.fullmatch(text)
-    return int(match["size"]) if match else world_size
+    return len(division.sets[0]) if division.sets else division.size or world_size
 
 
-def _sets(text: str) -> tuple[tuple[int, ...], ...]:
-    """The listed groups, each in the order of ranks, whatever order they are listed in: torch sorts them, too."""
-    return tuple(tuple(sorted(map(int, part.split(",")))) for part in text.removeprefix("sets:").split("|"))
-
-
-def in_text(groups: Sequence[Sequence[int]]) -> str:
-    """These very groups, as a division."""
-    return "sets:" + "|".join(",".join(map(str, members)) for members in groups)
-
-
-def _stride(text: str, world_size: int) -> int:
+def _stride(division: Division, world_size: int) -> int:
     """Distance between neighbours in a group."""
-    match = _PATTERN.fullmatch(text)
-    if match is None or match["kind"] == "contiguous":
-        return 1
-    return int(match["stride"]) if match["stride"] else world_size // int(match["size"])
+    return 1 if division.kind != "strided" else division.stride or world_size // division.size
 
 
-def unsupported(text: str, world_size: int) -> str | None:
+def unsupported(division: Division, world_size: int) -> str | None:
     """Why this number of ranks cannot be divided in this way; None if they can."""
-    if _SETS.fullmatch(text):
-        ranks = [rank for members in _sets(text) for rank in members]
-        if len({len(members) for members in _sets(text)}) > 1:
+    if division.sets:
+        ranks = [rank for members in division.sets for rank in members]
+        if len({len(members) for members in division.sets}) > 1:
             return "groups that are listed must be of equal size"
         if len(set(ranks)) < len(ranks) or max(ranks) >= world_size:
             return f"listed groups must have each of the {world_size} ranks at most once"
         return None
-    size = group_size(text, world_size)
-    stride = _stride(text, world_size)
+    size, stride = group_size(division, world_size), _stride(division, world_size)
     if world_size % size or world_size % (size * stride):
         return f"{world_size} ranks cannot be divided into groups of {size}" + (
             f", {stride} apart" if stride > 1 else ""
@@ -90,21 +87,20 @@ def unsupported(text: str, world_size: int) -> str | None:
     return None
 
 
-def divide(text: str, world_size: int) -> Subgroups:
+def divide(division: Division, world_size: int) -> Subgroups:
     """The groups of a division that `unsupported` allows."""
-    if _SETS.fullmatch(text):
-        return Subgroups(_sets(text))
-    match = _PATTERN.fullmatch(text)
-    if not match:
+    if division.sets:
+        return Subgroups(division.sets)
+    if division == WORLD:
         return Subgroups((tuple(range(world_size)),))
-    size, stride = int(match["size"]), _stride(text, world_size)
-    block = size * stride
+    stride = _stride(division, world_size)
+    block = division.size * stride
     groups = tuple(
         tuple(range(first, start + block, stride))
         for start in range(0, world_size, block)
         for first in range(start, start + stride)
     )
-    return Subgroups(groups, serial=match["serial"] is not None)
+    return Subgroups(groups, division.serial)
 
 
 # ── pairs ────────────────────────────────────────────────────────────────────────────────────────

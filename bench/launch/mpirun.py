@@ -29,6 +29,7 @@ from bench.launch.launcher import Launcher, RendezvousFolder
 from bench.launch.ranks import KILL_WAIT_S, NO_LOG, LaunchJob, Ranks, Starter
 from bench.machine import environment, host, network
 from bench.model.errors import MpirunError, StoreError
+from bench.model.records import Variables
 from bench.store import folders
 
 # More ranks than cores are allowed, and the report warns of them; binding would put several ranks on one core.
@@ -61,7 +62,7 @@ class MpiLauncher:
         program = host.mpirun()
         if program is None:
             raise MpirunError(f"mpirun was not found: {host.MPI_REMEDY}")
-        folder, settings = self.launcher.folder(), ""
+        folder, settings = self.launcher.folder(), Variables()
         with contextlib.ExitStack() as undo:  # undone from the last to the first
             undo.callback(shutil.rmtree, folder, ignore_errors=True)
             if isinstance(job, LaunchJob):
@@ -101,7 +102,7 @@ def shared_memory(program: Path) -> str:
     return BEFORE_5 if major is not None and major < 5 else SHARED_MEMORY
 
 
-def _environment(program: Path, folder: Path, memory: str, settings: str) -> dict[str, str]:
+def _environment(program: Path, folder: Path, memory: str, settings: Variables) -> dict[str, str]:
     """Environment of mpirun and its ranks: what the user has set overrides our defaults for Open MPI."""
     by = shared_memory(program)
     defaults = {

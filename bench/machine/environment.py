@@ -7,7 +7,7 @@ of an allow-list (`bench/catalog/variables.py`) are recorded: the environment al
 import os
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,6 +15,7 @@ import psutil
 
 from bench.catalog.variables import allowed
 from bench.machine import network
+from bench.model.records import Variables
 
 JOB_VARIABLES = re.compile(
     r"(LOCAL_)?(RANK|WORLD_SIZE)|MASTER_(ADDR|PORT)|TORCHELASTIC_(RUN_ID|RESTART_COUNT)|PET_\w+|RAY_JOB_ID"
@@ -150,10 +151,9 @@ def variables() -> dict[str, str]:
     return allowed(os.environ.items())
 
 
-def apply(settings: str) -> None:
-    """Set variables of this process, such as "NCCL_ALGO=Ring NCCL_PROTO=LL"; an empty value unsets one."""
-    for setting in settings.split():
-        name, _, value = setting.partition("=")
+def apply(pairs: Iterable[tuple[str, str]]) -> None:
+    """Set variables of this process; an empty value unsets one."""
+    for name, value in pairs:
         if value:
             os.environ[name] = value
         else:
@@ -165,11 +165,10 @@ def adopt(variables: Mapping[str, str]) -> None:
     os.environ.update(variables)
 
 
-def for_mpirun(defaults: Mapping[str, str], wanted: Mapping[str, str], settings: str) -> dict[str, str]:
+def for_mpirun(defaults: Mapping[str, str], wanted: Mapping[str, str], settings: Variables) -> dict[str, str]:
     """Environment for mpirun: that of this process, which overrides `defaults`; `wanted`, then `settings` override it.
 
     Variables are left out by which mpirun would ask a batch system for hosts, or take itself for part of another job.
     """
     own = {name: value for name, value in os.environ.items() if not BATCH_VARIABLES.match(name)}
-    pairs = (setting.partition("=") for setting in settings.split())
-    return {**defaults, **own, **wanted, **{name: value for name, _, value in pairs}}
+    return {**defaults, **own, **wanted, **dict(settings.pairs)}

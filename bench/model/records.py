@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal
 
+from bench.model.divisions import WORLD, Division, Splits
 from bench.model.facts import ImportFacts, Manifest, Session
 from bench.model.notices import Notice
 
@@ -103,6 +104,18 @@ def _by_operation(base: type, source: Any, handler: Any) -> Any:
     return {"type": "tagged-union", "discriminator": "operation", "choices": choices}
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class Variables:
+    """Environment variables that ranks set for themselves."""
+
+    # Names and values; an empty value unsets a variable.
+    pairs: tuple[tuple[str, str], ...] = ()
+
+    def __str__(self) -> str:
+        """Such as `NCCL_ALGO=Ring NCCL_PROTO=LL`."""
+        return " ".join(f"{name}={value}" for name, value in self.pairs)
+
+
 @dataclass(frozen=True)
 class OwnOptions:
     """The options that only the cases of one operation have. The package of the operation declares a subclass.
@@ -188,11 +201,11 @@ class Case:
     )
     call: str = option("sync", "kind of call: sync, or async: waited for before the second stamp", key="calls")
     root: int = option(0, "root of an operation that has one", "root {}", key="roots", of="rooted")
-    groups: str = option(
-        "world", "which ranks call together: world, or a division of it, such as strided:2", "groups {}", key="groups"
+    groups: Division = option(
+        WORLD, "which ranks call together: world, or a division of it, such as strided:2", "groups {}", key="groups"
     )
-    settings: str = option(
-        "",
+    settings: Variables = option(
+        Variables(),
         "environment variables of the ranks, such as NCCL_ALGO=Ring NCCL_PROTO=LL",
         key="env",
         needs_processes=True,
@@ -224,8 +237,8 @@ class Case:
         key="alignments",
         of="pooled",
     )
-    splits: str = option(
-        "", "how unevenly an all-to-all divides what a rank sends; empty: evenly", "parts {}", "splits", "splits"
+    splits: Splits | None = option(
+        None, "how unevenly an all-to-all divides what a rank sends; empty: evenly", "parts {}", "splits", "splits"
     )
     counts: str = option(
         "known",
@@ -306,12 +319,6 @@ def _options_in(kind: Any) -> tuple[Option, ...]:
 options_in: Callable[[Any], tuple[Option, ...]] = functools.cache(_options_in)
 OPTIONS = options_in(Case)
 CASE_FIELDS = frozenset(item.name for item in fields(Case))
-
-
-def settings_of(case: Case) -> list[tuple[str, str]]:
-    """Name and value of each environment variable that ranks set for a case; an empty value unsets it."""
-    pairs = (setting.partition("=") for setting in case.settings.split())
-    return [(name, value) for name, _, value in pairs]
 
 
 @dataclass(frozen=True, slots=True)
@@ -500,10 +507,9 @@ class Job:
 
 def case_order(case: Case) -> tuple[object, ...]:
     """Sort key for tables: first the fields that are equal within a table, then world size, then size."""
-    extras = (getattr(case, option.name) for option in OPTIONS)
-    own = (getattr(case.own, option.name) for option in options_in(type(case.own)))
-    ordered = (value if isinstance(value, int | float) else str(value or "") for value in own)
-    return (case.op, case.backend, case.metric, case.dtype, *extras, *ordered, case.world_size, case.size_bytes)
+    values = (case.value(option.name) for option in (*OPTIONS, *options_in(type(case.own))))
+    ordered = (value if isinstance(value, int | float) else str(value or "") for value in values)
+    return (case.op, case.backend, case.metric, case.dtype, *ordered, case.world_size, case.size_bytes)
 
 
 # ── what was measured: facts ─────────────────────────────────────────────────────────────────────

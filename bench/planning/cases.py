@@ -17,7 +17,8 @@ from bench.catalog.metrics import METRICS, ONE_BY_ONE
 from bench.catalog.operation import Operation
 from bench.catalog.variables import SHARED_GPU
 from bench.config.models import Config
-from bench.model.records import OPTIONS, Case, Machine, Option, settings_of
+from bench.model.divisions import WORLD
+from bench.model.records import OPTIONS, Case, Machine, Option, Variables
 from bench.model.units import counted, format_rounded_bytes, format_share
 from bench.planning.footprint import buffer_bytes, scratch_bytes, temporary_bytes
 
@@ -87,11 +88,13 @@ def option_values(config: Config, operation: Operation, world_size: int) -> Iter
 def values_of(config: Config, option: Option, world_size: int) -> Sequence[Any]:
     """The values that a configuration lists for an option."""
     if option.name == "settings":
-        # Every combination of values of the environment variables, each as one text, such as `A=1 B=2`.
-        assignments = [[f"{name}={value}" for value in values] for name, values in sorted(config.env.items())]
-        return [" ".join(chosen) for chosen in itertools.product(*assignments)]
+        # Every combination of values of the environment variables.
+        assignments = [[(name, value) for value in values] for name, values in sorted(config.env.items())]
+        return [Variables(chosen) for chosen in itertools.product(*assignments)]
     if option.name == "splits":
-        return config.split_texts
+        return [splits.parse(text) if text else None for text in config.split_texts]
+    if option.name == "groups":
+        return [subgroups.parse(text) for text in config.groups]
     if option.name == "root" and config.roots == "all":
         return range(world_size)
     values = getattr(config, option.key)
@@ -140,9 +143,9 @@ def unsupported_here(case: Case, machine: Machine) -> str | None:
         return machine.registered_missing
     if (reason := unsupported_by_gpu(case, machine.gpu_capability)) is not None:
         return reason
-    if case.backend == "nccl" and dict(settings_of(case)).get("NCCL_ALGO", "").upper() == "PAT":
+    if case.backend == "nccl" and dict(case.settings.pairs).get("NCCL_ALGO", "").upper() == "PAT":
         return "PAT has no all-reduce, by which ranks are aligned: write NCCL_ALGO=allgather:pat;reducescatter:pat"
-    taken = [name for name, _ in settings_of(case) if name in SHARED_GPU] if case.oversubscribed else []
+    taken = [name for name, _ in case.settings.pairs if name in SHARED_GPU] if case.oversubscribed else []
     if taken:
         return f"ranks that share a GPU need {taken[0]}={SHARED_GPU[taken[0]]}, so it cannot be varied"
     return None
@@ -153,7 +156,7 @@ def unsupported_anywhere(case: Case) -> str | None:
     operation, dtype = OPERATIONS[case.op], dtype_named(case.dtype)
     if (reason := subgroups.unsupported(case.groups, case.world_size)) is not None:
         return reason
-    if operation.paired and case.groups != subgroups.WORLD:
+    if operation.paired and case.groups != WORLD:
         return f"{case.op} pairs all ranks of the world, so it has no groups"
     if case.depth > 1 and subgroups.divide(case.groups, case.world_size).serial:
         return "groups that call one after the other are timed call by call"

@@ -11,8 +11,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
-from bench.catalog.subgroups import WORLD, Subgroups, divide
+from bench.catalog.subgroups import Subgroups, divide
 from bench.machine import host
+from bench.model.divisions import WORLD, Division
 from bench.model.records import Case
 from bench.rank.collectives import LibraryCalls, Subgroup, rest
 from bench.rank.device import Device
@@ -57,7 +58,7 @@ class Group(ABC):
         self.align = rest
         self.joined_ns = (0, 0)  # start, on the host's clock, and duration of joining
         self._world = world
-        self._subgroups: dict[str, Subgroup] = {WORLD: Subgroup(rank, world_size, world)}
+        self._subgroups: dict[Division, Subgroup] = {WORLD: Subgroup(rank, world_size, world)}
 
     @abstractmethod
     def gather(self, value: T) -> list[T]:

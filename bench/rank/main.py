@@ -78,13 +78,14 @@ def entered(context: RankContext, job: Job) -> Iterator[Group]:
         part.prepare(kind, context.rank)
     if kind.scheduling == "rr":
         host.use_realtime()
-    environment.apply(kind.settings)
+    environment.apply(kind.settings.pairs)
     if kind.load != "none":
         load.begin(kind.load, host.affinity()[context.device :: context.world_size])
     if kind.oversubscribed:
-        environment.apply(process_group.shared_gpu(context.rank))
+        environment.apply(process_group.shared_gpu(context.rank).items())
     if job.probe:
-        environment.apply(f"NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,TUNING NCCL_DEBUG_FILE={_log_of(context)}")
+        log = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,TUNING", "NCCL_DEBUG_FILE": str(_log_of(context))}
+        environment.apply(log.items())
     with joined(context, job.launch.backend, job.settings.timeout_s, kind.ctas, kind.scheduling) as group:
         yield group
 

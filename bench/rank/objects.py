@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from bench.catalog.collectives import OPERATIONS, ranks_together
+from bench.model.divisions import WORLD
 from bench.model.records import Case
 from bench.rank.collectives import OBJECT_COLLECTIVES, Call, Subgroup, rest
 from bench.rank.group import Group
@@ -64,7 +65,7 @@ class ObjectOperation(Workload):
 
     def single_rank_call(self) -> Call | None:
         make = self._group.calls.on_objects[self._case.op]
-        case = dataclasses.replace(self._case, world_size=1, groups="world", root=0)
+        case = dataclasses.replace(self._case, world_size=1, groups=WORLD, root=0)
         call: Call = make(
             self._group.single_rank_subgroup(), case, [self._objects[self._case.root][:SINGLE_RANK_BYTES]], []
         )

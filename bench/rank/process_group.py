@@ -230,10 +230,9 @@ def plain_objects() -> Iterator[None]:
 
 # ── what only NCCL has ───────────────────────────────────────────────────────────────────────────
 # Written to the documented behaviour of torch's ProcessGroupNCCL; `make test-gpu` runs it where there is a GPU.
-def shared_gpu(rank: int) -> str:
+def shared_gpu(rank: int) -> dict[str, str]:
     """Environment settings of a rank that shares its GPU; to be set before its first communicator is made."""
-    variables = SHARED_GPU | {"NCCL_HOSTID": f"{SHARED_GPU['NCCL_HOSTID']}-r{rank}"}
-    return " ".join(f"{name}={value}" for name, value in variables.items())
+    return SHARED_GPU | {"NCCL_HOSTID": f"{SHARED_GPU['NCCL_HOSTID']}-r{rank}"}
 
 
 def _options(ctas: int) -> Any:

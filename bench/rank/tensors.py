@@ -23,6 +23,7 @@ from bench.catalog import collectives
 from bench.catalog.backends import unsupported_by_backend
 from bench.catalog.collectives import ALIGNMENT, OPERATIONS
 from bench.catalog.dtypes import DTYPES, LARGEST_VALUE, PREMULTIPLIER, growth, largest_value, rounding, spacing, unit
+from bench.model.divisions import WORLD
 from bench.model.records import Case
 from bench.planning.footprint import aligned, buffer_bytes, calls_between_refills, pool_slots
 from bench.rank.collectives import COLLECTIVES, Call, CallArguments, Subgroup, Transfer, rest
@@ -218,7 +219,7 @@ class TensorOperation(Workload):
         unit = pieces * DTYPES[self._case.dtype].itemsize
         size = max(unit, min(self._case.size_bytes, SINGLE_RANK_BYTES) // unit * unit)
         case = dataclasses.replace(
-            self._case, size_bytes=size, world_size=1, groups="world", root=0, call="sync", splits="", counts="known"
+            self._case, size_bytes=size, world_size=1, groups=WORLD, root=0, call="sync", splits=None, counts="known"
         )
         if unsupported_by_backend(case) is not None:
             return None

@@ -38,8 +38,8 @@ WORDS: dict[str, Callable[[Case], str]] = {
     "metric": lambda case: metric_name(case),
     "depth": lambda case: "",  # the metric's name holds it
     "placement": lambda case: PLACES[placement(case)],
-    "groups": lambda case: f"groups {short(case.groups)}",
-    "splits": lambda case: f"parts {short(case.splits)}",
+    "groups": lambda case: f"groups {short(str(case.groups))}",
+    "splits": lambda case: f"parts {short(str(case.splits))}",
 }
 # Smaller sizes are printed in bytes, so their rounding needs no explanation.
 SMALLEST_ROUND = 1024

@@ -71,7 +71,7 @@ class PublicNotice(PublicModel):
 
 # An option whose values are objects, or that the case's operation does not have, is text.
 OF_OPTIONS: Any = {
-    option.name: (str if option.default is None else type(option.default), about(option.about))
+    option.name: (type(option.default) if isinstance(option.default, str | int | float) else str, about(option.about))
     for option in ALL_OPTIONS
 }
 # What a case is. mypy does not see fields that are made of the table of options.

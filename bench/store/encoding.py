@@ -15,6 +15,7 @@ import orjson
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
 
+from bench.catalog import splits, subgroups
 from bench.catalog.backends import BACKENDS
 from bench.catalog.collectives import OPERATIONS
 from bench.catalog.dtypes import BYTES, DTYPES, REDUCE_OPS
@@ -35,7 +36,6 @@ from bench.model.records import (
     Timings,
     Usage,
     options_in,
-    settings_of,
 )
 from bench.model.units import MOST_ELEMENTS, MOST_RANKS
 from bench.planning.parts import parts
@@ -102,10 +102,12 @@ def _case_to_json(case: Case) -> Json:
     """Options at their defaults are left out."""
     usual = {option.name for option in OPTIONS if getattr(case, option.name) == option.default}
     usual |= {"own", *(["asked_bytes"] if not case.asked_bytes else [])}
-    data = {field.name: getattr(case, field.name) for field in dataclasses.fields(case) if field.name not in usual}
+    values = dataclasses.asdict(case)
+    data = {name: value for name, value in values.items() if name not in usual}
     if options := options_in(type(case.own)):
-        own = dataclasses.asdict(case.own)
-        given = {option.name: own[option.name] for option in options if case.value(option.name) != option.default}
+        given = {
+            option.name: values["own"][option.name] for option in options if case.value(option.name) != option.default
+        }
         data["own"] = {"operation": case.own.operation, **given}
     return data
 
@@ -117,6 +119,9 @@ def _case_from_json(data: Json) -> Case:
             raise ValueError(f"{name} {getattr(case, name)!r:.60}: CollBench has no such")
     if not isinstance(case.own, OPERATIONS[case.op].own):
         raise ValueError(f"own: options of {case.own.operation or 'no operation'} in a case of {case.op}")
+    subgroups.check(str(case.groups))
+    if case.splits is not None:
+        splits.parse(str(case.splits))
     limits = {
         "world_size": (1, MOST_RANKS),
         "size_bytes": (0, MOST_ELEMENTS),
@@ -171,7 +176,7 @@ def decoded(data: bytes | str, kind: Any) -> Any:
 def variables_of(job: Job | Plan) -> list[tuple[str, str]]:
     """Name and value of each environment variable that ranks of a job, or of a plan, set for themselves."""
     cases = job.launch.cases if isinstance(job, Job) else job.cases
-    return sorted({pair for case in cases for pair in settings_of(case)})
+    return sorted({pair for case in cases for pair in case.settings.pairs})
 
 
 def imports_of(job: Job | Plan) -> list[str]:

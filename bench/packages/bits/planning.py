@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from bench.catalog.collectives import OPERATIONS, ranks_together
 from bench.catalog.dtypes import DTYPES
+from bench.model.divisions import WORLD
 from bench.model.records import OPTIONS, Case, Job, Launch
 
 Values = NDArray[np.float64]
@@ -56,7 +57,7 @@ def uncomparable(case: Case) -> str | None:
         return "it has no buffers whose bits could be compared"
     if case.op == "all_to_all_uneven" or case.splits:
         return "its parts are uneven: smaller messages are no part of larger ones"
-    if case.groups != "world":
+    if case.groups != WORLD:
         return "groups are not compared: world sizes are"
     if DTYPES[case.dtype].kind in {"complex", "bool"}:
         return f"data of {case.dtype} are not made"

@@ -64,7 +64,9 @@ def _option(option: Option) -> Any:
     about = f"{option.about[0].upper()}{option.about[1:]}."
     if option.name in OPEN:
         return written | None, key(f"{about} Without it, any.", example, default=None)
-    return written, key(about, example, default=option.default)
+    # A line writes what is an object in a case as text.
+    default = option.default if isinstance(option.default, int | float | str) else str(option.default or "")
+    return written, key(about, example, default=default)
 
 
 if TYPE_CHECKING:

@@ -28,6 +28,7 @@ from bench.catalog.collectives import OPERATIONS, ranks_together
 from bench.catalog.dtypes import BYTES, DTYPES
 from bench.catalog.metrics import ONE_BY_ONE
 from bench.config.models import Config
+from bench.model.divisions import WORLD, Division, Splits
 from bench.model.errors import ForeignError
 from bench.model.records import Case, Machine, Plan
 from bench.model.units import first_few
@@ -310,26 +311,26 @@ class _Builder:
             case = replace(case, call="async")
         return case
 
-    def _groups(self, call: RecordedCall) -> str:
+    def _groups(self, call: RecordedCall) -> Division:
         """The group of a call, or the division of this world that is like the recorded one."""
         size = len(call.group) if call.group else call.group_size
         if size is None or self._world_size == 1:
-            return subgroups.WORLD
+            return WORLD
         if self._own:
             whole = call.group is None or size == self._world_size
-            return subgroups.WORLD if whole else subgroups.in_text([call.group or ()])
+            return WORLD if whole else subgroups.of_sets([call.group or ()])
         world = self._recorded.world_size or size
         if size >= min(world, self._world_size):
-            return subgroups.WORLD
+            return WORLD
         stride = call.group[1] - call.group[0] if call.group and len(call.group) > 1 else 1
-        spread = [f"strided:{size}@{stride}", f"strided:{size}"] if stride > 1 else []
-        for text in (*spread, f"contiguous:{size}"):
-            if subgroups.unsupported(text, self._world_size) is None:
-                if stride > 1 and "@" not in text:
+        spread = [Division("strided", size, stride), Division("strided", size)] if stride > 1 else []
+        for division in (*spread, Division("contiguous", size)):
+            if subgroups.unsupported(division, self._world_size) is None:
+                if stride > 1 and not division.stride:
                     self._changed[f"{call.operation} in groups of ranks that lie nearer to each other"] += 1
-                return text
+                return division
         self._changed[f"{call.operation} in the whole world: groups of {size} do not divide it"] += 1
-        return subgroups.WORLD
+        return WORLD
 
     def _dtype(self, call: RecordedCall) -> str:
         if call.dtype is None:
@@ -348,23 +349,23 @@ class _Builder:
         self._changed[f"{call.dtype} sent as {other}, which {self._backend} has"] += 1
         return other
 
-    def _splits(self, step: _Step, place: int, call: RecordedCall, together: int) -> str:
-        """The parts from each rank to each rank: as all ranks recorded them, or all alike; "" for equal parts."""
+    def _splits(self, step: _Step, place: int, call: RecordedCall, together: int) -> Splits | None:
+        """The parts from each rank to each rank: as all ranks recorded them, or all alike; None for equal parts."""
         if call.splits_in is None:
             self._changed["all_to_all with equal parts: its splits were not recorded"] += 1
-            return ""
+            return None
         rows = self._recorded_rows(step, place, call)
         if rows is None or not len(rows) == len(rows[0]) == together:
             if len(set(call.splits_in)) <= 1:
-                return ""
+                return None
             row = [0] * together
             for number, part in enumerate(call.splits_in):
                 row[number % together] += part
             self._changed["all_to_all in which every rank sends the parts that this rank sent"] += 1
             rows = [row] * together
         if len({part for row in rows for part in row}) <= 1:
-            return ""
-        return "rows:" + ";".join(",".join(map(str, row)) for row in rows)
+            return None
+        return Splits("rows", rows=tuple(map(tuple, rows)))
 
     def _recorded_rows(self, step: _Step, place: int, call: RecordedCall) -> list[list[int]] | None:
         """The parts that each rank of the group sent in the same call; None unless all of them are recorded.
@@ -453,10 +454,10 @@ def _divided(depths: Sequence[tuple[Case, int]], world_size: int) -> tuple[tuple
     """
     alike: dict[Case, list[list[Case]]] = {}
     for case, _ in depths:
-        if not case.groups.startswith("sets:"):
+        if not case.groups.sets:
             alike[case] = [[case]]
             continue
-        rows = alike.setdefault(replace(case, groups=""), [])
+        rows = alike.setdefault(replace(case, groups=WORLD), [])
         taken = (row for row in rows if not any(set(_members(case)) & set(_members(other)) for other in row))
         row = next(taken, None)
         if row is None:
@@ -473,18 +474,18 @@ def _divided(depths: Sequence[tuple[Case, int]], world_size: int) -> tuple[tuple
     return tuple(cases), number_of
 
 
-def _division(row: Sequence[Case], world_size: int) -> str:
+def _division(row: Sequence[Case], world_size: int) -> Division:
     """The groups of cases as one division, in few words where it has them."""
-    if not row[0].groups.startswith("sets:"):
+    if not row[0].groups.sets:
         return row[0].groups
     groups = sorted(_members(case) for case in row)
     size, stride = len(groups[0]), groups[0][-1] - groups[0][-2] if len(groups[0]) > 1 else 1
-    for text in (f"contiguous:{size}", f"strided:{size}", f"strided:{size}@{stride}"):
-        if subgroups.unsupported(text, world_size) is None and (
-            sorted(subgroups.divide(text, world_size).groups) == groups
+    for division in (Division("contiguous", size), Division("strided", size), Division("strided", size, stride)):
+        if subgroups.unsupported(division, world_size) is None and (
+            sorted(subgroups.divide(division, world_size).groups) == groups
         ):
-            return text
-    return subgroups.in_text(groups)
+            return division
+    return subgroups.of_sets(groups)
 
 
 def _whole_elements(call: RecordedCall, ranks: int) -> int | None:

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from bench.model.records import Case, settings_of
+from bench.model.records import Case, Variables
 from bench.packages.tune.rules import DEFAULT, Cell, Pick, SizeRule
 
 # Segments that are tried, where an algorithm has them, besides whole messages.
@@ -89,28 +89,28 @@ class OpenMpi:
                 found.append(Pick(algorithm, segment=SEGMENT))
         return found
 
-    def settings(self, picks: Mapping[str, Pick]) -> str:
+    def settings(self, picks: Mapping[str, Pick]) -> Variables:
         """The variables for these choices. Names of algorithms are values of Open MPI's variables, too."""
-        words = []
+        pairs = []
         for op, choice in sorted(picks.items()):
             if choice != DEFAULT:
-                words.append(f"{MCA}{self.operations[op]}_algorithm={choice.algorithm}")
+                pairs.append((f"{MCA}{self.operations[op]}_algorithm", choice.algorithm))
                 if choice.segment:
-                    words.append(f"{MCA}{self.operations[op]}_algorithm_segmentsize={choice.segment}")
-        return " ".join([*words, f"{USE_RULES}=1"] if words else [])
+                    pairs.append((f"{MCA}{self.operations[op]}_algorithm_segmentsize", str(choice.segment)))
+        return Variables((*pairs, (USE_RULES, "1")) if pairs else ())
 
     def choice_in(self, case: Case) -> Pick:
         """The choice that `settings` wrote into a case."""
-        values, key = dict(settings_of(case)), f"{MCA}{self.operations[case.op]}_algorithm"
+        values, key = dict(case.settings.pairs), f"{MCA}{self.operations[case.op]}_algorithm"
         if RULES_FILE in values:
             return FROM_FILE
         if key not in values:
             return DEFAULT
         return Pick(values[key], segment=int(values.get(f"{key}_segmentsize", 0)))
 
-    def file_settings(self, path: str) -> str | None:
+    def file_settings(self, path: str) -> Variables | None:
         """The variables by which a rule file is read; None for a path with a space, which cannot be a value."""
-        return None if re.search(r"\s", path) else f"{RULES_FILE}={path} {USE_RULES}=1"
+        return None if re.search(r"\s", path) else Variables(((RULES_FILE, path), (USE_RULES, "1")))
 
     def write(self, rules: Sequence[SizeRule], hosts: int, comments: Sequence[str] = ()) -> str:
         """A file of format 2. Numbers of ranks between and beyond the measured ones keep the default, as sizes do."""
@@ -256,18 +256,18 @@ class Nccl:
         pairs = [(algorithm, protocol) for algorithm in every for protocol in PROTOCOLS]
         return [Pick(*pair) for pair in [*pairs, *((algorithm, "simple") for algorithm in simple)]]
 
-    def settings(self, picks: Mapping[str, Pick]) -> str:
+    def settings(self, picks: Mapping[str, Pick]) -> Variables:
         """Such as `NCCL_ALGO=allreduce:tree;broadcast:ring NCCL_PROTO=allreduce:ll;broadcast:simple`."""
         chosen = {self.operations[op]: choice for op, choice in sorted(picks.items()) if choice != DEFAULT}
         if not chosen:
-            return ""
+            return Variables()
         algorithms = ";".join(f"{name}:{choice.algorithm}" for name, choice in chosen.items())
         protocols = ";".join(f"{name}:{choice.protocol}" for name, choice in chosen.items())
-        return f"NCCL_ALGO={algorithms} NCCL_PROTO={protocols}"
+        return Variables((("NCCL_ALGO", algorithms), ("NCCL_PROTO", protocols)))
 
     def choice_in(self, case: Case) -> Pick:
         """The choice that `settings` wrote into a case."""
-        values = dict(settings_of(case))
+        values = dict(case.settings.pairs)
         if "NCCL_TUNER_CONFIG_FILE" in values:
             return FROM_FILE
         of = [
@@ -277,11 +277,11 @@ class Nccl:
         name = self.operations[case.op]
         return Pick(of[0][name], of[1].get(name, "")) if name in of[0] else DEFAULT
 
-    def file_settings(self, path: str) -> str | None:
+    def file_settings(self, path: str) -> Variables | None:
         """The variables by which a rule file is read; None unless the user has built the plugin and named it."""
         if not self.plugin or re.search(r"\s", path + self.plugin):
             return None
-        return f"NCCL_TUNER_CONFIG_FILE={path} NCCL_TUNER_PLUGIN={self.plugin}"
+        return Variables((("NCCL_TUNER_CONFIG_FILE", path), ("NCCL_TUNER_PLUGIN", self.plugin)))
 
     def write(self, rules: Sequence[SizeRule], hosts: int, comments: Sequence[str] = ()) -> str:
         """A file with a line for each rule; the first that matches counts. channels -1: NCCL's choice."""

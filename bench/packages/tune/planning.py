@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from bench.catalog.collectives import OPERATIONS
 from bench.config.models import Config
 from bench.model.errors import ConfigError, UnmeasurableError
-from bench.model.records import Case, Launch, Machine, Plan, settings_of
+from bench.model.records import Case, Launch, Machine, Plan, Variables
 from bench.model.units import format_bytes, format_seconds, format_share
 from bench.packages.tune.catalog import Library
 from bench.packages.tune.rules import DEFAULT, Cell, Pick, Picks, cell_of
@@ -61,7 +61,7 @@ def cells(config: Config, machine: Machine, seed: int, library: Library) -> tupl
         )
     found: dict[Cell, Case] = {}
     for case in plan.cases:
-        if named := [name for name, _ in settings_of(case) if library.decides.fullmatch(name)]:
+        if named := [name for name, _ in case.settings.pairs if library.decides.fullmatch(name)]:
             raise ConfigError(f"tune: env.{named[0]}: this is what tune finds out: leave it out")
         if OPERATIONS[case.op].rank is not None or case.op not in library.operations:
             raise ConfigError(f"tune: {case.op}: {library.name} has no setting for it; allowed: {known}")
@@ -86,7 +86,7 @@ def launches(
     asked: Mapping[Cell, Sequence[Pick]],
     number: int,
     seed: int,
-    file_settings: str | None = None,
+    file_settings: Variables | None = None,
 ) -> list[list[Launch]]:
     """The launches of a round, those of one number of ranks together. asked: without the default, which all have.
 
@@ -101,7 +101,7 @@ def launches(
         of_op: dict[str, list[Pick]] = {}
         for cell in sorted(here):
             of_op.setdefault(cell.op, []).extend(c for c in asked[cell] if c not in of_op.get(cell.op, []))
-        sides: list[list[Case]] = [[_with(found[cell], "") for cell in here]]
+        sides: list[list[Case]] = [[_with(found[cell], Variables()) for cell in here]]
         if file_settings is not None:
             sides.append([_with(found[cell], file_settings) for cell in here])
         else:
@@ -114,8 +114,8 @@ def launches(
     return groups
 
 
-def _with(case: Case, settings: str) -> Case:
-    return replace(case, settings=f"{case.settings} {settings}".strip())
+def _with(case: Case, settings: Variables) -> Case:
+    return replace(case, settings=Variables((*case.settings.pairs, *settings.pairs)))
 
 
 def fitted(plan: Plan, groups: Sequence[Sequence[Launch]], budget_s: float, stage: TuneStage) -> Plan:

@@ -111,7 +111,7 @@ def split_matrices(run: Run, analysis: Analysis) -> list[Figure]:
     summaries: dict[str, Summary] = {}
     for summary in sorted(analysis.summaries, key=lambda s: (s.case.world_size, s.case.size_bytes)):
         if summary.case.splits:
-            summaries[summary.case.splits] = summary
+            summaries[str(summary.case.splits)] = summary
     chosen = list(summaries.values())[:MOST_SPLITS]
     if not chosen:
         return []
@@ -119,6 +119,7 @@ def split_matrices(run: Run, analysis: Analysis) -> list[Figure]:
     for axes, summary in zip(figure.subplots(1, len(chosen), squeeze=False)[0], chosen, strict=True):
         case, n = summary.case, ranks_together(summary.case)
         itemsize = dtype_named(case.dtype).itemsize
+        assert case.splits is not None  # noqa: S101 - chosen above
         matrix = splits.matrix(case.splits, n, case.size_bytes // itemsize)
         axes.grid(False)
         drawn = axes.imshow(np.array(matrix) * itemsize / 2**20, cmap="cividis", vmin=0)
@@ -129,7 +130,7 @@ def split_matrices(run: Run, analysis: Analysis) -> list[Figure]:
         axes.set_xlabel("receiving rank")
         axes.set_ylabel("sending rank")
         heaviest, even = itemsize * splits.heaviest(matrix), case.size_bytes * (n - 1) / n
-        text = f"parts {labels.short(case.splits)}: the busiest rank moves {format_rounded_bytes(heaviest)}, "
+        text = f"parts {labels.short(str(case.splits))}: the busiest rank moves {format_rounded_bytes(heaviest)}, "
         text += f"{heaviest / even:.1f} times as much as with equal parts"
         axes.set_title(wrapped(text, SPLIT_TITLE), fontsize=9)
     text = "What each rank sends to each in one all_to_all; the busiest rank bounds the time"

@@ -26,7 +26,7 @@ from scipy.special import bdtrc, stdtrit
 
 from bench.catalog import collectives
 from bench.catalog.collectives import OPERATIONS
-from bench.catalog.subgroups import in_text, rounds
+from bench.catalog.subgroups import of_sets, rounds
 from bench.config.models import Config
 from bench.model.conclusions import Interval, IntervalKind
 from bench.model.errors import BenchError, ConfigError
@@ -192,7 +192,7 @@ def case(settings: Config, world_size: int, groups: Sequence[Sequence[int]]) -> 
         settings.dtypes[0],
         max(settings.size_list, default=0),
         buffers=settings.buffers,
-        groups=in_text(groups),
+        groups=of_sets(groups),
     )
     return collectives.usual(asked)
 

@@ -13,11 +13,12 @@ from types import MappingProxyType
 import numpy as np
 
 from bench.analyze.sessions import Place
+from bench.catalog import splits, subgroups
 from bench.catalog.collectives import busbw
 from bench.model.conclusions import Interval, IntervalKind, Summary
 from bench.model.errors import ConfigError, UnmeasurableError
 from bench.model.notices import Notice, notice
-from bench.model.records import OPTIONS, Case
+from bench.model.records import OPTIONS, Case, Variables
 from bench.model.units import counted
 from bench.packages.gate.conclusions import Check, CheckedTable, CheckVerdict, GateNotice
 from bench.packages.gate.config import OPEN, Expectation, Expectations
@@ -253,5 +254,9 @@ def _case(line: Expectation) -> Case:
     """The case that a line describes; fields that it leaves out are at their defaults."""
     named = ((option.name, line.option(option.name)) for option in OPTIONS if option.key)
     options = {name: value for name, value in named if value is not None}
+    pairs = (setting.partition("=") for setting in options.get("settings", "").split())
+    options["settings"] = Variables(tuple((name, value) for name, _, value in pairs))
+    options["groups"] = subgroups.parse(options["groups"])
+    options["splits"] = splits.parse(options["splits"]) if options["splits"] else None
     ranks = line.world_size or (line.nodes or 1) * (line.ranks_per_node or 1)
     return Case(line.operation, line.backend, ranks, line.dtype, line.size or 0, **options)

@@ -22,6 +22,7 @@ from bench.cli.output import show
 from bench.cli.terminal import say
 from bench.config import documents, models, names
 from bench.config.models import Config
+from bench.model.divisions import WORLD
 from bench.model.errors import ConfigError, RankError, UnmeasurableError
 from bench.model.notices import notice
 from bench.model.records import Case, Failure, Json, Samples
@@ -181,7 +182,7 @@ class _Fleet:
     def pair(self) -> Case:
         """The call that two nodes are asked to make, as a case of its own."""
         case = analysis.case(self._settings, self._coordinator.place.world_size, [self._members((0, 1))])
-        return replace(case, world_size=2 * len(self._members((0,))), groups="world")
+        return replace(case, world_size=2 * len(self._members((0,))), groups=WORLD)
 
     def measured(
         self, stage: str, nodes: Sequence[int], rounds_of: Callable[[Sequence[int]], list[Round]]

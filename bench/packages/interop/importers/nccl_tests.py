@@ -11,6 +11,8 @@ from dataclasses import replace
 
 from bench.catalog.collectives import OPERATIONS, usual
 from bench.catalog.dtypes import dtype_named
+from bench.catalog.splits import parse as parse_splits
+from bench.model.divisions import WORLD, Division
 from bench.model.errors import ForeignError
 from bench.model.records import Aggregate, Case, Failure, Json
 from bench.model.units import US
@@ -126,26 +128,29 @@ def _read_section(section: Section, options: Options, source: Source, reading: R
     for row in rows:
         splits = _splits(row, section, together, reading) if section.test == UNEVEN_TEST else ""
         if splits is not None:
-            case = replace(_case(row, section, op, ranks, division), splits=splits)
+            uneven = parse_splits(splits) if splits else None
+            case = replace(_case(row, section, op, ranks, division), splits=uneven)
             reading.numbers += _numbers(row, section, case, reading)
 
 
-def _division(section: Section, ranks: int) -> str | None:
-    """How NCCL_TESTS_SPLIT divided the ranks, as in `Case.groups`; "world" if not at all, None if that has no name."""
+def _division(section: Section, ranks: int) -> Division | None:
+    """How NCCL_TESTS_SPLIT divided the ranks, as in `Case.groups`; None if that has no name."""
     by_colour: dict[int, list[int]] = {}
     for rank, colour in sorted(section.colours.items()):
         by_colour.setdefault(colour, []).append(rank)
     if len(by_colour) < 2:
-        return "world"
+        return WORLD
     groups = [tuple(members) for members in by_colour.values()]
     count, size = len(groups), len(groups[0])
     if groups == [tuple(range(start, start + size)) for start in range(0, ranks, size)]:
-        return f"contiguous:{size}"
-    return f"strided:{size}" if groups == [tuple(range(start, ranks, count)) for start in range(count)] else None
+        return Division("contiguous", size)
+    return (
+        Division("strided", size) if groups == [tuple(range(start, ranks, count)) for start in range(count)] else None
+    )
 
 
 def _splits(row: Row, section: Section, together: int, reading: Reading) -> str | None:
-    """How alltoallv_perf divided a row, as in `Case.splits`; None, and the reason counted, if that is not known."""
+    """How alltoallv_perf divided a row, as text; empty: evenly; None, and the reason counted, if it is unknown."""
     variables, reason = section.variables, None
     stated = printed(variables.get(SPREAD, ""))
     spread = DEFAULT_SPREAD if stated is None else min(1.0, max(0.0, stated.value))
@@ -244,7 +249,7 @@ def _usable(row: Row, ranks: int | None, reading: Reading) -> bool:
     return False
 
 
-def _case(row: Row, section: Section, op: str, ranks: int, division: str) -> Case:
+def _case(row: Row, section: Section, op: str, ranks: int, division: Division) -> Case:
     """The case of a row in its usual placement."""
     calls = (section.iterations or row.iterations or 0) * section.aggregated
     metric = "graph" if section.graph else "isolated" if section.blocking else "pipelined"

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from bench.catalog.collectives import ranks_together
 from bench.model.conclusions import Interval
+from bench.model.divisions import WORLD, Division
 from bench.model.records import Case, Run, Samples, Timings
 from bench.model.units import NS
 from bench.packages.replay.analyze.recorded import Kind, kind_of, time_of_kinds
@@ -104,8 +105,8 @@ def _step(
 def _kind(case: Case) -> Case:
     """The case that stands for all calls alike, whichever group of this many ranks makes them, and waits for them."""
     ranks = ranks_together(case)
-    groups = "world" if ranks == case.world_size else f"contiguous:{ranks}"
-    return replace(case, call="sync", depth=1, splits="", reduce_op="sum", root=0, groups=groups)
+    groups = WORLD if ranks == case.world_size else Division("contiguous", ranks)
+    return replace(case, call="sync", depth=1, splits=None, reduce_op="sum", root=0, groups=groups)
 
 
 def _calls(timed: Timings, replay: Replay) -> _Calls | None:

@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from bench.analyze.round_series import pooled_mean
+from bench.model.divisions import WORLD
 from bench.model.errors import BenchError, UnmeasurableError
 from bench.model.records import Launch, Machine, Plan, Run, Sampling, Settings, Skip
 from bench.packages.training.analyze.steps import by_launch, parts_s, rounds_of, samples_of
@@ -83,7 +84,7 @@ def all_reduce_cost_of(run: Run, scenario: Scenario) -> AllReduceCost | None:
     for samples in run.samples:
         case, timed = samples.case, samples.timed
         same = (case.backend, case.world_size) == (scenario.case.backend, scenario.case.world_size)
-        back_to_back = (case.op, case.metric, case.call, case.groups) == ("all_reduce", "pipelined", "async", "world")
+        back_to_back = (case.op, case.metric, case.call, case.groups) == ("all_reduce", "pipelined", "async", WORLD)
         if same and back_to_back and timed is not None and samples.failure is None:
             points[case.size_bytes].append(float(np.mean(timed.slowest_s)))
     for samples in (samples for tries in samples_of(run, scenario).values() for samples in tries):

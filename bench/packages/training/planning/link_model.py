@@ -15,6 +15,7 @@ from scipy.optimize import isotonic_regression
 
 from bench.catalog.backends import BACKENDS
 from bench.model.conclusions import Summary
+from bench.model.divisions import WORLD
 from bench.model.errors import BenchError, ConfigError
 from bench.model.records import Case, case_order
 from bench.model.units import counted, format_bytes, format_rate, format_seconds, parse_link
@@ -166,7 +167,7 @@ def measured(summaries: Iterable[Summary], run: str, dtype: str, world_size: int
     the fewest extras, and of those the one in place, because DistributedDataParallel reduces in place. Without
     all-reduces in `dtype`, another dtype's are taken, because the time depends mostly on the bytes.
     """
-    every = [s for s in summaries if s.case.op == "all_reduce" and s.time_s is not None and s.case.groups == "world"]
+    every = [s for s in summaries if s.case.op == "all_reduce" and s.time_s is not None and s.case.groups == WORLD]
     if not every:
         raise ConfigError(f"{run}: no all_reduce was measured, so it has no data on the link")
     backends = sorted({s.case.backend for s in every})

@@ -62,7 +62,7 @@ TRACED_STEPS = 3
 # Whether a release is seen is chance where a library's thread may be the last to hold a tensor.
 ATTEMPTS = 3
 # What cuBLAS needs to add up in one order, where bits are compared; to be set before its first call.
-REPEATABLE = "CUBLAS_WORKSPACE_CONFIG=:4096:8"
+REPEATABLE = ("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 # What building and running a user's model or strategy may raise; on any rank it becomes the failed check `runs`.
 REFUSALS = (RuntimeError, ValueError, TypeError, ImportError, AttributeError)
 
@@ -75,7 +75,7 @@ def prepare_process(case: Case, rank: int) -> None:
     """
     torch.set_num_threads(options_of(case).threads)
     if BACKENDS[case.backend].device == "cuda":
-        environment.apply(REPEATABLE)
+        environment.apply([REPEATABLE])
     cores = sorted(os.sched_getaffinity(0))
     if options_of(case).link and len(cores) >= case.world_size:
         os.sched_setaffinity(0, {cores[rank]})

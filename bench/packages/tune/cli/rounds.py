@@ -22,7 +22,7 @@ from bench.launch.ranks import Starter
 from bench.launch.turns import Measuring, Turn, measure_in_turns
 from bench.model.errors import UnmeasurableError
 from bench.model.facts import Session
-from bench.model.records import Case, Json, Launch, Plan, Samples
+from bench.model.records import Case, Json, Launch, Plan, Samples, Variables
 from bench.model.units import counted, format_seconds
 from bench.packages.tune import planning as rounds_of
 from bench.packages.tune.catalog import Library
@@ -75,7 +75,7 @@ class TuneRounds:
         self,
         stage: TuneStage,
         asked: Callable[[int], Mapping[Cell, Sequence[Pick]]],
-        file_settings: str | None = None,
+        file_settings: Variables | None = None,
     ) -> range:
         """Measure rounds until the stage's share of the budget is spent or nothing is asked; return their numbers.
 

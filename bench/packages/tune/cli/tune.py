@@ -172,7 +172,7 @@ def _library(state: TuneState) -> Library:
 def _plugin() -> str:
     """The tuner plugin that the user named; unset here, so that only the side that reads a rule file loads it."""
     named = environment.variables().get("NCCL_TUNER_PLUGIN", "")
-    environment.apply("NCCL_TUNER_PLUGIN=")
+    environment.apply([("NCCL_TUNER_PLUGIN", "")])
     return named
 
 
