@@ -14,6 +14,7 @@ from bench.analyze.compare import compare, compare_runs
 from bench.catalog.collectives import OPERATIONS
 from bench.model.comparisons import FASTER, INCONCLUSIVE, SAME, SLOWER, Absence, Unpaired
 from bench.model.conclusions import Interval, Stall, Summary
+from bench.model.divisions import Splits
 from bench.model.errors import ConfigError, UnmeasurableError
 from bench.model.notices import VerdictNotice
 from bench.model.records import Case, Failure, Fault, Skip
@@ -381,15 +382,19 @@ def test_across_a_backend():
 @pytest.mark.parametrize(
     ("field", "a", "b", "name"),
     [("memory", "plain", "symmetric", "default → symmetric memory"), ("root", 1, 2, "root 1 → root 2"),
+     ("splits", None, Splits("hot", 2.0), "default → parts hot:2"),
      ("strategy", Strategy("flat"), Strategy("ddp", cap_bytes=1024, options=("fp16",)), "flat → ddp 1 KiB fp16")],
 )  # fmt: skip
 def test_any_option_can_be_the_axis(field, a, b, name):
-    op = {"root": "broadcast", "strategy": "training_step"}.get(field, "all_reduce")
+    def as_text(value):
+        return "" if value is None else value
+
+    op = {"root": "broadcast", "splits": "all_to_all", "strategy": "training_step"}.get(field, "all_reduce")
     case = dataclasses.replace(CASE, op=op, own=OPERATIONS[op].own())
     both = [summary(case.with_value(field, value), [time_s, 1.01 * time_s]) for value, time_s in ((a, 1), (b, 2))]
-    (change,) = compare(*runs(), both, both, across=f"{field}={a},{b}").changes
+    (change,) = compare(*runs(), both, both, across=f"{field}={as_text(a)},{b}").changes
     assert name in on_both_sides(change) and change.ratio.value == pytest.approx(2)
-    with pytest.raises(ConfigError, match=re.escape(f"both {a} and ")):
+    with pytest.raises(ConfigError, match=re.escape(f"both {as_text(a)} and ")):
         compare(*runs(), both, both, across=field)
 
 

@@ -177,3 +177,19 @@ def test_a_full_disk_tears_nothing(small_disk):
 
 def small_disk_free(place) -> int:
     return shutil.disk_usage(place).free
+
+
+@pytest.mark.parametrize(("op", "own"), [("all_reduce", {"operation": "replay"}), ("training_step", {"operation": ""})])
+def test_a_plan_whose_settings_are_of_another_operation_is_refused(op, own):
+    plan = Plan("p", (), (), 1, Settings(SAMPLING, 1, 60.0, 0))
+    written = encoding.plan_to_json(plan)
+    assert encoding.plan_from_json(written) == plan
+    written["settings"]["own"] = {op: own}
+    with pytest.raises(ValueError, match=f"settings.own: '{op}' does not have these settings"):
+        encoding.plan_from_json(written)
+
+
+def test_a_case_with_options_of_another_operation_is_refused():
+    data = encoding._case_to_json(Case("all_reduce", "gloo", 2, "float32", 4096))
+    with pytest.raises(ValueError, match="own: options of training_step in a case of all_reduce"):
+        encoding._case_from_json({**data, "own": {"operation": "training_step", "model": "os:system"}})

@@ -252,8 +252,12 @@ class Axis:
 
     def has(self, case: Case, value: str | None) -> bool:
         """Whether the case has this value of the field; any case, if none is given."""
-        own = case.value(self.field)
-        return value is None or ("" if own is None else str(own)) == value
+        return value is None or self.text(case) == value
+
+    def text(self, case: Case) -> str:
+        """The case's value of the field, as `--across` takes it; empty if there is none."""
+        value = case.value(self.field)
+        return "" if value is None else str(value)
 
     def by_key(self, summaries: Iterable[Summary], value: str | None) -> dict[str, Summary]:
         """The summaries of a side by `key`; only those with this value of the field, if one is given."""
@@ -263,7 +267,7 @@ class Axis:
                 continue
             other = by_key.setdefault(self.key(summary.case), summary)
             if other is not summary:
-                a, b = (side.case.value(self.field) for side in (other, summary))
+                a, b = (self.text(side.case) for side in (other, summary))
                 raise ConfigError(
                     f"--across {self.field}: one run has both {a} and {b}; say which is meant on each side: "
                     f"--across {self.field}={a},{b}"

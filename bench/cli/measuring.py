@@ -139,7 +139,7 @@ def measured(
 
 
 def add_line(known: list[Samples], line: bytes) -> Samples:
-    """Add a line for samples.jsonl to the samples that are known, in place of what was lost; returns its samples."""
+    """Parse a line of samples.jsonl, and add it to the known samples; it replaces a lost measurement."""
     samples = encoding.samples_from_line(line)
     known[:] = [other for other in known if (other.case, other.launch) != (samples.case, samples.launch)]
     known.append(samples)

@@ -25,9 +25,9 @@ from bench.config.fields import (
     Bytes,
     CallKind,
     Counts,
-    Division,
     DtypeName,
     FaultKind,
+    GroupsText,
     Load,
     LongSeconds,
     Memory,
@@ -286,7 +286,7 @@ class CoreConfig(Strict):
         default=[0],
         advanced=True,
     )
-    groups: Several[Division] = key(
+    groups: Several[GroupsText] = key(
         "Which ranks call together: world, or contiguous:K or strided:K for groups of K ranks. With "
         ":serial behind it, one group calls after the other.",
         ["world", "strided:2"],

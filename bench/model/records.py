@@ -128,7 +128,7 @@ class OwnOptions:
 
     @property
     def shared(self) -> OwnOptions:
-        """What the cases have in common that are compared round by round; a skip of it stands for all of them."""
+        """The options that all cases of a round share. A skip with these options is a skip of all of them."""
         return self
 
     @property
@@ -151,7 +151,7 @@ class OwnSettings:
     rounds: int = 10
 
     def needed_by(self, cases: Sequence[Case]) -> OwnSettings:
-        """The settings without what none of these cases names."""
+        """The settings, reduced to what these cases name."""
         return self
 
     @classmethod
@@ -271,7 +271,7 @@ class Case:
 
     @property
     def shared(self) -> Case:
-        """What cases that are compared round by round have in common."""
+        """The case with only those own options that all cases of a round share."""
         return replace(self, own=self.own.shared)
 
     def value(self, name: str) -> Any:

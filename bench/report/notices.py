@@ -263,7 +263,7 @@ CORE: Mapping[NoticeKind, Sentence] = {
         "slow ranks and links: imported times do not show them, because all wait equally long for the slowest"
     ),
     DiagnosisNotice.RANKS_UNTESTED: Sentence(
-        "ranks that leave a barrier together and then compute are not tested: when they arrive says nothing of them"
+        "ranks that compute after a barrier are not tested for being late: they leave the barrier together"
     ),
     FindingNotice.LATE: Sentence(f"{_LATE}costs up to{_COST}"),
     # On GPUs the wait is not in the operation's time: all are aligned before it.

@@ -1,7 +1,7 @@
 """Gather once what a report shows of a run; the terminal, the document, pictures and one-line answers render it.
 
-In: a `Run` and its analysis. Out: a `View`. Cases of collectives are told from what packages measured, which each
-package describes itself.
+In: a `Run` and its analysis. Out: a `View`. It has the summaries of collectives; each package describes the cases that
+the package measured.
 """
 
 from collections.abc import Sequence

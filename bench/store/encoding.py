@@ -88,6 +88,9 @@ def plan_from_json(data: Json) -> Plan:
     ]
     skips = [{**skip, "case": _case_from_json(skip["case"])} for skip in data["skips"]]
     plan: Plan = _adapter(Plan).validate_python({**data, "order": order, "skips": skips})
+    for op, own in plan.settings.own.items():
+        if op not in OPERATIONS or type(own) is not OPERATIONS[op].settings:
+            raise ValueError(f"settings.own: {op!a:.60} does not have these settings")
     return plan
 
 
@@ -117,7 +120,7 @@ def _case_from_json(data: Json) -> Case:
     for name, known in NAMED.items():
         if getattr(case, name) not in known:
             raise ValueError(f"{name} {getattr(case, name)!r:.60}: CollBench has no such")
-    if not isinstance(case.own, OPERATIONS[case.op].own):
+    if type(case.own) is not OPERATIONS[case.op].own:
         raise ValueError(f"own: options of {case.own.operation or 'no operation'} in a case of {case.op}")
     subgroups.check(str(case.groups))
     if case.splits is not None:
