@@ -7,7 +7,7 @@ from bench.catalog.collectives import usual
 from bench.model.conclusions import Summary
 from bench.model.divisions import Division, Splits
 from bench.model.records import OPTIONS, Case, Variables
-from bench.report import labels
+from bench.report import labels, tables
 
 CASE = Case("reduce", "nccl", 4, "float32", 2**20)
 # A value of each type that is no default, and of options that take some values only.
@@ -21,17 +21,17 @@ def test_titles_and_labels_name_whatever_differs():
         assert labels.title(other) != labels.title(CASE)
         if option.name != "depth":
             assert {*labels.label(other).split(" · ")} > {*labels.label(CASE).split(" · ")}
-        tables = [len(members) for _, members in labels.groups([Summary(c, 1, 9, None) for c in (CASE, other)])]
-        assert tables == ([2] if option.name == "scheduling" else [1, 1])
+        lengths = [len(each.members) for each in tables.tables([Summary(c, 1, 9, None) for c in (CASE, other)])]
+        assert lengths == ([2] if option.name == "scheduling" else [1, 1])
 
 
 def test_two_schedulings_are_columns_of_one_table():
     both = [replace(CASE, world_size=n, scheduling=name) for name in ("batch", "normal") for n in (4, 2)]
-    assert [*labels.columns(both).values()] == ["2 ranks normal", "2 ranks batch", "4 ranks normal", "4 ranks batch"]
-    assert [*labels.columns(both[:2]).values()] == ["2 ranks", "4 ranks"]
-    assert labels.size_rows(both) == [sorted(both, key=lambda case: case.world_size)]
-    ((title, _),) = labels.groups([Summary(case, 1, 9, None) for case in both])
-    assert title == labels.title(CASE)
+    assert [*tables.columns(both).values()] == ["2 ranks normal", "2 ranks batch", "4 ranks normal", "4 ranks batch"]
+    assert [*tables.columns(both[:2]).values()] == ["2 ranks", "4 ranks"]
+    assert tables.size_rows(both) == [sorted(both, key=lambda case: case.world_size)]
+    (shown,) = tables.tables([Summary(case, 1, 9, None) for case in both])
+    assert shown.title == labels.title(CASE)
 
 
 def words(parts):
@@ -75,14 +75,14 @@ def asked(case, size):
 def test_sizes_that_were_one_before_they_were_rounded_are_one_row():
     two, three, *large = sized((2, 4096), (3, 4092), (2, 2**20), (3, 2**20 - 4), (7, 2**20 - 16))
     cases = [two, asked(three, 4096), large[0], *(asked(case, 2**20) for case in large[1:])]
-    rows = labels.size_rows(cases)
-    assert [labels.row_name(row) for row in rows] == ["≤ 4 KiB", "≤ 1 MiB"]
+    rows = tables.size_rows(cases)
+    assert [tables.row_name(row) for row in rows] == ["≤ 4 KiB", "≤ 1 MiB"]
     assert [len(row) for row in rows] == [2, 3]
-    (note,) = labels.rounding(cases)
+    (note,) = tables.rounding(cases)
     assert note.startswith("sizes are rounded down to whole equal shares, as in nccl-tests: 4092 B for 3 ranks, ")
     assert asked(three, 4096) == three  # the size that was asked for tells no cases apart
 
 
 def test_sizes_that_were_asked_for_stay_apart():
-    assert len(labels.size_rows(sized((2, 4096), (3, 4092)))) == 2
-    assert labels.rounding(sized((2, 4096), (4, 1000), (3, 12))) == []
+    assert len(tables.size_rows(sized((2, 4096), (3, 4092)))) == 2
+    assert tables.rounding(sized((2, 4096), (4, 1000), (3, 12))) == []

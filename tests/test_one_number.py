@@ -17,7 +17,7 @@ from bench.model.records import Case
 from bench.model.units import format_rate, format_seconds
 from bench.packages.interop.report import nccl_tests
 from bench.packages.training.report import cs336
-from bench.report import document, machine_format
+from bench.report import document, machine_format, tables
 from bench.report.markdown import written
 from bench.report.plots import ranks_and_time, sizes
 from bench.report.view import view_of
@@ -88,7 +88,7 @@ def test_it_is_the_same_text_everywhere(run):
     texts = {
         "terminal": "\n".join(tuple(map(written, document.terminal(view_of(run, analysis))))),
         "report": written(document.build(view_of(run, analysis))),
-        "full table": written(document.case_details(analysis.summaries)),
+        "full table": written(tables.case_details(analysis.summaries)),
         "answer": "\n".join(document.answer(view_of(run, analysis))),
         "CS336": cs336.document(run, analysis),
         "JUnit": machine_format.to_junit(run, analysis),
@@ -100,7 +100,7 @@ def test_it_is_the_same_text_everywhere(run):
             assert format_seconds(time_of(case.size_bytes)) in text, place
         for place in ("terminal", "report", "full table"):
             rate = case.size_bytes / time_of(case.size_bytes)
-            assert rate < document.LEAST_RATE or format_rate(rate) in texts[place], place
+            assert rate < tables.LEAST_RATE or format_rate(rate) in texts[place], place
     rows = [line.split() for line in nccl_tests.document(run, analysis).splitlines() if re.match(r" +\d", line)]
     for case, row in zip(CASES, rows, strict=True):
         (printed_us,) = [float(cell) for cell in row[5:] if cell.replace(".", "").isdigit()][:1]

@@ -27,7 +27,7 @@ from bench.model.notices import RunNotice, notice
 from bench.model.records import Case, Failure, Machine, Samples, Skip
 from bench.model.visible import visible
 from bench.packages.replay.replayed_calls import Recording, ReplayOptions
-from bench.report import comparison, document, labels, machine_format, markdown, page
+from bench.report import comparison, document, machine_format, markdown, page, tables
 from bench.report.blocks import Heading, keyed, table
 from bench.report.comparison import VERDICTS
 from bench.report.markdown import written
@@ -384,7 +384,7 @@ def plain(table):
 def test_many_tables_become_one():
     cases = [Case(op, "gloo", 2, "float32", size) for op in CALLS for size in (4096, 2**20)]
     run = run_of([usual(case) for case in cases if OPERATIONS[case.op].sized or case.size_bytes == 4096])
-    shown = written(document.summary_tables(labels.groups(summarize(run))))
+    shown = written(tables.terminal_tables(tables.tables(summarize(run))))
     assert shown.count("\n|:--") == 1 and all(f"**{op} on gloo**" in shown for op in CALLS)
 
 

@@ -12,7 +12,7 @@ from bench.catalog import registry
 ROOT = Path(__file__).resolve().parents[1]
 # Room of the core, or package → most lines: those it had in November 2026, and 5 %.
 BUDGETS = {
-    "model": 1985,
+    "model": 2060,
     "catalog": 1340,
     "stats": 760,
     "config": 1170,
@@ -23,7 +23,7 @@ BUDGETS = {
     "launch": 3490,
     "rank": 3600,
     "analyze": 3350,
-    "report": 4980,
+    "report": 4990,
     "cli": 1990,
     "training": 7565,
     "bits": 1060,
@@ -38,7 +38,7 @@ PACKAGES = tuple(package.name for package in registry.PACKAGES)
 # 1 400 more than in November 2026: 670 for a resume elsewhere, launchers and odd hosts; 730 for notices, each of which
 # has a kind, a sentence and a remedy in place of a text that is made where it is found. Fields have comments,
 # and options that were text are types.
-CORE = 26_320
+CORE = 26_400
 
 
 def folder_of(room: str) -> Path:

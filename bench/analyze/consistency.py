@@ -22,6 +22,7 @@ from bench.catalog.collectives import OPERATIONS, cycle
 from bench.model.comparisons import MIN_CHANGE
 from bench.model.conclusions import Finding, FindingKind, Interval, IntervalKind, Summary
 from bench.model.notices import FindingNotice, Notice, Value
+from bench.model.projection import SIZES
 from bench.model.records import Case, case_order
 from bench.model.units import format_bytes
 from bench.stats.intervals import ERROR_RATE, student_quantile
@@ -97,7 +98,7 @@ def findings(summaries: Sequence[Summary], min_change: float = MIN_CHANGE) -> li
             continue
         # In a longer cycle, one iteration is not the whole operation.
         if cycle(case) == 1 and case.world_size > 1:
-            series[replace(case, size_bytes=0)][case.size_bytes] = Timed(case, time_s, summary.launches - 1)
+            series[SIZES.residue(case)][case.size_bytes] = Timed(case, time_s, summary.launches - 1)
     claims = [(rule, [*rule.claims(base, series)]) for base in sorted(series, key=case_order) for rule in RULES]
     error_rate = ERROR_RATE / max(1, sum(len(of_rule) for _, of_rule in claims))
     violated = [

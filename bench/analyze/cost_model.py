@@ -14,9 +14,7 @@ import functools
 import itertools
 import math
 import re
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -27,7 +25,8 @@ from bench.catalog.collectives import OPERATIONS, ranks_together
 from bench.model.conclusions import LINK_AS_GIVEN, Bound, Fit, Interval, IntervalKind, Segment, Summary
 from bench.model.facts import HostFacts
 from bench.model.notices import FindingNotice, Notice, RunNotice, notice
-from bench.model.records import Case, Run, case_order
+from bench.model.projection import SIZES
+from bench.model.records import Run, case_order
 from bench.stats import intervals
 from bench.stats.intervals import Floats
 
@@ -66,10 +65,7 @@ TOLERANCE = 1.02
 # ── the model ────────────────────────────────────────────────────────────────────────────────────
 def fits(summaries: Sequence[Summary]) -> list[Fit]:
     """A fit for each series (cases that differ in size only) with FEWEST_SIZES measured sizes or more."""
-    series: dict[Case, list[Summary]] = defaultdict(list)
-    for summary in summaries:
-        if summary.time_s is not None:
-            series[replace(summary.case, size_bytes=0)].append(summary)
+    series = SIZES.tables((s for s in summaries if s.time_s is not None), lambda s: s.case)
     ordered = [sorted(group, key=lambda s: s.case.size_bytes) for group in series.values()]
     ordered.sort(key=lambda group: case_order(group[0].case))
     return [_fit(group) for group in ordered if len(group) >= FEWEST_SIZES]

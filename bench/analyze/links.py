@@ -17,7 +17,6 @@ ranks, or of the links between two hosts, are slow, the finding names the host, 
 instead.
 """
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -30,6 +29,7 @@ from bench.catalog.collectives import OPERATIONS, cycle
 from bench.catalog.subgroups import rounds
 from bench.model.conclusions import Finding, FindingKind, Matrix
 from bench.model.notices import DiagnosisNotice, FindingNotice, Notice, Value, notice
+from bench.model.projection import grouped
 from bench.model.records import Case, Run, Samples
 from bench.stats.intervals import Floats
 
@@ -108,11 +108,9 @@ def fit(times_s: Floats) -> Floats:
 
 
 def _by_case(run: Run) -> dict[Case, list[Samples]]:
-    launches: dict[Case, list[Samples]] = defaultdict(list)
-    for samples in run.samples:
-        if OPERATIONS[samples.case.op].paired and samples.failure is None and samples.timed is not None:
-            launches[samples.case].append(samples)
-    return launches
+    paired = (samples for samples in run.samples if OPERATIONS[samples.case.op].paired)
+    timed = (samples for samples in paired if samples.failure is None and samples.timed is not None)
+    return grouped(timed, lambda samples: samples.case)
 
 
 def _pair_series(samples: Samples) -> Floats:
@@ -172,9 +170,7 @@ def _by_hosts(case: Case, few: int | None, findings: list[Finding], placed: Host
     if len(placed) < 2:
         return findings
     host_of = {rank: host for host, ranks in placed.items() for rank in ranks}
-    together: dict[tuple[FindingKind, tuple[str, ...]], list[Finding]] = defaultdict(list)
-    for finding in findings:
-        together[finding.kind, tuple(sorted({host_of[rank] for rank in finding.ranks}))].append(finding)
+    together = grouped(findings, lambda f: (f.kind, tuple(sorted({host_of[rank] for rank in f.ranks}))))
     for (kind, names), alike in together.items():
         sizes = [len(placed[name]) for name in names]
         if (kind is FindingKind.SLOW_RANK) == (len(names) == 1) and len(alike) > max(1, np.prod(sizes) / 2):

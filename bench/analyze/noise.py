@@ -4,7 +4,6 @@ In: a run with its analysis. Out: a `LedgerEntry`. `occasions` estimates how muc
 """
 
 import math
-from collections import defaultdict
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy as np
 from bench.analyze.parts import samples_that_count
 from bench.analyze.sessions import machine_of
 from bench.model.conclusions import Analysis, Summary
+from bench.model.projection import grouped
 from bench.model.records import Run, Timings
 from bench.stats.intervals import FEWEST_BLOCKS, block_means
 from bench.store.ledger import CaseNoise, LedgerEntry
@@ -22,12 +22,13 @@ def entry_of(run: Run, analysis: Analysis) -> LedgerEntry | None:
     machine = machine_of(run)
     if machine is None or run.plan.settings.faults:
         return None
-    timed: dict[str, list[Timings]] = defaultdict(list)
-    for samples in samples_that_count(run):
-        if samples.failure is None and samples.timed is not None:
-            timed[samples.case.key].append(samples.timed)
+    good = (samples for samples in samples_that_count(run) if samples.failure is None)
+    launches = grouped(good, lambda samples: samples.case)
     several = [s for s in analysis.summaries if s.launches >= 2 and s.means_s]
-    cases = {s.case.key: _noise(s, timed[s.case.key]) for s in several}
+    cases = {
+        s.case.key: _noise(s, [samples.timed for samples in launches[s.case] if samples.timed is not None])
+        for s in several
+    }
     return LedgerEntry(run.name, str(run.manifest.get("finished")), machine, cases) if cases else None
 
 

@@ -37,6 +37,7 @@ from bench.model.comparisons import (
 from bench.model.conclusions import Interval
 from bench.model.errors import ConfigError
 from bench.model.notices import ComparisonNotice, Notice, VerdictNotice, notice
+from bench.model.projection import grouped
 from bench.model.records import OPTIONS, Case, Ending, EndReason, Plan, Run, Samples
 from bench.stats import spending, verdicts
 from bench.stats.intervals import Floats, launch_interval, student_quantile
@@ -260,10 +261,8 @@ def _has(case: Case, name: str) -> bool:
 
 def _by_key(side: Sequence[TimedCase], names: Sequence[str]) -> dict[tuple[object, ...], list[TimedCase]]:
     """The cases by the values of these fields, in ascending order of size."""
-    by_key: dict[tuple[object, ...], list[TimedCase]] = {}
-    for case in sorted(side, key=lambda case: case.case.size_bytes):
-        by_key.setdefault(tuple(_value(case.case, name) for name in names), []).append(case)
-    return by_key
+    ascending = sorted(side, key=lambda case: case.case.size_bytes)
+    return grouped(ascending, lambda case: tuple(_value(case.case, name) for name in names))
 
 
 # ── when to end ──────────────────────────────────────────────────────────────────────────────────

@@ -6,7 +6,6 @@ per launch the mean over iterations, over launches the geometric mean with Stude
 which of its timed blocks count.
 """
 
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -19,6 +18,7 @@ from bench.catalog import collectives
 from bench.catalog.collectives import OPERATIONS
 from bench.model.conclusions import Interval, Summary
 from bench.model.notices import CaseNotice, Notice, notice
+from bench.model.projection import SIZES, grouped
 from bench.model.records import Case, Failure, Json, Run, Samples, Timings, case_order
 from bench.model.units import counted, format_bytes
 from bench.stats import intervals
@@ -63,9 +63,7 @@ def headlines(run: Run) -> list[Summary]:
 
 def _by_case(run: Run, summarizer: Summarizer) -> list[Summary]:
     """The summary of each case that was tried, in the order of the tables."""
-    by_case: dict[Case, list[Samples]] = defaultdict(list)
-    for samples in samples_that_count(run):
-        by_case[samples.case].append(samples)
+    by_case = grouped(samples_that_count(run), lambda samples: samples.case)
     summaries = []
     for case in sorted(by_case, key=case_order):
         launches = by_case[case]
@@ -85,10 +83,8 @@ def _widened(summaries: list[Summary]) -> list[Summary]:
 
     A kind is a backend and a scheduling; the likeness says how far successive launches are alike.
     """
-    kinds: dict[tuple[str, str], list[Floats]] = defaultdict(list)
-    for s in summaries:
-        kinds[s.case.backend, s.case.scheduling].append(np.log(s.means_s))
-    like = {kind: intervals.likeness(logs) for kind, logs in kinds.items()}
+    kinds = grouped(summaries, lambda s: (s.case.backend, s.case.scheduling))
+    like = {kind: intervals.likeness([np.log(s.means_s) for s in members]) for kind, members in kinds.items()}
     return [
         replace(s, time_s=intervals.of_launches(np.array(s.means_s), like[s.case.backend, s.case.scheduling]))
         if s.launches > 1 and s.means_s
@@ -350,10 +346,7 @@ def _chosen(choice: Json) -> str:
 
 def choice_changes(summaries: Sequence[Summary]) -> list[str]:
     """For each series of sizes in which NCCL's choice is not always the same, from which size on it is which."""
-    series: dict[Case, list[Summary]] = defaultdict(list)
-    for summary in summaries:
-        if summary.chosen:
-            series[replace(summary.case, size_bytes=0)].append(summary)
+    series = SIZES.tables((s for s in summaries if s.chosen), lambda s: s.case)
     sentences = []
     for case, members in series.items():
         ordered = sorted(members, key=lambda summary: summary.case.size_bytes)

@@ -163,11 +163,6 @@ def placement(case: Case) -> str:
     return OPERATIONS[case.op].placements[0] if case.placement == "usual" else case.placement
 
 
-def row(case: Case) -> Case:
-    """The case whatever its placement: those of one row in the tables of nccl-tests have the same."""
-    return replace(case, placement="usual")
-
-
 def buffer_bytes(case: Case) -> int:
     """Most bytes that the buffers of one call take on a rank: those of the root, which holds more than the others."""
     if case.splits:

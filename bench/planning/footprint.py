@@ -21,6 +21,7 @@ from bench.catalog.backends import BACKENDS
 from bench.catalog.collectives import ALIGNMENT, OPERATIONS, cycle, placement, ranks_together
 from bench.catalog.dtypes import calls_before_refill
 from bench.catalog.metrics import metric_of
+from bench.model.projection import PLACEMENTS
 from bench.model.records import Case, Plan, Settings
 
 # Most pairs of a start and a duration in one case and launch, over all ranks: 4 MiB as numbers on each rank, about
@@ -107,7 +108,7 @@ def batches(cases: Sequence[Case], settings: Settings) -> list[tuple[Case, ...]]
         nbytes = aligned(buffer_bytes(case, pool_bytes))
         full = used + nbytes > most or len(batches[-1]) == MOST_TOGETHER
         if batches[-1] and (
-            full or (settings.row_by_row and collectives.row(case) != collectives.row(batches[-1][-1]))
+            full or (settings.row_by_row and PLACEMENTS.residue(case) != PLACEMENTS.residue(batches[-1][-1]))
         ):
             batches.append([])
             used = 0

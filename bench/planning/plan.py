@@ -14,9 +14,10 @@ from types import MappingProxyType
 from typing import Any
 
 from bench.catalog.backends import BACKENDS
-from bench.catalog.collectives import OPERATIONS, row
+from bench.catalog.collectives import OPERATIONS
 from bench.catalog.metrics import makes_groups, metric_of
 from bench.config.models import Config
+from bench.model.projection import PLACEMENTS, grouped
 from bench.model.records import (
     LAUNCH_WARMUP_S,
     OPTIONS,
@@ -98,7 +99,7 @@ def row_by_row(plan: Plan) -> Plan:
     """
 
     def place(case: Case) -> tuple[object, ...]:
-        return case_order(row(case))
+        return case_order(PLACEMENTS.residue(case))
 
     order = [replace(launch, cases=tuple(sorted(launch.cases, key=place))) for launch in plan.order]
     order.sort(key=lambda launch: (launch.number, place(launch.cases[0])))
@@ -151,9 +152,7 @@ def _flush_bytes(config: Config, machine: Machine) -> int:
 
 def _order(cases: list[Case], launches: int, seed: int) -> Iterable[Launch]:
     dice = random.Random(seed)
-    by_kind: dict[tuple[object, ...], list[Case]] = {}
-    for case in cases:
-        by_kind.setdefault(process_kind(case), []).append(case)
+    by_kind = grouped(cases, process_kind)
     kinds = list(by_kind)
     for launch in range(1, launches + 1):
         dice.shuffle(kinds)

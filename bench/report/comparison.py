@@ -22,6 +22,7 @@ from bench.model.comparisons import (
     Unpaired,
 )
 from bench.model.conclusions import Interval, IntervalKind
+from bench.model.projection import grouped
 from bench.model.records import NOT_AVAILABLE, case_order
 from bench.model.units import format_ratio, format_seconds, format_share
 from bench.report import wording
@@ -88,11 +89,10 @@ def _body(result: Comparison) -> Blocks:
     shown = _tables(in_order(result.changes), ("A", "B") if result.ended else ("before", "after"))
     shown += below("What else differs:", table(result.differences, DIFFERENCES))
     for name, title in LISTS.items():
-        reasons: dict[str, list[str]] = {}
         unpaired: Sequence[Unpaired] = getattr(result, name)
-        for case in unpaired:
-            reasons.setdefault(wording.absence(case), []).append(label(case.case))
-        shown += below(f"{title}:", items(f"{'; '.join(names)}: {reason}" for reason, names in reasons.items()))
+        reasons = grouped(unpaired, wording.absence)
+        lines = (f"{'; '.join(label(one.case) for one in alike)}: {reason}" for reason, alike in reasons.items())
+        shown += below(f"{title}:", items(lines))
     return [*shown, *below("Warnings:", items(sentences(result.notices)))]
 
 
@@ -217,11 +217,12 @@ def _verdict(change: Change) -> str:
 
 def _reasons(result: Comparison) -> Blocks:
     """Reasons of cases, each once."""
-    remarks: dict[str, list[str]] = {}
-    for change in in_order(result.changes):
-        remarks.setdefault(sentence(change.reason), []).append(on_both_sides(change))
+    remarks = grouped(in_order(result.changes), lambda change: sentence(change.reason))
     everywhere = len(result.changes)
-    return items(text if len(names) == everywhere else f"{text}: {', '.join(names)}" for text, names in remarks.items())
+    return items(
+        text if len(changes) == everywhere else f"{text}: {', '.join(map(on_both_sides, changes))}"
+        for text, changes in remarks.items()
+    )
 
 
 def direction(exposed: ExposedChange) -> str:

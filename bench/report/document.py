@@ -7,7 +7,8 @@ width of the intervals.
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from statistics import median
@@ -17,7 +18,8 @@ from bench.catalog.collectives import OPERATIONS
 from bench.model.conclusions import Analysis, Summary
 from bench.model.facts import HostFacts, Manifest, Session, Told
 from bench.model.notices import CaseNotice
-from bench.model.records import Case, Failure, Run
+from bench.model.projection import grouped
+from bench.model.records import Case, Failure, Run, Skip
 from bench.model.units import (
     FEW,
     first_few,
@@ -28,33 +30,32 @@ from bench.model.units import (
     format_share,
 )
 from bench.planning.footprint import checked_apart
-from bench.report import blocks, findings, labels, machine_format, markdown
-from bench.report.blocks import Blocks, Column, Heading, fold, in_line, items, keyed, left, section, table
-from bench.report.labels import NOTHING, counted, interval_text, label, seconds_text, size_text, with_interval
+from bench.report import blocks, findings, labels, machine_format, markdown, tables
+from bench.report.blocks import Blocks, Column, Heading, fold, in_line, items, left, section, table
+from bench.report.labels import NOTHING, counted, label, size_text
 from bench.report.notices import sentence, sentences
 from bench.report.page import page
 from bench.report.plots import PICTURES, Picture
+from bench.report.tables import (
+    MOST_SECTIONS,
+    NOTHING_MEASURED,
+    CaseTable,
+    answer_table,
+    case_details,
+    terminal_tables,
+    time_and_interval,
+)
 from bench.report.view import View, view_of
 
-# Tables that fill a few screens, and sections that a reader can still browse; if there are more, one table holds all.
-MOST_TABLES, MOST_SECTIONS = 6, 60
 VIRTUAL_NOTE = f"**Virtual GPUs**: these times {labels.BY_RULE}."
-# Groups of cases that the answer speaks of, and caveats above it on a terminal; tables and report have all.
-MOST_GROUPS = MOST_CAVEATS = 3
+# Tables that the answer speaks of, and caveats above it on a terminal; tables and report have all.
+MOST_ANSWERED = MOST_CAVEATS = 3
 # Kinds of collectives, and rows of each, whose numbers the answer has as a table.
 MOST_TABLED, MOST_ROWS = 2, 6
-# Smallest bandwidth that is shown, in bytes a second.
-LEAST_RATE = 1e7
 REPORT = "report.md"
 # Notes that a reader will still read.
 MOST_NOTES = 200
-# Columns of times with both ends of their intervals that fit into 80 characters.
-MOST_INTERVALS = 2
-COMPACT = "Time, half the width of its {}, and in brackets the bus bandwidth in GB/s:"
-NO_RANK, FAILED = "none", "failed"
-# Header of a column → its cell.
-Cell = Callable[[Summary], str]
-Cells = dict[str, Cell]
+NO_RANK = "none"
 # Scheduling of a case → words for it.
 SCHEDULING = {
     "normal": "normal scheduling",
@@ -65,8 +66,6 @@ SCHEDULING = {
 UNFOLDED = tuple(kind.name for kind in PICTURES if kind.unfolded)
 # Beginning of a note on a case that the tables have as a column.
 IN_COLUMNS = CaseNotice.STOPPED_EARLY
-NOTHING_MEASURED = "Nothing was measured: interrupted before its first sample; collbench resume measures it."
-IN_FULL = "Everything about each case is in summary.csv."
 
 
 def documents(view: View, pictures: Sequence[Picture], folder: Path, output: Path) -> dict[str, str]:
@@ -86,7 +85,7 @@ def build(view: View, pictures: Sequence[Picture] = (), folder: str = "") -> Blo
 
     folder: the path from the report to the pictures.
     """
-    run, groups, descriptions = view.run, view.groups, view.descriptions
+    run, shown, descriptions = view.run, view.tables, view.descriptions
     first, others = (
         [
             blocks.Picture(title, f"{folder}/{name}.png")
@@ -105,13 +104,13 @@ def build(view: View, pictures: Sequence[Picture] = (), folder: str = "") -> Blo
         *(answer_blocks(view, listed=True) or [_no_answer(run)]),
         *first,
         *section("Failed", _failed(run)),
-        *_sections(groups),
+        *tables.sections(shown),
         *of_packages,
-        *(findings.standing_out(view.analysis) if found or groups or not of_packages else []),
+        *(findings.standing_out(view.analysis) if found or shown or not of_packages else []),
         Heading("How far to trust it"),
         *(items(view.caveats) or ["Nothing was found that casts doubt on these numbers."]),
         *fold("More pictures", others),
-        *fold("Everything about each case", _details(groups)),
+        *fold("Everything about each case", _details(shown)),
         *findings.folded(view.analysis),
         *fold("Notes on single cases", _notes(view.calls)),
         *(block for title, inner in folded for block in fold(title, inner)),
@@ -128,13 +127,11 @@ def as_markdown(run: Run, analysis: Analysis) -> str:
 
 def _failed(run: Run) -> Blocks:
     """The measurements that failed: a row for each case and way to fail."""
-    launches: dict[tuple[Case, Failure], list[str]] = {}
-    for samples in run.samples:
-        if samples.failure is not None:
-            launches.setdefault((samples.case, samples.failure), []).append(str(samples.launch))
+    failed = [(samples.case, samples.failure, samples.launch) for samples in run.samples if samples.failure is not None]
+    launches = grouped(failed, lambda measured: measured[:2])
     columns: list[Column[tuple[Case, Failure]]] = [
         left("case", lambda row: labels.span([row[0]])),
-        left("launch", lambda row: ", ".join(launches[row])),
+        left("launch", lambda row: ", ".join(str(launch) for *_, launch in launches[row])),
         left("kind", lambda row: row[1].kind),
         left("rank", lambda row: NO_RANK if row[1].rank is None else str(row[1].rank)),
         left("what happened", lambda row: row[1].text),
@@ -142,12 +139,13 @@ def _failed(run: Run) -> Blocks:
     return table(launches, columns)
 
 
-def _details(groups: Sequence[tuple[str, list[Summary]]]) -> Blocks:
+def _details(shown: Sequence[CaseTable]) -> Blocks:
     """Everything about each case, as far as a reader can browse it."""
-    if len(groups) > MOST_SECTIONS:
+    if len(shown) > MOST_SECTIONS:
         return []
-    titles = [[f"**{title}**"] * (len(groups) > 1) for title, _ in groups]
-    return [block for title, (_, cases) in zip(titles, groups, strict=True) for block in [*title, *case_details(cases)]]
+    titles = [f"**{each.title}**" if len(shown) > 1 else "" for each in shown]
+    of_tables = ([title, *case_details(each.members)] for title, each in zip(titles, shown, strict=True))
+    return [block for of_table in of_tables for block in of_table if block]
 
 
 def _notes(summaries: Sequence[Summary]) -> Blocks:
@@ -166,12 +164,12 @@ def _notes(summaries: Sequence[Summary]) -> Blocks:
 
 def _left_out(run: Run) -> Blocks:
     """The cases that were skipped, by reason."""
-    columns: list[Column[tuple[str, list[Case]]]] = [
-        Column("cases", lambda row: str(len(row[1]))),
-        left("which", lambda row: labels.span(row[1])),
-        left("why", lambda row: row[0]),
+    columns: list[Column[list[Skip]]] = [
+        Column("cases", lambda skips: str(len(skips))),
+        left("which", lambda skips: labels.span([skip.case for skip in skips])),
+        left("why", lambda skips: skips[0].reason),
     ]
-    return table(labels.by_reason(run.plan.skips), columns)
+    return table(grouped(run.plan.skips, lambda skip: (skip.reason, skip.case.backend)).values(), columns)
 
 
 def terminal(view: View) -> tuple[Blocks, Blocks]:
@@ -187,8 +185,8 @@ def terminal(view: View) -> tuple[Blocks, Blocks]:
     above, below = (reply, notes) if first else ([], [*notes, *reply])
     # The tables of collectives, then those of packages.
     of_packages = [block for description in view.descriptions for block in description.brief]
-    tables = [*(summary_tables(view.groups) if view.calls or not view.run.samples else []), *of_packages]
-    return [*above, *tables], below
+    shown = [*(terminal_tables(view.tables) if view.calls or not view.run.samples else []), *of_packages]
+    return [*above, *shown], below
 
 
 def problems(run: Run, analysis: Analysis) -> list[str]:
@@ -221,25 +219,14 @@ def answer_blocks(view: View, listed: bool) -> Blocks:
         return items(texts) if listed else ["\n".join(map(in_line, texts))] * bool(texts)
 
     first, calls, rest = _answer(view)
-    groups = view.timed_groups
-    longest = max((len(labels.columns(s.case for s in each)) for _, each in groups), default=0)
-    fits = len(groups) <= MOST_TABLED and longest <= MOST_ROWS and not view.run.plan.settings.row_by_row
-    named = [(title if len(groups) > 1 else title.partition(" (")[0], members) for title, members in groups]
-    tables = [block for title, members in named for block in (f"**{title}**", *_answer_table(members))]
-    return [*told(first), *(tables if fits else told(calls)), *told(rest)]
-
-
-def _answer_table(members: Sequence[Summary]) -> Blocks:
-    """A row for each number of ranks: time of the smallest and the largest size, and what the largest one reaches."""
-    columns, sizes = labels.columns(s.case for s in members), sorted({s.case.size_bytes for s in members})
-    at = {(labels.column(s.case), s.case.size_bytes): s for s in members}
-    ends: list[Column[labels.ColumnKey]] = keyed(
-        [(size_text(size) if size else "time", size) for size in dict.fromkeys([sizes[0], sizes[-1]])],
-        lambda key, size: _time_and_interval(at[key, size]) if (key, size) in at else NOTHING,
-    )
-    rate = {key: _rate(at[key, sizes[-1]].busbw if (key, sizes[-1]) in at else None) for key in columns}
-    shown = [left("", lambda key: columns[key]), *ends]
-    return table(columns, shown if {*rate.values()} == {NOTHING} else [*shown, Column("GB/s", lambda key: rate[key])])
+    timed = view.timed_tables
+    longest = max((len(each.columns) for each in timed), default=0)
+    fits = len(timed) <= MOST_TABLED and longest <= MOST_ROWS and not view.run.plan.settings.row_by_row
+    titles = [each.title if len(timed) > 1 else each.name for each in timed]
+    written = [
+        block for title, each in zip(titles, timed, strict=True) for block in (f"**{title}**", *answer_table(each))
+    ]
+    return [*told(first), *(written if fits else told(calls)), *told(rest)]
 
 
 def _answer(view: View) -> tuple[list[str], list[str], list[str]]:
@@ -257,25 +244,24 @@ def _answer(view: View) -> tuple[list[str], list[str], list[str]]:
 
 
 def _of_calls(view: View) -> list[str]:
-    """A line for each of the first groups of collectives."""
-    groups = view.timed_groups
-    # `all_reduce on gloo`; with the words in brackets where several groups share that.
-    short = [title.partition(" (")[0] for title, _ in groups]
+    """A line for each of the first tables of collectives."""
+    timed = view.timed_tables
+    names = [each.name for each in timed]
     lines = []
-    for name, (title, members) in list(zip(short, groups, strict=True))[:MOST_GROUPS]:
-        answer = _group_answer([s for s in members if not s.only_clock])
-        lines.append(f"**{name if short.count(name) == 1 else title}**: {answer}")
-    more = len(groups) - MOST_GROUPS
+    for each in timed[:MOST_ANSWERED]:
+        sure = replace(each, members=[s for s in each.members if not s.only_clock])
+        lines.append(f"**{each.name if names.count(each.name) == 1 else each.title}**: {_table_answer(sure)}")
+    more = len(timed) - MOST_ANSWERED
     return [*lines, f"{counted(more, 'further kind')} of cases: see the tables."] if more > 0 else lines
 
 
 def _trust(view: View) -> str:
     """Typical and worst precision, what was verified, and how many caveats there are."""
     phrases = []
-    what, widths = labels.widths({s.case: s.time_s for s in view.calls if s.time_s is not None})
+    what, widths = tables.widths({s.case: s.time_s for s in view.calls if s.time_s is not None})
     if len(widths) > 1:
         worst = max(widths, key=lambda case: widths[case])
-        header = labels.columns(widths)[labels.column(worst)]
+        header = tables.columns(widths)[tables.column(worst)]
         where = ", ".join([header, *([size_text(worst.size_bytes)] if worst.size_bytes else [])])
         typical = format_share(median(widths.values()))
         phrases.append(f"typical {what} within this run ±{typical}, worst ±{format_share(widths[worst])} ({where})")
@@ -289,22 +275,19 @@ def _trust(view: View) -> str:
     return f"**Trust**: {'; '.join(phrases)}."
 
 
-def _group_answer(members: Sequence[Summary]) -> str:
+def _table_answer(shown: CaseTable) -> str:
     """The time of the smallest size at each world size, and the best bus bandwidth."""
-    if not members:
+    if not shown.members:
         return "no time, because the calls take as long as reading the clock."
-    smallest, columns = min(s.case.size_bytes for s in members), labels.columns(s.case for s in members)
-    at_smallest = {labels.column(s.case): s for s in members if s.case.size_bytes == smallest}
+    size, smallest = shown.rows[0]
     times = [
-        f"{_time_and_interval(at_smallest[column])} with {header}"
-        for column, header in columns.items()
-        if column in at_smallest
+        f"{time_and_interval(smallest[key])} with {header}" for key, header in shown.columns.items() if key in smallest
     ]
-    answer = (f"{size_text(smallest)} takes " if smallest else "") + ", ".join(times)
-    best = max(members, key=lambda s: s.busbw or 0.0)
+    answer = (f"{size} takes " if size != NOTHING else "") + ", ".join(times)
+    best = max(shown.members, key=lambda s: s.busbw or 0.0)
     if best.busbw:
         answer += f". Bus bandwidth reaches {format_rate(best.busbw)} GB/s ({size_text(best.case.size_bytes)}, "
-        answer += f"{columns[labels.column(best.case)]})"
+        answer += f"{shown.columns[tables.column(best.case)]})"
     return f"{answer}."
 
 
@@ -334,187 +317,6 @@ def _verified(view: View) -> str:
     every = "every result that is shown was verified" if failed else "every result was verified"
     how = "results of separate calls were verified, before and after timing" if apart else every
     return "; ".join([*([how] if calls or not own else []), *own])
-
-
-# ── the tables ───────────────────────────────────────────────────────────────────────────────────
-def summary_tables(groups: Sequence[tuple[str, list[Summary]]]) -> Blocks:
-    """Tables for the terminal: an overview of each group, or one table of all if there are more than MOST_TABLES."""
-    if not groups:
-        return [NOTHING_MEASURED]
-    if len(groups) > MOST_TABLES:
-        return [
-            COMPACT.format(labels.width([s for _, members in groups for s in members])),
-            *_compact(groups),
-            *_all_notes(groups),
-        ]
-    shown: Blocks = []
-    for title, members in groups:
-        shown += [Heading(title, 3), *items(labels.notes_of(members))]
-        if len(labels.columns(s.case for s in members)) > MOST_INTERVALS:
-            shown += [f"time ± half of its {labels.width(members)}", *_pivot(members, {"": _time_and_width})]
-        else:
-            shown += [f"time [{labels.width(members)}]", *_pivot(members, {"": _time_and_interval})]
-        if any(s.busbw for s in members):
-            rates = _pivot(members, {"": lambda s: _rate(s.busbw) if s.time_s else FAILED})
-            shown += ["bus bandwidth, GB/s", *rates]
-    return shown
-
-
-def _sections(groups: Sequence[tuple[str, list[Summary]]]) -> Blocks:
-    """A section for each table, or one table for all if there are more than MOST_SECTIONS."""
-    if len(groups) > MOST_SECTIONS:
-        every = [s for _, members in groups for s in members]
-        return [
-            Heading("All cases"),
-            COMPACT.format(labels.width(every)),
-            *_compact(groups),
-            *_all_notes(groups),
-            IN_FULL,
-        ]
-    shown: Blocks = []
-    for title, members in groups:
-        time = "Time, as imported," if any(s.imported for s in members) else "Mean time"
-        rates: Cells = {"GB/s": lambda s: _rate(s.busbw)} if any(s.busbw for s in members) else {}
-        shown += [Heading(title), f"{time} with its {labels.width(members)}{', and bus bandwidth' if rates else ''}:"]
-        shown += [*_pivot(members, {"": _time_and_interval} | rates), *items(labels.notes_of(members))]
-    return shown
-
-
-def _all_notes(groups: Sequence[tuple[str, list[Summary]]]) -> Blocks:
-    """The notes of each operation and backend, each note once."""
-    texts: dict[str, dict[str, bool]] = {}
-    for _, members in groups:
-        case = members[0].case
-        for note in labels.notes([case]):
-            texts.setdefault(f"{case.op} on {case.backend}", {})[note] = True
-    rounded = labels.rounding([s.case for _, members in groups for s in members])
-    return items([*(f"**{name}**: {'; '.join(notes)}" for name, notes in texts.items()), *rounded])
-
-
-def _pivot(members: Sequence[Summary], cells: Cells) -> Blocks:
-    """One row per size; for each number of ranks a column for each of these. cells: header → cell of a summary.
-
-    An empty header is that of the number of ranks.
-    """
-    summaries = {s.case: s for s in members}
-    rows = [
-        (labels.row_name(row), {labels.column(case): summaries[case] for case in row})
-        for row in labels.size_rows(list(summaries))
-    ]
-    headers = [
-        (header or ranks, (column, cell))
-        for column, ranks in labels.columns(summaries).items()
-        for header, cell in cells.items()
-    ]
-
-    def of_row(row: tuple[str, dict[labels.ColumnKey, Summary]], key: tuple[labels.ColumnKey, Cell]) -> str:
-        column, cell = key
-        return cell(row[1][column]) if column in row[1] else NOTHING
-
-    return table(rows, [Column("size", lambda row: row[0]), *keyed(headers, of_row)])
-
-
-def _compact(tables: Sequence[tuple[str, Sequence[Summary]]]) -> Blocks:
-    """Many groups in one table, a row for each size of each group; above it what all have in common."""
-    common, own = labels.describe([labels.kind(members[0].case) for _, members in tables])
-    rows = []
-    for (_, members), words in zip(tables, own, strict=True):
-        how = ", ".join(part.words for part in words if part.name != "op")
-        summaries = {s.case: s for s in members}
-        for row in labels.size_rows(list(summaries)):
-            times = {labels.column(case): _time_width_and_rate(summaries[case]) for case in row}
-            rows.append((members[0].case.op, how, labels.row_name(row), times))
-    columns: list[Column[tuple[str, str, str, dict[labels.ColumnKey, str]]]] = [
-        left("operation", lambda row: row[0]),
-        left("how", lambda row: row[1]),
-        Column("size", lambda row: row[2]),
-    ]
-    of_ranks = labels.columns(s.case for _, members in tables for s in members)
-    columns += keyed([(ranks, key) for key, ranks in of_ranks.items()], lambda row, key: row[3].get(key, NOTHING))
-    return [f"All: {', '.join(labels.in_words(common))}", *table(rows, columns)]
-
-
-def case_details(members: Sequence[Summary]) -> Blocks:
-    """One row per case with everything that says how far to trust it; a line for what all cases have alike."""
-    several = len({s.case.scheduling for s in members}) > 1
-    details: list[tuple[str, Callable[[Summary], str]]] = [
-        (labels.width(members), lambda s: interval_text(s.time_s, format_seconds) if s.time_s else NOTHING),
-        ("±", lambda s: format_share(s.time_s.relative_half_width) if s.time_s and s.time_s.known else NOTHING),
-        ("host time", lambda s: seconds_text(s.host_time_s)),
-        ("algbw GB/s", lambda s: _rate(s.algbw)),
-        ("busbw GB/s", lambda s: _rate(s.busbw)),
-        (
-            "slowest / fastest rank",
-            lambda s: f"{s.time_s.value / s.fastest_rank_s:.2f}" if s.time_s and s.fastest_rank_s else NOTHING,
-        ),
-        ("skew", lambda s: seconds_text(s.skew_s)),
-        ("pure", lambda s: seconds_text(s.pure_s)),
-        ("p10", lambda s: seconds_text(s.p10_s)),
-        ("p50", lambda s: seconds_text(s.p50_s)),
-        ("p90", lambda s: seconds_text(s.p90_s)),
-        ("p99", lambda s: seconds_text(s.p99_s)),
-        ("outliers", _outliers),
-        ("floor", lambda s: seconds_text(s.floor_s)),
-        ("iterations", lambda s: str(s.iterations) if s.iterations else NOTHING),
-        ("launches", lambda s: str(s.launches)),
-        ("stopped by", _stopped_by),
-        ("NCCL chose", lambda s: s.chosen or NOTHING),
-    ]
-    texts = {header: {_if_timed(cell)(s) for s in members} for header, cell in details}
-    single = {header: min(cells) for header, cells in texts.items() if len(cells) == 1}
-    same = {header: text for header, text in single.items() if len(members) > 1 or text == NOTHING}
-    alike = [f"{header} {text}" for header, text in same.items() if text != NOTHING]
-    columns = [
-        Column("ranks", lambda s: f"{s.case.world_size}" + f" {s.case.scheduling}" * several),
-        Column("size", lambda s: size_text(s.case.size_bytes)),
-        Column("time", lambda s: format_seconds(s.time_s.value) if s.time_s else FAILED),
-        *(Column(header, _if_timed(cell)) for header, cell in details if header not in same),
-    ]
-    return [*([f"The same in all cases: {', '.join(alike)}."] if alike else []), *table(members, columns)]
-
-
-def _if_timed(cell: Callable[[Summary], str]) -> Callable[[Summary], str]:
-    """The cell; a dash where nothing was timed."""
-    return lambda s: NOTHING if s.time_s is None else cell(s)
-
-
-def _outliers(s: Summary) -> str:
-    if s.imported:
-        return NOTHING
-    return f"{s.outliers} ({s.far_outliers} far)" if s.outliers else "0"
-
-
-def _stopped_by(s: Summary) -> str:
-    """Where it did not end for its precision, with the mean half-width within the launches that it had reached."""
-    if s.asked is None or s.reached is None or s.reached <= s.asked:
-        return " and ".join(s.stopped_by)
-    return f"{' and '.join(s.stopped_by)} at ±{format_share(s.reached)}"
-
-
-def _rate(bytes_per_s: float | None) -> str:
-    """A bandwidth; below LEAST_RATE it only tells the latency over again."""
-    return format_rate(bytes_per_s) if bytes_per_s and bytes_per_s >= LEAST_RATE else NOTHING
-
-
-def _time_and_interval(summary: Summary) -> str:
-    """Such as `1.10 ms [1.00 – 1.20 ms]`; `627 µs ±108 %, too noisy` if the interval is wider than the time."""
-    time_s = summary.time_s
-    if time_s is not None and time_s.known and time_s.relative_half_width > 1:
-        return f"{_time_and_width(summary)}, too noisy"
-    return FAILED if time_s is None else with_interval(time_s, format_seconds)
-
-
-def _time_width_and_rate(summary: Summary) -> str:
-    """Such as `1.86 ms ±97% (0.281)`."""
-    return _time_and_width(summary) + (f" ({format_rate(summary.busbw)})" if summary.time_s and summary.busbw else "")
-
-
-def _time_and_width(summary: Summary) -> str:
-    """Such as `1.86 ms ±97%`."""
-    if summary.time_s is None:
-        return FAILED
-    width = f" ±{format_share(summary.time_s.relative_half_width)}" if summary.time_s.known else ""
-    return f"{format_seconds(summary.time_s.value)}{width}"
 
 
 # ── what was measured, on what, and how ──────────────────────────────────────────────────────────

@@ -12,11 +12,11 @@ from bench.model.conclusions import (
     Fit,
     Summary,
 )
+from bench.model.projection import KINDS
 from bench.model.units import format_rate, format_rounded_bytes, format_seconds, format_share
 from bench.report.blocks import Blocks, Column, Heading, below, fold, items, left, table
 from bench.report.labels import (
     NOTHING,
-    kind,
     label,
     with_interval,
 )
@@ -85,7 +85,7 @@ def folded(analysis: Analysis) -> Blocks:
 def _models(fits: Sequence[Fit]) -> Blocks:
     """One row per series of sizes."""
     columns: list[Column[Fit]] = [
-        left("operation", lambda fit: label(kind(fit.case))),
+        left("operation", lambda fit: label(KINDS.residue(fit.case))),
         Column("ranks", lambda fit: str(fit.case.world_size)),
         Column("α", lambda fit: with_interval(fit.alpha_s, format_seconds)),
         Column("r∞ GB/s", lambda fit: with_interval(fit.rate, format_rate)),

@@ -1,25 +1,22 @@
-"""Describe cases in few words: labels, titles, rows of sizes, notes on tables, and numbers with their intervals.
+"""Describe cases in few words: labels, titles, and numbers with their intervals.
 
-In: cases, summaries, skips. Out: short texts, and summaries in the groups that tables show. `describe` says what cases
-are, in parts; labels, titles and lists are made of its parts. What an operation does not have is no part: a barrier has
-no size, Python objects have no dtype. Computes no statistics and no layout, and loads no large package.
+In: cases. Out: short texts. `describe` says what cases are, in parts; labels, titles and lists are made of its parts.
+What an operation does not have is no part: a barrier has no size, Python objects have no dtype. Computes no statistics
+and no layout, and loads no large package.
 """
 
 import itertools
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
 
-from bench.catalog.backends import BACKENDS
-from bench.catalog.collectives import ALL_OPTIONS, OPERATIONS, PLACES, heaviest_bytes, placement, ranks_together
+from bench.catalog.collectives import ALL_OPTIONS, OPERATIONS, PLACES, placement
 from bench.catalog.operation import CALL
 from bench.model.comparisons import Change, Unpaired
-from bench.model.conclusions import Interval, IntervalKind, Summary
-from bench.model.records import OPTIONS, Case, Skip, options_in
+from bench.model.conclusions import Interval
+from bench.model.projection import KINDS
+from bench.model.records import OPTIONS, Case, options_in
 from bench.model.units import counted as counted
-from bench.model.units import first_few, format_bytes, format_modes, format_seconds
-
-# Number of ranks and scheduling.
-ColumnKey = tuple[int, str]
+from bench.model.units import first_few, format_bytes, format_seconds
 
 # Stands for a number, a size or an interval that does not exist.
 NOTHING = "-"
@@ -41,8 +38,6 @@ WORDS: dict[str, Callable[[Case], str]] = {
     "groups": lambda case: f"groups {short(str(case.groups))}",
     "splits": lambda case: f"parts {short(str(case.splits))}",
 }
-# Smaller sizes are printed in bytes, so their rounding needs no explanation.
-SMALLEST_ROUND = 1024
 
 
 def short(text: str) -> str:
@@ -158,11 +153,6 @@ def _parts(case: Case, unusual: Collection[str]) -> Parts:
     return [CasePart(name, words[name], name in options and name not in unusual) for name in names if words.get(name)]
 
 
-def kind(case: Case) -> Case:
-    """The case of any size and any number of ranks."""
-    return replace(case, world_size=0, size_bytes=0)
-
-
 def label(case: Case) -> str:
     """Such as `all_reduce · gloo · float32 · 4 ranks · 1 MiB`; then the options that are not at their default."""
     return SEPARATOR.join(label_parts(case))
@@ -191,7 +181,7 @@ def on_both_sides(pair: Change | Unpaired) -> str:
 
 def title(case: Case) -> str:
     """Title of the case's table: `all_reduce on gloo (float32, sum, in place, isolated, rotate buffers)`."""
-    head, *words = in_words(describe([kind(case)])[0])
+    head, *words = in_words(describe([KINDS.residue(case)])[0])
     return f"{head} ({', '.join(words)})"
 
 
@@ -253,7 +243,7 @@ def span(cases: Sequence[Case]) -> str:
 def variety(cases: Iterable[Case]) -> list[str]:
     """The dtypes of the cases, and the values of each option that differs among them or from its default."""
     values: dict[str, Parts] = {name: [] for name in NAMES}
-    for parts in case_parts([kind(case) for case in cases]):
+    for parts in case_parts([KINDS.residue(case) for case in cases]):
         for part in parts:
             values[part.name].append(part)
     of_options = [parts for name, parts in values.items() if name not in {"op", "backend"}]
@@ -263,120 +253,3 @@ def variety(cases: Iterable[Case]) -> list[str]:
 def _listed(words: Iterable[str]) -> str:
     """Each word once."""
     return first_few(list(dict.fromkeys(words)))
-
-
-# ── the groups, columns and rows of tables ───────────────────────────────────────────────────────
-def groups(summaries: Sequence[Summary]) -> list[tuple[str, list[Summary]]]:
-    """(title, summaries) of each table. Summaries in a table differ in size, ranks and scheduling only."""
-    tables: dict[Case, list[Summary]] = {}
-    for summary in summaries:
-        tables.setdefault(replace(kind(summary.case), scheduling="normal"), []).append(summary)
-    schedulings = ({summary.case.scheduling for summary in members} for members in tables.values())
-    return [
-        (title(case if len(several) > 1 else members[0].case), members)
-        for (case, members), several in zip(tables.items(), schedulings, strict=True)
-    ]
-
-
-def column(case: Case) -> ColumnKey:
-    """What tells a case's column in a table: its number of ranks and its scheduling."""
-    return case.world_size, case.scheduling
-
-
-def columns(cases: Iterable[Case]) -> dict[ColumnKey, str]:
-    """The columns of a table and their headers, in order: `2 ranks`; `2 ranks normal` where scheduling differs."""
-    keys = sorted({column(case) for case in cases}, key=lambda key: (key[0], key[1] != "normal", key[1]))
-    several = len({scheduling for _, scheduling in keys}) > 1
-    return {(n, scheduling): ranks_text(n) + f" {scheduling}" * several for n, scheduling in keys}
-
-
-def size_rows(cases: Sequence[Case]) -> list[list[Case]]:
-    """The rows of a table, a row for each size that was asked for, ascending.
-
-    cases: differ in size, ranks and scheduling only.
-    """
-    rows: dict[int, list[Case]] = {}
-    for case in sorted(cases, key=lambda case: (case.asked, case.world_size)):
-        rows.setdefault(case.asked, []).append(case)
-    return list(rows.values())
-
-
-def row_name(row: Sequence[Case]) -> str:
-    """The size of a row: `4 KiB`, or `≤ 4 KiB` where it was rounded down for some numbers of ranks."""
-    return ("≤ " if any(case.asked_bytes for case in row) else "") + size_text(row[0].asked)
-
-
-def by_reason(skips: Sequence[Skip]) -> list[tuple[str, list[Case]]]:
-    """(reason, cases) of the skips, separately for each backend, in the order of the plan."""
-    cases: dict[tuple[str, str], list[Case]] = {}
-    for skip in skips:
-        cases.setdefault((skip.reason, skip.case.backend), []).append(skip.case)
-    return [(reason, several) for (reason, _), several in cases.items()]
-
-
-def notes(cases: Sequence[Case]) -> list[str]:
-    """Notes on a table: what its size counts, how the backend differs, why there is no bandwidth, imbalance, rounding.
-
-    An uneven division has a note of what it costs at best: no call ends before its busiest rank has sent and received
-    everything.
-    """
-    first = cases[0]
-    operation, backend = OPERATIONS[first.op], BACKENDS[first.backend]
-    texts = [f"size: {operation.size_means}"] if operation.sized else ["no data is moved, so there is no size"]
-    if first.op in backend.implementation_notes:
-        texts.append(f"{backend.name} here: {backend.implementation_notes[first.op]}")
-    if first.oversubscribed:
-        texts.append("no bandwidth: several ranks share a GPU, and the number would be mistaken for the GPU's")
-    uneven = [case for case in cases if case.splits]
-    if uneven:
-        case = max(uneven, key=lambda case: (case.world_size, case.size_bytes))
-        even = case.size_bytes * (ranks_together(case) - 1) / ranks_together(case)
-        times = heaviest_bytes(case) / even if even else 1.0
-        texts.append(
-            f"{case.splits}: the busiest of {ranks_together(case)} ranks moves {times:.2f} times what it would if "
-            "parts were equal; bus bandwidth is that of the busiest rank, which the link bounds"
-        )
-    return [*texts, *rounding(cases)]
-
-
-def rounding(cases: Sequence[Case]) -> list[str]:
-    """A sentence on sizes that were rounded down to whole equal shares; empty if none of at least 1 KiB was."""
-    odd = sorted({(case.size_bytes, ranks_together(case)) for case in cases if case.asked_bytes >= SMALLEST_ROUND})
-    if not odd:
-        return []
-    named = first_few([f"{format_bytes(size)} for {n} ranks" for size, n in odd])
-    return [f"sizes are rounded down to whole equal shares, as in nccl-tests: {named}"]
-
-
-def notes_of(members: Sequence[Summary]) -> list[str]:
-    """The notes on a table of these summaries."""
-    return [*notes([summary.case for summary in members]), *_two_modes(members)]
-
-
-def width(summaries: Sequence[Summary]) -> str:
-    """What is shown around the times of these: `95 % interval`, or what stands for it."""
-    kinds = {s.time_s.kind for s in summaries if s.time_s is not None and s.time_s.known}
-    if IntervalKind.RANGE not in kinds:
-        return "95 % interval" if kinds else "interval (none is known)"
-    return "range of launches" if len(kinds) == 1 else "95 % interval or range of launches"
-
-
-def widths(times: Mapping[Case, Interval]) -> tuple[str, dict[Case, float]]:
-    """Relative half-widths of the intervals, and what they are: ranges of launches where no case has another one."""
-    sure = {case: time for case, time in times.items() if time.known and time.kind != IntervalKind.RANGE}
-    shown = sure or {case: time for case, time in times.items() if time.known}
-    what = "precision" if sure else "spread of launches (too few for a 95 % interval)"
-    return what, {case: time.relative_half_width for case, time in shown.items()}
-
-
-def _two_modes(members: Sequence[Summary]) -> list[str]:
-    """A sentence on the cases of a table whose calls have two modes: the widest apart; empty if there is none."""
-    modes = [(summary.case, summary.stall) for summary in members if summary.stall is not None]
-    modes.sort(key=lambda mode: -mode[1].slow_s / mode[1].fast_s)
-    headers = columns(summary.case for summary in members)
-    named = [
-        f"{headers[column(case)]}, {size_text(case.size_bytes)}: "
-        + format_modes(stall.share, stall.fast_s, stall.slow_s)
-        for case, stall in modes
-    ]
-    return [f"two modes: {first_few(named, separator='; ')}"] if modes else []

@@ -16,11 +16,12 @@ from bench.catalog.collectives import OPERATIONS, PLACES
 from bench.catalog.operation import Operation
 from bench.catalog.variables import AT_START, TUNING
 from bench.model.facts import Manifest
+from bench.model.projection import KINDS, grouped
 from bench.model.records import Case, Json, Machine, Plan
 from bench.model.units import first_few, format_bytes, format_rate, format_rounded_bytes, format_seconds, format_share
 from bench.planning.footprint import bounded, buffer_bytes
 from bench.planning.plan import estimate_s
-from bench.report import labels, wording
+from bench.report import labels, tables, wording
 from bench.report.blocks import Blocks, Column, keyed, left, table
 from bench.report.labels import NOTHING, counted, ranks_text, variety
 from bench.report.parts import parts
@@ -63,7 +64,7 @@ def plan(plan: Plan, machine: Machine) -> Blocks:
     lines.append(f"takes {bound} {format_seconds(estimate_s(plan))}{beyond}; longer if other programs use the cores")
     lines += [f"at {n} ranks at most {most} iterations are kept" for n, most in bounded(plan).items()]
     lines += [
-        f"note: {note}" for note in [*labels.rounding(calls), *(note for text in of_packages for note in text.notes)]
+        f"note: {note}" for note in [*tables.rounding(calls), *(note for text in of_packages for note in text.notes)]
     ]
     if plan.budget_s is not None:
         lines.append("the rest of the budget goes to further launches of the cases with the widest intervals")
@@ -75,10 +76,11 @@ def _skipped(plan: Plan) -> Blocks:
     """The cases that are left out, by reason."""
     if not plan.skips:
         return []
-    reasons = labels.by_reason(plan.skips)
+    reasons = grouped(plan.skips, lambda skip: (skip.reason, skip.case.backend))
     lines = [f"{counted(len(plan.skips), 'case')} skipped:"]
-    for reason, cases in reasons[:MOST_REASONS]:
-        lines.append(f"  {reason}: {f'{len(cases)} × ' if len(cases) > 1 else ''}{labels.span(cases)}")
+    for (reason, _), skips in list(reasons.items())[:MOST_REASONS]:
+        which = labels.span([skip.case for skip in skips])
+        lines.append(f"  {reason}: {f'{len(skips)} × ' if len(skips) > 1 else ''}{which}")
     if len(reasons) > MOST_REASONS:
         lines.append(f"  and for {len(reasons) - MOST_REASONS} further reasons, which the run's report lists")
     return ["\n".join(lines)]
@@ -108,19 +110,16 @@ PLANNED: list[Column[_PlanRow]] = [
 
 def _plan_table(plan: Plan, calls: Sequence[Case]) -> Blocks:
     """A row for each operation and backend; several if its variants differ in ranks or sizes."""
-    variants: dict[tuple[str, str], dict[Case, list[Case]]] = {}
-    for case in calls:
-        variants.setdefault((case.op, case.backend), {}).setdefault(labels.kind(case), []).append(case)
+
+    def reach(variant: Sequence[Case]) -> frozenset[tuple[int, int]]:
+        return frozenset((case.world_size, case.asked) for case in variant)
+
     rows = []
-    for by_kind in variants.values():
-        # Variants with equal (world size, size asked for) share a row.
-        alike: dict[frozenset[tuple[int, int]], list[list[Case]]] = {}
-        for cases in by_kind.values():
-            reach = frozenset((case.world_size, case.asked) for case in cases)
-            alike.setdefault(reach, []).append(cases)
-        for several in alike.values():
+    for cases in grouped(calls, lambda case: (case.op, case.backend)).values():
+        # Variants that differ in neither numbers of ranks nor sizes share a row.
+        for several in grouped(KINDS.tables(cases, lambda case: case).values(), reach).values():
             cases = [case for members in several for case in members]
-            sizes = [labels.row_name(row) for row in labels.size_rows(several[0])]
+            sizes = [tables.row_name(row) for row in tables.size_rows(several[0])]
             rows.append(_PlanRow(cases, sizes, max(buffer_bytes(case, plan.settings.pool_bytes) for case in cases)))
     return table(rows, PLANNED)
 

@@ -11,9 +11,9 @@ from bench.catalog.collectives import OPERATIONS
 from bench.model.conclusions import Analysis, Summary
 from bench.model.notices import RunNotice
 from bench.model.records import Run
-from bench.report import labels
 from bench.report.notices import sentences
 from bench.report.parts import Description, parts
+from bench.report.tables import CaseTable, tables
 
 
 @dataclass(frozen=True)
@@ -24,18 +24,17 @@ class View:
     analysis: Analysis
     # The summaries of collectives.
     calls: Sequence[Summary]
-    # The same by table: title → summaries.
-    groups: Sequence[tuple[str, list[Summary]]]
+    # The same in tables.
+    tables: Sequence[CaseTable]
     # What packages say, in the order of their table.
     descriptions: Sequence[Description]
     # Sentences on what speaks against the numbers, the weightiest first.
     caveats: Sequence[str]
 
     @property
-    def timed_groups(self) -> list[tuple[str, list[Summary]]]:
-        """The groups without the cases that have no time."""
-        timed = [(title, [s for s in members if s.time_s is not None]) for title, members in self.groups]
-        return [(title, members) for title, members in timed if members]
+    def timed_tables(self) -> list[CaseTable]:
+        """The tables without the cases that have no time."""
+        return [timed for timed in (each.timed for each in self.tables) if timed.members]
 
     @property
     def virtual(self) -> bool:
@@ -50,7 +49,7 @@ def view_of(run: Run, analysis: Analysis) -> View:
     # The answer begins with what is missing.
     rest = (notice for notice in analysis.notices if notice.kind is not RunNotice.INCOMPLETE)
     caveats = [*(text for description in descriptions for text in description.caveats), *sentences(rest)]
-    return View(run, analysis, of_calls.summaries, labels.groups(of_calls.summaries), descriptions, caveats)
+    return View(run, analysis, of_calls.summaries, tables(of_calls.summaries), descriptions, caveats)
 
 
 def collectives_only(run: Run, analysis: Analysis) -> tuple[Run, Analysis]:

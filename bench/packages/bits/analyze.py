@@ -15,7 +15,7 @@ Hashes of blocks are compared first; the bits of a block are read only where its
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from bench.catalog.collectives import OPERATIONS
 from bench.catalog.dtypes import DTYPES
+from bench.model.projection import SIZES, grouped
 from bench.model.records import OPTIONS, Case, Json, Plan
 from bench.packages.bits.conclusions import BitsRow, Differing
 from bench.packages.bits.planning import BLOCK, CALLS, VARIED, family, place, reference
@@ -103,7 +104,7 @@ def _moves(case: Case) -> bool:
 
 def _row_of(case: Case) -> Case:
     """The case that stands for a row: of no size, as the configuration's first variation."""
-    return replace(family(case), size_bytes=0)
+    return SIZES.residue(family(case))
 
 
 # ── which results ────────────────────────────────────────────────────────────────────────────────
@@ -114,13 +115,8 @@ def _comparisons(
     plan: Plan, results: dict[tuple[int, Case, int, int], list[Result]]
 ) -> Iterator[tuple[Case, str, Pairs, str]]:
     """(case, variation, pairs of results of which the first is what the other is compared with, in words)."""
-    families: dict[Case, list[Case]] = defaultdict(list)
-    for case in plan.cases:
-        families[family(case)].append(case)
-    bases = {family: _base(cases) for family, cases in families.items()}
-    sizes: dict[Case, list[Case]] = defaultdict(list)
-    for base in bases.values():
-        sizes[replace(base, size_bytes=0)].append(base)
+    bases = {of: _base(cases) for of, cases in grouped(plan.cases, family).items()}
+    sizes = SIZES.tables(bases.values(), lambda base: base)
     for (side, case, launch, call), received in results.items():
         first = results[0, case, 1, 0]
         if call:

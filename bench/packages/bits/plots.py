@@ -9,6 +9,7 @@ from matplotlib.artist import Artist
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
+from bench.model.projection import grouped
 from bench.packages.bits.conclusions import BitsRow
 from bench.report.labels import dtype_words, ranks_text
 from bench.report.plots.figures import COLOURS, MARKERS, size_axis
@@ -19,10 +20,8 @@ ACROSS, MOST = 3, 15
 
 def shares_of(rows: Sequence[BitsRow], _: None) -> list[Figure]:
     """A line for each variation and world size that is not identical everywhere in its panel."""
-    panels: dict[str, list[BitsRow]] = {}
-    for row in rows:
-        if not row.identical and not row.moves:
-            panels.setdefault(" ".join([row.case.op, *dtype_words(row.case), "on", row.case.backend]), []).append(row)
+    differing = (row for row in rows if not row.identical and not row.moves)
+    panels = grouped(differing, lambda row: " ".join([row.case.op, *dtype_words(row.case), "on", row.case.backend]))
     shown = dict(list(panels.items())[:MOST])
     if not shown:
         return []

@@ -30,6 +30,7 @@ from bench.catalog.metrics import ONE_BY_ONE
 from bench.config.models import Config
 from bench.model.divisions import WORLD, Division, Splits
 from bench.model.errors import ForeignError
+from bench.model.projection import grouped
 from bench.model.records import Case, Machine, Plan
 from bench.model.units import first_few
 from bench.packages.replay.config import ReplaySection
@@ -155,15 +156,14 @@ def _last_step(recorded: CallList) -> tuple[list[_Step], list[str]]:
     last = max((call.step for rank in recorded.ranks for call in rank.calls if call.step is not None), default=None)
     steps = []
     for number, rank in enumerate(recorded.ranks):
-        by_step: dict[int | None, list[int]] = defaultdict(list)
-        for place, call in enumerate(rank.calls):
-            by_step[call.step].append(place)
+        by_step = grouped(enumerate(rank.calls), lambda placed: placed[1].step)
         by_step.pop(None, None)
-        kinds = {tuple(_kind(rank.calls[place]) for place in places) for places in by_step.values()}
-        if last is None or len(kinds) != 1 or (places := tuple(by_step.get(last, ()))) == ():
+        kinds = {tuple(_kind(call) for _, call in placed) for placed in by_step.values()}
+        if last is None or len(kinds) != 1 or last not in by_step:
             last = None
             break
-        steps.append(_Step(number, rank.rank, places, tuple(rank.calls[place] for place in places)))
+        places, calls = zip(*by_step[last], strict=True)
+        steps.append(_Step(number, rank.rank, places, calls))
     if last is None:
         whole = [
             _Step(number, rank.rank, tuple(range(len(rank.calls))), rank.calls)

@@ -33,11 +33,11 @@ from bench.report.labels import (
     interval_text,
     ranks_text,
     seconds_text,
-    widths,
     with_interval,
 )
 from bench.report.notices import Sentence, sentences
 from bench.report.parts import Description, ReportPart
+from bench.report.tables import widths
 
 Kinds = Sequence[ReplayedKind]
 # Kinds of calls in the table of a replay; the rest are one row.

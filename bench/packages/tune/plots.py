@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from bench.model.projection import grouped
 from bench.model.units import format_rounded_bytes
 from bench.packages.tune.rules import DEFAULT, CellResult, SizeRule, Tuned
 from bench.report.labels import ranks_text
@@ -24,9 +25,7 @@ MARGIN = 1.08
 
 def ratios(tuned: Tuned, _: None) -> list[Figure]:
     """Each cell that was compared with the default, with its interval; filled where it has a rule."""
-    panels: dict[tuple[str, int], list[CellResult]] = {}
-    for result in tuned.results:
-        panels.setdefault((result.cell.op, result.cell.ranks), []).append(result)
+    panels = grouped(tuned.results, lambda result: (result.cell.op, result.cell.ranks))
     shown = {key: cells for key, cells in panels.items() if any(cell.ratio for cell in cells)}
     shown = dict(list(shown.items())[:MOST])
     if not shown:

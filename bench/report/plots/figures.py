@@ -28,18 +28,18 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullForma
 from bench.catalog import metrics
 from bench.catalog.package import MOST_PAGES
 from bench.model.conclusions import Summary
-from bench.model.records import Case, Run
+from bench.model.projection import KINDS
+from bench.model.records import Run
 from bench.model.units import format_bytes, format_seconds
 from bench.report.labels import (
     CasePart,
     case_parts,
     divide,
     in_words,
-    kind,
     metric_name,
-    width,
     without_usual,
 )
+from bench.report.tables import width
 from bench.store import folders
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -274,9 +274,7 @@ def panels(summaries: Sequence[Summary], split: Callable[[list[Summary]], list[L
 
     split: makes lines of summaries that differ in size and ranks only.
     """
-    of_kind: dict[Case, list[Summary]] = {}
-    for summary in sorted(summaries, key=lambda s: metrics.order(s.case.metric)):
-        of_kind.setdefault(kind(summary.case), []).append(summary)
+    of_kind = KINDS.tables(sorted(summaries, key=lambda s: metrics.order(s.case.metric)), lambda s: s.case)
     together: dict[tuple[str, str, str], list[tuple[list[CasePart], list[Line]]]] = {}
     for case, parts in zip(of_kind, case_parts(list(of_kind)), strict=True):
         base = (case.op, case.backend, metric_name(case))

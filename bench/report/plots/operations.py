@@ -14,11 +14,13 @@ from bench.catalog.collectives import ranks_together
 from bench.catalog.dtypes import dtype_named
 from bench.catalog.metrics import order
 from bench.model.conclusions import Analysis, Summary
+from bench.model.projection import KINDS
 from bench.model.records import Case, Run
 from bench.model.units import format_rounded_bytes
 from bench.report import labels
-from bench.report.labels import case_parts, divide, in_words, kind, ranks_text, without_usual
+from bench.report.labels import case_parts, divide, in_words, ranks_text, without_usual
 from bench.report.plots.figures import COLOURS, MARKERS, WIDE, log_ticks, marks, time_axis, time_label, wrapped
+from bench.report.tables import size_rows
 
 # Fewer rows show no more than the picture of time against size; more are too small to read.
 FEWEST_ROWS, MOST_ROWS = 3, 45
@@ -38,7 +40,7 @@ def operations(run: Run, analysis: Analysis) -> list[Figure]:
     """
     of_case = {s.case: s for s in analysis.summaries if s.time_s}
     size, chosen = _at_one_size(list(of_case))
-    described = [without_usual(parts) for parts in case_parts([kind(case) for case in chosen])]
+    described = [without_usual(parts) for parts in case_parts([KINDS.residue(case) for case in chosen])]
     common, own = divide(described)
     rows: dict[str, list[Summary]] = {}
     for case, parts in zip(chosen, own, strict=True):
@@ -56,10 +58,8 @@ def operations(run: Run, analysis: Analysis) -> list[Figure]:
 
 def _at_one_size(cases: Sequence[Case]) -> tuple[str, list[Case]]:
     """The size that most tables have (the largest of several), and the cases with this size or with none."""
-    tables: dict[Case, list[Case]] = {}
-    for case in cases:
-        tables.setdefault(kind(case), []).append(case)
-    rows = [(labels.size_text(row[0].asked), row) for members in tables.values() for row in labels.size_rows(members)]
+    kinds = KINDS.tables(cases, lambda case: case).values()
+    rows = [(labels.size_text(row[0].asked), row) for members in kinds for row in size_rows(members)]
     count = Counter(name for name, row in rows if row[0].size_bytes)
     if not count:
         return "no size", list(cases)

@@ -13,11 +13,13 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from bench.model.conclusions import LINK_AS_GIVEN, Analysis, Bound, Fit, Summary
+from bench.model.projection import grouped
 from bench.model.records import Run
 from bench.model.units import first_few, format_rate
-from bench.report.labels import counted, ranks_text, size_rows, size_text
+from bench.report.labels import counted, ranks_text, size_text
 from bench.report.plots import figures
 from bench.report.plots.figures import COLOURS, Line, Page, Panel, log_time_axis, marks, spread, time_label
+from bench.report.tables import size_rows
 
 # A bound above this many times the best bandwidth is named in the legend and not drawn.
 FAR_BOUND = 4
@@ -108,10 +110,7 @@ def _over_sizes(summaries: Sequence[Summary]) -> tuple[list[Panel], list[str]]:
 
 def by_ranks(members: list[Summary]) -> list[Line]:
     """A line for each world size."""
-    lines: dict[int, list[Summary]] = {}
-    for summary in members:
-        lines.setdefault(summary.case.world_size, []).append(summary)
-    return [Line(ranks_text(n), of_n) for n, of_n in lines.items()]
+    return [Line(ranks_text(n), of_n) for n, of_n in grouped(members, lambda s: s.case.world_size).items()]
 
 
 def _by_size(members: list[Summary]) -> list[Line]:
@@ -225,13 +224,11 @@ def _draw_models(axes: Axes, fits: Sequence[Fit], line: Line, style: int) -> Non
 
 def _draw_bounds(axes: Axes, bounds: Sequence[Bound], panel: Panel, best: float) -> None:
     """Draw the bounds of bandwidth. best: the highest bandwidth on the page, GB/s."""
-    limits: dict[tuple[str, float], list[int]] = {}
-    for bound in bounds:
-        if bound.backend == panel.members[0].case.backend:
-            limits.setdefault((bound.name, round(bound.busbw, -3)), []).append(bound.world_size)
-    for number, ((name, busbw), worlds) in enumerate(limits.items()):
+    of_backend = (bound for bound in bounds if bound.backend == panel.members[0].case.backend)
+    limits = grouped(of_backend, lambda bound: (bound.name, round(bound.busbw, -3)))
+    for number, ((name, busbw), alike) in enumerate(limits.items()):
         rate = busbw / 1e9
-        ranks = "" if name == LINK_AS_GIVEN else f", {' and '.join(map(str, worlds))} ranks"
+        ranks = "" if name == LINK_AS_GIVEN else f", {' and '.join(str(bound.world_size) for bound in alike)} ranks"
         text = f"{name}{ranks}: {format_rate(busbw)} GB/s"
         if rate > FAR_BOUND * best:  # drawing it would flatten everything else
             axes.plot([], [], " ", label=f"far above the picture: {text}")

@@ -20,6 +20,7 @@ from bench.analyze.parts import AnalysisPart
 from bench.analyze.sessions import launches_of
 from bench.analyze.summaries import one_series
 from bench.model.conclusions import Summary
+from bench.model.projection import grouped
 from bench.model.records import Case, Run, Samples
 from bench.model.units import format_seconds
 from bench.packages.bimodality.analyze.stalls import gloo_stalls
@@ -41,10 +42,8 @@ ERROR_RATE, PERMUTATIONS = 0.05, 1999
 
 def launch_modes(run: Run) -> list[LaunchModes]:
     """Each case of two kinds, in the order of the run."""
-    of_case: dict[Case, list[Samples]] = defaultdict(list)
-    for samples in run.samples:
-        if samples.failure is None and samples.timed is not None and one_series(samples.case):
-            of_case[samples.case].append(samples)
+    good = (s for s in run.samples if s.failure is None and s.timed is not None and one_series(s.case))
+    of_case = grouped(good, lambda samples: samples.case)
     found = []
     for case, launches in of_case.items():
         times = [np.asarray(samples.timed.slowest_s) for samples in launches if samples.timed is not None]

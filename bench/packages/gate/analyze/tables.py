@@ -18,6 +18,7 @@ from bench.catalog.collectives import busbw
 from bench.model.conclusions import Interval, IntervalKind, Summary
 from bench.model.errors import ConfigError, UnmeasurableError
 from bench.model.notices import Notice, notice
+from bench.model.projection import grouped
 from bench.model.records import OPTIONS, Case, Variables
 from bench.model.units import counted
 from bench.packages.gate.conclusions import Check, CheckedTable, CheckVerdict, GateNotice
@@ -102,10 +103,8 @@ def _misfit(expected: Expectations, summaries: Sequence[Summary], places: Places
     if not placed:
         here = dict.fromkeys(_here(case, places.get(place)) for place, case in where.items())
         return f"for {_hardware(expected.expect)}; this is {' and '.join(here) or 'a run without a measured case'}"
-    alike: dict[tuple[object, ...], list[Expectation]] = {}
-    for line, _, place in placed:
-        alike.setdefault((place, line.operation), []).append(line)
-    for lines in alike.values():
+    for alike in grouped(placed, lambda row: (row[2], row[0].operation)).values():
+        lines = [line for line, _, _ in alike]
         if len({line.fabric for line in lines}) > 1:
             return f"for this hardware it has lines of {_fabrics(lines)}: name the network, TABLE:NETWORK"
     return None

@@ -25,6 +25,7 @@ from bench.config.models import Config
 from bench.model.divisions import WORLD
 from bench.model.errors import ConfigError, RankError, UnmeasurableError
 from bench.model.notices import notice
+from bench.model.projection import grouped
 from bench.model.records import Case, Failure, Json, Samples
 from bench.model.units import format_seconds, parse_rate, parse_share
 from bench.packages.gate import config
@@ -94,10 +95,9 @@ def gate(
 
         settings, raw = models.load(path, sets)
         analysis.check(settings, path)
-        ranks_of_host: dict[str, list[int]] = {}
         handshakes = coordinator.handshakes if coordinator is not None else []
-        for handshake in handshakes:
-            ranks_of_host.setdefault(handshake["hostname"], []).append(handshake["rank"])
+        of_host = grouped(handshakes, lambda handshake: str(handshake["hostname"]))
+        ranks_of_host = {host: [handshake["rank"] for handshake in members] for host, members in of_host.items()}
         if coordinator is None or len(ranks_of_host) < 2:
             raise UnmeasurableError(
                 "gate compares nodes, and there is one: start it on several hosts "

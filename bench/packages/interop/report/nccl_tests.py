@@ -13,10 +13,11 @@ from itertools import pairwise
 from bench import __version__
 from bench.catalog import collectives
 from bench.catalog.backends import BACKENDS
-from bench.catalog.collectives import OPERATIONS, placement, ranks_together, row
+from bench.catalog.collectives import OPERATIONS, PLACES, placement, ranks_together
 from bench.catalog.dtypes import dtype_named
 from bench.model.conclusions import Analysis, Summary
 from bench.model.facts import RankFacts
+from bench.model.projection import PLACEMENTS, grouped
 from bench.model.records import Case, Json, Run
 from bench.packages.interop.catalog import NO_REDUCE_OP, NO_ROOT, reduce_op_named, test_named
 from bench.packages.interop.catalog import dtype_named as name_of_dtype
@@ -46,19 +47,16 @@ def document(run: Run, analysis: Analysis) -> str:
 
 def tables(cases: Iterable[Case]) -> list[list[Case]]:
     """The cases of each table."""
-    of_tables: dict[tuple[object, ...], list[Case]] = {}
-    for case in cases:
-        kind = (case.op, case.backend, case.world_size, case.metric, case.depth, *_others(case))
-        of_tables.setdefault(kind, []).append(case)
-    return list(of_tables.values())
+
+    def kind(case: Case) -> tuple[object, ...]:
+        return case.op, case.backend, case.world_size, case.metric, case.depth, *_others(case)
+
+    return list(grouped(cases, kind).values())
 
 
 def rows(cases: Iterable[Case]) -> list[list[Case]]:
     """The cases of each row of a table: out of place, in place, or both."""
-    of_rows: dict[Case, list[Case]] = {}
-    for case in cases:
-        of_rows.setdefault(row(case), []).append(case)
-    return list(of_rows.values())
+    return list(grouped(cases, PLACEMENTS.residue).values())
 
 
 def heading(
@@ -229,14 +227,15 @@ def _microseconds(summary: Summary | None) -> str:
 
 def _device_times(members: Sequence[Summary]) -> Iterable[str]:
     """The times of the device, a line a size, where the columns have the host's."""
-    of_rows: dict[Case, list[str]] = {}
-    for s in members:
-        if s.time_s is not None and s.host_time_s is not None:
-            place = {"in": "in place", "out": "out of place"}[placement(s.case)]
-            of_rows.setdefault(row(s.case), []).append(f"{_fitted(s.time_s.value * 1e6, 7)} us {place}")
-    if of_rows:
+    texts = [
+        (s.case, f"{_fitted(s.time_s.value * 1e6, 7)} us {PLACES[placement(s.case)]}")
+        for s in members
+        if s.time_s is not None and s.host_time_s is not None
+    ]
+    if texts:
         yield "# Device time, by CUDA events; `report` shows it, and says which cases dispatching slows all the same:"
-    yield from (f"# {case.size_bytes:>10}  {', '.join(texts)}" for case, texts in of_rows.items())
+    for case, row in grouped(texts, lambda timed: PLACEMENTS.residue(timed[0])).items():
+        yield f"# {case.size_bytes:>10}  {', '.join(text for _, text in row)}"
 
 
 def _fitted(number: float, width: int) -> str:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from bench.catalog.collectives import ranks_together
 from bench.model.conclusions import Interval
 from bench.model.divisions import WORLD, Division
+from bench.model.projection import grouped
 from bench.model.records import Case, Run, Samples, Timings
 from bench.model.units import NS
 from bench.packages.replay.analyze.recorded import Kind, kind_of, time_of_kinds
@@ -30,10 +31,8 @@ Integers = NDArray[np.int64]
 
 def replayed_steps(run: Run, job: RecordedJob | None) -> list[ReplayedStep]:
     """One for each case that is a replay and was measured."""
-    measured: dict[str, list[Samples]] = {}
-    for samples in run.samples:
-        if samples.case.op == NAME and samples.failure is None and samples.timed is not None:
-            measured.setdefault(samples.case.key, []).append(samples)
+    replays = (s for s in run.samples if s.case.op == NAME and s.failure is None and s.timed is not None)
+    measured = grouped(replays, lambda samples: samples.case)
     recording = run.kept.get(NAME)
     return [
         _step(launches, replay_of(run.plan.settings, launches[0].case), recording, job)

@@ -7,7 +7,6 @@ all launches are pooled, and the interval is marked within-run. The time of a st
 Also from here: which timed blocks count, by the one rule that summaries and comparisons follow, too.
 """
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from functools import partial
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 from bench.analyze.round_series import Series, estimate, estimates, pooled, pooled_mean
 from bench.model.conclusions import Interval, Summary
 from bench.model.notices import Notice, notice
+from bench.model.projection import RANKS, grouped
 from bench.model.records import Case, InvariantCheck, Run, Samples, Timings
 from bench.packages.training.catalog.strategies import competes, kind, reference_of
 from bench.packages.training.conclusions import (
@@ -88,19 +88,15 @@ def trains(case: Case) -> bool:
 def scenarios_of(run: Run) -> dict[Scenario, tuple[Case, ...]]:
     """The scenarios of a run's plan, and the cases of each, in the order of the plan."""
     cases = dict.fromkeys(case for launch in run.plan.order for case in launch.cases if trains(case))
-    scenarios: dict[Scenario, list[Case]] = defaultdict(list)
-    for case in cases:
-        scenarios[scenario_of(run.plan.settings, case)].append(case)
+    scenarios = grouped(cases, lambda case: scenario_of(run.plan.settings, case))
     return {scenario: tuple(members) for scenario, members in scenarios.items()}
 
 
 def samples_of(run: Run, scenario: Scenario) -> dict[Case, list[Samples]]:
     """The samples of each case of a scenario that was tried."""
-    by_case: dict[Case, list[Samples]] = defaultdict(list)
-    for samples in run.samples:
-        if trains(samples.case) and with_strategy(samples.case, None) == scenario.case:
-            by_case[samples.case].append(samples)
-    return by_case
+    steps = (samples for samples in run.samples if trains(samples.case))
+    own = (samples for samples in steps if with_strategy(samples.case, None) == scenario.case)
+    return grouped(own, lambda samples: samples.case)
 
 
 def rounds_of(run: Run, scenario: Scenario) -> Rounds:
@@ -430,10 +426,8 @@ def scaling(scenarios: Sequence[ScenarioAnalysis]) -> tuple[ScalingPoint, ...]:
 
     Each rank keeps its batch, so that without any cost of synchronising, or of sharing cores, efficiency would be 1.
     """
-    alike: dict[Case, list[ScenarioAnalysis]] = defaultdict(list)
-    for scenario in scenarios:
-        if scenario.compute is not None:
-            alike[replace(scenario.scenario.case, world_size=0)].append(scenario)
+    computed = (scenario for scenario in scenarios if scenario.compute is not None)
+    alike = RANKS.tables(computed, lambda scenario: scenario.scenario.case)
     points = []
     for members in alike.values():
         if len(members) == 1:

@@ -8,7 +8,7 @@ nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.optimize import isotonic_regression
@@ -17,6 +17,7 @@ from bench.catalog.backends import BACKENDS
 from bench.model.conclusions import Summary
 from bench.model.divisions import WORLD
 from bench.model.errors import BenchError, ConfigError
+from bench.model.projection import SIZES
 from bench.model.records import Case, case_order
 from bench.model.units import counted, format_bytes, format_rate, format_seconds, parse_link
 from bench.packages.training.step_records import Link
@@ -218,6 +219,5 @@ def _series(summaries: Sequence[Summary]) -> list[Summary]:
     def usual(case: Case) -> tuple[object, ...]:
         return (case.metric != "pipelined", len(case.extras), case.placement == "out", case_order(case))
 
-    chosen = min({replace(s.case, size_bytes=0) for s in summaries}, key=usual)
-    series = [s for s in summaries if replace(s.case, size_bytes=0) == chosen]
-    return sorted(series, key=lambda summary: summary.case.size_bytes)
+    series = SIZES.tables(summaries, lambda summary: summary.case)
+    return sorted(series[min(series, key=usual)], key=lambda summary: summary.case.size_bytes)

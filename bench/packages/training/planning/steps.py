@@ -16,6 +16,7 @@ from bench.catalog.backends import BACKENDS, unsupported_scheduling
 from bench.catalog.collectives import OPERATIONS
 from bench.catalog.dtypes import DTYPES
 from bench.config.models import Config
+from bench.model.projection import grouped
 from bench.model.records import OPTIONS, Case, Machine, Plan, Settings, Skip
 from bench.model.units import counted, format_rounded_bytes, parse_link
 from bench.packages.training.catalog.presets import find
@@ -261,11 +262,8 @@ def rank_bytes(scenario: Scenario, strategies: Sequence[Strategy], alone: bool =
 # ── notes ────────────────────────────────────────────────────────────────────────────────────────
 def scenarios_of(plan: Plan) -> dict[Scenario, list[Strategy]]:
     """The scenarios of a plan, each with its strategies in their order."""
-    strategies: dict[Case, list[Strategy]] = {}
-    for case in plan.cases:
-        if case.op == TRAINING_STEP:
-            strategies.setdefault(with_strategy(case, None), []).append(strategy_in(case))
-    return {scenario_of(plan.settings, case): members for case, members in strategies.items()}
+    steps = grouped((case for case in plan.cases if case.op == TRAINING_STEP), lambda case: with_strategy(case, None))
+    return {scenario_of(plan.settings, of): [strategy_in(case) for case in cases] for of, cases in steps.items()}
 
 
 def notes(plan: Plan, cores: int) -> list[str]:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import astuple, fields, replace
 
 from bench.model.conclusions import Interval
+from bench.model.projection import KINDS, grouped
 from bench.model.records import Case, InvariantCheck, Run
 from bench.model.units import format_bytes, format_rounded_bytes, format_seconds, format_share
 from bench.packages.training.catalog.strategies import competes, kind
@@ -335,10 +336,7 @@ def alike(scenario: ScenarioAnalysis) -> Blocks:
     """A line for each place that several strategies share, and one for those that expose nothing for certain."""
     names = names_of(scenario)
     timed = [result for result in ordered(scenario) if result.step is not None and competes(result.strategy)]
-    places: dict[int, list[StrategyResult]] = {}
-    for result in timed:
-        if result.place is not None:
-            places.setdefault(result.place, []).append(result)
+    places = grouped((result for result in timed if result.place is not None), lambda result: result.place)
     lines = []
     for place, members in places.items():
         if len(members) == 1:
@@ -524,12 +522,13 @@ CHECKED: list[Column[tuple[str, Checks]]] = [
 
 def scaling(points: Sequence[ScalingPoint]) -> Blocks:
     """Throughput, speed-up and efficiency over numbers of ranks; one table for each model, backend and the like."""
-    tables: dict[str, list[ScalingPoint]] = {}
-    scenarios = labels.case_parts([labels.kind(with_strategy(point.case, None)) for point in points])
-    for point, parts in zip(points, scenarios, strict=True):
-        title = SEPARATOR.join(part.words for part in parts if part.name != "op" and not part.usual)
-        tables.setdefault(title, []).append(point)
-    shown = [block for title, rows in tables.items() for block in [f"**{title}**", *table(rows, SCALED)]]
+    scenarios = KINDS.tables(points, lambda point: with_strategy(point.case, None))
+    titles = [
+        SEPARATOR.join(part.words for part in parts if part.name != "op" and not part.usual)
+        for parts in labels.case_parts(list(scenarios))
+    ]
+    tables = zip(titles, scenarios.values(), strict=True)
+    shown = [block for title, rows in tables for block in [f"**{title}**", *table(rows, SCALED)]]
     return [*shown, SCALING] if shown else []
 
 
