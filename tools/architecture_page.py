@@ -58,8 +58,9 @@ The core measures collectives, compares runs and says who is slow. Each further 
 PACKAGES
 
 A package has rooms of the same names, which keep the same law inside. It may use the core, and no other package. The
-core knows it only by its record in `catalog/registry.py`: operations, a section of the configuration, planning,
-analysis, a part of the report, pictures, verbs. The options of its cases are a value of its own type in `Case.own`.
+core knows it only by its record in `packages/__init__.py`, a table that the core reads by name, so that no import runs
+upwards: operations, a section of the configuration, planning, analysis, a part of the report, pictures, verbs. The
+options of its cases are a value of its own type in `Case.own`.
 
 Facts (`model/records.py`) and conclusions (`model/conclusions.py`) are different types, and facts are kept: everything
 below the line can be deleted and made again from `samples.jsonl`. Read `model/records.py` first.

@@ -1,12 +1,11 @@
-"""The table of packages, the only place where the core names them: to add one, put its record here."""
+"""The packages that the core is put together with: the table `bench.packages.PACKAGES`, read by name.
 
-from bench.packages.bimodality.package import BIMODALITY
-from bench.packages.bits.package import BITS
-from bench.packages.gate.package import GATE
-from bench.packages.interop.package import INTEROP
-from bench.packages.joining.package import JOINING
-from bench.packages.replay.package import REPLAY
-from bench.packages.training.package import TRAINING
-from bench.packages.tune.package import TUNE
+The operations, the model of configurations and what decodes a run are made from the table when their modules are
+loaded, in every process: the command, ranks, agents, a side of `ab`, a notebook. So the table is read here once in place
+of being handed to each of them: a process that forgot to hand it on would read runs wrongly.
+"""
 
-PACKAGES = (TRAINING, BITS, REPLAY, GATE, INTEROP, BIMODALITY, JOINING, TUNE)
+from bench.catalog.package import Package
+from bench.model.deferred import Deferred
+
+PACKAGES: tuple[Package, ...] = Deferred("packages:PACKAGES").value
