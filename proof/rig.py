@@ -38,7 +38,8 @@ class Rig:
         launches: list[Any] = []
         with Journal(path) as journal:
             log = path / folders.LOG
-            drive(sweep(planned, [], starter or self.launcher, journal.append, log, launches.append, Silent()))
+            ranks = starter or self.launcher
+            drive(sweep(planned, [], ranks, lambda line: journal.append(line.text), log, launches.append, Silent()))
         folders.write_environment(path, [{"launches": launches}])
         folders.update_manifest(path, status="complete")
         run = folders.read(path)

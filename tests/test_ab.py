@@ -15,7 +15,8 @@ from rich.console import Console
 
 from bench.analyze import pairs
 from bench.analyze.pairs import PairedCase, TimedCase
-from bench.cli import sides
+from bench.cli import rounds, sides
+from bench.cli.rounds import RoundsInTurns
 from bench.model.comparisons import Absence, Judgement, Unpaired
 from bench.model.conclusions import Interval
 from bench.model.errors import ConfigError
@@ -187,10 +188,13 @@ class FakePairs:
     def __init__(self, monkeypatch, path, log_ratios, complete=0):
         self.made, self.now_s, self.path, self.log_ratios = complete, 0.0, path, log_ratios
         self.state = AbState(0.05, 0.0, False, "3", seed=1)
-        monkeypatch.setattr(sides.time, "monotonic", lambda: self.now_s)
+        monkeypatch.setattr(rounds.time, "monotonic", lambda: self.now_s)
 
     def complete(self, side, number):
         return number <= self.made
+
+    def complete_pairs(self):
+        return self.made
 
     def cases(self):
         return [paired(self.log_ratios[: self.made])]
@@ -200,10 +204,11 @@ class FakePairs:
             assert number == self.made + 1
             self.made, self.now_s = number, self.now_s + 10
 
-    def until_decided(self, budget_s, began=0.0):
+    def until_decided(self, budget_s, earlier_s=0.0):
         self.state.budget_s = budget_s
+        made = RoundsInTurns(None, None, earlier_s, {}, None)
         with PairProgress(Console(file=io.StringIO()), budget_s, 0.0) as progress:
-            return sides._until_decided(self.path, self, self.state, self.measure_pair, began, progress)
+            return sides._until_decided(self.path, self, self.state, made, self.measure_pair, progress)
 
 
 @pytest.fixture
@@ -227,7 +232,7 @@ def test_a_run_that_is_resumed_goes_on_with_its_looks(monkeypatch, folder):
     """It looks at nothing again: a second look at the same pairs would be a second chance."""
     fake = FakePairs(monkeypatch, folder, OPEN, complete=9)
     fake.state.looks = [(6, 0.4138), (8, 0.5517)]
-    fake.until_decided(145.0, began=-90.0)
+    fake.until_decided(145.0, earlier_s=90.0)
     assert fake.state.looks == [(6, 0.4138), (8, 0.5517), (12, 0.8276), (14, 1.0)]
 
 
@@ -247,7 +252,7 @@ def test_it_stops_at_the_first_look_that_decides(monkeypatch, folder):
 def test_a_decided_run_that_is_resumed_measures_its_fresh_pairs_and_looks_no_more(monkeypatch, folder):
     fake = FakePairs(monkeypatch, folder, [0.5, 0.51, 0.49] * 2 + [0.0] * 10, complete=7)
     fake.state.looks, fake.state.decided = [(6, 0.1)], Ending(EndReason.DECIDED, 6)
-    assert fake.until_decided(1000.0, began=-70.0) == Ending(EndReason.DECIDED, 6)
+    assert fake.until_decided(1000.0, earlier_s=70.0) == Ending(EndReason.DECIDED, 6)
     assert (fake.made, fake.state.looks) == (12, [(6, 0.1)])
 
 

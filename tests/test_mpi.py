@@ -29,7 +29,7 @@ from bench.planning import plan as planning
 from bench.rank import mpi as rank_mpi
 from bench.rank.collectives import COLLECTIVES, OBJECT_COLLECTIVES
 from bench.report import document
-from bench.store.encoding import samples_from_line
+from bench.store.encoding import SampleLine
 from conftest import TINY, interface_bound_to, invented_run, ranks_left, samples, sentences_of_run
 from proof.rig import Rig
 from test_faults import MANY, wait_for_samples
@@ -264,9 +264,9 @@ def test_an_mpirun_that_fails_costs_the_cases_that_need_it_only():
             raise MpirunError("mpirun ended with status 7: no slots")
 
     planned = planning.expand(parse(MPI.encode(), "c"), replace(MACHINE, backends_missing={}), 1)
-    lines: list[bytes] = []
+    lines: list[SampleLine] = []
     drive(sweep(planned, [], Refusing(), lines.append, Path(os.devnull), lambda _: None, Silent()))
-    failures = [samples_from_line(line).failure for line in lines]
+    failures = [line.samples.failure for line in lines]
     assert {(one.kind, one.rank, one.text) for one in failures} == {
         ("start", None, "mpirun ended with status 7: no slots")
     }

@@ -21,7 +21,6 @@ from bench.launch.turns import Turns, drive
 from bench.machine import host
 from bench.model.records import Case, Fault, Job, Launch, Plan, Samples, Settings
 from bench.protocol import messages
-from bench.store import encoding
 from conftest import SAMPLING
 
 CASES = tuple(Case("all_reduce", "gloo", 2, "float32", size) for size in (4096, 65536))
@@ -133,7 +132,7 @@ def measured_in_turns(launcher, folder, **faults) -> dict[str, list[Samples]]:
         turns.end(side)
 
     drive(*map(measure, lines))
-    return {side: [encoding.samples_from_line(line) for line in of_side] for side, of_side in lines.items()}
+    return {side: [line.samples for line in of_side] for side, of_side in lines.items()}
 
 
 def assert_took_turns(sides: dict[str, list[Samples]]) -> None:

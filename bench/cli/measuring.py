@@ -30,11 +30,13 @@ from bench.model.facts import Measurements, RankFacts, Session
 from bench.model.records import Case, Json, Launch, Plan, Run, Samples
 from bench.planning import plan as planning
 from bench.report import wording
-from bench.store import encoding, folders, ledger
+from bench.store import folders, ledger
+from bench.store.encoding import SampleLine
 from bench.store.folders import Journal
 
 if TYPE_CHECKING:
     from bench.launch.coordinator import Coordinator
+    from bench.launch.ranks import Starter
     from bench.report.progress import CaseProgress
 
 # What the analysis and the report need, imported while ranks start; with pictures, also what draws them.
@@ -58,8 +60,8 @@ class Watch(Protocol):
     def joined(self, launch: Launch, ranks: Sequence[RankFacts]) -> None:
         """The ranks of a launch begin to measure. ranks: the facts of each."""
 
-    def sampled(self, line: bytes) -> None:
-        """A line of samples.jsonl was written."""
+    def sampled(self, samples: Samples) -> None:
+        """A case was measured in a launch."""
 
     def concluded(self, analysis: Analysis) -> None:
         """The run has ended."""
@@ -138,14 +140,6 @@ def measured(
         raise
 
 
-def add_line(known: list[Samples], line: bytes) -> Samples:
-    """Parse a line of samples.jsonl, and add it to the known samples; it replaces a lost measurement."""
-    samples = encoding.samples_from_line(line)
-    known[:] = [other for other in known if (other.case, other.launch) != (samples.case, samples.launch)]
-    known.append(samples)
-    return samples
-
-
 def _conclude(path: Path, plots: bool, tables: Watch | None, quiet: bool) -> int:
     """Print the tables and the answer of a run that has ended, write report and plots; return the exit code."""
     from bench.analyze import noise
@@ -178,7 +172,7 @@ def measure(
 
     tables: learn what is measured; as they are printed meanwhile, there is a line a launch in place of the bar.
     """
-    from bench.launch import mpirun, sweep, turns
+    from bench.launch import sweep, turns
     from bench.report.progress import CaseProgress
 
     with Journal(path) as journal:
@@ -198,20 +192,16 @@ def measure(
             launches = stack.enter_context(
                 recorded_sessions(path, before.environment, facts, [before.plan], observer.counts)
             )[""]
-            launcher = (
-                coordinator.launcher
-                if coordinator is not None
-                else stack.enter_context(mpirun.ByBackend(sweep.preload([before.plan])))
-            )
+            launcher = stack.enter_context(starter(coordinator, [before.plan]))
             stack.enter_context(observer.shown)
             modules = (*CONCLUDING, *(DRAWING if plots else ()))
             loading = threading.Thread(target=_load, args=(modules,), daemon=True)
             loading.start()
 
-            def append_and_show(line: bytes) -> None:
-                journal.append(line)
+            def append(line: SampleLine) -> None:
+                journal.append(line.text)
                 if tables is not None:
-                    tables.sampled(line)
+                    tables.sampled(line.samples)
 
             def before_go(launch: Launch, ranks: Sequence[Json]) -> None:
                 loading.join()
@@ -222,7 +212,7 @@ def measure(
                 before.plan,
                 before.samples,
                 launcher,
-                journal.append if tables is None else append_and_show,
+                append,
                 path / folders.LOG,
                 launches.append,
                 observer,
@@ -258,6 +248,18 @@ class _Counted:
     def counts(self) -> Measurements:
         """The measurements that the run has by now."""
         return {"made": len(self._failed), "failed": sum(self._failed.values()), "planned": self._planned}
+
+
+@contextlib.contextmanager
+def starter(coordinator: "Coordinator | None", plans: Sequence[Plan]) -> Iterator["Starter"]:
+    """Context of what starts the ranks of these plans: the processes of a job, or fork servers and mpirun here."""
+    from bench.launch import mpirun, sweep
+
+    if coordinator is not None:
+        yield coordinator.launcher
+        return
+    with mpirun.ByBackend(sweep.preload(plans)) as launcher:
+        yield launcher
 
 
 def _load(modules: Sequence[str]) -> None:

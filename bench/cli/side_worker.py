@@ -37,7 +37,7 @@ def _serve(log: Path, modules: Sequence[str], line: SideLine) -> None:
                 plan,
                 (),
                 launcher,
-                lambda samples: line.tell("line", samples),
+                lambda measured: line.tell("line", measured.text),
                 log,
                 lambda record: line.tell("launched", record=record),
                 sweep.Silent(),

@@ -5,9 +5,9 @@ be read from the folder again, so an interrupted run goes on where it was.
 """
 
 import contextlib
+import itertools
 import random
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,17 +16,19 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from bench.catalog.variables import AT_START
-from bench.cli.measuring import add_line, recorded_sessions
-from bench.launch import mpirun, sweep
+from bench.cli.measuring import recorded_sessions, starter
+from bench.cli.rounds import RoundsInTurns
+from bench.launch import sweep
 from bench.launch.ranks import Starter
 from bench.launch.side_process import SideProcess
-from bench.launch.turns import Measuring, Turn, measure_in_turns
+from bench.launch.turns import Measuring, Turn
 from bench.model.errors import BenchError
 from bench.model.facts import Session
 from bench.model.records import AbState, Ending, EndReason, Json, Plan, Samples, Side
 from bench.planning import plan as planning
 from bench.report.progress import PairProgress
 from bench.store import folders
+from bench.store.encoding import SampleLine
 from bench.store.folders import SIDES, Journal
 
 if TYPE_CHECKING:
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
     from bench.launch.coordinator import Coordinator
 
 # Measures what a launch of a side lacks: side, number of the launch, what takes each line and the records, its turns.
-Measure = Callable[[str, int, Callable[[bytes], None], Callable[[Json], None], Turn], Measuring[None]]
+Measure = Callable[[str, int, Callable[[SampleLine], None], Callable[[Json], None], Turn], Measuring[None]]
 
 
 @dataclass(slots=True)
@@ -58,6 +60,11 @@ class _TwoSides:
         begun = range(1, 1 + max((s.launch for side in SIDES for s in self.samples[side]), default=0))
         lacking = {number: [side for side in SIDES if not self.complete(side, number)] for number in begun}
         return {number: sides for number, sides in lacking.items() if sides}
+
+    def complete_pairs(self) -> int:
+        """The number of pairs from the first on that lack nothing."""
+        numbers = itertools.count(1)
+        return next(number for number in numbers if not all(self.complete(side, number) for side in SIDES)) - 1
 
     def complete(self, side: str, number: int) -> bool:
         """Whether all of a launch has been measured."""
@@ -97,24 +104,25 @@ def measure_sides(path: Path, coordinator: "Coordinator | None" = None, quiet: b
         records = stack.enter_context(recorded_sessions(path, sessions, facts, measured.plans.values()))
         progress = stack.enter_context(PairProgress(Console(stderr=True, quiet=quiet), state.budget_s, state.spent_s))
 
+        def show_failure(side: str, samples: Samples) -> None:
+            assert samples.failure is not None  # noqa: S101 - it is called for failures
+            progress.print_failure(f"side {side}: {samples.failure.text}")
+
+        rounds = RoundsInTurns(journal, show_failure, state.spent_s, measured.samples, state.alternate)
+
         def measure_pair(missing: Sequence[str], number: int) -> None:
-            def launch(side: str, turn: Turn) -> Measuring[None]:
-                def keep(line: bytes) -> None:
-                    journal.append(folders.with_side(line, side))
-                    if (failure := add_line(measured.samples[side], line).failure) is not None:
-                        progress.print_failure(f"side {side}: {failure.text}")
+            rounds.measure(
+                missing,
+                f"{state.seed}/{number}",
+                lambda side, keep, turn: measure(side, number, keep, records[side].append, turn),
+            )
 
-                return measure(side, number, keep, records[side].append, turn)
-
-            measure_in_turns(missing, f"{state.seed}/{number}", state.alternate is None, launch)
-
-        began = time.monotonic() - state.spent_s
         try:
             for number, missing in measured.incomplete().items() if state.ended else ():
                 measure_pair(missing, number)  # what was lost; that it has ended stands
-            state.ended = state.ended or _until_decided(path, measured, state, measure_pair, began, progress)
+            state.ended = state.ended or _until_decided(path, measured, state, rounds, measure_pair, progress)
         finally:
-            state.spent_s = round(time.monotonic() - began, 2)
+            state.spent_s = round(rounds.spent_s, 2)
             folders.write_ab(path, state)
 
 
@@ -122,8 +130,8 @@ def _until_decided(
     path: Path,
     measured: _TwoSides,
     state: AbState,
+    rounds: RoundsInTurns,
     measure_pair: Callable[[Sequence[str], int], None],
-    began: float,
     progress: PairProgress,
 ) -> Ending:
     """Measure pair after pair; returns why it ended. measure_pair: takes the sides that lack a launch, its number.
@@ -146,28 +154,23 @@ def _until_decided(
             folders.write_ab(path, state)
         return why
 
-    made, latest_s, budget_s = 0, 0.0, state.budget_s
-    looked = max((count for count, _ in state.looks), default=0)
-    for number in range(1, pairs.LOOKS[-1] + 1):
+    made, looked, most = 0, max((count for count, _ in state.looks), default=0), pairs.LOOKS[-1]
+    for number in rounds.within(state.budget_s, max(1, measured.complete_pairs()), most):
         if state.decided and number > 2 * looked:
             return state.decided
         order = list(SIDES)
         random.Random(f"{state.seed}/{number}").shuffle(order)
-        missing = [side for side in order if not measured.complete(side, number)]
-        spent = time.monotonic() - began
-        if missing and made and spent + latest_s > budget_s:
-            if state.decided:
-                return state.decided
-            why = look(1.0) if made >= pairs.FEWEST_PAIRS else None
-            return why or Ending(EndReason.BUDGET, made)
-        measure_pair(missing, number)
-        made, latest_s = number, time.monotonic() - began - spent
-        progress.show_pairs(made, time.monotonic() - began)
+        measure_pair([side for side in order if not measured.complete(side, number)], number)
+        made = number
+        progress.show_pairs(made, rounds.spent_s)
         if number in pairs.LOOKS and number > looked and not state.decided:
-            why, looked = look((time.monotonic() - began) / budget_s), number
+            why, looked = look(rounds.spent_s / state.budget_s), number
             if why is not None and not state.decided:
                 return why
-    return state.decided or Ending(EndReason.MOST_PAIRS, made)
+    if state.decided or made == most:
+        return state.decided or Ending(EndReason.MOST_PAIRS, made)
+    why = look(1.0) if made >= pairs.FEWEST_PAIRS else None
+    return why or Ending(EndReason.BUDGET, made)
 
 
 def _read(path: Path) -> _TwoSides:
@@ -203,21 +206,21 @@ def _measuring(
             if own and coordinator is None
         }
         launcher: Starter | None = None
-        if not processes and coordinator is None:
-            launcher = stack.enter_context(mpirun.ByBackend(modules))
+        if not processes:
+            launcher = stack.enter_context(starter(coordinator, [measured.plans[side] for side in SIDES]))
         for process in processes.values():
             process.wait_until_ready()
 
         def measure(
-            side: str, number: int, append: Callable[[bytes], None], launched: Callable[[Json], None], turn: Turn
+            side: str, number: int, append: Callable[[SampleLine], None], launched: Callable[[Json], None], turn: Turn
         ) -> Measuring[None]:
             plan, probe = one_launch(measured.plans[side], number), number == 1
             plan = replace(plan, order=tuple(planning.remaining(plan, measured.launch_samples(side, number))))
             if side in processes:
                 return processes[side].measure(plan, probe, append, launched, turn)
-            starter = replace(coordinator.launcher, variables=sides[side].variables) if coordinator else launcher
-            assert starter is not None  # noqa: S101 - some side has no process of its own
-            return sweep.sweep(plan, (), starter, append, log, launched, sweep.Silent(), turn=turn, probe=probe)
+            own_launcher = replace(coordinator.launcher, variables=sides[side].variables) if coordinator else launcher
+            assert own_launcher is not None  # noqa: S101 - some side has no process of its own
+            return sweep.sweep(plan, (), own_launcher, append, log, launched, sweep.Silent(), turn=turn, probe=probe)
 
         more = coordinator.facts() if coordinator else {}
         facts = {side: {"host": processes[side].facts, **more} if side in processes else more for side in SIDES}

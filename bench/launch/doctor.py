@@ -19,7 +19,8 @@ from bench.launch.turns import drive
 from bench.machine import environment, host, network
 from bench.model.records import LOAD_LIMIT, NOT_AVAILABLE, Case, Json, Launch, Machine, Plan, Sampling, Settings
 from bench.model.units import counted, format_rounded_bytes, format_seconds
-from bench.store import encoding, locks
+from bench.store import locks
+from bench.store.encoding import SampleLine
 
 # The parent's pipes to a rank. A rank holds half as many: two sockets for each other rank, one per process group.
 FILES_A_RANK = 4
@@ -173,10 +174,10 @@ def _trial(backend: str, ranks: int, remedy: str, timeout_s: float = 20.0) -> Do
     case = Case("all_reduce", backend, ranks, "float32", 4096)
     settings = Settings(Sampling(2, 0.0, 20, None, 1.0, 20), seed=0, timeout_s=timeout_s, pool_bytes=0)
     plan = Plan("doctor", (Launch(backend, ranks, 1, (case,)),), (), 1, settings)
-    lines, launches = list[bytes](), list[Json]()
+    lines, launches = list[SampleLine](), list[Json]()
     with mpirun.ByBackend(()) as launcher, tempfile.NamedTemporaryFile(prefix="collbench-doctor-") as log:
         drive(sweep(plan, [], launcher, lines.append, Path(log.name), launches.append, Silent()))
-    failure = encoding.samples_from_line(lines[0]).failure
+    failure = lines[0].samples.failure
     if failure is not None:
         return DoctorFinding("missing", "trial", f"{backend}: {failure.text}", remedy)
     ready = format_seconds(launches[0]["ready_s"])

@@ -25,6 +25,7 @@ from bench.model.errors import BenchError
 from bench.model.records import Json, Plan
 from bench.protocol import channel, messages
 from bench.store import encoding
+from bench.store.encoding import SampleLine
 
 # Time to load torch and start a fork server, from a cold disk.
 READY_WAIT_S = 120.0
@@ -80,7 +81,12 @@ class SideProcess:
         self.facts = message["facts"]
 
     def measure(
-        self, plan: Plan, probe: bool, append: Callable[[bytes], None], launched: Callable[[Json], None], turn: Turn
+        self,
+        plan: Plan,
+        probe: bool,
+        append: Callable[[SampleLine], None],
+        launched: Callable[[Json], None],
+        turn: Turn,
     ) -> Measuring[None]:
         """Measure a plan. probe, append, launched: see `sweep`."""
         messages.send(self._line, {"kind": "measure", "probe": probe}, encoding.encoded(plan))
@@ -93,7 +99,7 @@ class SideProcess:
                     case "turn":
                         turn.ask(partial(self._tell_go, message["number"]))
                     case "line":
-                        append(line)
+                        append(SampleLine(line))
                     case "launched":
                         launched(message["record"])
                     case "measured":

@@ -29,7 +29,7 @@ from bench.model.errors import RankError
 from bench.model.records import Case, Job, Json, Launch, Plan, Samples
 from bench.planning.plan import process_kind, remaining
 from bench.stats.intervals import Floats, launch_interval, likeness, within_launch
-from bench.store import encoding
+from bench.store.encoding import SampleLine, samples_to_line
 
 # An interval that is still wide after this many launches will not get narrow in a sensible time.
 MOST_LAUNCHES = 200
@@ -63,14 +63,14 @@ class Silent:
 
 
 # Takes the outcome of a case: its line for samples.jsonl, and why it has no number, or None.
-Keep = Callable[[Case, bytes, str | None], None]
+Keep = Callable[[Case, SampleLine, str | None], None]
 
 
 def sweep(
     plan: Plan,
     done: Sequence[Samples],
     launcher: Starter,
-    append: Callable[[bytes], None],
+    append: Callable[[SampleLine], None],
     log: Path,
     launched: Callable[[Json], None],
     observer: Observer,
@@ -91,11 +91,11 @@ def sweep(
     for samples in done if plan.budget_s is not None else ():
         spent.add(samples)
 
-    def keep(case: Case, line: bytes, failure: str | None) -> None:
+    def keep(case: Case, line: SampleLine, failure: str | None) -> None:
         append(line)
-        # Only a budget needs the numbers here: parsing a long line takes time.
+        # Only a budget needs the numbers here: decoding a long line takes time.
         if plan.budget_s is not None:
-            spent.add(encoding.samples_from_line(line))
+            spent.add(line.samples)
         observer.ended(case, failure)
 
     def measure(launch: Launch, probing: bool = False) -> Measuring[LaunchOutcome]:
@@ -108,7 +108,7 @@ def sweep(
             lambda: launcher.start(launch.world_size, RANK, job, log.resolve()),
             plan.settings.timeout_s,
             begun=lambda number: observer.round_begins(launch, number),
-            sampled=lambda line, failure: keep(next(in_order), line, failure),
+            sampled=lambda line, failure: keep(next(in_order), SampleLine(line), failure),
             before_go=lambda facts: before_go(launch, facts),
             log=log,
             turn=turn,
@@ -174,7 +174,7 @@ def _after(launch: Launch, outcome: LaunchOutcome, keep: Keep) -> Launch:
     failure = replace(outcome.failure, kind="start") if hopeless and outcome.failure.kind != "lost" else outcome.failure
     for case in failed:
         samples = Samples(case, launch.number, time.time(), failure=failure)
-        keep(case, encoding.samples_to_line(samples), failure.text)
+        keep(case, SampleLine(samples_to_line(samples)), failure.text)
     return replace(launch, cases=tuple(case for case in rest if case not in failed))
 
 

@@ -188,6 +188,18 @@ def imports_of(job: Job | Plan) -> list[str]:
     return sorted(set().union(*(part.imports(cases, job.settings) for part in parts())))
 
 
+class SampleLine:
+    """A line of samples.jsonl on its way into the file; its samples are decoded once, when they are first needed."""
+
+    def __init__(self, text: bytes) -> None:
+        self.text = text
+
+    @functools.cached_property
+    def samples(self) -> Samples:
+        """The samples in the line; raises what `samples_from_line` raises."""
+        return samples_from_line(self.text)
+
+
 def samples_to_line(samples: Samples) -> bytes:
     """One line of `samples.jsonl`, without its newline. Arrays are written as one list a rank."""
     data = {

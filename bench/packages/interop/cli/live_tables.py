@@ -12,7 +12,6 @@ from bench.model.conclusions import Analysis, Summary
 from bench.model.facts import RankFacts
 from bench.model.records import Case, Launch, Run, Samples
 from bench.packages.interop.report import nccl_tests
-from bench.store import encoding
 
 # The ranks of one kind: their backend and their number.
 Kind = tuple[str, int]
@@ -39,11 +38,10 @@ class LiveTables:
         self._ranks.setdefault((launch.backend, launch.world_size), ranks)
         self._go_on()
 
-    def sampled(self, line: bytes) -> None:
-        """A line of samples.jsonl was written."""
+    def sampled(self, samples: Samples) -> None:
+        """A case was measured in a launch."""
         from bench.analyze.summaries import headlines  # here: loads numpy and scipy
 
-        samples = encoding.samples_from_line(line)
         case = samples.case
         self._samples[case].append(samples)
         self._missing[case] -= 1

@@ -8,18 +8,18 @@ each stage had, so a run that was interrupted goes through the same rounds, and 
 import contextlib
 import json
 import random
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.cli.measuring import add_line, recorded_sessions
+from bench.cli.measuring import recorded_sessions, starter
+from bench.cli.rounds import RoundsInTurns
 from bench.cli.terminal import say
-from bench.launch import mpirun, sweep
+from bench.launch import sweep
 from bench.launch.ranks import Starter
-from bench.launch.turns import Measuring, Turn, measure_in_turns
+from bench.launch.turns import Measuring, Turn
 from bench.model.errors import UnmeasurableError
 from bench.model.facts import Session
 from bench.model.records import Case, Json, Launch, Plan, Samples, Variables
@@ -30,6 +30,7 @@ from bench.packages.tune.planning import TuneStage
 from bench.packages.tune.rules import Cell, Pick, TuneState
 from bench.planning import plan as planning
 from bench.store import encoding, folders
+from bench.store.encoding import SampleLine
 from bench.store.folders import Journal
 
 if TYPE_CHECKING:
@@ -49,10 +50,10 @@ class TuneRounds:
         self.path, self.state, self.library, self.found = path, state, library, found
         # All samples that the run has so far are in `samples`.
         self.plan, self.samples = plan, list(samples)
-        self._quiet, self._began = quiet, time.monotonic() - state.spent_s
+        self._quiet = quiet
         # True if ranks may be told to read a rule file. In a job no rank takes a path from another.
         self.reads_files = False
-        self._append: Callable[[bytes], None]
+        self._rounds: RoundsInTurns
         self._starter: Starter
         self._launched: Callable[[Json], None]
 
@@ -62,13 +63,10 @@ class TuneRounds:
         with Journal(self.path) as journal, contextlib.ExitStack() as stack:
             facts = {"": coordinator.facts() if coordinator else {}}
             self._launched = stack.enter_context(recorded_sessions(self.path, sessions, facts, [self.plan]))[""].append
-            self._append = journal.append
+            state = self.state
+            self._rounds = RoundsInTurns(journal, _say_failure, state.spent_s, {"": self.samples}, state.alternate)
             self.reads_files = coordinator is None
-            self._starter = (
-                coordinator.launcher
-                if coordinator is not None
-                else stack.enter_context(mpirun.ByBackend(sweep.preload([self.plan])))
-            )
+            self._starter = stack.enter_context(starter(coordinator, [self.plan]))
             yield
 
     def stage(
@@ -81,31 +79,28 @@ class TuneRounds:
 
         asked: from the number of the stage's rounds so far, the choices that the next one measures in each cell.
         """
-        state = self.state
+        state, rounds = self.state, self._rounds
         first = sum(state.rounds.get(name, 0) for name in stage.after)
         if stage.name not in state.rounds:
             known = max((launch.number for launch in self.plan.order), default=0) - first
-            done, latest_s, probed = 0, 0.0, False
-            while done < stage.most and any((wanted := asked(done)).values()):
-                began = time.monotonic()
-                left_s = stage.until * state.budget_s - (began - self._began)
-                if done >= max(stage.fewest, known) and left_s < latest_s:
+            done, probed = 0, False
+            for number in rounds.within(stage.until * state.budget_s, max(stage.fewest, known), stage.most):
+                if not any((wanted := asked(done)).values()):
                     break
-                number, done = first + done + 1, done + 1
-                groups = rounds_of.launches(self.library, self.found, wanted, number, state.seed, file_settings)
-                self._measure(groups, number, probe=stage.probes and not probed)
-                probed = probed or number > known + first
-                latest_s = time.monotonic() - began
+                launch, done = first + number, number
+                groups = rounds_of.launches(self.library, self.found, wanted, launch, state.seed, file_settings)
+                self._measure(groups, launch, probe=stage.probes and not probed)
+                probed = probed or number > known
                 self._save()
                 told = f"{counted(sum(map(len, wanted.values())), 'choice')} in {sum(map(bool, wanted.values()))} cells"
                 if not self._quiet:
-                    say(f"{stage.name} {done}: {told}, {format_seconds(time.monotonic() - self._began)}", err=True)
+                    say(f"{stage.name} {done}: {told}, {format_seconds(rounds.spent_s)}", err=True)
             state.rounds[stage.name] = done
             self._save()
         return range(first + 1, first + 1 + state.rounds[stage.name])
 
     def _save(self) -> None:
-        self.state.spent_s = round(time.monotonic() - self._began, 2)
+        self.state.spent_s = round(self._rounds.spent_s, 2)
         write_state(self.path, self.state)
 
     def _measure(self, groups: Sequence[Sequence[Launch]], number: int, probe: bool) -> None:
@@ -123,25 +118,24 @@ class TuneRounds:
             sides = {str(place): launch for place, launch in enumerate(group)}
             seed = f"{self.state.seed}/{group[0].number}/{group[0].world_size}"
             names = random.Random(seed).sample([*sides], len(sides))
-            measure = partial(self._side, sides, probe)
-            measure_in_turns(names, seed, self.state.alternate is None, measure)
+            self._rounds.measure(names, seed, partial(self._side, sides, probe))
         of_round = [samples.failure for samples in self.samples if samples.launch == number]
         if all(of_round):
             why = of_round[0].text if of_round and of_round[0] else "no rank answered"
             raise UnmeasurableError(f"nothing was measured in launch {number}: {why}; collbench resume {self.path}")
 
-    def _side(self, sides: Mapping[str, Launch], probe: bool, name: str, turn: Turn) -> Measuring[None]:
+    def _side(
+        self, sides: Mapping[str, Launch], probe: bool, name: str, keep: Callable[[SampleLine], None], turn: Turn
+    ) -> Measuring[None]:
         one = replace(self.plan, order=(sides[name],), launches=1)
         one = replace(one, order=tuple(planning.remaining(one, self.samples)))
-
-        def keep(line: bytes) -> None:
-            self._append(line)
-            samples = add_line(self.samples, line)
-            if samples.failure is not None:
-                say(f"failed: {samples.case.key}: {samples.failure.text}", err=True)
-
         log, watching = self.path / folders.LOG, sweep.Silent()
         return sweep.sweep(one, (), self._starter, keep, log, self._launched, watching, turn=turn, probe=probe)
+
+
+def _say_failure(_: str, samples: Samples) -> None:
+    assert samples.failure is not None  # noqa: S101 - it is called for failures
+    say(f"failed: {samples.case.key}: {samples.failure.text}", err=True)
 
 
 def write_state(path: Path, state: TuneState) -> None:

@@ -1,0 +1,69 @@
+"""Measure rounds of launches whose sides take turns, within a budget; for `ab` and `tune`.
+
+In: the folder of a run, and for each round what measures its sides. Out: lines in samples.jsonl, and the samples in
+them. What a round measures, and when the rounds end, is the verb's.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from bench.launch.turns import Measuring, Turn, measure_in_turns
+from bench.model.records import Samples
+from bench.store.encoding import SampleLine
+from bench.store.folders import Journal, with_side
+
+# Measures what a launch of a side lacks: side, what takes each line, the turns of the side.
+MeasureSide = Callable[[str, Callable[[SampleLine], None], Turn], Measuring[None]]
+
+
+@dataclass(slots=True)
+class RoundsInTurns:
+    """The rounds of a run that is being measured, and the time that they took."""
+
+    journal: Journal
+    # Shows a failure: side and samples.
+    show_failure: Callable[[str, Samples], None]
+    # Time that earlier sessions of the run spent.
+    earlier_s: float
+    # Samples that the run has so far, by side. A run without sides has all below "", and its lines name no side.
+    samples: dict[str, list[Samples]]
+    # None if the ranks of a round can be alive together; else why they cannot.
+    alternate: str | None
+    _began: float = field(default_factory=lambda: time.monotonic())
+
+    @property
+    def spent_s(self) -> float:
+        """Time spent on the run so far."""
+        return self.earlier_s + time.monotonic() - self._began
+
+    def within(self, budget_s: float, fewest: int, most: int) -> Iterator[int]:
+        """Number the rounds from 1 on that the budget allows, at least `fewest` and at most `most`.
+
+        A further round begins only if one that takes as long as the latest would end within `budget_s`.
+        """
+        latest_s = 0.0
+        for number in range(1, most + 1):
+            began_s = self.spent_s
+            if number > fewest and began_s + latest_s > budget_s:
+                return
+            yield number
+            latest_s = self.spent_s - began_s
+
+    def measure(self, sides: Sequence[str], seed: str, measure_side: MeasureSide) -> None:
+        """Measure a launch of each side, in turns that are drawn from `seed`, and keep its samples."""
+
+        def launch(side: str, turn: Turn) -> Measuring[None]:
+            return measure_side(side, lambda line: self._keep(side, line), turn)
+
+        measure_in_turns(sides, seed, self.alternate is None, launch)
+
+    def _keep(self, side: str, line: SampleLine) -> None:
+        """Write a line and add its samples to those that are known; they replace a lost measurement."""
+        whole = self.samples.get("")
+        self.journal.append(with_side(line.text, side) if whole is None else line.text)
+        known, samples = self.samples[side] if whole is None else whole, line.samples
+        known[:] = [other for other in known if (other.case, other.launch) != (samples.case, samples.launch)]
+        known.append(samples)
+        if samples.failure is not None:
+            self.show_failure(side, samples)
