@@ -10,8 +10,11 @@ import pytest
 
 from bench.machine import host
 from bench.packages.bimodality.analyze import launches as modes
+from bench.packages.bimodality.conclusions import Companion, LaunchFact
+from bench.packages.bimodality.report import companion_words
 from bench.store import folders
 
+CORES = LaunchFact.CORES
 FAMILIES = {
     "lognormal": lambda dice, size: dice.normal(0, 0.2, size),
     "skewed": lambda dice, size: dice.exponential(0.3, size),
@@ -58,17 +61,17 @@ def test_the_interval_of_the_probability_is_exact():
 def test_what_differs_is_named_and_what_differs_anyhow_is_not():
     slow = np.arange(12) < 5
     facts = {
-        "cores of rank 0": ["0" if is_slow else "0, 1" for is_slow in slow],
-        "cores of rank 1": ["0" if is_slow else "0, 1" for is_slow in slow],
-        "pid": [str(number) for number in range(12)],
-        "host of rank 0": ["a", "b"] * 6,
-        "CPU time of other processes": [0.9 + n / 100 if is_slow else n / 100 for n, is_slow in enumerate(slow)],
+        (CORES, 0): ["0" if is_slow else "0, 1" for is_slow in slow],
+        (CORES, 1): ["0" if is_slow else "0, 1" for is_slow in slow],
+        (LaunchFact.TIME, None): [str(number) for number in range(12)],
+        (LaunchFact.HOST, 0): ["a", "b"] * 6,
+        (LaunchFact.OTHER_PROCESSES, None): [0.9 + n / 100 if is_slow else n / 100 for n, is_slow in enumerate(slow)],
     }
-    assert set(modes.differing(facts, slow)) == {
-        "CPU time of other processes (more where slow)",
-        "cores of rank 0, cores of rank 1 (slow: 0; others: 0, 1)",
-    }
-    assert not list(modes.differing({"host of rank 0": ["a", "b"] * 6}, slow))
+    busy = Companion(((LaunchFact.OTHER_PROCESSES, None),), more=True)
+    pinned = Companion(((CORES, 0), (CORES, 1)), slow=("0",), others=("0, 1",))
+    assert set(modes.differing(facts, slow)) == {busy, pinned}
+    assert companion_words(pinned) == "cores of rank 0, cores of rank 1 (slow: 0; others: 0, 1)"
+    assert not list(modes.differing({(LaunchFact.HOST, 0): ["a", "b"] * 6}, slow))
 
 
 @pytest.mark.slow
@@ -116,7 +119,8 @@ def test_a_coin_that_pins_the_ranks_of_a_launch_to_one_core_is_found(tmp_path, c
         pytest.skip("other programs used the cores: launches on two cores and on one are not clearly apart")
     (found,) = modes.launch_modes(run)
     assert found.slow_s > 2 * found.fast_s and 2 <= len(found.slow) <= 12
-    assert any(f"cores of rank 0, cores of rank 1 (slow: {cores[:1]};" in text for text in found.facts), found
+    both = [companion for companion in found.companions if companion.facts == ((CORES, 0), (CORES, 1))]
+    assert [companion.slow for companion in both] == [(str(cores[:1]),)], found
     assert "Launches of two kinds" in cli("report", "--no-plots").stdout
 
 

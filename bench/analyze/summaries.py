@@ -16,11 +16,10 @@ from bench.analyze.parts import samples_that_count
 from bench.analyze.sessions import Aligned, Clocks, is_virtual, launches_of
 from bench.catalog import collectives
 from bench.catalog.collectives import OPERATIONS
-from bench.model.conclusions import Interval, Summary
+from bench.model.conclusions import ChoiceChange, Interval, Summary
 from bench.model.notices import CaseNotice, Notice, notice
 from bench.model.projection import SIZES, grouped
 from bench.model.records import Case, Failure, Json, Run, Samples, Timings, case_order
-from bench.model.units import counted, format_bytes
 from bench.stats import intervals
 from bench.stats.intervals import Floats
 from bench.stats.series import common_mode, outliers, over_launches, steady
@@ -344,15 +343,13 @@ def _chosen(choice: Json) -> str:
     return " ".join(words) + (f", {channels} channel{'s' if channels > 1 else ''}" if channels else "")
 
 
-def choice_changes(summaries: Sequence[Summary]) -> list[str]:
-    """For each series of sizes in which NCCL's choice is not always the same, from which size on it is which."""
+def choice_changes(summaries: Sequence[Summary]) -> list[ChoiceChange]:
+    """A change of choice for each series of sizes in which NCCL does not always choose the same."""
     series = SIZES.tables((s for s in summaries if s.chosen), lambda s: s.case)
-    sentences = []
-    for case, members in series.items():
+    changes = []
+    for members in series.values():
         ordered = sorted(members, key=lambda summary: summary.case.size_bytes)
         begins = [ordered[0], *(after for before, after in pairwise(ordered) if before.chosen != after.chosen)]
         if len(begins) > 1:
-            parts = [f"{summary.chosen} from {format_bytes(summary.case.size_bytes)} on" for summary in begins]
-            what = " ".join([case.op, case.dtype, f"{counted(case.world_size, 'rank')}", *case.extras])
-            sentences.append(f"{what}: {'; '.join(parts)}")
-    return sentences
+            changes.append(ChoiceChange(tuple((summary.case, summary.chosen) for summary in begins)))
+    return changes

@@ -235,6 +235,14 @@ class Diagnosis:
     silent: tuple[Notice, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class ChoiceChange:
+    """How NCCL's choice changes with the size, in cases that differ in size only."""
+
+    # The case from which size on the choice is another, and the choice; the smallest size first.
+    begins: tuple[tuple[Case, str], ...]
+
+
 # ── all of one run ───────────────────────────────────────────────────────────────────────────────
 @dataclass(frozen=True, slots=True)
 class Analysis:
@@ -248,8 +256,7 @@ class Analysis:
     fits: tuple[Fit, ...] = ()
     bounds: tuple[Bound, ...] = ()
     matrices: tuple[Matrix, ...] = ()
-    # Sentences on how the choice of NCCL changes with the size.
-    choices: tuple[str, ...] = ()
+    choices: tuple[ChoiceChange, ...] = ()
     # Maps the name of a package to its conclusions, from its own cases (which are also among the summaries) or from
     # others.
     of_packages: Mapping[str, object] = field(default_factory=dict)

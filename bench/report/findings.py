@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from bench.model.conclusions import (
     Analysis,
     Bound,
+    ChoiceChange,
     Diagnosis,
     Fit,
     Summary,
 )
-from bench.model.projection import KINDS
-from bench.model.units import format_rate, format_rounded_bytes, format_seconds, format_share
+from bench.model.projection import KINDS, SIZES
+from bench.model.units import format_bytes, format_rate, format_rounded_bytes, format_seconds, format_share
 from bench.report.blocks import Blocks, Column, Heading, below, fold, items, left, table
 from bench.report.labels import (
     NOTHING,
@@ -53,6 +54,12 @@ def diagnosis(result: Diagnosis) -> Blocks:
     return items([*named, *sentences(result.silent)]) or ["Nothing was checked."]
 
 
+def _choice_change(change: ChoiceChange) -> str:
+    """Such as `all_reduce · nccl · float32 · 8 ranks: RING LL, 1 channel from 1 KiB on; NVLS SIMPLE from 1 MiB on`."""
+    parts = (f"{chosen} from {format_bytes(case.size_bytes)} on" for case, chosen in change.begins)
+    return f"{label(SIZES.residue(change.begins[0][0]))}: {'; '.join(parts)}"
+
+
 def folded(analysis: Analysis) -> Blocks:
     """What only some readers need: outliers, what NCCL chose, models and bounds, if there are any."""
     outliers: list[Column[Summary]] = [
@@ -71,7 +78,7 @@ def folded(analysis: Analysis) -> Blocks:
     limits = table(analysis.bounds, bounds)
     return [
         *fold("Outliers", below(OUTLIERS_EXPLAINED, table(noticed, outliers))),
-        *fold("What NCCL chose", below(CHOICES_EXPLAINED, items(analysis.choices))),
+        *fold("What NCCL chose", below(CHOICES_EXPLAINED, items(map(_choice_change, analysis.choices)))),
         *fold(
             "How time depends on size",
             [

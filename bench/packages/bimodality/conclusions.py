@@ -1,11 +1,39 @@
 """Define the conclusions on modes: launches of two kinds, and whether gloo's small calls stall."""
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from bench.model.conclusions import Analysis, Interval
 from bench.model.records import Case
 
 NAME = "bimodality"
+
+
+class LaunchFact(StrEnum):
+    """What is recorded of each launch, and may go with its kind."""
+
+    CORES = "cores"
+    HOST = "host"
+    GPU = "gpu"
+    CHOICE = "library-choice"
+    OPEN_TO = "open-to-network"
+    TIME = "time"
+    PLACE = "place-in-launch"
+    OTHER_PROCESSES = "other-processes"
+    STEAL = "steal"
+
+
+@dataclass(frozen=True, slots=True)
+class Companion:
+    """Facts that go with the kind of a launch, and divide the launches alike."""
+
+    # Each with its rank; None for a fact of the whole launch.
+    facts: tuple[tuple[LaunchFact, int | None], ...]
+    # Whether a slower launch has more of it; None for facts that are no numbers.
+    more: bool | None = None
+    # Values of the slower launches and of the others, the first ones of many.
+    slow: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +51,8 @@ class LaunchModes:
     # Ends of the 95 % interval of the probability that a launch is slow (Clopper and Pearson).
     low: float
     high: float
-    # What differs between the groups, in words.
-    facts: tuple[str, ...] = ()
+    # What differs between the groups, the surest first.
+    companions: tuple[Companion, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,23 @@ In: conclusions. Out: sentences. Computes only shares and layout.
 
 from bench.model.conclusions import Analysis
 from bench.model.units import counted, format_bytes, format_seconds, format_share
-from bench.packages.bimodality.conclusions import GlooStalls, LaunchModes, modes_of
+from bench.packages.bimodality.conclusions import Companion, GlooStalls, LaunchFact, LaunchModes, modes_of
 from bench.report.labels import between, label
 from bench.report.parts import Description, ReportPart
 
 # Cause and remedy of gloo's stalls.
 STUDY = "docs/studies/gloo-stalls.md"
+FACTS = {
+    LaunchFact.CORES: "cores of rank {rank}",
+    LaunchFact.HOST: "host of rank {rank}",
+    LaunchFact.GPU: "GPU of rank {rank}",
+    LaunchFact.CHOICE: "what the library chose",
+    LaunchFact.OPEN_TO: "open to the network",
+    LaunchFact.TIME: "when it ran",
+    LaunchFact.PLACE: "its place in the order of the launch",
+    LaunchFact.OTHER_PROCESSES: "CPU time of other processes",
+    LaunchFact.STEAL: "CPU time that the hypervisor took",
+}
 # Cases with launches of two kinds that are told one by one.
 MOST_CASES = 3
 
@@ -27,13 +38,22 @@ def answers(analysis: Analysis) -> list[str]:
 def launches_sentence(modes: LaunchModes) -> str:
     """Such as `2 of 8 launches take 41.0 ms, 6 take 28.0 ms: a launch is slow with probability 0.25 [0.03 – 0.65]`."""
     slow, rest = len(modes.slow), modes.launches - len(modes.slow)
-    reason = f"different: {'; '.join(modes.facts)}" if modes.facts else "nothing that was recorded goes with it"
+    different = "; ".join(map(companion_words, modes.companions))
+    reason = f"different: {different}" if different else "nothing that was recorded goes with it"
     return (
         f"**Launches of two kinds**, {label(modes.case)}: {slow} of {modes.launches} launches take "
         f"{format_seconds(modes.slow_s)}, {rest} take {format_seconds(modes.fast_s)}: a launch is slow with "
         f"probability {slow / modes.launches:.2f} [{modes.low:.2f} – {modes.high:.2f}], so their mean says little; "
         f"{reason}."
     )
+
+
+def companion_words(companion: Companion) -> str:
+    """Such as `cores of rank 0, cores of rank 1 (slow: 0; others: 0, 1)`."""
+    facts = ", ".join(FACTS[fact].format(rank=rank) for fact, rank in companion.facts)
+    if companion.more is not None:
+        return f"{facts} ({'more' if companion.more else 'less'} where slow)"
+    return f"{facts} (slow: {' or '.join(companion.slow)}; others: {' or '.join(companion.others)})"
 
 
 def stalls_sentence(stalls: GlooStalls, with_ranks: bool = False) -> str:

@@ -27,7 +27,7 @@ from bench.catalog.collectives import OPERATIONS
 from bench.catalog.dtypes import DTYPES
 from bench.model.projection import SIZES, grouped
 from bench.model.records import OPTIONS, Case, Json, Plan
-from bench.packages.bits.conclusions import BitsRow, Differing
+from bench.packages.bits.conclusions import Baseline, BitsRow, Compared, Differing
 from bench.packages.bits.planning import BLOCK, CALLS, VARIED, family, place, reference
 
 AGAIN, LAUNCH, RANKS, LARGER, SIDE = "call again", "fresh launch", "ranks", "larger message", "side B"
@@ -75,8 +75,8 @@ def compared(plan: Plan, sides: Sequence[tuple[Path, Sequence[Sequence[Json]]]])
                     )
                 wrong[_row_of(case)] += sum(rank["wrong"] for rank in line["ranks"])
     rows: dict[tuple[Case, str], list[Differing]] = defaultdict(list)
-    for case, variation, pairs, where in _comparisons(plan, results):
-        rows[_row_of(case), variation].append(_differing(pairs, plan.settings.seed, where))
+    for case, variation, pairs, which in _comparisons(plan, results):
+        rows[_row_of(case), variation].append(_differing(pairs, plan.settings.seed, which))
     made = [
         BitsRow(case, variation, tuple(comparisons), _moves(case), wrong[case])
         for (case, variation), comparisons in rows.items()
@@ -113,28 +113,33 @@ Pairs = list[tuple[Result, Result]]
 
 def _comparisons(
     plan: Plan, results: dict[tuple[int, Case, int, int], list[Result]]
-) -> Iterator[tuple[Case, str, Pairs, str]]:
-    """(case, variation, pairs of results of which the first is what the other is compared with, in words)."""
+) -> Iterator[tuple[Case, str, Pairs, Compared]]:
+    """(case, variation, pairs of results of which the first is the baseline, which results these are)."""
     bases = {of: _base(cases) for of, cases in grouped(plan.cases, family).items()}
     sizes = SIZES.tables(bases.values(), lambda base: base)
     for (side, case, launch, call), received in results.items():
         first = results[0, case, 1, 0]
         if call:
-            yield case, AGAIN, list(zip(results[side, case, launch, 0], received, strict=True)), f"launch {launch}"
+            yield (
+                case,
+                AGAIN,
+                list(zip(results[side, case, launch, 0], received, strict=True)),
+                Compared(Baseline.FIRST_CALL, launch),
+            )
             continue
         if side:
             if launch == 1:
-                yield case, SIDE, list(zip(first, received, strict=True)), "side B with side A"
+                yield case, SIDE, list(zip(first, received, strict=True)), Compared(Baseline.SIDE_A)
             continue
         if launch > 1:
-            yield case, LAUNCH, list(zip(first, received, strict=True)), f"launch {launch} with launch 1"
+            yield case, LAUNCH, list(zip(first, received, strict=True)), Compared(Baseline.FIRST_LAUNCH, launch)
             continue
         if case.op in _SHARED:
-            yield case, RANKS, [(received[0], other) for other in received[1:]], "with rank 0"
+            yield case, RANKS, [(received[0], other) for other in received[1:]], Compared(Baseline.RANK_0)
         base = bases[family(case)]
         if case != base:
             pairs = list(zip(results[0, base, 1, 0], received, strict=True))
-            yield case, variation(case, base), pairs, f"with {variation(base, case)}"
+            yield case, variation(case, base), pairs, Compared(Baseline.OTHER_OPTION, option=variation(base, case))
     for same in sizes.values():
         *smaller, largest = sorted(same, key=lambda case: case.size_bytes)
         for case in smaller:
@@ -142,7 +147,7 @@ def _comparisons(
                 case,
                 LARGER,
                 list(zip(results[0, case, 1, 0], results[0, largest, 1, 0], strict=True)),
-                (f"beginning of {largest.size_bytes} B"),
+                Compared(Baseline.LARGER, size_bytes=largest.size_bytes),
             )
 
 
@@ -162,7 +167,7 @@ def _changed(case: Case, other: Case) -> list[str]:
 
 
 # ── how far they are apart ───────────────────────────────────────────────────────────────────────
-def _differing(pairs: Iterable[tuple[Result, Result]], seed: int, where: str) -> Differing:
+def _differing(pairs: Iterable[tuple[Result, Result]], seed: int, compared: Compared) -> Differing:
     elements = differing = furthest = size_bytes = 0
     nearer = [0, 0]
     first = None
@@ -186,7 +191,7 @@ def _differing(pairs: Iterable[tuple[Result, Result]], seed: int, where: str) ->
         furthest = max(furthest, int(distance_ulp(*chosen).max()))
         for side, count in enumerate(_nearer(base, chosen, in_base[differ], seed)):
             nearer[side] += count
-    return Differing(size_bytes, elements, differing, furthest, first, (nearer[0], nearer[1]), where)
+    return Differing(size_bytes, elements, differing, furthest, first, (nearer[0], nearer[1]), compared)
 
 
 def _places(base: Result, varied: Result) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

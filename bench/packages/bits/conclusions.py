@@ -3,8 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from bench.model.records import Case
+
+
+class Baseline(StrEnum):
+    """What results are compared with."""
+
+    FIRST_CALL = "first call of the launch"
+    SIDE_A = "side A"
+    FIRST_LAUNCH = "launch 1"
+    RANK_0 = "rank 0"
+    OTHER_OPTION = "another option"
+    LARGER = "larger message"
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """Which results are compared."""
+
+    baseline: Baseline
+    # The launch of the results, where launches or their calls are compared.
+    launch: int = 0
+    # The case of the baseline, where cases are compared; in words for an option, in bytes for a larger message.
+    option: str = ""
+    size_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +47,7 @@ class Differing:
     first: tuple[int, int] | None
     # Numbers of differing elements that are closer to the exact sum in (baseline, variation). (0, 0) if there is none.
     nearer: tuple[int, int]
-    # What was compared, in words, such as `launch 2 with launch 1`.
-    where: str
+    compared: Compared
 
     @property
     def share(self) -> float:

@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 from bench.model.records import Json
 from bench.model.units import format_bytes, format_share
-from bench.packages.bits.conclusions import BitsRow, Differing
+from bench.packages.bits.conclusions import Baseline, BitsRow, Compared, Differing
 from bench.report.blocks import Blocks, Column, Heading, Picture, items, keyed, left, section, table
 from bench.report.labels import NOTHING, counted, dtype_words, ranks_text
 
@@ -100,12 +100,30 @@ def sentences(rows: Sequence[BitsRow]) -> list[str]:
 def _sentence(differing: Sequence[Differing]) -> str:
     first, most = differing[0], max(differing, key=lambda comparison: comparison.share)
     rank, element = first.first or (0, 0)
-    text = f"from {format_bytes(first.size_bytes)} on ({first.where}); first element {element} of rank {rank}"
+    text = (
+        f"from {format_bytes(first.size_bytes)} on ({_which(first.compared)}); first element {element} of rank {rank}"
+    )
     text += f"; most at {format_bytes(most.size_bytes)}, {format_share(most.share, 1)}"
     before, after = (sum(comparison.nearer[side] for comparison in differing) for side in (0, 1))
     if before + after:
         text += f"; in {format_share(after / (before + after))} of them this one is nearer to the exact sum"
     return text
+
+
+def _which(compared: Compared) -> str:
+    """Such as `launch 2 with launch 1`."""
+    match compared.baseline:
+        case Baseline.FIRST_CALL:
+            return f"launch {compared.launch}"
+        case Baseline.SIDE_A:
+            return "side B with side A"
+        case Baseline.FIRST_LAUNCH:
+            return f"launch {compared.launch} with launch 1"
+        case Baseline.RANK_0:
+            return "with rank 0"
+        case Baseline.OTHER_OPTION:
+            return f"with {compared.option}"
+    return f"beginning of {compared.size_bytes} B"
 
 
 def document(rows: Sequence[BitsRow], name: str, picture: str | None, virtual: bool = False) -> Blocks:

@@ -24,12 +24,16 @@ from bench.model.projection import grouped
 from bench.model.records import Case, Run, Samples
 from bench.model.units import format_seconds
 from bench.packages.bimodality.analyze.stalls import gloo_stalls
-from bench.packages.bimodality.conclusions import LaunchModes, ModesAnalysis
+from bench.packages.bimodality.conclusions import Companion, LaunchFact, LaunchModes, ModesAnalysis
 from bench.stats.intervals import Floats, average_ranks
 
 Flags = NDArray[np.bool_]
 # Of fewer launches, or fewer of a kind, no gap is wide enough to tell; of fewer iterations no 10th percentile is.
 FEWEST_LAUNCHES, FEWEST_OF_A_KIND, FEWEST_ITERATIONS = 8, 2, 10
+# Values of a fact that are named.
+MOST_VALUES = 3
+# A fact, and the rank of which it is; None for a fact of the whole launch.
+RankedFact = tuple[LaunchFact, int | None]
 # A gap, over the standard deviation within both groups, that fewer than 1 % of cases of one kind have: BASE + MORE / n
 # for n launches, where the logarithms of times are exponential; where they are normal, 0.1 %.
 BASE, MORE = 3.0, 46.0
@@ -95,8 +99,8 @@ def probability(slow: int, launches: int) -> tuple[float, float]:
 
 
 # ── what goes with the groups ────────────────────────────────────────────────────────────────────
-def facts_of(run: Run, case: Case, launches: Sequence[Samples]) -> dict[str, list[Hashable]]:
-    """Name of a fact → its value in each of these launches; numbers are floats, what is equal or not is text."""
+def facts_of(run: Run, case: Case, launches: Sequence[Samples]) -> dict[RankedFact, list[Hashable]]:
+    """Fact and rank → its value in each of these launches; numbers are floats, what is equal or not is text."""
     recorded = {
         (launch.get("backend"), launch.get("world_size"), launch.get("launch")): launch
         for launch in launches_of(run.environment)
@@ -105,34 +109,32 @@ def facts_of(run: Run, case: Case, launches: Sequence[Samples]) -> dict[str, lis
     for samples in run.samples:
         if (samples.case.backend, samples.case.world_size) == (case.backend, case.world_size):
             begins[samples.launch].append(samples.unix_s)
-    facts: dict[str, list[Hashable]] = defaultdict(list)
+    facts: dict[RankedFact, list[Hashable]] = defaultdict(list)
     for samples in launches:
         launch = recorded.get((case.backend, case.world_size, samples.launch), {})
         for rank in launch.get("ranks", []):
             number = rank.get("rank")
             seen = rank.get("seen", {}).get("joined", {}).get("joining", {})
-            facts[f"cores of rank {number}"].append(str(seen.get("affinity")))
-            facts[f"host of rank {number}"].append(str(rank.get("hostname")))
-            facts[f"GPU of rank {number}"].append(str(rank.get("device_uuid")))
-        facts["what the library chose"].append(json.dumps(launch.get("chosen", {}).get(case.key), sort_keys=True))
-        facts["open to the network"].append("; ".join(launch.get("open_to", [])))
-        facts["when it ran"].append(samples.unix_s)
-        facts["its place in the order of the launch"].append(
-            float(sum(begin < samples.unix_s for begin in begins[samples.launch]))
-        )
+            facts[LaunchFact.CORES, number].append(str(seen.get("affinity")))
+            facts[LaunchFact.HOST, number].append(str(rank.get("hostname")))
+            facts[LaunchFact.GPU, number].append(str(rank.get("device_uuid")))
+        facts[LaunchFact.CHOICE, None].append(json.dumps(launch.get("chosen", {}).get(case.key), sort_keys=True))
+        facts[LaunchFact.OPEN_TO, None].append("; ".join(launch.get("open_to", [])))
+        facts[LaunchFact.TIME, None].append(samples.unix_s)
+        facts[LaunchFact.PLACE, None].append(float(sum(begin < samples.unix_s for begin in begins[samples.launch])))
         usage = samples.usage
         if usage is not None and usage.machine_busy_s is not None and usage.wall_s:
-            facts["CPU time of other processes"].append((usage.machine_busy_s - sum(usage.cpu_s)) / usage.wall_s)
-            facts["CPU time that the hypervisor took"].append((usage.steal_s or 0.0) / usage.wall_s)
+            facts[LaunchFact.OTHER_PROCESSES, None].append((usage.machine_busy_s - sum(usage.cpu_s)) / usage.wall_s)
+            facts[LaunchFact.STEAL, None].append((usage.steal_s or 0.0) / usage.wall_s)
     return {name: values for name, values in facts.items() if len(values) == len(launches)}
 
 
-def differing(facts: Mapping[str, Sequence[Hashable]], slow: Flags) -> Iterator[str]:
-    """The facts that go with the groups more than chance allows, the closest first, corrected for all looked at.
+def differing(facts: Mapping[RankedFact, Sequence[Hashable]], slow: Flags) -> Iterator[Companion]:
+    """The facts that go with the groups more than chance allows, the surest first, corrected for all looked at.
 
     Ranks whose facts divide the launches alike are one fact.
     """
-    alike: dict[tuple[bool, tuple[float, ...]], list[str]] = defaultdict(list)
+    alike: dict[tuple[bool, tuple[float, ...]], list[RankedFact]] = defaultdict(list)
     for name, values in facts.items():
         if len(set(values)) > 1:
             numbers = [value for value in values if isinstance(value, float)]
@@ -151,20 +153,21 @@ def differing(facts: Mapping[str, Sequence[Hashable]], slow: Flags) -> Iterator[
             score = np.sum([np.maximum(own, total - own) for own, total in with_value], axis=0)
         chance = float(np.mean(score >= score[0] - 1e-9))
         if chance * len(alike) <= ERROR_RATE:
-            rows.append((chance, _words(names, facts[names[0]], slow, is_number)))
-    yield from (words for _, words in sorted(rows))
+            rows.append((chance, _companion(names, facts[names[0]], slow, is_number)))
+    yield from (companion for _, companion in sorted(rows, key=lambda row: row[0]))
 
 
-def _words(names: Sequence[str], values: Sequence[Hashable], slow: Flags, is_number: bool) -> str:
-    """Such as `cores of rank 0, cores of rank 1 (slow: 0; others: 0, 1)`."""
+def _companion(names: Sequence[RankedFact], values: Sequence[Hashable], slow: Flags, is_number: bool) -> Companion:
     of_slow, of_others = (
         [value for value, is_slow in zip(values, slow, strict=True) if is_slow == which] for which in (True, False)
     )
     if is_number:
         more = np.array(of_slow, dtype=float).mean() > np.array(of_others, dtype=float).mean()
-        return f"{', '.join(names)} ({'more' if more else 'less'} where slow)"
-    slow_words, other_words = (" or ".join(sorted(set(map(str, group)))[:3]) for group in (of_slow, of_others))
-    return f"{', '.join(names)} (slow: {slow_words}; others: {other_words})"
+        return Companion(tuple(names), more=bool(more))
+    values_of_slow, values_of_others = (
+        tuple(sorted(set(map(str, group)))[:MOST_VALUES]) for group in (of_slow, of_others)
+    )
+    return Companion(tuple(names), slow=values_of_slow, others=values_of_others)
 
 
 def analyze(run: Run, summaries: Sequence[Summary]) -> ModesAnalysis:

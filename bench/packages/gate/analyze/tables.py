@@ -43,8 +43,7 @@ def check(expected: Expectations, summaries: Sequence[Summary], places: Places =
     more, no line fails, and no line is below its limit in its mean. A line fails if its interval, corrected for the
     number of lines, lies below its limit.
     """
-    if (misfit := _misfit(expected, summaries, places)) is not None:
-        raise ConfigError(misfit)
+    _check_hardware(expected, summaries, places)
     checks: list[Check] = []
     # Position of a check → logarithms of measured / least bus bandwidth, one a launch.
     margins: dict[int, Floats] = {}
@@ -89,10 +88,10 @@ def lines_for_fabric(expected: Expectations, word: str) -> Expectations:
     )
 
 
-def _misfit(expected: Expectations, summaries: Sequence[Summary], places: Places) -> str | None:
-    """Why a table cannot be held against these cases; None if it can."""
+def _check_hardware(expected: Expectations, summaries: Sequence[Summary], places: Places) -> None:
+    """Raise ConfigError if a table cannot be held against these cases, because it is for other hardware."""
     if not all(map(_names_hardware, expected.expect)):
-        return None
+        return
     where = {(s.case.backend, s.case.world_size): s.case for s in summaries}
     placed = [
         (line, case, backend_and_size)
@@ -102,12 +101,12 @@ def _misfit(expected: Expectations, summaries: Sequence[Summary], places: Places
     ]
     if not placed:
         here = dict.fromkeys(_here(case, places.get(place)) for place, case in where.items())
-        return f"for {_hardware(expected.expect)}; this is {' and '.join(here) or 'a run without a measured case'}"
+        this = " and ".join(here) or "a run without a measured case"
+        raise ConfigError(f"for {_hardware(expected.expect)}; this is {this}")
     for alike in grouped(placed, lambda row: (row[2], row[0].operation)).values():
         lines = [line for line, _, _ in alike]
         if len({line.fabric for line in lines}) > 1:
-            return f"for this hardware it has lines of {_fabrics(lines)}: name the network, TABLE:NETWORK"
-    return None
+            raise ConfigError(f"for this hardware it has lines of {_fabrics(lines)}: name the network, TABLE:NETWORK")
 
 
 def _hardware(lines: Sequence[Expectation]) -> str:
