@@ -14,6 +14,7 @@ from bench.model.records import Run
 from bench.model.units import NS, counted
 from bench.report import machine_format
 from bench.report.notices import sentences
+from bench.report.view import View
 from bench.store import folders
 
 
@@ -45,7 +46,7 @@ def load_run(run: str | Path | None = None) -> LoadedRun:
     path = folders.find(RESULTS, None if run is None else str(run))
     result = folders.read(path)
     analysis = analyzed(result)
-    text = machine_format.to_csv(result, analysis)
+    text = machine_format.to_csv(View(result, analysis))
     summary = pd.read_csv(io.StringIO(text)) if text.strip() else pd.DataFrame()
     rows = [*_iterations(result)]
     samples = pd.concat(rows, ignore_index=True) if rows else pd.DataFrame()

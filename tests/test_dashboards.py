@@ -9,6 +9,7 @@ from bench.analyze.analysis import analyze
 from bench.model.records import Case, Failure
 from bench.packages.interop.report import dashboards
 from bench.report.openmetrics import END, gauge
+from bench.report.view import View
 from conftest import ROOT, invented_run, samples
 from test_report import misfits
 
@@ -26,7 +27,7 @@ def a_run(launches=5, **more):
 
 
 def gauges(run):
-    families = text_string_to_metric_families(dashboards.openmetrics(run, analyze(run)) + "\n")
+    families = text_string_to_metric_families(dashboards.openmetrics(View(run, analyze(run))) + "\n")
     return {sample.name: sample for family in families for sample in family.samples}
 
 
@@ -59,7 +60,7 @@ def test_labels_with_quotes_and_line_breaks_are_read_again():
 
 def test_each_line_of_jsonl_is_a_case_by_the_schema():
     run = a_run()
-    lines = [json.loads(line) for line in dashboards.jsonl(run, analyze(run)).splitlines()]
+    lines = [json.loads(line) for line in dashboards.jsonl(View(run, analyze(run))).splitlines()]
     schema = json.loads((ROOT / "docs" / "report-schema.json").read_text())
     assert [line["run"] for line in lines] == [run.name]
     for line in lines:

@@ -19,7 +19,7 @@ from bench.packages.interop.importers import assembly, nccl_tests
 from bench.packages.interop.importers.readings import Options, open_source
 from bench.report import document
 from bench.report.markdown import written
-from bench.report.view import view_of
+from bench.report.view import View
 from conftest import invented_run
 
 CASE = Case("all_reduce", "nccl", 4, "float32", 1048576, metric="pipelined", depth=20)
@@ -63,7 +63,7 @@ def test_a_table_of_expectations_wants_an_interval():
 def test_the_report_says_whose_numbers_these_are():
     run = aggregated(1e-3)
     analysis = analyze(run)
-    text = written(document.build(view_of(run, analysis), [], ""))
+    text = written(document.build(View(run, analysis), [], ""))
     assert f"nccl-tests 2.17.8: each time is a {WORDS}; stragglers are hidden" in text
     assert "CollBench verified none of the results; the tool itself found 1 right and 0 wrong" in text
     assert "every result was verified" not in text and "maximum over ranks" not in text

@@ -6,6 +6,7 @@ from bench.analyze.analysis import analyze
 from bench.catalog.collectives import CALLS, OPERATIONS
 from bench.model.records import Case, Failure, Samples
 from bench.packages.interop.report import nccl_tests
+from bench.report.view import View
 from conftest import invented_run, samples
 
 # As in the output of nccl-tests 2.19.
@@ -23,7 +24,7 @@ def measured(case: Case, microseconds: float, launch: int = 1) -> Samples:
 
 def text(*made: Samples, launches: int = 1) -> str:
     run = invented_run(list(made), launches=launches)
-    return nccl_tests.document(run, analyze(run))
+    return nccl_tests.document(View(run, analyze(run)))
 
 
 def rows(document: str) -> list[list[str]]:

@@ -20,7 +20,7 @@ from bench.packages.training.report import cs336
 from bench.report import document, machine_format, tables
 from bench.report.markdown import written
 from bench.report.plots import ranks_and_time, sizes
-from bench.report.view import view_of
+from bench.report.view import View
 from conftest import invented_run, samples
 
 CASES = [Case("all_reduce", "gloo", 2, "float32", size) for size in (4096, 10**6)]
@@ -54,8 +54,8 @@ def time_of(size: int) -> float:
 def exactly(run) -> dict[str, list[float]]:
     """The time of each case, from each place that has all its digits."""
     analysis = analyze(run)
-    rows = list(csv.DictReader(io.StringIO(machine_format.to_csv(run, analysis))))
-    cases = json.loads(machine_format.to_json(run, analysis))["cases"]
+    rows = list(csv.DictReader(io.StringIO(machine_format.to_csv(View(run, analysis)))))
+    cases = json.loads(machine_format.to_json(View(run, analysis)))["cases"]
     factor = 1.0  # of the bus, at two ranks
     (figure,) = sizes.time_against_size(run, analysis)
     (rates,) = sizes.bandwidth_against_size(run, analysis)
@@ -86,12 +86,12 @@ def test_it_is_the_same_number_everywhere(run):
 def test_it_is_the_same_text_everywhere(run):
     analysis = analyze(run)
     texts = {
-        "terminal": "\n".join(tuple(map(written, document.terminal(view_of(run, analysis))))),
-        "report": written(document.build(view_of(run, analysis))),
+        "terminal": "\n".join(tuple(map(written, document.terminal(View(run, analysis))))),
+        "report": written(document.build(View(run, analysis))),
         "full table": written(tables.case_details(analysis.summaries)),
-        "answer": "\n".join(document.answer(view_of(run, analysis))),
-        "CS336": cs336.document(run, analysis),
-        "JUnit": machine_format.to_junit(run, analysis),
+        "answer": "\n".join(document.answer(View(run, analysis))),
+        "CS336": cs336.document(View(run, analysis)),
+        "JUnit": machine_format.to_junit(View(run, analysis)),
     }
     for case in CASES:
         for place, text in texts.items():
@@ -101,7 +101,7 @@ def test_it_is_the_same_text_everywhere(run):
         for place in ("terminal", "report", "full table"):
             rate = case.size_bytes / time_of(case.size_bytes)
             assert rate < tables.LEAST_RATE or format_rate(rate) in texts[place], place
-    rows = [line.split() for line in nccl_tests.document(run, analysis).splitlines() if re.match(r" +\d", line)]
+    rows = [line.split() for line in nccl_tests.document(View(run, analysis)).splitlines() if re.match(r" +\d", line)]
     for case, row in zip(CASES, rows, strict=True):
         (printed_us,) = [float(cell) for cell in row[5:] if cell.replace(".", "").isdigit()][:1]
         assert printed_us == pytest.approx(time_of(case.size_bytes) * 1e6, abs=0.006)

@@ -9,7 +9,7 @@ import pytest
 
 from bench.cli.output import analyzed
 from bench.report import document, plots
-from bench.report.view import view_of
+from bench.report.view import View
 from bench.store import folders
 from conftest import ROOT
 
@@ -56,8 +56,8 @@ def page(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("plots")
     run = folders.read(ROOT / "docs/example" / request.param)
     analysis = analyzed(run)
-    pictures = plots.draw(run, analysis, folder)
-    return document.documents(view_of(run, analysis), pictures, folder, folder)["report.html"]
+    pictures = plots.draw(View(run, analysis), folder)
+    return document.documents(View(run, analysis), pictures, folder, folder)["report.html"]
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -14,6 +14,7 @@ from bench.model.records import Case
 from bench.packages.interop.cli import live_tables
 from bench.packages.interop.report import nccl_tests
 from bench.planning.footprint import batches
+from bench.report.view import View
 from bench.store import encoding, folders
 from bench.store.folders import Journal
 from conftest import ROOT, invented_run, samples
@@ -33,7 +34,7 @@ def test_it_prints_the_rows_that_the_report_of_the_kept_run_has(warm):
     assert done.returncode == 0, done.stderr
     (folder,) = warm.runs()
     run = folders.read(folder)
-    document = nccl_tests.document(run, analyze(run))
+    document = nccl_tests.document(View(run, analyze(run)))
     assert [row.split()[:5] for row in table(done.stdout)] == [
         [str(size), str(size // 4), "half", "sum", "-1"] for size in (1024, 4096, 16384)
     ]
@@ -122,7 +123,7 @@ def test_on_gpus_the_columns_have_the_hosts_time_and_a_comment_the_devices():
     hosts = np.full((8, 2), 400_000)
     made = replace(made, timed=replace(made.timed, host_ns=hosts, wait_ns=np.zeros((8, 2), dtype=np.int64), calls=20))
     run = invented_run([made])
-    document = nccl_tests.document(run, analyze(run))
+    document = nccl_tests.document(View(run, analyze(run)))
     (row,) = table(document)
     assert row.split()[9:] == ["20.00", "0.20", "0.20", "0"]
     assert headlines(run)[0].host_time_s == pytest.approx(20e-6), "rows are printed from these while it measures"

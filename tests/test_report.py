@@ -35,7 +35,7 @@ from bench.report.plots import PICTURES, draw, figures
 from bench.report.plots import comparison as comparison_plots
 from bench.report.progress import CaseProgress
 from bench.report.screen import fitted
-from bench.report.view import view_of
+from bench.report.view import View
 from bench.store import folders
 from conftest import ROOT, TINY, invented_run, samples
 
@@ -82,7 +82,7 @@ def picture(name, run, analysis) -> str:
 
 
 def built(run, pictures=()):
-    return document.build(view_of(run, analyze(run)), list(pictures), "../../plots/r")
+    return document.build(View(run, analyze(run)), list(pictures), "../../plots/r")
 
 
 def test_the_page_needs_no_other_file(run, tmp_path):
@@ -122,7 +122,7 @@ def test_documents_hold_nothing_that_runs_loads_or_links(tmp_path):
     """Neither a browser nor a viewer of Markdown leaves the file for what a host's name says."""
     run = hostile_run()
     (tmp_path / "time.png").write_bytes(b"\x89PNG")
-    files = document.documents(view_of(run, analyze(run)), [("Time against size", "time")], tmp_path, tmp_path)
+    files = document.documents(View(run, analyze(run)), [("Time against size", "time")], tmp_path, tmp_path)
     text, html = files["report.md"], files["report.html"]
     assert [line for line in text.split("\n") if "![" in line] == ["![Time against size](./time.png)"]
     marks = [line for line in text.split("\n") if "<" in line]
@@ -158,7 +158,7 @@ def test_a_bar_in_a_name_does_not_divide_its_cell():
 
 def test_what_programs_read_holds_no_formula_and_no_control_character():
     run = hostile_run()
-    suite = ElementTree.fromstring(machine_format.to_junit(run, analyze(run)))
+    suite = ElementTree.fromstring(machine_format.to_junit(View(run, analyze(run))))
     assert any("\\u001b" in (case.get("message") or "") for case in suite.iter())
     rows = machine_format.csv_text([{"a": "=1+1", "b": "@x", "c": -1.5, "d": " +x", "e": "x\x1b", "f": "-"}])
     assert rows.splitlines()[1].split(",") == ["'=1+1", "'@x", "-1.5", "' +x", "x\\u001b", "'-"]
@@ -171,7 +171,7 @@ def test_what_cannot_be_seen_is_written_out_as_json_writes_it(text):
 
 
 def test_the_csv_is_typed(run):
-    frame = pd.read_csv(io.StringIO(machine_format.to_csv(run, analyze(run))))
+    frame = pd.read_csv(io.StringIO(machine_format.to_csv(View(run, analyze(run)))))
     assert frame["size_bytes"].dtype == "int64" and frame["launches"].dtype == "int64"
     for name in ("time_s", "time_low_s", "time_high_s", "algbw", "busbw"):
         assert frame[name].dtype == "float64", name
@@ -212,7 +212,7 @@ def misfits(value, schema, root, path=""):
 
 def test_the_json_fits_its_schema(run):
     analysis = analyze(run)
-    document = json.loads(machine_format.to_json(run, analysis))
+    document = json.loads(machine_format.to_json(View(run, analysis)))
     schema = machine_format.json_schema()
     assert misfits(document, schema, schema) == []
     assert document["run"]["name"] == run.name and len(document["cases"]) == len(CASES) + 1
@@ -226,7 +226,7 @@ def test_the_json_fits_its_schema(run):
 @pytest.mark.parametrize("name", ["before", "after", "replay", "training"])
 def test_the_json_of_every_kept_run_fits_the_schema_in_docs(name):
     run = folders.read(ROOT / "docs" / "example" / name)
-    document = json.loads(machine_format.to_json(run, analyze(run)))
+    document = json.loads(machine_format.to_json(View(run, analyze(run))))
     schema = json.loads((ROOT / "docs" / "report-schema.json").read_text())
     assert misfits(document, schema, schema) == [] and document["cases"]
     assert bool(document["scenarios"]) == (name == "training")
@@ -241,15 +241,15 @@ OF_A_PACKAGE = Case(
 def test_a_run_whose_measurements_all_failed_says_so(case):
     made = samples(case, 1, [[1, 1]])
     run = invented_run([dataclasses.replace(made, timed=None, failure=Failure("killed", 1, "rank 1 died"))])
-    assert document.brief(view_of(run, analyze(run))).startswith(f"No number: 1 measurement failed; {case.op}")
-    shown = "".join(map(written, document.terminal(view_of(run, analyze(run)))))
+    assert document.brief(View(run, analyze(run))).startswith(f"No number: 1 measurement failed; {case.op}")
+    shown = "".join(map(written, document.terminal(View(run, analyze(run)))))
     assert "No number" in shown and document.NOTHING_MEASURED not in shown
     nothing = dataclasses.replace(run, samples=[])
-    assert "No number" not in document.brief(view_of(nothing, analyze(nothing)))
+    assert "No number" not in document.brief(View(nothing, analyze(nothing)))
 
 
 def test_every_picture_has_its_units_and_both_formats(run, tmp_path):
-    drawn = draw(run, analyze(run), tmp_path)
+    drawn = draw(View(run, analyze(run)), tmp_path)
     names = [kind.name for kind in PICTURES]
     of_packages = {kind.name for package in PACKAGES for kind in package.pictures}
     assert [name for _, name in drawn] == [
@@ -286,7 +286,7 @@ def test_what_stands_out_is_in_the_report_and_in_the_pictures():
     run = invented_run([*made, samples(pairs, 1, exchange)], launches=3)
     run = dataclasses.replace(run, plan=dataclasses.replace(run.plan, link_bytes_per_s=5e9))
     analysis = analyze(run)
-    text = written(document.build(view_of(run, analysis), [], ""))
+    text = written(document.build(View(run, analysis), [], ""))
     for part in (
         "## What stands out",
         "**rank 3**",
@@ -309,7 +309,7 @@ def times(rng, size):
 
 def test_a_run_without_numbers_still_gets_a_report(tmp_path):
     dead = invented_run([Samples(case, 1, 0.0, failure=Failure("hang", None, "nobody")) for case in CASES])
-    assert draw(dead, analyze(dead), tmp_path) == []
+    assert draw(View(dead, analyze(dead)), tmp_path) == []
     assert "| failed |" in written(built(dead)).replace("  ", "")
     assert "## Failed" in written(built(dead))
     empty = invented_run([])
@@ -369,9 +369,9 @@ def test_junit_of_a_run_fails_where_its_exit_code_is_1():
     for also, problems in (([], 0), ([dead], 1)):
         run = run_of(also=also, skips=[skip])
         analysis = analyze(run)
-        (suite,) = ElementTree.fromstring(machine_format.to_junit(run, analysis))
+        (suite,) = ElementTree.fromstring(machine_format.to_junit(View(run, analysis)))
         assert [int(suite.get(name)) for name in ("tests", "failures", "skipped")] == [len(CASES) + 1, problems, 1]
-        assert len(document.problems(run, analysis)) == problems
+        assert len(document.problems(run)) == problems
     assert suite.find("testcase/failure").get("message").startswith("nobody")
     assert suite.find("testcase/skipped").get("message") == "no GPU"
 
@@ -404,7 +404,7 @@ USUAL = Summary(ANSWERED, 8, 400, Interval(1e-3, 0.9e-3, 1.2e-3, "over launches"
 
 
 def answer(*summaries, notices=()):
-    return document.answer(view_of(invented_run([]), Analysis(summaries, tuple(notices), Diagnosis(()))))
+    return document.answer(View(invented_run([]), Analysis(summaries, tuple(notices), Diagnosis(()))))
 
 
 def test_the_answer_pairs_each_time_with_its_interval():
@@ -436,7 +436,7 @@ def test_a_precision_is_missed_only_where_it_was_asked_for():
         settings = dataclasses.replace(run.plan.settings, sampling=sampling)
         stopped = [dataclasses.replace(one, stopped_by="time") for one in run.samples]
         run = dataclasses.replace(run, plan=dataclasses.replace(run.plan, settings=settings), samples=stopped)
-        text = written(document.build(view_of(run, analyze(run))))
+        text = written(document.build(View(run, analyze(run))))
         return "was not reached" in text, "time at ±" in text
 
     assert (notes(None), notes(0.9), notes(1e-6)) == ((False, False), (False, False), (True, True))

@@ -12,7 +12,7 @@ from bench.packages.bimodality.report import answers, stalls_sentence
 from bench.report import document
 from bench.report.markdown import written
 from bench.report.notices import sentences
-from bench.report.view import view_of
+from bench.report.view import View
 from conftest import invented_run, samples
 
 SIZES = (1024, 2**14, 2**24)
@@ -57,8 +57,8 @@ def test_the_verdict_follows_from_intervals(verdict, made):
     sentence = stalls_sentence(stalls)
     # It stands once, in the answer.
     assert (
-        tuple(map(written, document.terminal(view_of(run, analysis))))[1].count(sentence)
-        == written(document.build(view_of(run, analysis))).count(sentence)
+        tuple(map(written, document.terminal(View(run, analysis))))[1].count(sentence)
+        == written(document.build(View(run, analysis))).count(sentence)
         == 1
     )
     assert not any("stall" in warning for warning in sentences(analysis.notices))

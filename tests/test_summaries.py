@@ -18,7 +18,7 @@ from bench.model.records import Case, Failure, Launch, Samples
 from bench.report.document import answer, as_markdown, brief
 from bench.report.notices import sentences
 from bench.report.plots import sizes
-from bench.report.view import view_of
+from bench.report.view import View
 from conftest import invented_run, samples, sentences_of_run
 
 CASE = Case("all_reduce", "gloo", 2, "float32", 10**6)
@@ -75,7 +75,7 @@ def test_what_all_cases_have_alike_is_a_line_and_of_one_case_a_column():
     texts = []
     for count in (1, 2):
         run = invented_run([s for s in measured if s.case in cases[:count]], launches=5)
-        texts.append(as_markdown(run, analyze(run)))
+        texts.append(as_markdown(View(run, analyze(run))))
     assert "The same in all cases:" not in texts[0] and " launches |" in texts[0]
     assert "The same in all cases:" in texts[1] and "launches 5" in texts[1] and " launches |" not in texts[1]
 
@@ -83,7 +83,7 @@ def test_what_all_cases_have_alike_is_a_line_and_of_one_case_a_column():
 def test_a_report_calls_the_range_of_few_launches_no_interval():
     few = [samples(CASE, i, steady(v, seed=i)) for i, v in enumerate([1.0, 1.2, 1.44], start=1)]
     run = invented_run(few, launches=3)
-    text = as_markdown(run, analyze(run))
+    text = as_markdown(View(run, analyze(run)))
     assert "Mean time with its range of launches" in text
     assert "show the range of launches, which contains the true median in 75 %; a 95 % interval needs 5" in text
 
@@ -309,9 +309,9 @@ def test_times_of_virtual_gpus_are_never_shown_as_those_of_hardware():
     virtual, real = runs
     analyses = [analyze(run) for run in runs]
     assert [all(s.virtual for s in analysis.summaries) for analysis in analyses] == [True, False]
-    first = [answer(view_of(run, analysis))[0] for run, analysis in zip(runs, analyses, strict=True)]
+    first = [answer(View(run, analysis))[0] for run, analysis in zip(runs, analyses, strict=True)]
     assert [line.startswith("**Virtual GPUs**") for line in first] == [True, False]
-    assert "Virtual" in brief(view_of(virtual, analyses[0])) and "takes" in brief(view_of(virtual, analyses[0]))
+    assert "Virtual" in brief(View(virtual, analyses[0])) and "takes" in brief(View(virtual, analyses[0]))
     assert compare_runs(virtual, virtual).changes
     for pair in ((virtual, real), (real, virtual)):
         with pytest.raises(UnmeasurableError, match="virtual GPUs"):

@@ -18,6 +18,7 @@ from bench.packages.training.report import cs336
 from bench.packages.training.report import steps as training
 from bench.packages.training.step_records import RankMemory
 from bench.packages.training.synchronisation import StepOptions, Strategy, step_settings
+from bench.report.view import View
 from bench.store import folders
 from conftest import CommandLine
 from test_training_plan import HOST, planned
@@ -26,7 +27,7 @@ MODEL = sum(gradient.nbytes for gradient in gradients(find("micro")))
 CONFIG = """
 backends: [gloo]
 world_sizes: [1, 2]
-launches: 1
+launches: 3
 training: {models: [micro], batch: 1, sequence: 8, rounds: 2, steps: 1, optimizer: adamw, memory: true, strategies:
   [naive, flat, {overlap_bucket: {cap: 64KiB}}, ddp, zero1, zero_redundancy, fsdp2, {import: "broken_syncs:Hoarding"}]}
 """
@@ -107,7 +108,7 @@ def test_memory_that_grows_from_step_to_step_is_seen(measured):
 @pytest.mark.slow
 def test_the_tables_of_the_assignment_have_memory_and_scaling(measured):
     done, run, analysis = measured
-    text = cs336.document(run, analysis)
+    text = cs336.document(View(run, analysis))
     assert "## Peak memory of a process" in text and "## Scaling over processes" in text
     assert "### Memory of a rank" in (run.path / "report.md").read_text()
     assert "Scaling over numbers of ranks\n" in done.stdout

@@ -27,7 +27,7 @@ from bench.report import document, listings, machine_format
 from bench.report.markdown import written
 from bench.report.page import page as render
 from bench.report.public import JSON_ONLY, PublicCase
-from bench.report.view import view_of
+from bench.report.view import View
 from conftest import samples
 from training_fixtures import with_training
 
@@ -50,7 +50,7 @@ def mixed():
 
 
 def build(analysis, run=RUN):
-    return written(document.build(view_of(run, analysis), [], "p"))
+    return written(document.build(View(run, analysis), [], "p"))
 
 
 def row_of(table, *words):
@@ -78,7 +78,7 @@ def test_the_answer_is_the_best_strategy_and_controls_are_none(analysis):
     again = replace(invented.result(Strategy("naive"), 1), strategy=Strategy("naive", again=1), label="naive again")
     scenario = replace(scenario, results=(*scenario.results, again))
     answered = with_training(analysis, scenarios=(scenario,))
-    answer, trust = document.answer(view_of(RUN, answered))
+    answer, trust = document.answer(View(RUN, answered))
     fastest = "**overlap_bucket 256 KiB, overlap_bucket 1 MiB are fastest, and none of them leads**: 20.9"
     assert answer.startswith(fastest)
     assert "; communication costs 1.67 " in answer and "low reading" not in answer
@@ -88,7 +88,7 @@ def test_the_answer_is_the_best_strategy_and_controls_are_none(analysis):
     (nothing,) = training.answers([replace(scenario, results=level)])
     assert nothing.startswith("**No strategy is faster than another here**: 20.9")
     assert "set a cap of" in answer
-    for text in (written(document.terminal(view_of(RUN, answered))[0]), build(answered, RUN).partition("\n\n- ")[2]):
+    for text in (written(document.terminal(View(RUN, answered))[0]), build(answered, RUN).partition("\n\n- ")[2]):
         assert text.startswith(answer) and "| strategy" in text
     assert "differ by up to 600 µs" in trust and "2 caveats" in trust
 
@@ -112,7 +112,7 @@ def test_order_is_by_place_and_the_reference_is_first(analysis):
 
 
 def test_the_csv_is_typed_and_has_the_fields_columns(mixed):
-    frame = pd.read_csv(io.StringIO(machine_format.to_csv(mixed, analyze(mixed))))
+    frame = pd.read_csv(io.StringIO(machine_format.to_csv(View(mixed, analyze(mixed)))))
     assert {
         "model", "backend", "world_size", "global_batch_size", "warmup_steps", "benchmark_steps", "step_time_avg",
         "step_time_std", "comm_time_avg", "comm_time_std", "comm_time_low", "comm_frac_avg", "comm_frac_std", "place",
@@ -137,14 +137,14 @@ def test_the_csv_is_typed_and_has_the_fields_columns(mixed):
 
 def test_json_is_json_even_where_a_number_is_none(analysis):
     broken = replace(training_of(analysis).scenarios[0], noise_s=math.inf)
-    data = json.loads(machine_format.to_json(RUN, with_training(analysis, scenarios=(broken,))))
+    data = json.loads(machine_format.to_json(View(RUN, with_training(analysis, scenarios=(broken,)))))
     assert data["scenarios"][0]["noise_s"] is None and data["scenarios"][0]["advice"]["cap_bytes"]
     assert {case["label"] for case in data["cases"]} == {result.label for result in broken.results if result.step}
     assert any(check["invariant"] == "I1" and check["ok"] for case in data["cases"] for check in case["checks"])
 
 
 def test_the_report_says_what_is_missing_and_no_number_is_none(analysis):
-    text = written(document.build(view_of(RUN, analysis), [("Step time", "training-steps")], "../../plots/r"))
+    text = written(document.build(View(RUN, analysis), [("Step time", "training-steps")], "../../plots/r"))
     for part in ("zero1: the shares", "rank 1 was ended by SIGKILL", "](../../plots/r/training-steps.png)", "fsdp2"):
         assert part in text, part
     assert "nan" not in text.lower() and "None" not in text and " inf" not in text
@@ -162,22 +162,22 @@ def test_a_report_of_both_has_each_part_once(mixed):
         assert sum(part in title for title in titles) == 1, part
     # Training steps are in no table of calls.
     assert not any("training_step on" in title for title in titles)
-    missing, *answer = document.answer(view_of(mixed, analysis))
+    missing, *answer = document.answer(View(mixed, analysis))
     assert "INCOMPLETE" in missing
     assert [line.partition(":")[0] for line in answer][::2] == ["**all_reduce on gloo**", "**Trust**"]
     assert len(answer) == 3
     assert "every result that is shown was verified" in answer[2] and "invariants of every strategy" in answer[2]
-    method = written(document.method(view_of(mixed, analysis)))
+    method = written(document.method(View(mixed, analysis)))
     assert "barrier before each call" in method and "5 steps of a strategy between two barriers" in method
-    terminal, _ = tuple(map(written, document.terminal(view_of(mixed, analysis))))
+    terminal, _ = tuple(map(written, document.terminal(View(mixed, analysis))))
     assert "### micro · gloo" in terminal and "### all_reduce on gloo" in terminal
 
 
 def test_layouts_of_others(mixed, analysis):
     """nccl-tests has no training steps; the assignment asks for both, and not for calls back to back."""
-    layout = nccl_tests.document(mixed, analyze(mixed))
+    layout = nccl_tests.document(View(mixed, analyze(mixed)))
     assert "training_step" not in layout and "all_reduce_perf" in layout
-    text = cs336.document(mixed, with_training(analyze(mixed), scenarios=training_of(analysis).scenarios))
+    text = cs336.document(View(mixed, with_training(analyze(mixed), scenarios=training_of(analysis).scenarios)))
     assert [line.partition(" ")[0] for line in text.splitlines() if line.startswith("| gloo + CPU")] == ["|"]
     assert row_of(text, "flat")[:5] == ["micro", "gloo + CPU", "2", "16", "flat"]
     assert row_of(text, "zero1")[5] == "[2]" and "[2] I12 is violated" in text
@@ -185,7 +185,7 @@ def test_layouts_of_others(mixed, analysis):
 
 def test_the_page_renders_it(analysis, tmp_path):
     (tmp_path / "a.png").write_bytes(b"\x89PNG")
-    blocks = document.build(view_of(RUN, analysis), [("Step time", "a")], "p")
+    blocks = document.build(View(RUN, analysis), [("Step time", "a")], "p")
     page = render(blocks, "t", {"p/a.png": tmp_path / "a.png"})
     assert "data:image/png;base64," in page and page.count("<table>") >= 6
 
@@ -194,7 +194,7 @@ def test_an_empty_run_has_a_report():
     empty = with_training(NOTHING, scenarios=(ScenarioAnalysis(invented.SCENARIO, None, (), (), 0.0, 0, 0),))
     nothing = replace(RUN, samples=[])
     assert document.NOTHING_MEASURED in build(NOTHING, nothing)
-    assert "No strategy was timed." in written(document.terminal(view_of(nothing, empty))[0])
+    assert "No strategy was timed." in written(document.terminal(View(nothing, empty))[0])
     assert "0 of 0 strategies" in build(empty, nothing)
 
 
@@ -274,7 +274,9 @@ def test_a_plan_lists_strategies_memory_and_what_is_left_out(mixed):
 
 
 def test_the_headline_is_the_fastest_that_synchronises(mixed):
-    frame = pd.read_csv(io.StringIO(machine_format.to_csv(mixed, analyze(mixed))), dtype=str, keep_default_na=False)
+    frame = pd.read_csv(
+        io.StringIO(machine_format.to_csv(View(mixed, analyze(mixed)))), dtype=str, keep_default_na=False
+    )
     rows = frame.to_dict("records")
     number, best = listings.headline(rows)
     assert number == "11" and best.endswith("a step: overlap_bucket 256 KiB, micro, gloo, 2 ranks")

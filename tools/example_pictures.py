@@ -14,7 +14,7 @@ from pathlib import Path
 
 from bench.cli.output import analyzed
 from bench.report import document, markdown, plots
-from bench.report.view import view_of
+from bench.report.view import View
 from bench.store import folders
 from proof.code import fingerprint
 
@@ -41,7 +41,7 @@ def report() -> str:
     """The report of the run `before`, as a page."""
     run = folders.read(EXAMPLES / "before")
     pictures = [("Time against size", "time"), ("Distribution of the times", "modes")]
-    return markdown.written(document.build(view_of(run, analyzed(run)), pictures, "../images"))
+    return markdown.written(document.build(View(run, analyzed(run)), pictures, "../images"))
 
 
 def stale() -> bool:

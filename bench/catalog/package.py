@@ -92,7 +92,7 @@ class Package:
     # Drawn from the whole run and analysis; the core's own pictures are given collectives only.
     pictures: tuple[PictureKind, ...] = ()
     verbs: Mapping[str, Verb] = field(default_factory=dict)
-    # Format of `report --format` → what writes it from a run and its analysis.
+    # Format of `report --format` → what writes it from the view of a run.
     formats: Mapping[str, Deferred] = field(default_factory=dict)
     # What `list` can list in addition.
     lists: Mapping[str, Deferred] = field(default_factory=dict)

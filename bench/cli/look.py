@@ -17,6 +17,7 @@ from bench.cli.terminal import say
 from bench.model.deferred import Deferred
 from bench.model.errors import BenchError, UnmeasurableError
 from bench.model.records import Json
+from bench.report.view import View
 from bench.store import folders
 
 # Formats of a report on stdout, and what writes each.
@@ -69,10 +70,10 @@ def report(
         from bench.report import document
 
         conclude(result, analysis, plots)
-        for problem in document.problems(result, analysis):
+        for problem in document.problems(result):
             say(problem, err=True)
     else:
-        say(FORMATS[format](result, analysis).rstrip("\n"))
+        say(FORMATS[format](View(result, analysis)).rstrip("\n"))
 
 
 class DiagnosisFormat(StrEnum):

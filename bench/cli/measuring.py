@@ -154,7 +154,7 @@ def _conclude(path: Path, plots: bool, tables: Watch | None, quiet: bool) -> int
     entry = noise.entry_of(run, analysis)
     if entry is not None and RESULTS.is_dir():  # not so where the only runs here are in folders of --output
         ledger.append(RESULTS, entry)
-    problems = document.problems(run, analysis)
+    problems = document.problems(run)
     for problem in problems:
         say(problem, err=True)
     return 1 if problems else 0

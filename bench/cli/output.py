@@ -18,7 +18,7 @@ from bench.model.records import Run
 from bench.report import plots as catalogue
 from bench.report.blocks import Block
 from bench.report.screen import fitted, plain
-from bench.report.view import View, view_of
+from bench.report.view import View
 from bench.store import folders
 
 
@@ -67,7 +67,7 @@ def conclude(
     """
     from bench.report import document  # here: it loads what writes tables
 
-    view = view_of(run, analysis)
+    view = View(run, analysis)
     head, ending = document.terminal(view)
     if tables and not quiet:
         show(head)
@@ -97,7 +97,7 @@ def write_report(view: View, plots: bool, output: Path | None = None) -> list[st
     # A side of a run has a name with a colon, which is no name for a folder everywhere.
     name = run.name.replace(":", "-") if "side" in run.manifest else run.path.resolve().name
     pictures_at = run.path / "plots" if chosen and not (run.path / "plots").is_symlink() else PLOTS / name
-    pictures = catalogue.draw(run, view.analysis, pictures_at) if plots else catalogue.drawn(pictures_at)
+    pictures = catalogue.draw(view, pictures_at) if plots else catalogue.drawn(pictures_at)
     folder = output or (run.path if chosen else documents_at(run.path))
     folders.make_folder(folder)
     written = document.documents(view, pictures, pictures_at, folder)

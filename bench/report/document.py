@@ -15,7 +15,7 @@ from statistics import median
 from typing import Any
 
 from bench.catalog.collectives import OPERATIONS
-from bench.model.conclusions import Analysis, Summary
+from bench.model.conclusions import Summary
 from bench.model.facts import HostFacts, Manifest, Session, Told
 from bench.model.notices import CaseNotice
 from bench.model.projection import grouped
@@ -45,7 +45,7 @@ from bench.report.tables import (
     terminal_tables,
     time_and_interval,
 )
-from bench.report.view import View, view_of
+from bench.report.view import View
 
 VIRTUAL_NOTE = f"**Virtual GPUs**: these times {labels.BY_RULE}."
 # Tables that the answer speaks of, and caveats above it on a terminal; tables and report have all.
@@ -74,7 +74,7 @@ def documents(view: View, pictures: Sequence[Picture], folder: Path, output: Pat
     files = {f"{address}/{name}.png": folder / f"{name}.png" for _, name in pictures}
     report = build(view, pictures, address)
     return {
-        "summary.csv": machine_format.to_csv(view.run, view.analysis),
+        "summary.csv": machine_format.to_csv(view),
         REPORT: markdown.written(report),
         "report.html": page(report, str(getattr(report[0], "text", view.run.name)), files),
     }
@@ -120,9 +120,9 @@ def build(view: View, pictures: Sequence[Picture] = (), folder: str = "") -> Blo
     ]
 
 
-def as_markdown(run: Run, analysis: Analysis) -> str:
+def as_markdown(view: View) -> str:
     """The whole report without pictures, for standard output."""
-    return markdown.written(build(view_of(run, analysis)))
+    return markdown.written(build(view))
 
 
 def _failed(run: Run) -> Blocks:
@@ -189,7 +189,7 @@ def terminal(view: View) -> tuple[Blocks, Blocks]:
     return [*above, *shown], below
 
 
-def problems(run: Run, analysis: Analysis) -> list[str]:
+def problems(run: Run) -> list[str]:
     """A sentence with the number of failed measurements, and how many a resume would repeat; empty if none failed."""
     failed = [samples for samples in run.samples if samples.failure is not None]
     lost = sum(not samples.final for samples in failed)

@@ -1,6 +1,6 @@
 """Write runs and comparisons for programs: CSV, JSON and JUnit XML.
 
-In: a run and its analysis, a comparison of runs, trends. Out: text, and the JSON Schema of a
+In: the view of a run, a comparison of runs, trends. Out: text, and the JSON Schema of a
 run (docs/report-schema.json), whose fields are in `public`. Computes nothing and reads nothing.
 """
 
@@ -22,9 +22,9 @@ from bench.model.comparisons import (
     Judgement,
     Trend,
 )
-from bench.model.conclusions import Analysis, Diagnosis
+from bench.model.conclusions import Diagnosis
 from bench.model.notices import Notice
-from bench.model.records import OPTIONS, Case, Json, Run
+from bench.model.records import OPTIONS, Case, Json
 from bench.model.units import format_seconds
 from bench.model.visible import visible
 from bench.report import openmetrics, wording
@@ -45,6 +45,7 @@ from bench.report.public import (
     public_finding,
     public_notice,
 )
+from bench.report.view import View
 
 # First characters of a formula in spreadsheets.
 FORMULAS = ("=", "+", "-", "@")
@@ -53,8 +54,9 @@ RATIO = ("ratio", "ratio_low", "ratio_high", "interval")
 
 
 # ── one run ──────────────────────────────────────────────────────────────────────────────────────
-def to_json(run: Run, analysis: Analysis) -> str:
+def to_json(view: View) -> str:
     """The run with all its cases; null where there is no number."""
+    run, analysis = view.run, view.analysis
     entries: Json = {}
     for columns in package_columns():
         entries |= dict(columns.document(analysis))
@@ -67,7 +69,7 @@ def to_json(run: Run, analysis: Analysis) -> str:
             schema_number=5,
             run=RunFacts(**facts | {"name": run.name}),
             environment=environment,
-            cases=public_cases(run, analysis),
+            cases=public_cases(view),
             skipped=[PublicSkip(key=skip.case.key, reason=skip.reason) for skip in run.plan.skips],
             findings=[*map(public_finding, (*analysis.diagnosis.findings, *analysis.inconsistencies))],
             notices=tuple(map(public_notice, analysis.notices)),
@@ -111,33 +113,33 @@ def json_schema() -> Json:
     }
 
 
-def public_cases(run: Run, analysis: Analysis) -> list[PublicCase]:
+def public_cases(view: View) -> list[PublicCase]:
     """The cases, with what their packages add."""
     added = {
         case: (columns.case, own)
         for columns in package_columns()
-        for case, own in columns.values(run, analysis).items()
+        for case, own in columns.values(view.run, view.analysis).items()
     }
     cases = []
-    for summary in analysis.summaries:
+    for summary in view.analysis.summaries:
         model, own = added.get(summary.case, (PublicCase, {}))
         cases.append(model(**case_values(summary), **own))
     return cases
 
 
-def to_csv(run: Run, analysis: Analysis) -> str:
+def to_csv(view: View) -> str:
     """summary.csv: one typed row per case, in seconds, bytes and bytes/s; empty where there is no number.
 
     Options that no operation of the run has are no columns, nor are fields of packages that measured nothing.
     """
     import pandas as pd  # here: it takes half a second to load, and only this needs it
 
-    operations = [OPERATIONS[name] for name in {summary.case.op for summary in analysis.summaries}]
+    operations = [OPERATIONS[name] for name in {summary.case.op for summary in view.analysis.summaries}]
     of_run = {option.name for operation in operations for option in operation.own_options}
     of_run |= {option.name for option in OPTIONS if any(operation.has(option) for operation in operations)}
     unused = {option.name for option in ALL_OPTIONS} - of_run
     rows = []
-    for case in public_cases(run, analysis):
+    for case in public_cases(view):
         left_out = unused | {name for name, field in type(case).model_fields.items() if JSON_ONLY in field.metadata}
         row = {name: value for name, value in case if name not in left_out}
         noticed: Sequence[PublicNotice] = row.pop("notices")
@@ -281,11 +283,12 @@ def _in_csv(value: Any) -> Any:
 # that exit with 1 are failures, and so are cases of a run that failed in a launch; a case that was measured before
 # and failed after, and a check of something that was not measured, are errors. INCONCLUSIVE is skipped where it is no
 # failure, and so are cases that were not measured.
-def to_junit(run: Run, analysis: Analysis) -> str:
+def to_junit(view: View) -> str:
     """One suite of a run: each case that was tried or skipped."""
+    run = view.run
     suite = ET.Element("testsuite", name=run.name)
     tried = set()
-    for summary in analysis.summaries:
+    for summary in view.analysis.summaries:
         tried.add(summary.case.key)
         text, time_s = f"{summary.launches} launches", summary.time_s
         if time_s is not None:
@@ -298,7 +301,7 @@ def to_junit(run: Run, analysis: Analysis) -> str:
         if case.key not in tried:
             tried.add(case.key)
             add_case(suite, class_of(case), case.key, "skipped", reason)
-    ET.SubElement(suite, "system-out").text = _notices_text(analysis.notices)
+    ET.SubElement(suite, "system-out").text = _notices_text(view.analysis.notices)
     return junit_text(suite)
 
 

@@ -8,10 +8,8 @@ from pathlib import Path
 
 from bench.catalog.package import PictureKind
 from bench.catalog.registry import PACKAGES
-from bench.model.conclusions import Analysis
 from bench.model.deferred import Deferred
-from bench.model.records import Run
-from bench.report.view import collectives_only
+from bench.report.view import View
 from bench.store import folders
 
 Picture = tuple[str, str]  # (title, file name without suffix) of a page that has been drawn
@@ -35,13 +33,12 @@ PICTURES = (
 )
 
 
-def draw(run: Run, analysis: Analysis, folder: Path) -> list[Picture]:
+def draw(view: View, folder: Path) -> list[Picture]:
     """Draw what the run has data for, as PNG and SVG; remove pages left from before."""
     folders.make_folder(folder)
-    of_calls = collectives_only(run, analysis)
     for kind in PICTURES:
-        shown = (run, analysis) if kind in OF_PACKAGES else of_calls
-        DRAW(kind.drawn_by, *shown, [folder / page for page in kind.pages])
+        shown = view if kind in OF_PACKAGES else view.of_calls
+        DRAW(kind.drawn_by, shown.run, shown.analysis, [folder / page for page in kind.pages])
     return drawn(folder)
 
 

@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 
 from bench.catalog.collectives import OPERATIONS
-from bench.model.conclusions import Analysis, Summary
-from bench.model.records import Run
+from bench.model.conclusions import Summary
 from bench.model.units import format_bytes
 from bench.packages.interop.report.nccl_tests import ranks_of
 from bench.report import openmetrics as openmetrics_file
 from bench.report.labels import label
 from bench.report.machine_format import public_cases
 from bench.report.openmetrics import END, gauge
+from bench.report.view import View
 
 # What NCCL's Inspector calls an operation, where it is not the name's words put together.
 COLLECTIVES = {"all_to_all": "AlltoAll", "send_recv": "SendRecv"}
@@ -26,9 +26,9 @@ UNKNOWN = "unknown"
 Value = Callable[[Summary], float | None]
 
 
-def openmetrics(run: Run, analysis: Analysis) -> str:
+def openmetrics(view: View) -> str:
     """All numbers of the run as gauges; nothing for a case without a time."""
-    labelled = list(_labelled(run, analysis))
+    run, labelled = view.run, list(_labelled(view))
     lines = [
         line
         for name, unit, about, value in GAUGES
@@ -40,20 +40,21 @@ def openmetrics(run: Run, analysis: Analysis) -> str:
     lines += gauge("collbench_run_started_timestamp_seconds", [(of_run, begun)], "When the run began.", "seconds")
     failed = sum(samples.failure is not None for samples in run.samples)
     lines += gauge("collbench_failed_measurements", [(of_run, failed)], "Measurements of the run that failed.")
-    lines += openmetrics_file.notices("run", analysis.notices)
+    lines += openmetrics_file.notices("run", view.analysis.notices)
     return "\n".join([*lines, END])
 
 
-def jsonl(run: Run, analysis: Analysis) -> str:
+def jsonl(view: View) -> str:
     """A line for each case, with the fields of `cases` in docs/report-schema.json, and of which run it is."""
-    of = {"run": run.name, "started": run.manifest.get("started")}
-    cases = (case.model_dump(mode="json", by_alias=True, exclude_unset=True) for case in public_cases(run, analysis))
+    of = {"run": view.run.name, "started": view.run.manifest.get("started")}
+    cases = (case.model_dump(mode="json", by_alias=True, exclude_unset=True) for case in public_cases(view))
     return "\n".join(json.dumps({**of, **case}, ensure_ascii=False, allow_nan=False) for case in cases)
 
 
-def _labelled(run: Run, analysis: Analysis) -> Iterator[tuple[dict[str, str], Summary]]:
+def _labelled(view: View) -> Iterator[tuple[dict[str, str], Summary]]:
+    run = view.run
     host = run.environment[0].get("host", {}) if run.environment else {}
-    for summary in analysis.summaries:
+    for summary in view.analysis.summaries:
         case = summary.case
         nodes = {facts.get("hostname") for facts in ranks_of(run, case)}
         words = "".join(word.capitalize() for word in case.op.split("_"))

@@ -15,7 +15,7 @@ from bench.catalog import collectives
 from bench.catalog.backends import BACKENDS
 from bench.catalog.collectives import OPERATIONS, PLACES, placement, ranks_together
 from bench.catalog.dtypes import dtype_named
-from bench.model.conclusions import Analysis, Summary
+from bench.model.conclusions import Summary
 from bench.model.facts import RankFacts
 from bench.model.projection import PLACEMENTS, grouped
 from bench.model.records import Case, Json, Run
@@ -24,7 +24,7 @@ from bench.packages.interop.catalog import dtype_named as name_of_dtype
 from bench.planning.footprint import checked_apart
 from bench.report.document import method_of_calls
 from bench.report.labels import counted, label, metric_name, ranks_text
-from bench.report.view import collectives_only
+from bench.report.view import View
 
 NONE = "N/A"
 # Widths of nccl-tests' columns (writeResultHeader and writeBenchmarkLinePreamble in its util.cu).
@@ -34,9 +34,9 @@ HALF = "  {:>7}  {:>6}  {:>6}  {:>6}"
 TOLD = ("reduce_op", "root", "placement", "metric", "depth")
 
 
-def document(run: Run, analysis: Analysis) -> str:
+def document(view: View) -> str:
     """All tables, one below the other, as in a log of nccl-tests, which has none for other cases."""
-    summaries = {summary.case: summary for summary in collectives_only(run, analysis)[1].summaries}
+    run, summaries = view.run, {summary.case: summary for summary in view.calls}
     parts = []
     for cases in tables(summaries):
         parts += heading(run, cases, ranks_of(run, cases[0]), summaries)

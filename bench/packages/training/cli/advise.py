@@ -36,7 +36,7 @@ from bench.packages.training.planning.steps import shape_name, shape_of
 from bench.packages.training.report import advice
 from bench.packages.training.step_records import Shape
 from bench.packages.training.synchronisation import TRAINING_STEP, Scenario, StepOptions, options_of
-from bench.report.view import view_of
+from bench.report.view import View
 from bench.store import folders
 
 ESTIMATED = (
@@ -165,7 +165,7 @@ def advise(
     measure(path, plots=False)
     result = folders.read(path)
     analysis = analyzed(result)
-    files = write_report(view_of(result, analysis), plots=False)
+    files = write_report(View(result, analysis), plots=False)
     (measured_plans,) = training_of(analysis).scenarios
     verified = runs.verified(plans, ready_times, cost, measured_plans)
     say("")

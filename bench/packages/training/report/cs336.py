@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from bench.catalog.backends import BACKENDS
 from bench.model.conclusions import Analysis
-from bench.model.records import Case, Run
+from bench.model.records import Case
 from bench.model.units import format_bytes, format_seconds
 from bench.packages.training.conclusions import ScenarioAnalysis, StrategyResult, training_of
 from bench.packages.training.report import steps as training
@@ -18,7 +18,7 @@ from bench.packages.training.synchronisation import Scenario, options_of, step_s
 from bench.report import markdown
 from bench.report.blocks import Blocks, Column, Heading, in_line, items, keyed, left, section, table
 from bench.report.labels import NOTHING, counted, with_interval
-from bench.report.view import collectives_only, view_of
+from bench.report.view import View
 
 DEVICES = {"cpu": "CPU", "cuda": "GPU"}
 ABOUT = (
@@ -34,14 +34,16 @@ ABOUT_STEPS = (
 )
 
 
-def document(run: Run, analysis: Analysis) -> str:
+def document(view: View) -> str:
     """The tables, what their cells are, and why some are empty, as Markdown."""
-    shown = [*_all_reduces(run, analysis), *_steps(run, analysis), *_memory(analysis), *_scaling(analysis)]
+    analysis = view.analysis
+    shown = [*_all_reduces(view), *_steps(view), *_memory(analysis), *_scaling(analysis)]
     nothing = ["No all_reduce and no training step is in this run."]
-    return markdown.written([Heading(f"Run {run.name}", 1), *(shown or nothing)])
+    return markdown.written([Heading(f"Run {view.run.name}", 1), *(shown or nothing)])
 
 
-def _steps(run: Run, analysis: Analysis) -> Blocks:
+def _steps(view: View) -> Blocks:
+    analysis = view.analysis
     results = [(scenario, result) for scenario in _ascending(analysis) for result in training.ordered(scenario)]
     reasons = list(dict.fromkeys(in_line(result.refused) for _, result in results if result.refused))
 
@@ -66,13 +68,13 @@ def _steps(run: Run, analysis: Analysis) -> Blocks:
     ]
     if not results:
         return []
-    plan, settings = run.plan, step_settings(run.plan.settings)
+    plan, settings = view.run.plan, step_settings(view.run.plan.settings)
     steps = "–".join(map(str, sorted({scenario.scenario.case.depth for scenario, _ in results})))
     notes = [
         f"{counted(plan.launches, 'launch')}, {settings.rounds} rounds of every way in each, {steps} timed steps "
         f"a round; {settings.warmup_steps} warm-up steps before",
         *(note for scenario in _ascending(analysis) for note in _notes(scenario)),
-        *view_of(run, analysis).caveats,
+        *view.caveats,
     ]
     return [Heading("Training steps"), *table(results, columns), ABOUT_STEPS, *_numbered(reasons), *items(notes)]
 
@@ -120,9 +122,9 @@ def _numbered(reasons: Sequence[str]) -> Blocks:
     return ["\n".join(f"[{number}] {reason}" for number, reason in enumerate(reasons, start=1))] if reasons else []
 
 
-def _all_reduces(run: Run, analysis: Analysis) -> Blocks:
-    run, analysis = collectives_only(run, analysis)
-    times = {_place(s.case): s.time_s for s in analysis.summaries if s.case.op == "all_reduce"}
+def _all_reduces(view: View) -> Blocks:
+    run = view.of_calls.run
+    times = {_place(s.case): s.time_s for s in view.calls if s.case.op == "all_reduce"}
     missing = {_place(skip.case): skip.reason for skip in run.plan.skips if skip.case.op == "all_reduce"}
     missing |= {_place(s.case): s.failure.text for s in run.samples if s.failure is not None}
     every = sorted({*times, *missing}, key=lambda place: (list(BACKENDS).index(place[0]), *place[1:]))
