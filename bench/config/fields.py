@@ -37,7 +37,7 @@ from bench.catalog.variables import unfit, unknown
 from bench.config.documents import Document, in_flow, short
 from bench.config.names import allowed, near
 from bench.model.errors import ConfigError
-from bench.model.records import NAME_PATTERN
+from bench.model.records import NAME_PATTERN, OPTIONS
 from bench.model.units import MOST_RANKS, parse_bytes, parse_rate, parse_seconds, parse_share
 
 # Types of our problems: of a value, of a key that is unknown, of a key that is missing.
@@ -117,6 +117,13 @@ def key(about: str, *examples: object, default: Any = ..., alias: str | None = N
     """
     extra: dict[str, JsonValue] = {"x-advanced": True} if advanced else {}
     return Field(default, alias=alias, description=about, examples=[*examples], json_schema_extra=extra or None)
+
+
+def of_option(name: str, *examples: object, default: Any = None, advanced: bool = False) -> Any:
+    """The key of an option of cases, which says what the option is; without it, cases have the option's default."""
+    option = next(option for option in OPTIONS if option.name == name)
+    about = option.about[0].upper() + option.about[1:] + "."
+    return key(about, *examples, default=[option.default] if default is None else default, advanced=advanced)
 
 
 def fields_of(section: type[BaseModel]) -> dict[str, FieldInfo]:

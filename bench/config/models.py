@@ -15,7 +15,6 @@ from pydantic import Discriminator, Field, Tag, create_model, model_validator
 from bench.catalog import splits
 from bench.catalog.backends import BACKENDS
 from bench.catalog.collectives import OPERATIONS
-from bench.catalog.metrics import METRICS
 from bench.catalog.registry import PACKAGES
 from bench.config import documents
 from bench.config.fields import (
@@ -48,6 +47,7 @@ from bench.config.fields import (
     VariableValue,
     WorldSize,
     key,
+    of_option,
     problem_at,
     validate,
 )
@@ -251,9 +251,7 @@ class CoreConfig(Strict):
         default=[],
     )
     dtypes: Several[DtypeName] = key("Types of the elements.", ["float32", "bfloat16"], default=["float32"])
-    reduce_ops: Several[ReduceOpName] = key(
-        "How operations that reduce combine elements.", ["sum", "max"], default=["sum"]
-    )
+    reduce_ops: Several[ReduceOpName] = of_option("reduce_op", ["sum", "max"])
     sizes: Annotated[
         Annotated[Several[Bytes], Tag("list")] | Annotated[SizeRange, Tag("range")],
         Discriminator(lambda value: "range" if isinstance(value, dict | SizeRange) else "list"),
@@ -263,72 +261,28 @@ class CoreConfig(Strict):
         ["1MB", "10MB"],
         default=[],
     )
-    placements: Several[Placement] = key(
-        "Where results go: in place, out of place, or as is usual for the operation.",
-        ["in", "out"],
-        default=["usual"],
-        advanced=True,
-    )
-    calls: Several[CallKind] = key(
-        "With async, the call returns a handle, and the timed region ends when waiting for it ends.",
-        ["sync", "async"],
-        default=["sync"],
-        advanced=True,
-    )
+    placements: Several[Placement] = of_option("placement", ["in", "out"], advanced=True)
+    calls: Several[CallKind] = of_option("call", ["sync", "async"], advanced=True)
     roots: Annotated[
         Annotated[Several[Root], Tag("list")]
         | Annotated[Annotated[str, OneOf(("all",), "root", "or a list such as [0, 1]")], Tag("all")],
         Discriminator(lambda value: "all" if isinstance(value, str) else "list"),
-    ] = key(
-        "Roots of operations that have one. With all, each rank in turn is a case.",
-        [0, 1],
-        "all",
-        default=[0],
-        advanced=True,
-    )
-    groups: Several[GroupsText] = key(
-        "Which ranks call together: world, or contiguous:K or strided:K for groups of K ranks. With "
-        ":serial behind it, one group calls after the other.",
-        ["world", "strided:2"],
-        default=["world"],
-        advanced=True,
-    )
+    ] = of_option("root", [0, 1], "all", advanced=True)
+    groups: Several[GroupsText] = of_option("groups", ["world", "strided:2"], default=["world"], advanced=True)
     launches: Annotated[int, Field(ge=1, le=1000)] = key(
         "How many times all cases are measured, each time in new processes.", 8, default=3
     )
-    buffers: BufferPolicy = key(
-        "rotate uses the buffers of a pool in turn, hot one buffer, flush empties the caches before each call. reused "
-        "is rotate without refilling, as in nccl-tests: where sums grow, separate calls are checked.",
-        "hot",
-        default="rotate",
-    )
+    buffers: BufferPolicy = of_option("buffers", "hot", default="rotate")
     buffer_pool: Bytes = key("Memory of the pool, for each case and rank.", "256MiB", default=POOL_BYTES, advanced=True)
-    metrics: Several[MetricName] = key(
-        "What an iteration times. " + "; ".join(f"{metric.name}: {metric.about}" for metric in METRICS.values()) + ".",
-        ["isolated", "pipelined"],
-        default=["isolated"],
-    )
+    metrics: Several[MetricName] = of_option("metric", ["isolated", "pipelined"])
     pipeline_depth: Annotated[int, Field(ge=2, le=1000)] = key(
         "Number of calls in an iteration of the metrics pipelined and graph.", 50, default=20, advanced=True
     )
     scheduling: Annotated[
         Annotated[Several[Scheduling], Tag("list")] | Annotated[Scheduling, Tag("one")],
         Discriminator(lambda value: "list" if isinstance(value, list) else "one"),
-    ] = key(
-        "How ranks are scheduled. With batch, the threads of gloo that wait for the network run under SCHED_BATCH, so "
-        "they preempt no thread when they wake. With rr, ranks run under real-time round robin, where that is "
-        "permitted.",
-        "batch",
-        ["normal", "batch"],
-        default="normal",
-    )
-    load: Several[Load] = key(
-        "What other processes do on the ranks' cores meanwhile: an endless loop on each (cores), or 10 ms of computing "
-        "and 10 ms of sleep in turn (bursts).",
-        ["none", "cores"],
-        default=["none"],
-        advanced=True,
-    )
+    ] = of_option("scheduling", "batch", ["normal", "batch"], default="normal")
+    load: Several[Load] = of_option("load", ["none", "cores"], advanced=True)
     budget: LongSeconds | None = key(
         "Time for the whole run. More launches are spent on the cases with the widest intervals.", "60s", default=None
     )
@@ -347,21 +301,9 @@ class CoreConfig(Strict):
         {"NCCL_ALGO": ["Ring", "Tree"]},
         default={},
     )
-    ctas: Several[Annotated[int, Field(ge=0, le=64)]] = key(
-        "Blocks (CTAs) that NCCL may use for a communicator. With 0, NCCL chooses.", [0, 8], default=[0], advanced=True
-    )
-    memory: Several[Memory] = key(
-        "Where buffers come from: registered are allocated by NCCL and registered with it, symmetric are windows.",
-        ["plain", "registered"],
-        default=["plain"],
-        advanced=True,
-    )
-    alignments: Several[Alignment] = key(
-        "With unaligned, buffers begin one element after a multiple of 512 bytes.",
-        ["aligned", "unaligned"],
-        default=["aligned"],
-        advanced=True,
-    )
+    ctas: Several[Annotated[int, Field(ge=0, le=64)]] = of_option("ctas", [0, 8], advanced=True)
+    memory: Several[Memory] = of_option("memory", ["plain", "registered"], advanced=True)
+    alignments: Several[Alignment] = of_option("alignment", ["aligned", "unaligned"], advanced=True)
     splits: Annotated[
         list[
             Annotated[
@@ -371,18 +313,8 @@ class CoreConfig(Strict):
             ]
         ],
         Field(min_length=1),
-    ] = key(
-        f"How an all-to-all divides what each rank sends: even, {EVEN_OTHERS}.",
-        ["even", {"zipf": 1.2}],
-        default=["even"],
-        advanced=True,
-    )
-    counts: Several[Counts] = key(
-        "With exchanged, ranks first send each other the sizes of the uneven parts, as in MoE layers.",
-        ["known", "exchanged"],
-        default=["known"],
-        advanced=True,
-    )
+    ] = of_option("splits", ["even", {"zipf": 1.2}], default=["even"], advanced=True)
+    counts: Several[Counts] = of_option("counts", ["known", "exchanged"], advanced=True)
     oversubscribe_gpu: bool = key(
         "Let several ranks share a GPU, for functional tests only; no bandwidth is reported.",
         True,

@@ -176,33 +176,47 @@ class Case:
     buffers: str = option(
         "rotate",
         "which buffers calls use: those of a pool in turn (rotate), one (hot), one that is in no cache (flush), or "
-        "those of a pool that are never refilled, so that separate calls are checked where sums grow (reused)",
+        "those of a pool, never refilled, as in nccl-tests (reused; where sums grow, separate calls are checked)",
         "{} buffers",
         key="buffers",
         of="pooled",
     )
     metric: str = option(
         "isolated",
-        "what lies between two stamps: one call (isolated), the first call of a new group (first), `depth` calls back "
-        "to back (pipelined), or these captured in a CUDA graph (graph)",
+        "what an iteration times: one call (isolated), the first call of a new group (first), calls back to back "
+        "(pipelined), or these captured in a CUDA graph (graph)",
         key="metrics",
     )
     scheduling: str = option(
         "normal",
-        "how ranks are scheduled: normal; rr: real-time round robin of everything that a rank does; or batch: the "
-        "threads of gloo that wait for the network run under SCHED_BATCH",
+        "how ranks are scheduled: as usual (normal), under real-time round robin (rr), or with gloo's threads for the "
+        "network under SCHED_BATCH, so that they preempt no thread when they wake (batch)",
         "{}",
         key="scheduling",
         needs_processes=True,
     )
     depth: int = option(1, "number of calls, or of steps, back to back")
     placement: str = option(
-        "usual", "where results go: in or out of place; usual: what the operation lists first", key="placements"
+        "usual", "where results go: in place, out of place, or as is usual for the operation", key="placements"
     )
-    call: str = option("sync", "kind of call: sync, or async: waited for before the second stamp", key="calls")
-    root: int = option(0, "root of an operation that has one", "root {}", key="roots", of="rooted")
+    call: str = option(
+        "sync",
+        "kind of call: sync, or async, which returns a handle, and the timed region ends when waiting for it ends",
+        key="calls",
+    )
+    root: int = option(
+        0,
+        "root of an operation that has one; all: each rank in turn",
+        "root {}",
+        key="roots",
+        of="rooted",
+    )
     groups: Division = option(
-        WORLD, "which ranks call together: world, or a division of it, such as strided:2", "groups {}", key="groups"
+        WORLD,
+        "which ranks call together: world, or contiguous:K or strided:K for groups of K ranks; with :serial behind it, "
+        "one group calls after the other",
+        "groups {}",
+        key="groups",
     )
     settings: Variables = option(
         Variables(),
@@ -211,11 +225,16 @@ class Case:
         needs_processes=True,
     )
     ctas: int = option(
-        0, "blocks (CTAs) that NCCL may use; 0: its own choice", "{} CTAs", key="ctas", needs_processes=True
+        0,
+        "blocks (CTAs) that NCCL may use for a communicator; with 0, NCCL chooses",
+        "{} CTAs",
+        key="ctas",
+        needs_processes=True,
     )
     memory: str = option(
         "plain",
-        "where buffers come from: plain, registered with NCCL, or symmetric: at the same place on all ranks",
+        "where buffers come from: torch (plain), NCCL, which allocates and registers them (registered), or windows at "
+        "the same place on all ranks (symmetric)",
         "{} memory",
         key="memory",
         needs_processes=True,
@@ -231,18 +250,23 @@ class Case:
     oversubscribed: bool = option(False, "whether ranks share a GPU", "ranks share a GPU", needs_processes=True)
     alignment: str = option(
         "aligned",
-        "where buffers begin, and what is received behind what is sent: at multiples of 512 bytes (aligned), or one "
-        "element further (unaligned)",
+        "where buffers begin: at multiples of 512 bytes (aligned), or one element further (unaligned)",
         "{} buffers",
         key="alignments",
         of="pooled",
     )
     splits: Splits | None = option(
-        None, "how unevenly an all-to-all divides what a rank sends; empty: evenly", "parts {}", "splits", "splits"
+        None,
+        "how an all-to-all divides what each rank sends: even, {zipf: 1.2}, {lognormal: 1}, {hot: 4}, {distance: 1} or "
+        "{matrix: [[0, 3], [1, 2]]}",
+        "parts {}",
+        "splits",
+        "splits",
     )
     counts: str = option(
         "known",
-        "whether sizes of uneven parts are known to the ranks, or exchanged in a call before",
+        "whether ranks know the sizes of uneven parts (known), or exchange them in a call before, as MoE layers do "
+        "(exchanged)",
         "counts {}",
         key="counts",
         of="splits",
