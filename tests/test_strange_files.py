@@ -69,9 +69,7 @@ def test_a_model_without_a_colon_is_an_import_that_is_confirmed(warm):
     (path,) = warm.runs()
     text = (path / "plan.json").read_text()
     (path / "plan.json").write_text(text.replace('"tiny"', '"this"'))
-    assert encoding.imports_of(folders.read_plans(path)[0] if folders.has_sides(path) else folders.read(path).plan) == [
-        "this"
-    ]
+    assert encoding.imports_of(next(iter(folders.RunFolder(path).plans.values()))) == ["this"]
 
 
 def test_what_xml_cannot_hold_is_written_out():

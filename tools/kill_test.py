@@ -142,7 +142,7 @@ def ended(trial: Trial, process: "subprocess.Popen[str]", outcomes: Outcomes) ->
 
 def samples_of(run: Path) -> dict[tuple[str, object, int], Samples]:
     """By side, case and launch: what counts in the run."""
-    places = [run / side for side in folders.SIDES] if folders.has_sides(run) else [run]
+    places = [run / side for side in folders.SIDES] if folders.RunFolder(run).has_sides else [run]
     return {(place.name, s.case, s.launch): s for place in places for s in folders.read(place).samples}
 
 

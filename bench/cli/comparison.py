@@ -99,8 +99,9 @@ def compare_sides(path: Path) -> Comparison:
     """The comparison of the two sides of a run, as far as they have been measured."""
     from bench.analyze import pairs  # here: loads numpy and scipy
 
-    a, b = folders.read_both(path).values()
-    state, sides = folders.read_ab(path), folders.read_sides(path)
+    folder = folders.RunFolder(path)
+    a, b = folder.runs.values()
+    state, sides = folder.ab, folder.sides
     names = f"A: {sides['a'].text}", f"B: {sides['b'].text}"
     made = max((samples.launch for samples in b.samples), default=0)
     ended = state.ended or Ending(EndReason.INTERRUPTED, made)

@@ -54,7 +54,7 @@ def report(
     They are written into the run's folder if that lies in results/ here, else beside its pictures in plots/.
     """
     path = folders.find(RESULTS, run)
-    if folders.has_sides(path):
+    if folders.RunFolder(path).has_sides:
         from bench.cli.comparison import ComparisonFormat, compare_sides, conclude_sides, print_comparison
 
         if format is None:
@@ -117,14 +117,14 @@ def list_(what: Annotated[Listing, typer.Argument(help="What to list.")] = RUNS)
             notes = [f"{path}: {folders.incomplete(path)}" for path in folders.strays(RESULTS)]
             for path in folders.runs(RESULTS):
                 try:
-                    manifest, summary = folders.read_manifest(path), folders.read_summary(path)
+                    folder, summary = folders.RunFolder(path), folders.read_summary(path)
                     headline = NO_REPORT
-                    if summary and folders.has_sides(path):
+                    if summary and folder.has_sides:
                         headline = str(len(summary)), folders.first_line(path)
                     elif summary:
                         with contextlib.suppress(ValueError, KeyError):  # somebody else's, or half of one
                             headline = listings.headline(summary)
-                    rows.append((path.name, manifest, headline))
+                    rows.append((path.name, folder.manifest, headline))
                 except BenchError as error:
                     notes.append(str(error))
             notes = [f"damaged: {text}" for text in notes]

@@ -60,8 +60,8 @@ def _resume(name: str | None, trust: bool, plots: bool, quiet: bool, coordinator
         for file, resumed in package.resumes.items():
             if (path / file).is_file():
                 return int(resumed(path, trust, plots, quiet, coordinator))
-    sides = folders.read_sides(path) if folders.has_sides(path) else {}
-    plans = folders.read_plans(path) if sides else [folders.read(path).plan]
+    folder = folders.RunFolder(path)
+    sides, plans = folder.sides, [*folder.plans.values()]
     if coordinator is not None:
         check_in_job(sides)
     check_resumed(path, plans, sides, trust)

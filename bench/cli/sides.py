@@ -29,7 +29,7 @@ from bench.planning import plan as planning
 from bench.report.progress import PairProgress
 from bench.store import folders
 from bench.store.encoding import SampleLine
-from bench.store.folders import SIDES, Journal
+from bench.store.folders import SIDES, Journal, RunFolder
 
 if TYPE_CHECKING:
     from bench.analyze.pairs import PairedCase
@@ -47,6 +47,13 @@ class _TwoSides:
     plans: dict[str, Plan]
     samples: dict[str, list[Samples]]
     environments: dict[str, list[Session]]
+
+    @staticmethod
+    def of(folder: RunFolder) -> "_TwoSides":
+        """Those that are in the folder of a run."""
+        runs = folder.runs.items()
+        samples = {side: list(run.samples) for side, run in runs}
+        return _TwoSides(folder.plans, samples, {side: run.environment for side, run in runs})
 
     def cases(self) -> "list[PairedCase]":
         """The cases of both sides in pairs."""
@@ -94,12 +101,12 @@ def check_in_job(sides: Mapping[str, Side]) -> None:
 
 def measure_sides(path: Path, coordinator: "Coordinator | None" = None, quiet: bool = False) -> None:
     """Measure pairs until `analyze.pairs.why_end` says to end or the budget is spent; writes why into the manifest."""
-    state, sides = folders.read_ab(path), folders.read_sides(path)
     with Journal(path) as journal, contextlib.ExitStack() as stack:
-        measured = _read(path)
+        folder = RunFolder(path)
+        state, measured = folder.ab, _TwoSides.of(folder)
         if state.ended and not measured.incomplete():
             return
-        measure, facts = stack.enter_context(_measuring(path, measured, sides, coordinator))
+        measure, facts = stack.enter_context(_measuring(path, measured, folder.sides, coordinator))
         sessions = [session for side in SIDES for session in measured.environments[side]]
         records = stack.enter_context(recorded_sessions(path, sessions, facts, measured.plans.values()))
         progress = stack.enter_context(PairProgress(Console(stderr=True, quiet=quiet), state.budget_s, state.spent_s))
@@ -171,13 +178,6 @@ def _until_decided(
         return state.decided or Ending(EndReason.MOST_PAIRS, made)
     why = look(1.0) if made >= pairs.FEWEST_PAIRS else None
     return why or Ending(EndReason.BUDGET, made)
-
-
-def _read(path: Path) -> _TwoSides:
-    plans = dict(zip(SIDES, folders.read_plans(path), strict=True))
-    runs = folders.read_both(path)
-    samples = {side: list(run.samples) for side, run in runs.items()}
-    return _TwoSides(plans, samples, {side: run.environment for side, run in runs.items()})
 
 
 # ── who starts the ranks of a side ───────────────────────────────────────────────────────────────

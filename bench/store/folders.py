@@ -30,6 +30,7 @@ from typing import Any, BinaryIO, TypeVar
 
 from bench.catalog.registry import PACKAGES
 from bench.model.errors import ForeignError, StoreError, damaged_json
+from bench.model.facts import Session
 from bench.model.notices import Notice, RunNotice, notice
 from bench.model.records import AbState, Json, Plan, Run, Samples, Side
 from bench.model.units import format_bytes
@@ -290,69 +291,117 @@ class Journal:
 
 
 # ── reading ──────────────────────────────────────────────────────────────────────────────────────
-def read(path: Path) -> Run:
-    """Read a run folder in any state, finished or not, or one side of it (its folder `a` or `b`).
+class RunFolder:
+    """The folder of a run, or of one side of it (its folder `a` or `b`), finished or not.
 
-    Raises StoreError with one line that says what is wrong.
+    Each of its files is read once, when something in it is first needed; what is wrong with a file is then a StoreError
+    of one line.
     """
-    manifest = read_manifest(path)
-    folder, side = _side_of(path)
-    if "sides" in manifest and not side:
-        raise StoreError(f"{path}: a run of two sides; name one of them: {path.name}:a or {path.name}:b")
-    ((_, run),) = _read(folder, manifest, [side]).items()
-    return run
+
+    def __init__(self, path: Path) -> None:
+        self._named = path
+        self.path, self._side = _side_of(path)
+
+    @functools.cached_property
+    def manifest(self) -> Json:
+        """The manifest, as `read_manifest` gives it."""
+        return read_manifest(self.path)
+
+    @property
+    def has_sides(self) -> bool:
+        """Whether it is the folder of a run of two sides, not one of them."""
+        return "sides" in self.manifest and not self._side
+
+    @functools.cached_property
+    def sides(self) -> dict[str, Side]:
+        """What was asked of each side; empty for a run that has no sides."""
+        from bench.store import encoding  # here: it loads pydantic, which `list` does not need
+
+        if not self.has_sides:
+            return {}
+        with _naming_damage(f"{self.path / MANIFEST}: sides:"):
+            return {side: encoding.side_from_json(self.manifest["sides"][side]) for side in SIDES}
+
+    @functools.cached_property
+    def ab(self) -> AbState:
+        """The state of `ab`."""
+        from bench.store import encoding  # as above
+
+        with _naming_damage(f"{self.path / MANIFEST}: ab:"):
+            return encoding.ab_from_json(self.manifest.get("ab") or {})
+
+    @functools.cached_property
+    def plans(self) -> dict[str, Plan]:
+        """The plans by side; a run without sides has one, below "". They have all launches that could be needed."""
+        from bench.store import encoding  # as above
+
+        plans = {}
+        for side in self._letters:
+            file = self.path / (PLAN_B if side == SIDES[1] else PLAN)
+            content = _read_json(file, dict)
+            with _naming_damage(f"{file}:"):
+                plans[side] = encoding.plan_from_json(content)
+        return plans
+
+    @functools.cached_property
+    def runs(self) -> dict[str, Run]:
+        """The runs by side, whose samples are in one file; a run without sides is below ""."""
+        from bench.store import encoding, facts  # as above
+
+        if not (self.path / SAMPLES).exists():
+            remedy = f"collbench resume {self.path} measures it"
+            raise StoreError(f"{self.path}: it has no {SAMPLES}, so nothing that was measured: {remedy}")
+        starts = [_start_of(side) if side else b"" for side in self._letters]
+        found = _read_lines(self.path / SAMPLES, encoding.samples_from_line, starts)
+        sessions = _read_json(self.path / ENVIRONMENT, list)
+        with _naming_damage(f"{self.path / ENVIRONMENT}:"):
+            environment = facts.environment_of(sessions)
+        return {side: self._run(side, environment, *lines) for side, lines in zip(self._letters, found, strict=True)}
+
+    @property
+    def run(self) -> Run:
+        """The run, or its side that the path names."""
+        if self.has_sides:
+            name = self._named.name
+            raise StoreError(f"{self._named}: a run of two sides; name one of them: {name}:a or {name}:b")
+        return self.runs[self._side]
+
+    @property
+    def _letters(self) -> Sequence[str]:
+        return SIDES if self.has_sides else [self._side]
+
+    def _run(self, side: str, environment: list[Session], lines: Iterable[Samples], notices: list[Notice]) -> Run:
+        from bench.store import facts  # as above
+
+        with _naming_damage(f"{self.path / MANIFEST}:"):
+            manifest = facts.manifest_of({**self.manifest, "side": side} if side else self.manifest)
+        plan = self.plans[side]
+        # A launch of cases that are compared round by round has been measured again if it was interrupted while its
+        # lines were written.
+        samples = list({(entry.case, entry.launch): entry for entry in lines}.values())
+        planned = {case.key for case in plan.cases}
+        if strange := sum(entry.case.key not in planned for entry in samples):
+            samples = [entry for entry in samples if entry.case.key in planned]
+            notices.append(notice(RunNotice.UNPLANNED, measurements=strange))
+        kept = {}
+        for package in PACKAGES:
+            if package.kept is not None and not side and (self.path / package.kept.name).is_file():
+                try:
+                    kept[package.name] = package.kept.load(self.path / package.kept.name)
+                except ForeignError as error:
+                    raise StoreError(str(error)) from None
+        if side:
+            environment = [session for session in environment if session.get("side") == side]
+            # The launches that were made: `ab` plans more than it needs.
+            launches = max((entry.launch for entry in samples), default=0)
+            order = tuple(launch for launch in plan.order if launch.number <= launches)
+            plan = dataclasses.replace(plan, order=order, launches=launches)
+        return Run(self.path / side, manifest, plan, environment, samples, tuple(notices), kept)
 
 
-def read_both(path: Path) -> dict[str, Run]:
-    """Read the two sides of a run, whose samples are in one file; raises StoreError as `read` does."""
-    return _read(path, read_manifest(path), SIDES)
-
-
-def _read(folder: Path, stored: Json, sides: Sequence[str]) -> dict[str, Run]:
-    """Runs by side; the whole run if the only side is empty."""
-    from bench.store import encoding  # as above
-
-    if not (folder / SAMPLES).exists():
-        raise StoreError(
-            f"{folder}: it has no {SAMPLES}, so nothing that was measured: collbench resume {folder} measures it"
-        )
-    starts = [_start_of(side) if side else b"" for side in sides]
-    found = _read_lines(folder / SAMPLES, encoding.samples_from_line, starts)
-    return {side: _run_of(folder, stored, side, *lines) for side, lines in zip(sides, found, strict=True)}
-
-
-def _run_of(folder: Path, stored: Json, side: str, lines: Iterable[Samples], notices: list[Notice]) -> Run:
-    from bench.store import encoding, facts  # as above
-
-    with _naming_damage(f"{folder / MANIFEST}:"):
-        manifest = facts.manifest_of({**stored, "side": side} if side else stored)
-    plan_file = folder / (PLAN_B if side == SIDES[1] else PLAN)
-    plan_json, sessions = _read_json(plan_file, dict), _read_json(folder / ENVIRONMENT, list)
-    with _naming_damage(f"{folder / ENVIRONMENT}:"):
-        environment = facts.environment_of(sessions)
-    # A launch of cases that are compared round by round has been measured again if it was interrupted while its lines
-    # were written.
-    samples = list({(entry.case, entry.launch): entry for entry in lines}.values())
-    with _naming_damage(f"{plan_file}:"):
-        plan = encoding.plan_from_json(plan_json)
-    planned = {case.key for case in plan.cases}
-    if strange := sum(entry.case.key not in planned for entry in samples):
-        samples = [entry for entry in samples if entry.case.key in planned]
-        notices.append(notice(RunNotice.UNPLANNED, measurements=strange))
-    kept = {}
-    for package in PACKAGES:
-        if package.kept is not None and not side and (folder / package.kept.name).is_file():
-            try:
-                kept[package.name] = package.kept.load(folder / package.kept.name)
-            except ForeignError as error:
-                raise StoreError(str(error)) from None
-    if side:
-        environment = [session for session in environment if session.get("side") == side]
-        # The launches that were made: `ab` plans more than it needs.
-        launches = max((entry.launch for entry in samples), default=0)
-        order = tuple(launch for launch in plan.order if launch.number <= launches)
-        plan = dataclasses.replace(plan, order=order, launches=launches)
-    return Run(folder / side, manifest, plan, environment, samples, tuple(notices), kept)
+def read(path: Path) -> Run:
+    """Read a run, or the side of a run that the path names; raises StoreError."""
+    return RunFolder(path).run
 
 
 def _side_of(path: Path) -> tuple[Path, str]:
@@ -361,36 +410,6 @@ def _side_of(path: Path) -> tuple[Path, str]:
     if path.name in SIDES and not (path / MANIFEST).is_file() and (path.parent / MANIFEST).is_file():
         return path.parent, path.name
     return path, ""
-
-
-def read_plans(path: Path) -> tuple[Plan, Plan]:
-    """The plans of both sides, with all launches."""
-    from bench.store import encoding  # as above
-
-    plans = []
-    for name in (PLAN, PLAN_B):
-        with _naming_damage(f"{path / name}:"):
-            plans.append(encoding.plan_from_json(_read_json(path / name, dict)))
-    return plans[0], plans[1]
-
-
-def read_sides(path: Path) -> dict[str, Side]:
-    """What was asked of each side, as the manifest has it; empty for a run that has no sides."""
-    from bench.store import encoding  # as above
-
-    sides = read_manifest(path).get("sides")
-    if sides is None:
-        return {}
-    with _naming_damage(f"{path / MANIFEST}: sides:"):
-        return {side: encoding.side_from_json(sides[side]) for side in SIDES}
-
-
-def read_ab(path: Path) -> AbState:
-    """The state of `ab` in a run of two sides."""
-    from bench.store import encoding  # as above
-
-    with _naming_damage(f"{path / MANIFEST}: ab:"):
-        return encoding.ab_from_json(read_manifest(path).get("ab") or {})
 
 
 def write_ab(path: Path, state: AbState) -> None:
@@ -420,12 +439,6 @@ def incomplete(path: Path) -> str:
     """Why a folder is no run: what of the files of one it lacks."""
     lacking = [name for name in (MANIFEST, PLAN, ENVIRONMENT, SAMPLES) if not (path / name).is_file()]
     return f"not a run folder: it has no {', '.join(lacking)}"
-
-
-def has_sides(path: Path) -> bool:
-    """Whether this is the folder of a run of two sides, not one of them."""
-    manifest = read_manifest(path)
-    return "sides" in manifest and "side" not in manifest
 
 
 def read_summary(path: Path) -> list[dict[str, str]]:
@@ -474,7 +487,7 @@ def find(root: Path, run: str | None) -> Path:
     name, _, side = run.rpartition(":")
     if name and side in SIDES:
         path = find(root, name)
-        if not has_sides(path):
+        if not RunFolder(path).has_sides:
             raise StoreError(f"{run}: {path} has no sides; only runs of the verb ab have")
         return path / side
     if Path(run).is_dir():
