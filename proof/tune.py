@@ -26,14 +26,14 @@ from bench.cli.measuring import source
 from bench.config import models
 from bench.launch.mpirun import MpiLauncher
 from bench.machine import host
-from bench.model.records import Case, Variables
+from bench.model.records import Variables
 from bench.packages.tune import catalog, machine
 from bench.packages.tune import planning as rounds_of
 from bench.packages.tune.analyze import choosing, outcome
 from bench.packages.tune.analyze.choosing import Times
-from bench.packages.tune.cli.rounds import TuneRounds
+from bench.packages.tune.cli.rounds import TuneRounds, read_state
 from bench.packages.tune.planning import TuneStage
-from bench.packages.tune.rules import DEFAULT, Cell, Pick, Picks, TuneState
+from bench.packages.tune.rules import DEFAULT, Cell, Pick, Picks, TuneState, choice_of
 from bench.stats.intervals import Floats, launch_interval
 from bench.store import folders
 from proof.claim import Line, at_least, at_most, not_tried
@@ -61,7 +61,7 @@ def collect(root: Path) -> None:
     rounds, named = _rounds(root, library)
     with rounds.opened([], None):
         rounds.stage(TuneStage("truth", (), 1.0, LAUNCHES, LAUNCHES), lambda done: named)
-    export(rounds.path, library)
+    export(rounds.path)
 
 
 def _rounds(root: Path, library: catalog.Library, *sets: str) -> tuple[TuneRounds, dict[Cell, list[Pick]]]:
@@ -76,14 +76,15 @@ def _rounds(root: Path, library: catalog.Library, *sets: str) -> tuple[TuneRound
     return TuneRounds(path, plan, [], state, library, found, quiet=False), rounds_of.candidates(library, found)
 
 
-def export(path: Path, library: catalog.Library) -> None:
+def export(path: Path) -> None:
     """Keep the mean time of each launch of a run."""
+    told = read_state(path).told
     with gzip.open(TRUTH, "wt", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(COLUMNS)
         for samples in folders.read(path).samples:
             if samples.failure is None and samples.timed is not None:
-                case, choice = samples.case, library.choice_in(samples.case)
+                case, choice = samples.case, choice_of(told, samples.case)
                 mean_s = float(np.mean(samples.timed.slowest_s))
                 cell = case.op, case.world_size, case.size_bytes
                 writer.writerow([*cell, choice.algorithm, choice.segment, samples.launch, f"{mean_s:.4g}"])
@@ -370,10 +371,6 @@ class Copies(catalog.OpenMpi):
             tuple((self.variables[op], "4") for op, choice in chosen for _ in range(int(choice.algorithm.split()[1])))
         )
 
-    def choice_in(self, case: Case) -> Pick:
-        number = [name for name, _ in case.settings.pairs].count(self.variables[case.op])
-        return Pick(f"copy {number}") if number else DEFAULT
-
 
 def real_copies(rig: Rig, trials: int) -> list[Line]:
     """Tables whose candidates are copies of the default: 4 rounds of a race, 8 of proof. trials: tables."""
@@ -386,14 +383,14 @@ def real_copies(rig: Rig, trials: int) -> list[Line]:
             rounds, named = _rounds(Path(root), library, "world_sizes=[2]", "operations=[all_reduce, broadcast]")
 
             def left_after(number: int) -> dict[Cell, list[Pick]]:
-                return outcome.left_after(rounds.samples, library, named, number)  # noqa: B023 - called in this pass
+                return outcome.left_after(rounds.samples, rounds.state.told, named, number)  # noqa: B023 - called in this pass
 
             with rounds.opened([], here):
                 raced = rounds.stage(race, lambda done: rounds_of.undecided(left_after(done)))
-                times = outcome.times_of(rounds.samples, library)
+                times = outcome.times_of(rounds.samples, rounds.state.told)
                 picks = choosing.picks(times, left_after, len(raced), LEAST_GAIN)
                 proving = rounds.stage(proof, lambda done: rounds_of.only_tried(picks))  # noqa: B023 - likewise
-            table = outcome.proven(rounds.samples, library, picks, proving, LEAST_GAIN)
+            table = outcome.proven(rounds.samples, rounds.state.told, picks, proving, LEAST_GAIN)
             tried += sum(choice != DEFAULT for choice in picks.values())
             changed += any(choice != DEFAULT for choice in table.values())
     says = "a table has a rule although its candidates are copies of the default"
@@ -479,7 +476,7 @@ if __name__ == "__main__":
         case ["collect", folder]:
             collect(Path(folder))
         case ["export", folder]:
-            export(Path(folder), catalog.OpenMpi({}))
+            export(Path(folder))
         case ["study", tables]:
             study(int(tables))
         case _:

@@ -19,7 +19,18 @@ from bench.packages.tune import catalog, machine, plots
 from bench.packages.tune import planning as rounds_of
 from bench.packages.tune.analyze import choosing, outcome
 from bench.packages.tune.cli.tune import usage
-from bench.packages.tune.rules import DEFAULT, Cell, CellResult, Pick, SizeRule, Tuned, Why, cell_of
+from bench.packages.tune.rules import (
+    DEFAULT,
+    FROM_FILE,
+    Cell,
+    CellResult,
+    Pick,
+    SizeRule,
+    Tuned,
+    Why,
+    cell_of,
+    choice_of,
+)
 from bench.report.notices import sentences
 from conftest import samples
 from proof import tune as proof
@@ -139,13 +150,19 @@ def test_choices_are_those_that_ompi_info_lists():
 
 
 @pytest.mark.parametrize("library", [LIBRARY, catalog.Nccl()])
-def test_settings_say_what_a_case_was_told(library):
+def test_settings_tell_each_operation_its_choice(library):
     choice, other = (SEGMENTED, LINEAR) if library is LIBRARY else (Pick("tree", "ll128"), Pick("ring", "ll"))
     second = "all_to_all" if library is LIBRARY else "broadcast"
     settings = library.settings({"all_reduce": choice, second: other})
-    for op, told in (("all_reduce", choice), (second, other)):
-        assert library.choice_in(Case(op, "mpi", 2, "float32", 1024, settings=settings)) == told
-    assert library.choice_in(Case("all_gather", "mpi", 2, "float32", 1024, settings=settings)) == DEFAULT
+    if library is LIBRARY:
+        values, begins = dict(settings.pairs), f"{catalog.MCA}{library.operations['all_reduce']}_algorithm"
+        assert values[begins] == choice.algorithm and values[f"{begins}_segmentsize"] == str(choice.segment)
+        assert values[f"{catalog.MCA}{library.operations[second]}_algorithm"] == other.algorithm
+    else:
+        assert settings.pairs == (
+            ("NCCL_ALGO", "allreduce:tree;broadcast:ring"),
+            ("NCCL_PROTO", "allreduce:ll128;broadcast:ll"),
+        )
     assert library.settings({"all_reduce": DEFAULT}) == Variables()
 
 
@@ -278,16 +295,17 @@ def test_a_rule_that_failed_in_the_last_launches_is_dropped_and_a_cell_without_t
         pick: Case(cell.op, "mpi", 2, "float32", cell.size, settings=LIBRARY.settings({cell.op: pick}))
         for pick in (DEFAULT, RING)
     }
+    told = {str(cases[RING].settings): {cell.op: RING}}
     every = [samples(cases[DEFAULT], n, [[1000, 1000]] * 4) for n in range(1, 13)]
     every += [samples(cases[RING], n, [[500, 500]] * 4) for n in range(1, 7)]
     every += [Samples(cases[RING], n, 0.0, failure=Failure("wrong", 0, "it is wrong")) for n in range(7, 13)]
-    table = outcome.proven(every, LIBRARY, {cell: RING}, range(1, 7), 0.02)
+    table = outcome.proven(every, told, {cell: RING}, range(1, 7), 0.02)
     assert table == {cell: RING}
-    found = outcome.tuned(every, LIBRARY, {cell: RING}, table, range(1, 7), range(7, 13), 0.02)
+    found = outcome.tuned(every, told, {cell: RING}, table, range(1, 7), range(7, 13), 0.02)
     assert not found.rules and found.results[0].why is Why.THEN_FAILED
     assert found.wrong == ("all_reduce, 2 ranks, ring: it is wrong (1 KiB)",)
     file = LIBRARY.read(LIBRARY.write([SizeRule("all_reduce", 2, 0, None, RING)], 1))
-    checked = outcome.checked(every[12:], LIBRARY, file, {cell: RING}, range(1, 13), 0.02)
+    checked = outcome.checked(every[12:], told, file, {cell: RING}, range(1, 13), 0.02)
     assert checked.whole is None and checked.results[0].why is Why.NOT_MEASURED
 
 
@@ -295,11 +313,17 @@ def test_launches_of_a_round_have_a_side_for_the_default_and_one_for_each_choice
     found = {cell: Case(cell.op, "mpi", 2, "float32", cell.size) for cell in CELLS}
     asked = {CELLS[0]: [RING, SEGMENTED], CELLS[1]: [RING], CELLS[2]: []}
     ((default, *sides),) = rounds_of.launches(LIBRARY, found, asked, 3, 7)
-    assert {case.size_bytes for case in default.cases} == {1024, 4096} and default.number == 3
-    assert [{LIBRARY.choice_in(case) for case in side.cases} for side in sides] == [{RING}, {SEGMENTED}]
-    assert [len(side.cases) for side in sides] == [2, 1]
+    assert {case.size_bytes for case in default.launch.cases} == {1024, 4096} and default.launch.number == 3
+    assert [*map(dict, (side.told for side in (default, *sides)))] == [
+        {},
+        {"all_reduce": RING},
+        {"all_reduce": SEGMENTED},
+    ]
+    assert [len(side.launch.cases) for side in sides] == [2, 1]
+    told = {str(side.launch.cases[0].settings): side.told for side in (default, *sides)}
+    assert [choice_of(told, side.launch.cases[0]) for side in (default, *sides)] == [DEFAULT, RING, SEGMENTED]
     ((_, read),) = rounds_of.launches(LIBRARY, found, asked, 3, 7, LIBRARY.file_settings("/tmp/rules"))
-    assert {LIBRARY.choice_in(case) for case in read.cases} == {catalog.FROM_FILE} and len(read.cases) == 2
+    assert set(read.told.values()) == {FROM_FILE} and len(read.launch.cases) == 2
 
 
 def test_the_answer_says_for_which_uses_of_buffers_rules_were_shown():
@@ -427,8 +451,8 @@ def test_a_choice_that_fails_is_reported_and_never_chosen(monkeypatch, warm):
 
 def test_a_rule_that_nccl_read_and_did_not_take_is_named():
     """As NCCL 2.28 did on a GPU: between hosts without a fast network it has no LL128, and takes its own choice."""
-    told = Variables((("NCCL_TUNER_CONFIG_FILE", "/rules.csv"),))
-    cases = [Case("all_reduce", "nccl", 2, "float32", size, settings=told) for size in (4096, 2**20)]
+    file = Variables((("NCCL_TUNER_CONFIG_FILE", "/rules.csv"),))
+    cases = [Case("all_reduce", "nccl", 2, "float32", size, settings=file) for size in (4096, 2**20)]
     words = [("TREE", "LL"), ("RING", "SIMPLE")]
     chosen = {
         case.key: {"algorithm": algorithm, "protocol": protocol}
@@ -441,7 +465,7 @@ def test_a_rule_that_nccl_read_and_did_not_take_is_named():
     ]
     library = catalog.Nccl()
     table = {cell_of(case): library.said(rules, cell_of(case)) for case in cases}
-    assert sentences(outcome.not_honoured(run, library, table)) == [
+    assert sentences(outcome.not_honoured(run, library, {str(file): {"all_reduce": FROM_FILE}}, table)) == [
         "not honoured: all_reduce, 2 ranks, 1 MiB: asked for ring ll128, NCCL ran ring simple"
     ]
 

@@ -13,13 +13,11 @@ from collections import deque
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from bench.model.records import Case, Variables
+from bench.model.records import Variables
 from bench.packages.tune.rules import DEFAULT, Cell, Pick, SizeRule
 
 # Segments that are tried, where an algorithm has them, besides whole messages.
 SEGMENT = 64 * 1024
-# What `Pick` a case has whose library reads a rule file.
-FROM_FILE = Pick("the file")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,15 +96,6 @@ class OpenMpi:
                 if choice.segment:
                     pairs.append((f"{MCA}{self.operations[op]}_algorithm_segmentsize", str(choice.segment)))
         return Variables((*pairs, (USE_RULES, "1")) if pairs else ())
-
-    def choice_in(self, case: Case) -> Pick:
-        """The choice that `settings` wrote into a case."""
-        values, key = dict(case.settings.pairs), f"{MCA}{self.operations[case.op]}_algorithm"
-        if RULES_FILE in values:
-            return FROM_FILE
-        if key not in values:
-            return DEFAULT
-        return Pick(values[key], segment=int(values.get(f"{key}_segmentsize", 0)))
 
     def file_settings(self, path: str) -> Variables | None:
         """The variables by which a rule file is read; None for a path with a space, which cannot be a value."""
@@ -265,18 +254,6 @@ class Nccl:
         protocols = ";".join(f"{name}:{choice.protocol}" for name, choice in chosen.items())
         return Variables((("NCCL_ALGO", algorithms), ("NCCL_PROTO", protocols)))
 
-    def choice_in(self, case: Case) -> Pick:
-        """The choice that `settings` wrote into a case."""
-        values = dict(case.settings.pairs)
-        if "NCCL_TUNER_CONFIG_FILE" in values:
-            return FROM_FILE
-        of = [
-            dict(part.split(":", 1) for part in values.get(key, "").split(";") if ":" in part)
-            for key in ("NCCL_ALGO", "NCCL_PROTO")
-        ]
-        name = self.operations[case.op]
-        return Pick(of[0][name], of[1].get(name, "")) if name in of[0] else DEFAULT
-
     def file_settings(self, path: str) -> Variables | None:
         """The variables by which a rule file is read; None unless the user has built the plugin and named it."""
         if not self.plugin or re.search(r"\s", path + self.plugin):
@@ -348,7 +325,7 @@ class Nccl:
 
 
 # What both have: `operations`: our name → the library's; `decides`: variables by which a user would choose; `choices`
-# of a cell, without the default; `settings`: variables by which each operation gets its choice; `choice_in` a case,
-# back from them; `file_settings`: variables by which a rule file is read, None where it cannot be; `write` and `read` a
-# rule file; `said`: what rules say of a cell; `how_to_load`: a line for a shell, and what to know.
+# of a cell, without the default; `settings`: variables by which each operation gets its choice; `file_settings`:
+# variables by which a rule file is read, None where it cannot be; `write` and `read` a rule file; `said`: what rules
+# say of a cell; `how_to_load`: a line for a shell, and what to know.
 Library = OpenMpi | Nccl

@@ -16,7 +16,7 @@ from bench.model.errors import ConfigError, UnmeasurableError
 from bench.model.records import Case, Launch, Machine, Plan, Variables
 from bench.model.units import format_bytes, format_seconds, format_share
 from bench.packages.tune.catalog import Library
-from bench.packages.tune.rules import DEFAULT, Cell, Pick, Picks, cell_of
+from bench.packages.tune.rules import DEFAULT, FROM_FILE, Cell, Pick, Picks, cell_of
 from bench.planning import plan as planning
 from bench.planning.plan import FEWEST_S
 
@@ -43,6 +43,15 @@ CHECK = TuneStage("check", ("race", "proof"), 1.0, 6, 32, probes=True)
 ONLY_CHECK = TuneStage("check", (), 1.0, 8, 32, probes=True)
 # Rounds that a race should have: cases take less time each where they would not fit its share of the budget.
 WANTED = 4
+
+
+@dataclass(frozen=True, slots=True)
+class TuneSide:
+    """A launch of one side of a round."""
+
+    launch: Launch
+    # Operation → the choice that its cases tell the library; none for the side that has the default.
+    told: Mapping[str, Pick]
 
 
 def cells(config: Config, machine: Machine, seed: int, library: Library) -> tuple[Plan, dict[Cell, Case]]:
@@ -87,8 +96,8 @@ def launches(
     number: int,
     seed: int,
     file_settings: Variables | None = None,
-) -> list[list[Launch]]:
-    """The launches of a round, those of one number of ranks together. asked: without the default, which all have.
+) -> list[list[TuneSide]]:
+    """The sides of a round, those of one number of ranks together. asked: without the default, which all have.
 
     file_settings: of a rule file; one side reads it, in place of the sides that are told their choices.
     """
@@ -101,16 +110,18 @@ def launches(
         of_op: dict[str, list[Pick]] = {}
         for cell in sorted(here):
             of_op.setdefault(cell.op, []).extend(c for c in asked[cell] if c not in of_op.get(cell.op, []))
-        sides: list[list[Case]] = [[_with(found[cell], Variables()) for cell in here]]
+        sides: list[tuple[list[Case], dict[str, Pick]]] = [([_with(found[cell], Variables()) for cell in here], {})]
         if file_settings is not None:
-            sides.append([_with(found[cell], file_settings) for cell in here])
+            sides.append(([_with(found[cell], file_settings) for cell in here], dict.fromkeys(of_op, FROM_FILE)))
         else:
             for place in range(max(map(len, of_op.values()))):
                 picks = {op: choices[place] for op, choices in of_op.items() if place < len(choices)}
                 settings = library.settings(picks)
                 own = [cell for cell in here if picks.get(cell.op) in asked[cell]]
-                sides.append([_with(found[cell], settings) for cell in own])
-        groups.append([Launch(side[0].backend, ranks, number, tuple(side)) for side in sides if side])
+                sides.append(([_with(found[cell], settings) for cell in own], picks))
+        groups.append(
+            [TuneSide(Launch(cases[0].backend, ranks, number, tuple(cases)), told) for cases, told in sides if cases]
+        )
     return groups
 
 
@@ -118,13 +129,13 @@ def _with(case: Case, settings: Variables) -> Case:
     return replace(case, settings=Variables((*case.settings.pairs, *settings.pairs)))
 
 
-def fitted(plan: Plan, groups: Sequence[Sequence[Launch]], budget_s: float, stage: TuneStage) -> Plan:
+def fitted(plan: Plan, groups: Sequence[Sequence[TuneSide]], budget_s: float, stage: TuneStage) -> Plan:
     """The plan with so little time for each case that the first stage fits its share of the budget.
 
     Raises ConfigError if nothing fits.
     """
     sampling, share_s = plan.settings.sampling, stage.until * budget_s
-    order = tuple(launch for group in groups for launch in group)
+    order = tuple(side.launch for group in groups for side in group)
 
     def sampled(seconds: float) -> Plan:
         shorter = replace(sampling, seconds_per_case=seconds, warmup_s=min(sampling.warmup_s, seconds))

@@ -36,6 +36,8 @@ class Pick:
 
 # The library decides. A table that says nothing of a cell means this.
 DEFAULT = Pick("default")
+# The choice of a side whose ranks read the rule file.
+FROM_FILE = Pick("the file")
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +140,15 @@ class Tuned:
         return [result for result in self.results if result.choice != DEFAULT]
 
 
+# Variables of a case, as text → operation → the choice that they tell the library.
+Told = Mapping[str, Mapping[str, Pick]]
+
+
+def choice_of(told: Told, case: Case) -> Pick:
+    """The choice that a case tells the library; the default if it tells none."""
+    return told.get(str(case.settings), {}).get(case.op, DEFAULT)
+
+
 @dataclass(slots=True)
 class TuneState:
     """The state that a run needs to go on; everything else follows from the samples."""
@@ -150,6 +161,8 @@ class TuneState:
     hosts: int = 1
     # Numbers of Open MPI's algorithms, by collective and name.
     numbers: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    # The choices that were told, as in `Told`.
+    told: dict[str, dict[str, Pick]] = field(default_factory=dict)
     # Number of rounds of each stage that has ended; together they number the launches from 1.
     rounds: dict[str, int] = field(default_factory=dict)
     spent_s: float = 0.0

@@ -16,57 +16,70 @@ from bench.model.records import Run, Samples
 from bench.model.units import format_bytes
 from bench.packages.tune.analyze import choosing
 from bench.packages.tune.analyze.choosing import Names, Times
-from bench.packages.tune.catalog import FROM_FILE, FileRead, Library
-from bench.packages.tune.rules import DEFAULT, Cell, CellResult, Pick, Picks, Tuned, TuneNotice, Why, cell_of
+from bench.packages.tune.catalog import FileRead, Library
+from bench.packages.tune.rules import (
+    DEFAULT,
+    FROM_FILE,
+    Cell,
+    CellResult,
+    Pick,
+    Picks,
+    Told,
+    Tuned,
+    TuneNotice,
+    Why,
+    cell_of,
+    choice_of,
+)
 from bench.stats.intervals import Floats, launch_interval
 
 # What a comparison found → why.
 FOUND = {verdict: Why[verdict.name] for verdict in ChangeVerdict}
 
 
-def times_of(samples: Sequence[Samples], library: Library) -> Times:
+def times_of(samples: Sequence[Samples], told: Told) -> Times:
     """The logs of all that was measured."""
     times: Times = {}
     for entry in samples:
         if entry.failure is None and entry.timed is not None:
-            logs = times.setdefault(cell_of(entry.case), {}).setdefault(library.choice_in(entry.case), {})
+            logs = times.setdefault(cell_of(entry.case), {}).setdefault(choice_of(told, entry.case), {})
             logs[entry.launch] = float(np.log(np.mean(entry.timed.slowest_s)))
     return times
 
 
-def _failed(samples: Sequence[Samples], library: Library, last: float = inf) -> dict[tuple[Cell, Pick], str]:
+def _failed(samples: Sequence[Samples], told: Told, last: float = inf) -> dict[tuple[Cell, Pick], str]:
     """What failed in launches up to the number `last`, and why it first did."""
     found: dict[tuple[Cell, Pick], tuple[int, str]] = {}
     for entry in samples:
         if entry.failure is not None and entry.failure.kind != "lost" and entry.launch <= last:
-            key = cell_of(entry.case), library.choice_in(entry.case)
+            key = cell_of(entry.case), choice_of(told, entry.case)
             seen = entry.launch, entry.failure.text
             found[key] = min(found.get(key, seen), seen)
     return {key: text for key, (_, text) in found.items()}
 
 
-def left_after(samples: Sequence[Samples], library: Library, named: Names, rounds: int) -> dict[Cell, list[Pick]]:
+def left_after(samples: Sequence[Samples], told: Told, named: Names, rounds: int) -> dict[Cell, list[Pick]]:
     """The choices of each cell that are left after this many rounds of a race, without those that failed in them."""
-    failed = _failed(samples, library, rounds)
+    failed = _failed(samples, told, rounds)
     sound = {cell: [choice for choice in choices if (cell, choice) not in failed] for cell, choices in named.items()}
-    return choosing.raced(times_of(samples, library), sound, rounds)
+    return choosing.raced(times_of(samples, told), sound, rounds)
 
 
 def proven(
-    samples: Sequence[Samples], library: Library, picks: Picks, launches: range, min_change: float
+    samples: Sequence[Samples], told: Told, picks: Picks, launches: range, min_change: float
 ) -> dict[Cell, Pick]:
     """The table: what these launches show to be faster. Everything else keeps the default, and so does what failed."""
-    failed = _failed(samples, library, launches.stop - 1)
-    faster = choosing.faster(choosing.compared(times_of(samples, library), picks, launches), min_change)
+    failed = _failed(samples, told, launches.stop - 1)
+    faster = choosing.faster(choosing.compared(times_of(samples, told), picks, launches), min_change)
     return {cell: c if cell in faster and (cell, c) not in failed else DEFAULT for cell, c in picks.items()}
 
 
 def tuned(
-    samples: Sequence[Samples], library: Library, picks: Picks, table: Picks, proving: Sequence[int],
+    samples: Sequence[Samples], told: Told, picks: Picks, table: Picks, proving: Sequence[int],
     checking: Sequence[int], min_change: float,
 ) -> Tuned:  # fmt: skip
     """The outcome of a race, its proof, and the last launches, which drop what they show to be slower, and failures."""
-    times, failed = times_of(samples, library), _failed(samples, library)
+    times, failed = times_of(samples, told), _failed(samples, told)
     read = _as_measured(times, table, checking)
     again = choosing.judged(choosing.compared(times, read, checking), min_change, choosing.WRONG_RATE)
     out = {cell: Why.THEN_SLOWER for cell, verdict in again.items() if verdict == SLOWER}
@@ -80,15 +93,15 @@ def tuned(
     results = _results(final, picks, choosing.compared(times, picks, proving), why)
     whole = choosing.whole(times, {cell: read[cell] for cell in final if final[cell] != DEFAULT}, checking)
     found = Tuned(results, tuple(choosing.rules_of(final, places)), tuple(places), *whole)
-    return _with_failures(found, samples, library)
+    return _with_failures(found, samples, told)
 
 
 def checked(
-    samples: Sequence[Samples], library: Library, file: FileRead, table: Picks, launches: Sequence[int],
+    samples: Sequence[Samples], told: Told, file: FileRead, table: Picks, launches: Sequence[int],
     min_change: float,
 ) -> Tuned:  # fmt: skip
     """What a rule file does that was there already."""
-    times = times_of(samples, library)
+    times = times_of(samples, told)
     read = _as_measured(times, table, launches)
     ratios = choosing.compared(times, read, launches)
     why = {cell: Why.NO_RULE if choice == DEFAULT else Why.NOT_MEASURED for cell, choice in table.items()}
@@ -99,7 +112,7 @@ def checked(
     )
     results = _results(table, table, ratios, why)
     found = Tuned(results, file.rules, (), *choosing.whole(times, read, launches), notes=notes)
-    return _with_failures(found, samples, library)
+    return _with_failures(found, samples, told)
 
 
 def _results(
@@ -114,10 +127,10 @@ def _results(
     )  # fmt: skip
 
 
-def _with_failures(found: Tuned, samples: Sequence[Samples], library: Library) -> Tuned:
+def _with_failures(found: Tuned, samples: Sequence[Samples], told: Told) -> Tuned:
     """With how much was measured, and what failed."""
     launches = {(entry.case.world_size, entry.case.settings, entry.launch) for entry in samples}
-    return replace(found, launches=len(launches), wrong=_wrong(samples, library))
+    return replace(found, launches=len(launches), wrong=_wrong(samples, told))
 
 
 def _as_measured(times: Times, table: Picks, launches: Sequence[int]) -> dict[Cell, Pick]:
@@ -126,15 +139,15 @@ def _as_measured(times: Times, table: Picks, launches: Sequence[int]) -> dict[Ce
     return {cell: FROM_FILE if cell in read else pick for cell, pick in table.items() if pick != DEFAULT}
 
 
-def _wrong(samples: Sequence[Samples], library: Library) -> tuple[str, ...]:
+def _wrong(samples: Sequence[Samples], told: Told) -> tuple[str, ...]:
     """What failed, with the sizes of which it did."""
     sizes: dict[str, list[str]] = {}
-    for (cell, choice), text in sorted(_failed(samples, library).items()):
+    for (cell, choice), text in sorted(_failed(samples, told).items()):
         sizes.setdefault(f"{cell.op}, {cell.ranks} ranks, {choice}: {text}", []).append(format_bytes(cell.size))
     return tuple(f"{words} ({', '.join(of)})" for words, of in sizes.items())
 
 
-def not_honoured(run: Run, library: Library, table: Picks) -> list[Notice]:
+def not_honoured(run: Run, library: Library, told: Told, table: Picks) -> list[Notice]:
     """Cells in which the library says that it ran something else than it was told, where it says so (NCCL).
 
     table: what the rule file says of each cell, for launches that read it.
@@ -143,7 +156,7 @@ def not_honoured(run: Run, library: Library, table: Picks) -> list[Notice]:
     ran = {key: choice for choices in chosen for key, choice in choices.items()}
     found = []
     for case in run.plan.cases:
-        asked, choice = library.choice_in(case), ran.get(case.key)
+        asked, choice = choice_of(told, case), ran.get(case.key)
         asked = table.get(cell_of(case), DEFAULT) if asked == FROM_FILE else asked
         if choice is not None and asked != DEFAULT:
             words = choice["algorithm"].lower(), choice["protocol"].lower()

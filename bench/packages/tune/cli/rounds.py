@@ -20,13 +20,13 @@ from bench.cli.terminal import say
 from bench.launch import sweep
 from bench.launch.ranks import Starter
 from bench.launch.turns import Measuring, Turn
-from bench.model.errors import UnmeasurableError
+from bench.model.errors import StoreError, UnmeasurableError
 from bench.model.facts import Session
 from bench.model.records import Case, Json, Launch, Plan, Samples, Variables
 from bench.model.units import counted, format_seconds
 from bench.packages.tune import planning as rounds_of
 from bench.packages.tune.catalog import Library
-from bench.packages.tune.planning import TuneStage
+from bench.packages.tune.planning import TuneSide, TuneStage
 from bench.packages.tune.rules import Cell, Pick, TuneState
 from bench.planning import plan as planning
 from bench.store import encoding, folders
@@ -103,20 +103,23 @@ class TuneRounds:
         self.state.spent_s = round(self._rounds.spent_s, 2)
         write_state(self.path, self.state)
 
-    def _measure(self, groups: Sequence[Sequence[Launch]], number: int, probe: bool) -> None:
+    def _measure(self, groups: Sequence[Sequence[TuneSide]], number: int, probe: bool) -> None:
         """Measure what is missing of a round. probe: also ask the library what it chooses, where it tells.
 
         Raises UnmeasurableError if nothing was measured.
         """
         known = {(launch.number, launch.cases) for launch in self.plan.order}
-        new = tuple(launch for group in groups for launch in group if (launch.number, launch.cases) not in known)
+        every = [side.launch for group in groups for side in group]
+        new = tuple(launch for launch in every if (launch.number, launch.cases) not in known)
+        self.state.told |= {str(side.launch.cases[0].settings): dict(side.told) for group in groups for side in group}
         if new:
+            self._save()
             order = (*self.plan.order, *new)
             self.plan = replace(self.plan, order=order, launches=max(launch.number for launch in order))
             folders.write(self.path / folders.PLAN, json.dumps(encoding.plan_to_json(self.plan), indent=1) + "\n")
         for group in groups:
-            sides = {str(place): launch for place, launch in enumerate(group)}
-            seed = f"{self.state.seed}/{group[0].number}/{group[0].world_size}"
+            sides = {str(place): side.launch for place, side in enumerate(group)}
+            seed = f"{self.state.seed}/{number}/{group[0].launch.world_size}"
             names = random.Random(seed).sample([*sides], len(sides))
             self._rounds.measure(names, seed, partial(self._side, sides, probe))
         of_round = [samples.failure for samples in self.samples if samples.launch == number]
@@ -136,6 +139,15 @@ class TuneRounds:
 def _say_failure(_: str, samples: Samples) -> None:
     assert samples.failure is not None  # noqa: S101 - it is called for failures
     say(f"failed: {samples.case.key}: {samples.failure.text}", err=True)
+
+
+def read_state(path: Path) -> TuneState:
+    """Read what must be known to go on. Raises StoreError."""
+    try:
+        state: TuneState = encoding.decoded((path / STATE).read_bytes(), TuneState)
+    except (OSError, ValueError) as error:
+        raise StoreError(f"{path / STATE}: {error}") from None
+    return state
 
 
 def write_state(path: Path, state: TuneState) -> None:

@@ -25,14 +25,14 @@ from bench.config import models
 from bench.machine import environment, host
 from bench.model import units
 from bench.model.deferred import Deferred
-from bench.model.errors import ConfigError, StoreError, UnmeasurableError
+from bench.model.errors import ConfigError, UnmeasurableError
 from bench.model.notices import notice
 from bench.model.records import Case
 from bench.packages.tune import catalog, machine, report
 from bench.packages.tune import planning as rounds_of
 from bench.packages.tune.analyze import choosing, outcome
 from bench.packages.tune.catalog import Library
-from bench.packages.tune.cli.rounds import STATE, TuneRounds, write_state
+from bench.packages.tune.cli.rounds import TuneRounds, read_state, write_state
 from bench.packages.tune.rules import DEFAULT, DISHONOURED, Cell, Pick, Tuned, TuneNotice, TuneState, Why
 from bench.planning import plan as planning
 from bench.report import markdown
@@ -127,8 +127,8 @@ def _create(
     plan = rounds_of.fitted(plan, groups, state.budget_s, rounds_of.ONLY_CHECK if check else rounds_of.RACE)
     state.alternate = "ranks of a job take part in one launch at a time" if coordinator is not None else None
     if state.alternate is None:
-        most = max(groups, key=lambda group: len(group) * group[0].world_size)
-        state.alternate = planning.reason_to_alternate([replace(plan, order=(launch,)) for launch in most], here)
+        most = max(groups, key=lambda group: len(group) * group[0].launch.world_size)
+        state.alternate = planning.reason_to_alternate([replace(plan, order=(side.launch,)) for side in most], here)
     if state.alternate is not None:
         say(f"note: launches alternate: {state.alternate}", err=True)
     facts = {"argv": list(argv), "overrides": sets, "collbench": __version__}
@@ -143,10 +143,7 @@ def _create(
 
 def resume(path: Path, trust: bool, plots: bool, quiet: bool, coordinator: "Coordinator | None") -> int:
     """Go on with a run of `tune`."""
-    try:
-        state = TuneState(**json.loads((path / STATE).read_text()))
-    except (OSError, ValueError, TypeError) as error:
-        raise StoreError(f"{path / STATE}: {error}") from None
+    state = read_state(path)
     run, library = folders.read(path), _library(state)
     settings = models.parse(
         (path / folders.CONFIG).read_bytes(), str(path / folders.CONFIG), run.manifest["overrides"], ""
@@ -194,7 +191,7 @@ def _measured(
     if tuned.changed and not state.checks:
         notes.append(notice(TuneNotice.AS_MEASURED, calls=usage(tuned, found)))
     table = {result.cell: result.choice for result in tuned.results}
-    tuned = replace(tuned, notes=(*tuned.notes, *notes, *outcome.not_honoured(run, library, table)))
+    tuned = replace(tuned, notes=(*tuned.notes, *notes, *outcome.not_honoured(run, library, state.told, table)))
     target = Path(state.output) if state.output is not None else path / f"{RULES}.{library.suffix}"
     load = library.how_to_load(str(target.absolute())) if tuned.changed and not state.checks else []
     picture = (PLOTS / path.name / "tune").with_suffix(".png")
@@ -229,19 +226,19 @@ def _tuned(rounds: TuneRounds) -> Tuned:
     named = rounds_of.candidates(library, rounds.found)
 
     def left_after(number: int) -> dict[Cell, list[Pick]]:
-        return outcome.left_after(rounds.samples, library, named, number)
+        return outcome.left_after(rounds.samples, state.told, named, number)
 
     race = rounds.stage(rounds_of.RACE, lambda done: rounds_of.undecided(left_after(done)))
-    picks = choosing.picks(outcome.times_of(rounds.samples, library), left_after, len(race), state.min_change)
+    picks = choosing.picks(outcome.times_of(rounds.samples, state.told), left_after, len(race), state.min_change)
     proving = rounds.stage(rounds_of.PROOF, lambda done: rounds_of.only_tried(picks))
-    table = outcome.proven(rounds.samples, library, picks, proving, state.min_change)
+    table = outcome.proven(rounds.samples, state.told, picks, proving, state.min_change)
     draft = rounds.path / f"{DRAFT}.{library.suffix}"
     if not draft.is_file():
-        places = choosing.crossovers(outcome.times_of(rounds.samples, library), table)
+        places = choosing.crossovers(outcome.times_of(rounds.samples, state.told), table)
         folders.write(draft, library.write(choosing.rules_of(table, places), state.hosts))
     file_settings = library.file_settings(str(draft.resolve())) if rounds.reads_files else None
     checking = rounds.stage(rounds_of.CHECK, lambda done: rounds_of.only_tried(table), file_settings)
-    return outcome.tuned(rounds.samples, library, picks, table, proving, checking, state.min_change)
+    return outcome.tuned(rounds.samples, state.told, picks, table, proving, checking, state.min_change)
 
 
 def _checked(rounds: TuneRounds) -> Tuned:
@@ -252,7 +249,7 @@ def _checked(rounds: TuneRounds) -> Tuned:
     table = {cell: library.said(read.rules, cell) for cell in rounds.found}
     file_settings = library.file_settings(str(file.resolve())) if rounds.reads_files else None
     numbers = rounds.stage(rounds_of.ONLY_CHECK, lambda done: rounds_of.only_tried(table), file_settings)
-    return outcome.checked(rounds.samples, library, read, table, numbers, state.min_change)
+    return outcome.checked(rounds.samples, state.told, read, table, numbers, state.min_change)
 
 
 def _code(tuned: Tuned) -> int:
