@@ -11,7 +11,7 @@ from bench.analyze.analysis import diagnose
 from bench.analyze.summaries import summarize
 from bench.model.errors import ForeignError
 from bench.packages.interop.importers import assembly, nccl_tests
-from bench.packages.interop.importers.readings import Options, open_source
+from bench.packages.interop.importers.readings import Options, read_source
 from bench.report.notices import sentences
 from conftest import invented_run
 
@@ -21,7 +21,7 @@ def read(tmp_path):
     def read(text: str, name: str = "x.json", **options):
         path = tmp_path / name
         path.write_text(text)
-        source = open_source(path)
+        source = read_source(path)
         return source, nccl_tests.read(source, Options(**options))
 
     return read

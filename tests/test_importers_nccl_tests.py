@@ -14,8 +14,9 @@ from bench.analyze.analysis import analyze
 from bench.model.errors import ForeignError
 from bench.model.records import Case
 from bench.packages.interop.importers import assembly, nccl_tests
-from bench.packages.interop.importers.readings import Options, Source, open_source
+from bench.packages.interop.importers.readings import Options, Source, read_source
 from bench.packages.interop.report.nccl_tests import document
+from bench.report.view import View
 from conftest import invented_run, samples
 
 NODE_INFO = "node-1:123:456 [0] NCCL INFO Channel 00/02 : 0 1 2 3"
@@ -27,7 +28,7 @@ def read(tmp_path):
     def read(text: str | bytes, name: str = "x.txt", **options):
         path = tmp_path / name
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
-        return nccl_tests.read(open_source(path), Options(**options))
+        return nccl_tests.read(read_source(path), Options(**options))
 
     return read
 
@@ -89,9 +90,9 @@ def test_our_own_numbers_are_not_taken_for_those_of_nccl_tests(read):
     """They are of the slowest rank, and perhaps of gloo; the run that they come from is there."""
     run = invented_run([samples(Case("all_reduce", "gloo", 2, "float32", 4096), 1, np.full((4, 2), 10**6))])
     with pytest.raises(ForeignError, match="CollBench wrote it"):
-        read(document(run, analyze(run)))
+        read(document(View(run, analyze(run))))
     with pytest.raises(ForeignError, match="CollBench wrote it"):  # as `perf` prints it
-        read("# From the flags of nccl-tests: -b 4K\n" + document(run, analyze(run)))
+        read("# From the flags of nccl-tests: -b 4K\n" + document(View(run, analyze(run))))
 
 
 @pytest.mark.parametrize(

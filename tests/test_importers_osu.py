@@ -9,7 +9,7 @@ from bench.catalog import collectives
 from bench.model.errors import ForeignError
 from bench.model.records import Case
 from bench.packages.interop.importers import osu
-from bench.packages.interop.importers.readings import LONGEST_LINE, Options, Source, open_source
+from bench.packages.interop.importers.readings import LONGEST_LINE, Options, Source, read_source
 from conftest import ended_after
 
 
@@ -18,7 +18,7 @@ def read(tmp_path):
     def read(text: str, name: str = "x.txt", **options):
         path = tmp_path / name
         path.write_text(text)
-        return osu.read(open_source(path), Options(**options))
+        return osu.read(read_source(path), Options(**options))
 
     return read
 

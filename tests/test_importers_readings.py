@@ -7,7 +7,7 @@ import pytest
 
 from bench.model.errors import ForeignError
 from bench.packages.interop.importers import readings
-from bench.packages.interop.importers.readings import open_source, operation_in
+from bench.packages.interop.importers.readings import operation_in, read_source
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ def test_what_is_no_text_is_refused(tmp_path, content, words):
     path = tmp_path / "x"
     path.write_bytes(content)
     with pytest.raises(ForeignError, match=words):
-        open_source(path)
+        read_source(path)
 
 
 def test_enormous_files_are_refused_by_their_size(tmp_path):
@@ -34,7 +34,7 @@ def test_enormous_files_are_refused_by_their_size(tmp_path):
     with path.open("wb") as file:
         file.truncate(readings.LIMIT_BYTES + 1)
     with pytest.raises(ForeignError, match="larger than 64 MiB"):
-        open_source(path)
+        read_source(path)
 
 
 LABELS = (

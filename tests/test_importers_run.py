@@ -16,7 +16,7 @@ from bench.model.records import Aggregate, Case, Run, Samples
 from bench.packages.gate.analyze import tables
 from bench.packages.gate.config import Expectation, Expectations
 from bench.packages.interop.importers import assembly, nccl_tests
-from bench.packages.interop.importers.readings import Options, open_source
+from bench.packages.interop.importers.readings import Options, read_source
 from bench.report import document
 from bench.report.markdown import written
 from bench.report.view import View
@@ -76,7 +76,7 @@ def read(folder: Path, *texts: str):
     for number, text in enumerate(texts):
         path = folder / f"all_reduce.{number}.txt"
         path.write_text(text)
-        source = open_source(path)
+        source = read_source(path)
         files.append((source, nccl_tests.read(source, Options())))
     return assembly.assemble("nccl-tests", "x", files)
 

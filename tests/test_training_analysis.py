@@ -51,7 +51,7 @@ def test_a_planted_wait_is_recovered_and_explained():
     assert of["none again"].exposed.low < 0 < of["none again"].exposed.high
     places = [of[name].place for name in ("none", "none again", "flat", "flat again", "naive")]
     assert places == [None, None, 1, None, 2] and of["naive"].resolved
-    assert [pair.label for pair in scenario.aa_pairs] == ["none", "flat"] and 0 < scenario.noise_s < 2e-3
+    assert [pair.strategy.name for pair in scenario.aa_pairs] == ["none", "flat"] and 0 < scenario.noise_s < 2e-3
 
 
 def test_a_step_is_the_time_of_its_case_wherever_it_stands():

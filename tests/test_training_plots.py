@@ -17,6 +17,7 @@ from bench.packages.training.step_records import CallRecord
 from bench.packages.training.synchronisation import Strategy
 from bench.report.plots import PICTURES, draw
 from bench.report.plots.figures import STYLE
+from bench.report.view import View
 from training_fixtures import with_training
 
 RUN = invented.run()
@@ -44,7 +45,7 @@ def test_every_picture_is_drawn_in_both_formats_with_its_units(comparison, tmp_p
         results=tuple(replace(r, timeline=r.timeline if n < 3 else None) for n, r in enumerate(comparison.results)),
     )
     (tmp_path / f"training-steps-{MOST_PAGES}.png").write_bytes(b"left behind")
-    drawn = draw(RUN, invented.analysis((few,)), tmp_path)
+    drawn = draw(View(RUN, invented.analysis((few,))), tmp_path)
     # Those of collectives have nothing to show.
     assert [name for _, name in drawn] == [kind.name for kind in PICTURES if kind.name.startswith("training-")]
     words = {
@@ -145,9 +146,9 @@ def test_the_legend_of_bucket_sizes_stays_on_the_page(comparison):
 
 def test_nothing_measured_is_nothing_drawn(comparison, tmp_path):
     nothing = replace(RUN, samples=[])
-    assert draw(nothing, Analysis((), (), Diagnosis(())), tmp_path) == []
+    assert draw(View(nothing, Analysis((), (), Diagnosis(()))), tmp_path) == []
     none = replace(comparison, results=(), advice=None)
-    assert draw(nothing, with_training(Analysis((), (), Diagnosis(())), scenarios=(none,)), tmp_path) == []
+    assert draw(View(nothing, with_training(Analysis((), (), Diagnosis(())), scenarios=(none,))), tmp_path) == []
     alone = replace(comparison, results=(invented.result(Strategy("none")),), advice=None)
     assert len(drawn_by(training.steps, alone)) == 1 and drawn_by(training.buckets, alone) == []
 

@@ -22,7 +22,7 @@ from bench.packages.training.conclusions import AAPair, ScenarioAnalysis, traini
 from bench.packages.training.report import cs336
 from bench.packages.training.report import steps as training
 from bench.packages.training.report.machine_format import TrainingCase
-from bench.packages.training.synchronisation import Strategy, label
+from bench.packages.training.synchronisation import Strategy
 from bench.report import document, listings, machine_format
 from bench.report.markdown import written
 from bench.report.page import page as render
@@ -232,15 +232,15 @@ def test_advice_lays_measured_beside_predicted(analysis):
 
 
 def test_a_pair_that_differs_is_shouted(analysis):
-    pair = AAPair("flat", Interval(2e-3, 1e-3, 3e-3, "over launches"))
-    unknown = AAPair("naive", Interval(2e-3, 2e-3, 2e-3, IntervalKind.NONE))
+    pair = AAPair(Strategy("flat"), Interval(2e-3, 1e-3, 3e-3, "over launches"))
+    unknown = AAPair(Strategy("naive"), Interval(2e-3, 2e-3, 2e-3, IntervalKind.NONE))
     table = written(training.aa_pairs(replace(training_of(analysis).scenarios[0], aa_pairs=(pair, unknown))))
     assert row_of(table, "flat")[3].startswith("NO") and row_of(table, "naive")[2:] == ["-", "-"]
 
 
 def test_long_labels_are_cut_and_stay_distinct():
     many = [Strategy("plan", buckets=(2**20, 2**21, size, *[2**22] * 40)) for size in (2**10, 2**11)]
-    found = training.short_names([label(strategy) for strategy in many])
+    found = training.short_names(many)
     assert list(found.values()) == ["plan [1 MiB, 2 MiB, … 43 buckets]", "plan [1 MiB, 2 MiB, … 43 buckets] #2"]
 
 

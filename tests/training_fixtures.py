@@ -182,7 +182,7 @@ def comparison(scenario=SCENARIO, strategies=STRATEGIES):
     for strategy, reason, checks in ((bf16, "torch's bf16 hook raises on gloo", ()), (zero, "I12 is violated", failed)):
         case = case_of(strategy, scenario)
         results.append(StrategyResult(case, strategy, label(strategy), 0, refused=reason, checks=checks))
-    aa_pairs = (AAPair("ddp", interval(0.1e-3, 0.5e-3)), AAPair("flat", interval(-0.2e-3, 0.4e-3)))
+    aa_pairs = (AAPair(Strategy("ddp"), interval(0.1e-3, 0.5e-3)), AAPair(Strategy("flat"), interval(-0.2e-3, 0.4e-3)))
     compute = interval(rank_line(Strategy(REFERENCE)).end_s, 0.1e-3)
     return ScenarioAnalysis(scenario, compute, tuple(results), aa_pairs, 0.6e-3, 168, 2, advice())
 

@@ -356,11 +356,11 @@ def _tested(
         if whole is not None:  # as if an occasion moved all cases alike: the worst case
             whole = verdicts.with_occasions(whole, scatter.mean(keepdims=True), freedom.min(keepdims=True))
     elif unknown:
-        whole = verdicts.moved_by_occasions(whole, estimates, sets.occasions) if whole is not None else None
+        whole = verdicts.index_with_occasions(whole, estimates, sets.occasions) if whole is not None else None
         estimates = verdicts.occasions_as_launches(estimates, sets.occasions)
     levels = verdicts.Levels() if whole is None else verdicts.Levels().shared
     changes = [
-        Change(pair[0].case, pair[1].case, launch_interval(a), launch_interval(b), _enough(judgement, a, b, units))
+        Change(pair[0].case, pair[1].case, launch_interval(a), launch_interval(b), _concluded(judgement, a, b, units))
         for pair, a, b, judgement in zip(
             pairs, before, after, verdicts.judge(estimates, min_change, levels), strict=True
         )
@@ -368,11 +368,14 @@ def _tested(
     if whole is None:
         return changes, None
     (judgement,) = verdicts.judge(whole, min_change, levels)
-    return changes, _enough(judgement, before[0], after[0], units)
+    return changes, _concluded(judgement, before[0], after[0], units)
 
 
-def _enough(judgement: Judgement, before: Floats, after: Floats, units: bool) -> Judgement:
-    """The judgement, unless launches are too few. units: it is of runs, to which no launches can be added."""
+def _concluded(judgement: Judgement, before: Floats, after: Floats, units: bool) -> Judgement:
+    """The judgement as it is reported: marked as one over runs, or left undecided if a side has too few launches.
+
+    units: whether it is over runs, to which no further launches can be added.
+    """
     if units:
         return replace(judgement, ratio=replace(judgement.ratio, kind=IntervalKind.OVER_RUNS), further_launches=None)
     if min(len(before), len(after)) >= verdicts.FEWEST_LAUNCHES:

@@ -217,7 +217,8 @@ def _split(arrivals: Sequence[Floats], limit_s: float) -> tuple[list[int], list[
     """Positions of the late units and of the others: the largest group at the end that is behind all before it.
 
     A unit is behind if its median delay over all iterations is the limit or more (a mean would be that of the few
-    iterations in which the scheduler stalled a rank), and if in each launch more than half of its delays are above 0.
+    iterations in which the scheduler stalled a rank), and if its median delay in each launch is above 0. Both lists are
+    empty if no unit is late.
     """
     together = np.concatenate(arrivals)
     n = together.shape[1]
@@ -226,12 +227,12 @@ def _split(arrivals: Sequence[Floats], limit_s: float) -> tuple[list[int], list[
     latest_before = np.maximum.accumulate(ordered, axis=1)
     fewest_on_time = n - max(1, int(n * LARGEST_SHARE))
     borders = np.cumsum([len(a) for a in arrivals])[:-1]
-    # Of each unit to all before it. Cheap, and where even this gap is below the limit no cut is possible.
+    # The gap between each unit and all before it. It costs little, and no cut is possible where it is below the limit.
     gaps = np.median(ordered[:, fewest_on_time:] - latest_before[:, fewest_on_time - 1 : -1], axis=0)
     for cut in fewest_on_time + np.flatnonzero(gaps >= limit_s):
-        behind = ordered[:, cut:] - latest_before[:, cut - 1 : cut]
-        launches = np.split(behind, borders)
-        if np.median(behind, axis=0).min() >= limit_s and all(np.median(b, axis=0).min() > 0 for b in launches):
+        delays = ordered[:, cut:] - latest_before[:, cut - 1 : cut]
+        in_each_launch = all(np.median(launch, axis=0).min() > 0 for launch in np.split(delays, borders))
+        if in_each_launch and np.median(delays, axis=0).min() >= limit_s:
             return order[cut:].tolist(), order[:cut].tolist()
     return [], []
 

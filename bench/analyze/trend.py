@@ -14,6 +14,7 @@ from scipy.special import stdtrit
 
 from bench.model.comparisons import MIN_CHANGE, Level, Trend
 from bench.model.conclusions import Summary
+from bench.model.projection import grouped
 from bench.model.records import Run, case_order
 from bench.stats.intervals import Floats
 from bench.stats.series import change_points
@@ -43,20 +44,22 @@ def in_order(runs: Sequence[Measured]) -> list[Measured]:
 
 
 def trend(runs: Sequence[Measured], min_change: float = MIN_CHANGE) -> list[Trend]:
-    """The common cases in the order of the tables, each with its steps. min_change: smallest step that matters."""
-    rows: dict[str, list[tuple[str, Summary]]] = {}
-    for run, summaries in in_order(runs):
-        for summary in summaries:
-            if summary.time_s is not None:
-                rows.setdefault(summary.case.key, []).append((run.name, summary))
-    common = [row for row in rows.values() if len(row) >= FEWEST_RUNS]
-    common.sort(key=lambda row: case_order(row[0][1].case))
-    means = [[np.array(summary.means_s) for _, summary in row] for row in common]
-    floor = float(np.median([_noise(of_case, _levels(of_case))[0] for of_case in means])) if means else 0.0
-    floor = floor if len(common) >= FEWEST_CASES else 0.0
-    return [
-        _trend(row, steps(of_case, min_change, len(common), floor)) for row, of_case in zip(common, means, strict=True)
-    ]
+    """A trend for each case that FEWEST_RUNS runs or more have timed, in the order of the tables.
+
+    min_change: smallest step that matters.
+    """
+    timed = [(run.name, s) for run, summaries in in_order(runs) for s in summaries if s.time_s is not None]
+    rows = [row for row in grouped(timed, lambda named: named[1].case).values() if len(row) >= FEWEST_RUNS]
+    rows.sort(key=lambda row: case_order(row[0][1].case))
+    means = [[np.array(summary.means_s) for _, summary in row] for row in rows]
+    floor = _noise_floor(means)
+    return [_trend(row, steps(of_case, min_change, len(rows), floor)) for row, of_case in zip(rows, means, strict=True)]
+
+
+def _noise_floor(means: Sequence[Sequence[Floats]]) -> float:
+    """The noise of the calmer half of the cases, below which no case is taken to be; 0 for fewer than FEWEST_CASES."""
+    noises = [_noise(of_case, _levels(of_case))[0] for of_case in means]
+    return float(np.median(noises)) if len(noises) >= FEWEST_CASES else 0.0
 
 
 def _trend(row: Sequence[tuple[str, Summary]], starts: Sequence[int]) -> Trend:

@@ -124,8 +124,8 @@ class Starter(Protocol):
     """Starts ranks: `launcher.Launcher`, or a class that prepares something first and then uses it."""
 
     def start(self, world_size: int, entry: str, job: object, log: Path = NO_LOG) -> Ranks:
-        """Start `world_size` ranks, each of which runs `entry(context, job)`.
+        """Start `world_size` ranks, each of which calls `entry(context, encoded job)`; the caller has to end them.
 
-        entry: "package.module:function". job: of records and plain values; the entry gets it as `store.encoding` writes
-        it for other processes, and decodes it, on whatever host the rank is. log: the file into which ranks print.
+        entry: "package.module:function". job: a record; `store.encoding` encodes it here, and the entry decodes it on
+        whatever host the rank is. log: the file into which ranks print. Raises RankError if a rank cannot be started.
         """

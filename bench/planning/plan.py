@@ -95,7 +95,8 @@ def expand(config: Config, machine: Machine, seed: int, kept: Mapping[str, Any] 
 def row_by_row(plan: Plan) -> Plan:
     """The plan with each row of its tables measured to its end before the next one, as nccl-tests measures.
 
-    A row is then known as soon as it is measured. Its blocks are not spread over the launch, as those of rounds are.
+    A row is then known as soon as it is measured. Rows keep the order of the table in every launch, and the blocks of a
+    case are not spread over the launch: a drift of the machine moves the same sizes each time.
     """
 
     def place(case: Case) -> tuple[object, ...]:

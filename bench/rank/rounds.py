@@ -141,6 +141,10 @@ class Batch:
         self._meter.reset()
 
     def _conclude(self) -> list[Samples]:
+        """End the cases, check the results of all ranks, and return the samples of each case.
+
+        All ranks call it, and do the same in the same order: cases that are checked apart make one more call.
+        """
         for measured in self._cases:
             self._context.enters(measured.position)
             measured.close()
@@ -148,19 +152,17 @@ class Batch:
                 measured.work.renew()
                 measured.call(captured=metric_of(measured.case).captured)
             measured.spent = self._meter.spent(measured.spent)
-        own = []
+        costs, problems = [], []
         for measured in self._cases:
             self._context.enters(measured.position)
-            problem = measured.checked() if measured.failure is None else None
+            problems.append(measured.checked() if measured.failure is None else None)
             measured.spent = self._meter.spent(measured.spent)
-            own.append((measured.costs(), problem))
-        ranks = self._group.gather(own)
+            costs.append(measured.costs())
+        costs_of_ranks, problems_of_ranks = zip(*self._group.gather((costs, problems)), strict=True)
         samples = []
         for index, measured in enumerate(self._cases):
-            usage = _usage([rank[index][0] for rank in ranks], measured.spent["wall_s"], self._arena.nbytes)
-            sampler = measured.sampler
-            usage = replace(usage, dispatch_bound=sampler.dispatch_bound, left_out=sampler.left_out)
-            failure = measured.failed([rank[index][1] for rank in ranks], "after timing")
+            usage = _usage([costs[index] for costs in costs_of_ranks], measured, self._arena.nbytes)
+            failure = measured.failed([problems[index] for problems in problems_of_ranks], "after timing")
             samples.append(measured.samples(usage, failure))
         return samples
 
@@ -360,8 +362,8 @@ class _Meter:
         }
 
 
-def _usage(ranks: list[Json], wall_s: float, buffer_bytes: int) -> Usage:
-    """The usage of a case from what it cost each rank (`costs`)."""
+def _usage(ranks: list[Json], measured: _MeasuredCase, buffer_bytes: int) -> Usage:
+    """The usage of a case from what it cost each rank (`costs`), and from what this rank saw of it."""
     fields: Json = {}
     for name in PER_RANK:
         values = [rank[name] for rank in ranks]
@@ -374,4 +376,5 @@ def _usage(ranks: list[Json], wall_s: float, buffer_bytes: int) -> Usage:
                 least[rank["host"]] = min(rank[name], least.get(rank["host"], rank[name]))
         unknown = any(rank[name] is None for rank in ranks)
         fields[name] = None if unknown else round(sum(least.values()), 4)
-    return Usage(wall_s=round(wall_s, 4), buffer_bytes=buffer_bytes, **fields)
+    fields |= {"dispatch_bound": measured.sampler.dispatch_bound, "left_out": measured.sampler.left_out}
+    return Usage(wall_s=round(measured.spent["wall_s"], 4), buffer_bytes=buffer_bytes, **fields)

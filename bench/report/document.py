@@ -18,7 +18,7 @@ from bench.catalog.collectives import OPERATIONS
 from bench.model.conclusions import Summary
 from bench.model.facts import HostFacts, Manifest, Session, Told
 from bench.model.notices import CaseNotice
-from bench.model.projection import grouped
+from bench.model.projection import TABLES, grouped
 from bench.model.records import Case, Failure, Run, Skip
 from bench.model.units import (
     FEW,
@@ -140,12 +140,12 @@ def _failed(run: Run) -> Blocks:
 
 
 def _details(shown: Sequence[CaseTable]) -> Blocks:
-    """Everything about each case, as far as a reader can browse it."""
-    if len(shown) > MOST_SECTIONS:
-        return []
-    titles = [f"**{each.title}**" if len(shown) > 1 else "" for each in shown]
-    of_tables = ([title, *case_details(each.members)] for title, each in zip(titles, shown, strict=True))
-    return [block for of_table in of_tables for block in of_table if block]
+    """Everything about each case, table by table; nothing if there are more than MOST_SECTIONS tables to browse."""
+    blocks: Blocks = []
+    for each in shown if len(shown) <= MOST_SECTIONS else ():
+        blocks += [f"**{each.title}**"] if len(shown) > 1 else []
+        blocks += case_details(each.members)
+    return blocks
 
 
 def _notes(summaries: Sequence[Summary]) -> Blocks:
@@ -261,7 +261,7 @@ def _trust(view: View) -> str:
     what, widths = tables.widths({s.case: s.time_s for s in view.calls if s.time_s is not None})
     if len(widths) > 1:
         worst = max(widths, key=lambda case: widths[case])
-        header = tables.columns(widths)[tables.column(worst)]
+        header = tables.columns(widths)[TABLES.column_of(worst)]
         where = ", ".join([header, *([size_text(worst.size_bytes)] if worst.size_bytes else [])])
         typical = format_share(median(widths.values()))
         phrases.append(f"typical {what} within this run ±{typical}, worst ±{format_share(widths[worst])} ({where})")
@@ -287,7 +287,7 @@ def _table_answer(shown: CaseTable) -> str:
     best = max(shown.members, key=lambda s: s.busbw or 0.0)
     if best.busbw:
         answer += f". Bus bandwidth reaches {format_rate(best.busbw)} GB/s ({size_text(best.case.size_bytes)}, "
-        answer += f"{shown.columns[tables.column(best.case)]})"
+        answer += f"{shown.columns[TABLES.column_of(best.case)]})"
     return f"{answer}."
 
 

@@ -70,6 +70,10 @@ def _sentence(line: str, width: int) -> list[str]:
 
 
 def _table(table: Table, width: int) -> list[str]:
+    """The lines of a table whose columns are narrowed until it fits; else its rows one below the other.
+
+    A number and its unit stay on one line: a character that is no space stands between them while rich wraps cells.
+    """
     cells = [[_UNIT.sub(rf"\1{NO_BREAK}\2", cell) for cell in row] for row in (table.headers, *table.rows)]
     columns = list(zip(*cells, strict=True))
     longest_words = [max(cell_len(word) for cell in column for word in cell.split(" ")) for column in columns]

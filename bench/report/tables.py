@@ -53,7 +53,9 @@ class CaseTable:
     def rows(self) -> list[tuple[str, dict[ColumnKey, Summary]]]:
         """Name of a row and its summaries by column; the sizes ascend."""
         by_case = {summary.case: summary for summary in self.members}
-        return [(row_name(row), {column(case): by_case[case] for case in row}) for row in size_rows(list(by_case))]
+        return [
+            (row_name(row), {TABLES.column_of(case): by_case[case] for case in row}) for row in size_rows(list(by_case))
+        ]
 
     @property
     def name(self) -> str:
@@ -74,14 +76,9 @@ def tables(summaries: Sequence[Summary]) -> list[CaseTable]:
     return [CaseTable(title(case), members) for case, (_, members) in zip(titled, made, strict=True)]
 
 
-def column(case: Case) -> ColumnKey:
-    """The column of a case: its number of ranks and its scheduling."""
-    return case.world_size, case.scheduling
-
-
 def columns(cases: Iterable[Case]) -> dict[ColumnKey, str]:
     """The columns of cases and their headers, in order: `2 ranks`; `2 ranks normal` where scheduling differs."""
-    keys = sorted({column(case) for case in cases}, key=lambda key: (key[0], key[1] != "normal", key[1]))
+    keys = sorted({TABLES.column_of(case) for case in cases}, key=lambda key: (key[0], key[1] != "normal", key[1]))
     several = len({scheduling for _, scheduling in keys}) > 1
     return {(n, scheduling): ranks_text(n) + f" {scheduling}" * several for n, scheduling in keys}
 
@@ -142,7 +139,7 @@ def _two_modes(members: Sequence[Summary]) -> list[str]:
     modes.sort(key=lambda mode: -mode[1].slow_s / mode[1].fast_s)
     headers = columns(summary.case for summary in members)
     named = [
-        f"{headers[column(case)]}, {size_text(case.size_bytes)}: "
+        f"{headers[TABLES.column_of(case)]}, {size_text(case.size_bytes)}: "
         + format_modes(stall.share, stall.fast_s, stall.slow_s)
         for case, stall in modes
     ]

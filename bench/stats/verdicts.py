@@ -106,17 +106,18 @@ def occasions_as_launches(estimates: Estimates, occasions: Sequence[float] = (1,
     return replace(estimates, parts=tuple(replace(part, besides=times / count) for part, times, count in wider))
 
 
-def moved_by_occasions(whole: Estimates, cases: Estimates, occasions: Sequence[float] = (1, 1)) -> Estimates:
-    """The index of these cases, if an occasion moves them all alike by as much as their launches scatter.
+def index_with_occasions(index: Estimates, cases: Estimates, occasions: Sequence[float] = (1, 1)) -> Estimates:
+    """The index over cases, if each occasion moves all cases alike by as much as their launches scatter on average.
 
-    Of the index's own launches that could not be told: what moves one case and not the others averages out there.
+    The launches of the index do not show that scatter: what moves one case and not the others averages out in it. So
+    each side gets the mean variance of the cases, with the fewest degrees of freedom that a case has. occasions: number
+    of them on each side.
     """
-    one = np.ones(1)
     alike = tuple(
-        Part(one * part.variance.mean(), one * count, one * part.freedom.min(), grows=False)
+        Part(np.array([part.variance.mean()]), np.array([count]), np.array([part.freedom.min()]), grows=False)
         for part, count in zip(cases.parts, occasions, strict=True)
     )
-    return replace(whole, parts=(*whole.parts, *alike))
+    return replace(index, parts=(*index.parts, *alike))
 
 
 def _estimates(sides: Sequence[Sequence[Floats]], smallest_scatter: float, alike: bool = True) -> Estimates:

@@ -1,6 +1,6 @@
 """Divide overlapping spans of time: which of them a moment counts for, and what no span covers.
 
-In: begins and ends, in one unit. Out: lengths in that unit, which add up to `bench.stats.spans.covered`.
+In: begins and ends, in one unit. Out: lengths in that unit, which add up to the length of their union.
 """
 
 from collections.abc import Sequence

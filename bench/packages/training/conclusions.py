@@ -11,7 +11,7 @@ from bench.model.conclusions import Analysis, Interval
 from bench.model.notices import NoticeKind
 from bench.model.records import Case, InvariantCheck
 from bench.packages.training.step_records import RankMemory, Timeline
-from bench.packages.training.synchronisation import Scenario, Strategy
+from bench.packages.training.synchronisation import Scenario, Strategy, label
 
 # A setting is worth typing if it saves this share of a step. Steps of one job repeat to about 1 %, so that less could
 # not be seen.
@@ -99,9 +99,14 @@ class StrategyResult:
 class AAPair:
     """Two copies of one strategy, measured as if they were two strategies."""
 
-    label: str
+    strategy: Strategy
     # Step of the second copy − step of the first.
     difference: Interval
+
+    @property
+    def label(self) -> str:
+        """The name of the strategy."""
+        return label(self.strategy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +133,7 @@ class ScalingPoint:
     """The speed at which a strategy trains on a number of ranks, each with the same batch."""
 
     case: Case
-    label: str
+    strategy: Strategy
     step: Interval
     # Examples a second of all ranks together.
     examples_per_s: Interval
@@ -138,6 +143,11 @@ class ScalingPoint:
     efficiency: Interval | None
     # Examples a second / those of the step without synchronisation on `base_ranks` ranks.
     speed_up: float
+
+    @property
+    def label(self) -> str:
+        """The name of the strategy."""
+        return label(self.strategy)
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,15 +63,21 @@ DEFAULTS: dict[str, Any] = {item.name: item.default for item in fields(Strategy)
 CALLED = {"advised": "advised", "torch": "torch's default"}
 
 
-def label(strategy: Strategy) -> str:
-    """Its name in tables and files; distinct for distinct strategies."""
+def label(strategy: Strategy, most_buckets: int | None = None) -> str:
+    """The name of a strategy in tables and files; distinct for distinct strategies if it has all their buckets.
+
+    most_buckets: a list of more is cut down to its first two sizes and its length.
+    """
     words = [strategy.imported or strategy.name]
     if strategy.cap_bytes is not None and not strategy.called:
         words.append(format_bytes(strategy.cap_bytes))
     if strategy.called:
         words.append(CALLED[strategy.called])
     elif strategy.buckets:
-        words.append(f"[{', '.join(format_bytes(size) for size in strategy.buckets)}]")
+        sizes = [format_bytes(size) for size in strategy.buckets]
+        if most_buckets is not None and len(sizes) > most_buckets:
+            sizes = [*sizes[:2], f"… {len(sizes)} buckets"]
+        words.append(f"[{', '.join(sizes)}]")
     words += strategy.options
     if strategy.every:
         words.append(f"every {strategy.every} steps" if strategy.every > 1 else "every step")

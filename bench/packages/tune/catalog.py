@@ -61,6 +61,37 @@ SEGMENTED = {
 ONLY_SEGMENTED, FOR_TWO = {"segmented_ring"}, {"two_proc"}
 # Branches of a tree or chain where the variables name none; a file has to say it.
 FANOUT = 4
+# Versions of rule files that Open MPI reads.
+FORMATS = ("1", "2")
+
+
+class _Numbers:
+    """The numbers of a rule file of Open MPI, which are taken one after the other."""
+
+    def __init__(self, text: str) -> None:
+        lines = enumerate((line.partition("#")[0] for line in text.splitlines()), 1)
+        self._left = deque((number, word) for number, line in lines for word in line.split())
+        # The line of the number that was taken last.
+        self.line = 1
+
+    @property
+    def next_line(self) -> int | None:
+        """The line of the next number; None at the end of the file."""
+        return self._left[0][0] if self._left else None
+
+    def take(self, what: str) -> int:
+        """Take the next number; raises ValueError, with its line, if it is none or the file has ended."""
+        if not self._left:
+            raise ValueError(f"line {self.line}: the file ends before {what}")
+        self.line, word = self._left.popleft()
+        if not word.isdecimal():
+            raise ValueError(f"line {self.line}: {word!a:.20} stands where {what} should be")
+        return int(word)
+
+    def increasing(self, what: str, last: int | None, value: int) -> list[str]:
+        """Say what is wrong if a number that was just taken is not larger than the last one of its kind."""
+        wrong = last is not None and value <= last
+        return [f"line {self.line}: {what} {value} after {last}: they must increase"] if wrong else []
 
 
 @dataclass(frozen=True)
@@ -121,67 +152,66 @@ class OpenMpi:
         return "\n".join(lines) + "\n"
 
     def read(self, text: str, hosts: int = 1) -> FileRead:
-        """Read formats 1 and 2, without hosts. The library drops the whole file at the first mistake in its syntax."""
+        """Read a rule file of format 1 or 2, whose rules are for any number of hosts.
+
+        The library drops the whole file at the first mistake in its syntax, and so does this.
+        """
         version = re.match(r"rule-file-version-(\d+)", text)
-        body = text if version is None else " " * version.end() + text[version.end() :]
-        lines = enumerate((line.partition("#")[0] for line in body.splitlines()), 1)
-        left_over = deque((number, word) for number, line in lines for word in line.split())
+        if version is not None and version[1] not in FORMATS:
+            return FileRead((), (f"line 1: format {version[1]}: CollBench reads formats {' and '.join(FORMATS)}",))
+        numbers = _Numbers(text if version is None else " " * version.end() + text[version.end() :])
         rules: list[SizeRule] = []
         problems: list[str] = []
-        at = 1
-
-        def take(what: str) -> int:
-            nonlocal at
-            if not left_over:
-                raise ValueError(f"line {at}: the file ends before {what}")
-            at, word = left_over.popleft()
-            if not word.isdigit():
-                raise ValueError(f"line {at}: {word!a:.20} stands where {what} should be")
-            return int(word)
-
-        def increasing(what: str, last: int | None, value: int) -> None:
-            if last is not None and value <= last:
-                problems.append(f"line {at}: {what} {value} after {last}: they must increase")
-
         try:
-            for _ in range(take("the number of collectives")):
-                number = take("a collective")
-                op, name = next(
-                    ((op, n) for op, (n, known) in COLLECTIVES.items() if known == number), ("", f"{number}")
-                )
-                if not op:
-                    problems.append(f"line {at}: collective {name}: CollBench measures no such collective")
-                known = {number: algorithm for algorithm, number in self.numbers.get(name, {}).items()}
-                last_ranks: int | None = None
-                for _ in range(take(f"numbers of ranks of {name}")):
-                    ranks = take("a number of ranks")
-                    increasing("a number of ranks", last_ranks, ranks)
-                    last_ranks = ranks
-                    last_size: int | None = None
-                    for _ in range(take("the number of sizes")):
-                        size, algorithm, _, segment = map(take, ("a size", "an algorithm", "a fan-out", "a segment"))
-                        if version and version[1] != "1" and left_over and left_over[0][0] == at:
-                            take("the most requests")
-                        if last_size is None and size:
-                            raise ValueError(f"line {at}: the first size of {name} must be 0, not {size}")
-                        increasing("size", last_size, size)
-                        last_size = size
-                        if op and algorithm and algorithm not in known:
-                            problems.append(
-                                f"line {at}: {name} has no algorithm {algorithm} (0 to {max(known, default=0)})"
-                            )
-                        elif known.get(algorithm) in FOR_TWO and ranks != 2:
-                            problems.append(
-                                f"line {at}: {known[algorithm]} is for 2 ranks, and this rule is for {ranks}"
-                            )
-                        if rules and (rules[-1].op, rules[-1].ranks, rules[-1].high) == (op, ranks, None):
-                            rules[-1] = replace(rules[-1], high=size - 1)
-                        choice = Pick(known[algorithm], segment=segment) if algorithm in known else DEFAULT
-                        rules += [SizeRule(op, ranks, size, None, choice, at)] if op else []
+            for _ in range(numbers.take("the number of collectives")):
+                rules += self._rules_of_collective(numbers, version is not None and version[1] == "2", problems)
         except ValueError as error:
             return FileRead((), (f"{error}: Open MPI then ignores the whole file and prints nothing",))
-        problems += [f"line {left_over[0][0]}: numbers after the last rule are not read"] if left_over else []
+        if (line := numbers.next_line) is not None:
+            problems.append(f"line {line}: numbers after the last rule are not read")
         return FileRead(tuple(rules), tuple(problems))
+
+    def _rules_of_collective(self, numbers: "_Numbers", requests: bool, problems: list[str]) -> list[SizeRule]:
+        """Take the rules of a collective; returns none of one that CollBench does not measure.
+
+        requests: a rule may end with the most requests. problems: to which those of the rules are added.
+        """
+        number = numbers.take("a collective")
+        op, name = next(((op, name) for op, (name, known) in COLLECTIVES.items() if known == number), ("", f"{number}"))
+        if not op:
+            problems.append(f"line {numbers.line}: collective {name}: CollBench measures no such collective")
+        rules: list[SizeRule] = []
+        last_ranks: int | None = None
+        for _ in range(numbers.take(f"numbers of ranks of {name}")):
+            ranks = numbers.take("a number of ranks")
+            problems += numbers.increasing("a number of ranks", last_ranks, ranks)
+            last_ranks = ranks
+            rules += self._rules_of_ranks(numbers, op, name, ranks, requests, problems)
+        return rules if op else []
+
+    def _rules_of_ranks(
+        self, numbers: "_Numbers", op: str, name: str, ranks: int, requests: bool, problems: list[str]
+    ) -> list[SizeRule]:
+        """Take the rules for one number of ranks; the last one has no end."""
+        known = {number: algorithm for algorithm, number in self.numbers.get(name, {}).items()}
+        rules: list[SizeRule] = []
+        for _ in range(numbers.take("the number of sizes")):
+            size, algorithm, _, segment = map(numbers.take, ("a size", "an algorithm", "a fan-out", "a segment"))
+            line = numbers.line
+            if requests and numbers.next_line == line:
+                numbers.take("the most requests")
+            if rules:
+                problems += numbers.increasing("size", rules[-1].low, size)
+                rules[-1] = replace(rules[-1], high=size - 1)
+            elif size:
+                raise ValueError(f"line {line}: the first size of {name} must be 0, not {size}")
+            if op and algorithm and algorithm not in known:
+                problems.append(f"line {line}: {name} has no algorithm {algorithm} (0 to {max(known, default=0)})")
+            elif known.get(algorithm) in FOR_TWO and ranks != 2:
+                problems.append(f"line {line}: {known[algorithm]} is for 2 ranks, and this rule is for {ranks}")
+            choice = Pick(known[algorithm], segment=segment) if algorithm in known else DEFAULT
+            rules.append(SizeRule(op, ranks, size, None, choice, line))
+        return rules
 
     def said(self, rules: Sequence[SizeRule], cell: Cell) -> Pick:
         """Rules for a number of ranks hold up to the next number that a file names, also where they say nothing."""
@@ -294,13 +324,13 @@ class Nccl:
             problems += [f"{where}: {word!a:.30}: the plugin takes it as {usual}" for word, usual in taken]
             if len(line) > 254:
                 problems.append(f"{where}: longer than 254 characters: the plugin truncates it")
-            if not (low.isdigit() and high.isdigit()):
+            if not (low.isdecimal() and high.isdecimal()):
                 problems.append(f"{where}: {low!a:.20} to {high!a:.20}: the plugin reads sizes in bytes, digits only")
             elif nodes not in {"-1", str(hosts)}:
                 notes.append(f"{where}: a rule for {nodes} hosts, and these are {hosts}: not compared")
             elif not taken:
                 top = None if int(high) == LARGEST else int(high)
-                count = int(ranks) if ranks.isdigit() else -1
+                count = int(ranks) if ranks.isdecimal() else -1
                 rules.append(SizeRule(ours[collective], count, int(low), top, Pick(algorithm, protocol), number))
                 if channels != "-1" and not self.plugin:
                     notes.append(f"{where}: {channels} channels: compared with NCCL's own number of channels")

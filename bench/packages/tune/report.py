@@ -10,7 +10,7 @@ from dataclasses import asdict
 from bench.model.conclusions import Interval
 from bench.model.notices import NoticeKind
 from bench.model.records import Json, Run
-from bench.model.units import counted, format_bytes, format_rounded_bytes, format_seconds
+from bench.model.units import counted, first_few, format_bytes, format_rounded_bytes, format_seconds
 from bench.packages.tune.catalog import Library
 from bench.packages.tune.rules import DEFAULT, CellResult, Crossover, Tuned, TuneNotice, TuneState, Why
 from bench.report.blocks import Blocks, Code, Column, Heading, Picture, below, items, left, section, table
@@ -143,14 +143,17 @@ def _table(results: Sequence[CellResult]) -> Blocks:
 
 
 def comments(tuned: Tuned, run: Run, library: Library) -> list[str]:
-    """Who, where, when, with what, and the proof: for the head of a rule file. ASCII only."""
-    launches = [launch for session in run.environment for launch in session.get("launches", [])]
-    ranks: list[Json] = [dict(rank) for launch in launches for rank in launch.get("ranks", [])]
-    facts = ranks[0] if ranks else {}
-    version = facts.get("mpi") or f"{library.name} {facts.get('nccl') or ''}".strip()
+    """Write the lines at the head of a rule file, in ASCII: program, run, hosts, versions, and each rule's gain."""
+    launches = (launch for session in run.environment for launch in session.get("launches", []))
+    ranks = [rank for launch in launches for rank in launch.get("ranks", [])]
+    hosts = first_few(sorted({str(rank["hostname"]) for rank in ranks if rank.get("hostname")})) or "unknown hosts"
+    torch, mpi, nccl = (
+        " and ".join(sorted({str(version) for rank in ranks if (version := rank.get(name))}))
+        for name in ("torch", "mpi", "nccl")
+    )
     lines = [
-        f"Written by CollBench {run.manifest.get('collbench', '')}, run {run.name}, on {facts.get('hostname', '?')}",
-        f"{version}, torch {facts.get('torch', '?')}",
+        f"Written by CollBench {run.manifest.get('collbench', '')}, run {run.name}, on {hosts}",
+        f"{mpi or f'{library.name} {nccl}'.strip()}, torch {torch or 'unknown'}",
         _headline(tuned),
         "Each rule was faster than the default in fresh launches. time / default [95 %], pairs:",
         *_proofs(tuned),

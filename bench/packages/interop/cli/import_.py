@@ -20,7 +20,7 @@ from bench.model.records import NAME_PATTERN
 from bench.model.units import MOST_RANKS
 from bench.packages.interop.importers import assembly
 from bench.packages.interop.importers.assembly import READERS, Imported
-from bench.packages.interop.importers.readings import Options, open_source
+from bench.packages.interop.importers.readings import Options, read_source
 from bench.packages.interop.report.nccl_tests import import_line
 from bench.store import encoding, folders
 from bench.store.folders import Journal
@@ -66,7 +66,7 @@ def import_(
     readings = []
     with memory.limited(files):
         for file in files:
-            source = open_source(file)
+            source = read_source(file)
             readings.append((source, READERS[format.value](source, options)))
         imported = assembly.assemble(format.value, title, readings)
     path = _written(imported, assembly.explanation(imported), context.obj)

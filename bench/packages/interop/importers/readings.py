@@ -71,8 +71,8 @@ class Source:
         return lines
 
 
-def open_source(path: Path) -> Source:
-    """The file as text. Reads at most LIMIT_BYTES, so that a wrong file costs no memory."""
+def read_source(path: Path) -> Source:
+    """Read a file as text; raises ForeignError if it cannot be read, is empty, packed, not text or over LIMIT_BYTES."""
     try:
         with path.open("rb") as file:
             raw = file.read(LIMIT_BYTES + 1)

@@ -259,7 +259,7 @@ def levels_of(rounds: Rounds, pairs: Iterable[tuple[Case, Case]]) -> dict[tuple[
 def aa_pairs_of(apart: Mapping[tuple[Case, Case], Interval]) -> tuple[AAPair, ...]:
     """The A/A pairs among the estimates of `differences_of`."""
     return tuple(
-        AAPair(label(strategy_in(first)), difference)
+        AAPair(strategy_in(first), difference)
         for (case, first), difference in apart.items()
         if case != first == first_copy(case)
     )
@@ -450,4 +450,4 @@ def _scaling_point(result: StrategyResult, base: ScenarioAnalysis) -> ScalingPoi
     ranks, itself = base.scenario.case.world_size, case == with_strategy(base.scenario.case, Strategy(REFERENCE))
     efficiency = None if itself else intervals.ratio_of_intervals(step, base.compute)
     speed_up = base.compute.value / step.value * case.world_size / ranks
-    return ScalingPoint(case, result.label, step, rate, ranks, efficiency, speed_up)
+    return ScalingPoint(case, result.strategy, step, rate, ranks, efficiency, speed_up)

@@ -140,7 +140,7 @@ def train(how: Training, role: ProcessRole, dtype: str, steps: int) -> tuple[lis
         return (model(inputs) - targets).square().mean(dim=1)
 
     def mean_loss() -> float:
-        """It changes neither gradients nor the statistics of BatchNorm."""
+        """Return the loss over all examples; it changes neither gradients nor the statistics of BatchNorm."""
         module.eval()
         with torch.no_grad():
             mean = float(each_loss(module, *watched).mean())

@@ -173,7 +173,7 @@ def _buckets(scenario: ScenarioAnalysis) -> Figure | None:
         label = f"two copies of one strategy differ by up to {seconds(noise)}"
         axes.axhspan(-noise, noise, color="#888888", alpha=0.15, linewidth=0, label=label)
     # A line for each kind of strategy over its caps; each plan is a point of its own.
-    names = training.short_names(result.label for result, _ in measured)
+    names = training.short_names(result.strategy for result, _ in measured)
     series: dict[str, list[tuple[int, Interval]]] = {}
     for result, exposed in measured:
         name = _series(result.strategy, names[result.label])

@@ -6,7 +6,6 @@ Computes nothing but layout. A missing number is a dash, never a zero or `nan`.
 """
 
 import math
-import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import astuple, fields, replace
@@ -31,6 +30,7 @@ from bench.packages.training.synchronisation import (
     TRAINING_STEP,
     Scenario,
     Strategy,
+    label,
     options_of,
     step_settings,
     with_strategy,
@@ -63,7 +63,6 @@ UNRESOLVED = "not resolved"
 DEARER = "calls cost more than alone"
 # A plan's label lists its buckets; if there are more than this, tables show the first two and their number.
 MOST_BUCKETS = 4
-_BUCKETS = re.compile(r"\[([^\]]*)\]")
 DEFINITION = (
     "Exposed communication (comm_time) is the time of a step less the time of the same step without synchronisation, "
     "measured in the same launch, in turns, and paired round by round; it may be negative and is never cut off at "
@@ -101,17 +100,13 @@ def global_batch(case: Case) -> int:
     return options_of(case).batch * case.world_size
 
 
-def short_name(strategy: str) -> str:
-    """A strategy's label with a long list of buckets cut down; the whole list is in the CSV."""
-    listed = _BUCKETS.search(strategy)
-    sizes = listed[1].split(", ") if listed else []
-    if listed is None or len(sizes) <= MOST_BUCKETS:
-        return strategy
-    return f"{strategy[: listed.start()]}[{sizes[0]}, {sizes[1]}, … {len(sizes)} buckets]{strategy[listed.end() :]}"
+def short_name(strategy: Strategy) -> str:
+    """The label of a strategy without a long list of buckets, which the CSV has in full."""
+    return label(strategy, MOST_BUCKETS)
 
 
-def short_names(strategies: Iterable[str]) -> dict[str, str]:
-    """Label → short name; two that would read the same get a number."""
+def short_names(strategies: Iterable[Strategy]) -> dict[str, str]:
+    """Map labels to short names; two that would read the same get a number."""
     names: dict[str, str] = {}
     for strategy in dict.fromkeys(strategies):
         base = name = short_name(strategy)
@@ -119,13 +114,13 @@ def short_names(strategies: Iterable[str]) -> dict[str, str]:
         while name in names.values():
             number += 1
             name = f"{base} #{number}"
-        names[strategy] = name
+        names[label(strategy)] = name
     return names
 
 
 def names_of(scenario: ScenarioAnalysis) -> dict[str, str]:
     """Label → short name of all strategies of a scenario."""
-    return short_names(result.label for result in scenario.results)
+    return short_names(result.strategy for result in scenario.results)
 
 
 def ordered(scenario: ScenarioAnalysis) -> list[StrategyResult]:
@@ -417,18 +412,18 @@ def aa_pairs(scenario: ScenarioAnalysis) -> Blocks:
     return table(scenario.aa_pairs, AA_PAIRS)
 
 
-def _holds_zero(difference: Interval) -> str:
-    """One in twenty intervals of 95 % misses the true value."""
+def _zero_cell(difference: Interval) -> str:
+    """Say whether the interval contains 0; a dash if there is none. One in twenty intervals of 95 % does not."""
     if not difference.known:
         return NOTHING
     return "yes" if difference.low <= 0 <= difference.high else "NO (by chance, 1 pair in 20 does not)"
 
 
 AA_PAIRS: list[Column[AAPair]] = [
-    left("strategy, twice", lambda pair: short_name(pair.label)),
+    left("strategy, twice", lambda pair: short_name(pair.strategy)),
     Column("second − first, a step", lambda pair: seconds(pair.difference.value)),
     Column("its 95 % interval", lambda pair: bounds(pair.difference)),
-    left("holds 0", lambda pair: _holds_zero(pair.difference)),
+    left("holds 0", lambda pair: _zero_cell(pair.difference)),
 ]
 
 
@@ -471,7 +466,7 @@ def unexplained(scenarios: Sequence[ScenarioAnalysis]) -> list[str]:
     """A sentence on each scenario with strategies whose split does not add up to what they expose."""
     lines = []
     for title, scenario in zip(_titles(scenarios), scenarios, strict=True):
-        names = [short_name(result.label) for result in scenario.results if result.adds_up is False]
+        names = [short_name(result.strategy) for result in scenario.results if result.adds_up is False]
         if names:
             where = f"{title}: " if len(scenarios) > 1 else ""
             lines.append(f"{where}the split of {', '.join(names)} does not add up to comm_time")
@@ -541,7 +536,7 @@ def _efficiency(point: ScalingPoint) -> str:
 
 
 SCALED: list[Column[ScalingPoint]] = [
-    left("strategy", lambda point: short_name(point.label)),
+    left("strategy", lambda point: short_name(point.strategy)),
     Column("ranks", lambda point: str(point.case.world_size)),
     Column("step_time", lambda point: seconds(point.step.value)),
     Column("examples/s", lambda point: f"{point.examples_per_s.value:.3g}"),
