@@ -26,8 +26,7 @@ from bench.catalog.registry import PACKAGES
 from bench.cli.terminal import say
 from bench.config import names
 from bench.machine import environment
-from bench.model.errors import INTERRUPTED, UNEXPECTED, BenchError
-from bench.store.folders import reason_of
+from bench.model.errors import INTERRUPTED, UNEXPECTED, BenchError, reason_of
 
 RESULTS, PLOTS = Path("results"), Path("plots")
 NAME = "collbench"

@@ -125,32 +125,32 @@ def measured(
     path: Path,
     plots: bool,
     coordinator: "Coordinator | None",
-    tables: Watch | None = None,
+    watch: Watch | None = None,
     quiet: bool = False,
 ) -> int:
     """Measure what the run's plan contains and its folder does not; then print and write the report.
 
-    tables: are printed meanwhile, in place of a progress bar and of the tables at the end.
+    watch: prints rows meanwhile, so that neither a progress bar nor the tables at the end are shown.
     """
-    measure(path, plots, coordinator, tables=tables, quiet=quiet)
+    measure(path, plots, coordinator, watch=watch, quiet=quiet)
     try:
-        return _conclude(path, plots, tables, quiet)
+        return _conclude(path, plots, watch, quiet)
     except KeyboardInterrupt:
         say(wording.interrupted_after(path, folders.read_manifest(path).get("measurements")), err=True)
         raise
 
 
-def _conclude(path: Path, plots: bool, tables: Watch | None, quiet: bool) -> int:
+def _conclude(path: Path, plots: bool, watch: Watch | None, quiet: bool) -> int:
     """Print the tables and the answer of a run that has ended, write report and plots; return the exit code."""
     from bench.analyze import noise
     from bench.report import document
 
     run = folders.read(path)
     analysis = analyzed(run)
-    if tables is not None:
-        tables.concluded(analysis)
+    if watch is not None:
+        watch.concluded(analysis)
         say()
-    conclude(run, analysis, plots, path, quiet, tables is None)
+    conclude(run, analysis, plots, path, quiet, watch is None)
     entry = noise.entry_of(run, analysis)
     if entry is not None and RESULTS.is_dir():  # not so where the only runs here are in folders of --output
         ledger.append(RESULTS, entry)
@@ -165,12 +165,12 @@ def measure(
     plots: bool,
     coordinator: "Coordinator | None" = None,
     after_failure: bool = True,
-    tables: Watch | None = None,
+    watch: Watch | None = None,
     quiet: bool = False,
 ) -> None:
     """Measure what is missing in a run, with a progress bar if not `quiet`. after_failure: even if a launch failed.
 
-    tables: learn what is measured; as they are printed meanwhile, there is a line a launch in place of the bar.
+    watch: prints rows meanwhile, so that a line for each launch takes the place of the bar.
     """
     from bench.launch import sweep, turns
     from bench.report.progress import CaseProgress
@@ -186,7 +186,7 @@ def measure(
                     pass
             return
         facts = {"": coordinator.facts() if coordinator else {}}
-        console = Console(stderr=True, quiet=quiet, force_terminal=None if tables is None else False)
+        console = Console(stderr=True, quiet=quiet, force_terminal=None if watch is None else False)
         observer = _Counted(CaseProgress(console, before.plan.total, done), before)
         with contextlib.ExitStack() as stack:
             launches = stack.enter_context(
@@ -200,13 +200,13 @@ def measure(
 
             def append(line: SampleLine) -> None:
                 journal.append(line.text)
-                if tables is not None:
-                    tables.sampled(line.samples)
+                if watch is not None:
+                    watch.sampled(line.samples)
 
             def before_go(launch: Launch, ranks: Sequence[Json]) -> None:
                 loading.join()
-                if tables is not None:
-                    tables.joined(launch, cast("Sequence[RankFacts]", ranks))
+                if watch is not None:
+                    watch.joined(launch, cast("Sequence[RankFacts]", ranks))
 
             measuring = sweep.sweep(
                 before.plan,

@@ -58,18 +58,18 @@ def conclude(
     plots: bool,
     output: Path | None = None,
     quiet: bool = False,
-    tables: bool = True,
+    show_tables: bool = True,
 ) -> None:
     """Print the tables of a run, write its report, then print caveats and answer. quiet: print one line.
 
-    tables: False leaves them out, where they were printed already. For the others see `write_report`.
+    show_tables: False leaves them out, where they were printed already. For the others see `write_report`.
     Raises StoreError, after the answer was printed, if a document or a picture cannot be written.
     """
     from bench.report import document  # here: it loads what writes tables
 
     view = View(run, analysis)
     head, ending = document.terminal(view)
-    if tables and not quiet:
+    if show_tables and not quiet:
         show(head)
         say("")
     where, failure = "", None

@@ -15,6 +15,7 @@ A fault of a measured case (a killed rank, a wrong sum) is *not* an exception he
 result, `records.Failure`.
 """
 
+import errno
 import json
 import re
 
@@ -103,3 +104,10 @@ class JobError(BenchError):
 
 class LostRankError(RankError):
     """The process that should have started rank `rank`, or all ranks (None), is gone."""
+
+
+def reason_of(error: OSError) -> str:
+    """What an operating system's error says, for a message."""
+    if error.errno == errno.ENOSPC:
+        return "the disk is full"
+    return (error.strerror or str(error)).lower()

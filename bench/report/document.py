@@ -231,7 +231,7 @@ def answer_blocks(view: View, listed: bool) -> Blocks:
 
 def _answer(view: View) -> tuple[list[str], list[str], list[str]]:
     """What comes before the numbers; those of collectives; and all else."""
-    analysis, calls = view.analysis, _of_calls(view)
+    analysis, calls = view.analysis, _call_lines(view)
     lines = [text for description in view.descriptions for text in description.answer]
     stated = [sentence(finding.notice) for finding in (*analysis.diagnosis.findings, *analysis.inconsistencies)]
     if stated:
@@ -243,7 +243,7 @@ def _answer(view: View) -> tuple[list[str], list[str], list[str]]:
     return [*virtual, *missing], calls, [*lines, *trust]
 
 
-def _of_calls(view: View) -> list[str]:
+def _call_lines(view: View) -> list[str]:
     """A line for each of the first tables of collectives."""
     timed = view.timed_tables
     names = [each.name for each in timed]

@@ -29,7 +29,7 @@ from types import MappingProxyType, TracebackType
 from typing import Any, BinaryIO, TypeVar
 
 from bench.catalog.registry import PACKAGES
-from bench.model.errors import ForeignError, StoreError, damaged_json
+from bench.model.errors import ForeignError, StoreError, damaged_json, reason_of
 from bench.model.facts import Session
 from bench.model.notices import Notice, RunNotice, notice
 from bench.model.records import AbState, Json, Plan, Run, Samples, Side
@@ -569,13 +569,6 @@ def _read_json(path: Path, kind: type[T], most: int = MOST_BYTES_READ) -> T:
     if not isinstance(value, kind):
         raise StoreError(f"{path}: damaged: expected a JSON {'object' if kind is dict else 'list'}")
     return value
-
-
-def reason_of(error: OSError) -> str:
-    """What an operating system's error says, for a message."""
-    if error.errno == errno.ENOSPC:
-        return "the disk is full"
-    return (error.strerror or str(error)).lower()
 
 
 def _json_text(value: Any) -> bytes:

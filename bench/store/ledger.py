@@ -12,10 +12,9 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from bench.model.errors import StoreError
+from bench.model.errors import StoreError, reason_of
 from bench.model.records import NOT_AVAILABLE
 from bench.store import locks
-from bench.store.folders import reason_of
 
 FILE = "ledger.jsonl"
 

@@ -2,10 +2,9 @@
 
 from bench.catalog.package import Package
 from bench.model.deferred import Deferred
-from bench.packages.bimodality.conclusions import NAME
 
 BIMODALITY = Package(
-    NAME,
+    "bimodality",
     analysis=Deferred("packages.bimodality.analyze.launches:ANALYSIS"),
     report=Deferred("packages.bimodality.report:REPORT"),
 )

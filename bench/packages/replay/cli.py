@@ -17,7 +17,7 @@ from bench.model.conclusions import Analysis, Diagnosis
 from bench.model.errors import ConfigError
 from bench.packages.replay import store as call_file
 from bench.packages.replay.conclusions import ReplayAnalysis
-from bench.packages.replay.recorded_calls import NAME
+from bench.packages.replay.replayed_calls import NAME
 from bench.report.plots import DRAW, PICTURES
 from bench.store import folders
 

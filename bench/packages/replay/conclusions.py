@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from bench.model.conclusions import Analysis, Interval
 from bench.model.notices import Notice, NoticeKind
 from bench.model.records import Case
-from bench.packages.replay.recorded_calls import NAME
+from bench.packages.replay.replayed_calls import NAME
 
 
 class ReplayNotice(NoticeKind):

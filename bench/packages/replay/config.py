@@ -4,7 +4,7 @@ from typing import Annotated
 
 from bench.config.fields import OneOf, Several, Strict, key
 from bench.config.section import PackageSection
-from bench.packages.replay.recorded_calls import NAME
+from bench.packages.replay.replayed_calls import NAME
 
 
 class ReplaySection(Strict):

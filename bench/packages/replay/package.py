@@ -4,8 +4,7 @@ from bench.catalog.operation import SYNC, Operation
 from bench.catalog.package import KeptFile, Package, PictureKind, Verb
 from bench.model.deferred import Deferred
 from bench.model.records import Case
-from bench.packages.replay.recorded_calls import NAME
-from bench.packages.replay.replayed_calls import ReplayOptions, ReplaySettings, recording_in
+from bench.packages.replay.replayed_calls import NAME, ReplayOptions, ReplaySettings, recording_in
 
 
 def recorded_stamps(case: Case) -> int:

@@ -34,8 +34,9 @@ from bench.model.projection import grouped
 from bench.model.records import Case, Machine, Plan
 from bench.model.units import first_few
 from bench.packages.replay.config import ReplaySection
-from bench.packages.replay.recorded_calls import ALL_TO_ALL, NAME, ONE_WAY, CallList, RecordedCall
+from bench.packages.replay.recorded_calls import ALL_TO_ALL, ONE_WAY, CallList, RecordedCall
 from bench.packages.replay.replayed_calls import (
+    NAME,
     Recording,
     Replay,
     ReplayedCall,

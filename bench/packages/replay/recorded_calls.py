@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 
 from bench.model.units import MOST_ELEMENTS, MOST_RANKS
 
-# Of the package, its operation, its section and its verb.
-NAME = "replay"
 # What a recording may not say of its calls: which ranks make them together.
 GROUP = "ranks of the group"
 # The error rate at which a rank is named.

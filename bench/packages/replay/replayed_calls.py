@@ -7,9 +7,12 @@ from dataclasses import dataclass, field, replace
 from typing import cast
 
 from bench.model.records import Case, OwnOptions, OwnSettings, Settings, option
-from bench.packages.replay.recorded_calls import NAME
 
 # Names of the inner times of an iteration: of each call its start since that of the iteration, and its duration.
+# Name of the package, its operation, its section and its verb.
+NAME = "replay"
+
+
 START_NS, DURATION_NS = "start", "duration"
 
 

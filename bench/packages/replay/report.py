@@ -24,7 +24,8 @@ from bench.packages.replay.conclusions import (
     ReplayNotice,
     replays_of,
 )
-from bench.packages.replay.recorded_calls import NAME, NAMED_RATE, CallList
+from bench.packages.replay.recorded_calls import NAMED_RATE, CallList
+from bench.packages.replay.replayed_calls import NAME
 from bench.report.blocks import Blocks, Column, Heading, below, items, left, table
 from bench.report.labels import (
     NOTHING,

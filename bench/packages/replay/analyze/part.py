@@ -8,7 +8,7 @@ from bench.model.records import Run
 from bench.packages.replay.analyze.recorded import recorded_job
 from bench.packages.replay.analyze.steps import replayed_steps
 from bench.packages.replay.conclusions import ReplayAnalysis
-from bench.packages.replay.recorded_calls import NAME
+from bench.packages.replay.replayed_calls import NAME
 
 
 def analyze(run: Run, summaries: Sequence[Summary]) -> ReplayAnalysis:

@@ -20,8 +20,8 @@ from bench.model.records import Case, Run, Samples, Timings
 from bench.model.units import NS
 from bench.packages.replay.analyze.recorded import Kind, kind_of, time_of_kinds
 from bench.packages.replay.conclusions import RecordedJob, ReplayedKind, ReplayedStep, StepBar
-from bench.packages.replay.recorded_calls import NAME, CallList
-from bench.packages.replay.replayed_calls import DURATION_NS, START_NS, Replay, replay_of
+from bench.packages.replay.recorded_calls import CallList
+from bench.packages.replay.replayed_calls import DURATION_NS, NAME, START_NS, Replay, replay_of
 from bench.packages.replay.spans import attributed
 from bench.stats import intervals
 from bench.stats.intervals import Floats

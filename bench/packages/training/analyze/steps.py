@@ -213,8 +213,9 @@ def by_launch(
     by the value of `case`.
     """
     series = {}
+    subtracted = None if minus is None else _values(rounds, minus, value)
     for launch, values in _values(rounds, case, value).items():
-        others = np.zeros(len(values)) if minus is None else _values(rounds, minus, value).get(launch, np.empty(0))
+        others = np.zeros(len(values)) if subtracted is None else subtracted.get(launch, np.empty(0))
         common = min(len(values), len(others))
         own, other = values[:common], others[:common]
         chosen = (own - other) / own if share else own - other

@@ -25,7 +25,7 @@ from bench.config import models
 from bench.machine import environment, host
 from bench.model import units
 from bench.model.deferred import Deferred
-from bench.model.errors import ConfigError, UnmeasurableError
+from bench.model.errors import ConfigError, UnmeasurableError, reason_of
 from bench.model.notices import notice
 from bench.model.records import Case
 from bench.packages.tune import catalog, machine, report
@@ -79,7 +79,7 @@ def tune(
     try:
         text = check.read_text(encoding="utf-8", errors="replace") if check is not None else None
     except OSError as error:
-        raise ConfigError(f"--check {check}: {folders.reason_of(error)}") from None
+        raise ConfigError(f"--check {check}: {reason_of(error)}") from None
 
     def task(coordinator: "Coordinator | None") -> int:
         state = TuneState("", budget_s, smallest, checks=text is not None)
