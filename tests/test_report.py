@@ -381,6 +381,16 @@ def plain(table):
     return re.sub(" +", " ", table.replace("\n| ", "\n").removeprefix("| ").replace("|", " "))
 
 
+def test_the_answer_names_all_ranks_of_the_smallest_size_also_if_it_was_rounded_for_some():
+    rounded = {
+        2: Case("all_gather", "gloo", 2, "float32", 4096),
+        3: Case("all_gather", "gloo", 3, "float32", 4092, asked_bytes=4096),
+    }
+    run = invented_run([samples(case, 1, np.full((4, n), n * 10**6)) for n, case in rounded.items()])
+    (line, *_) = document.answer(View(run, analyze(run)))
+    assert "≤ 4 KiB takes 2.00 ms with 2 ranks, 3.00 ms with 3 ranks" in line
+
+
 def test_many_tables_become_one():
     cases = [Case(op, "gloo", 2, "float32", size) for op in CALLS for size in (4096, 2**20)]
     run = run_of([usual(case) for case in cases if OPERATIONS[case.op].sized or case.size_bytes == 4096])

@@ -95,6 +95,8 @@ def test_a_rule_file_is_read_back_and_says_nothing_beyond_its_sizes(library):
         ("1\n2\n1\n0\n1\n0 4 0 0 7\n", "line 6: numbers after the last rule are not read"),
         ("rule-file-version-2\n1\n2\n1\n0\n1\n0 4 0 0 7\n8\n", "line 8: numbers after the last rule"),
         ("1\n6\n1\n0\n1\n0 1 0 0\n", "collective 6: CollBench measures no such collective"),
+        ("1\n2\n1\n0\n1\n0 4 0 ²\n", "line 6: '\\xb2' stands where a segment should be"),
+        ("rule-file-version-3\n1\n2\n1\n0\n1\n0 4 0 0\n", "line 1: format 3: CollBench reads formats 1 and 2"),
     ],
 )
 def test_what_open_mpi_would_ignore_is_named_with_its_line(text, problem):

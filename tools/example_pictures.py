@@ -55,7 +55,7 @@ def draw() -> None:
     for name, shown in SHOWN.items():
         run = folders.read(EXAMPLES / name)
         with tempfile.TemporaryDirectory(prefix="pictures-") as folder:
-            plots.draw(run, analyzed(run), Path(folder))
+            plots.draw(View(run, analyzed(run)), Path(folder))
             for picture in shown:
                 shutil.copyfile(Path(folder) / f"{picture}.png", IMAGES / f"{picture}.png")
     MADE_FROM.write_text(json.dumps(made_from(), indent=1) + "\n")

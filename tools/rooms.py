@@ -12,7 +12,7 @@ from bench.catalog import registry
 ROOT = Path(__file__).resolve().parents[1]
 # Room of the core, or package → most lines: those it had in November 2026, and 5 %.
 BUDGETS = {
-    "model": 2090,
+    "model": 2095,
     "catalog": 1340,
     "stats": 740,
     "config": 1070,
