@@ -68,7 +68,7 @@ def _rounds(root: Path, library: catalog.Library, *sets: str) -> tuple[TuneRound
     """A new run of the configuration, and the choices of its cells."""
     asked = source(Path(CONFIG))
     settings = models.parse(asked.raw, asked.name, [f"sampling.seconds_per_case={SECONDS}", *sets], asked.default_name)
-    state = TuneState("mpi", 1e9, LEAST_GAIN, seed=secrets.randbelow(2**32))
+    state = TuneState("mpi", 1e9, LEAST_GAIN, {}, seed=secrets.randbelow(2**32))
     plan, found = rounds_of.cells(settings, host.machine(), state.seed, library)
     sampling = replace(plan.settings.sampling, warmup_s=SECONDS)
     plan = replace(plan, settings=replace(plan.settings, sampling=sampling), order=())

@@ -193,9 +193,6 @@ class FakePairs:
     def complete(self, side, number):
         return number <= self.made
 
-    def complete_pairs(self):
-        return self.made
-
     def cases(self):
         return [paired(self.log_ratios[: self.made])]
 
@@ -234,6 +231,18 @@ def test_a_run_that_is_resumed_goes_on_with_its_looks(monkeypatch, folder):
     fake.state.looks = [(6, 0.4138), (8, 0.5517)]
     fake.until_decided(145.0, earlier_s=90.0)
     assert fake.state.looks == [(6, 0.4138), (8, 0.5517), (12, 0.8276), (14, 1.0)]
+
+
+def test_pairs_that_lack_nothing_cost_no_budget(monkeypatch):
+    """A pair before them was lost, and was measured again with the last of the budget."""
+    now_s = [0.0]
+    monkeypatch.setattr(rounds.time, "monotonic", lambda: now_s[0])
+    made, seen = RoundsInTurns(None, None, 58.0, {}, None), []
+    for number in made.within(60.0, 9, {1, 2, 4, 5}.__contains__):
+        seen.append(number)
+        if number == 3:
+            now_s[0] += 3.0
+    assert seen == [1, 2, 3, 4, 5]
 
 
 def test_it_stops_at_the_first_look_that_decides(monkeypatch, folder):

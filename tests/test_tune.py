@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,10 +15,12 @@ import pytest
 from bench.catalog.variables import unsettable
 from bench.machine import host
 from bench.model.conclusions import Interval
+from bench.model.errors import StoreError
 from bench.model.records import Case, Failure, Samples, Variables
 from bench.packages.tune import catalog, machine, plots
 from bench.packages.tune import planning as rounds_of
 from bench.packages.tune.analyze import choosing, outcome
+from bench.packages.tune.cli.rounds import read_state
 from bench.packages.tune.cli.tune import usage
 from bench.packages.tune.rules import (
     DEFAULT,
@@ -326,6 +329,30 @@ def test_launches_of_a_round_have_a_side_for_the_default_and_one_for_each_choice
     assert [choice_of(told, side.launch.cases[0]) for side in (default, *sides)] == [DEFAULT, RING, SEGMENTED]
     ((_, read),) = rounds_of.launches(LIBRARY, found, asked, 3, 7, LIBRARY.file_settings("/tmp/rules"))
     assert set(read.told.values()) == {FROM_FILE} and len(read.launch.cases) == 2
+
+
+def test_a_number_of_ranks_that_a_rule_file_names_twice_counts_as_it_is_named_last():
+    rules = LIBRARY.read("1\n2\n2\n2\n1\n0 3 0 0\n2\n1\n0 4 0 0\n").rules
+    assert [rule.choice for rule in rules] == [RING]
+    assert LIBRARY.read("2\n2\n1\n2\n1\n0 3 0 0\n2\n1\n2\n1\n0 4 0 0\n").rules[0].choice == RING
+
+
+def test_a_state_that_does_not_say_what_was_told_is_refused(tmp_path):
+    """Without it, all that was measured would count as the default."""
+    (tmp_path / "tune.json").write_text('{"backend": "mpi", "budget_s": 1.0, "min_change": 0.02}')
+    with pytest.raises(StoreError, match="told"):
+        read_state(tmp_path)
+
+
+def test_ranks_that_read_one_file_have_rules_for_different_operations():
+    found = {
+        cell: Case(cell.op, "mpi", cell.ranks, "float32", cell.size)
+        for cell in (Cell("all_reduce", 2, 1024), Cell("all_to_all", 3, 1024))
+    }
+    asked = dict(zip(found, [[RING], [LINEAR]], strict=True))
+    told = rounds_of.told_in(rounds_of.launches(LIBRARY, found, asked, 1, 7, LIBRARY.file_settings("/tmp/rules")))
+    read = [replace(case, settings=LIBRARY.file_settings("/tmp/rules")) for case in found.values()]
+    assert [choice_of(told, case) for case in (*read, *found.values())] == [FROM_FILE, FROM_FILE, DEFAULT, DEFAULT]
 
 
 def test_the_answer_says_for_which_uses_of_buffers_rules_were_shown():

@@ -32,7 +32,7 @@ FLOW = """# Architecture
                             ▼
          Run ── analyze ─▶ Summary, Fit, Finding, Comparison (conclusions)
                             ▼
-               report: tables, documents, plots ─▶ terminal, results/<run>/, plots/<run>/
+               report: View ─▶ terminal, documents, CSV, JSON …, pictures (results/<run>/, plots/<run>/)
 ```
 
 A room says in which process its lines run, and what they may import:

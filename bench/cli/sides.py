@@ -5,7 +5,6 @@ be read from the folder again, so an interrupted run goes on where it was.
 """
 
 import contextlib
-import itertools
 import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -67,11 +66,6 @@ class _TwoSides:
         begun = range(1, 1 + max((s.launch for side in SIDES for s in self.samples[side]), default=0))
         lacking = {number: [side for side in SIDES if not self.complete(side, number)] for number in begun}
         return {number: sides for number, sides in lacking.items() if sides}
-
-    def complete_pairs(self) -> int:
-        """The number of pairs from the first on that lack nothing."""
-        numbers = itertools.count(1)
-        return next(number for number in numbers if not all(self.complete(side, number) for side in SIDES)) - 1
 
     def complete(self, side: str, number: int) -> bool:
         """Whether all of a launch has been measured."""
@@ -161,8 +155,12 @@ def _until_decided(
             folders.write_ab(path, state)
         return why
 
+    def due(number: int) -> bool:
+        """Whether it is the first pair, or one that lacks nothing."""
+        return number == 1 or all(measured.complete(side, number) for side in SIDES)
+
     made, looked, most = 0, max((count for count, _ in state.looks), default=0), pairs.LOOKS[-1]
-    for number in rounds.within(state.budget_s, max(1, measured.complete_pairs()), most):
+    for number in rounds.within(state.budget_s, most, due):
         if state.decided and number > 2 * looked:
             return state.decided
         order = list(SIDES)

@@ -119,10 +119,13 @@ def key(about: str, *examples: object, default: Any = ..., alias: str | None = N
     return Field(default, alias=alias, description=about, examples=[*examples], json_schema_extra=extra or None)
 
 
-def of_option(name: str, *examples: object, default: Any = None, advanced: bool = False) -> Any:
-    """The key of an option of cases, which says what the option is; without it, cases have the option's default."""
+def of_option(name: str, *examples: object, default: Any = None, advanced: bool = False, more: str = "") -> Any:
+    """The key of an option of cases, which says what the option is; without it, cases have the option's default.
+
+    more: what the key can say, and the option cannot.
+    """
     option = next(option for option in OPTIONS if option.name == name)
-    about = option.about[0].upper() + option.about[1:] + "."
+    about = option.about[0].upper() + option.about[1:] + "." + more
     return key(about, *examples, default=[option.default] if default is None else default, advanced=advanced)
 
 

@@ -267,7 +267,7 @@ class CoreConfig(Strict):
         Annotated[Several[Root], Tag("list")]
         | Annotated[Annotated[str, OneOf(("all",), "root", "or a list such as [0, 1]")], Tag("all")],
         Discriminator(lambda value: "all" if isinstance(value, str) else "list"),
-    ] = of_option("root", [0, 1], "all", advanced=True)
+    ] = of_option("root", [0, 1], "all", advanced=True, more=" With all, each rank in turn is a case.")
     groups: Several[GroupsText] = of_option("groups", ["world", "strided:2"], default=["world"], advanced=True)
     launches: Annotated[int, Field(ge=1, le=1000)] = key(
         "How many times all cases are measured, each time in new processes.", 8, default=3
@@ -313,7 +313,12 @@ class CoreConfig(Strict):
             ]
         ],
         Field(min_length=1),
-    ] = of_option("splits", ["even", {"zipf": 1.2}], default=["even"], advanced=True)
+    ] = key(
+        f"How an all-to-all divides what each rank sends: even, {EVEN_OTHERS}.",
+        ["even", {"zipf": 1.2}],
+        default=["even"],
+        advanced=True,
+    )
     counts: Several[Counts] = of_option("counts", ["known", "exchanged"], advanced=True)
     oversubscribe_gpu: bool = key(
         "Let several ranks share a GPU, for functional tests only; no bandwidth is reported.",

@@ -206,7 +206,7 @@ class Case:
     )
     root: int = option(
         0,
-        "root of an operation that has one; all: each rank in turn",
+        "root of an operation that has one",
         "root {}",
         key="roots",
         of="rooted",
@@ -257,8 +257,7 @@ class Case:
     )
     splits: Splits | None = option(
         None,
-        "how an all-to-all divides what each rank sends: even, {zipf: 1.2}, {lognormal: 1}, {hot: 4}, {distance: 1} or "
-        "{matrix: [[0, 3], [1, 2]]}",
+        "how an all-to-all divides what each rank sends, such as zipf:1.2; empty: evenly",
         "parts {}",
         "splits",
         "splits",

@@ -8,11 +8,9 @@ from typing import cast
 
 from bench.model.records import Case, OwnOptions, OwnSettings, Settings, option
 
-# Names of the inner times of an iteration: of each call its start since that of the iteration, and its duration.
 # Name of the package, its operation, its section and its verb.
 NAME = "replay"
-
-
+# Names of the inner times of an iteration: of each call its start since that of the iteration, and its duration.
 START_NS, DURATION_NS = "start", "duration"
 
 

@@ -62,7 +62,7 @@ ONLY_SEGMENTED, FOR_TWO = {"segmented_ring"}, {"two_proc"}
 # Branches of a tree or chain where the variables name none; a file has to say it.
 FANOUT = 4
 # Versions of rule files that Open MPI reads.
-FORMATS = ("1", "2")
+FORMATS = (1, 2)
 
 
 class _Numbers:
@@ -154,17 +154,20 @@ class OpenMpi:
     def read(self, text: str, hosts: int = 1) -> FileRead:
         """Read a rule file of format 1 or 2, whose rules are for any number of hosts.
 
-        The library drops the whole file at the first mistake in its syntax, and so does this.
+        The library drops the whole file at the first mistake in its syntax, and so does this. What it names twice, a
+        collective or a number of ranks of one, counts as it is named last.
         """
         version = re.match(r"rule-file-version-(\d+)", text)
-        if version is not None and version[1] not in FORMATS:
-            return FileRead((), (f"line 1: format {version[1]}: CollBench reads formats {' and '.join(FORMATS)}",))
+        form = int(version[1]) if version is not None else 1
+        if form not in FORMATS:
+            return FileRead((), (f"line 1: format {form}: CollBench reads formats {' and '.join(map(str, FORMATS))}",))
         numbers = _Numbers(text if version is None else " " * version.end() + text[version.end() :])
         rules: list[SizeRule] = []
         problems: list[str] = []
         try:
             for _ in range(numbers.take("the number of collectives")):
-                rules += self._rules_of_collective(numbers, version is not None and version[1] == "2", problems)
+                of_collective = self._rules_of_collective(numbers, form > 1, problems)
+                rules = [rule for rule in rules if rule.op not in {new.op for new in of_collective}] + of_collective
         except ValueError as error:
             return FileRead((), (f"{error}: Open MPI then ignores the whole file and prints nothing",))
         if (line := numbers.next_line) is not None:
@@ -186,7 +189,8 @@ class OpenMpi:
             ranks = numbers.take("a number of ranks")
             problems += numbers.increasing("a number of ranks", last_ranks, ranks)
             last_ranks = ranks
-            rules += self._rules_of_ranks(numbers, op, name, ranks, requests, problems)
+            of_ranks = self._rules_of_ranks(numbers, op, name, ranks, requests, problems)
+            rules = [rule for rule in rules if rule.ranks != ranks] + of_ranks
         return rules if op else []
 
     def _rules_of_ranks(

@@ -129,6 +129,17 @@ def _with(case: Case, settings: Variables) -> Case:
     return replace(case, settings=Variables((*case.settings.pairs, *settings.pairs)))
 
 
+def told_in(groups: Sequence[Sequence[TuneSide]]) -> dict[str, dict[str, Pick]]:
+    """What the cases of these sides tell the library, as `rules.Told`.
+
+    Sides of several numbers of ranks that read one file have the same variables, and rules for different operations.
+    """
+    told: dict[str, dict[str, Pick]] = {}
+    for side in (side for group in groups for side in group):
+        told.setdefault(str(side.launch.cases[0].settings), {}).update(side.told)
+    return told
+
+
 def fitted(plan: Plan, groups: Sequence[Sequence[TuneSide]], budget_s: float, stage: TuneStage) -> Plan:
     """The plan with so little time for each case that the first stage fits its share of the budget.
 

@@ -156,13 +156,13 @@ class TuneState:
     backend: str
     budget_s: float
     min_change: float
+    # The choices that cases told the library so far, as in `Told`.
+    told: dict[str, dict[str, Pick]]
     seed: int = 0
     # Number of hosts.
     hosts: int = 1
     # Numbers of Open MPI's algorithms, by collective and name.
     numbers: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    # The choices that were told, as in `Told`.
-    told: dict[str, dict[str, Pick]] = field(default_factory=dict)
     # Number of rounds of each stage that has ended; together they number the launches from 1.
     rounds: dict[str, int] = field(default_factory=dict)
     spent_s: float = 0.0

@@ -84,7 +84,8 @@ class TuneRounds:
         if stage.name not in state.rounds:
             known = max((launch.number for launch in self.plan.order), default=0) - first
             done, probed = 0, False
-            for number in rounds.within(stage.until * state.budget_s, max(stage.fewest, known), stage.most):
+            first_ones = range(1, max(stage.fewest, known) + 1)
+            for number in rounds.within(stage.until * state.budget_s, stage.most, first_ones.__contains__):
                 if not any((wanted := asked(done)).values()):
                     break
                 launch, done = first + number, number
@@ -111,7 +112,8 @@ class TuneRounds:
         known = {(launch.number, launch.cases) for launch in self.plan.order}
         every = [side.launch for group in groups for side in group]
         new = tuple(launch for launch in every if (launch.number, launch.cases) not in known)
-        self.state.told |= {str(side.launch.cases[0].settings): dict(side.told) for group in groups for side in group}
+        for variables, choices in rounds_of.told_in(groups).items():
+            self.state.told.setdefault(variables, {}).update(choices)
         if new:
             self._save()
             order = (*self.plan.order, *new)

@@ -82,7 +82,7 @@ def tune(
         raise ConfigError(f"--check {check}: {reason_of(error)}") from None
 
     def task(coordinator: "Coordinator | None") -> int:
-        state = TuneState("", budget_s, smallest, checks=text is not None)
+        state = TuneState("", budget_s, smallest, {}, checks=text is not None)
         state.output = str(output.absolute()) if output is not None else None
         path, found = _create(config, sets, state, text, coordinator, context.obj)
         return _measured(path, state, found, coordinator, plots, quiet)
