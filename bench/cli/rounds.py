@@ -31,8 +31,6 @@ class RoundsInTurns:
     # None if the ranks of a round can be alive together; else why they cannot.
     alternate: str | None
     _began: float = field(default_factory=lambda: time.monotonic())
-    # Time that the round took which is under way, or was the last.
-    _round_s: float = 0.0
 
     @property
     def spent_s(self) -> float:
@@ -45,11 +43,13 @@ class RoundsInTurns:
         A round begins only if one that takes as long as the last would end within `budget_s`. due: whether a round is
         made whatever the budget is, because it is one of the first, or was measured in an earlier session.
         """
+        last_s = 0.0
         for number in range(1, most + 1):
-            if not due(number) and self.spent_s + self._round_s > budget_s:
+            began_s = self.spent_s
+            if not due(number) and began_s + last_s > budget_s:
                 return
-            self._round_s = 0.0
             yield number
+            last_s = self.spent_s - began_s
 
     def measure(self, sides: Sequence[str], seed: str, measure_side: MeasureSide) -> None:
         """Measure a launch of each side, in turns that are drawn from `seed`, and keep its samples."""
@@ -57,9 +57,7 @@ class RoundsInTurns:
         def launch(side: str, turn: Turn) -> Measuring[None]:
             return measure_side(side, lambda line: self._keep(side, line), turn)
 
-        began_s = self.spent_s
         measure_in_turns(sides, seed, self.alternate is None, launch)
-        self._round_s += self.spent_s - began_s
 
     def _keep(self, side: str, line: SampleLine) -> None:
         """Write a line and add its samples to those that are known; they replace a lost measurement."""
