@@ -15,7 +15,7 @@ BUDGETS = {
     "model": 2095,
     "catalog": 1340,
     "stats": 740,
-    "config": 1070,
+    "config": 1075,
     "planning": 715,
     "store": 1160,
     "machine": 1425,
@@ -32,13 +32,13 @@ BUDGETS = {
     "interop": 2645,
     "bimodality": 495,
     "joining": 565,
-    "tune": 1890,
+    "tune": 1910,
 }
 PACKAGES = tuple(package.name for package in registry.PACKAGES)
 # 1 400 more than in November 2026: 670 for a resume elsewhere, launchers and odd hosts; 730 for notices, each of which
 # has a kind, a sentence and a remedy in place of a text that is made where it is found. Fields have comments,
 # and options that were text are types.
-CORE = 26_465
+CORE = 26_470
 
 
 def folder_of(room: str) -> Path:

@@ -267,7 +267,7 @@ class CoreConfig(Strict):
         Annotated[Several[Root], Tag("list")]
         | Annotated[Annotated[str, OneOf(("all",), "root", "or a list such as [0, 1]")], Tag("all")],
         Discriminator(lambda value: "all" if isinstance(value, str) else "list"),
-    ] = of_option("root", [0, 1], "all", advanced=True, more=" With all, each rank in turn is a case.")
+    ] = of_option("root", [0, 1], "all", advanced=True, more=" With all, each in turn.")
     groups: Several[GroupsText] = of_option("groups", ["world", "strided:2"], default=["world"], advanced=True)
     launches: Annotated[int, Field(ge=1, le=1000)] = key(
         "How many times all cases are measured, each time in new processes.", 8, default=3

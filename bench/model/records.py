@@ -184,7 +184,7 @@ class Case:
     metric: str = option(
         "isolated",
         "what an iteration times: one call (isolated), the first call of a new group (first), calls back to back "
-        "(pipelined), or these captured in a CUDA graph (graph)",
+        "(pipelined), or these in a CUDA graph (graph)",
         key="metrics",
     )
     scheduling: str = option(
@@ -201,7 +201,7 @@ class Case:
     )
     call: str = option(
         "sync",
-        "kind of call: sync, or async, which returns a handle, and the timed region ends when waiting for it ends",
+        "kind of call: sync, or async, which returns a handle; the timed region ends when waiting for it does",
         key="calls",
     )
     root: int = option(
@@ -226,7 +226,7 @@ class Case:
     )
     ctas: int = option(
         0,
-        "blocks (CTAs) that NCCL may use for a communicator; with 0, NCCL chooses",
+        "blocks (CTAs) that NCCL may use for a communicator; 0: its choice",
         "{} CTAs",
         key="ctas",
         needs_processes=True,
