@@ -300,7 +300,7 @@ def test_a_rule_that_failed_in_the_last_launches_is_dropped_and_a_cell_without_t
         pick: Case(cell.op, "mpi", 2, "float32", cell.size, settings=LIBRARY.settings({cell.op: pick}))
         for pick in (DEFAULT, RING)
     }
-    told = {str(cases[RING].settings): {cell.op: RING}}
+    told = {"": {}, str(cases[RING].settings): {cell.op: RING}}
     every = [samples(cases[DEFAULT], n, [[1000, 1000]] * 4) for n in range(1, 13)]
     every += [samples(cases[RING], n, [[500, 500]] * 4) for n in range(1, 7)]
     every += [Samples(cases[RING], n, 0.0, failure=Failure("wrong", 0, "it is wrong")) for n in range(7, 13)]
@@ -335,6 +335,13 @@ def test_a_number_of_ranks_that_a_rule_file_names_twice_counts_as_it_is_named_la
     rules = LIBRARY.read("1\n2\n2\n2\n1\n0 3 0 0\n2\n1\n0 4 0 0\n").rules
     assert [rule.choice for rule in rules] == [RING]
     assert LIBRARY.read("2\n2\n1\n2\n1\n0 3 0 0\n2\n1\n2\n1\n0 4 0 0\n").rules[0].choice == RING
+
+
+def test_a_case_whose_choice_is_not_known_does_not_count_as_the_default():
+    case = Case("all_reduce", "mpi", 2, "float32", 1024, settings=LIBRARY.settings({"all_reduce": RING}))
+    for told in ({"": {}}, {"": {}, str(case.settings): {"all_to_all": LINEAR}}):
+        with pytest.raises(StoreError, match="does not say which choice"):
+            choice_of(told, case)
 
 
 def test_a_state_that_does_not_say_what_was_told_is_refused(tmp_path):

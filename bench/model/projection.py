@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from bench.model.divisions import WORLD
 from bench.model.records import Case
 
 T = TypeVar("T")
@@ -19,7 +18,6 @@ NEUTRAL: dict[str, dict[str, Any]] = {
     "world_size": {"world_size": 0},
     "scheduling": {"scheduling": "normal"},
     "placement": {"placement": "usual"},
-    "groups": {"groups": WORLD},
 }
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from bench.model.conclusions import Interval
+from bench.model.errors import StoreError
 from bench.model.notices import Notice, NoticeKind
 from bench.model.records import Case
 
@@ -145,8 +146,14 @@ Told = Mapping[str, Mapping[str, Pick]]
 
 
 def choice_of(told: Told, case: Case) -> Pick:
-    """The choice that a case tells the library; the default if it tells none."""
-    return told.get(str(case.settings), {}).get(case.op, DEFAULT)
+    """The choice that a case tells the library; the default on the side that tells none. Raises StoreError.
+
+    A case whose choice is not known is never taken for one that has the default.
+    """
+    choices = told.get(str(case.settings))
+    if choices is None or (choices and case.op not in choices):
+        raise StoreError(f"{case.key}: the state of tune does not say which choice this case was told")
+    return choices[case.op] if choices else DEFAULT
 
 
 @dataclass(slots=True)

@@ -84,8 +84,8 @@ class TuneRounds:
         if stage.name not in state.rounds:
             known = max((launch.number for launch in self.plan.order), default=0) - first
             done, probed = 0, False
-            first_ones = range(1, max(stage.fewest, known) + 1)
-            for number in rounds.within(stage.until * state.budget_s, stage.most, first_ones.__contains__):
+            least = max(stage.fewest, known)
+            for number in rounds.within(stage.until * state.budget_s, stage.most, lambda number: number <= least):
                 if not any((wanted := asked(done)).values()):
                     break
                 launch, done = first + number, number
