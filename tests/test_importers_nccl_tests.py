@@ -3,6 +3,7 @@
 What a file does not say is asked for or said, never guessed silently; wrong results have no number.
 """
 
+import json
 import re
 from pathlib import Path
 
@@ -312,3 +313,59 @@ def test_a_log_without_a_table_is_one_sentence(read):
         read(text + "node-1: Test CUDA failure common.cu:1304 'busy or unavailable'\n")
     with pytest.raises(ForeignError, match="no table of results of nccl-tests"):
         read("hello\n")
+
+
+def test_a_list_of_ranks_that_the_file_contradicts_is_not_believed(read):
+    """A log without the line of the last rank: the bandwidths, the settings or the command line tell of one more."""
+    whole = foreign.nccl("all_gather", 4, named=False)
+    short = "\n".join(line for line in whole.split("\n") if "Rank  3" not in line)
+    assert {n.case.world_size for n in read(short, "all_gather.log").numbers} == {4}
+    alone = short.replace("nGpus 4", "nGpus 1")
+    with pytest.raises(ForeignError, match="lists 3 ranks, but busbw is that of 4"):
+        read(alone, "all_gather.log")
+    assert {n.case.world_size for n in read(alone, "all_gather.log", world_size=4).numbers} == {4}
+    moved = foreign.nccl("broadcast", 4, named=False).replace("nGpus 4", "nGpus 1")
+    listed = "\n".join(line for line in moved.split("\n") if "Rank  3" not in line)
+    with pytest.raises(ForeignError, match="how many ranks"):
+        read(f"$ mpirun -np 4 ./broadcast_perf -b 1K\n{listed}")
+
+
+def test_nothing_of_an_execution_that_crashed_is_visible_in_the_next(read):
+    crashed = "\n".join([*foreign.preamble("all_gather", 2, iters=100)[:1], "# Blocking Enabled: wait and barrier"])
+    reading = read(
+        f"$ ./all_gather_perf -g 2 -n 100\n{crashed}\n{foreign.nccl('all_reduce', 2, named=False)}",
+        operation="all_reduce",
+    )
+    assert {(n.case.op, n.case.metric, n.case.depth) for n in reading.numbers} == {("all_reduce", "pipelined", 20)}
+
+
+ENVELOPES = {
+    "one object a line": lambda lines: "\n".join(
+        json.dumps({"log": f"{line}\n", "stream": "stdout"}) for line in lines
+    ),
+    "lines that were cut": lambda lines: "\n".join(
+        json.dumps({"log": part}) for line in lines for part in (line[:30], f"{line[30:]}\n")
+    ),
+    "a table in one line": lambda lines: "a\n" + json.dumps({"level": "info", "output": "\n".join(lines)}),
+    "JSON in JSON": lambda lines: json.dumps({"log": json.dumps({"msg": "\n".join(lines)})}) + "\n",
+    "behind a time stamp": lambda lines: "\n".join(
+        f"2026-01-02 03:04:05 {json.dumps({'msg': line})}" for line in lines
+    ),
+    "no JSON": lambda lines: "stdout: b'" + "\\n".join(lines) + "'",
+    "an array": lambda lines: json.dumps([{"_source": {"log": line}} for line in lines]),
+}
+
+
+@pytest.mark.parametrize("envelope", ENVELOPES)
+def test_what_log_collectors_put_around_lines(read, envelope):
+    reading = read(ENVELOPES[envelope](foreign.nccl().split("\n")))
+    assert len(reading.numbers) == 2 * len(foreign.SIZES) and not reading.unread
+    assert {n.case.op for n in reading.numbers} == {"all_reduce"}
+
+
+def test_rows_that_could_not_be_read_are_shown_with_their_lines(cli):
+    lines = foreign.nccl().split("\n")
+    cut = [line[:60] if ROW.match(line) and "65536" in line else line for line in lines]
+    done = cli("import", "nccl-tests", cli.config("\n".join(cut), "all_reduce.log"))
+    number = next(at for at, line in enumerate(cut, 1) if line.lstrip().startswith("65536"))
+    assert done.returncode == 0 and f"all_reduce.log:{number}: " in done.stderr

@@ -9,7 +9,8 @@ from bench.catalog import collectives
 from bench.model.errors import ForeignError
 from bench.model.records import Case
 from bench.packages.interop.importers import osu
-from bench.packages.interop.importers.readings import LONGEST_LINE, Options, Source, read_source
+from bench.packages.interop.importers.logs import LONGEST_LINE
+from bench.packages.interop.importers.readings import Options, Source, read_source
 from conftest import ended_after
 
 
@@ -142,3 +143,69 @@ def test_lines_that_almost_fit_a_pattern_do_not_take_hours(part):
     text = "\n".join([("# OSU a " + part * LONGEST_LINE)[:LONGEST_LINE]] * 500)
     with ended_after(60), pytest.raises(ForeignError):
         osu.read(Source(Path("x"), "0", text), Options())
+
+
+BANDWIDTH = "$ srun -n2 ./osu_bw\n" + pair("MPI Bandwidth Test", "Bandwidth (MB/s)", "1048576   20000.00")
+EXCHANGE = pair("MPI All-to-All Personalized Exchange Latency Test", "Avg Latency(us)", "1048576   500.00")
+
+
+@pytest.mark.parametrize(
+    ("command", "ranks"),
+    [("srun -N2 --ntasks-per-node=4", 8), ("srun --nodes 2 --ntasks-per-node 3", 6), ("mpiexec -n 5", 5)],
+)
+def test_a_command_line_tells_the_ranks_of_its_own_test_only(read, command, ranks):
+    exchange, bandwidth = sorted(
+        read(f"{BANDWIDTH}$ {command} ./osu_alltoall{EXCHANGE}").numbers, key=lambda n: n.case.op
+    )
+    assert (exchange.case.world_size, exchange.case.size_bytes, bandwidth.case.world_size) == (ranks, ranks << 20, 2)
+    for unknown in ("", "$ srun ./osu_alltoall", "$ srun -N2 ./osu_alltoall"):
+        with pytest.raises(ForeignError, match="how many ranks"):
+            read(f"{BANDWIDTH}{unknown}{EXCHANGE}")
+        assert {n.case.world_size for n in read(f"{BANDWIDTH}{unknown}{EXCHANGE}", world_size=8).numbers} == {2, 8}
+
+
+def test_a_second_header_ends_the_table_of_a_title(read):
+    text = (
+        pair("MPI Bandwidth Test", "Bandwidth (MB/s)", "1024   1000.00") + "# Size       Avg Latency(us)\n1024   4.00\n"
+    )
+    reading = read(text)
+    assert [n.case.metric for n in reading.numbers] == ["pipelined"]
+    assert reading.left_out["in a table without a title"] == 1
+    misfit = read(foreign.osu() + pair("MPI Latency Test", "Bandwidth (MB/s)", "1024   4.00"), world_size=4)
+    assert len(misfit.numbers) == 4 and misfit.left_out["columns that do not fit the title"] == 1
+
+
+def test_lines_that_begin_like_a_row_are_read_or_counted(read):
+    rows = "256  0.40", "512  8.00  <- another protocol", "1024  8.2", "2048", "4096  9.00  1.00", "8192  x"
+    reading = read(pair("MPI Latency Test", "Avg Latency(us)", *rows))
+    assert [n.case.size_bytes for n in reading.numbers] == [256, 512]
+    assert [line.text.split()[0] for line in reading.unread] == ["2048", "4096", "8192"]
+    assert sum(reading.left_out.values()) == 4
+
+
+def test_a_table_without_a_title_has_no_library(read):
+    table = "# Size       Avg Latency(us)\n1024   3.10\n"
+    with pytest.raises(ForeignError, match="--backend mpi"):
+        read(table, "osu_allreduce.txt", world_size=2)
+    assert read(table, "osu_allreduce.txt", world_size=2, backend="mpi").numbers[0].case.backend == "mpi"
+    assert read(f"$ mpirun -n 4 ./osu_bcast\n{table}", backend="mpi").numbers[0].case.op == "broadcast"
+    with pytest.raises(ForeignError, match="says that it measured mpi"):
+        read(foreign.osu(), world_size=2, backend="nccl")
+
+
+@pytest.mark.parametrize("prefix", ["", "INFO:osu_latency.py:{}: ", "2026-01-02 03:04:05,{} - INFO - "])
+def test_what_mpi4py_and_omb_py_print(read, prefix):
+    def logged(*lines: str) -> str:
+        return "\n".join(prefix.format(100 + at) + line for at, line in enumerate(lines))
+
+    demo = read(
+        logged("# MPI Allgather Latency Test", "# Size [B]        Latency [us]", "1024      25.50"), world_size=4
+    )
+    assert (demo.numbers[0].case.op, demo.numbers[0].case.backend, demo.numbers[0].case.size_bytes) == (
+        "all_gather", "mpi", 4096,
+    )  # fmt: skip
+    assert "mpi4py" in demo.tools[0]
+    text = logged("# OMB-Py MPI Bandwidth Test", "# Size (B)  Bandwidth (GB/s)", "1048576     10.00")
+    port = read(text, backend="gloo").numbers[0]
+    assert port.case.backend == "gloo" and port.aggregate.time_s == pytest.approx(1048576 / 10e9)
+    assert any("the library" in what for what in read(text).unknown)

@@ -46,7 +46,7 @@ LABELS = (
 
 def test_labels_of_launchers_fall_away_and_other_lines_stay():
     def line_of(text: str) -> str:
-        return readings.Source(Path("x"), "0", text).lines()[0]
+        return readings.Source(Path("x"), "0", text).lines()[0].text
 
     for label in LABELS:
         for line in ("# size  count", "   1024  256  float", "#"):

@@ -152,6 +152,14 @@ class SourceFile(TypedDict):
     sha256: str
 
 
+class UnreadLine(TypedDict):
+    """A line of an imported file."""
+
+    file: str
+    line: int
+    text: str
+
+
 class ImportFacts(TypedDict, total=False):
     """The source of the numbers of an imported run."""
 
@@ -159,6 +167,8 @@ class ImportFacts(TypedDict, total=False):
     files: list[SourceFile]
     statistic: list[str]
     left_out: dict[str, int]
+    # Lines that begin like a row and could not be read.
+    unread: list[UnreadLine]
     notes: list[str]
     unknown: list[str]
     verified: dict[str, int]

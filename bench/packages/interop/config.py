@@ -35,7 +35,8 @@ from bench.packages.interop.catalog import (
 )
 
 # In sizes after these flags K is 1024, as in nccl-tests; everywhere else a bare K is refused.
-_SIZE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([KMG]?)", re.IGNORECASE)
+# nccl-tests reads a number and one letter (`parsesize` in its common.cu), and ignores what follows: 128KB is 128K.
+_SIZE = re.compile(r"\s*((?:\d+(?:\.\d*)?|\.\d+)(?:e[-+]?\d{1,2})?)\s*(?:([KMG])(\w*))?\s*", re.IGNORECASE)
 _FACTORS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 # Most calls back to back that a configuration may ask for (`config.models.CoreConfig.pipeline_depth`).
 DEEPEST = 1000
@@ -129,7 +130,7 @@ def translate(operation: str, flags: Mapping[str, str], backend: str = "nccl", p
         "dtypes": _dtypes(flags, remarks),
         **_operation_settings(flags, op, ranks, remarks),
         **(_uneven(remarks) if test == UNEVEN_TEST else {}),
-        "sizes": _sizes(flags),
+        "sizes": _sizes(flags, remarks),
         "placements": _placements(flags, op, backend, remarks),
         **_metric(flags, remarks),
     }
@@ -211,13 +212,17 @@ def _operation_settings(flags: Mapping[str, str], op: str, ranks: int, remarks: 
 def _bytes(flags: Mapping[str, str], letter: str, default: str) -> int:
     text = flags.get(letter, default)
     match = _SIZE.fullmatch(text)
-    size = math.floor(float(match[1]) * _FACTORS[match[2].upper()]) if match else 0
+    size = math.floor(float(match[1]) * _FACTORS[(match[2] or "").upper()]) if match else 0
     if size < 1:
         raise ConfigError(f"-{letter} {text}: write a size such as 8, 64K, 128M or 1G (powers of 1024)")
     return size
 
 
-def _sizes(flags: Mapping[str, str]) -> dict[str, Any] | list[str]:
+def _sizes(flags: Mapping[str, str], remarks: list[str]) -> dict[str, Any] | list[str]:
+    for letter in "bei":
+        if (match := _SIZE.fullmatch(flags.get(letter, ""))) and match[3]:
+            read = f"{match[1]}{match[2]}"
+            remarks.append(f"-{letter} {flags[letter]}: read as {read}, a power of 1024, as nccl-tests does")
     first, last = _bytes(flags, "b", DEFAULT_SIZE), _bytes(flags, "e", DEFAULT_SIZE)
     factor = _number(flags, "f", 1)
     if first > last:

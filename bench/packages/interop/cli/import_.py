@@ -10,6 +10,7 @@ import typer
 
 from bench import __version__
 from bench.analyze.analysis import analyze
+from bench.catalog.backends import BACKENDS
 from bench.catalog.collectives import OPERATIONS
 from bench.cli.app import RESULTS
 from bench.cli.output import conclude, show
@@ -21,7 +22,7 @@ from bench.model.units import MOST_RANKS
 from bench.packages.interop.importers import assembly
 from bench.packages.interop.importers.assembly import READERS, Imported
 from bench.packages.interop.importers.readings import Options, read_source
-from bench.packages.interop.report.nccl_tests import import_line
+from bench.packages.interop.report.nccl_tests import import_line, unread_lines
 from bench.store import encoding, folders
 from bench.store.folders import Journal
 
@@ -52,6 +53,9 @@ def import_(
     operation: Annotated[
         str | None, typer.Option(help="The collective, if the files do not name it.", metavar="NAME")
     ] = None,
+    backend: Annotated[
+        str | None, typer.Option(help="The library, such as mpi, if the files do not name it.", metavar="NAME")
+    ] = None,
 ) -> int:
     """Nothing is written unless all files could be read.
 
@@ -59,9 +63,11 @@ def import_(
     """
     if operation is not None and operation not in OPERATIONS:
         raise ConfigError(f"--operation {operation}: no such operation; allowed: {', '.join(OPERATIONS)}")
+    if backend is not None and backend not in BACKENDS:
+        raise ConfigError(f"--backend {backend}: no such backend; allowed: {', '.join(BACKENDS)}")
     if name is not None and not re.fullmatch(NAME_PATTERN, name):
         raise ConfigError(f"--name {name!r}: letters, digits, dots, dashes and underscores, 64 at most")
-    options = Options(world_size, operation)
+    options = Options(world_size, operation, backend)
     title = name or re.sub(r"[^\w.-]+", "-", files[0].stem).strip("-._")[:60] or "imported"
     readings = []
     with memory.limited(files):
@@ -100,6 +106,8 @@ def _shown(path: Path, imported: Imported) -> int:
     cases = len({samples.case for samples in imported.samples})
     line = import_line(imported.facts, imported.rows, cases, imported.plan.launches, len(imported.samples))
     show([f"{line}\n{path}"])
+    for text in unread_lines(imported.facts):
+        say(text, err=True)
     say("")
     conclude(result, analysis, plots=False)
     failed = sum(1 for samples in imported.samples if samples.failure is not None)

@@ -88,6 +88,11 @@ def assemble(format: str, name: str, files: Sequence[tuple[Source, Reading]]) ->
         "files": [{"name": source.name, "sha256": source.sha256} for source, _ in files],
         "statistic": _joined([number.aggregate.statistic] for number in numbers if number.aggregate is not None),
         "left_out": dict(left_out),
+        "unread": [
+            {"file": source.name, "line": line.number, "text": line.text}
+            for source, reading in files
+            for line in reading.unread
+        ],
         "notes": notes,
         "unknown": _joined(reading.unknown for reading in readings),
         # By the tool itself.

@@ -34,7 +34,7 @@ def sections(text: str, where: str) -> tuple[list[Section], int]:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ForeignError(damaged_json(where, error)) from None
-    if isinstance(document, list):
+    if isinstance(document, list) and any(isinstance(row, dict) and "size" in row for row in document):
         return _of_rccl([row for row in document if isinstance(row, dict)]), 0
     if not isinstance(document, dict) or not isinstance(document.get("results"), list):
         raise ForeignError(f"{where}: JSON, but not of nccl-tests (it has no list of results)")

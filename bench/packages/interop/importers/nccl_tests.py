@@ -6,7 +6,7 @@ the number of ranks and what size means. `nccl_text` and `nccl_json` parse the l
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from bench.catalog.collectives import OPERATIONS, usual
@@ -19,10 +19,12 @@ from bench.model.units import US
 from bench.packages.interop import catalog as nccl_tests_names
 from bench.packages.interop.catalog import DEFAULT_SPREAD, MATRIX_FILE, SPREAD, UNEVEN_TEST, uneven_bytes
 from bench.packages.interop.importers import nccl_json, nccl_text
+from bench.packages.interop.importers.logs import Line
 from bench.packages.interop.importers.nccl_text import Half, Row, Section
 from bench.packages.interop.importers.readings import (
     DTYPES,
     LEAST_US,
+    UNREADABLE,
     Number,
     Options,
     Printed,
@@ -65,15 +67,14 @@ def read(source: Source, options: Options) -> Reading:
     """All executions in one file. Raises ForeignError if there is none, or if it does not say what is needed."""
     reading = Reading()
     where = str(source.path)
-    if any(line.startswith(OURS) for line in source.lines()):
+    lines = source.lines()
+    if any(line.text.startswith(OURS) for line in lines):
         raise ForeignError(f"{where}: CollBench wrote it, from a run of its own: use that run ({OURS}…; run NAME)")
-    if _JSON.match(source.text):
-        sections, dropped = nccl_json.sections(source.text, where)
-        if dropped:
-            reading.notes.append(f"{dropped} variables of the file's environment dump were dropped")
-    else:
-        sections = nccl_text.sections(source.lines(), where)
+    sections = _sections(source, lines, reading)
     measured = [section for section in sections if section.rows]
+    for section in sections:
+        reading.left_out[UNREADABLE] += section.cut
+        reading.unread += section.unread
     if not measured:
         tests = [section.test for section in sections if section.test]
         raise ForeignError(
@@ -85,11 +86,27 @@ def read(source: Source, options: Options) -> Reading:
     return reading
 
 
+def _sections(source: Source, lines: Sequence[Line], reading: Reading) -> list[Section]:
+    """The executions in JSON of the tools, else in text; a file that begins like JSON may be lines of a collector."""
+    where = str(source.path)
+    if not _JSON.match(source.text):
+        return nccl_text.sections(lines, where)
+    try:
+        sections, dropped = nccl_json.sections(source.text, where)
+    except ForeignError:
+        sections = nccl_text.sections(lines, where)
+        if not any(section.rows or section.cut for section in sections):
+            raise
+        return sections
+    if dropped:
+        reading.notes.append(f"{dropped} variables of the file's environment dump were dropped")
+    return sections
+
+
 def _read_section(section: Section, options: Options, source: Source, reading: Reading) -> None:
     """Add the numbers of one execution."""
     where = str(source.path)
     reading.rows += len(section.rows)
-    reading.left_out["cut off or unreadable"] += section.cut
     reading.tools.append(section.tool or "nccl-tests of unknown version")
     stated = nccl_tests_names.operation_of(section.test) if section.test is not None else None
     if section.test is not None and stated is None:
@@ -109,12 +126,16 @@ def _read_section(section: Section, options: Options, source: Source, reading: R
             f"{section.copies} copies ran at the same time, each with {world_size} rank(s) of its own (a test built "
             "without MPI): their rows count as launches, and none of them measures communication between the copies"
         )
-    if world_size is None and bus_factor(op, 2) != bus_factor(op, 4):
-        halves = [half for row in section.rows for half in row.halves]
-        rates = ((half.algbw, half.busbw) for half in halves if half.algbw and half.busbw)
-        world_size = ranks_by_rates(rates, TWICE if op == "all_reduce" else ONCE)
-        if world_size is not None:
-            reading.unknown.append("the list of ranks is not in the file: their number was computed from busbw/algbw")
+    by_rates = _ranks_by_rates(section, op)
+    if world_size is None and by_rates is not None:
+        world_size = by_rates
+        reading.unknown.append("the list of ranks is not in the file: their number was computed from busbw/algbw")
+    elif by_rates is not None and by_rates != world_size:
+        if options.world_size is None:
+            raise ForeignError(
+                f"{where}: lists {world_size} ranks, but busbw is that of {by_rates}; give their number: --world-size N"
+            )
+        world_size = None
     ranks = chosen_ranks(world_size, options, where)
     division = _division(section, ranks)
     if division is None:
@@ -131,6 +152,16 @@ def _read_section(section: Section, options: Options, source: Source, reading: R
             uneven = parse_splits(splits) if splits else None
             case = replace(_case(row, section, op, ranks, division), splits=uneven)
             reading.numbers += _numbers(row, section, case, reading)
+
+
+def _ranks_by_rates(section: Section, op: str) -> int | None:
+    """The number of ranks by busbw/algbw; None if that does not depend on it, or not on it alone."""
+    divided = len(set(section.colours.values())) > 1
+    if bus_factor(op, 2) == bus_factor(op, 4) or divided or section.test == UNEVEN_TEST:
+        return None
+    halves = [half for row in section.rows for half in row.halves]
+    rates = ((half.algbw, half.busbw) for half in halves if half.algbw and half.busbw)
+    return ranks_by_rates(rates, TWICE if op == "all_reduce" else ONCE)
 
 
 def _division(section: Section, ranks: int) -> Division | None:

@@ -9,9 +9,11 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from enum import IntEnum
 
 from bench.model.errors import ForeignError
 from bench.packages.interop.catalog import DTYPES_LACKING, MATRIX_FILE, NO_REDUCE_OP, REDUCE_OPS, SPREAD
+from bench.packages.interop.importers.logs import Line, command_in, without_labels
 from bench.packages.interop.importers.readings import DTYPES, Printed, printed, whole
 
 PLACES = {"out-of-place": "out", "in-place": "in"}
@@ -40,6 +42,9 @@ _SETTINGS = re.compile(r"nThreads?:?\s+(\d+)\s+nGpus:?\s+(\d+)")
 _ITERATIONS = re.compile(r"(warmup|agg)?\s*\biters:\s*(\d+)")
 _UNEVEN = re.compile(r"ALLTOALLV_PRINT_SUMMARY: mode=(?:generated\b.*\bspread=([\d.]+)|matrix)")
 _NAMED = re.compile(r"(?:starting|concluded):\s*(?:\S*/)?(\w+?)(?:_perf)?(?:_mpi)?\s*$")
+_BEGINS_LIKE_A_ROW = re.compile(r"\s*-?\d+(?:\.\d+)?\s+-?[\d.]+(?:\s|$)")
+# Words of a line that speaks of a program that ended, and starts none.
+_COMPLAINT = re.compile(r"error|killed|exited|terminated|aborted|signal", re.IGNORECASE)
 _TEST = re.compile(r"(?<![\w-])(\w+?)_perf(?:_mpi)?\b(?!\.)")
 
 
@@ -98,6 +103,10 @@ class Section:
     # True if the list of devices is known to be incomplete.
     ranks_cut: bool = False
     expected_ranks: int | None = None
+    # Ranks of a process, by the line with the settings.
+    per_process: int = 1
+    # Number of processes, by the launcher's command line.
+    processes: int | None = None
     # The product of iterations and aggregated is the number of calls that are timed together.
     iterations: int | None = None
     aggregated: int = 1
@@ -112,8 +121,9 @@ class Section:
     # Number of rows that the tool itself found wrong.
     out_of_bounds: int | None = None
     rows: list[Row] = field(default_factory=list)
-    # Number of rows that could not be read to their end.
+    # Number of rows that could not be read to their end, and the lines of a text that they begin in.
     cut: int = 0
+    unread: list[Line] = field(default_factory=list)
     variables: dict[str, str] = field(default_factory=dict)
     # True if the file has all variables of the tool; `variables` are those that may be kept.
     environment: bool = False
@@ -127,12 +137,18 @@ class Section:
 
     @property
     def world_size(self) -> int | None:
-        """The number of ranks of one world: `expected_ranks`, else by the list of devices; None if missing or cut."""
+        """The number of ranks of one world: `expected_ranks`, else by the list of devices.
+
+        None without a list, and if the list has other ranks than the command line and the settings tell of.
+        """
         if self.expected_ranks is not None:
             return self.expected_ranks
         if not self.ranks or self.ranks_cut:
             return None
-        return max(device.rank for device in self.ranks) + 1
+        ranks = max(device.rank for device in self.ranks) + 1
+        started = None if self.processes is None else self.processes * self.per_process
+        whole_list = ranks % self.per_process == 0 and started in {None, ranks}
+        return ranks if whole_list or self.copies > 1 else None
 
     @property
     def colours(self) -> dict[int, int]:
@@ -161,6 +177,7 @@ class Header:
 class _BegunRow:
     """A row that is being read."""
 
+    line: Line
     # None if the size is too large.
     size: int | None
     count: int
@@ -172,7 +189,7 @@ class _BegunRow:
     gap: int
 
 
-def sections(lines: Iterable[str], where: str) -> list[Section]:
+def sections(lines: Iterable[Line], where: str) -> list[Section]:
     """The executions in a log, in its order, including those without a row. Raises ForeignError before 2.10."""
     parser = _Parser(where)
     for line in lines:
@@ -181,24 +198,50 @@ def sections(lines: Iterable[str], where: str) -> list[Section]:
     return [*parser.done, parser.section]
 
 
+class _Stage(IntEnum):
+    """How far an execution has come, by what it prints in this order."""
+
+    NOTHING = 0
+    VERSION = 1
+    STARTING = 2
+    SETTINGS = 3
+    RANKS = 4
+    ROWS = 5
+
+
 class _Parser:
-    """Reads the lines once. At most one row is incomplete at any time, and it belongs to the current section."""
+    """Reads the lines once. At most one row is incomplete at any time, and it belongs to the current section.
+
+    A section ends where a line comes that an execution prints earlier than what was read: nothing of it is known in the
+    next. Copies of a test that run at the same time print the same lines twice, one right after the other.
+    """
 
     def __init__(self, where: str) -> None:
         self.where = where
         self.header = Header()
+        # True if the header was read, not assumed.
+        self.titled = False
         self.places: tuple[str, ...] = ()
         self.section = Section()
         self.done: list[Section] = []
+        self.stage = _Stage.NOTHING
+        # The line with the settings of the current section.
+        self.settings = ""
         # True if the table of the current section has ended.
         self.closed = False
-        # Test that a command line named, for the next section that does not name its own.
+        # Test that a command line named, for the section that begins below it, if that does not name its own.
         self.hint: str | None = None
+        # Number of processes that a launcher's command line names, for the same section.
+        self.processes: int | None = None
         self.begun: _BegunRow | None = None
 
-    def take(self, line: str) -> None:
+    def take(self, numbered: Line) -> None:
         """Read one line, from which labels have been removed."""
-        if self._begins_row(line) or self._continues_row(line):
+        line = numbered.text
+        if self._begins_row(numbered) or self._continues_row(line):
+            return
+        if _BEGINS_LIKE_A_ROW.match(line) and (self.section.rows or self.titled) and not self.closed:
+            self._count_as_unread(numbered)
             return
         self._learn(line)
         if "-place" in line:
@@ -209,37 +252,54 @@ class _Parser:
             self.finish_row()
             self.section.out_of_bounds, self.closed = whole(bounds[1]), True
         test = _TEST.search(line)
-        if test is not None and "Collective test" not in line:
-            self.hint = test[1]
+        if test is not None and "Collective test" not in line and not _COMPLAINT.search(line):
+            command = command_in(line, _TEST)
+            self.hint, self.processes = test[1], command.processes if command else None
 
-    def _begin_section(self) -> None:
-        """Begin a new section, unless this one has neither ranks nor rows."""
-        if self.section.ranks or self.section.rows or self.section.cut:
+    def _use_command(self) -> None:
+        """Take from the last command line what the section does not say itself; it belongs to no other section."""
+        self.section.test, self.hint = self.section.test or self.hint, None
+        self.section.processes, self.processes = self.section.processes or self.processes, None
+
+    def _count_as_unread(self, line: Line) -> None:
+        self.section.cut += 1
+        self.section.unread.append(line)
+
+    def _reach(self, stage: _Stage) -> None:
+        """Read on in the current section if it has not come further than this, else begin a new one."""
+        if self.stage > stage:
             self._end_section()
+        self.stage = stage
 
     def _end_section(self) -> None:
         self.finish_row()
         self.done.append(self.section)
         self.section, self.header, self.places, self.closed = Section(), Header(), (), False
+        self.stage, self.settings, self.titled = _Stage.NOTHING, "", False
 
     def _learn(self, line: str) -> None:
         """Read what a line tells of the tool, its settings and the devices; a line may tell several things."""
         if "-tests version" in line or "-tests: Version" in line:
-            self._begin_section()
+            self._reach(_Stage.VERSION)
             if version := re.search(r"((?:nccl|rccl)-tests)(?::)? version:? (\S+)", line, re.IGNORECASE):
                 self.section.tool = f"{version[1]} {version[2]}".rstrip(" :+")
             if library := re.search(r"-library=(\d+)", line):
                 self.section.nccl = self.section.nccl or version_of(whole(library[1]) or 0)
         if "test starting" in line:
-            self._begin_section()
+            self._reach(_Stage.STARTING)
             if test := _NAMED.search(line):
                 self.section.test = test[1]
         if "test concluded" in line:
             if (test := _NAMED.search(line)) and self.section.test is None:
                 self.section.test = test[1]
             self.closed = True
-        if "nThread" in line and _SETTINGS.search(line):
-            self._begin_section()
+        if "nThread" in line and (settings := _SETTINGS.search(line)):
+            if self.stage == _Stage.SETTINGS and self.settings != line[settings.start() :]:
+                self._end_section()
+            self._reach(_Stage.SETTINGS)
+            self.settings = line[settings.start() :]
+            self.section.per_process = max(1, (whole(settings[1]) or 1) * (whole(settings[2]) or 1))
+            self._use_command()
             counts = {kind: whole(count) for kind, count in _ITERATIONS.findall(line)}
             self.section.iterations, self.section.aggregated = counts.get("") or None, counts.get("agg") or 1
             graph = re.search(r"graph:\s*(\d+)", line)
@@ -255,6 +315,7 @@ class _Parser:
         if "Rank" in line and (device := _RANK.search(line)):
             if self.closed:
                 self._end_section()
+            self.stage = max(self.stage, _Stage.RANKS)
             rank, group, host, name = device.groups()
             device_name = name.strip().rstrip(".").strip()
             self.section.ranks.append(DeviceRow(whole(rank) or 0, whole(group or "0") or 0, host or "", device_name))
@@ -275,16 +336,17 @@ class _Parser:
         last = max(at for at, name in enumerate(names) if name in {*COUNTS, "busbw"})
         end = starts[1] if len(starts) > 1 else 1 + last
         places = self.places if len(self.places) == len(starts) else ("out", "in")[: len(starts)]
-        self.header = Header(tuple(names[starts[0] : end]), places)
+        self.header, self.titled = Header(tuple(names[starts[0] : end]), places), True
         self.section.cpu_time = "cputime" in names
 
     # ── rows ─────────────────────────────────────────────────────────────────────────────────────
-    def _begins_row(self, line: str) -> bool:
+    def _begins_row(self, line: Line) -> bool:
         """Begin a row; False if the line is none."""
-        match = _ROW.search(line)
+        match = _ROW.search(line.text)
         if match is None:
             return False
         size, count, dtype, rest = match.groups()
+        rest = without_labels(rest)
         redop, root, at = _lead(rest)
         halves, behind = _halves(rest[at:], self.header)
         if not halves and dtype not in DTYPES and dtype not in DTYPES_LACKING:
@@ -293,7 +355,8 @@ class _Parser:
             raise ForeignError(f"{self.where}: a row without a root: {TOO_OLD}")
         self.finish_row()
         gap = len(rest[at:]) - len(rest[at:].lstrip())
-        self.begun = _BegunRow(whole(size), whole(count) or 0, dtype, redop, root, halves, gap)
+        self.stage = _Stage.ROWS
+        self.begun = _BegunRow(line, whole(size), whole(count) or 0, dtype, redop, root, halves, gap)
         self._finish_complete_row(self.begun, behind)
         return True
 
@@ -322,11 +385,10 @@ class _Parser:
         if len(begun.halves) == 1 < len(places) and begun.gap > EMPTY_HALF:
             places = places[1:]
         halves = tuple(_half(place, values, self.header) for place, values in zip(places, begun.halves, strict=False))
-        self.section.cut += len(begun.halves) < len(places)
-        if halves and begun.size is None:
-            self.section.cut += 1
-        elif halves and begun.size is not None:
-            self.section.test, self.hint = self.section.test or self.hint, None
+        if len(begun.halves) < len(places) or begun.size is None:
+            self._count_as_unread(begun.line)
+        if halves and begun.size is not None:
+            self._use_command()
             self.section.rows.append(Row(begun.size, begun.count, begun.dtype, begun.redop, begun.root, halves))
 
 

@@ -3,8 +3,8 @@
 In: a `Source`. Out: a `Reading`. Collectives are timed one by one with a barrier between, averaged over calls and
 ranks: metric isolated. `osu_latency` is half a round trip; `osu_bw` and `osu_bibw` send windows of messages back to
 back: metric pipelined. All of them use the same buffers each time (`hot`), one to send and another to receive (out
-of place). The number of ranks is not in the output: it is 2 for pairs, else it comes from a launcher's command line,
-from `#Using NCCL` lines, or from the user.
+of place). The number of ranks is not in the output: it is 2 for pairs, else it comes from the command line that
+started it, from `#Using NCCL` lines, or from the user. mpi4py's demos and OMB-Py print such tables, too.
 
 What OSU calls size is one rank's message (to one other rank, for all-to-all). Ours counts all n shares for all_gather,
 gather, scatter and all_to_all (`operations.py`), so for these it is multiplied by the number of ranks.
@@ -18,13 +18,16 @@ from dataclasses import dataclass, field, replace
 from bench.catalog.collectives import OPERATIONS, usual
 from bench.model.errors import ForeignError
 from bench.model.records import Aggregate, Case, Failure
+from bench.packages.interop.importers.logs import Command, Line, command_in
 from bench.packages.interop.importers.readings import (
     DTYPES,
     LEAST_US,
+    UNREADABLE,
     Number,
     Options,
     Reading,
     Source,
+    chosen_backend,
     chosen_operation,
     chosen_ranks,
     operation_in,
@@ -73,99 +76,147 @@ TESTS = {
 # Datatypes of older versions, which do not print them: of reductions, and of tests that only move bytes.
 OLD_REDUCED, OLD_MOVED = "MPI_FLOAT", "MPI_CHAR"
 
-_TITLE = re.compile(r"#\s*OSU\s+(\S+)\s+(.*?)\s*Test\b\s*(?:v\.?\s?(\d\S*))?\s*$", re.IGNORECASE)
+_TITLE = re.compile(
+    r"#\s*(?:(?P<tool>OSU|OMB-Py)\s+(?P<library>\S+)|(?P<demo>MPI))\s+(?P<title>.*?)\s*Test\b\s*"
+    r"(?:v\.?\s?(?P<version>\d\S*))?\s*$",
+    re.IGNORECASE,
+)
+TOOLS = {"osu": "OSU Micro-Benchmarks", "omb-py": "OMB-Py", "": "mpi4py's demos of OSU Micro-Benchmarks"}
 _COLUMN = re.compile(
-    r"(?:(?:Avg|Min|Max)\s)?Latency\s?\(us\)|Bandwidth\s?\(MB/s\)|MB/s|Messages/s|P\d+\sTail\s(?:Lat|BW)\((?:us|MB/s)\)"
+    r"(?:(?:Avg|Min|Max)\s)?Latency\s?\(us\)|Bandwidth\s?\([MG]B/s\)|MB/s|Messages/s|P\d+\sTail\s(?:Lat|BW)\((?:us|MB/s)\)"
     r"|(?:Pure|Min|Max)\sComm\.\(us\)|Coll\.\sInit\(us\)|Transmit\sSize|Size|[A-Z][\w./%()-]*"
 )
 _HEADER = re.compile(r"[#\s]*(?:Size\b|(?:Avg )?Latency|Overall|Bandwidth)")
 _BUFFERS = re.compile(r"Buffer on \w+.*|Memory on \w+.*")
 _DATATYPE = re.compile(r"#\s*Datatype:\s*(\w+)")
-# The parts of a launcher's command line, each searched for behind the one before: as one pattern they would take half a
-# second for a hostile line.
-_LAUNCHER = re.compile(r"\b(?:mpirun|mpiexec|srun|orterun|prterun|mpirun_rsh|aprun|jsrun|flux run)\b")
-_RANKS = re.compile(r"\s(?:-n|-np|--np|--ntasks)[\s=]{0,3}(\d+)\b")
-_PROGRAM = re.compile(r"\bosu_\w+")
+PROGRAM = re.compile(r"\bosu_\w+")
 _SIZED = re.compile(r"(\d+)\s+(\S.*)")
 _VALUE = re.compile(r"[-+]?[\d.]+(?:e[-+]?\d+)?|pass|fail|n/?a", re.IGNORECASE)
+# OSU prints at least two decimals of a result; one with fewer was cut.
+_RESULT = re.compile(r"\d+\.\d{2,}(?:e[-+]?\d+)?")
+_BEGINS_LIKE_A_ROW = re.compile(r"\s*\d+(?:\.\d+)?(?:\s|$)")
+# A row below which no title and no header stand any more.
+_LOOSE_ROW = re.compile(r"\s*\d+\s+\d+\.\d{2}(?:\s.*)?")
+RESULTS = ("Avg Latency", "Latency", "Bandwidth")
 
 
 @dataclass(slots=True)
 class _Table:
-    """The output of one test."""
+    """The output of one test. What its own lines do not tell is None: nothing is taken from the table before."""
 
-    library: str = ""
+    # Key of TOOLS.
+    tool: str = "osu"
+    library: str | None = None
     title: str | None = None
     version: str | None = None
     datatype: str | None = None
     columns: list[str] = field(default_factory=list)
-    # None if the log does not name the number of ranks.
-    ranks: int | None = None
+    command: Command | None = None
+    # Number of lines by which ranks say that they use NCCL.
+    using: int = 0
     # False if a buffer is in host memory.
     on_device: bool = True
     # Size and values of each row. The size is None in a table without such a column (a barrier).
     rows: list[tuple[int | None, list[str]]] = field(default_factory=list)
+    unread: list[Line] = field(default_factory=list)
+
+    @property
+    def ranks(self) -> int | None:
+        """The number of ranks; None if the log does not tell it, or tells two."""
+        told = {self.command.processes} if self.command is not None and self.command.processes else set()
+        told |= {self.using} if self.using > 1 else set()
+        return told.pop() if len(told) == 1 else None
 
 
 def read(source: Source, options: Options) -> Reading:
     """All tests in one file. Raises ForeignError if there is none, or if the number of ranks is missing."""
-    tables = [table for table in _tables(source.lines()) if table.rows]
-    if not tables:
+    tables = [table for table in _tables(source.lines()) if table.rows or table.unread]
+    if not any(table.rows for table in tables):
         raise ForeignError(f"{source.path}: no table of results of the OSU Micro-Benchmarks in it")
     reading = Reading()
+    titled = any(table.title is not None for table in tables)
     for table in tables:
-        _read_table(table, options, source, reading)
+        reading.left_out[UNREADABLE] += len(table.unread)
+        reading.unread += table.unread
+        if titled and table.title is None:
+            reading.rows += len(table.rows)
+            reading.left_out["in a table without a title"] += len(table.rows)
+        elif table.rows:
+            _read_table(table, options, source, reading)
     return reading
 
 
 # ── text to tables ───────────────────────────────────────────────────────────────────────────────
-def _tables(lines: Sequence[str]) -> list[_Table]:
+def _tables(lines: Sequence[Line]) -> list[_Table]:
+    """The tables of a log. A command line, a title, and a header below rows each begin a new one."""
     tables = [_Table()]
-    commanded: int | None = None  # ranks by the launcher's command line
-    using = 0  # ranks by their `#Using NCCL` lines
+    prefix: re.Pattern[str] | None = None  # what a logger wrote in front of the title
     for line in lines:
-        table = tables[-1]
-        if (ranks_told := _commanded(line)) is not None:
-            commanded, using = whole(ranks_told), 0
-        using += "#Using NCCL" in line or "#Using RCCL" in line
+        table, text = tables[-1], line.text
         # The last of all marks begins it: a search from each of them could take long.
-        if (title := _TITLE.match(" ".join(line[line.rfind("#") :].split()))) is not None:
-            # None if neither tells the number of ranks, or the two differ.
-            ranks = commanded or (using if using > 1 else None)
-            if commanded and using > 1 and commanded != using:
-                ranks = None
-            tables.append(_Table(title[1], title[2], title[3], ranks=ranks))
-            using = 0
-        elif (datatype := _DATATYPE.search(line)) is not None:
-            if table.rows:  # with -T all, one title is followed by a table for each datatype
-                table = _Table(table.library, table.title, table.version, ranks=table.ranks)
-                tables.append(table)
-            table.datatype = datatype[1]
-        elif (buffers := _BUFFERS.search(line)) is not None:
-            table.on_device = "DEVICE" in buffers[0] or "MANAGED" in buffers[0]
-        elif _HEADER.match(line) and ("(us)" in line or "MB/s" in line):
-            table.columns = _COLUMN.findall(line.lstrip("# "))
-        elif (row := _row(line, table)) is not None:
-            table.rows.append(row)
+        mark = text.rfind("#")
+        if (command := command_in(text, PROGRAM)) is not None:
+            tables.append(_Table(command=command))
+        elif (title := _TITLE.match(" ".join(text[mark:].split()))) is not None:
+            prefix = _alike(text[:mark])
+            tool, library = (title["tool"] or "").lower(), title["library"] or title["demo"]
+            new = _Table(tool, library, title["title"], title["version"])
+            if not table.rows and table.title is None:
+                new.command, new.using = table.command, table.using
+            tables.append(new)
+        else:
+            if prefix is None and _HEADER.match(text[mark:]):
+                prefix = _alike(text[:mark])
+            _take(Line(line.number, prefix.sub("", text, count=1) if prefix else text), tables)
     return tables
 
 
-def _commanded(line: str) -> str | None:
-    """The number of ranks in a launcher's command line; None if it is none that starts a test."""
-    line = " ".join(line.split())
-    launcher = _LAUNCHER.search(line)
-    ranks = _RANKS.search(line, launcher.end()) if launcher else None
-    return ranks[1] if ranks and _PROGRAM.search(line, ranks.end()) else None
+def _take(line: Line, tables: list[_Table]) -> None:
+    """Read a line that is neither a command nor a title."""
+    table, text = tables[-1], line.text
+    if "#Using NCCL" in text or "#Using RCCL" in text:
+        if table.rows:
+            tables.append(table := _Table())
+        table.using += 1
+    elif (datatype := _DATATYPE.search(text)) is not None:
+        if table.rows:  # with -T all, one title is followed by a table for each datatype
+            table = replace(table, datatype=None, columns=[], rows=[], unread=[])
+            tables.append(table)
+        table.datatype = datatype[1]
+    elif (buffers := _BUFFERS.search(text)) is not None:
+        table.on_device = "DEVICE" in buffers[0] or "MANAGED" in buffers[0]
+    elif _HEADER.match(text) and ("us" in text or "B/s" in text):
+        if table.rows:
+            tables.append(table := _Table())
+        plain = re.sub(r"\bSize \(B\)", "Size", text.replace("[", "(").replace("]", ")"))
+        table.columns = _COLUMN.findall(plain.lstrip("# "))
+    elif table.title is not None or table.columns:
+        if (row := _row(text, table)) is not None:
+            table.rows.append(row)
+        elif _BEGINS_LIKE_A_ROW.match(text):
+            table.unread.append(line)
+    elif len(tables) > 1 and _LOOSE_ROW.fullmatch(text):
+        table.unread.append(line)
+
+
+def _alike(prefix: str) -> re.Pattern[str] | None:
+    """A pattern for what a logger writes in front of each line: other numbers, the same words; None for nothing."""
+    if not prefix.strip():
+        return None
+    return re.compile(re.sub(r"(?:\\?\s)+", r"\\s+", re.sub(r"\d+", r"\\d+", re.escape(prefix.rstrip()))) + r"\s?")
 
 
 def _row(line: str, table: _Table) -> tuple[int | None, list[str]] | None:
-    """Size and values of a row; None if it is no row."""
-    if table.title is None and not table.columns:
-        return None
+    """Size and values of a row, without a comment behind it; None if it is no row."""
     sized = not table.columns or table.columns[0] == "Size"
     match = _SIZED.fullmatch(line.strip()) if sized else None
     values = (match[2] if match else line).split()
+    wanted = max(1, len(table.columns) - sized) if table.columns else len(values)
+    behind = values[wanted:]
+    values = values[:wanted]
     if (sized and match is None) or not values or not all(_VALUE.fullmatch(value) for value in values):
+        return None
+    if len(values) < wanted or (behind and _VALUE.fullmatch(behind[0])):
         return None
     return (whole(match[1]) if match else None), values
 
@@ -174,10 +225,13 @@ def _row(line: str, table: _Table) -> tuple[int | None, list[str]] | None:
 def _read_table(table: _Table, options: Options, source: Source, reading: Reading) -> None:
     """Add the numbers of one table."""
     reading.rows += len(table.rows)
-    reading.tools.append(f"OSU Micro-Benchmarks {table.version or 'of unknown version'}")
+    reading.tools.append(f"{TOOLS[table.tool]} {table.version or 'of unknown version'}")
     test, asynchronous = _test(table, options, source)
     if test is None:
         reading.left_out[f"{table.library} {table.title} has no counterpart here"] += len(table.rows)
+        return
+    if any(column.startswith(RESULTS) and column.startswith("Bandwidth") != test.window for column in table.columns):
+        reading.left_out["columns that do not fit the title"] += len(table.rows)
         return
     if table.datatype is not None and table.datatype not in DTYPES:
         reading.left_out[f"dtype {table.datatype:.40}, which CollBench does not have"] += len(table.rows)
@@ -191,11 +245,12 @@ def _read_table(table: _Table, options: Options, source: Source, reading: Readin
             "the datatype is not in the output: MPI_FLOAT for reductions and MPI_CHAR for the rest is assumed"
         )
     datatype = table.datatype or (OLD_REDUCED if operation.reduces else OLD_MOVED)
-    library, _, device = table.library.upper().partition("-")
+    library, _, device = (table.library or "").upper().partition("-")
+    backend = _backend(table, library, options, source, reading)
     case = usual(
         Case(  # without its size
             test.op,
-            "mpi" if library == "MPI" else "nccl",
+            backend,
             ranks,
             DTYPES[datatype],
             0,
@@ -205,7 +260,7 @@ def _read_table(table: _Table, options: Options, source: Source, reading: Readin
             placement="in" if operation.placements == ("in",) else "out",
             call="async" if asynchronous else "sync",
             # MPI on a GPU's memory is not to be mixed up with MPI on a host's.
-            memory="device" if device and table.on_device and library == "MPI" else "plain",
+            memory="device" if device and table.on_device and backend == "mpi" else "plain",
         )
     )
     if test.scaled:
@@ -220,19 +275,36 @@ def _read_table(table: _Table, options: Options, source: Source, reading: Readin
         elif number := _number(table, test, case, size or 0, values):
             reading.numbers.append(number)
         else:
-            reading.left_out["no time"] += 1
+            reading.left_out["no time, or one that was cut"] += 1
+
+
+def _backend(table: _Table, library: str, options: Options, source: Source, reading: Reading) -> str:
+    """Our name of the library that the test measured."""
+    where = str(source.path)
+    if table.title is None:
+        return chosen_backend(None, options, where)
+    if library == "MPI" and table.tool == "omb-py":
+        if options.backend is None:
+            reading.unknown.append(
+                "the library: OMB-Py calls it MPI, also where torch's gloo or another took its place"
+            )
+        return options.backend or "mpi"
+    return chosen_backend("mpi" if library == "MPI" else "nccl", options, where)
 
 
 def _test(table: _Table, options: Options, source: Source) -> tuple[Test | None, bool]:
     """The test, and whether it is the asynchronous one; None for what has no counterpart."""
     if table.title is None:
-        op = chosen_operation(operation_in(source.name), options, str(source.path))
-        return next((test for test in TESTS.values() if test.op == op and not test.window), None), False
+        named = operation_in(table.command.program if table.command is not None else source.name)
+        op = chosen_operation(named, options, str(source.path))
+        window = any(column.startswith("Bandwidth") for column in table.columns)
+        return next((test for test in TESTS.values() if test.op == op and test.window == window), None), False
     title = table.title.lower().removesuffix("latency").strip()
     asynchronous = title.startswith(("non-blocking ", "nonblocking "))
     title = re.sub(r"^non-?blocking ", "", title)
     test = TESTS.get(re.sub(r"[^a-z]", "", title))
-    if not table.library.upper().startswith(("MPI", "NCCL", "RCCL", "XCCL")) or "_" in table.library:
+    library = table.library or ""
+    if not library.upper().startswith(("MPI", "NCCL", "RCCL", "XCCL")) or "_" in library:
         return None, False
     if test is not None and options.operation not in {None, test.op}:
         raise ForeignError(
@@ -251,14 +323,16 @@ def _number(table: _Table, test: Test, case: Case, size: int, values: list[str])
         return Number(placed, None, Failure("wrong", None, "OSU's own validation says Fail"), False)
     # The column of the test's result; a table without a header has it first.
     asynchronous = case.call == "async"
-    starts = ("Pure Comm.(us)",) if asynchronous else ("Avg Latency", "Latency", "Bandwidth")
-    results = [value for start in starts for name, value in named.items() if name.startswith(start)]
-    value = printed(results[0] if results else "" if asynchronous and named else values[0])
-    if value is None or value.value < LEAST_US:
+    starts = ("Pure Comm.(us)",) if asynchronous else RESULTS
+    results = [(name, value) for start in starts for name, value in named.items() if name.startswith(start)]
+    column, text = results[0] if results else ("", "" if asynchronous and named else values[0])
+    value = printed(text)
+    if value is None or value.value < LEAST_US or not _RESULT.fullmatch(text):
         return None
     iterations = whole(named.get("Iterations", ""))
     if test.window:
-        time_s = placed.size_bytes * (2 if test.op == "sendrecv_pair" else 1) / (value.value * 1e6)
+        unit = 1e9 if "GB/s" in column else 1e6
+        time_s = placed.size_bytes * (2 if test.op == "sendrecv_pair" else 1) / (value.value * unit)
         manner = test.manner
     else:
         time_s = value.value * 1e-6

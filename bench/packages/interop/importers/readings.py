@@ -1,9 +1,8 @@
 """Define what a reader of another tool's output takes and returns, and what all readers share. No format is known here.
 
-In: a path. Out: a `Source`, whose lines come without colours, control characters and the labels that launchers and log
-collectors put in front (`[1,0]<stdout>:`, `0: `, a time stamp, `node01: `). A reader takes it with the user's `Options`
-and returns a `Reading`: numbers, what was left out and why, and what the file does not tell; whatever it assumes, it
-records there. Errors are ForeignErrors of one line.
+In: a path. Out: a `Source`, whose lines `logs` frees from labels and envelopes. A reader takes it with the user's
+`Options` and returns a `Reading`: numbers, what was left out and why, and what the file does not tell; whatever it
+assumes, it records there. Errors are ForeignErrors of one line.
 """
 
 import hashlib
@@ -19,30 +18,15 @@ from bench.model.errors import ForeignError
 from bench.model.records import Aggregate, Case, Failure, Json
 from bench.model.units import MOST_RANKS, format_bytes
 from bench.packages.interop import catalog as nccl_tests_names
+from bench.packages.interop.importers import logs
+from bench.packages.interop.importers.logs import Line
 
 # The longest sweep with an NCCL that logs at INFO is a few megabytes; a larger file is of another kind.
 LIMIT_BYTES = 64 * 2**20
-# No tool prints longer lines, and matching patterns in them could take very long.
-LONGEST_LINE = 2000
 # A file with a larger share of undecodable or NUL characters is not text; a log may hold a few that its tool garbled.
 MOST_GARBLED = 0.05
 # First bytes of a packed file → how it is packed.
 PACKED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"PK\x03\x04": "zip", b"\x28\xb5\x2f\xfd": "zstd"}
-_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
-_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
-_LABEL = re.compile(
-    r"""\s*(?:
-        \[[^\]\s]*\]<std\w+>:?              # Open MPI, mpirun --tag-output: [1,0]<stdout>:
-      | \[\d+(?:,\d+)?\](?=\s)              # Hydra, mpiexec -l: [0]
-      | \(?rank\s?\d+\)?:                   # rank 0:
-      | \d+:(?=\s)                          # srun --label: 0:
-      | \[?\d{4}-\d\d-\d\d[T\s]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?:?
-      | \[?\d\d:\d\d:\d\d(?:[.,]\d+)?\]?(?=\s)
-      | std(?:out|err)\s[FP](?=\s)          # Kubernetes, behind its time stamp
-      | [A-Za-z][\w.-]*:(?=\s+[\d\#])       # pdsh, clush: node01:
-    )""",
-    re.VERBOSE | re.IGNORECASE,
-)
 
 
 # ── files ────────────────────────────────────────────────────────────────────────────────────────
@@ -59,16 +43,9 @@ class Source:
     def name(self) -> str:
         return self.path.name.encode(errors="replace").decode()
 
-    def lines(self) -> list[str]:
-        """The lines without colours, control characters and labels, of which a line may have several."""
-        plain = _CONTROL.sub("", _ESCAPES.sub("", self.text.replace("\r\n", "\n").replace("\r", "\n")))
-        lines = []
-        for long_line in plain.split("\n"):
-            line = long_line[:LONGEST_LINE]
-            while (label := _LABEL.match(line)) is not None and label.end():
-                line = line[label.end() :]
-            lines.append(line.rstrip())
-        return lines
+    def lines(self) -> list[Line]:
+        """The lines that the tool printed, without colours, labels and the envelopes of log collectors."""
+        return logs.lines(self.text)
 
 
 def read_source(path: Path) -> Source:
@@ -139,6 +116,10 @@ def whole(text: str) -> int | None:
     return number if abs(number) < LARGEST_WHOLE else None
 
 
+# Reason for a line that begins like a row and is none.
+UNREADABLE = "cut off or unreadable"
+
+
 # ── what a reader returns ────────────────────────────────────────────────────────────────────────
 @dataclass(frozen=True, slots=True)
 class Number:
@@ -162,6 +143,8 @@ class Reading:
     tools: list[str] = field(default_factory=list)
     # Reason → number of rows that were left out for it.
     left_out: Counter[str] = field(default_factory=Counter)
+    # Lines that begin like a row and could not be read; `left_out` counts them.
+    unread: list[Line] = field(default_factory=list)
     # What a reader must know before believing the numbers.
     notes: list[str] = field(default_factory=list)
     # What the file does not say.
@@ -180,6 +163,7 @@ class Options:
     world_size: int | None = None
     # Our name of the operation.
     operation: str | None = None
+    backend: str | None = None
 
 
 def chosen_operation(stated: str | None, options: Options, where: str) -> str:
@@ -208,6 +192,15 @@ def chosen_ranks(stated: int | None, options: Options, where: str) -> int:
     if not 1 <= ranks <= MOST_RANKS:
         raise ForeignError(f"{where}: says that {ranks} ranks took part, which cannot be")
     return ranks
+
+
+def chosen_backend(stated: str | None, options: Options, where: str) -> str:
+    """Our name of the library, from the file or the user. Raises ForeignError if neither says it, or they differ."""
+    if stated is None and options.backend is None:
+        raise ForeignError(f"{where}: does not say which library was measured; name it, such as --backend mpi")
+    if stated is not None and options.backend not in {None, stated}:
+        raise ForeignError(f"{where}: says that it measured {stated}, so --backend {options.backend} cannot be right")
+    return stated or str(options.backend)
 
 
 # ── names ────────────────────────────────────────────────────────────────────────────────────────

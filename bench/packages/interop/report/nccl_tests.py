@@ -19,6 +19,7 @@ from bench.model.conclusions import Summary
 from bench.model.facts import RankFacts
 from bench.model.projection import PLACEMENTS, grouped
 from bench.model.records import Case, Json, Run
+from bench.model.visible import visible
 from bench.packages.interop.catalog import NO_REDUCE_OP, NO_ROOT, reduce_op_named, test_named
 from bench.packages.interop.catalog import dtype_named as name_of_dtype
 from bench.planning.footprint import checked_apart
@@ -27,6 +28,8 @@ from bench.report.labels import counted, label, metric_name, ranks_text
 from bench.report.view import View
 
 NONE = "N/A"
+# Lines of a file that were not read: how many are shown, and how much of each.
+MOST_UNREAD, LONGEST_UNREAD = 3, 100
 # Widths of nccl-tests' columns (writeResultHeader and writeBenchmarkLinePreamble in its util.cu).
 LEAD = "{:>12}  {:>12}  {:>8}  {:>6}  {:>6}"
 HALF = "  {:>7}  {:>6}  {:>6}  {:>6}"
@@ -249,3 +252,14 @@ def import_line(facts: Json, rows: int, cases: int, launches: int, results: int)
     files = ", ".join(file["name"] for file in facts["files"])
     held = f"{counted(rows, 'row')} → {counted(results, 'result')} of {counted(cases, 'case')}"
     return f"imported {files} ({', '.join(facts['tool'])}): {held} in {counted(launches, 'launch')}"
+
+
+def unread_lines(facts: Json) -> Iterable[str]:
+    """The first lines that begin like a row and could not be read, with their places. facts: of the import."""
+    unread = facts["unread"]
+    if unread:
+        yield f"warning: {counted(len(unread), 'line')} could not be read:"
+    for place in unread[:MOST_UNREAD]:
+        yield f"  {place['file']}:{place['line']}: {visible(place['text'])[:LONGEST_UNREAD]}"
+    if len(unread) > MOST_UNREAD:
+        yield f"  and {len(unread) - MOST_UNREAD} more: manifest.json has all"

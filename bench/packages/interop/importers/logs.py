@@ -1,0 +1,176 @@
+"""Take the lines that a tool printed out of a log: without the labels of launchers and the envelopes of log collectors.
+
+In: the text of a file. Out: `Line`s, with the numbers that they have in the file. What is taken off: colours, control
+characters, labels in front of a line (`[1,0]<stdout>:`, `0: `, a time stamp, `node01: `) and JSON around it: one object
+a line (Docker's json-file, Fluent Bit, structlog), or a whole table escaped in one text. No format of a tool is known
+here.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+# No tool prints longer lines, and matching patterns in them could take very long.
+LONGEST_LINE = 2000
+# Names that log collectors give the text of a line: Docker, Fluent Bit, Logstash, Loki, journald and others.
+TEXT_KEYS = ("log", "message", "msg", "MESSAGE", "@message", "output", "text", "line", "body", "event", "stdout")
+# JSON in JSON in JSON; a text that is packed deeper was not written by a collector.
+DEEPEST = 3
+
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+# Labels that occur at any place of a line: launchers write them wherever a rank's output was cut into pieces.
+_ANYWHERE = r"""
+        \[[^\]\s]*\]<std\w+>:?              # Open MPI, mpirun --tag-output: [1,0]<stdout>:
+"""
+_BETWEEN = r"""
+      | \[\d+(?:,\d+)?\](?=\s)              # Hydra, mpiexec -l: [0]
+      | \(?rank\s?\d+\)?:                   # rank 0:
+      | \b\d+:(?=\s)                        # srun --label: 0:
+      | \[?\d{4}-\d\d-\d\d[T\s]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?:?
+      | \[?\d\d:\d\d:\d\d(?:[.,]\d+)?\]?(?=\s)
+      | std(?:out|err)\s[FP](?=\s)          # Kubernetes, behind its time stamp
+"""
+_FRONT = r"""
+      | [A-Za-z][\w.-]*:(?=\s+[\d\#])       # pdsh, clush: node01:
+"""
+_TAG = re.compile(_ANYWHERE, re.VERBOSE)
+_INSIDE = re.compile(_ANYWHERE + _BETWEEN, re.VERBOSE | re.IGNORECASE)
+_LABEL = re.compile(rf"\s*(?:{_ANYWHERE}{_BETWEEN}{_FRONT})", re.VERBOSE | re.IGNORECASE)
+# The parts of a launcher's command line, each searched for behind the one before: as one pattern they would take half a
+# second for a hostile line.
+_LAUNCHER = re.compile(r"\b(?:mpirun|mpiexec|srun|orterun|prterun|mpirun_rsh|aprun|jsrun|flux run)(?=\s)")
+_RANKS = re.compile(r"\s(?:-n|-np|--np|--ntasks)[\s=]{0,3}(\d{1,7})\b")
+_NODES = re.compile(r"\s(?:-N|--nodes)[\s=]{0,3}(\d{1,7})\b")
+_PER_NODE = re.compile(r"\s(?:--ntasks-per-node|-ppn|-perhost|--npernode|-npernode)[\s=]{0,3}(\d{1,7})\b")
+_OBJECT = re.compile(r'\{\s*"')
+_DECODER = json.JSONDecoder()
+
+
+class Line(NamedTuple):
+    """A line that a tool printed."""
+
+    # Number of the line of the file that it was found in, from 1 on.
+    number: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """The command line that started a program."""
+
+    # Number of processes; None if the line does not tell it.
+    processes: int | None
+    program: str
+
+
+def lines(text: str) -> list[Line]:
+    """The lines of a log, without envelopes and labels; a line may have several of both."""
+    plain = _CONTROL.sub("", _ESCAPES.sub("", text.replace("\r\n", "\n").replace("\r", "\n")))
+    return [Line(number, _bare(line)) for number, line in _joined(_opened(plain.split("\n")))]
+
+
+def without_labels(text: str) -> str:
+    """The rest of a line that launchers have cut into pieces, each with a label."""
+    return _INSIDE.sub("", text)
+
+
+def command_in(text: str, program: re.Pattern[str]) -> Command | None:
+    """The launcher's command line in a line of a log; None if it starts no program of this name."""
+    line = " ".join(text.split())
+    launcher = _LAUNCHER.search(line)
+    started = program.search(line, launcher.end()) if launcher else None
+    if launcher is None or started is None:
+        return None
+    options = line[launcher.end() : started.start()]
+    told, nodes, per_node = (pattern.search(options) for pattern in (_RANKS, _NODES, _PER_NODE))
+    if told is not None:
+        return Command(int(told[1]), started[0])
+    if nodes is not None and per_node is not None:
+        return Command(int(nodes[1]) * int(per_node[1]), started[0])
+    return Command(None, started[0])
+
+
+def _bare(text: str) -> str:
+    line = _TAG.sub("", text[:LONGEST_LINE])
+    while (label := _LABEL.match(line)) is not None and label.end():
+        line = line[label.end() :]
+    return line.rstrip()
+
+
+# ── envelopes ────────────────────────────────────────────────────────────────────────────────────
+class _Piece(NamedTuple):
+    """A part of a log: a line, or the content of an envelope."""
+
+    number: int
+    text: str
+    # True for a text in an envelope that ends without a line feed, where others of the log end with one: the collector
+    # has cut a long line, and its rest is in the next envelope.
+    enveloped: bool
+
+
+def _opened(file_lines: Iterable[str]) -> Iterator[_Piece]:
+    for number, line in enumerate(file_lines, 1):
+        if texts := list(_contents(line)):
+            yield from (_Piece(number, text, True) for text in texts)
+        elif "\\n" in line:  # a table that was escaped into one line, in an envelope that is no JSON or was cut
+            unescaped = re.sub(r"\\r?\\n|\\n", "\n", line).replace("\\t", "\t").replace('\\"', '"')
+            yield from (_Piece(number, part, False) for part in unescaped.split("\n"))
+        else:
+            yield _Piece(number, line, False)
+
+
+def _contents(line: str) -> Iterator[str]:
+    """The texts in the JSON objects of a line; none if the first of them is not complete."""
+    found = _OBJECT.search(line)
+    while found is not None:
+        try:
+            value, end = _DECODER.raw_decode(line, found.start())
+        except (ValueError, RecursionError):
+            return
+        yield from _texts(value, DEEPEST)
+        found = _OBJECT.search(line, end)
+
+
+def _texts(value: Any, depth: int) -> Iterator[str]:
+    """The text of a line in an object: under the name that a collector gives it, else all texts in the object."""
+    if isinstance(value, str):
+        found = _OBJECT.match(value.lstrip()) if depth else None
+        try:
+            inner = json.loads(value) if found else None
+        except (ValueError, RecursionError):
+            inner = None
+        if isinstance(inner, dict):
+            yield from _texts(inner, depth - 1)
+        else:
+            yield value
+    elif isinstance(value, dict):
+        named = next((value[key] for key in TEXT_KEYS if isinstance(value.get(key), str)), None)
+        for part in [named] if named is not None else value.values():
+            yield from _texts(part, depth)
+    elif isinstance(value, list):
+        for part in value:
+            yield from _texts(part, depth)
+
+
+def _joined(pieces: Iterable[_Piece]) -> Iterator[Line]:
+    """The lines of the pieces: the texts of envelopes that were cut are put together again."""
+    held: _Piece | None = None
+    pieces = list(pieces)
+    ended = any(piece.enveloped and piece.text.endswith("\n") for piece in pieces)
+    for piece in pieces:
+        if not piece.enveloped:
+            yield Line(piece.number, piece.text)
+            continue
+        number, text = (held.number, held.text + piece.text) if held else (piece.number, piece.text)
+        *whole, rest = text.split("\n")
+        yield from (Line(number, line) for line in whole)
+        held = None
+        if ended and rest:
+            held = _Piece(number, rest, True)
+        elif not ended:
+            yield Line(number, rest)
+    if held is not None:
+        yield Line(held.number, held.text)
