@@ -88,7 +88,7 @@ WALKS = {
     3: [
         ["dtypes=[float32, bool]", "reduce_ops=[sum, product]"],
         ["dtypes=[bfloat16, uint8]", "reduce_ops=[sum]", "sizes=[14]"],
-        [*SIMPLE, "placements=[usual, in, out]", "calls=[sync, async]"],
+        [*SIMPLE, "placements=[usual, in, out, copied]", "calls=[sync, async]"],
         [*SIMPLE, "roots=all"],
     ],
     4: [[*SIMPLE, "groups=[contiguous:2, strided:2, contiguous:2:serial]"]],

@@ -37,9 +37,12 @@ def test_a_usual_command_line():
     flags = {"b": "8", "e": "128M", "f": "2", "g": "2", "n": "50", "w": "5", "c": "0", "o": "sum", "d": "float"}
     settings = config(flags)
     assert (settings.world_sizes, settings.size_list[0], settings.size_list[-1]) == ([2], 8, 2**27)
-    assert (settings.dtypes, settings.reduce_ops, settings.placements) == (["float32"], ["sum"], ["in"])
+    assert (settings.dtypes, settings.reduce_ops, settings.placements) == (["float32"], ["sum"], ["in", "copied"])
     assert (settings.metrics, settings.pipeline_depth, settings.sampling.warmup) == (["pipelined"], 50, 1)
     assert "# -c 0: ignored: results are verified anyway, outside the timed calls" in remarks(flags, "all_reduce")
+    assert "# out of place by a copy, which is part of the time: the library has no such call" in remarks(
+        flags, "all_reduce"
+    )
     assert sizes_asked(flags) == "minBytes 8 maxBytes 134217728 step: 2(factor)"
     assert sizes_asked({"b": "8", "f": "1"}) == "minBytes 8 maxBytes 33554432 step: 1048576(bytes)"
     with pytest.raises(ConfigError, match="-r 5: there are 2 ranks, from 0 to 1"):
@@ -147,3 +150,16 @@ def test_each_mistake_is_one_line(flags, more, parts):
     assert "\n" not in str(error.value)
     for part in parts:
         assert part in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("128KB", 2**17), ("2GB", 2**31), ("64KiB", 2**16), (".5M", 2**19), ("1e3", 1000)]
+)
+def test_sizes_are_read_as_nccl_tests_reads_them(text, size):
+    """A number and one letter; what follows is ignored, with a remark."""
+    flags = {"b": text, "e": text}
+    assert config(flags).size_list == [size]
+    assert any("as nccl-tests does" in remark for remark in remarks(flags, "all_reduce")) == text.endswith("B")
+    for refused in ("128B", "1T", "K", "-8", "1..2K"):
+        with pytest.raises(ConfigError, match="write a size"):
+            translate("all_reduce", {"b": refused})

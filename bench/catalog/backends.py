@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from bench.catalog.collectives import OPERATIONS, PLACES, placement, ranks_together
 from bench.catalog.dtypes import DTYPES, dtype_named
 from bench.catalog.metrics import metric_of
+from bench.catalog.operation import Operation
 from bench.model.records import Case
 
 
@@ -163,6 +164,10 @@ def unsupported_scheduling(case: Case) -> str | None:
     return None
 
 
+def _copied_instead(operation: Operation, where: str) -> str:
+    return f"; `placements: [copied]` measures it {PLACES[where]} with a copy" if where == operation.copied else ""
+
+
 def unsupported_by_backend(case: Case) -> str | None:
     """Why the case's backend cannot carry it out, the first reason of several; None if it can."""
     backend, operation, metric = BACKENDS[case.backend], OPERATIONS[case.op], metric_of(case)
@@ -201,8 +206,20 @@ def unsupported_by_backend(case: Case) -> str | None:
             f"{case.backend} has no {case.reduce_op}",
         ),
         (where not in operation.placements and not operation.typed, f"{case.op} has no buffers"),
-        (where not in operation.placements, f"{case.op} works only {PLACES[usual]}"),
-        (torch and where == "out" and usual == "in", f"torch's {case.op} works in place"),
+        (where == "copied" and not operation.copied, f"{case.op} is not measured with a copy"),
+        (where == "copied" and operation.copied == "in" and case.splits, "uneven shares are not copied back"),
+        (
+            where == "copied" and operation.copied == "in" and case.call == "async",
+            f"no asynchronous call copies what {case.op} receives",
+        ),
+        (
+            where not in (*operation.placements, "copied"),
+            f"{case.op} works only {PLACES[usual]}{_copied_instead(operation, where)}",
+        ),
+        (
+            torch and where == "out" and usual == "in",
+            f"torch's {case.op} works in place{_copied_instead(operation, where)}",
+        ),
         (case.splits and not torch, f"{case.backend} divides an all-to-all by all_to_all_uneven only"),
         (
             case.counts == "exchanged" and metric.captured,

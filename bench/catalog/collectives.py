@@ -22,7 +22,7 @@ PACK_BYTES = 16
 # Tensors in a coalesced all-reduce: as many as a bucket of gradients of a small model has.
 COALESCED_PIECES = 8
 # Placements of a call's buffers, in words.
-PLACES = {"in": "in place", "out": "out of place"}
+PLACES = {"in": "in place", "out": "out of place", "copied": "by a copy"}
 
 
 def _others(n: int) -> float:
@@ -47,7 +47,7 @@ IN, IN_OUT, OUT_IN = ("in",), ("in", "out"), ("out", "in")
 OPERATIONS = {
     operation.name: operation
     for operation in (
-        Operation("all_reduce", A_RANKS, _ring, reduces=True, placements=IN_OUT),
+        Operation("all_reduce", A_RANKS, _ring, reduces=True, placements=IN_OUT, copied="out"),
         Operation(
             "all_reduce_coalesced", f"{A_RANKS} in {COALESCED_PIECES} tensors that are reduced together",
             _ring, ONCE, lambda n: COALESCED_PIECES, reduces=True, placements=IN,
@@ -64,20 +64,22 @@ OPERATIONS = {
             "bytes that each rank contributes, from a list of tensors; each keeps 1/n of the result",
             _others, WITH_SHARE, _ranks, reduces=True,
         ),
-        Operation("broadcast", "bytes that the root sends to every rank", buffers=ONCE, rooted=True, placements=IN),
+        Operation("broadcast", "bytes that the root sends to every rank", rooted=True, placements=IN, copied="out"),
         Operation(
             "reduce", "bytes that each rank contributes and the root receives",
-            reduces=True, rooted=True, placements=IN_OUT,
+            reduces=True, rooted=True, placements=IN_OUT, copied="out",
         ),
         Operation(
-            "gather", f"{ALL_SHARES}, and the root receives all", _others, WITH_SHARE, _ranks, rooted=True
+            "gather", f"{ALL_SHARES}, and the root receives all", _others, WITH_SHARE, _ranks, rooted=True,
+            placements=OUT_IN,
         ),
         Operation(
-            "scatter", "bytes of the root, of which each rank receives 1/n", _others, WITH_SHARE, _ranks, rooted=True
+            "scatter", "bytes of the root, of which each rank receives 1/n", _others, WITH_SHARE, _ranks, rooted=True,
+            placements=OUT_IN,
         ),
         Operation(
             "all_to_all", "bytes that each rank sends, 1/n of it to each rank unless `splits` says otherwise",
-            _others, pieces=_ranks, splits=True,
+            _others, pieces=_ranks, splits=True, copied="in",
         ),
         Operation(
             "all_to_all_list", "bytes that each rank sends, 1/n of it to each rank, from a list of tensors",
@@ -97,7 +99,7 @@ OPERATIONS = {
         Operation(
             "sendrecv_ring",
             "bytes that each rank sends to the next and receives from the one before (nccl-tests: sendrecv)",
-            calls=SYNC, fewest_ranks=2,
+            calls=SYNC, fewest_ranks=2, copied="in",
         ),
         # Both directions at once, so that one slow direction makes the pair slow.
         Operation(
@@ -159,8 +161,18 @@ def usual(case: Case) -> Case:
 
 
 def placement(case: Case) -> str:
-    """Whether the case works "in" or "out" of place."""
+    """Whether the case works "in" or "out" of place, or the other way than the library's call, by a copy: "copied"."""
     return OPERATIONS[case.op].placements[0] if case.placement == "usual" else case.placement
+
+
+def half(case: Case) -> str:
+    """Where the results of a case go, whoever puts them there: "in" or "out" of place."""
+    return OPERATIONS[case.op].copied if placement(case) == "copied" else placement(case)
+
+
+def place_named(case: Case) -> str:
+    """The placement of a case in words, such as `out of place by a copy`."""
+    return PLACES[half(case)] + (f" {PLACES['copied']}" if placement(case) == "copied" else "")
 
 
 def buffer_bytes(case: Case) -> int:

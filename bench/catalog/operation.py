@@ -33,6 +33,9 @@ class Operation:
     rooted: bool = False
     # "in" place, "out" of place, or both; the first is the usual one.
     placements: tuple[str, ...] = ("out",)
+    # The placement that a copy makes where the library has no such call: "out" by a copy before the call in place, "in"
+    # by a copy after the call out of place. Empty: none.
+    copied: str = ""
     # "sync", and "async" if torch has an asynchronous call.
     calls: tuple[str, ...] = ("sync", "async")
     # False for Python objects, and if no data is moved.

@@ -197,7 +197,9 @@ class Case:
     )
     depth: int = option(1, "number of calls, or of steps, back to back")
     placement: str = option(
-        "usual", "where results go: in place, out of place, or as is usual for the operation", key="placements"
+        "usual",
+        "where results go: in place, out of place, as is usual for the operation, or the other way by a copy: copied",
+        key="placements",
     )
     call: str = option(
         "sync",

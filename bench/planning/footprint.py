@@ -73,6 +73,8 @@ def checked_apart(case: Case) -> bool:
 
 
 def _exact_calls(case: Case) -> int | None:
+    if placement(case) == "copied":
+        return 1 if OPERATIONS[case.op].copied == "in" else None
     if not OPERATIONS[case.op].reduces or placement(case) == "out":
         return None
     if case.op.startswith("all_reduce"):

@@ -10,7 +10,7 @@ place, received data lie behind sent data. Owns no buffer. To add a collective: 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 from bench.catalog import splits
 from bench.catalog.backends import BACKENDS
-from bench.catalog.collectives import COALESCED_PIECES, behind, placement
+from bench.catalog.collectives import COALESCED_PIECES, OPERATIONS, behind, placement
 from bench.catalog.dtypes import PREMULTIPLIER
 from bench.catalog.subgroups import partner
 from bench.model.records import Case
@@ -109,6 +109,31 @@ class LibraryCalls(NamedTuple):
     barrier: Callable[[Subgroup, Case], Call]
 
 
+def built(calls: LibraryCalls, s: CallArguments) -> Call:
+    """A call of a library, with the copy of a case that asks for one."""
+    build, copied = calls.on_buffers[s.case.op], OPERATIONS[s.case.op].copied
+    if placement(s.case) != "copied":
+        return build(s)
+    case, outgoing, incoming = replace(s.case, placement="usual"), s.outgoing, s.incoming
+    if copied == "in":
+        call = build(s._replace(case=case))
+
+        def copied_back() -> None:
+            call()
+            outgoing.copy_(incoming)
+
+        return copied_back
+    in_place = build(s._replace(case=case, outgoing=incoming))
+    if not outgoing.numel():  # it only receives
+        return in_place
+
+    def copied_first() -> Any:
+        incoming.copy_(outgoing)
+        return in_place()
+
+    return copied_first
+
+
 def rest() -> None:
     """The call of a rank that takes no part in this iteration: it does nothing."""
 
@@ -133,7 +158,7 @@ class ObjectCollective(NamedTuple):
 # ── what is sent and received ────────────────────────────────────────────────────────────────────
 def _all_reduce(member: Subgroup, case: Case, length: int, turn: int) -> Transfer:
     """Each rank contributes all its data and receives the whole result."""
-    start = behind(case, length) if placement(case) == "out" else 0
+    start = 0 if placement(case) == "in" else behind(case, length)
     return Transfer((0, length), (start, start + length), (Span(start, length, None),))
 
 
@@ -158,15 +183,20 @@ def _reduce_scatter(member: Subgroup, case: Case, length: int, turn: int) -> Tra
 
 def _broadcast(member: Subgroup, case: Case, length: int, turn: int) -> Transfer:
     """Every rank receives the root's data."""
-    sends = (0, length) if member.rank == case.root else NOTHING
-    return Transfer(sends, (0, length), (Span(0, length, case.root),))
+    sends, start = (
+        (0, length) if member.rank == case.root else NOTHING,
+        0 if placement(case) == "in" else behind(case, length),
+    )
+    return Transfer(sends, (start, start + length), (Span(start, length, case.root),))
 
 
 def _reduce(member: Subgroup, case: Case, length: int, turn: int) -> Transfer:
     """The root receives the result."""
-    if member.rank != case.root:
-        return Transfer((0, length), NOTHING, ())
-    return _all_reduce(member, case, length, turn)
+    transfer = _all_reduce(member, case, length, turn)
+    if member.rank == case.root:
+        return transfer
+    # The call in place may use the tensor of a rank that receives nothing.
+    return replace(transfer, receives=transfer.receives if placement(case) == "copied" else NOTHING, arrives=())
 
 
 def _gather(member: Subgroup, case: Case, length: int, turn: int) -> Transfer:
@@ -174,6 +204,9 @@ def _gather(member: Subgroup, case: Case, length: int, turn: int) -> Transfer:
     share = length // member.size
     if member.rank != case.root:
         return Transfer((0, share), NOTHING, ())
+    if placement(case) == "in":
+        own = member.rank * share
+        return Transfer((own, own + share), (0, length), _shares(0, share, member.size))
     start = behind(case, share)
     return Transfer((0, share), (start, start + length), _shares(start, share, member.size))
 
@@ -181,7 +214,9 @@ def _gather(member: Subgroup, case: Case, length: int, turn: int) -> Transfer:
 def _scatter(member: Subgroup, case: Case, length: int, turn: int) -> Transfer:
     """Each rank receives its share of the root's data."""
     share = length // member.size
-    sends, start = (0, length) if member.rank == case.root else NOTHING, behind(case, length)
+    sends = (0, length) if member.rank == case.root else NOTHING
+    in_place = member.rank * share if member.rank == case.root else 0
+    start = in_place if placement(case) == "in" else behind(case, length)
     return Transfer(sends, (start, start + share), (Span(start, share, case.root, member.rank * share),))
 
 
@@ -191,7 +226,8 @@ def _all_to_all(member: Subgroup, case: Case, length: int, turn: int) -> Transfe
         return _divided(member, case, splits.matrix(case.splits, member.size, length, turn))
     share = length // member.size
     start = behind(case, length)
-    spans = tuple(Span(start + r * share, share, r, member.rank * share) for r in range(member.size))
+    ends = 0 if placement(case) == "copied" else start
+    spans = tuple(Span(ends + r * share, share, r, member.rank * share) for r in range(member.size))
     return Transfer((0, length), (start, start + length), spans)
 
 
@@ -245,7 +281,8 @@ def _pairwise(member: Subgroup, case: Case, length: int, turn: int) -> Transfer 
 
 def _to_and_from(case: Case, length: int, to: int, source: int) -> Transfer:
     start = behind(case, length)
-    return Transfer((0, length), (start, start + length), (Span(start, length, source),), to=to, source=source)
+    ends = 0 if placement(case) == "copied" else start
+    return Transfer((0, length), (start, start + length), (Span(ends, length, source),), to=to, source=source)
 
 
 def _shares(start: int, share: int, size: int) -> tuple[Span, ...]:

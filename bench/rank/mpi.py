@@ -262,10 +262,18 @@ CALLS: dict[str, BuildCall] = {
     "broadcast": lambda s: _call(s, "Bcast", _data(s, s.incoming), s.case.root),
     "reduce": _reduce,
     "gather": lambda s: _call(
-        s, "Gather", _data(s, s.outgoing), _data(s, s.incoming) if s.is_root else None, s.case.root
+        s,
+        "Gather",
+        _sent(s) if s.is_root else _data(s, s.outgoing),
+        _data(s, s.incoming) if s.is_root else None,
+        s.case.root,
     ),
     "scatter": lambda s: _call(
-        s, "Scatter", _data(s, s.outgoing) if s.is_root else None, _data(s, s.incoming), s.case.root
+        s,
+        "Scatter",
+        _data(s, s.outgoing) if s.is_root else None,
+        _mpi().IN_PLACE if s.is_root and placement(s.case) == "in" else _data(s, s.incoming),
+        s.case.root,
     ),
     "all_to_all": lambda s: _call(s, "Alltoall", _data(s, s.outgoing), _data(s, s.incoming)),
     "all_to_all_list": lambda s: _all_to_all(s, _even(s, s.outgoing), _even(s, s.outgoing)),

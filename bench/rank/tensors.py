@@ -26,7 +26,7 @@ from bench.catalog.dtypes import DTYPES, LARGEST_VALUE, PREMULTIPLIER, growth, l
 from bench.model.divisions import WORLD
 from bench.model.records import Case
 from bench.planning.footprint import aligned, buffer_bytes, calls_between_refills, pool_slots
-from bench.rank.collectives import COLLECTIVES, Call, CallArguments, Subgroup, Transfer, rest
+from bench.rank.collectives import COLLECTIVES, Call, CallArguments, Subgroup, Transfer, built, rest
 from bench.rank.group import Group
 from bench.rank.workload import Workload
 
@@ -161,7 +161,7 @@ class TensorOperation(Workload):
             call = rest
             if transfer is not None:
                 arguments = _arguments(self._subgroup, self._case, transfer, self._pool[slot])
-                call = self._group.calls.on_buffers[self._case.op](arguments)
+                call = built(self._group.calls, arguments)
             if slot < MOST_READY:
                 self._ready[slot, turn] = call
         return call
@@ -228,7 +228,7 @@ class TensorOperation(Workload):
         assert transfer is not None  # noqa: S101 - nobody rests alone
         nbytes = collectives.room_bytes(case)
         buffer = torch.zeros(nbytes, dtype=torch.uint8, device=self._group.device.handle).view(self._pool.dtype)
-        return self._group.calls.on_buffers[case.op](_arguments(subgroup, case, transfer, buffer))
+        return built(self._group.calls, _arguments(subgroup, case, transfer, buffer))
 
     def _fill_up_to(self, stop: int) -> None:
         if stop > self._filled:

@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from bench.catalog.collectives import ALL_OPTIONS, OPERATIONS, PLACES, placement
+from bench.catalog.collectives import ALL_OPTIONS, OPERATIONS, place_named
 from bench.catalog.operation import CALL
 from bench.model.comparisons import Change, Unpaired
 from bench.model.conclusions import Interval
@@ -34,7 +34,7 @@ LONGEST = 24
 WORDS: dict[str, Callable[[Case], str]] = {
     "metric": lambda case: metric_name(case),
     "depth": lambda case: "",  # the metric's name holds it
-    "placement": lambda case: PLACES[placement(case)],
+    "placement": place_named,
     "groups": lambda case: f"groups {short(str(case.groups))}",
     "splits": lambda case: f"parts {short(str(case.splits))}",
 }
@@ -145,7 +145,7 @@ def _parts(case: Case, unusual: Collection[str]) -> Parts:
     for name in (name for name in NAMES if name in options):
         option = options[name]
         if case.value(name) == option.default:
-            has = operation.has(option) and (name != "placement" or len(operation.placements) > 1)
+            has = operation.has(option) and (name != "placement" or len(operation.placements) > 1 or name in unusual)
             if not has or (name not in ALWAYS and (name not in unusual or not option.default)):
                 continue
         words[name] = WORDS[name](case) if name in WORDS else option.in_words(case.value(name))

@@ -25,7 +25,7 @@ from bench.packages.bits.planning import BLOCK, CALLS, BitsJob, sent, shares
 from bench.planning.footprint import arena_bytes
 from bench.protocol.rank_context import RankContext
 from bench.rank import process_group
-from bench.rank.collectives import CallArguments, Transfer
+from bench.rank.collectives import CallArguments, Transfer, built
 from bench.rank.group import Group
 from bench.rank.main import buffers_of, entered
 from bench.rank.process import facts, run_rank, wait_to_begin
@@ -78,7 +78,7 @@ def _results(case: Case, position: int, bits: BitsJob, group: Group, arena: Aren
     if transfer is None:
         return {"hashes": [[]] * CALLS, "parts": [], "wrong": 0}
     outgoing, incoming = buffer[slice(*transfer.sends)], buffer[slice(*transfer.receives)]
-    call = group.calls.on_buffers[case.op](CallArguments(subgroup, case, transfer, outgoing, incoming))
+    call = built(group.calls, CallArguments(subgroup, case, transfer, outgoing, incoming))
     own = _as_sent(case, job.settings.seed, subgroup.rank, outgoing.numel()).to(buffer.device)
     received = []
     for number in range(CALLS):

@@ -252,11 +252,18 @@ def _placements(flags: Mapping[str, str], op: str, backend: str, remarks: list[s
     """Both placements, as in nccl-tests, or those that the operation has on this backend."""
     asked = ["in", "out"] if "O" not in flags else ["out" if _number(flags, "O", 1, fewest=0) else "in"]
     usual = Case(op, backend, 2, "float32", 2**20)
-    whys = {place: unsupported_by_backend(replace(usual, placement=place)) for place in asked}
-    able = [place for place in asked if whys[place] is None or place == OPERATIONS[op].placements[0]]
+    able = []
     for place in asked:
-        if place not in able:
-            remarks.append(f"not {PLACES[place]}: {whys[place]}")
+        why = unsupported_by_backend(replace(usual, placement=place))
+        if why is None or place == OPERATIONS[op].placements[0]:
+            able.append(place)
+        elif place == OPERATIONS[op].copied:
+            able.append("copied")
+            remarks.append(
+                f"{PLACES[place]} {PLACES['copied']}, which is part of the time: the library has no such call"
+            )
+        else:
+            remarks.append(f"not {PLACES[place]}: {why}")
     return able or asked
 
 

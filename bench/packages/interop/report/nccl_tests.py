@@ -13,7 +13,7 @@ from itertools import pairwise
 from bench import __version__
 from bench.catalog import collectives
 from bench.catalog.backends import BACKENDS
-from bench.catalog.collectives import OPERATIONS, PLACES, placement, ranks_together
+from bench.catalog.collectives import OPERATIONS, half, place_named, ranks_together
 from bench.catalog.dtypes import dtype_named
 from bench.model.conclusions import Summary
 from bench.model.facts import RankFacts
@@ -81,7 +81,7 @@ def heading(
     ]
     if case.depth == 1:
         lines.append("# Blocking Enabled: wait and barrier after each outer iteration (-n); time excludes barrier")
-    lines += [*_how(run, case, members), "#", *(["# Using devices", *_devices(case, ranks), "#"] if ranks else [])]
+    lines += [*_how(run, cases, members), "#", *(["# Using devices", *_devices(case, ranks), "#"] if ranks else [])]
     if not OPERATIONS[case.op].sized:
         return lines
     lead = LEAD.replace("{:>12}", "# {:>10}", 1)
@@ -102,7 +102,7 @@ def row_line(run: Run, cases: Sequence[Case], summaries: Mapping[Case, Summary])
     count = case.size_bytes // (operation.pieces(ranks_together(case)) * dtype_named(case.dtype).itemsize)
     redop = reduce_op_named(case.reduce_op) if operation.reduces else NO_REDUCE_OP
     root = case.root if operation.rooted else NO_ROOT
-    halves = {placement(case): summaries.get(case) for case in cases}
+    halves = {half(case): summaries.get(case) for case in cases}
     # What another tool measured is not verified here.
     verified = "0" if run.imported is None else NONE
     lead = LEAD.format(case.size_bytes, count, name_of_dtype(case.dtype), redop, root)
@@ -150,7 +150,8 @@ def _settings(run: Run, cases: Sequence[Case], members: Sequence[Summary], sizes
     )
 
 
-def _how(run: Run, case: Case, members: Sequence[Summary]) -> Iterable[str]:
+def _how(run: Run, cases: Sequence[Case], members: Sequence[Summary]) -> Iterable[str]:
+    case = cases[0]
     launches = sorted({s.launches for s in members if s.launches}) or [run.plan.launches]
     several = "–".join(str(count) for count in dict.fromkeys([launches[0], launches[-1]]))
     over = f", geometric mean over {several} launches" if launches[-1] > 1 else ", one launch"
@@ -171,6 +172,8 @@ def _how(run: Run, case: Case, members: Sequence[Summary]) -> Iterable[str]:
             "# Buffers: never refilled, as in nccl-tests, so results grow and are not checked; a call on new data is, "
             "before and after timing"
         )
+    if copies := dict.fromkeys(place_named(case) for case in cases if case.placement == "copied"):
+        yield f"# Copies: {', '.join(copies)}, which is part of the time: the library has no such call"
     yield f"# Backend: {case.backend}, {ranks_text(case.world_size)}; size: {OPERATIONS[case.op].size_means}"
     if different := _others(case):
         yield f"# Not at the default: {', '.join(different)}"
@@ -231,7 +234,7 @@ def _microseconds(summary: Summary | None) -> str:
 def _device_times(members: Sequence[Summary]) -> Iterable[str]:
     """The times of the device, a line a size, where the columns have the host's."""
     texts = [
-        (s.case, f"{_fitted(s.time_s.value * 1e6, 7)} us {PLACES[placement(s.case)]}")
+        (s.case, f"{_fitted(s.time_s.value * 1e6, 7)} us {place_named(s.case)}")
         for s in members
         if s.time_s is not None and s.host_time_s is not None
     ]
