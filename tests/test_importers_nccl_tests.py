@@ -369,3 +369,17 @@ def test_rows_that_could_not_be_read_are_shown_with_their_lines(cli):
     done = cli("import", "nccl-tests", cli.config("\n".join(cut), "all_reduce.log"))
     number = next(at for at, line in enumerate(cut, 1) if line.lstrip().startswith("65536"))
     assert done.returncode == 0 and f"all_reduce.log:{number}: " in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told", "outcome"), [("0", "0", "0 OK"), ("N/A", "N/A", "N/A (the tool does not say)")]
+)
+def test_what_the_tool_said_of_errors_comes_back(cli, wrong, told, outcome):
+    text = "\n".join(
+        line.removesuffix("      0") + f"{wrong:>7}" if ROW.fullmatch(line) else line
+        for line in foreign.nccl(wrong=wrong).split("\n")
+    )
+    assert cli("import", "nccl-tests", cli.config(text, "all_reduce.log")).returncode == 0
+    found = cli("report", "--format", "nccl-tests").stdout
+    rows = [line.split() for line in found.splitlines() if line[:1] == " " and line.split()[0].isdecimal()]
+    assert rows and all(row[8] == row[12] == told for row in rows) and f"# Out of bounds values : {outcome}" in found

@@ -75,8 +75,9 @@ def test_a_wrong_result_has_no_number_and_the_table_goes_on(warm):
     done = warm("perf", "all_reduce", *SHORTER, "--set", fault)
     assert done.returncode == 1
     rows = [row.split() for row in table(done.stdout)]
-    assert [row[9] == "N/A" for row in rows] == [False, True, False]
-    assert "# Out of bounds values : 1 FAILED" in done.stdout and "# failed: all_reduce" in done.stdout
+    assert [row[9] == "nan" for row in rows] == [False, True, False]
+    assert [row[12] for row in rows] == ["0", "1", "0"]
+    assert "# Out of bounds values : 2 FAILED" in done.stdout and "# failed: all_reduce" in done.stdout
 
 
 def test_without_the_backend_nothing_is_measured(warm):

@@ -166,13 +166,14 @@ def placement(case: Case) -> str:
 
 
 def half(case: Case) -> str:
-    """Where the results of a case go, whoever puts them there: "in" or "out" of place."""
+    """Where the results of a case go, whoever puts them there: "in" or "out" of place; "" where no copy is made."""
     return OPERATIONS[case.op].copied if placement(case) == "copied" else placement(case)
 
 
 def place_named(case: Case) -> str:
     """The placement of a case in words, such as `out of place by a copy`."""
-    return PLACES[half(case)] + (f" {PLACES['copied']}" if placement(case) == "copied" else "")
+    words = (PLACES.get(half(case), ""), PLACES["copied"] if placement(case) == "copied" else "")
+    return " ".join(filter(None, words))
 
 
 def buffer_bytes(case: Case) -> int:

@@ -15,7 +15,7 @@ from bench.cli.app import RESULTS, RunName
 from bench.cli.output import analyzed, conclude, show, show_hanging
 from bench.cli.terminal import say
 from bench.model.deferred import Deferred
-from bench.model.errors import BenchError, UnmeasurableError
+from bench.model.errors import BenchError, ConfigError, UnmeasurableError
 from bench.model.records import Json
 from bench.report.view import View
 from bench.store import folders
@@ -48,11 +48,20 @@ def report(
     plots: Annotated[
         bool, typer.Option(help="Draw the pictures, below plots/. With --format none is drawn.", metavar="")
     ] = True,
+    operation: Annotated[str | None, typer.Option(help="With --format: only this operation.", metavar="NAME")] = None,
+    backend: Annotated[str | None, typer.Option(help="Only this backend.", metavar="NAME")] = None,
+    ranks: Annotated[int | None, typer.Option(help="Only this number of ranks.", metavar="N")] = None,
+    dtype: Annotated[str | None, typer.Option(help="Only this dtype.", metavar="NAME")] = None,
+    metric: Annotated[str | None, typer.Option(help="Only this metric.", metavar="NAME")] = None,
 ) -> None:
     """Without --format it also writes summary.csv, report.md and report.html.
 
     They are written into the run's folder if that lies in results/ here, else beside its pictures in plots/.
     """
+    asked = {"op": operation, "backend": backend, "world_size": ranks, "dtype": dtype, "metric": metric}
+    only = {name: value for name, value in asked.items() if value is not None}
+    if only and format is None:
+        raise ConfigError("report: --operation, --backend, --ranks, --dtype and --metric choose what --format prints")
     path = folders.find(RESULTS, run)
     if folders.RunFolder(path).has_sides:
         from bench.cli.comparison import ComparisonFormat, compare_sides, conclude_sides, print_comparison
@@ -73,7 +82,8 @@ def report(
         for problem in document.problems(result):
             say(problem, err=True)
     else:
-        say(FORMATS[format](View(result, analysis)).rstrip("\n"))
+        view = View(result, analysis)
+        say(FORMATS[format](view.only(only) if only else view).rstrip("\n"))
 
 
 class DiagnosisFormat(StrEnum):

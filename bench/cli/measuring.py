@@ -24,7 +24,6 @@ from bench.cli.terminal import say
 from bench.config import documents, models, names
 from bench.config.models import Config
 from bench.machine import host, interrupts
-from bench.model.conclusions import Analysis
 from bench.model.errors import StoreError, UnmeasurableError
 from bench.model.facts import Measurements, RankFacts, Session
 from bench.model.records import Case, Json, Launch, Plan, Run, Samples
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from bench.launch.coordinator import Coordinator
     from bench.launch.ranks import Starter
     from bench.report.progress import CaseProgress
+    from bench.report.view import View
 
 # What the analysis and the report need, imported while ranks start; with pictures, also what draws them.
 CONCLUDING = ("bench.analyze.analysis", "bench.report.document", "pandas")
@@ -63,7 +63,7 @@ class Watch(Protocol):
     def sampled(self, samples: Samples) -> None:
         """A case was measured in a launch."""
 
-    def concluded(self, analysis: Analysis) -> None:
+    def concluded(self, view: "View") -> None:
         """The run has ended."""
 
 
@@ -144,11 +144,12 @@ def _conclude(path: Path, plots: bool, watch: Watch | None, quiet: bool) -> int:
     """Print the tables and the answer of a run that has ended, write report and plots; return the exit code."""
     from bench.analyze import noise
     from bench.report import document
+    from bench.report.view import View
 
     run = folders.read(path)
     analysis = analyzed(run)
     if watch is not None:
-        watch.concluded(analysis)
+        watch.concluded(View(run, analysis))
         say()
     conclude(run, analysis, plots, path, quiet, watch is None)
     entry = noise.entry_of(run, analysis)

@@ -648,6 +648,8 @@ class Aggregate:
     # True if such a time begins when its process calls and ends when its call is over, with a barrier between the
     # calls. If False, it lasts from one call to the next, which is the same for all processes, whichever was late.
     apart: bool = False
+    # True if the tool found the result right; None if it does not say.
+    verified: bool | None = None
 
     @property
     def slowest_s(self) -> tuple[float, ...]:

@@ -4,14 +4,15 @@ In: a `Run` and its analysis. Out: a `View`, whose parts are made when the first
 summaries of collectives; each package describes the cases that the package measured.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from bench.catalog.collectives import OPERATIONS
 from bench.model.conclusions import Analysis, Summary
+from bench.model.errors import ConfigError
 from bench.model.notices import RunNotice
-from bench.model.records import Run
+from bench.model.records import Case, Run
 from bench.report.notices import sentences
 from bench.report.parts import Description, parts
 from bench.report.tables import CaseTable, tables
@@ -30,6 +31,30 @@ class View:
         summaries = tuple(s for s in self.analysis.summaries if OPERATIONS[s.case.op].rank is None)
         samples = [samples for samples in self.run.samples if OPERATIONS[samples.case.op].rank is None]
         return View(replace(self.run, samples=samples), replace(self.analysis, summaries=summaries))
+
+    def only(self, fields: Mapping[str, object]) -> "View":
+        """The view of the cases that have these values: name of a field of a case → value.
+
+        Raises ConfigError if there is none.
+        """
+
+        def wanted(case: Case) -> bool:
+            return all(case.value(name) == value for name, value in fields.items())
+
+        run, plan = self.run, self.run.plan
+        summaries = tuple(s for s in self.analysis.summaries if wanted(s.case))
+        if not summaries:
+            asked = ", ".join(f"{name} {value}" for name, value in fields.items())
+            there = "; ".join(
+                f"{name}: {', '.join(map(str, dict.fromkeys(s.case.value(name) for s in self.analysis.summaries)))}"
+                for name in fields
+            )
+            raise ConfigError(f"{run.name}: no case with {asked}; it has {there or 'no cases'}")
+        skips = tuple(skip for skip in plan.skips if wanted(skip.case))
+        samples = [samples for samples in run.samples if wanted(samples.case)]
+        return View(
+            replace(run, samples=samples, plan=replace(plan, skips=skips)), replace(self.analysis, summaries=summaries)
+        )
 
     @property
     def calls(self) -> Sequence[Summary]:

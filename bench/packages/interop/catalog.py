@@ -48,6 +48,20 @@ REDUCE_OPS = {"sum": "sum", "prod": "product", "min": "min", "max": "max", "avg"
 NO_REDUCE_OP, NO_ROOT = "none", -1
 
 
+# Our operation → its name in the JSON of rccl-tests.
+RCCL_NAMES = {
+    "all_reduce": "AllReduce",
+    "all_gather": "AllGather",
+    "reduce_scatter": "ReduceScatter",
+    "broadcast": "Broadcast",
+    "reduce": "Reduce",
+    "gather": "Gather",
+    "scatter": "Scatter",
+    "all_to_all": "AlltoAll",
+    "sendrecv_ring": "SendRecv",
+}
+
+
 def operation_of(test: str) -> str | None:
     """Our operation for a test of nccl-tests, such as `alltoall`; None if there is none."""
     return UNEVEN_OPERATION if test == UNEVEN_TEST else OPERATIONS.get(test)

@@ -89,7 +89,7 @@ FLAGS = (
     Flag("x", ("cta_policy",), "N", instead="use --set env.NCCL_CTA_POLICY=[N]"),
     Flag("D", ("device_implementation",), "N", off="0", instead="torch calls NCCL from the host"),
     Flag("V", ("device_cta_count",), "N", instead="torch calls NCCL from the host"),
-    Flag("J", ("output_file",), "FILE", instead="no file is written; afterwards: report --format json > FILE"),
+    Flag("J", ("output_file",), "FILE", "write nccl-tests' JSON to a new file at the end"),
     Flag("S", ("report_timestamps",), "0|1", off="0", instead="samples.jsonl has them"),
     Flag("I", ("per_iter_timing",), "0|1", off="0", instead="samples.jsonl has the time of each iteration"),
     Flag("K", ("per_iter_skip",), "N", off="0", instead="samples.jsonl has the time of each iteration"),
@@ -97,7 +97,7 @@ FLAGS = (
     Flag("F", ("cache_flush",), "N", off="0", instead="use --set buffers=flush"),
     Flag("E", ("rotating_tensor",), "0|1", instead="use --set buffers=rotate"),
     Flag("q", ("delay_inout_place",), "N", instead="placements follow each other at once"),
-    Flag("Z", ("output_format",), "X", instead="afterwards: report --format csv (or json)"),
+    Flag("Z", ("output_format",), "X", instead="json: rccl-tests' JSON in the file of -x; others: report --format"),
     Flag("A", ("output_algo_proto_channels",), "0|1", off="0", instead="use --set env.NCCL_DEBUG=[INFO]"),
 )  # fmt: skip
 
@@ -141,11 +141,30 @@ def translate(operation: str, flags: Mapping[str, str], backend: str = "nccl", p
         settings["memory"] = ["symmetric" if _number(flags, "R", 0) > 1 else "registered"]
     if _number(flags, "T", 0, fewest=0):
         settings["timeout"] = f"{flags['T']}s"
-    ignored = [flag for flag in FLAGS if not flag.help and flags.get(flag.letter) not in {None, flag.off}]
+    remarks += [f"{form}: written to {path} at the end" for form, path in files_asked(flags).items()]
+    rccl = "Zx" if flags.get("Z") == "json" else ""
+    ignored = [
+        flag
+        for flag in FLAGS
+        if not flag.help and flags.get(flag.letter) not in {None, flag.off} and flag.letter not in rccl
+    ]
     remarks += [f"-{flag.letter} {flags[flag.letter]}: ignored: {flag.instead}" for flag in ignored]
     typed = " ".join(f"-{letter} {value}" for letter, value in flags.items())
     head = [f"From the flags of nccl-tests: {typed}".rstrip(": "), *remarks]
     return "".join(f"# {' '.join(line.split())}\n" for line in head) + documents.dump(settings)
+
+
+def files_asked(flags: Mapping[str, str]) -> dict[str, str]:
+    """Format of `report` → the file that the flags ask for: -J FILE, or rccl-tests' -Z json with -x FILE.
+
+    rccl-tests calls the long form of -x as nccl-tests that of -J. Raises ConfigError for -Z json without a file.
+    """
+    if flags.get("Z") != "json":
+        return {"nccl-tests-json": flags["J"]} if "J" in flags else {}
+    file = flags.get("x", flags.get("J"))
+    if file is None:
+        raise ConfigError("-Z json: name the file, too: -x FILE")
+    return {"rccl-tests-json": file}
 
 
 # ── one flag, or a few that belong together ──────────────────────────────────────────────────────

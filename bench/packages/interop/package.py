@@ -21,6 +21,8 @@ INTEROP = Package(
     },
     formats={
         "nccl-tests": Deferred("packages.interop.report.nccl_tests:document"),
+        "nccl-tests-json": Deferred("packages.interop.report.nccl_files:nccl_tests_json"),
+        "rccl-tests-json": Deferred("packages.interop.report.nccl_files:rccl_tests_json"),
         "openmetrics": Deferred("packages.interop.report.dashboards:openmetrics"),
         "jsonl": Deferred("packages.interop.report.dashboards:jsonl"),
     },

@@ -4,17 +4,32 @@ In: the plan of a run, the facts of its ranks, its samples as they are kept. Out
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from bench.cli.terminal import say
-from bench.model.conclusions import Analysis, Summary
+from bench.model.conclusions import Summary
+from bench.model.errors import ConfigError, StoreError
 from bench.model.facts import RankFacts
 from bench.model.records import Case, Launch, Run, Samples
+from bench.packages.interop.package import INTEROP
 from bench.packages.interop.report import nccl_tests
+from bench.report.view import View
 
 # The ranks of one kind: their backend and their number.
 Kind = tuple[str, int]
+
+
+def new_path(asked: str) -> Path:
+    """The path, or with `.0`, `.1` … behind it if it is taken, as in nccl-tests.
+
+    Raises StoreError if its folder does not exist.
+    """
+    path = Path(asked)
+    if not path.parent.is_dir():
+        raise StoreError(f"{path}: no such folder: {path.parent}")
+    return next(name for name in (path, *(Path(f"{path}.{number}") for number in range(10_000))) if not name.exists())
 
 
 class LiveTables:
@@ -24,8 +39,9 @@ class LiveTables:
     known before the end. sizes: the sizes that were asked for, as the heading has them.
     """
 
-    def __init__(self, run: Run, sizes: str | None = None) -> None:
-        self._run, self._sizes = run, sizes
+    def __init__(self, run: Run, sizes: str | None = None, files: Mapping[str, Path] | None = None) -> None:
+        """files: a format of `report` → the file that the run is written to at the end."""
+        self._run, self._sizes, self._files = run, sizes, files or {}
         self._missing = Counter(case for launch in run.plan.order for case in launch.cases)
         self._samples: dict[Case, list[Samples]] = defaultdict(list)
         self._summaries: dict[Case, Summary] = {}
@@ -49,11 +65,20 @@ class LiveTables:
             (self._summaries[case],) = headlines(replace(self._run, samples=self._samples.pop(case)))
             self._go_on()
 
-    def concluded(self, analysis: Analysis) -> None:
-        """The run has ended: print all lines that are left."""
-        self._summaries = {summary.case: summary for summary in analysis.summaries}
+    def concluded(self, view: View) -> None:
+        """The run has ended: print all lines that are left, and write the files."""
+        self._run = view.run
+        self._summaries = {summary.case: summary for summary in view.analysis.summaries}
         for _ in self._printing:
             pass
+        for form, path in self._files.items():
+            try:
+                text = INTEROP.formats[form].value(view)
+                with path.open("x", encoding="utf-8") as file:
+                    file.write(f"{text}\n")
+                say(f"# Writing JSON output to {path}")
+            except (ConfigError, OSError) as error:  # the run itself is kept
+                say(f"warning: {path}: not written: {error}", err=True)
 
     def _go_on(self) -> None:
         while self._awaited is not None and self._awaited <= {*self._summaries, *self._ranks}:
@@ -69,4 +94,4 @@ class LiveTables:
             for halves in nccl_tests.rows(cases):
                 yield {*halves}
                 say(nccl_tests.row_line(self._run, halves, self._summaries))
-            say("\n".join(nccl_tests.closing(cases, self._summaries)))
+            say("\n".join(nccl_tests.closing(self._run, cases, self._summaries)))

@@ -17,8 +17,8 @@ from bench.cli.job import run_task
 from bench.cli.measuring import ConfigSource, start
 from bench.cli.terminal import say
 from bench.model.errors import ConfigError, StoreError, UnmeasurableError
-from bench.packages.interop.cli.live_tables import LiveTables
-from bench.packages.interop.config import FLAGS, sizes_asked, translate
+from bench.packages.interop.cli.live_tables import LiveTables, new_path
+from bench.packages.interop.config import FLAGS, files_asked, sizes_asked, translate
 
 if TYPE_CHECKING:
     from bench.launch.coordinator import Coordinator
@@ -88,7 +88,8 @@ def perf(
         say("\n".join(line for line in text.splitlines() if line.startswith("#")))
         asked = ConfigSource(text.encode(), "the flags", "flags")
         sizes = None if any(text.startswith("sizes") for text in sets) else sizes_asked(flags)
-        return start(asked, sets, plots, coordinator, context.obj, live=lambda run: LiveTables(run, sizes))
+        files = {form: new_path(path) for form, path in files_asked(flags).items()}
+        return start(asked, sets, plots, coordinator, context.obj, live=lambda run: LiveTables(run, sizes, files))
 
     return run_task(task, lambda: repr((operation, backend, flags, sets)).encode())
 

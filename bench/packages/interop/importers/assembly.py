@@ -6,7 +6,7 @@ of their rows. Writes nothing and prints nothing.
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bench.model.errors import ForeignError
 from bench.model.records import Case, Json, Launch, Plan, Samples, Sampling, Settings
@@ -53,6 +53,8 @@ def assemble(format: str, name: str, files: Sequence[tuple[Source, Reading]]) ->
     samples = []
     for number in numbers:
         case, failure, aggregate = number.case, number.failure, number.aggregate
+        if aggregate is not None:
+            aggregate = replace(aggregate, verified=number.verified)
         launches[case] += 1
         order[case.backend, case.world_size, launches[case]].append(case)
         samples.append(

@@ -34,6 +34,9 @@ def sections(text: str, where: str) -> tuple[list[Section], int]:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ForeignError(damaged_json(where, error)) from None
+    rows = document if isinstance(document, list) else [document]
+    if any(isinstance(row, dict) and "collbench" in row for row in rows):
+        raise ForeignError(f"{where}: CollBench wrote it, from a run of its own: use that run")
     if isinstance(document, list) and any(isinstance(row, dict) and "size" in row for row in document):
         return _of_rccl([row for row in document if isinstance(row, dict)]), 0
     if not isinstance(document, dict) or not isinstance(document.get("results"), list):

@@ -1,10 +1,11 @@
 """Write a run in the layout of nccl-tests: for `report --format nccl-tests`, and for `perf` while it measures.
 
 In: a `Run` and its summaries. Out: lines, one table for each operation, backend, world size and metric, in parts that
-can be written one by one: heading, rows, closing. The columns are those of nccl-tests 2.17 and later; everything else
-is in comments. Times are CollBench's mean over iterations of the maximum over ranks; nccl-tests prints the mean over
-calls and ranks. On GPUs nccl-tests reads the host's clock, so dispatching is part of its times (BenchTime in its
-common.cu): the columns have the host's time there as well, and the device's own time stands below the table.
+can be written one by one: heading, rows, closing. The columns are those of nccl-tests 2.17 and later, all of them
+filled, with nan for what was not measured; everything else is in comments. Times are CollBench's mean over iterations
+of the maximum over ranks; nccl-tests prints the mean over calls and ranks. On GPUs nccl-tests reads the host's clock,
+so dispatching is part of its times (BenchTime in its common.cu): the columns have the host's time there as well, and
+the device's own time stands below the table.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,7 +28,8 @@ from bench.report.document import method_of_calls
 from bench.report.labels import counted, label, metric_name, ranks_text
 from bench.report.view import View
 
-NONE = "N/A"
+# What nccl-tests prints for a time that is no number, and for errors that were not counted.
+NO_NUMBER, NOT_TOLD = "nan", "N/A"
 # Lines of a file that were not read: how many are shown, and how much of each.
 MOST_UNREAD, LONGEST_UNREAD = 3, 100
 # Widths of nccl-tests' columns (writeResultHeader and writeBenchmarkLinePreamble in its util.cu).
@@ -44,7 +46,7 @@ def document(view: View) -> str:
     for cases in tables(summaries):
         parts += heading(run, cases, ranks_of(run, cases[0]), summaries)
         parts += [row_line(run, halves, summaries) for halves in rows(cases)]
-        parts += [*closing(cases, summaries, run.imported is None), ""]
+        parts += [*closing(run, cases, summaries), ""]
     return "\n".join(parts) or "# nothing was measured\n"
 
 
@@ -55,6 +57,11 @@ def tables(cases: Iterable[Case]) -> list[list[Case]]:
         return case.op, case.backend, case.world_size, case.metric, case.depth, *_others(case)
 
     return list(grouped(cases, kind).values())
+
+
+def table_named(case: Case) -> str:
+    """What the cases of a table share, such as `all_reduce · gloo · 4 ranks · pipelined`."""
+    return " · ".join([case.op, case.backend, ranks_text(case.world_size), case.metric, *_others(case)])
 
 
 def rows(cases: Iterable[Case]) -> list[list[Case]]:
@@ -103,25 +110,24 @@ def row_line(run: Run, cases: Sequence[Case], summaries: Mapping[Case, Summary])
     redop = reduce_op_named(case.reduce_op) if operation.reduces else NO_REDUCE_OP
     root = case.root if operation.rooted else NO_ROOT
     halves = {half(case): summaries.get(case) for case in cases}
-    # What another tool measured is not verified here.
-    verified = "0" if run.imported is None else NONE
     lead = LEAD.format(case.size_bytes, count, name_of_dtype(case.dtype), redop, root)
-    return lead + "".join(_half(halves.get(place), verified) for place in ("out", "in"))
+    return lead + "".join(_half(run, halves.get(place)) for place in ("out", "in"))
 
 
-def closing(cases: Sequence[Case], summaries: Mapping[Case, Summary], verified: bool = True) -> list[str]:
-    """The lines below a table. verified: whether results were verified here."""
+def closing(run: Run, cases: Sequence[Case], summaries: Mapping[Case, Summary]) -> list[str]:
+    """The lines below a table."""
     members = [summaries[case] for case in cases if case in summaries]
     failures = [(s.case, failure) for s in members for failure in s.failures]
     wrong = sum(failure.kind == "wrong" for _, failure in failures)
     lines = [f"# failed: {label(case)}: {' '.join(failure.text.split())}" for case, failure in failures]
-    outcome = f"{wrong} {'FAILED' if wrong else 'OK'}" if verified else f"{NONE} (not verified here)"
+    unchecked = run.imported is not None and any(wrong_elements(run, summary) is None for summary in members)
+    outcome = f"{NOT_TOLD} (the tool does not say)" if unchecked else f"{wrong} {'FAILED' if wrong else 'OK'}"
     lines.append(f"# Out of bounds values : {outcome}")
     lines += _device_times(members)
-    if rates := [rate / 1e9 for s in members if (rate := _rates(s)[1])]:
+    if busbws := [rate / 1e9 for s in members if (rate := rates(s)[1]) is not None]:
         lines += [
             "# The mean over sizes and placements, as nccl-tests has it; CollBench itself never averages rates:",
-            f"# Avg bus bandwidth    : {sum(rates) / len(rates):g}",
+            f"# Avg bus bandwidth    : {sum(busbws) / len(busbws):g}",
         ]
     return [*lines, "#", f"# Collective test concluded: {test_named(cases[0].op)}", "#"]
 
@@ -142,7 +148,7 @@ def _settings(run: Run, cases: Sequence[Case], members: Sequence[Summary], sizes
     """The line with sizes and numbers of calls; one thread and one GPU, as each rank is a process of its own."""
     case, sampling = cases[0], run.plan.settings.sampling
     calls = [s.iterations // s.launches for s in members if s.launches]
-    iters = case.depth if case.depth > 1 else min(calls, default=sampling.iterations or NONE)
+    iters = case.depth if case.depth > 1 else min(calls, default=sampling.iterations or NOT_TOLD)
     return (
         f"# nThread 1 nGpus 1 {sizes} warmup iters: {sampling.warmup * case.depth} iters: {iters} agg iters: 1 "
         f"validation: {int(run.imported is None)} "
@@ -200,35 +206,62 @@ def _devices(case: Case, ranks: Sequence[RankFacts]) -> Iterable[str]:
         _, _, number = str(facts.get("device", "")).partition(":")
         where, name = facts.get("hostname", "unknown"), facts.get("device_name", "unknown")
         pid = facts.get("pid", 0)
-        yield f"#  Rank {rank:2} Group  0 Pid {pid:6} on {where:>10} device {int(number or 0):2} [{NONE}] {name}"
+        yield f"#  Rank {rank:2} Group  0 Pid {pid:6} on {where:>10} device {int(number or 0):2} [{NOT_TOLD}] {name}"
 
 
 # ── numbers ──────────────────────────────────────────────────────────────────────────────────────
-def _half(summary: Summary | None, verified: str) -> str:
-    """Time, bandwidths and the number of wrong elements. verified: that number, "0"; "N/A" for an imported run."""
-    if summary is None or summary.time_s is None:
-        return HALF.format(*[NONE] * 4)
-    rates = [_fitted(rate / 1e9, 6) if rate else NONE for rate in _rates(summary)]
-    return HALF.format(_microseconds(summary), *rates, verified)
+def _half(run: Run, summary: Summary | None) -> str:
+    """Time, bandwidths and the number of wrong elements."""
+    if summary is None:
+        return HALF.format(*[NO_NUMBER] * 3, NOT_TOLD)
+    texts = [NO_NUMBER if rate is None else _fitted(rate / 1e9, 6) for rate in rates(summary)]
+    wrong = wrong_elements(run, summary)
+    return HALF.format(_microseconds(summary), *texts, NOT_TOLD if wrong is None else wrong)
 
 
-def _time_s(summary: Summary | None) -> float | None:
+def wrong_elements(run: Run, summary: Summary) -> int | None:
+    """What stands for the number of wrong elements: 0, or at least 1; None if nobody has checked the results.
+
+    Of an imported run it is what the tool found.
+    """
+    wrong = sum(failure.kind == "wrong" for failure in summary.failures)
+    if wrong or summary.time_s is None:
+        return wrong or None
+    if run.imported is None:
+        return 0
+    told = {samples.aggregate.verified for samples in run.samples if samples.case == summary.case and samples.aggregate}
+    return 0 if told == {True} else None
+
+
+def time_s(summary: Summary | None) -> float | None:
     """The time of a call in seconds by the clock that nccl-tests reads: the host's, also on GPUs."""
     if summary is None or summary.time_s is None:
         return None
     return summary.time_s.value if summary.host_time_s is None else summary.host_time_s
 
 
-def _rates(summary: Summary) -> tuple[float | None, float | None]:
-    """Algorithm and bus bandwidth in bytes/s that belong to that time."""
-    if summary.host_time_s is None:
-        return summary.algbw, summary.busbw
-    return collectives.algbw(summary.case, summary.host_time_s), collectives.busbw(summary.case, summary.host_time_s)
+def rates(summary: Summary) -> tuple[float | None, float | None]:
+    """Algorithm and bus bandwidth in bytes/s that belong to that time; None without a time."""
+    found = time_s(summary)
+    return (None, None) if found is None else rates_at(summary.case, found)
+
+
+def rates_at(case: Case, seconds: float) -> tuple[float | None, float | None]:
+    """Algorithm and bus bandwidth in bytes/s of a call of a case that takes `seconds`, as nccl-tests defines them.
+
+    A rank alone has them, too: its bus bandwidth is 0 where the others' part of the data would cross the bus. None if
+    ranks share a GPU, or if no data is moved.
+    """
+    if ranks_together(case) > 1 or case.oversubscribed:
+        return collectives.algbw(case, seconds), collectives.busbw(case, seconds)
+    factor = OPERATIONS[case.op].bus_factor
+    rate = case.size_bytes / seconds
+    return rate, None if factor is None else rate * factor(1)
 
 
 def _microseconds(summary: Summary | None) -> str:
-    time_s = _time_s(summary)
-    return NONE if time_s is None else _fitted(time_s * 1e6, 7)
+    seconds = time_s(summary)
+    return NO_NUMBER if seconds is None else _fitted(seconds * 1e6, 7)
 
 
 def _device_times(members: Sequence[Summary]) -> Iterable[str]:

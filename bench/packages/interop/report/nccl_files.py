@@ -1,0 +1,268 @@
+"""Write a table of a run as nccl-tests' JSON (-J FILE) and as rccl-tests' (-Z json -x FILE).
+
+In: the view of a run. Out: text. nccl-tests writes a file for each test, so a run with several tables is refused:
+options of `report` choose one. The fields are those of JSON version 4 (`util.cu` of NVIDIA/nccl-tests at a0b82b2,
+2026); of rccl-tests, those that ROCm's CVS checks (`cvs/schema/rccl.py`, 2026). `collbench`, our version, is beside
+them. What is not known is null, or the text "nan" that nccl-tests writes for a time that is no number. Times are those
+of the layout in `nccl_tests`. nccl-tests dumps its whole environment; here it is the allow-listed variables.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from statistics import fmean
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bench import __version__
+from bench.catalog.backends import BACKENDS
+from bench.catalog.collectives import OPERATIONS, half, ranks_together
+from bench.catalog.dtypes import dtype_named
+from bench.model.conclusions import Summary
+from bench.model.errors import ConfigError
+from bench.model.facts import RankFacts
+from bench.model.records import Case, Json, Run, Samples, Timings
+from bench.packages.interop.catalog import (
+    NO_REDUCE_OP,
+    NO_ROOT,
+    RCCL_NAMES,
+    reduce_op_named,
+    test_named,
+)
+from bench.packages.interop.catalog import dtype_named as name_of_dtype
+from bench.packages.interop.report import nccl_tests
+from bench.report.view import View
+
+VERSION = 4
+KEYS = {"out": "out_of_place", "in": "in_place"}
+NOT_A_NUMBER = "nan"
+# Where ranks' results are combined by their maximum, as ours are.
+MAXIMUM = ["-a", "3"]
+
+
+def nccl_tests_json(view: View) -> str:
+    """One table as nccl-tests' -J writes it. Raises ConfigError if the run has several tables, or none."""
+    run, cases = view.run, _only_table(view)
+    summaries = {summary.case: summary for summary in view.calls}
+    case, members = cases[0], [summaries[case] for case in cases]
+    ranks = nccl_tests.ranks_of(run, case)
+    timed = _timed(run, cases) if case.depth == 1 else {}
+    busbws = [rate / 1e9 for s in members if (rate := nccl_tests.rates(s)[1]) is not None]
+    failures = [failure for summary in members for failure in summary.failures]
+    wrong = sum(failure.kind == "wrong" for failure in failures)
+    document = {
+        "version": VERSION,
+        "collbench": __version__,
+        "start_time": _clock(run.manifest.get("started")),
+        "args": [test_named(case.op), *MAXIMUM],
+        "env": [f"{name}={value}" for name, value in _variables(run).items()],
+        "nccl_version": _version(ranks),
+        "config": _config(run, members, ranks, bool(timed)),
+        "results": [_result(run, row, summaries, timed) for row in nccl_tests.rows(cases)],
+        "out_of_bounds": {"count": wrong, "okay": _flag(not wrong)},
+        "average_bus_bandwidth": {
+            "bandwidth": _number(fmean(busbws) if busbws else None),
+            "okay": "unchecked",
+        },
+        "errors": [" ".join(failure.text.split()) for failure in failures] or [""],
+        "end_time": _clock(run.manifest.get("finished")),
+    }
+    return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
+
+
+def rccl_tests_json(view: View) -> str:
+    """One table as rccl-tests writes it: an object for each placement, size and launch; numCycle is the launch, from 0.
+
+    Launches without a time have none. Raises ConfigError if the run has several tables, or none.
+    """
+    cases, run = _only_table(view), view.run
+    case = cases[0]
+    hosts = {facts.get("hostname") for facts in nccl_tests.ranks_of(run, case)} or {None}
+    name = RCCL_NAMES.get(case.op)
+    if name is None:
+        raise ConfigError(f"{case.op}: rccl-tests has no such test; it has {', '.join(RCCL_NAMES)}")
+    rows = []
+    for summary in view.calls:
+        for launch, time_s in enumerate(_times_s(run, summary) if summary.case in {*cases} else ()):
+            algbw, busbw = nccl_tests.rates_at(summary.case, time_s)
+            rows.append(
+                {
+                    "collbench": __version__,
+                    "numCycle": launch,
+                    "name": name,
+                    "nodes": len(hosts),
+                    "ranks": case.world_size,
+                    "ranksPerNode": case.world_size // len(hosts),
+                    "gpusPerRank": 1,
+                    "size": summary.case.size_bytes,
+                    "type": name_of_dtype(summary.case.dtype).replace("f8e", "fp8_e"),
+                    "redop": _redop(summary.case),
+                    "inPlace": int(half(summary.case) == "in"),
+                    "time": time_s * 1e6,
+                    "algBw": None if algbw is None else algbw / 1e9,
+                    "busBw": None if busbw is None else busbw / 1e9,
+                    "wrong": nccl_tests.wrong_elements(run, summary),
+                }
+            )
+    return json.dumps(rows, indent=2, allow_nan=False)
+
+
+def _only_table(view: View) -> list[Case]:
+    tables = nccl_tests.tables(s.case for s in view.calls if OPERATIONS[s.case.op].sized)
+    if len(tables) == 1:
+        return tables[0]
+    found = "; ".join(nccl_tests.table_named(cases[0]) for cases in tables)
+    if not found:
+        raise ConfigError(f"{view.run.name}: no table of collectives with sizes")
+    raise ConfigError(
+        f"{view.run.name}: a file has one table, and there are {len(tables)} ({found}): choose by --operation, "
+        "--backend, --ranks or --metric"
+    )
+
+
+def _result(
+    run: Run, row: Sequence[Case], summaries: Mapping[Case, Summary], timed: Mapping[Case, Sequence[Samples]]
+) -> Json:
+    """The object of one row: both placements, null for one that was not measured."""
+    case = row[0]
+    pieces = OPERATIONS[case.op].pieces(ranks_together(case))
+    result: Json = {
+        "size": case.size_bytes,
+        "count": case.size_bytes // (pieces * dtype_named(case.dtype).itemsize),
+        "type": name_of_dtype(case.dtype),
+        "redop": _redop(case),
+        "root": f"{case.root if OPERATIONS[case.op].rooted else NO_ROOT:6}",
+    }
+    halves = {half(each): summaries[each] for each in row}
+    for place, key in KEYS.items():
+        summary = halves.get(place)
+        result[key] = None if summary is None else _half(run, summary)
+        if summary is not None and summary.case in timed:
+            result[f"{key}_per_iter"] = _per_iteration(timed[summary.case])
+    result["actual_iterations"] = max(s.iterations // max(1, s.launches) for s in halves.values())
+    result["experiment_name"] = run.name
+    return result
+
+
+def _half(run: Run, summary: Summary) -> Json:
+    algbw, busbw = nccl_tests.rates(summary)
+    time_s = nccl_tests.time_s(summary)
+    return {
+        "time": _number(None if time_s is None else time_s * 1e6),
+        "alg_bw": _number(None if algbw is None else algbw / 1e9),
+        "bus_bw": _number(None if busbw is None else busbw / 1e9),
+        "nwrong": nccl_tests.wrong_elements(run, summary),
+    }
+
+
+def _per_iteration(samples: Sequence[Samples]) -> Json:
+    """Times of the iterations of all launches, one launch behind the other; a process is a rank."""
+    of_ranks = np.concatenate([_host_ns(s.timed) for s in samples if s.timed is not None]) / 1e3
+    times = of_ranks.max(axis=1)
+    average, deviation = float(times.mean()), float(times.std())
+    percentiles = {f"p{q}_us": float(np.percentile(times, q, method="inverted_cdf")) for q in (50, 95, 99)}
+    return {
+        "skipped_iterations": 0,
+        "min_us": float(times.min()),
+        "max_us": float(times.max()),
+        "avg_us": average,
+        **percentiles,
+        "stdev_us": deviation,
+        "cv_pct": 100 * deviation / average,
+        "times_us": times.tolist(),
+        "per_process_max_times_us": of_ranks.T.tolist(),
+    }
+
+
+def _timed(run: Run, cases: Iterable[Case]) -> dict[Case, list[Samples]]:
+    """The samples of each case that has times of single calls on the host's clock, which nccl-tests reads."""
+    wanted = {*cases}
+    found: dict[Case, list[Samples]] = {}
+    for samples in run.samples:
+        if samples.case in wanted and samples.timed is not None:
+            found.setdefault(samples.case, []).append(samples)
+    return found
+
+
+def _config(run: Run, members: Sequence[Summary], ranks: Sequence[RankFacts], per_iteration: bool) -> Json:
+    case, sampling, sizes = members[0].case, run.plan.settings.sampling, sorted({s.case.size_bytes for s in members})
+    made = max(s.iterations // max(1, s.launches) for s in members)
+    steps = {later - earlier for earlier, later in pairwise(sizes)}
+    return {
+        "nthreads": 1,
+        "ngpus": 1,
+        "minimum_bytes": sizes[0],
+        "maximum_bytes": sizes[-1],
+        "step_bytes": steps.pop() if len(steps) == 1 else None,
+        "warmup_iters": sampling.warmup * case.depth,
+        "iterations": case.depth if case.depth > 1 else made,
+        "aggregated_iterations": 1,
+        "validation": int(run.imported is None),
+        "graph": int(case.metric == "graph"),
+        "blocking_collectives": _flag(case.depth == 1),
+        "per_iter_timing": _flag(per_iteration),
+        "per_iter_skip": 0,
+        "parallel_init": _flag(False),
+        "devices": [_device(facts, case) for facts in ranks],
+    }
+
+
+def _device(facts: RankFacts, case: Case) -> Json:
+    _, _, number = str(facts.get("device", "")).partition(":")
+    return {
+        "rank": facts.get("rank"),
+        "group": 0,
+        "pid": facts.get("pid"),
+        "hostname": facts.get("hostname"),
+        "device": int(number) if number.isdecimal() else None,
+        "device_hex": None,
+        "device_info": facts.get("device_name") or BACKENDS[case.backend].device,
+    }
+
+
+# ── values ───────────────────────────────────────────────────────────────────────────────────────
+def _times_s(run: Run, summary: Summary) -> Sequence[float]:
+    """The time of a call in each launch, by the clock that nccl-tests reads."""
+    times = []
+    for samples in sorted((s for s in run.samples if s.case == summary.case), key=lambda s: s.launch):
+        if samples.aggregate is not None:
+            times.append(samples.aggregate.time_s)
+        elif (timed := samples.timed) is not None:
+            times.append(float(_host_ns(timed).max(axis=1).mean()) / (1e9 * timed.calls))
+    return times
+
+
+def _host_ns(timings: Timings) -> NDArray[np.int64]:
+    """Times by the host's clock, also on GPUs. Shape: (iterations, ranks)."""
+    return timings.duration_ns if timings.host_ns is None else timings.host_ns
+
+
+def _redop(case: Case) -> str:
+    return reduce_op_named(case.reduce_op) if OPERATIONS[case.op].reduces else NO_REDUCE_OP
+
+
+def _variables(run: Run) -> dict[str, str]:
+    return dict(run.environment[0].get("host", {}).get("variables", {})) if run.environment else {}
+
+
+def _version(ranks: Sequence[RankFacts]) -> int | None:
+    """NCCL's version as its own code has it: 22902 for 2.29.2."""
+    parts = str((ranks[0].get("nccl") if ranks else None) or "").split(".")
+    if len(parts) < 3 or not all(part.isdecimal() for part in parts[:3]):
+        return None
+    return int(parts[0]) * 10000 + int(parts[1]) * 100 + int(parts[2])
+
+
+def _clock(moment: str | None) -> str | None:
+    """`2026-01-02T03:04:05+00:00` → `2026-01-02 03:04:05`."""
+    return moment[:19].replace("T", " ") if moment else None
+
+
+def _flag(holds: bool) -> str:
+    """nccl-tests writes booleans as texts."""
+    return "true" if holds else "false"
+
+
+def _number(value: float | None) -> float | str:
+    return NOT_A_NUMBER if value is None else value

@@ -1,0 +1,126 @@
+"""Readers of nccl-tests' output, one of each family that public programs have, read every operation's table and JSON.
+
+The families, in words of our own: 13 columns that are all numbers; the columns out of place, or in place, by position;
+rows by a pattern of digits; the average line; JSON of nccl-tests and of rccl-tests. They read what real ranks measured.
+"""
+
+import json
+import math
+import re
+
+import pytest
+
+from bench.packages.interop.catalog import OPERATIONS, RCCL_NAMES
+from conftest import CommandLine
+
+SIZES = (1024, 4096)
+TESTS = {op: test for test, op in OPERATIONS.items()}
+CONFIG = f"""
+name: everything
+backends: [gloo]
+world_sizes: [2]
+operations: [{", ".join(OPERATIONS.values())}]
+dtypes: [float32]
+placements: [in, out, copied]
+metrics: [isolated]
+sizes: [1KiB, 4KiB]
+launches: 2
+sampling: {{iterations: 8, warmup: 1}}
+"""
+RUN = "everything"
+
+
+@pytest.fixture(scope="module")
+def measured(launcher, tmp_path_factory):
+    """The command line in a folder with one run that has a table for each operation."""
+    here = CommandLine(tmp_path_factory.mktemp("readers"), launcher)
+    done = here("run", here.config(CONFIG, "everything.yaml"), "--no-plots")
+    assert done.returncode == 0, done.stderr
+    return here
+
+
+def report(here: CommandLine, op: str, form: str = "nccl-tests") -> str:
+    done = here("report", "--format", form, "--operation", op)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def rows_of(text: str) -> list[list[str]]:
+    return [line.split() for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+
+
+def thirteen_numbers(text: str) -> dict[int, tuple[float, ...]]:
+    """Refuses a row that has another number of columns, or a column behind the names that is no number."""
+    found = {}
+    for row in rows_of(text):
+        size, count, _, _, root, *values = row
+        assert len(values) == 8 and int(count) > 0 and int(root) >= -1
+        found[int(size)] = tuple(map(float, values))
+    return found
+
+
+def by_position(text: str, first: int) -> dict[int, float]:
+    """The bus bandwidth two columns behind the time at `first`."""
+    return {int(row[0]): float(row[first + 2]) for row in rows_of(text)}
+
+
+DIGITS = re.compile(
+    r"^\s*(?P<size>\d+)\s+\d+\s+\w+\s+\w+\s+-?\d+"
+    r"\s+(?P<out>\d+\.?\d*)\s+\d+\.\d+\s+\d+\.\d+\s+\d+\s+(?P<into>\d+\.?\d*)\s+\d+\.\d+\s+\d+\.\d+\s+\d+\s*$",
+    re.MULTILINE,
+)
+
+
+@pytest.mark.parametrize("op", OPERATIONS.values())
+def test_every_family_reads_every_operation(measured, op):
+    text = report(measured, op)
+    numbers = thirteen_numbers(text)
+    assert set(numbers) == {*SIZES}
+    assert all(math.isfinite(value) for values in numbers.values() for value in values)
+    assert all(values[3] == values[7] == 0 for values in numbers.values())  # #wrong
+    assert all(set(by_position(text, first)) == {*SIZES} for first in (5, 9))
+    assert {int(found["size"]) for found in DIGITS.finditer(text)} == {*SIZES}
+    assert len(re.findall(r"^# Avg bus bandwidth\s*:\s*[\d.e-]+", text, re.MULTILINE)) == 1
+    assert text.count("# Out of bounds values : 0 OK") == 1
+    assert f"# Collective test starting: {TESTS[op]}_perf" in text
+
+
+@pytest.mark.parametrize("op", OPERATIONS.values())
+def test_json_has_the_numbers_of_the_table(measured, op):
+    columns = thirteen_numbers(report(measured, op))
+    document = json.loads(report(measured, op, "nccl-tests-json"))
+    assert document["args"][0] == f"{TESTS[op]}_perf" and document["out_of_bounds"] == {"count": 0, "okay": "true"}
+    for result in document["results"]:
+        for place, first in (("out_of_place", 0), ("in_place", 4)):
+            time, algbw, busbw, _ = columns[result["size"]][first : first + 4]
+            half, each = result[place], result[f"{place}_per_iter"]
+            assert (half["time"], half["alg_bw"], half["bus_bw"], half["nwrong"]) == (
+                pytest.approx(time, abs=0.06), pytest.approx(algbw, abs=0.006), pytest.approx(busbw, abs=0.006), 0,
+            )  # fmt: skip
+            processes = each["per_process_max_times_us"]
+            assert len(processes) == 2 and each["times_us"] == list(map(max, zip(*processes, strict=True)))
+            assert len(each["times_us"]) == 16
+    entries = json.loads(report(measured, op, "rccl-tests-json"))
+    assert {(entry["size"], entry["inPlace"], entry["numCycle"]) for entry in entries} == {
+        (size, place, launch) for size in SIZES for place in (0, 1) for launch in (0, 1)
+    }
+    assert {entry["name"] for entry in entries} == {RCCL_NAMES[op]}
+    assert all(entry["ranks"] == entry["nodes"] * entry["ranksPerNode"] == 2 for entry in entries)
+
+
+def test_tables_are_chosen_and_each_is_complete(measured):
+    whole = measured("report", "--format", "nccl-tests").stdout
+    assert whole.count("# Avg bus bandwidth") == whole.count("# Collective test starting") == len(OPERATIONS)
+    assert whole.count("#wrong") == 2 * len(OPERATIONS)
+    several = measured("report", "--format", "nccl-tests-json")
+    assert several.returncode == 2 and "there are 9" in several.stderr and "--operation" in several.stderr
+    nothing = measured("report", "--format", "nccl-tests", "--operation", "all_gather", "--ranks", "4")
+    assert nothing.returncode == 2 and "it has op: " in nothing.stderr
+    assert measured("report", "--operation", "all_gather").returncode == 2
+
+
+def test_what_was_written_here_is_not_imported_as_nccl(measured):
+    for form in ("nccl-tests", "nccl-tests-json", "rccl-tests-json"):
+        file = measured.config(report(measured, "all_gather", form), f"{form}.json")
+        done = measured("import", "nccl-tests", file)
+        assert done.returncode == 2 and "CollBench wrote it" in done.stderr
