@@ -1,6 +1,10 @@
 """What dashboards read: OpenMetrics as the reference parser of prometheus_client reads it, and JSON line by line."""
 
 import json
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
@@ -26,15 +30,15 @@ def a_run(launches=5, **more):
     )
 
 
-def gauges(run):
-    families = text_string_to_metric_families(dashboards.openmetrics(View(run, analyze(run))) + "\n")
+def gauges(run, **more):
+    families = text_string_to_metric_families(dashboards.openmetrics(View(run, analyze(run)), **more) + "\n")
     return {sample.name: sample for family in families for sample in family.samples}
 
 
 def test_the_reference_parser_reads_every_gauge():
     run = a_run()
     (summary,) = analyze(run).summaries
-    found = gauges(run)
+    found = gauges(run, prefix="nccl")
     time_s, busbw = summary.time_s, summary.busbw
     assert found["nccl_collective_exec_time_microseconds"].value == pytest.approx(time_s.value * 1e6, rel=1e-5)
     assert found["nccl_collective_exec_time_microseconds_low"].value == pytest.approx(time_s.low * 1e6, rel=1e-5)
@@ -49,11 +53,49 @@ def test_the_reference_parser_reads_every_gauge():
 def test_what_failed_has_no_gauge_and_is_counted():
     run = invented_run([samples(CASE, 1, steady(1), failure=Failure("wrong", 1, 'a "quoted"\nreason'))])
     found = gauges(run)
-    assert "nccl_bus_bandwidth_gbs" not in found and found["collbench_failed_measurements"].value == 1
+    assert not any("bandwidth" in name for name in found) and found["collbench_failed_measurements"].value == 1
+
+
+def test_only_numbers_of_nccl_have_the_names_of_its_inspector():
+    run = a_run()
+    (summary,) = analyze(run).summaries
+    found = gauges(run)
+    assert not [name for name in found if name.startswith("nccl")]
+    assert found["collbench_call_time_seconds"].value == pytest.approx(summary.time_s.value, rel=1e-5)
+    assert found["collbench_bus_bandwidth_bytes_per_second"].value == pytest.approx(summary.busbw, rel=1e-5)
+    assert "mine_call_time_seconds" in gauges(run, prefix="mine")
+    nccl = [samples(replace(CASE, backend="nccl"), n, steady(1)) for n in (1, 2)]
+    assert "nccl_bus_bandwidth_gbs" in gauges(invented_run(nccl, launches=2))
+
+
+def test_the_files_of_two_runs_do_not_collide_and_series_go_on():
+    """Runs of one configuration have equal labels, whenever they were made; others differ, also with a common case."""
+
+    def labelled(run):
+        return {(name, *sorted(sample.labels.items())) for name, sample in gauges(run).items()}
+
+    run, again = a_run(), a_run()
+    wider = invented_run([samples(CASE, 1, steady(1)), samples(replace(CASE, size_bytes=4096), 1, steady(1))])
+    assert labelled(run) == labelled(replace(again, path=Path("20270101T000000Z-later")))
+    assert not labelled(run) & labelled(replace(wider, plan=replace(wider.plan, name=run.plan.name)))
+
+
+def complaints(text: str) -> list[str]:
+    """What promtool says of a file, without units that are NCCL's."""
+    done = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, text=True)
+    return [line for line in (done.stdout + done.stderr).splitlines() if not line.startswith("nccl_")]
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not here (Debian: prometheus)")
+def test_promtool_has_no_complaint(warm):
+    before, after = (str(ROOT / "docs" / "example" / name) for name in ("before", "after"))
+    assert complaints(warm("report", before, "--format", "openmetrics").stdout) == []
+    assert complaints(warm("report", before, "--format", "openmetrics", "--prefix", "nccl").stdout) == []
+    assert complaints(warm("compare", before, after, "--format", "openmetrics").stdout) == []
 
 
 def test_labels_with_quotes_and_line_breaks_are_read_again():
-    lines = gauge("m", [({"a": 'x"y\\z\nw', "empty": ""}, 1.0)])
+    lines = gauge("m", [({"a": 'x"y\\z\nw', "empty": ""}, 1.0)], "About it.")
     (family,) = text_string_to_metric_families("\n".join([*lines, END, ""]))
     assert family.samples[0].labels == {"a": 'x"y\\z\nw'}
 
@@ -81,10 +123,13 @@ def test_a_comparison_is_read_by_the_reference_parser(warm):
     told = json.loads(warm("compare", before, after, "--format", "json").stdout)
     families = text_string_to_metric_families(done.stdout)
     found = {(s.name, *s.labels.values()): s.value for family in families for s in family.samples}
-    assert found["collbench_verdict", "compare", told["verdict"]] == 1
+    sides = [told["before"], told["after"]]
+    words = ["SAME", "SLOWER", "FASTER", "INCONCLUSIVE"]
+    assert found["collbench_verdict", "compare", *sides] == words.index(told["verdict"])
     for case in told["cases"]:
-        ratio = found["collbench_time_ratio", case["name"], case["verdict"]]
-        assert ratio == pytest.approx(case["ratio"], rel=1e-5)
-        assert found["collbench_time_ratio_low", case["name"], case["verdict"]] < ratio
+        of = (*sides, case["name"])
+        assert found["collbench_case_verdict", *of] == words.index(case["verdict"])
+        assert found["collbench_time_ratio", *of] == pytest.approx(case["ratio"], rel=1e-5)
+        assert found["collbench_time_ratio_low", *of] < found["collbench_time_ratio", *of]
     trend = warm("compare", before, after, before, "--format", "openmetrics")
     assert trend.returncode == 2 and "is for two runs" in trend.stderr

@@ -4,6 +4,7 @@ Each imports what it needs when it is called: `list` loads neither numpy nor a p
 """
 
 import contextlib
+import re
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
@@ -53,6 +54,9 @@ def report(
     ranks: Annotated[int | None, typer.Option(help="Only this number of ranks.", metavar="N")] = None,
     dtype: Annotated[str | None, typer.Option(help="Only this dtype.", metavar="NAME")] = None,
     metric: Annotated[str | None, typer.Option(help="Only this metric.", metavar="NAME")] = None,
+    prefix: Annotated[
+        str | None, typer.Option(help="First word of metrics' names, for openmetrics.", metavar="WORD")
+    ] = None,
 ) -> None:
     """Without --format it also writes summary.csv, report.md and report.html.
 
@@ -62,6 +66,8 @@ def report(
     only = {name: value for name, value in asked.items() if value is not None}
     if only and format is None:
         raise ConfigError("report: --operation, --backend, --ranks, --dtype and --metric choose what --format prints")
+    if prefix is not None and (format != "openmetrics" or not re.fullmatch("[a-zA-Z_][a-zA-Z0-9_]*", prefix)):
+        raise ConfigError(f"--prefix {prefix}: a word for the names of --format openmetrics, such as nccl")
     path = folders.find(RESULTS, run)
     if folders.RunFolder(path).has_sides:
         from bench.cli.comparison import ComparisonFormat, compare_sides, conclude_sides, print_comparison
@@ -83,7 +89,8 @@ def report(
             say(problem, err=True)
     else:
         view = View(result, analysis)
-        say(FORMATS[format](view.only(only) if only else view).rstrip("\n"))
+        more = {"prefix": prefix} if prefix is not None else {}
+        say(FORMATS[format](view.only(only) if only else view, **more).rstrip("\n"))
 
 
 class DiagnosisFormat(StrEnum):

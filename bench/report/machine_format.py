@@ -187,18 +187,27 @@ def _notice(found: Notice) -> Json:
     return {**public_notice(found).model_dump(mode="json"), "run": found.run}
 
 
+# Numbers of verdicts in metrics: 0 is good, 1 is bad.
+VERDICTS = (ChangeVerdict.SAME, ChangeVerdict.SLOWER, ChangeVerdict.FASTER, ChangeVerdict.INCONCLUSIVE)
+LOWER_END, UPPER_END = "Lower end of its interval.", "Upper end of its interval."
+
+
 def comparison_openmetrics(result: Comparison) -> str:
     """Verdict and ratios AFTER / BEFORE, of the whole and of each case."""
     judged = [("all", result.whole)] if result.whole is not None else []
     judged += [(on_both_sides(change), change.judgement) for change in result.changes]
-    lines = openmetrics.verdict("compare", result.verdict, ChangeVerdict)
-    for end in ("value", "low", "high"):
+    sides = {"before": openmetrics.timeless(result.before), "after": openmetrics.timeless(result.after)}
+    of = {"of": "compare", **sides}
+    lines = openmetrics.verdicts("collbench_verdict", [(of, result.verdict)], VERDICTS, "Verdict of the whole")
+    of_cases = [({**sides, "case": name}, j.verdict) for name, j in judged]
+    lines += openmetrics.verdicts("collbench_case_verdict", of_cases, VERDICTS, "Verdict of a case")
+    for end, about in (("value", "Time after over time before."), ("low", LOWER_END), ("high", UPPER_END)):
         rows = [
-            ({"case": name, "verdict": j.verdict}, getattr(j.ratio, end) if end == "value" or j.ratio.known else None)
+            ({**sides, "case": name}, getattr(j.ratio, end) if end == "value" or j.ratio.known else None)
             for name, j in judged
         ]
-        lines += openmetrics.gauge("collbench_time_ratio" + f"_{end}" * (end != "value"), rows)
-    lines += openmetrics.notices("compare", (*result.remarks, *result.notices))
+        lines += openmetrics.gauge("collbench_time_ratio" + f"_{end}" * (end != "value"), rows, about)
+    lines += openmetrics.notices(of, (*result.remarks, *result.notices))
     return "\n".join([*lines, openmetrics.END])
 
 

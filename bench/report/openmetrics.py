@@ -1,35 +1,53 @@
 """Write gauges as OpenMetrics has them, which node_exporter's textfile collector reads.
 
-In: names, labels, values. Out: lines; the last line of a file is `END`.
+In: names, labels, values. Out: lines; the last line of a file is `END`. Every family has its type and a help. A verdict
+is a number, so that a verdict that changes goes on in its series; labels name what was measured, not when.
 """
 
+import hashlib
+import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from bench.model.notices import Notice
+from bench.model.records import Plan
 
 END = "# EOF"
+# What the names of our own gauges begin with.
+PREFIX = "collbench"
 _ESCAPED = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+_MOMENT = re.compile(r"^\d{8}T\d{6}Z-")
 
 
-def gauge(
-    name: str, rows: Iterable[tuple[Mapping[str, str], float | None]], about: str = "", unit: str = ""
-) -> list[str]:
+def gauge(name: str, rows: Iterable[tuple[Mapping[str, str], float | None]], about: str, unit: str = "") -> list[str]:
     """A gauge with a value for each set of labels; no line without a value. Labels without a text are left out."""
     told = [f"{name}{{{_text(labels)}}} {value:.10g}" for labels, value in rows if value is not None]
-    unit_line, about_line = [f"# UNIT {name} {unit}"] * bool(unit), [f"# HELP {name} {about}"] * bool(about)
-    return [f"# TYPE {name} gauge", *unit_line, *about_line, *told] if told else []
+    unit_line = [f"# UNIT {name} {unit}"] * bool(unit)
+    return [f"# TYPE {name} gauge", *unit_line, f"# HELP {name} {about}", *told] if told else []
 
 
-def verdict(of: str, given: str, words: Iterable[str]) -> list[str]:
-    """Which of these verdicts holds: 1, the others 0."""
-    return gauge("collbench_verdict", [({"of": of, "verdict": word}, float(word == given)) for word in words])
+def verdicts(name: str, rows: Iterable[tuple[Mapping[str, str], str]], words: Sequence[str], about: str) -> list[str]:
+    """A gauge of verdicts as numbers, by their position in `words`, which the help explains."""
+    meaning = ", ".join(f"{number} {word}" for number, word in enumerate(words))
+    return gauge(name, [(labels, float(words.index(word))) for labels, word in rows], f"{about}: {meaning}.")
 
 
-def notices(of: str, found: Iterable[Notice]) -> list[str]:
+def notices(labels: Mapping[str, str], found: Iterable[Notice]) -> list[str]:
     """How often each kind of notice was given."""
     counts = Counter(one.kind.value for one in found)
-    return gauge("collbench_notices", [({"of": of, "kind": kind}, float(count)) for kind, count in counts.items()])
+    rows = [({**labels, "kind": kind}, float(count)) for kind, count in counts.items()]
+    return gauge(f"{PREFIX}_notices", rows, "How often a kind of notice was given.")
+
+
+def series_of(plan: Plan) -> dict[str, str]:
+    """Labels of a run: its name without its time, and a digest of its cases, equal for runs of one configuration."""
+    keys = "\n".join(sorted({case.key for case in plan.cases}))
+    return {"run": plan.name, "config": hashlib.sha256(keys.encode()).hexdigest()[:8]}
+
+
+def timeless(run: str) -> str:
+    """The name of a run's folder without its time."""
+    return _MOMENT.sub("", run)
 
 
 def _text(labels: Mapping[str, str]) -> str:

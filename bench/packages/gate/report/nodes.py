@@ -60,7 +60,12 @@ def as_json(verdict: GateVerdict, names: Sequence[str]) -> Json:
 
 def metrics(verdict: GateVerdict, names: Sequence[str]) -> str:
     """The verdict as OpenMetrics, and of each node its rate, if known."""
-    words = [word for word in CheckVerdict if word != CheckVerdict.MISSING]
-    rates = [({"node": names[c.node], "verdict": c.verdict}, c.rate.value) for c in verdict.nodes if c.rate]
-    lines = openmetrics.verdict("gate", verdict.verdict, words) + openmetrics.gauge("collbench_node_rate", rates)
+    of_nodes = [({"node": names[check.node]}, check.verdict) for check in verdict.nodes]
+    rates = [({"node": names[check.node]}, check.rate.value) for check in verdict.nodes if check.rate]
+    words = [*CheckVerdict]  # 0 is good, 1 is bad
+    lines = [
+        *openmetrics.verdicts("collbench_verdict", [({"of": "gate"}, verdict.verdict)], words, "Verdict of the fleet"),
+        *openmetrics.verdicts("collbench_node_verdict", of_nodes, words, "Verdict of a node"),
+        *openmetrics.gauge("collbench_node_rate", rates, "Rate of a node, as a share of the usual or required rate."),
+    ]
     return "\n".join([*lines, openmetrics.END, ""])

@@ -1,9 +1,9 @@
-"""Take the lines that a tool printed out of a log: without the labels of launchers and the envelopes of log collectors.
+"""Take the lines that a tool printed out of a log: without labels of launchers and envelopes of log collectors.
 
-In: the text of a file. Out: `Line`s, with the numbers that they have in the file. What is taken off: colours, control
-characters, labels in front of a line (`[1,0]<stdout>:`, `0: `, a time stamp, `node01: `) and JSON around it: one object
-a line (Docker's json-file, Fluent Bit, structlog), or a whole table escaped in one text. No format of a tool is known
-here.
+In: the text of a file. Out: `LogLine`s, with the numbers that they have in the file. What is taken off: colours,
+control characters, labels in front of a line (`[1,0]<stdout>:`, `0: `, a time stamp, `node01: `) and JSON around it:
+one object a line (Docker's json-file, Fluent Bit, structlog), or a whole table escaped in one text. No format of a tool
+is known here.
 """
 
 import json
@@ -49,7 +49,7 @@ _OBJECT = re.compile(r'\{\s*"')
 _DECODER = json.JSONDecoder()
 
 
-class Line(NamedTuple):
+class LogLine(NamedTuple):
     """A line that a tool printed."""
 
     # Number of the line of the file that it was found in, from 1 on.
@@ -66,10 +66,10 @@ class Command:
     program: str
 
 
-def lines(text: str) -> list[Line]:
+def lines(text: str) -> list[LogLine]:
     """The lines of a log, without envelopes and labels; a line may have several of both."""
     plain = _CONTROL.sub("", _ESCAPES.sub("", text.replace("\r\n", "\n").replace("\r", "\n")))
-    return [Line(number, _bare(line)) for number, line in _joined(_opened(plain.split("\n")))]
+    return [LogLine(number, _bare(line)) for number, line in _joined(_opened(plain.split("\n")))]
 
 
 def without_labels(text: str) -> str:
@@ -155,22 +155,22 @@ def _texts(value: Any, depth: int) -> Iterator[str]:
             yield from _texts(part, depth)
 
 
-def _joined(pieces: Iterable[_Piece]) -> Iterator[Line]:
+def _joined(pieces: Iterable[_Piece]) -> Iterator[LogLine]:
     """The lines of the pieces: the texts of envelopes that were cut are put together again."""
     held: _Piece | None = None
     pieces = list(pieces)
     ended = any(piece.enveloped and piece.text.endswith("\n") for piece in pieces)
     for piece in pieces:
         if not piece.enveloped:
-            yield Line(piece.number, piece.text)
+            yield LogLine(piece.number, piece.text)
             continue
         number, text = (held.number, held.text + piece.text) if held else (piece.number, piece.text)
         *whole, rest = text.split("\n")
-        yield from (Line(number, line) for line in whole)
+        yield from (LogLine(number, line) for line in whole)
         held = None
         if ended and rest:
             held = _Piece(number, rest, True)
         elif not ended:
-            yield Line(number, rest)
+            yield LogLine(number, rest)
     if held is not None:
-        yield Line(held.number, held.text)
+        yield LogLine(held.number, held.text)

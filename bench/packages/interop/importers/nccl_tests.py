@@ -19,7 +19,7 @@ from bench.model.units import US
 from bench.packages.interop import catalog as nccl_tests_names
 from bench.packages.interop.catalog import DEFAULT_SPREAD, MATRIX_FILE, SPREAD, UNEVEN_TEST, uneven_bytes
 from bench.packages.interop.importers import nccl_json, nccl_text
-from bench.packages.interop.importers.logs import Line
+from bench.packages.interop.importers.logs import LogLine
 from bench.packages.interop.importers.nccl_text import Half, Row, Section
 from bench.packages.interop.importers.readings import (
     DTYPES,
@@ -86,7 +86,7 @@ def read(source: Source, options: Options) -> Reading:
     return reading
 
 
-def _sections(source: Source, lines: Sequence[Line], reading: Reading) -> list[Section]:
+def _sections(source: Source, lines: Sequence[LogLine], reading: Reading) -> list[Section]:
     """The executions in JSON of the tools, else in text; a file that begins like JSON may be lines of a collector."""
     where = str(source.path)
     if not _JSON.match(source.text):

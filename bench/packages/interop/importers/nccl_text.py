@@ -13,7 +13,7 @@ from enum import IntEnum
 
 from bench.model.errors import ForeignError
 from bench.packages.interop.catalog import DTYPES_LACKING, MATRIX_FILE, NO_REDUCE_OP, REDUCE_OPS, SPREAD
-from bench.packages.interop.importers.logs import Line, command_in, without_labels
+from bench.packages.interop.importers.logs import LogLine, command_in, without_labels
 from bench.packages.interop.importers.readings import DTYPES, Printed, printed, whole
 
 PLACES = {"out-of-place": "out", "in-place": "in"}
@@ -123,7 +123,7 @@ class Section:
     rows: list[Row] = field(default_factory=list)
     # Number of rows that could not be read to their end, and the lines of a text that they begin in.
     cut: int = 0
-    unread: list[Line] = field(default_factory=list)
+    unread: list[LogLine] = field(default_factory=list)
     variables: dict[str, str] = field(default_factory=dict)
     # True if the file has all variables of the tool; `variables` are those that may be kept.
     environment: bool = False
@@ -177,7 +177,7 @@ class Header:
 class _BegunRow:
     """A row that is being read."""
 
-    line: Line
+    line: LogLine
     # None if the size is too large.
     size: int | None
     count: int
@@ -189,7 +189,7 @@ class _BegunRow:
     gap: int
 
 
-def sections(lines: Iterable[Line], where: str) -> list[Section]:
+def sections(lines: Iterable[LogLine], where: str) -> list[Section]:
     """The executions in a log, in its order, including those without a row. Raises ForeignError before 2.10."""
     parser = _Parser(where)
     for line in lines:
@@ -198,7 +198,7 @@ def sections(lines: Iterable[Line], where: str) -> list[Section]:
     return [*parser.done, parser.section]
 
 
-class _Stage(IntEnum):
+class _Reached(IntEnum):
     """How far an execution has come, by what it prints in this order."""
 
     NOTHING = 0
@@ -224,7 +224,7 @@ class _Parser:
         self.places: tuple[str, ...] = ()
         self.section = Section()
         self.done: list[Section] = []
-        self.stage = _Stage.NOTHING
+        self.stage = _Reached.NOTHING
         # The line with the settings of the current section.
         self.settings = ""
         # True if the table of the current section has ended.
@@ -235,7 +235,7 @@ class _Parser:
         self.processes: int | None = None
         self.begun: _BegunRow | None = None
 
-    def take(self, numbered: Line) -> None:
+    def take(self, numbered: LogLine) -> None:
         """Read one line, from which labels have been removed."""
         line = numbered.text
         if self._begins_row(numbered) or self._continues_row(line):
@@ -261,11 +261,11 @@ class _Parser:
         self.section.test, self.hint = self.section.test or self.hint, None
         self.section.processes, self.processes = self.section.processes or self.processes, None
 
-    def _count_as_unread(self, line: Line) -> None:
+    def _count_as_unread(self, line: LogLine) -> None:
         self.section.cut += 1
         self.section.unread.append(line)
 
-    def _reach(self, stage: _Stage) -> None:
+    def _reach(self, stage: _Reached) -> None:
         """Read on in the current section if it has not come further than this, else begin a new one."""
         if self.stage > stage:
             self._end_section()
@@ -275,18 +275,18 @@ class _Parser:
         self.finish_row()
         self.done.append(self.section)
         self.section, self.header, self.places, self.closed = Section(), Header(), (), False
-        self.stage, self.settings, self.titled = _Stage.NOTHING, "", False
+        self.stage, self.settings, self.titled = _Reached.NOTHING, "", False
 
     def _learn(self, line: str) -> None:
         """Read what a line tells of the tool, its settings and the devices; a line may tell several things."""
         if "-tests version" in line or "-tests: Version" in line:
-            self._reach(_Stage.VERSION)
+            self._reach(_Reached.VERSION)
             if version := re.search(r"((?:nccl|rccl)-tests)(?::)? version:? (\S+)", line, re.IGNORECASE):
                 self.section.tool = f"{version[1]} {version[2]}".rstrip(" :+")
             if library := re.search(r"-library=(\d+)", line):
                 self.section.nccl = self.section.nccl or version_of(whole(library[1]) or 0)
         if "test starting" in line:
-            self._reach(_Stage.STARTING)
+            self._reach(_Reached.STARTING)
             if test := _NAMED.search(line):
                 self.section.test = test[1]
         if "test concluded" in line:
@@ -294,9 +294,9 @@ class _Parser:
                 self.section.test = test[1]
             self.closed = True
         if "nThread" in line and (settings := _SETTINGS.search(line)):
-            if self.stage == _Stage.SETTINGS and self.settings != line[settings.start() :]:
+            if self.stage == _Reached.SETTINGS and self.settings != line[settings.start() :]:
                 self._end_section()
-            self._reach(_Stage.SETTINGS)
+            self._reach(_Reached.SETTINGS)
             self.settings = line[settings.start() :]
             self.section.per_process = max(1, (whole(settings[1]) or 1) * (whole(settings[2]) or 1))
             self._use_command()
@@ -315,7 +315,7 @@ class _Parser:
         if "Rank" in line and (device := _RANK.search(line)):
             if self.closed:
                 self._end_section()
-            self.stage = max(self.stage, _Stage.RANKS)
+            self.stage = max(self.stage, _Reached.RANKS)
             rank, group, host, name = device.groups()
             device_name = name.strip().rstrip(".").strip()
             self.section.ranks.append(DeviceRow(whole(rank) or 0, whole(group or "0") or 0, host or "", device_name))
@@ -340,7 +340,7 @@ class _Parser:
         self.section.cpu_time = "cputime" in names
 
     # ── rows ─────────────────────────────────────────────────────────────────────────────────────
-    def _begins_row(self, line: Line) -> bool:
+    def _begins_row(self, line: LogLine) -> bool:
         """Begin a row; False if the line is none."""
         match = _ROW.search(line.text)
         if match is None:
@@ -355,7 +355,7 @@ class _Parser:
             raise ForeignError(f"{self.where}: a row without a root: {TOO_OLD}")
         self.finish_row()
         gap = len(rest[at:]) - len(rest[at:].lstrip())
-        self.stage = _Stage.ROWS
+        self.stage = _Reached.ROWS
         self.begun = _BegunRow(line, whole(size), whole(count) or 0, dtype, redop, root, halves, gap)
         self._finish_complete_row(self.begun, behind)
         return True

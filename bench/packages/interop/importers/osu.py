@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from bench.catalog.collectives import OPERATIONS, usual
 from bench.model.errors import ForeignError
 from bench.model.records import Aggregate, Case, Failure
-from bench.packages.interop.importers.logs import Command, Line, command_in
+from bench.packages.interop.importers.logs import Command, LogLine, command_in
 from bench.packages.interop.importers.readings import (
     DTYPES,
     LEAST_US,
@@ -118,7 +118,7 @@ class _Table:
     on_device: bool = True
     # Size and values of each row. The size is None in a table without such a column (a barrier).
     rows: list[tuple[int | None, list[str]]] = field(default_factory=list)
-    unread: list[Line] = field(default_factory=list)
+    unread: list[LogLine] = field(default_factory=list)
 
     @property
     def ranks(self) -> int | None:
@@ -147,7 +147,7 @@ def read(source: Source, options: Options) -> Reading:
 
 
 # ── text to tables ───────────────────────────────────────────────────────────────────────────────
-def _tables(lines: Sequence[Line]) -> list[_Table]:
+def _tables(lines: Sequence[LogLine]) -> list[_Table]:
     """The tables of a log. A command line, a title, and a header below rows each begin a new one."""
     tables = [_Table()]
     prefix: re.Pattern[str] | None = None  # what a logger wrote in front of the title
@@ -167,11 +167,11 @@ def _tables(lines: Sequence[Line]) -> list[_Table]:
         else:
             if prefix is None and _HEADER.match(text[mark:]):
                 prefix = _alike(text[:mark])
-            _take(Line(line.number, prefix.sub("", text, count=1) if prefix else text), tables)
+            _take(LogLine(line.number, prefix.sub("", text, count=1) if prefix else text), tables)
     return tables
 
 
-def _take(line: Line, tables: list[_Table]) -> None:
+def _take(line: LogLine, tables: list[_Table]) -> None:
     """Read a line that is neither a command nor a title."""
     table, text = tables[-1], line.text
     if "#Using NCCL" in text or "#Using RCCL" in text:

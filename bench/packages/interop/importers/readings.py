@@ -19,7 +19,7 @@ from bench.model.records import Aggregate, Case, Failure, Json
 from bench.model.units import MOST_RANKS, format_bytes
 from bench.packages.interop import catalog as nccl_tests_names
 from bench.packages.interop.importers import logs
-from bench.packages.interop.importers.logs import Line
+from bench.packages.interop.importers.logs import LogLine
 
 # The longest sweep with an NCCL that logs at INFO is a few megabytes; a larger file is of another kind.
 LIMIT_BYTES = 64 * 2**20
@@ -43,7 +43,7 @@ class Source:
     def name(self) -> str:
         return self.path.name.encode(errors="replace").decode()
 
-    def lines(self) -> list[Line]:
+    def lines(self) -> list[LogLine]:
         """The lines that the tool printed, without colours, labels and the envelopes of log collectors."""
         return logs.lines(self.text)
 
@@ -144,7 +144,7 @@ class Reading:
     # Reason → number of rows that were left out for it.
     left_out: Counter[str] = field(default_factory=Counter)
     # Lines that begin like a row and could not be read; `left_out` counts them.
-    unread: list[Line] = field(default_factory=list)
+    unread: list[LogLine] = field(default_factory=list)
     # What a reader must know before believing the numbers.
     notes: list[str] = field(default_factory=list)
     # What the file does not say.

@@ -1,9 +1,11 @@
 """Write a run for cluster monitoring: OpenMetrics for node_exporter's textfile collector, and JSON line by line.
 
-In: a `Run` and its analysis. Out: text. Names and labels are those of NCCL's Inspector (`inspector_prom.cc` in NVIDIA's
-nccl) where it has them, so that its dashboards show these numbers, too: gauges `nccl_bus_bandwidth_gbs` in GB/s and
+In: the view of a run. Out: text. Numbers of NCCL have the names and labels of NCCL's Inspector (`inspector_prom.cc` in
+NVIDIA's nccl), so that its dashboards show these numbers, too: gauges `nccl_bus_bandwidth_gbs` in GB/s and
 `nccl_collective_exec_time_microseconds`, with labels collective, nranks, n_nodes, message_size, algo_proto, node, gpu,
-comm_name. Ends of an interval are gauges of their own, `_low` and `_high`.
+comm_name. Numbers of other libraries are in bytes per second and seconds, below names that begin with `collbench`.
+Every gauge has the run's name and a digest of its configuration, so that the files of two runs do not collide. Ends of
+an interval are gauges of their own, `_low` and `_high`.
 """
 
 import json
@@ -14,10 +16,9 @@ from bench.catalog.collectives import OPERATIONS
 from bench.model.conclusions import Summary
 from bench.model.units import format_bytes
 from bench.packages.interop.report.nccl_tests import ranks_of
-from bench.report import openmetrics as openmetrics_file
 from bench.report.labels import label
 from bench.report.machine_format import public_cases
-from bench.report.openmetrics import END, gauge
+from bench.report.openmetrics import END, PREFIX, gauge, notices, series_of
 from bench.report.view import View
 
 # What NCCL's Inspector calls an operation, where it is not the name's words put together.
@@ -26,21 +27,27 @@ UNKNOWN = "unknown"
 Value = Callable[[Summary], float | None]
 
 
-def openmetrics(view: View) -> str:
-    """All numbers of the run as gauges; nothing for a case without a time."""
+def openmetrics(view: View, prefix: str | None = None) -> str:
+    """All numbers of the run as gauges; nothing for a case without a time.
+
+    prefix: what the names begin with, `nccl` for Inspector's names, whatever was measured; None: as the module says.
+    """
     run, labelled = view.run, list(_labelled(view))
-    lines = [
-        line
-        for name, unit, about, value in GAUGES
-        for line in gauge(name, [(labels, value(summary)) for labels, summary in labelled], about, unit)
-    ]
-    of_run = {"run": run.name, "collbench": str(run.manifest.get("collbench", UNKNOWN))}
+    lines = []
+    for first in dict.fromkeys(_prefix(summary, prefix) for _, summary in labelled):
+        own = [(labels, summary) for labels, summary in labelled if _prefix(summary, prefix) == first]
+        for name, unit, about, value in _gauges(first):
+            lines += gauge(name, [(labels, value(summary)) for labels, summary in own], about, unit)
+    launches = [(labels, float(summary.launches)) for labels, summary in labelled]
+    lines += gauge("collbench_launches", launches, "Launches behind a number.")
+    series = series_of(run.plan)
+    of_run = {**series, "collbench": str(run.manifest.get("collbench", UNKNOWN))}
     started = run.manifest.get("started")
     begun = datetime.fromisoformat(started).timestamp() if started else None
     lines += gauge("collbench_run_started_timestamp_seconds", [(of_run, begun)], "When the run began.", "seconds")
     failed = sum(samples.failure is not None for samples in run.samples)
     lines += gauge("collbench_failed_measurements", [(of_run, failed)], "Measurements of the run that failed.")
-    lines += openmetrics_file.notices("run", view.analysis.notices)
+    lines += notices({"of": "run", **series}, view.analysis.notices)
     return "\n".join([*lines, END])
 
 
@@ -52,7 +59,7 @@ def jsonl(view: View) -> str:
 
 
 def _labelled(view: View) -> Iterator[tuple[dict[str, str], Summary]]:
-    run = view.run
+    run, series = view.run, series_of(view.run.plan)
     host = run.environment[0].get("host", {}) if run.environment else {}
     for summary in view.analysis.summaries:
         case = summary.case
@@ -71,31 +78,32 @@ def _labelled(view: View) -> Iterator[tuple[dict[str, str], Summary]]:
                 "backend": case.backend,
                 "case": label(case),
                 "virtual": str(summary.virtual).lower(),
+                **series,
             },
             summary,
         )
 
 
-def _rate(seconds: Callable[[Summary], float | None]) -> Value:
-    """Bus bandwidth in GB/s, if a call took that long."""
+def _rate(seconds: Value, unit: float) -> Value:
+    """Bus bandwidth in multiples of `unit` bytes per second, if a call took that long."""
 
     def rate(summary: Summary) -> float | None:
         time_s = seconds(summary)
         if summary.busbw is None or summary.time_s is None or not time_s:
             return None
-        return summary.busbw * summary.time_s.value / time_s / 1e9
+        return summary.busbw * summary.time_s.value / time_s / unit
 
     return rate
 
 
-def _end(which: str) -> Callable[[Summary], float | None]:
+def _end(which: str) -> Value:
     return lambda s: getattr(s.time_s, which) if s.time_s is not None and s.time_s.known else None
 
 
-def _time(seconds: Callable[[Summary], float | None]) -> Value:
+def _time(seconds: Value, unit: float) -> Value:
     def time(summary: Summary) -> float | None:
         found = seconds(summary)
-        return None if found is None else found * 1e6
+        return None if found is None else found / unit
 
     return time
 
@@ -104,14 +112,23 @@ def _value(summary: Summary) -> float | None:
     return None if summary.time_s is None else summary.time_s.value
 
 
-BANDWIDTH, TIME = "nccl_bus_bandwidth_gbs", "nccl_collective_exec_time_microseconds"
-# Name, unit, what it is, its value of a case.
-GAUGES: tuple[tuple[str, str, str, Value], ...] = (
-    (BANDWIDTH, "gbs", "Bus bandwidth in GB/s.", _rate(_value)),
-    (f"{BANDWIDTH}_low", "", "Lower end of its interval.", _rate(_end("high"))),
-    (f"{BANDWIDTH}_high", "", "Upper end of its interval.", _rate(_end("low"))),
-    (TIME, "microseconds", "Time of a call on the slowest rank.", _time(_value)),
-    (f"{TIME}_low", "", "Lower end of its interval.", _time(_end("low"))),
-    (f"{TIME}_high", "", "Upper end of its interval.", _time(_end("high"))),
-    ("collbench_launches", "", "Launches behind a number.", lambda s: float(s.launches)),
-)
+INSPECTOR = "nccl"
+
+
+def _prefix(summary: Summary, asked: str | None) -> str:
+    return asked or (INSPECTOR if summary.case.backend == "nccl" else PREFIX)
+
+
+def _gauges(prefix: str) -> Iterator[tuple[str, str, str, Value]]:
+    """Name, unit, what it is, its value of a case: by Inspector's names and units, or by our own."""
+    bandwidth, rate, rate_unit = "bus_bandwidth_bytes_per_second", 1.0, ""
+    time, unit, time_unit = "call_time_seconds", 1.0, "seconds"
+    if prefix == INSPECTOR:
+        bandwidth, rate, rate_unit = "bus_bandwidth_gbs", 1e9, "gbs"
+        time, unit, time_unit = "collective_exec_time_microseconds", 1e-6, "microseconds"
+    yield f"{prefix}_{bandwidth}", rate_unit, "Bus bandwidth of a call.", _rate(_value, rate)
+    yield f"{prefix}_{bandwidth}_low", "", "Lower end of its interval.", _rate(_end("high"), rate)
+    yield f"{prefix}_{bandwidth}_high", "", "Upper end of its interval.", _rate(_end("low"), rate)
+    yield f"{prefix}_{time}", time_unit, "Time of a call on the slowest rank.", _time(_value, unit)
+    yield f"{prefix}_{time}_low", "", "Lower end of its interval.", _time(_end("low"), unit)
+    yield f"{prefix}_{time}_high", "", "Upper end of its interval.", _time(_end("high"), unit)

@@ -2,7 +2,7 @@
 
 In: the view of a run. Out: text. nccl-tests writes a file for each test, so a run with several tables is refused:
 options of `report` choose one. The fields are those of JSON version 4 (`util.cu` of NVIDIA/nccl-tests at a0b82b2,
-2026); of rccl-tests, those that ROCm's CVS checks (`cvs/schema/rccl.py`, 2026). `collbench`, our version, is beside
+2026); of rccl-tests, those that ROCm's CVS checks (its schema of RCCL, 2026). `collbench`, our version, is beside
 them. What is not known is null, or the text "nan" that nccl-tests writes for a time that is no number. Times are those
 of the layout in `nccl_tests`. nccl-tests dumps its whole environment; here it is the allow-listed variables.
 """
