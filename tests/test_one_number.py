@@ -17,7 +17,7 @@ from bench.model.records import Case
 from bench.model.units import format_rate, format_seconds
 from bench.packages.interop.report import nccl_tests
 from bench.packages.training.report import cs336
-from bench.report import document, machine_format, tables
+from bench.report import document, junit, machine_format, tables
 from bench.report.markdown import written
 from bench.report.plots import ranks_and_time, sizes
 from bench.report.view import View
@@ -91,7 +91,7 @@ def test_it_is_the_same_text_everywhere(run):
         "full table": written(tables.case_details(analysis.summaries)),
         "answer": "\n".join(document.answer(View(run, analysis))),
         "CS336": cs336.document(View(run, analysis)),
-        "JUnit": machine_format.to_junit(View(run, analysis)),
+        "JUnit": junit.to_junit(View(run, analysis)),
     }
     for case in CASES:
         for place, text in texts.items():

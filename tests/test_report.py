@@ -27,7 +27,7 @@ from bench.model.notices import RunNotice, notice
 from bench.model.records import Case, Failure, Machine, Samples, Skip
 from bench.model.visible import visible
 from bench.packages.replay.replayed_calls import Recording, ReplayOptions
-from bench.report import comparison, document, machine_format, markdown, page, tables
+from bench.report import comparison, document, junit, machine_format, markdown, page, tables
 from bench.report.blocks import Heading, keyed, table
 from bench.report.comparison import VERDICTS
 from bench.report.markdown import written
@@ -158,7 +158,7 @@ def test_a_bar_in_a_name_does_not_divide_its_cell():
 
 def test_what_programs_read_holds_no_formula_and_no_control_character():
     run = hostile_run()
-    suite = ElementTree.fromstring(machine_format.to_junit(View(run, analyze(run))))
+    suite = ElementTree.fromstring(junit.to_junit(View(run, analyze(run))))
     assert any("\\u001b" in (case.get("message") or "") for case in suite.iter())
     rows = machine_format.csv_text([{"a": "=1+1", "b": "@x", "c": -1.5, "d": " +x", "e": "x\x1b", "f": "-"}])
     assert rows.splitlines()[1].split(",") == ["'=1+1", "'@x", "-1.5", "' +x", "x\\u001b", "'-"]
@@ -354,7 +354,7 @@ def test_junit_counts_slower_as_failed_and_undecided_as_skipped():
     result = dataclasses.replace(
         result, changes=tuple(changes), broken=(Unpaired(CASES[5], CASES[5], Absence.FAILED, "killed"),)
     )
-    (suite,) = ElementTree.fromstring(machine_format.comparison_junit(result))
+    (suite,) = ElementTree.fromstring(junit.comparison_junit(result))
     assert {name: suite.get(name) for name in ("tests", "failures", "skipped", "errors")} == {
         "tests": "6", "failures": "2", "skipped": "1", "errors": "1",
     }  # fmt: skip
@@ -369,7 +369,7 @@ def test_junit_of_a_run_fails_where_its_exit_code_is_1():
     for also, problems in (([], 0), ([dead], 1)):
         run = run_of(also=also, skips=[skip])
         analysis = analyze(run)
-        (suite,) = ElementTree.fromstring(machine_format.to_junit(View(run, analysis)))
+        (suite,) = ElementTree.fromstring(junit.to_junit(View(run, analysis)))
         assert [int(suite.get(name)) for name in ("tests", "failures", "skipped")] == [len(CASES) + 1, problems, 1]
         assert len(document.problems(run)) == problems
     assert suite.find("testcase/failure").get("message").startswith("nobody")
@@ -450,3 +450,19 @@ def test_a_precision_is_missed_only_where_it_was_asked_for():
         return "was not reached" in text, "time at ±" in text
 
     assert (notes(None), notes(0.9), notes(1e-6)) == ((False, False), (False, False), (True, True))
+
+
+def test_junit_has_what_the_schema_of_ant_requires(run):
+    """Attributes and the order of elements; where each case took its time, and on which host."""
+    (suite,) = ElementTree.fromstring(junit.to_junit(View(run, analyze(run))))
+    assert set(suite.keys()) >= {
+        "name", "package", "id", "timestamp", "hostname", "tests", "failures", "errors", "skipped", "time",
+    }  # fmt: skip
+    order = [child.tag for child in suite]
+    assert order == ["properties", *["testcase"] * (len(order) - 3), "system-out", "system-err"]
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d", suite.get("timestamp"))
+    cases = suite.findall("testcase")
+    assert all(set(case.keys()) == {"name", "classname", "time"} and len(case) <= 1 for case in cases)
+    assert all(problem.get("type") for case in cases for problem in case if problem.tag != "skipped")
+    total = sum(float(case.get("time")) for case in cases)
+    assert total > 0 and float(suite.get("time")) == pytest.approx(total, abs=0.01)

@@ -20,7 +20,7 @@ from bench.model.notices import VerdictNotice
 from bench.model.records import Ending, EndReason, Failure, InvariantCheck, Skip
 from bench.packages.training.synchronisation import TRAINING_STEP, StepSettings, Strategy, strategy_in, with_strategy
 from bench.packages.training.synchronisation import label as name_of
-from bench.report import comparison, machine_format
+from bench.report import comparison, junit, machine_format
 from bench.report.markdown import written
 from bench.report.notices import sentences
 from bench.report.plots.comparison import draw_comparison
@@ -269,7 +269,7 @@ def test_the_numbers_arrive_in_every_format(result):
         and document["cases"][0].keys() == row.keys()
     )
     assert [case["reason"] for case in document["broken"]] == ["I2: trains another model"]
-    suite = ET.fromstring(machine_format.comparison_junit(result)).find("testsuite")
+    suite = ET.fromstring(junit.comparison_junit(result)).find("testsuite")
     slower = sum(change.verdict == SLOWER for change in (*result.changes, result.whole))
     assert (suite.get("failures"), suite.get("errors")) == (str(slower), "1") and slower
     assert int(suite.get("tests")) == len(result.changes) + 2

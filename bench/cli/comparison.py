@@ -145,12 +145,12 @@ def print_comparison(
     format: ComparisonFormat | None,  # noqa: A002
 ) -> int:
     """Print a comparison; without a format also draw it. folder: of its picture. Returns the exit code."""
-    from bench.report import comparison, machine_format
+    from bench.report import comparison, junit, machine_format
 
     writers = {
         ComparisonFormat.CSV: lambda: machine_format.comparison_csv(result),
         ComparisonFormat.JSON: lambda: machine_format.comparison_json(result),
-        ComparisonFormat.JUNIT: lambda: machine_format.comparison_junit(result),
+        ComparisonFormat.JUNIT: lambda: junit.comparison_junit(result),
         ComparisonFormat.OPENMETRICS: lambda: machine_format.comparison_openmetrics(result),
     }
     if format is None:

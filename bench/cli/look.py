@@ -26,7 +26,7 @@ FORMATS = {
     "markdown": Deferred("report.document:as_markdown"),
     "csv": Deferred("report.machine_format:to_csv"),
     "json": Deferred("report.machine_format:to_json"),
-    "junit": Deferred("report.machine_format:to_junit"),
+    "junit": Deferred("report.junit:to_junit"),
     **{name: writer for package in PACKAGES for name, writer in package.formats.items()},
 }
 

@@ -1,4 +1,4 @@
-"""Write runs and comparisons for programs: CSV, JSON and JUnit XML.
+"""Write runs and comparisons for programs: CSV and JSON.
 
 In: the view of a run, a comparison of runs, trends. Out: text, and the JSON Schema of a
 run (docs/report-schema.json), whose fields are in `public`. Computes nothing and reads nothing.
@@ -7,7 +7,6 @@ run (docs/report-schema.json), whose fields are in `public`. Computes nothing an
 import csv
 import io
 import json
-import xml.etree.ElementTree as ET
 from collections.abc import Sequence
 from typing import Any, Union, cast
 
@@ -24,13 +23,11 @@ from bench.model.comparisons import (
 )
 from bench.model.conclusions import Diagnosis
 from bench.model.notices import Notice
-from bench.model.records import OPTIONS, Case, Json
-from bench.model.units import format_seconds
+from bench.model.records import OPTIONS, Json
 from bench.model.visible import visible
 from bench.report import openmetrics, wording
-from bench.report.comparison import LISTS, direction, headline, judgement_text
-from bench.report.labels import interval_text, label, on_both_sides
-from bench.report.notices import sentence
+from bench.report.comparison import LISTS
+from bench.report.labels import label, on_both_sides
 from bench.report.parts import package_columns
 from bench.report.public import (
     JSON_ONLY,
@@ -285,102 +282,3 @@ def _in_csv(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     return f"'{visible(value)}" if value.lstrip().startswith(FORMULAS) else visible(value)
-
-
-# ── JUnit XML ────────────────────────────────────────────────────────────────────────────────────
-# Continuous-integration services show it. There is a failure or an error exactly where the exit code is 1: verdicts
-# that exit with 1 are failures, and so are cases of a run that failed in a launch; a case that was measured before
-# and failed after, and a check of something that was not measured, are errors. INCONCLUSIVE is skipped where it is no
-# failure, and so are cases that were not measured.
-def to_junit(view: View) -> str:
-    """One suite of a run: each case that was tried or skipped."""
-    run = view.run
-    suite = ET.Element("testsuite", name=run.name)
-    tried = set()
-    for summary in view.analysis.summaries:
-        tried.add(summary.case.key)
-        text, time_s = f"{summary.launches} launches", summary.time_s
-        if time_s is not None:
-            text = f"{format_seconds(time_s.value)} {interval_text(time_s, format_seconds)}, {text}"
-        failures = "; ".join(dict.fromkeys(failure.text for failure in summary.failures))
-        kind = "failure" if failures else "system-out"
-        add_case(suite, class_of(summary.case), summary.case.key, kind, "; ".join(filter(None, [failures, text])))
-    left = [*((skip.case, skip.reason) for skip in run.plan.skips), *((case, "not tried") for case in run.plan.cases)]
-    for case, reason in left:
-        if case.key not in tried:
-            tried.add(case.key)
-            add_case(suite, class_of(case), case.key, "skipped", reason)
-    ET.SubElement(suite, "system-out").text = _notices_text(view.analysis.notices)
-    return junit_text(suite)
-
-
-def comparison_junit(result: Comparison) -> str:
-    """One suite: the whole, every common case, and the cases that were measured before and failed after."""
-    suite = ET.Element("testsuite", name=f"{result.before} → {result.after}")
-    rows = [(class_of(change.case), change.case.key, change.verdict, _sentence(change)) for change in result.changes]
-    if result.whole is not None:
-        whole = f"{result.whole.verdict}: index over all cases, {judgement_text(result.whole)}"
-        rows.insert(0, ("all", "the run as a whole", result.whole.verdict, whole))
-    for where, name, verdict, text in rows:
-        kind = "skipped" if verdict == ChangeVerdict.INCONCLUSIVE else "system-out"
-        if verdict in result.fail_on:
-            kind = "failure"
-        add_case(suite, where, name, kind, text)
-    for case in result.broken:
-        add_case(
-            suite,
-            class_of(case.case),
-            case.case.key,
-            "error",
-            f"measured before, failed after: {wording.absence(case)}",
-        )
-    for case in result.only_before:
-        add_case(suite, class_of(case.case), case.case.key, "skipped", f"only before: {wording.absence(case)}")
-    ET.SubElement(suite, "system-out").text = f"{headline(result)}\n{_notices_text(result.notices)}".strip()
-    return junit_text(suite)
-
-
-def _sentence(change: Change) -> str:
-    """Verdict, times, ratio with its interval, p, the reason, further launches that would decide, exposed."""
-    times = f"{change.verdict}: {format_seconds(change.before.value)} → {format_seconds(change.after.value)}"
-    more = f"about {change.further_launches} further launches would decide" if change.further_launches else ""
-    exposed = ""
-    if change.exposed is not None:
-        moved = change.exposed.difference
-        size = f"{format_seconds(moved.value)} {interval_text(moved, format_seconds)}"
-        exposed = f"exposed communication {direction(change.exposed)}: {size}"
-    sides = on_both_sides(change) if change.case.key != change.other.key else ""
-    return "; ".join(filter(None, [f"{times}, {judgement_text(change)}", more, exposed, sides]))
-
-
-def _notices_text(found: Sequence[Notice]) -> str:
-    """A line for each notice, with its kind in brackets."""
-    return "\n".join(f"[{one.kind}] {sentence(one)}" for one in found)
-
-
-def class_of(case: Case) -> str:
-    """The name under which JUnit sorts a case."""
-    return f"{case.op}.{case.backend}"
-
-
-def add_case(suite: ET.Element, where: str, name: str, kind: str, text: str) -> None:
-    """Add a test case with its outcome. kind: failure, error or skipped; system-out if the case is good."""
-    case = ET.SubElement(suite, "testcase", classname=where, name=name)
-    if kind == "system-out":
-        ET.SubElement(case, kind).text = text
-    else:
-        ET.SubElement(case, kind, message=text)
-
-
-def junit_text(suite: ET.Element) -> str:
-    """A suite with its counts, as text that every parser takes."""
-    suite.set("tests", str(len(suite.findall("testcase"))))
-    for plural, kind in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
-        suite.set(plural, str(len(suite.findall(f"testcase/{kind}"))))
-    suites = ET.Element("testsuites")
-    suites.append(suite)
-    for element in suites.iter():
-        element.text = visible(element.text or "") or None
-        element.attrib.update({name: visible(value) for name, value in element.attrib.items()})
-    ET.indent(suites)
-    return '<?xml version="1.0" encoding="utf-8"?>\n' + ET.tostring(suites, encoding="unicode") + "\n"

@@ -1,7 +1,6 @@
 """Write whether a run reaches what a table expects: for people, as CSV, as JSON and as JUnit XML."""
 
 import json
-import xml.etree.ElementTree as ET
 from collections import Counter
 from collections.abc import Collection, Sequence
 
@@ -10,8 +9,9 @@ from bench.model.units import format_rate
 from bench.packages.gate.conclusions import Check, CheckedTable, CheckVerdict
 from bench.report.blocks import Blocks, Column, left, table
 from bench.report.comparison import ratio_text
+from bench.report.junit import JUnitSuite, class_of
 from bench.report.labels import NOTHING, interval_text, label
-from bench.report.machine_format import RATIO, add_case, class_of, csv_text, junit_text
+from bench.report.machine_format import RATIO, csv_text
 from bench.report.notices import sentence
 from bench.report.public import interval_columns, public_notice
 
@@ -80,7 +80,7 @@ def checks_junit(result: CheckedTable, run: str, failing: Collection[str]) -> st
     An open line is no failure where the table as a whole passes.
     """
     failing = failing if result.verdict in failing else ()
-    suite = ET.Element("testsuite", name=run)
+    suite = JUnitSuite(run)
     for check in result.checks:
         measured = check.measured
         busbw = (
@@ -90,8 +90,8 @@ def checks_junit(result: CheckedTable, run: str, failing: Collection[str]) -> st
         text = f"{check.verdict}: busbw {busbw}, expected {wanted}" + (
             f"; {sentence(check.note)}" if check.note else ""
         )
-        kind = "system-out" if check.verdict == CheckVerdict.PASS else "skipped"
+        kind = "" if check.verdict == CheckVerdict.PASS else "skipped"
         if check.verdict != CheckVerdict.PASS and check.verdict in failing:
             kind = "error" if check.verdict == CheckVerdict.MISSING else "failure"
-        add_case(suite, class_of(check.case), check.case.key, kind, text)
-    return junit_text(suite)
+        suite.add(class_of(check.case), check.case.key, kind, text, check.verdict)
+    return suite.text()
