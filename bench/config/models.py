@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
-from pydantic import Discriminator, Field, Tag, create_model, model_validator
+from pydantic import ConfigDict, Discriminator, Field, Tag, create_model, model_validator
 
 from bench.catalog import splits
 from bench.catalog.backends import BACKENDS
@@ -232,8 +232,15 @@ class FaultConfig(Strict):
     share: Share = key("Share of its own time by which slow makes each call longer.", "20%", default=0.05)
 
 
+def _without_name(schema: dict[str, Any]) -> None:
+    """A file without a name has the name of the file."""
+    schema["required"].remove("name")
+
+
 class CoreConfig(Strict):
     """One sweep: every combination of the lists below, each measured in `launches` fresh process groups."""
+
+    model_config = ConfigDict(json_schema_extra=_without_name)
 
     name: Name = key("Part of the names of the results and plots folders. Without it, the name of the file.", "nightly")
     backends: Several[BackendName] = key(

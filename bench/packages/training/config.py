@@ -8,7 +8,8 @@ import re
 from dataclasses import replace
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, GetJsonSchemaHandler, Tag, model_validator
+from pydantic_core import CoreSchema
 
 from bench.config.fields import (
     Bytes,
@@ -106,8 +107,36 @@ def _link(value: str) -> str:
     return value.replace(" ", "")
 
 
+class OneOrSeveral:
+    """Marks a list for the JSON Schema: a single value may stand in its place."""
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        several = handler(schema)
+        return {"anyOf": [several["items"], several]}
+
+
+class ByName:
+    """Marks a strategy for the JSON Schema: a name, or a name with its settings, as `_strategy` reads them."""
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        whole = handler(schema)
+        properties = handler.resolve_ref_schema(whole)["properties"]
+
+        def settings(name: str) -> dict[str, Any]:
+            keys = {key: properties[key] for key in (*STRATEGIES[name].takes, *BY_ALL)}
+            return {"type": "object", "properties": keys, "additionalProperties": False}
+
+        by_key = {**{name: settings(name) for name in STRATEGIES}, "import": {"type": "string"}}
+        counts = {"minProperties": 1, "maxProperties": 1}
+        one = {"type": "object", "properties": by_key, "additionalProperties": False, **counts}
+        return {"anyOf": [{"type": "string", "enum": [*STRATEGIES]}, one, whole]}
+
+
 Caps = Annotated[
-    list[Bytes], BeforeValidator(lambda value: value if isinstance(value, list) else [value]), Field(min_length=1)
+    list[Bytes],
+    BeforeValidator(lambda value: value if isinstance(value, list) else [value]),
+    Field(min_length=1),
+    OneOrSeveral(),
 ]
 ModelName = Annotated[
     Annotated[Annotated[str, AfterValidator(_model)], Tag("by name")]
@@ -202,9 +231,9 @@ class TrainingSection(Strict):
         ["tiny", "small-2026"],
         [{"shape": "xl-2026", "backward": "1.2s"}],
     )
-    strategies: Annotated[list[Annotated[StrategySection, BeforeValidator(_strategy)]], Field(min_length=1)] = key(
-        "Ways to synchronise gradients: names, or {name: settings}.", ["flat", {"ddp": {"cap": ["1MiB", "4MiB"]}}]
-    )
+    strategies: Annotated[
+        list[Annotated[StrategySection, BeforeValidator(_strategy), ByName()]], Field(min_length=1)
+    ] = key("Ways to synchronise gradients: names, or {name: settings}.", ["flat", {"ddp": {"cap": ["1MiB", "4MiB"]}}])
     links: Several[Annotated[str, AfterValidator(_link)]] = key(
         "real, or an emulated link: latency of a call + rate.", ["real", "2ms + 1GB/s"], default=["real"]
     )
