@@ -217,3 +217,38 @@ def test_a_program_can_read_what_look_says(warm):
     assert sum(kind["time"]["in_calls_s"] for kind in told["kinds"]) == pytest.approx(total["in_calls_s"])
     refused = warm("replay", "x.json", "--format", "json")
     assert refused.returncode == 2 and "--format goes with --look" in refused.stderr
+
+
+def test_without_ranks_the_file_is_named():
+    """The order of files is no number of ranks."""
+    ranks = [
+        RankRecording(f"host{n}.json", None, tuple(call(ms, step=step) for step in range(5)))
+        for n, ms in enumerate((5.0, 4.0, 1.0))
+    ]
+    found = recorded_job(CallList("Kineto", "nccl", 3, tuple(ranks)))
+    assert "for the rank of host2.json" in findings.recorded_sentence(found)
+    assert "what the rank of host2.json does" in written(findings.recorded_parts(found))
+
+
+def test_sizes_and_bus_bandwidths_of_calls():
+    """Of the time in which data moved; of an operation that nobody knows, none."""
+    found = job(*([call(ms), call(1.0, operation="other")] for ms in (5.0, 4.0, 1.0)))
+    row, other = found.kinds
+    assert row.size_bytes == 400 and row.busbw == pytest.approx(400 * 2 * (2 / 3) / 1e-3)
+    assert other.size_bytes == 400 and other.busbw is None
+    assert "GB/s" in written(findings.recorded_parts(found))
+    alone = job([call(2.0)], world=3)
+    assert alone.kinds[0].busbw == pytest.approx(400 * 2 * (2 / 3) / 2e-3)
+
+
+def test_one_marked_step_is_a_step():
+    found = job([call(2.0, step=7)], world=3)
+    assert findings.recorded_sentence(found).endswith("(Kineto, 1 of 3 ranks, 1 step)")
+    assert "2.00 ms a step" in findings.recorded_sentence(found)
+
+
+def test_what_is_not_known_is_null_and_no_zero():
+    part = job([call(2.0), replace(call(1.0, operation="broadcast"), duration_s=None)], world=3)
+    times = {kind["operation"]: kind["time"] for kind in findings.recorded_json(part)["kinds"]}
+    assert times["broadcast"]["in_calls_s"] is None and times["all_reduce"]["in_calls_s"] == pytest.approx(0.002)
+    assert "0.00 ns" not in written(findings.recorded_parts(part))

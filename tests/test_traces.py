@@ -16,9 +16,11 @@ import pytest
 from bench.machine import memory
 from bench.model.errors import ForeignError
 from bench.packages.replay import importers as traces
+from bench.packages.replay import report as findings
 from bench.packages.replay import store as call_file
 from bench.packages.replay.analyze.recorded import recorded_job
 from bench.packages.replay.importers import recordings
+from bench.packages.replay.recorded_calls import Gaps
 from bench.report.notices import sentences
 from conftest import ROOT
 
@@ -87,7 +89,8 @@ def test_a_number_that_is_none_is_refused(tmp_path):
         ("et_rank3.json", 3), ("0.json.gz", 0), ("nccl_trace_rank_7", 7), ("dlrm_5.json", 5),
         ("worker3.1732600000000.pt.trace.json", 3), ("trace_2024-03-21.json", None), ("dump_20240321.json", None),
         ("host3_step12.json", None), ("torch2.13.json", None),
-        ("job_3_2024-03-21.json", 3),
+        ("job_3_2024-03-21.json", 3), ("gpu07_4711.1732600000000.pt.trace.json", None),
+        ("rank2_4711.1732600000000.pt.trace.json", 2), ("trace_kineto.11.json", 11),
     ],
 )  # fmt: skip
 def test_a_date_or_a_step_in_a_name_is_no_rank(name, rank):
@@ -614,3 +617,182 @@ def test_mistakes_in_a_list_of_calls_are_named_with_their_line(tmp_path, edit, s
     with pytest.raises(ForeignError) as caught:
         traces.read([path])
     assert said in str(caught.value) and "\n" not in str(caught.value)
+
+
+# ── what a file proves ───────────────────────────────────────────────────────────────────────────
+def bare(events):
+    """A trace that does not tell its rank."""
+    return {"baseTimeNanoseconds": 5, "traceEvents": events}
+
+
+def test_ranks_come_from_the_file_then_from_its_name_then_from_nothing(tmp_path):
+    events = [param_event(100, "allreduce"), kernel(110, 50, 100)]
+    paths = [written(tmp_path, f"trace.{number}.json", bare(events)) for number in (10, 2)]
+    assert [rank.rank for rank in traces.read(paths).ranks] == [2, 10]
+    told = [written(tmp_path, f"trace.{9 - rank}.json", kineto(events, rank=rank)) for rank in (0, 1)]
+    assert [rank.rank for rank in traces.read(told).ranks] == [0, 1]
+    beyond = kineto(events)
+    del beyond["distributedInfo"]["rank"]  # of 4 ranks, none is number 7
+    unknown = traces.read([written(tmp_path, "step.7.json", beyond)])
+    assert [rank.rank for rank in unknown.ranks] == [None] and unknown.world_size == 4
+
+
+def test_a_bandwidth_that_is_no_number_is_read_and_a_torn_file_has_a_place(tmp_path):
+    """torch wrote `inf` for a copy that took no time."""
+    copy = {"name": "Memcpy", "cat": "Memcpy", "ts": 5, "dur": 0, "args": {"memory bandwidth (GB/s)": 1234.5}}
+    text = json.dumps(kineto([copy, param_event(100, "allreduce"), copy, kernel(110, 50, 100)]))
+    found = traces.read([written(tmp_path, "inf.json", text.replace("1234.5", "inf").encode())])
+    assert found.ranks[0].calls[0].duration_s == pytest.approx(50e-6)
+    lines = json.dumps(kineto([param_event(100, "allreduce")]), indent=1).replace('"dur": 5', '"dur": ?')
+    number = next(at for at, line in enumerate(lines.split("\n"), 1) if "?" in line)
+    with pytest.raises(ForeignError, match=f"torn.json:{number}:"):
+        traces.read([written(tmp_path, "torn.json", lines.encode())])
+
+
+def p2p_event(ts, name):
+    return param_event(ts, name, **{"Dst Rank" if name == "send" else "Src Rank": 3})
+
+
+def launch(ts, number):
+    return {
+        "name": "cudaLaunchKernelExC",
+        "cat": "cuda_runtime",
+        "ts": ts,
+        "dur": 1,
+        "tid": 1,
+        "args": {"correlation": number},
+    }
+
+
+def test_a_kernel_that_ran_several_calls_is_theirs(tmp_path):
+    """torch launches a batch of sends and receives behind the last of them; its kernel names none of them."""
+    group = {
+        "name": "ncclDevKernel_SendRecv",
+        "cat": "kernel",
+        "ts": 200,
+        "dur": 900,
+        "tid": 7,
+        "args": {"correlation": 9, "stream": 7},
+    }
+    early = kernel(300, 80, 0) | {"args": {"correlation": 5}}
+    events = [p2p_event(100, "send"), p2p_event(110, "recv"), launch(120, 9), group, early]
+    found = traces.read([written(tmp_path, "a.json", kineto(events))])
+    (rank,) = found.ranks
+    assert [(call.operation, call.batched) for call in rank.calls] == [("send", True), ("recv", True)]
+    assert sum(call.duration_s for call in rank.calls) == pytest.approx(900e-6)
+    assert (rank.unclaimed, rank.unclaimed_s) == (1, pytest.approx(80e-6))
+    job = recorded_job(found)
+    assert job.total.in_calls_s == pytest.approx(900e-6) and job.kinds[0].busbw is None
+    assert any("belong to no recorded call: 1, 80.0 µs" in text for text in sentences(job.withheld))
+    alone = traces.read([written(tmp_path, "b.json", kineto([p2p_event(100, "send"), launch(120, 9), group]))])
+    assert not alone.ranks[0].calls[0].batched
+
+
+def test_kernels_of_other_libraries_communicate_too(tmp_path):
+    custom = kernel(110, 50, 0) | {"name": "void vllm::cross_device_reduce_1stage<half, 2>(...)"}
+    found = traces.read(
+        [written(tmp_path, "a.json", kineto([param_event(100, "allreduce"), kernel(110, 50, 100), custom]))]
+    )
+    assert found.ranks[0].unclaimed == 1 and found.ranks[0].calls[0].exposed_s is None
+
+
+def test_exposed_time_is_never_less_than_nothing(tmp_path):
+    computing = kernel(100, 50, 0) | {"name": "gemm"}
+    events = [param_event(100 + 0.1 * n, "allreduce") for n in range(40)]
+    events += [kernel(100 + 1.1 * n, 1.1, 100 + 0.1 * n) for n in range(40)]
+    calls = traces.read([written(tmp_path, "a.json", kineto([computing, *events]))]).ranks[0].calls
+    assert all(call.exposed_s >= 0 for call in calls)
+
+
+def test_calls_that_only_the_dispatcher_knows_are_counted(tmp_path):
+    """Backends of vendors annotate nothing; an operator around an annotation is that call."""
+
+    def operator(ts, name, dims, duration=50):
+        return {"name": name, "cat": "cpu_op", "ts": ts, "dur": duration, "tid": 1, "args": {"Input Dims": dims}}
+
+    annotation = {
+        "name": "nccl:all_reduce",
+        "cat": "user_annotation",
+        "ts": 110,
+        "dur": 5,
+        "tid": 1,
+        "args": {"Input Dims": [[7]]},
+    }
+    nested = operator(305, "c10d::allreduce_", [[[250]]], 10)
+    events = [
+        operator(100, "c10d::allreduce_", [[[7]]]), annotation, operator(300, "c10d::allreduce_", [[[250]]]), nested,
+        operator(400, "c10d::monitored_barrier_", []), operator(500, "c10d::_allgather_base_", [[40], [10]]),
+    ]  # fmt: skip
+    calls = traces.read([written(tmp_path, "a.json", kineto(events))]).ranks[0].calls
+    assert [(call.operation, call.elements_in, call.elements_out) for call in calls] == [
+        ("all_reduce", 7, 7), ("all_reduce", 250, 250), ("all_gather", 10, 40),
+    ]  # fmt: skip
+    assert calls[1].duration_s is None
+
+
+def test_a_batch_in_a_flight_recorder_has_one_state_and_one_time(tmp_path):
+    entries = []
+    made = (
+        ("nccl:send 0->1", {"state": "scheduled"}),
+        ("nccl:recv 0<-1", {"state": "scheduled"}),
+        ("nccl:coalesced", {"duration_ms": 3.0, "retired": True}),
+        ("nccl:send 0->1", {"state": "scheduled", "p2p_seq_id": 2}),
+    )
+    for number, (name, more) in enumerate(made):
+        entry = {"profiling_name": name, "is_p2p": True, "p2p_seq_id": 1, "record_id": number, **more}
+        entries += recorder(**entry)["entries"]
+    found = traces.read([written(tmp_path, "fr_rank2.json", recorder() | {"entries": entries})])
+    calls = found.ranks[0].calls
+    assert [(call.operation, call.duration_s, call.batched) for call in calls] == [
+        ("send", 0.0015, True), ("recv", 0.0015, True), ("send", None, False),
+    ]  # fmt: skip
+    assert found.left_out == {"calls that were not complete": 1}
+    job = recorded_job(found)
+    assert findings.recorded_sentence(job).startswith("calls took at least 3.00 ms")
+
+
+def inspected(host, pid, communicator, rank, ranks, number, coll="AllReduce"):
+    return json.dumps({
+        "header": {"id": communicator, "rank": rank, "n_ranks": ranks}, "metadata": {"hostname": host, "pid": pid},
+        "coll_perf": {"coll": coll, "coll_sn": number, "coll_msg_size_bytes": 64, "coll_exec_time_us": 10},
+    })  # fmt: skip
+
+
+def test_a_process_of_inspector_is_a_host_and_a_pid(tmp_path):
+    """The rank in a line counts within its communicator: that of all ranks tells a process's rank of the world."""
+    paths = []
+    for rank in range(4):
+        lines = [inspected(f"n{rank // 2}", rank, f"pair{rank // 2}", rank % 2, 2, number) for number in (1, 2)]
+        lines += [inspected(f"n{rank // 2}", rank, "all", rank, 4, number, "AllGather") for number in (1, 2)]
+        paths.append(written(tmp_path, f"n{rank}.log", "\n".join(lines).encode()))
+    found = traces.read(paths)
+    assert [(rank.rank, len(rank.calls)) for rank in found.ranks] == [(rank, 4) for rank in range(4)]
+    assert found.gaps is None and recorded_job(found).total.in_calls_s == pytest.approx(40e-6)
+    with pytest.raises(ForeignError, match="is there twice"):
+        traces.read([paths[0], written(tmp_path, "again.log", paths[0].read_bytes())])
+    pairs = [written(tmp_path, f"p{pid}.log", inspected("n", pid, f"c{pid}", 0, 2, 1).encode()) for pid in (1, 2)]
+    assert [rank.rank for rank in traces.read(pairs).ranks] == [None, None]
+
+
+def test_numbers_that_are_missing_leave_no_total(tmp_path):
+    lines = [inspected("n", 1, "all", 0, 4, number) for number in (10, 515, 1525)]
+    lines += [inspected("n", 1, "all", 0, 4, number, "AllGather") for number in (3, 4)]
+    found = traces.read([written(tmp_path, "a.log", "\n".join(lines).encode())])
+    assert found.gaps == Gaps(5, 1518, 3, 1525)
+    job = recorded_job(found)
+    assert job.total is None and "not all calls were recorded" in findings.recorded_sentence(job)
+    assert any("5 of 1518 calls were recorded (numbers 3 to 1525)" in text for text in sentences(job.withheld))
+    call_file_path = tmp_path / f"kept{call_file.SUFFIX}"
+    call_file_path.write_text(call_file.to_text(found))
+    assert call_file.read(call_file_path).gaps == found.gaps
+
+
+def test_other_files_of_a_folder_are_counted(tmp_path):
+    written(tmp_path, "README.md", b"# what this is")
+    path = written(tmp_path, "fr_rank2.json", recorder())
+    assert traces.read([tmp_path]).left_out == {"file that is no recording, such as README.md": 1}
+    with pytest.raises(ForeignError, match=r"README.md: neither Kineto"):
+        traces.read([path, tmp_path / "README.md"])
+    path.unlink()
+    with pytest.raises(ForeignError, match=r"README.md: neither Kineto"):
+        traces.read([tmp_path])

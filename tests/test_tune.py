@@ -108,7 +108,7 @@ def test_what_open_mpi_would_ignore_is_named_with_its_line(text, problem):
 
 def test_what_nccls_plugin_would_take_for_something_else_is_named_with_its_line():
     text = "# head\nallreduce,0,99,tree,ll\nalltoall,0,99,ring,ll,-1,1,2\nallreduce,0,99,rings,LL,-1,1,2\n"
-    text += "allreduce,0,4294967295,nvls,simple,4,-1,-1,-1,0\nallreduce,0,64K,ring,ll,-1,1,2\n"
+    text += "allreduce,0,18446744073709551615,nvls,simple,4,-1,-1,-1,0\nallreduce,0,64K,ring,ll,-1,1,2\n"
     read = catalog.Nccl().read(text + "allreduce,0,99,ring,ll,-1,2,2\n")
     lines = [problem.partition(":")[0] for problem in read.problems]
     assert lines == ["line 2", "line 3", "line 4", "line 4", "line 6"]
@@ -119,6 +119,12 @@ def test_what_nccls_plugin_would_take_for_something_else_is_named_with_its_line(
     ]
     assert "5 fields" in read.problems[0] and "takes it as allreduce" in read.problems[1]
     assert said(catalog.Nccl(), read.rules, "all_reduce", 7, 2**40) == [Pick("nvls", "simple")]
+    rules = catalog.Nccl().read("allreduce,0,4294967295,ring,simple,-1,1,2\n").rules
+    found = [
+        *said(catalog.Nccl(), rules, "all_reduce", 2, 2**32 - 1),
+        *said(catalog.Nccl(), rules, "all_reduce", 2, 2**33),
+    ]
+    assert found == [Pick("ring", "simple"), catalog.DEFAULT]
 
 
 @needs_mpi

@@ -23,6 +23,9 @@ class ReplayNotice(NoticeKind):
     PART_OF_GROUPS = "part-of-groups"
     UNEQUAL_CALLS = "unequal-calls"
     DIFFERENT_CALLS = "different-calls"
+    BATCHED = "batched-calls"
+    UNCLAIMED = "unclaimed-kernels"
+    GAPS = "missing-calls"
     PART_OF_CALLS = "part-of-calls"
     FURTHER_REASONS = "further-reasons"
     GROUPS_BY_NAME = "groups-by-name"
@@ -37,8 +40,8 @@ class RecordedTime:
 
     # Number of calls a step.
     calls: float
-    # Time in which a call was under way.
-    in_calls_s: float
+    # Time in which a call was under way; None if no duration was recorded.
+    in_calls_s: float | None
     # Part for moving the data: as long as the call took on the rank where it was shortest, which waited for nobody.
     moved_s: float
     # Rest of the same calls: waiting for other ranks.
@@ -49,6 +52,8 @@ class RecordedTime:
     waited_for: dict[int, float] = field(default_factory=dict)
     # Part of in_calls_s in which nothing was computed. None if computing was not recorded.
     exposed_s: float | None = None
+    # Number of calls a step whose duration was not recorded.
+    untimed: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +70,10 @@ class RecordedKind:
     # Number of groups that make such calls.
     groups: int
     time: RecordedTime
+    # Size of a call, as `list operations` defines it. None if the dtype or the elements were not recorded.
+    size_bytes: int | None = None
+    # Bus bandwidth in bytes/s while data moved; while calls ran, if moving is not known. None without sizes and times.
+    busbw: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +83,7 @@ class RecordedJob:
     source: str
     backend: str | None
     world_size: int | None
-    # World ranks whose files were given.
+    # World ranks whose files were given; without `files`, they are told.
     ranks: tuple[int, ...]
     steps: int
     # None if durations were not recorded.
@@ -86,6 +95,10 @@ class RecordedJob:
     withheld: tuple[Notice, ...] = ()
     # Rank that the others waited for more than chance allows. None if there is none.
     named: int | None = None
+    # Whether steps were marked.
+    marked: bool = False
+    # Names of the files, if they do not tell their ranks: `ranks` are then only numbers of files.
+    files: tuple[str, ...] = ()
     # Rank that ends its calls late, and by how many seconds a step after the first rank, over all calls.
     ends_late: tuple[int, float] | None = None
 

@@ -7,7 +7,7 @@ from bench.model.conclusions import Analysis
 from bench.model.records import Run
 from bench.model.units import format_seconds
 from bench.packages.replay.conclusions import ReplayedStep, replays_of
-from bench.packages.replay.report import kind_name, recorded_kind, recorded_sentence
+from bench.packages.replay.report import kind_name, rank_named, recorded_kind, recorded_sentence
 from bench.report.plots.figures import COLOURS, time_axis, wrapped
 
 # Letters in a line of a title, and of a row's name.
@@ -47,7 +47,7 @@ def recorded(run: Run | None, analysis: Analysis) -> list[Figure]:
     if ranks:
         waited = [job.total.waited_for.get(rank, 0.0) for rank in ranks]
         panels[1].barh(range(len(ranks)), waited, color=COLOURS[1], height=0.7)
-        panels[1].set_yticks(range(len(ranks)), [f"rank {rank}" for rank in ranks])
+        panels[1].set_yticks(range(len(ranks)), [rank_named(job, rank) for rank in ranks])
         panels[1].invert_yaxis()
         panels[1].set_title("how long others waited for each rank, a step, mean over ranks", fontsize=9.5)
     for axes in panels:
@@ -91,7 +91,8 @@ def _replay_figure(step: ReplayedStep) -> Figure:
         axes.set_title(heading, fontsize=9.5)
     panels[-1].set_xlabel("time since the first call of the step")
     time_axis(panels[-1].xaxis)
-    before = f"{format_seconds(step.recorded.in_calls_s)} recorded, " if step.recorded is not None else ""
+    recorded_s = step.recorded.in_calls_s if step.recorded is not None else None
+    before = "" if recorded_s is None else f"{format_seconds(recorded_s)} recorded, "
     text = f"Calls of one step on rank 0, along time; {before}{format_seconds(step.time.value)} here, mean over ranks"
     figure.suptitle(wrapped(text, TITLE), x=0.01, ha="left", fontsize=10.5)
     return figure

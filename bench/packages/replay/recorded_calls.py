@@ -70,6 +70,9 @@ class RecordedCall:
     step: int | None = None
     # NCCL's algorithm and protocol.
     chosen: str | None = None
+    # True if the call ran in one kernel with others (torch's coalesced groups, batches of sends and receives). The time
+    # of such a group is divided equally among its calls, one after the other, so it does not say who waited.
+    batched: bool = False
 
     def __post_init__(self) -> None:
         for ranks in (self.group_size or 0, len(self.group or ())):
@@ -94,11 +97,27 @@ class RankRecording:
     host: str | None = field(default=None, compare=False)
     # Time from began_s of the earliest rank to began_s, of a job on one host. None if they cannot be compared.
     offset_s: float | None = None
+    # Host and pid, where the file tells them. A saved list never has it.
+    process: str | None = field(default=None, compare=False)
+    # Kernels that communicate and belong to none of the calls: their number, and their time.
+    unclaimed: int = 0
+    unclaimed_s: float = 0.0
 
     @property
     def steps(self) -> int:
         """Number of steps in which the rank made calls; 1 if steps are not recorded."""
         return len({call.step for call in self.calls} - {None}) or 1
+
+
+@dataclass(frozen=True, slots=True)
+class Gaps:
+    """Calls that are missing between the first and the last of a recording, by their numbers; of all ranks."""
+
+    recorded: int
+    # Calls from the first to the last number.
+    made: int
+    first: int
+    last: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +136,8 @@ class CallList:
     left_out: dict[str, int] = field(default_factory=dict)
     # Sentences that a reader must know.
     notes: tuple[str, ...] = ()
+    # What numbers of calls prove: not all were recorded. None if nothing is missing between the first and the last.
+    gaps: Gaps | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= (self.world_size or 0) <= MOST_RANKS:
@@ -126,3 +147,8 @@ class CallList:
     def steps(self) -> int:
         """Number of steps of the job in which calls were recorded; 1 if steps are not recorded."""
         return len({call.step for rank in self.ranks for call in rank.calls} - {None}) or 1
+
+    @property
+    def marked(self) -> bool:
+        """Whether steps are recorded."""
+        return any(call.step is not None for rank in self.ranks for call in rank.calls)

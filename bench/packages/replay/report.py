@@ -7,13 +7,14 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from typing import NamedTuple, TypeVar
 
 from bench.catalog.collectives import OPERATIONS
 from bench.catalog.dtypes import DTYPES
 from bench.model.conclusions import Analysis
 from bench.model.notices import NoticeKind
 from bench.model.records import Json, Run
-from bench.model.units import format_bytes, format_rounded_bytes, format_seconds, format_share
+from bench.model.units import format_bytes, format_rate, format_rounded_bytes, format_seconds, format_share
 from bench.model.visible import visible
 from bench.packages.replay.conclusions import (
     RecordedJob,
@@ -41,15 +42,17 @@ from bench.report.parts import Description, ReportPart
 from bench.report.tables import widths
 
 Kinds = Sequence[ReplayedKind]
+N = TypeVar("N", int, float)
 # Kinds of calls in the table of a replay; the rest are one row.
 MOST_KINDS = 12
-NEXT = "Look next at what rank {} does before its calls: its input pipeline, its node, the clock of its GPU or CPU."
+NEXT = "Look next at what {} does before its calls: its input pipeline, its node, the clock of its GPU or CPU."
 RECORDED_EXPLAINED = (
     "Time a step (in all, if steps are not marked), mean over the recorded ranks. While several calls are under way, "
     "it is counted for the one that ends first."
 )
-LATE_ENDS = "Rank {} ends its calls later than the others: {} a step after the first to end, over all calls."
+LATE_ENDS = "{} ends its calls later than the others: {} a step after the first to end, over all calls."
 DIVIDED_EXPLAINED = "Moving: from when the last rank came until the call ends. Waiting: the time before that."
+RATE_EXPLAINED = "GB/s: bus bandwidth while data moved; where moving is not known, while calls ran."
 EXPOSED_EXPLAINED = "Exposed: the part in which nothing was computed."
 REPLAY_EXPLAINED = "Time of a step, mean over ranks, recorded and made again; both include waiting for late ranks."
 _CALLS = "{calls:of calls}"
@@ -76,6 +79,15 @@ SENTENCES: Mapping[NoticeKind, Sentence] = {
     ReplayNotice.PART_OF_GROUPS: Sentence(f"waiting in groups of which not every rank was recorded{_CALLS}"),
     ReplayNotice.UNEQUAL_CALLS: Sentence(f"waiting in groups whose ranks recorded different numbers of calls{_CALLS}"),
     ReplayNotice.DIFFERENT_CALLS: Sentence(f"waiting in groups whose ranks recorded different calls{_CALLS}"),
+    ReplayNotice.BATCHED: Sentence(
+        f"waiting in calls that ran in one kernel with others, whose time is divided equally among them{_CALLS}"
+    ),
+    ReplayNotice.UNCLAIMED: Sentence(
+        "kernels that communicate and belong to no recorded call: {kernels}, {seconds:seconds} a step, in no number"
+    ),
+    ReplayNotice.GAPS: Sentence(
+        "how long all calls took: {recorded} of {made} calls were recorded (numbers {first} to {last})"
+    ),
     ReplayNotice.PART_OF_CALLS: Sentence(f"waiting in calls that not every rank of the group recorded{_CALLS}"),
     ReplayNotice.FURTHER_REASONS: Sentence("and {count} further reasons"),
     ReplayNotice.GROUPS_BY_NAME: Sentence(
@@ -111,17 +123,21 @@ def brief(analysis: Analysis) -> Blocks:
 def recorded_parts(job: RecordedJob) -> Blocks:
     """Where the time in calls went: the sentence, tables by kind and by group, and what is withheld."""
     shown: Blocks = [recorded_sentence(job)]
-    shown += _recorded_table("calls", [(recorded_kind(kind), kind.time) for kind in job.kinds], job)
+    kinds = [_Row(recorded_kind(kind), kind.time, kind.size_bytes, kind.busbw) for kind in job.kinds]
+    shown += _recorded_table("calls", kinds, job)
     if len(job.groups) > 1:
-        shown += _recorded_table("group", list(job.groups), job)
+        shown += _recorded_table("group", [_Row(*group) for group in job.groups], job)
+    if any(kind.busbw is not None for kind in job.kinds) and job.total is not None:
+        shown.append(RATE_EXPLAINED)
     if job.total is not None:
         divided = job.total.moved_s or job.total.waited_s
         explained = [DIVIDED_EXPLAINED] * bool(divided) + [EXPOSED_EXPLAINED] * (job.total.exposed_s is not None)
         shown.append(" ".join([RECORDED_EXPLAINED, *explained]))
     if job.late is not None:
-        shown.append(NEXT.format(job.late[0]))
+        shown.append(NEXT.format(rank_named(job, job.late[0])))
     if job.ends_late is not None:
-        shown.append(LATE_ENDS.format(job.ends_late[0], format_seconds(job.ends_late[1])))
+        who = rank_named(job, job.ends_late[0])
+        shown.append(LATE_ENDS.format(f"{who[0].upper()}{who[1:]}", format_seconds(job.ends_late[1])))
     return [*shown, *below("Not told:", items(sentences(job.withheld)))]
 
 
@@ -133,10 +149,12 @@ def recorded_json(job: RecordedJob) -> Json:
 
 def recorded_sentence(job: RecordedJob) -> str:
     """Such as `calls took 5.80 ms a step: 0.22 ms moving data, 5.58 ms waiting, 95% of it for rank 3`."""
-    if job.total is None:
-        return f"{job.source}: how long calls took was not recorded"
-    total, period = job.total, "a step" if job.steps > 1 else "in the recording"
-    text = f"calls took {format_seconds(total.in_calls_s)} {period}"
+    if job.total is None or job.total.in_calls_s is None:
+        missing = any(found.kind is ReplayNotice.GAPS for found in job.withheld)
+        return f"{job.source}: {'not all calls were recorded' if missing else 'how long calls took was not recorded'}"
+    total, in_calls_s, period = job.total, job.total.in_calls_s, "a step" if job.marked else "in the recording"
+    part = bool(total.untimed) or any(found.kind is ReplayNotice.UNCLAIMED for found in job.withheld)
+    text = f"calls took {'at least ' * part}{format_seconds(in_calls_s)} {period}"
     if not total.moved_s and not total.waited_s:
         text += "; how much of it was waiting cannot be told"
     elif not total.waited_s and not total.unsplit_s:
@@ -146,13 +164,18 @@ def recorded_sentence(job: RecordedJob) -> str:
         waiting = format_seconds(total.waited_s) if total.waited_s else "none"
         text += f": {format_seconds(total.moved_s)} moving data{rest}, {waiting} waiting"
         if job.late is not None:
-            text += f", {format_share(job.late[1])} of it for rank {job.late[0]}"
+            text += f", {format_share(job.late[1])} of it for {rank_named(job, job.late[0])}"
         elif total.waited_s and job.steps > 1:
             few = len(job.ranks) ** (1 - job.steps) > NAMED_RATE
             text += f"; {job.steps} steps are too few to name a late rank" if few else ", for no rank in particular"
     if total.exposed_s is not None:
         text += f"; during {format_seconds(total.exposed_s)} nothing was computed"
-    return f"{text} ({job.source}, {counted(job.steps, 'step') if job.steps > 1 else 'steps not marked'})"
+    return f"{text} ({job.source}, {counted(job.steps, 'step') if job.marked else 'steps not marked'})"
+
+
+def rank_named(job: RecordedJob, rank: int) -> str:
+    """`rank 3`, or the name of the file where files do not tell their ranks."""
+    return f"the rank of {job.files[job.ranks.index(rank)]}" if job.files else f"rank {rank}"
 
 
 def recorded_kind(kind: RecordedKind) -> str:
@@ -163,46 +186,61 @@ def recorded_kind(kind: RecordedKind) -> str:
     return f"{kind.operation}{size} {kind.dtype or ''}".rstrip() + over + groups
 
 
-def _recorded_table(heading: str, rows: Sequence[tuple[str, RecordedTime]], job: RecordedJob) -> Blocks:
-    """A row for each kind of call or group, the longest first."""
+class _Row(NamedTuple):
+    """A row of a table of a recorded job: a kind of calls, or a group."""
+
+    name: str
+    time: RecordedTime
+    size_bytes: int | None = None
+    busbw: float | None = None
+
+
+def _recorded_table(heading: str, rows: Sequence[_Row], job: RecordedJob) -> Blocks:
+    """The rows, the longest first; beyond MOST_KINDS they are one."""
     total = job.total
-    columns: list[Column[tuple[str, RecordedTime]]] = [
-        left(heading, lambda row: row[0]),
-        Column("number", lambda row: f"{row[1].calls:.3g}"),
+    columns: list[Column[_Row]] = [
+        left(heading, lambda row: row.name),
+        Column("number", lambda row: f"{row.time.calls:.3g}"),
     ]
+    if any(row.size_bytes is not None for row in rows):
+        columns.append(Column("bytes", lambda row: _or_nothing(row.size_bytes, format_rounded_bytes)))
     if total is not None:
-        columns.append(Column("in calls", lambda row: format_seconds(row[1].in_calls_s)))
+        columns.append(Column("in calls", lambda row: seconds_text(row.time.in_calls_s)))
+    if total is not None and any(row.busbw is not None for row in rows):
+        columns.append(Column("GB/s", lambda row: _or_nothing(row.busbw, format_rate)))
     if total is not None and (total.moved_s or total.waited_s):
         columns += [
-            Column("moving", lambda row: _divided(row[1], row[1].moved_s)),
-            Column("waiting", lambda row: _divided(row[1], row[1].waited_s)),
-            Column("most for", lambda row: _waited_for(row[1], job.named)),
+            Column("moving", lambda row: _divided(row.time, row.time.moved_s)),
+            Column("waiting", lambda row: _divided(row.time, row.time.waited_s)),
+            Column("most for", lambda row: _waited_for(row.time, job)),
         ]
     if total is not None and total.exposed_s is not None:
-        columns.append(
-            Column("exposed", lambda row: NOTHING if row[1].exposed_s is None else format_seconds(row[1].exposed_s))
-        )
+        columns.append(Column("exposed", lambda row: _or_nothing(row.time.exposed_s, format_seconds)))
     shown = list(rows[:MOST_KINDS])
-    if rest := [time for _, time in rows[MOST_KINDS:]]:
-        in_calls_s, calls = sum(time.in_calls_s for time in rest), sum(time.calls for time in rest)
-        shown.append((f"{len(rest)} further", RecordedTime(calls, in_calls_s, 0.0, 0.0, 0.0, {}, None)))
+    if rest := [row.time for row in rows[MOST_KINDS:]]:
+        in_calls_s, calls = sum(time.in_calls_s or 0.0 for time in rest), sum(time.calls for time in rest)
+        shown.append(_Row(f"{len(rest)} further", RecordedTime(calls, in_calls_s, 0.0, 0.0, 0.0, {}, None)))
     return table(shown, columns)
+
+
+def _or_nothing(value: N | None, text: Callable[[N], str]) -> str:
+    return NOTHING if value is None else text(value)
 
 
 def _divided(time: RecordedTime, value: float) -> str:
     return format_seconds(value) if time.moved_s or time.waited_s else NOTHING
 
 
-def _waited_for(time: RecordedTime, named: int | None) -> str:
+def _waited_for(time: RecordedTime, job: RecordedJob) -> str:
     """The rank that is named for the whole recording, where it was waited for longest here, too."""
     last = max(time.waited_for, key=time.waited_for.__getitem__, default=None)
-    return NOTHING if last is None or last != named else f"rank {last}"
+    return NOTHING if last is None or last != job.named else rank_named(job, last)
 
 
 def replay_sentence(step: ReplayedStep) -> str:
     """Whose calls are made, if not each rank's own; the communication of a step, recorded and here; most of it."""
     recorded = "its times were not recorded; "
-    if step.recorded is not None:
+    if step.recorded is not None and step.recorded.in_calls_s is not None:
         moved = f" of which {format_seconds(step.recorded.moved_s)} moved data" if step.recorded.moved_s else ""
         recorded = f"recorded {format_seconds(step.recorded.in_calls_s)}{moved}, "
     ranks = step.case.world_size
@@ -230,7 +268,7 @@ def replay_table(step: ReplayedStep) -> Blocks:
     # One kind, or several in a row.
     rows = [(kind,) for kind in step.kinds[:MOST_KINDS]] + [step.kinds[MOST_KINDS:]] * (len(step.kinds) > MOST_KINDS)
 
-    def recorded(kinds: Kinds, time: Callable[[RecordedTime], float]) -> str:
+    def recorded(kinds: Kinds, time: Callable[[RecordedTime], float | None]) -> str:
         of_kind = kinds[0].recorded if len(kinds) == 1 else None
         return seconds_text(time(of_kind)) if of_kind is not None else NOTHING
 

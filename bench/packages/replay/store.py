@@ -40,7 +40,14 @@ def to_text(recorded: CallList) -> str:
         "version": VERSION,
         **{name: value for name, value in dataclasses.asdict(recorded).items() if name != "ranks"},
         "ranks": [
-            {"rank": rank.rank, "source": rank.source, "offset_s": rank.offset_s, "calls": len(rank.calls)}
+            {
+                "rank": rank.rank,
+                "source": rank.source,
+                "offset_s": rank.offset_s,
+                "unclaimed": rank.unclaimed,
+                "unclaimed_s": rank.unclaimed_s,
+                "calls": len(rank.calls),
+            }
             for rank in recorded.ranks
         ],
     }

@@ -258,7 +258,8 @@ ALGORITHMS = ("tree", "ring", "collnet_direct", "collnet_chain", "nvls", "nvls_t
 # is reported, and is not chosen.
 TRIED = {"all_reduce": (("tree", "ring"), ("nvls",))}
 TRIED_ELSEWHERE = (("ring",), ())
-LARGEST = 4294967295
+# The plugin compares sizes as size_t (`plugin.c` of NVIDIA/nccl, 2026): a rule up to 4294967295 ends below 4 GiB.
+LARGEST = 2**64 - 1
 FIELDS = "collective_type,min_bytes,max_bytes,algorithm,protocol,channels,nNodes,nRanks,numPipeOps,regBuff"
 
 
@@ -333,7 +334,7 @@ class Nccl:
             elif nodes not in {"-1", str(hosts)}:
                 notes.append(f"{where}: a rule for {nodes} hosts, and these are {hosts}: not compared")
             elif not taken:
-                top = None if int(high) == LARGEST else int(high)
+                top = None if int(high) >= LARGEST else int(high)
                 count = int(ranks) if ranks.isdecimal() else -1
                 rules.append(SizeRule(ours[collective], count, int(low), top, Pick(algorithm, protocol), number))
                 if channels != "-1" and not self.plugin:

@@ -22,6 +22,8 @@ from itertools import pairwise
 
 import numpy as np
 
+from bench.catalog.collectives import OPERATIONS
+from bench.catalog.dtypes import DTYPES
 from bench.model.notices import Notice, notice
 from bench.packages.replay.conclusions import RecordedJob, RecordedKind, RecordedTime, ReplayNotice
 from bench.packages.replay.recorded_calls import ALL_TO_ALL, GROUP, NAMED_RATE, ONE_WAY, CallList, RecordedCall
@@ -44,6 +46,8 @@ TOGETHER = {
 ALIKE = TOGETHER - ALL_TO_ALL
 # Reasons that are listed; further ones are only counted.
 MOST_REASONS = 4
+# Formats that count an element as a byte.
+COUNTED_IN_BYTES = {"NCCL Inspector"}
 # Position of the recorded rank, and of the call among its calls.
 Place = tuple[int, int]
 # Operation, dtype, elements, ranks of the group.
@@ -63,9 +67,11 @@ def recorded_job(recorded: CallList) -> RecordedJob:
             continue  # `_Times` says so
         for sums in (total, kinds[kind_of(call)], groups[_name(_group_key(call, recorded))]):
             sums.add(times, place, _group_key(call, recorded))
-    source = f"{recorded.kind}, {len(recorded.ranks)} of {recorded.world_size or '?'} ranks"
+            sums.batched = sums.batched or call.batched
+    known = recorded.world_size if recorded.world_size is not None else "an unknown number of"
+    source = f"{recorded.kind}, {len(recorded.ranks)} of {known} ranks"
     share = 1 / sum(rank.steps for rank in recorded.ranks)
-    rows = (RecordedKind(*kind, len(sums.groups), sums.mean(share, times)) for kind, sums in kinds.items())
+    rows = [_kind_row(kind, sums, sums.mean(share, times), recorded) for kind, sums in kinds.items()]
     by_group = ((name, sums.mean(share, times)) for name, sums in groups.items())
     late = _late(total.by_unit.values(), times, total.in_calls_s)
     ends = _late(times.ended.values(), times, total.in_calls_s / len(recorded.ranks))
@@ -75,13 +81,41 @@ def recorded_job(recorded: CallList) -> RecordedJob:
         recorded.world_size,
         times.numbers,
         steps,
-        total.mean(share, times) if times.own_s else None,
-        tuple(sorted(rows, key=lambda row: -row.time.in_calls_s)),
-        tuple(sorted(by_group, key=lambda row: -row[1].in_calls_s)),
-        (*times.withheld(), *_unknown(recorded)),
-        late[0] if late is not None else None,
-        (ends[0], ends[1] / steps) if ends is not None else None,
+        total.mean(share, times) if times.own_s and recorded.gaps is None else None,
+        tuple(sorted(rows, key=lambda row: -(row.time.in_calls_s or 0.0))),
+        tuple(sorted(by_group, key=lambda row: -(row[1].in_calls_s or 0.0))),
+        (*_proven(recorded), *times.withheld(), *_unknown(recorded)),
+        named=late[0] if late is not None else None,
+        marked=recorded.marked,
+        files=() if times.known else tuple(rank.source for rank in recorded.ranks),
+        ends_late=(ends[0], ends[1] / steps) if ends is not None else None,
     )
+
+
+def _proven(recorded: CallList) -> Iterator[Notice]:
+    """What the files themselves show to be missing."""
+    if recorded.gaps is not None:
+        gaps = recorded.gaps
+        yield notice(ReplayNotice.GAPS, recorded=gaps.recorded, made=gaps.made, first=gaps.first, last=gaps.last)
+    if kernels := sum(rank.unclaimed for rank in recorded.ranks):
+        steps = sum(rank.steps for rank in recorded.ranks)
+        a_step = sum(rank.unclaimed_s for rank in recorded.ranks) / steps
+        yield notice(ReplayNotice.UNCLAIMED, kernels=kernels, seconds=a_step)
+
+
+def _kind_row(kind: Kind, sums: "_Sum", time: RecordedTime, recorded: CallList) -> RecordedKind:
+    """A kind of calls with its size and its bus bandwidth, which calls that share a kernel do not have."""
+    name, dtype, elements, ranks = kind
+    itemsize = DTYPES[dtype].itemsize if dtype is not None else 1 if recorded.kind in COUNTED_IN_BYTES else None
+    size = None if elements is None or itemsize is None else elements * itemsize
+    operation = OPERATIONS.get(name)
+    factor = (lambda n: 1.0) if name in ONE_WAY else operation.bus_factor if operation is not None else None
+    moved_s = time.moved_s if time.moved_s and not time.unsplit_s else time.in_calls_s
+    timed = time.calls - time.untimed
+    rate = None
+    if size and factor is not None and moved_s and timed and not sums.batched and (name in ONE_WAY or (ranks or 0) > 1):
+        rate = size * factor(ranks or 2) * timed / moved_s
+    return RecordedKind(*kind, len(sums.groups), time, size, rate)
 
 
 def _late(units: Collection[Mapping[int, float]], times: "_Times", in_calls_s: float) -> tuple[int, float] | None:
@@ -130,7 +164,8 @@ def time_of_kinds(job: RecordedJob, kinds: Set[Kind]) -> RecordedTime | None:
     exposed = [time.exposed_s for time in chosen]
     return RecordedTime(
         calls=sum(time.calls for time in chosen),
-        in_calls_s=sum(time.in_calls_s for time in chosen),
+        in_calls_s=sum(time.in_calls_s or 0.0 for time in chosen),
+        untimed=sum(time.untimed for time in chosen),
         moved_s=sum(time.moved_s for time in chosen),
         waited_s=sum(time.waited_s for time in chosen),
         unsplit_s=sum(time.unsplit_s for time in chosen),
@@ -144,6 +179,9 @@ class _Sum:
     """Sums over calls and ranks."""
 
     calls: int = 0
+    untimed: int = 0
+    # Whether any of them ran in one kernel with others, at the same time.
+    batched: bool = False
     in_calls_s: float = 0.0
     moved_s: float = 0.0
     waited_s: float = 0.0
@@ -157,6 +195,7 @@ class _Sum:
         self.groups.add(group)
         own_s = times.own_s.get(place)
         if own_s is None:
+            self.untimed += 1
             return
         self.in_calls_s += own_s
         self.exposed_s += times.exposed_s.get(place, 0.0)
@@ -173,12 +212,13 @@ class _Sum:
         """The sums a step, mean over ranks. share: one over the number of ranks times steps."""
         return RecordedTime(
             self.calls * share,
-            self.in_calls_s * share,
+            self.in_calls_s * share if self.calls > self.untimed else None,
             self.moved_s * share,
             self.waited_s * share,
             max(0.0, round(self.in_calls_s - self.moved_s - self.waited_s, 12)) * share,
             {rank: waited_s * share for rank, waited_s in self.waited_for.items()},
             self.exposed_s * share if len(times.exposed_s) == len(times.own_s) else None,
+            self.untimed * share,
         )
 
 
@@ -188,7 +228,7 @@ class _Times:
     def __init__(self, recorded: CallList) -> None:
         self._recorded, self._reasons = recorded, Counter[ReplayNotice]()
         self._one_sided = Counter[str]()
-        known = all(rank.rank is not None for rank in recorded.ranks)
+        self.known = known = all(rank.rank is not None for rank in recorded.ranks)
         # World rank of each recorded rank.
         self.numbers = tuple(
             rank.rank if known and rank.rank is not None else number for number, rank in enumerate(recorded.ranks)
@@ -282,7 +322,9 @@ class _Times:
         lists: dict[tuple[object, ...], dict[int, list[Place]]] = defaultdict(lambda: defaultdict(list))
         for (number, place), call in _places(self._recorded):
             group = _group_key(call, self._recorded)
-            if call.operation in TOGETHER:
+            if call.batched:
+                self._reasons[ReplayNotice.BATCHED] += 1
+            elif call.operation in TOGETHER:
                 lists[(group,)][number].append((number, place))
             elif call.operation in ONE_WAY and call.peer is not None and self._recorded.backend != "gloo":
                 own = self.numbers[number]

@@ -4,7 +4,7 @@ In: paths. Out: a `CallList`. The format is told by the content; of several, the
 list of calls is read here, too, so that `replay` takes either.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -19,7 +19,7 @@ from bench.packages.replay.importers.execution_trace import read_execution_trace
 from bench.packages.replay.importers.kineto import read_kineto
 from bench.packages.replay.importers.nccl_records import read_flight_recorder, read_inspector
 from bench.packages.replay.importers.recordings import texts, whole
-from bench.packages.replay.recorded_calls import GROUP, CallList, RankRecording, RecordedCall
+from bench.packages.replay.recorded_calls import GROUP, ONE_WAY, CallList, Gaps, RankRecording, RecordedCall
 
 # Takes a name, a text, and what counts the events that are left out. Returns the ranks of one file, and what it tells
 # of the job; only Kineto tells any of this.
@@ -35,6 +35,9 @@ FORMATS: dict[str, tuple[str, Reader]] = {
     '"p2p_perf"': ("NCCL Inspector", read_inspector),
     '"nodes"': ("PyTorch execution trace", read_execution_trace),
 }
+NO_RECORDING = (
+    "{name}: neither Kineto, a PyTorch execution trace, a flight recorder's JSON, NCCL Inspector nor a list of calls"
+)
 # What is asked of each call, and said where some calls do not tell it.
 ASKED: dict[str, Callable[[RecordedCall], object]] = {
     "dtype": lambda call: call.dtype,
@@ -44,6 +47,8 @@ ASKED: dict[str, Callable[[RecordedCall], object]] = {
     "start": lambda call: call.start_s,
     "duration": lambda call: call.duration_s,
 }
+# Formats in which calls have consecutive numbers within their group: NCCL counts each operation by itself.
+NUMBERED = {"flight recorder", "NCCL Inspector"}
 # Operations without data: nothing but times can be asked of them.
 WITHOUT_DATA = {"barrier"}
 # An instant in 2001: what is less counts from something else. By how much clocks of hosts may differ, and one host's.
@@ -57,18 +62,26 @@ def named(section: ReplaySection) -> CallList:
 
 def read(paths: Sequence[Path]) -> CallList:
     """The calls of a job. Raises ForeignError for what cannot be read, or if files do not belong together."""
-    paths = files(paths)
+    asked, paths = paths, files(paths)
     with memory.limited(paths):
         if len(paths) == 1 and call_file.is_call_list(paths[0]):
             return call_file.read(paths[0])
-        return _read(paths)
+        return _read(paths, asked)
 
 
-def _read(paths: Sequence[Path]) -> CallList:
+def _read(paths: Sequence[Path], asked: Sequence[Path]) -> CallList:
+    """The calls in files. asked: those that the user named; others, of a folder, may be no recordings."""
+    others: list[str] = []
     formats: dict[str, tuple[list[RankRecording], Counter[str], Json]] = {}
     for path in paths:
         for name, text in texts(path):
-            kind, reader = _format(name, text)
+            known = _format(text)
+            if known is None and path not in asked:
+                others.append(name)
+                continue
+            if known is None:
+                raise ForeignError(NO_RECORDING.format(name=name))
+            kind, reader = known
             ranks, left_out, job = formats.setdefault(kind, ([], Counter(), {}))
             try:
                 of_file, of_job = reader(name, text, left_out)
@@ -80,9 +93,13 @@ def _read(paths: Sequence[Path]) -> CallList:
             job.update(of_job)
     order = dict.fromkeys(kind for kind, _ in FORMATS.values())
     kinds = [kind for kind in order if kind in formats and any(rank.calls for rank in formats[kind][0])]
+    if not kinds and others and not formats:
+        raise ForeignError(NO_RECORDING.format(name=others[0]))
     if not kinds:
         raise ForeignError(f"{', '.join(path.name for path in paths)}: no call of a collective is recorded")
     ranks, left_out, job = formats[kinds[0]]
+    if others:
+        left_out[f"file that is no recording, such as {others[0]}"] += len(others)
     for other in kinds[1:]:
         if more := {rank.rank for rank in formats[other][0]} - {rank.rank for rank in ranks}:
             raise ForeignError(
@@ -96,15 +113,10 @@ def _read(paths: Sequence[Path]) -> CallList:
         raise ForeignError(f"{paths[0]}: not as {kinds[0]} writes it: {error}") from None
 
 
-def _format(name: str, text: str) -> tuple[str, Reader]:
+def _format(text: str) -> tuple[str, Reader] | None:
+    """The format of a text, and its reader; None if it is none of them."""
     start = text[:HEAD]
-    for key, kind_and_reader in FORMATS.items():
-        if key in start:
-            return kind_and_reader
-    raise ForeignError(
-        f"{name}: neither Kineto, a PyTorch execution trace, a flight recorder's JSON, NCCL Inspector nor a list of "
-        "calls"
-    )
+    return next((kind_and_reader for key, kind_and_reader in FORMATS.items() if key in start), None)
 
 
 def files(paths: Sequence[Path]) -> list[Path]:
@@ -150,10 +162,14 @@ def _check_together(ranks: Sequence[RankRecording]) -> None:
 def _assembled(kind: str, recorded: Sequence[RankRecording], left_out: Counter[str], job: Json) -> CallList:
     """One list of all ranks. job: what Kineto's last file tells."""
     ranks = sorted(recorded, key=lambda rank: (rank.rank is None, rank.rank or 0, rank.source))
+    told = whole(job.get("world_size"))
     numbers = [rank.rank for rank in ranks if rank.rank is not None]
     twice = [number for number, times in Counter(numbers).items() if times > 1]
-    if twice:
+    processes = [rank.process for rank in ranks]
+    if twice and (None in processes or len({*processes}) < len(processes)):
         raise ForeignError(f"rank {twice[0]} is there twice: give each rank's file once")
+    if twice or (told and max(numbers, default=0) >= told):  # numbers within groups, or of something else
+        ranks, numbers = [replace(rank, rank=None) for rank in ranks], []
     _check_together(ranks)
     begins = [rank.began_s or 0.0 for rank in ranks]
     if len({rank.host for rank in ranks}) == 1 and ranks[0].host and min(begins) > LEAST_UNIX_S:
@@ -165,7 +181,7 @@ def _assembled(kind: str, recorded: Sequence[RankRecording], left_out: Counter[s
         if (missing := sum(asked(call) is None for call in calls if call.operation not in WITHOUT_DATA))
     }
     sizes = [call.group_size for call in calls if call.group_size]
-    world = whole(job.get("world_size")) or max([*sizes, len(ranks), *(number + 1 for number in numbers)])
+    world = told or max([*sizes, len(ranks), *(number + 1 for number in numbers)])
     backend = str(job.get("backend") or "")
     return CallList(
         kind=kind,
@@ -174,4 +190,21 @@ def _assembled(kind: str, recorded: Sequence[RankRecording], left_out: Counter[s
         ranks=tuple(ranks),
         unknown=unknown,
         left_out=dict(left_out),
+        gaps=_gaps(ranks) if kind in NUMBERED else None,
     )
+
+
+def _gaps(ranks: Sequence[RankRecording]) -> Gaps | None:
+    """What the numbers of calls prove to be missing; None if nothing is."""
+    numbers: dict[tuple[object, ...], set[int]] = defaultdict(set)
+    for place, rank in enumerate(ranks):
+        for call in rank.calls:
+            if call.sequence is not None:
+                one_way = call.operation in ONE_WAY
+                operation = call.operation if rank.process is not None else one_way
+                numbers[place, call.communicator, operation].add(call.sequence)
+    spans = [(min(found), max(found), len(found)) for found in numbers.values()]
+    recorded, made = sum(count for _, _, count in spans), sum(last - first + 1 for first, last, _ in spans)
+    if recorded == made:
+        return None
+    return Gaps(recorded, made, min(first for first, _, _ in spans), max(last for _, last, _ in spans))

@@ -8,9 +8,10 @@ CPU events of NCCL calls are those of enqueueing; a call without a kernel has no
 """
 
 import bisect
+import math
 import re
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,6 +20,7 @@ import numpy as np
 from bench.model.records import Json
 from bench.model.units import US
 from bench.packages.replay.importers.recordings import (
+    OPERATIONS,
     ROOTED,
     LongObject,
     dtype_of,
@@ -27,6 +29,7 @@ from bench.packages.replay.importers.recordings import (
     numbers,
     operation_of,
     peer_of,
+    rank_of,
     ranks_from,
     whole,
 )
@@ -36,6 +39,22 @@ from bench.stats.intervals import Floats
 
 CALL, WAIT, STEP = "record_param_comms", "wait", re.compile(r"ProfilerStep#(\d+)")
 _ANNOTATION = re.compile(r"^(nccl|gloo|rccl|xccl):")
+# Kernels that communicate: of NCCL and RCCL, and of libraries that bring their own.
+COMMUNICATES = re.compile(
+    r"nccl|rccl|cross_device_reduce|(?:one|two)_shot_?all_?reduce|multimem_\w*(?:reduce|gather)|all_?reduce_fusion"
+    r"|custom_?all_?reduce|quick_?(?:all_?)?reduce|mscclpp|nvshmem|deep_ep",
+    re.IGNORECASE,
+)
+# What the kernel of a group of calls has in its name → the operations of its calls.
+_OF_KERNEL = {
+    "sendrecv": ("send", "recv"),
+    "allreduce": ("all_reduce", "all_reduce_coalesced"),
+    "allgather": ("all_gather", "all_gather_list"),
+    "reducescatter": ("reduce_scatter", "reduce_scatter_list"),
+    "broadcast": ("broadcast",),
+}
+# Operations that names of the dispatcher's operators stand for.
+KNOWN = {*OPERATIONS.values()}
 # Calls whose first dimension is the output and whose second is the input.
 _OUTPUT_FIRST = re.compile(r"^c10d::_?(alltoall_base|allgather_base|reduce_scatter_base)_$")
 # Operators that compute on a CPU: they nest only in one another, and none of them waits for a call.
@@ -69,7 +88,7 @@ class _Events:
         if name == CALL:
             self.calls.append(event)
         elif kind == "kernel":
-            if "nccl" in name.lower():
+            if COMMUNICATES.search(name):
                 self.kernels.append(event)
             else:
                 self.computing.append(_span(event))
@@ -115,12 +134,26 @@ def read_kineto(name: str, text: str, left_out: Counter[str]) -> tuple[list[Rank
     }
     only_group = next(iter(groups.values())) if len(groups) == 1 else None
     described = [call for call in events.calls if call["args"].get("Collective name")]
-    timed = _described(described, events.kernels, groups, left_out) if described else _annotated(events, only_group)
+    if described:
+        timed, claimed = _described(described, events, groups, left_out)
+    else:
+        timed, claimed = _annotated(events, only_group)
+    timed += _of_operators(events, described or events.annotations, only_group)
     timed.sort(key=lambda timed_call: timed_call[0])
+    unclaimed = [kernel for kernel in events.kernels if id(kernel) not in claimed]
     base_ns = source.rest.get("baseTimeNanoseconds")
     began_s = (base_ns if isinstance(base_ns, int) else 0) / 1e9 + (origin or 0) * US + (timed[0][0] if timed else 0.0)
     host = str(source.rest.get("host_name") or "") or None
-    recorded = RankRecording(name, whole(job.get("rank")), _on_timeline(timed, events), began_s, host)
+    rank = whole(job.get("rank"))
+    recorded = RankRecording(
+        name,
+        rank_of(name) if rank is None else rank,
+        _on_timeline(timed, events),
+        began_s,
+        host,
+        unclaimed=len(unclaimed),
+        unclaimed_s=sum(kernel.get("dur", 0) for kernel in unclaimed) * US,
+    )
     return [recorded], job
 
 
@@ -134,7 +167,9 @@ def _on_timeline(timed: Sequence[Timed], events: _Events) -> tuple[RecordedCall,
     stops = starts + np.array([timed[place][1].duration_s for place in ran], dtype=float)
     computing = np.array(events.computing if events.kernels else events.on_cpu, dtype=float).reshape(-1, 2) * US
     free = [free_until(computing[:, 0], computing[:, 1], moments) for moments in (starts, stops)]
-    exposed_s = dict(zip(ran, attributed(*(moments.tolist() for moments in free)).tolist(), strict=True))
+    # Rounding can make nothing a little less than nothing.
+    own = np.maximum(0.0, attributed(*(moments.tolist() for moments in free)))
+    exposed_s = dict(zip(ran, own.tolist(), strict=True))
     overlapped = dict(zip(ran, _overlapped(starts, stops, *free), strict=True))
     steps = sorted((begin * US, end * US, number) for number, (begin, end) in events.steps.items())
     begins = [begin for begin, _, _ in steps]
@@ -186,12 +221,16 @@ def _run(kernels: Sequence[Json]) -> _Ran:
 
 # ── with metadata ────────────────────────────────────────────────────────────────────────────────
 def _described(
-    described: Iterable[Json], kernels: Iterable[Json], groups: dict[str, tuple[int, ...]], left_out: Counter[str]
-) -> list[Timed]:
-    """The calls by their metadata."""
+    described: Sequence[Json], events: _Events, groups: dict[str, tuple[int, ...]], left_out: Counter[str]
+) -> tuple[list[Timed], set[int]]:
+    """The calls by their metadata, and which kernels are theirs."""
     kernels_of: dict[Any, list[Json]] = defaultdict(list)
-    for kernel in kernels:
+    for kernel in events.kernels:
         kernels_of[kernel["args"].get("External id")].append(kernel)
+    kernels_of.pop(None, None)
+    of_calls = {event["args"].get("External id") for event in described}
+    claimed = {id(kernel) for number in of_calls for kernel in kernels_of.get(number, ())}
+    batches = _batches(described, events, {*kernels_of} & of_calls, claimed)
     timed = []
     for event in described:
         args = event["args"]
@@ -199,7 +238,8 @@ def _described(
         if raw == WAIT:
             left_out[raw] += 1
             continue
-        ran = _run(kernels_of.get(args.get("External id"), ()))
+        ran, together = batches.get(id(event), (None, 1))
+        ran = ran or _run(kernels_of.get(args.get("External id"), ()))
         operation, group, asynchronous = operation_of(raw), _group(args, groups), args.get("Is asynchronized op")
         # The peer of a send or receive is told as a rank of the world since 2.13, before as one of the group.
         peers = [args[key] for key in ("Dst Rank", "Src Rank") if key in args]
@@ -221,8 +261,87 @@ def _described(
             duration_s=ran.duration_s,
             asynchronous=asynchronous if isinstance(asynchronous, bool) else None,
             sequence=whole(args.get("Seq")),
+            batched=together > 1,
         )
         timed.append((event["ts"] * US, call))
+    return timed, claimed
+
+
+def _batches(
+    described: Sequence[Json], events: _Events, with_kernels: set[Any], claimed: set[int]
+) -> dict[int, tuple[_Ran, int]]:
+    """Call → its share of the kernel that ran it, and how many calls share it: torch launches one for a group of calls.
+
+    Such a kernel is launched behind the last of the calls, on their thread, and is none of any call's own. `claimed` is
+    filled with the kernels that were found.
+    """
+    waiting: dict[object, list[Json]] = defaultdict(list)
+    made = sorted((event["ts"], 0, number, event) for number, event in enumerate(described))
+    launched = sorted(
+        (events.launches[kernel["args"].get("correlation")][1], 1, number, kernel)
+        for number, kernel in enumerate(events.kernels)
+        if id(kernel) not in claimed and kernel["args"].get("correlation") in events.launches
+    )
+    ran = {}
+    for _, _, _, event in sorted([*made, *launched], key=lambda entry: entry[:3]):
+        if event.get("cat") != "kernel":
+            if event["args"].get("External id") not in with_kernels:
+                waiting[event.get("tid")].append(event)
+            continue
+        thread, _ = events.launches[event["args"].get("correlation")]
+        name = event["name"].lower().replace("_", "")
+        operations = next((found for word, found in _OF_KERNEL.items() if word in name), ())
+        group = [call for call in waiting[thread] if operation_of(str(call["args"]["Collective name"])) in operations]
+        if not group:
+            continue
+        claimed.add(id(event))
+        stream, begin_s = str(event["args"].get("stream", "")) or None, event["ts"] * US
+        share_s = event.get("dur", 0) * US / len(group)
+        for place, call in enumerate(group):
+            ran[id(call)] = _Ran(stream, begin_s + place * share_s, share_s), len(group)
+        waiting[thread].clear()
+    return ran
+
+
+def _of_operators(events: _Events, known: Sequence[Json], only_group: tuple[int, ...] | None) -> list[Timed]:
+    """The calls that only torch's dispatcher knows: those of backends that annotate nothing. They have no durations."""
+    by_thread: dict[object, list[float]] = defaultdict(list)
+    for event in sorted(known, key=lambda event: float(event["ts"])):
+        by_thread[event.get("tid")].append(event["ts"])
+    pairs = _operators_of_gloo(events)
+    paired = {id(operator) for operator in pairs.values()}
+    # Runs of gloo whose operators were not found: their operators may be any of those that are left.
+    unpaired = {
+        operation_of(event["name"])
+        for event in events.annotations
+        if event["name"].startswith("gloo:") and id(event) not in pairs
+    }
+    timed = []
+    for thread, operators in events.operators.items():
+        until = -math.inf  # operators nest: the outermost is the call
+        for operator in sorted(operators, key=lambda event: (event["ts"], -event.get("dur", 0))):
+            begin, end = _span(operator)
+            inside = bisect.bisect_left(by_thread[thread], begin) < bisect.bisect_right(by_thread[thread], end)
+            operation = operation_of(operator["name"])
+            if begin < until or inside or id(operator) in paired or operation not in KNOWN - unpaired:
+                continue
+            until = end
+            dims = operator["args"].get("Input Dims")
+            nested = dims[0] if isinstance(dims, list) and dims else None
+            sizes = _sizes(nested if isinstance(nested, list) and nested and isinstance(nested[0], list) else dims)
+            first_is_output = bool(_OUTPUT_FIRST.match(operator["name"])) and len(sizes) > 1
+            splits = None if operation.startswith("all_to_all") else ()
+            call = RecordedCall(
+                operation=operation,
+                dtype=dtype_of((operator["args"].get("Input type") or [None])[0]),
+                elements_in=(sizes[1] if first_is_output else sum(sizes)) if sizes else None,
+                elements_out=(sizes[0] if first_is_output else sum(sizes)) if sizes else None,
+                splits_in=splits,
+                splits_out=splits,
+                group=only_group,
+                group_size=len(only_group) if only_group else None,
+            )
+            timed.append((begin * US, call))
     return timed
 
 
@@ -239,8 +358,11 @@ def _group(args: Json, groups: dict[str, tuple[int, ...]]) -> tuple[int, ...] | 
 
 
 # ── without ──────────────────────────────────────────────────────────────────────────────────────
-def _annotated(events: _Events, only_group: tuple[int, ...] | None) -> list[Timed]:
-    """The calls by their annotations. only_group: the ranks of the job's only group, if it has one."""
+def _annotated(events: _Events, only_group: tuple[int, ...] | None) -> tuple[list[Timed], set[int]]:
+    """The calls by their annotations, and which kernels are theirs.
+
+    only_group: the ranks of the job's only group, if it has one.
+    """
     kernels, made_by = _kernels_by_annotation(events), _operators_of_gloo(events)
     around = _operators_around(events)
     timed = []
@@ -279,7 +401,7 @@ def _annotated(events: _Events, only_group: tuple[int, ...] | None) -> list[Time
             duration_s=ran.duration_s,
         )
         timed.append((made_s, call))
-    return timed
+    return timed, {id(kernel) for own in kernels.values() for kernel in own}
 
 
 def _operators_of_gloo(events: _Events) -> dict[int, Json]:

@@ -8,6 +8,8 @@ of one process or of several: bytes, communicators and durations, and no dtypes,
 """
 
 from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from bench.model.records import Json
@@ -28,6 +30,8 @@ from bench.packages.replay.recorded_calls import RankRecording, RecordedCall
 # NCCL knows no lists of tensors.
 _WITHOUT_LISTS = {"all_gather_list": "all_gather", "reduce_scatter_list": "reduce_scatter"}
 US = 1e-6
+# The entry of a batch of calls as a whole.
+BATCH = "nccl:coalesced"
 
 
 def read_flight_recorder(name: str, text: str, left_out: Counter[str]) -> tuple[list[RankRecording], Json]:
@@ -41,14 +45,19 @@ def read_flight_recorder(name: str, text: str, left_out: Counter[str]) -> tuple[
     }
     only_group = next(iter(groups.values())) if len(groups) == 1 else None
     first_ns = next((entry["time_created_ns"] for entry in entries if entry.get("time_created_ns")), None)
+    batches = _batches_of(entries)
     calls = []
     for entry in entries:
+        if entry.get("profiling_name") == BATCH and (batch := batches.get(_batch(entry))):
+            continue  # its calls have its state and its time
+        batch = batches.get(_batch(entry))
         # gloo never says that a call is complete, only that it is done with it.
-        if entry.get("state") not in {"completed", None} and not entry.get("retired"):
+        if not _complete(batch.whole if batch else entry):
             left_out["calls that were not complete"] += 1
         raw, created_ns = str(entry.get("profiling_name", "")), entry.get("time_created_ns")
         group = groups.get(str((entry.get("process_group") or [""])[0]), only_group)
-        duration_ms = entry.get("duration_ms")
+        duration_ms = batch.whole.get("duration_ms") if batch else entry.get("duration_ms")
+        duration_s = None if duration_ms is None else float(duration_ms) / 1e3 / (batch.calls if batch else 1)
         dtypes = entry.get("input_dtypes") or entry.get("output_dtypes") or [None]
         splits = None if "all_to_all" in raw else ()
         call = RecordedCall(
@@ -63,11 +72,39 @@ def read_flight_recorder(name: str, text: str, left_out: Counter[str]) -> tuple[
             communicator=str((entry.get("process_group") or [""])[0]) or None,
             peer=member(group, peer_of(raw)),
             start_s=None if created_ns is None or first_ns is None else (created_ns - first_ns) / 1e9,
-            duration_s=None if duration_ms is None else float(duration_ms) / 1e3,
+            duration_s=duration_s,
+            batched=batch is not None and batch.calls > 1,
             sequence=whole(entry.get("p2p_seq_id" if entry.get("is_p2p") else "collective_seq_id")),
         )
         calls.append(call)
     return [RankRecording(name, rank_of(name), tuple(calls), first_ns / 1e9 if first_ns else None)], {}
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Calls that torch made as one group, and the entry of the whole, which alone has their state and their time."""
+
+    whole: Json
+    calls: int = 0
+
+
+def _batch(entry: Json) -> tuple[object, ...]:
+    """What the calls of a batch, and the entry of the whole, have in common."""
+    kind = "p2p_seq_id" if entry.get("is_p2p") else "collective_seq_id"
+    return str((entry.get("process_group") or [""])[0]), kind, entry.get(kind)
+
+
+def _batches_of(entries: Sequence[Json]) -> dict[tuple[object, ...], _Batch]:
+    """The batches whose entry of the whole was recorded, and that have calls."""
+    batches = {_batch(entry): _Batch(entry) for entry in entries if entry.get("profiling_name") == BATCH}
+    for entry in entries:
+        if entry.get("profiling_name") != BATCH and (batch := batches.get(_batch(entry))):
+            batch.calls += 1
+    return {key: batch for key, batch in batches.items() if batch.calls}
+
+
+def _complete(entry: Json) -> bool:
+    return entry.get("state") in {"completed", None} or bool(entry.get("retired"))
 
 
 def _elements(sizes: Any) -> int | None:
@@ -79,12 +116,17 @@ def _elements(sizes: Any) -> int | None:
 
 def read_inspector(name: str, text: str, left_out: Counter[str]) -> tuple[list[RankRecording], Json]:
     """The calls of each rank, in the order of their numbers within their communicator. An element is a byte."""
-    by_rank: dict[int, list[RecordedCall]] = defaultdict(list)
+    calls_of: dict[str, list[RecordedCall]] = defaultdict(list)
+    # Process → (ranks of a communicator, its name) → the process's rank within it.
+    places: dict[str, dict[tuple[int, str], int | None]] = defaultdict(dict)
     header: Json = {}
+    metadata: Json = {}
     for entry in entries_of(name, text):
         # A header holds for the lines behind it, until the next one.
-        header, call = entry.get("header") or header, entry.get("coll_perf") or entry.get("p2p_perf")
-        if not isinstance(call, dict) or not isinstance(header, dict):
+        call = entry.get("coll_perf") or entry.get("p2p_perf")
+        if entry.get("header"):
+            header, metadata = entry["header"], entry.get("metadata") or {}
+        if not isinstance(call, dict) or not isinstance(header, dict) or not isinstance(metadata, dict):
             left_out["lines without a call"] += 1
             continue
         choice = [str(call[key]) for key in ("coll_algo", "coll_proto") if call.get(key) is not None]
@@ -107,9 +149,16 @@ def read_inspector(name: str, text: str, left_out: Counter[str]) -> tuple[list[R
             sequence=whole(call.get("coll_sn", call.get("p2p_sn"))),
             chosen="/".join(choice) or None,
         )
-        by_rank[int(header.get("rank", -1))].append(recorded)
-    ranks = [
-        RankRecording(name, rank if rank >= 0 else None, tuple(sorted(calls, key=lambda call: call.sequence or 0)))
-        for rank, calls in sorted(by_rank.items())
-    ]
-    return ranks, {}
+        # header.rank counts within the communicator, so it does not tell processes apart.
+        told = metadata.get("hostname") is not None and metadata.get("pid") is not None
+        process = f"{metadata['hostname']}:{metadata['pid']}" if told else f"rank {header.get('rank')}"
+        calls_of[process].append(recorded)
+        places[process][size or 0, recorded.communicator or ""] = whole(header.get("rank"))
+    ranks = []
+    for process, calls in calls_of.items():
+        # A communicator of all ranks is the largest one.
+        rank = places[process][max(places[process])]
+        calls.sort(key=lambda call: call.sequence or 0)
+        host = process.partition(":")[0] if ":" in process else None
+        ranks.append(RankRecording(name, rank, tuple(calls), host=host, process=process if host else None))
+    return sorted(ranks, key=lambda recording: (recording.rank is None, recording.rank or 0)), {}

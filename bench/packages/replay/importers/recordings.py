@@ -53,6 +53,9 @@ def _refuse(constant: str) -> Any:
 
 _DECODER = json.JSONDecoder(parse_constant=_refuse)
 _SPACE = " \t\r\n,"
+# Numbers of C++ that are none of JSON, and those that are a value.
+_NO_JSON_NUMBER = re.compile(r"-?(?:inf|nan)\b")
+_NO_JSON_VALUE = re.compile(r"([:\[,]\s*)-?(?:inf|nan)(?=\s*[,}\]])")
 
 
 # ── files ────────────────────────────────────────────────────────────────────────────────────────
@@ -197,7 +200,7 @@ class LongObject:
         """The entries that are objects. Raises ForeignError where the text is no complete JSON object."""
         name, text, end = self._name, self._text, 0
         if self._at >= 0:
-            end = yield from _decoded(name, text, self._at + 1)
+            text, end = yield from _decoded(name, text, self._at + 1)
             if end >= len(text):
                 raise ForeignError(f"{name}: the file ends in the middle: it was cut off")
         try:
@@ -214,28 +217,39 @@ def entries_of(name: str, text: str) -> Iterator[Json]:
     if text.lstrip()[:1] == "[":
         yield from LongObject(name, f'{{"list": {text}}}', "list").entries()
         return
-    end = yield from _decoded(name, text, 0)
+    text, end = yield from _decoded(name, text, 0)
     if end < len(text):
         raise ForeignError(f"{name}: no complete JSON: a list ends that did not begin")
 
 
-def _decoded(name: str, text: str, position: int) -> Generator[Json, None, int]:
-    """The objects from a position on; returns the position of the bracket, or the end of the text, behind them."""
+def _decoded(name: str, text: str, position: int) -> Generator[Json, None, tuple[str, int]]:
+    """The objects from a position on; returns the position of the bracket, or the end of the text, behind them.
+
+    The text is returned, too: numbers of C++ that JSON does not have are null in it.
+    """
     while True:
         while position < len(text) and text[position] in _SPACE:
             position += 1
         if position >= len(text) or text[position] == "]":
-            return position
+            return text, position
         try:
             entry, position = _DECODER.raw_decode(text, position)
         except (ValueError, RecursionError) as error:
-            raise _incomplete(name, error) from None
+            at = error.pos if isinstance(error, json.JSONDecodeError) else len(text)
+            without = text
+            if _NO_JSON_NUMBER.match(text, at):  # torch of 2021 wrote `inf` for a bandwidth
+                without = text[:position] + _NO_JSON_VALUE.sub(r"\1null", text[position:])
+            if without == text:
+                raise _incomplete(name, error) from None
+            text = without
+            continue
         if isinstance(entry, dict):
             yield entry
 
 
 def _incomplete(name: str, error: Exception) -> ForeignError:
-    return ForeignError(f"{name}: no complete JSON: {json_words(error) or type(error).__name__}")
+    place = f":{error.lineno}:{error.colno}" if isinstance(error, json.JSONDecodeError) else ""
+    return ForeignError(f"{name}{place}: no complete JSON: {json_words(error) or type(error).__name__}")
 
 
 # ── names and values ─────────────────────────────────────────────────────────────────────────────
@@ -288,9 +302,16 @@ _NO_RANK = re.compile(
 )
 
 
+# torch's tensorboard_trace_handler names a file after host, process and time: `gpu07_4711.1732600000000.pt.trace.json`.
+_HOST_AND_PROCESS = re.compile(r".*_\d+\.\d{10,}\.pt\.trace$")
+
+
 def rank_of(file: str) -> int | None:
     """The rank in the name of a file, such as `et_rank3.json` or `0.json.gz`; None without a number that may be one."""
-    stem = _NO_RANK.sub("", file.rsplit("/", 1)[-1].split(".json")[0])
+    named = file.rsplit("/", 1)[-1].split(".json")[0]
+    if _HOST_AND_PROCESS.match(named) and "rank" not in named:
+        return None
+    stem = _NO_RANK.sub("", named)
     number = re.search(r"rank\D{0,2}(\d+)", stem) or re.search(r"(\d+)\D*$", stem)
     return int(number[1]) if number else None
 
