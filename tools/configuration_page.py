@@ -64,7 +64,7 @@ training:
 INTRODUCTION = """
 A configuration is a YAML file: `collbench run my.yaml`. Those that come with the suite are in `configs/`, and
 `list configs` shows them. `--set key.path=value` overrides one key, such as `--set sampling.iterations=20` or
-`--set sizes=[1MiB]`. `plan my.yaml` shows what a run would do, or every mistake with its line and column. Editors
+`--set 'sizes=[1MiB]'`. `plan my.yaml` shows what a run would do, or every mistake with its line and column. Editors
 complete the keys from `configs/schema.json`.
 """
 LINKS = """

@@ -73,7 +73,7 @@ def _stalls_text(stalls: GlooStalls, with_ranks: bool) -> str:
         share = f"{format_share(stalls.share)} of calls ({ends}, {ranks} ranks)"
         waiting = f"{share} wait {format_seconds(stalls.wait_s)}"
     if stalls.factor is None:
-        remedy = "`--set scheduling=[normal,batch]` tests this"
+        remedy = "`--set 'scheduling=[normal,batch]'` tests this"
         return f"**gloo may stall here**: {waiting}, possibly for a lock that gloo spins on ({STUDY}); {remedy}."
     ratio = stalls.factor
     factor = f"{ratio.value:.1f} times as fast [{ratio.low:.1f} – {ratio.high:.1f}]"

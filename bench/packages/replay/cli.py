@@ -65,7 +65,7 @@ def replay(
     """Reads Kineto, PyTorch execution traces, flight recorders, NCCL Inspector, and saved lists of calls.
 
     With all ranks' files it tells moving data from waiting for late ranks, and each rank makes its own calls. The
-    backend is nccl where two ranks have a GPU each, else gloo; --set backends=[gloo] chooses, and --set
+    backend is nccl where two ranks have a GPU each, else gloo; --set 'backends=[gloo]' chooses, and --set
     replay.gaps=recorded lets ranks pause between calls as the job did.
     """
     if look:
