@@ -9,7 +9,7 @@ import importlib
 import secrets
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -132,7 +132,12 @@ def measured(
 
     watch: prints rows meanwhile, so that neither a progress bar nor the tables at the end are shown.
     """
-    measure(path, plots, coordinator, watch=watch, quiet=quiet)
+    try:
+        measure(path, plots, coordinator, watch=watch, quiet=quiet)
+    except KeyboardInterrupt:
+        if folders.read(path).samples:  # a second Ctrl-C leaves at once
+            _conclude(path, plots, watch, quiet)
+        raise
     try:
         return _conclude(path, plots, watch, quiet)
     except KeyboardInterrupt:
@@ -174,6 +179,7 @@ def measure(
     watch: prints rows meanwhile, so that a line for each launch takes the place of the bar.
     """
     from bench.launch import sweep, turns
+    from bench.report.live import LiveTable
     from bench.report.progress import CaseProgress
 
     with Journal(path) as journal:
@@ -188,7 +194,10 @@ def measure(
             return
         facts = {"": coordinator.facts() if coordinator else {}}
         console = Console(stderr=True, quiet=quiet, force_terminal=None if watch is None else False)
-        observer = _Counted(CaseProgress(console, before.plan.total, done), before)
+        live = LiveTable(before) if watch is None and not quiet else None
+        rest = replace(before.plan, order=tuple(planning.remaining(before.plan, before.samples)))
+        shown = CaseProgress(console, before.plan.total, done, live, before.plan.launches, planning.estimate_s(rest))
+        observer = _Counted(shown, before)
         with contextlib.ExitStack() as stack:
             launches = stack.enter_context(
                 recorded_sessions(path, before.environment, facts, [before.plan], observer.counts)
@@ -203,6 +212,8 @@ def measure(
                 journal.append(line.text)
                 if watch is not None:
                     watch.sampled(line.samples)
+                if live is not None:
+                    live.take(line)
 
             def before_go(launch: Launch, ranks: Sequence[Json]) -> None:
                 loading.join()

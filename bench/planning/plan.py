@@ -157,9 +157,13 @@ def _order(cases: list[Case], launches: int, seed: int) -> Iterable[Launch]:
     kinds = list(by_kind)
     for launch in range(1, launches + 1):
         dice.shuffle(kinds)
+        if launch == 1:  # a table of everything is there soon: first what takes most ranks
+            kinds.sort(key=lambda kind: -by_kind[kind][0].world_size)
         for kind in kinds:
             shuffled = list(by_kind[kind])
             dice.shuffle(shuffled)
+            if launch == 1:
+                shuffled.sort(key=lambda case: case.size_bytes)
             yield Launch(shuffled[0].backend, shuffled[0].world_size, launch, tuple(shuffled))
 
 

@@ -4,20 +4,22 @@ Implements the `Observer` of `launch.sweep`. Draws only between rounds: while ra
 leaves every core to them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Self
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
     ProgressColumn,
+    Task,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.text import Text
 
 from bench.catalog.collectives import OPERATIONS
 from bench.model.comparisons import Judgement
@@ -25,6 +27,31 @@ from bench.model.records import Case, Launch
 from bench.model.units import counted, format_ratio, format_seconds
 from bench.model.visible import visible
 from bench.report.labels import describe, label, ranks_text
+from bench.report.live import LiveTable
+
+
+class _Above(Progress):
+    """A bar with lines above it."""
+
+    lines: Sequence[str] = ()
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        yield from (Text(line, no_wrap=True, overflow="crop") for line in self.lines)
+        yield from super().get_renderables()
+
+
+class _Left(TimeRemainingColumn):
+    """The time that is left: by the plan's estimate until cases were measured, then as fast as they came."""
+
+    def __init__(self, estimate_s: float | None) -> None:
+        super().__init__()
+        self._estimate_s = estimate_s
+
+    def render(self, task: Task) -> Text:
+        if self._estimate_s is None or task.time_remaining is not None:
+            return super().render(task)
+        left_s = max(0.0, self._estimate_s - (task.elapsed or 0.0))
+        return Text(f"{left_s // 3600:.0f}:{left_s // 60 % 60:02.0f}:{left_s % 60:02.0f}", style="progress.remaining")
 
 
 class ProgressBar:
@@ -32,7 +59,7 @@ class ProgressBar:
 
     def __init__(self, console: Console, text: str, total: float, done: float, *columns: ProgressColumn) -> None:
         self._console = console
-        self._progress = Progress(
+        self._progress = _Above(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=30),
             *columns,
@@ -67,21 +94,44 @@ class ProgressBar:
 class CaseProgress(ProgressBar):
     """The progress of a sweep: cases done in all launches, what ranks do now, and the time that is left."""
 
-    def __init__(self, console: Console, total: int, done: int) -> None:
-        columns = (MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
+    def __init__(
+        self,
+        console: Console,
+        total: int,
+        done: int,
+        live: LiveTable | None = None,
+        launches: int | None = None,
+        estimate_s: float | None = None,
+    ) -> None:
+        """live: what the run has so far. launches: as many as are planned. estimate_s: how long it takes."""
+        columns = (MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("left"), _Left(estimate_s))
         super().__init__(console, "starting the ranks", total, done, *columns)
-        self._total = total
+        self._total, self._live, self._launches = total, live, launches
 
     def launching(self, launch: Launch) -> None:
         """Ranks are being started: without a terminal, a line."""
         if self._console.is_terminal:
-            self._describe(_words(launch))
+            self._sharpen()
+            self._describe(_words(launch, self._launches))
         else:
-            self._line(f"{_words(launch)}: {counted(len(launch.cases), 'case')}")
+            so_far = self._live.so_far() if self._live is not None else ""
+            self._line(
+                "; ".join(
+                    filter(None, [f"{_words(launch, self._launches)}: {counted(len(launch.cases), 'case')}", so_far])
+                )
+            )
+
+    def _sharpen(self) -> None:
+        """Show the table so far above the bar; no call is timed now."""
+        if self._live is not None and self._console.is_terminal:
+            # The bar, and a line for what scrolls in.
+            self._progress.lines = self._live.lines(self._console.width, self._console.height - 2)
 
     def round_begins(self, launch: Launch, number: int) -> None:
         """Every case is visited once more; number 0 is the warm-up."""
-        self._describe(f"{_words(launch)}, {f'round {number}' if number else 'warm-up'}")
+        if number == 0:
+            self._sharpen()
+        self._describe(f"{_words(launch, self._launches)}, {f'round {number}' if number else 'warm-up'}")
 
     def ended(self, case: Case, failure: str | None) -> None:
         """A case is measured, or has failed for a reason."""
@@ -95,11 +145,12 @@ class CaseProgress(ProgressBar):
         self._progress.update(self._task, total=self._total)
 
 
-def _words(launch: Launch) -> str:
-    """Such as `gloo, 2 ranks, launch 3`; with what labels name first, if the cases share it."""
+def _words(launch: Launch, launches: int | None = None) -> str:
+    """Such as `gloo, 2 ranks, launch 3 of 8`; with what labels name first, if the cases share it."""
     names = {option.name for option in OPERATIONS[launch.cases[0].op].own_options if option.first}
     first = [part.words for part in describe(launch.cases)[0] if part.name in names]
-    return ", ".join([*first, launch.backend, ranks_text(launch.world_size), f"launch {launch.number}"])
+    of = f" of {launches}" if launches is not None and launch.number <= launches else ""
+    return ", ".join([*first, launch.backend, ranks_text(launch.world_size), f"launch {launch.number}{of}"])
 
 
 class PairProgress(ProgressBar):

@@ -163,20 +163,23 @@ def widths(times: Mapping[Case, Interval]) -> tuple[str, dict[Case, float]]:
 
 
 # ── the tables ───────────────────────────────────────────────────────────────────────────────────
-def terminal_tables(shown: Sequence[CaseTable]) -> Blocks:
-    """Tables for the terminal: an overview of each, or one table of all if there are more than MOST_TABLES."""
+def terminal_tables(shown: Sequence[CaseTable], only_times: bool = False) -> Blocks:
+    """Tables for the terminal: an overview of each, or one table of all if there are more than MOST_TABLES.
+
+    only_times: without bus bandwidths and notes, for the screen of a run that is being measured.
+    """
     if not shown:
         return [NOTHING_MEASURED]
     if len(shown) > MOST_TABLES:
         return _in_one(shown)
     written: Blocks = []
     for each in shown:
-        written += [Heading(each.title, 3), *items(notes_of(each.members))]
+        written += [Heading(each.title, 3), *([] if only_times else items(notes_of(each.members)))]
         if len(each.columns) > MOST_INTERVALS:
             written += [f"time ± half of its {width(each.members)}", *_pivot(each, {"": time_and_width})]
         else:
             written += [f"time [{width(each.members)}]", *_pivot(each, {"": time_and_interval})]
-        if any(s.busbw for s in each.members):
+        if any(s.busbw for s in each.members) and not only_times:
             rates = _pivot(each, {"": lambda s: rate_text(s.busbw) if s.time_s else FAILED})
             written += ["bus bandwidth, GB/s", *rates]
     return written

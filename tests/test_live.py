@@ -1,0 +1,102 @@
+"""The table of a run while it is measured: what is there so far, within the screen, drawn where no call is timed."""
+
+import io
+import re
+import signal
+import time
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from bench.model.records import Case, Launch
+from bench.report.live import LiveTable
+from bench.report.progress import CaseProgress
+from bench.store.encoding import SampleLine, samples_to_line
+from conftest import invented_run, samples
+
+SIZES = (1024, 65536, 2**20)
+CASES = [Case("all_reduce", "gloo", n, "float32", size) for n in (2, 4) for size in SIZES]
+
+
+def lines_of(launches, cases=CASES):
+    for launch in range(1, launches + 1):
+        for case in cases:
+            ms = 1 + launch / 50 + case.size_bytes / 2**20
+            yield SampleLine(samples_to_line(samples(case, launch, [[ms * 1e6] * case.world_size] * 12)))
+
+
+def live_with(launches, cases=CASES):
+    whole = invented_run([line.samples for line in lines_of(1)], launches=8)
+    live = LiveTable(replace(whole, samples=[]))
+    for line in lines_of(launches, cases):
+        live.take(line)
+    return live
+
+
+@pytest.mark.parametrize(("launches", "trust"), [(1, "["), (3, "1.04 ms [1.02 – 1.06 ms]"), (8, "1.09 ms [")])
+def test_each_cell_has_its_time_and_how_far_it_is_trusted(launches, trust):
+    text = "\n".join(live_with(launches).lines(100, 30))
+    assert "2 ranks" in text and "4 ranks" in text and "1 MiB" in text
+    assert trust in text and ("none is known" in text) == (launches == 1)
+
+
+def test_numbers_come_as_they_are_measured():
+    live = LiveTable(invented_run([], launches=8))
+    assert live.lines(100, 30) == [] and live.so_far() == ""
+    for line in list(lines_of(1))[:3]:
+        live.take(line)
+    text = "\n".join(live.lines(100, 30))
+    assert "2 ranks" in text and "4 ranks" not in text
+    assert live.so_far() == "so far all_reduce 1 KiB 1.02 ms … 1 MiB 2.02 ms (2 ranks)"
+
+
+@pytest.mark.parametrize("width", [40, 80, 100])
+@pytest.mark.parametrize("height", [3, 5, 12, 30])
+def test_it_fits_the_screen(width, height):
+    """Where the table does not fit, the cases that matter are listed, and a line says so."""
+    lines = live_with(3).lines(width, height)
+    assert len(lines) <= height and all(len(line) <= width for line in lines)
+    if 4 <= height < 7:
+        assert lines[0].startswith(f"{height - 1} of 6 cases"[:width])
+
+
+def test_on_a_terminal_it_stands_above_the_bar_and_elsewhere_in_a_line():
+    launch = Launch("gloo", 4, 2, tuple(CASES[3:]))
+    for terminal in (True, False):
+        said = io.StringIO()
+        console = Console(file=said, width=90, height=30, force_terminal=terminal)
+        with CaseProgress(console, 48, 6, live_with(1), 8, 60.0) as progress:
+            progress.launching(launch)
+            progress.round_begins(launch, 0)
+        text = said.getvalue()
+        assert "launch 2 of 8" in text
+        assert ("─────" in text) == terminal and ("so far all_reduce" in text) != terminal
+
+
+def test_the_time_that_is_left_is_the_estimate_at_first():
+    said = io.StringIO()
+    console = Console(file=said, width=100, height=30, force_terminal=True)
+    with CaseProgress(console, 48, 0, None, 8, 3671.0) as progress:
+        progress.launching(Launch("gloo", 4, 1, tuple(CASES[3:])))
+    assert "left 1:01:1" in re.sub(r"\x1b\[[0-9;]*m", "", said.getvalue())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_shows_what_there_is(cli, number):
+    path = cli.config(
+        "name: long\nbackends: [gloo]\nworld_sizes: [2]\noperations: [all_reduce]\nsizes: [1KiB]\nlaunches: 200\n"
+    )
+    process = cli.start("run", path, "--no-plots")
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        if cli.runs() and (lines := cli.runs()[0] / "samples.jsonl").exists() and lines.read_bytes().count(b"\n") > 1:
+            break
+        time.sleep(0.1)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert "1 KiB" in out and "INCOMPLETE: " in out and "collbench resume" in out
+    assert "interrupted; what was measured is kept" in err
+    assert (cli.runs()[0] / "report.html").exists() and not cli.processes()
