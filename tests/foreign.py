@@ -59,8 +59,9 @@ def nccl_rows(
     test: str = "all_reduce", ranks: int = 4, sizes=SIZES, wrong: str = "0", dtype: str = "float"
 ) -> list[str]:
     redop = "none" if FACTORS[test] == 1.0 and test != "reduce_scatter" else "sum"
+    shares = ranks if FACTORS[test] == 1.0 else 1
     return [
-        f"{size:12d}  {size // 4:12d}  {dtype:>8}  {redop:>6}  {-1:6d}{half(test, size, ranks, 'out', wrong)}"
+        f"{size:12d}  {size // 4 // shares:12d}  {dtype:>8}  {redop:>6}  {-1:6d}{half(test, size, ranks, 'out', wrong)}"
         f"{half(test, size, ranks, 'in')}"
         for size in sizes
     ]

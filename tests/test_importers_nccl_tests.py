@@ -383,3 +383,76 @@ def test_what_the_tool_said_of_errors_comes_back(cli, wrong, told, outcome):
     found = cli("report", "--format", "nccl-tests").stdout
     rows = [line.split() for line in found.splitlines() if line[:1] == " " and line.split()[0].isdecimal()]
     assert rows and all(row[8] == row[12] == told for row in rows) and f"# Out of bounds values : {outcome}" in found
+
+
+# ── torn rows, strange words, other tests ────────────────────────────────────────────────────────
+MESSAGE = "n1:1:1 [0] NCCL INFO x"
+
+
+def torn(at: int) -> str:
+    """A log in which a message stands inside its second row, in front of character `at`."""
+    lines = foreign.nccl().split("\n")
+    place = next(number for number, line in enumerate(lines) if line.lstrip().startswith("65536"))
+    return "\n".join([*lines[:place], lines[place][:at] + MESSAGE, lines[place][at:], *lines[place + 1 :]])
+
+
+@pytest.mark.parametrize("at", range(2, 112))
+def test_a_row_that_is_torn_anywhere_is_right_or_counted(read, at):
+    reading = read(torn(at))
+    expected = {size: (foreign.time_s(size), foreign.time_s(size, "in")) for size in foreign.SIZES}
+    for number in reading.numbers:
+        assert number.failure is None and number.case.root == 0
+        assert any(number.aggregate.time_s == pytest.approx(t, rel=2e-3) for t in expected[number.case.size_bytes])
+    assert len(reading.numbers) == 8 or sum(reading.left_out.values())
+
+
+def rows_only(test: str) -> str:
+    return "\n".join(foreign.nccl_rows(test, 4))
+
+
+def test_a_command_ends_what_stands_above_it(read):
+    text = "\n".join(
+        f"+ mpirun -np 4 ./build/{test}_perf -g 1\n{rows_only(test)}" for test in ("reduce_scatter", "all_gather")
+    )
+    assert {n.case.op for n in read(text).numbers} == {"reduce_scatter", "all_gather"}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Linking /src/build/sendrecv_perf", "=== alltoall_perf done ===", "alltoall_perf", "-rwx 1 a b alltoall_perf",
+        '{"image": "x/alltoall_perf", "note": "pulled"}', 'time=1 cmd="./alltoall_perf" msg="x"',
+    ],
+)  # fmt: skip
+def test_a_word_that_is_no_command_names_no_test(read, line):
+    with pytest.raises(ForeignError, match="which collective"):
+        read(f"{line}\n{foreign.nccl('all_gather', named=False)}")
+
+
+def test_rows_of_another_test_are_not_taken_for_this_one(read):
+    """The reduce op and the number of elements tell."""
+    assert read(foreign.nccl("all_gather", named=False), operation="all_gather").numbers
+    with_it = foreign.nccl("all_reduce") + rows_only("all_gather")
+    reading = read(with_it.replace("# Collective test concluded", "#").replace("# Out of bounds", "#"))
+    assert {n.case.op for n in reading.numbers} == {"all_reduce"} and len(reading.numbers) == 8
+    assert reading.left_out[nccl_tests.CONTRADICTS] == 4
+
+
+def test_rows_whose_line_feed_was_lost_and_tables_in_one_line(read):
+    text = foreign.nccl()
+    joined = re.sub(r"(\n +1048576 .*)\n( +134217728 )", r"\1\2", text)
+    assert joined != text and len(read(joined).numbers) == len(read(text).numbers)
+    assert len(read(text.replace("\n", "#012")).numbers) == len(read(text).numbers)
+    beside = "\n".join(f'{line}\t{{"pod": "x"}}' if ROW.match(line) else line for line in text.split("\n"))
+    assert len(read(beside).numbers) == len(read(text).numbers)
+
+
+def test_one_message_with_a_line_feed_does_not_glue_the_others(read):
+    lines = [{"message": "starting\n"}, *({"message": line} for line in foreign.nccl().split("\n"))]
+    assert len(read("\n".join(map(json.dumps, lines))).numbers) == 8
+
+
+def test_the_version_of_rccl_tests_below_the_settings_ends_nothing(read):
+    head, settings, *rest = foreign.nccl(named=False).split("\n", 2)
+    text = f"$ mpirun -np 1 ./all_reduce_perf -g 4\n{head}\n# rccl-tests: Version abc\n" + "\n".join([settings, *rest])
+    assert {(n.case.op, n.case.depth) for n in read(text).numbers} == {("all_reduce", 20)}

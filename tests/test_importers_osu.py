@@ -209,3 +209,50 @@ def test_what_mpi4py_and_omb_py_print(read, prefix):
     port = read(text, backend="gloo").numbers[0]
     assert port.case.backend == "gloo" and port.aggregate.time_s == pytest.approx(1048576 / 10e9)
     assert any("the library" in what for what in read(text).unknown)
+
+
+@pytest.mark.parametrize(
+    ("command", "ranks"),
+    [
+        ("mpirun -np 4 -host a ./osu_allreduce : -np 4 -host b ./osu_allreduce", None),
+        ("srun -N1 -n1 mpirun -np 8 ./osu_allreduce", 8),
+        ("mpirun --hostfile h nice -n 5 ./osu_allreduce", None),
+        ("jsrun -n 2 -a 4 ./osu_allreduce", None),
+        ("srun -N 2-4 --ntasks-per-node=4 ./osu_allreduce", None),
+        ("mpirun -np 16 ./osu_alltoall", None),
+    ],
+)
+def test_commands_that_do_not_tell_the_number_of_processes(read, command, ranks):
+    text = f"+ {command}\n{foreign.osu()}"
+    if ranks is not None:
+        assert {n.case.world_size for n in read(text).numbers} == {ranks}
+        return
+    with pytest.raises(ForeignError, match="how many ranks"):
+        read(text)
+
+
+def test_a_title_that_cannot_be_read_ends_the_table_before_it(read):
+    second = foreign.osu("MPI Broadcast").replace("v7.4", "v7.4 [n1:12] UCX WARN x")
+    reading = read(foreign.osu() + second, world_size=4)
+    assert {n.case.op for n in reading.numbers} == {"all_reduce"} and len(reading.numbers) == 4
+    assert reading.left_out["in a table without a title"] == 4
+
+
+def test_numbers_that_are_no_rows_are_counted(read):
+    reading = read(pair("MPI Latency Test", "Avg Latency(us)", "256  0.40", "512  0.50", "1  88.10", "100 3.14"))
+    assert [n.case.size_bytes for n in reading.numbers] == [256, 512] and len(reading.unread) == 2
+    above = "4096   7.10\n8192   9.30\n" + pair("MPI Latency Test", "Avg Latency(us)", "256  0.40")
+    assert [line.text for line in read(above).unread] == ["4096   7.10", "8192   9.30"]
+
+
+def test_numbers_of_lines_in_front_are_no_sizes(read):
+    lines = [f"{99996 + at:6d}\t{line}" for at, line in enumerate(foreign.osu().split("\n"))]
+    assert {n.case.size_bytes for n in read("\n".join(lines), world_size=2).numbers} <= {*foreign.SIZES}
+
+
+@pytest.mark.parametrize("buffers", ["Send Buffer on HOST (H) and Receive Buffer on DEVICE (D)", "Buffer on HOST (H)"])
+def test_a_buffer_on_a_host_is_no_memory_of_a_gpu(read, buffers):
+    text = pair("MPI-CUDA Latency Test", "Latency (us)", "1024   2.50").replace(
+        "# Datatype", f"# {buffers}\n# Datatype"
+    )
+    assert read(text).numbers[0].case.memory == "plain"

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from bench.report.view import View
 
 # What the analysis and the report need, imported while ranks start; with pictures, also what draws them.
-CONCLUDING = ("bench.analyze.analysis", "bench.report.document", "pandas")
+CONCLUDING = ("bench.analyze.analysis", "bench.report.document")
 DRAWING = ("bench.report.plots.figures",)
 
 

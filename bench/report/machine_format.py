@@ -129,8 +129,6 @@ def to_csv(view: View) -> str:
 
     Options that no operation of the run has are no columns, nor are fields of packages that measured nothing.
     """
-    import pandas as pd  # here: it takes half a second to load, and only this needs it
-
     operations = [OPERATIONS[name] for name in {summary.case.op for summary in view.analysis.summaries}]
     of_run = {option.name for operation in operations for option in operation.own_options}
     of_run |= {option.name for option in OPTIONS if any(operation.has(option) for operation in operations)}
@@ -145,9 +143,20 @@ def to_csv(view: View) -> str:
             "notices": " ".join(one.kind for one in noticed),
             "warnings": "; ".join(one.text for one in noticed),
         }
-        rows.append({name: _in_csv(value) for name, value in (row | texts).items()})
-    table = pd.DataFrame(rows)
-    return str((table.convert_dtypes() if rows else table).to_csv(index=False))
+        rows.append(row | texts)
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    counts = {name for name in names if all(_whole_or_none(row.get(name)) for row in rows)}
+    return csv_text([{name: _counted_or_as_is(row.get(name), name in counts) for name in names} for row in rows])
+
+
+def _whole_or_none(value: object) -> bool:
+    """Whether a cell is empty or a whole number."""
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool) and value == value // 1)
+
+
+def _counted_or_as_is(value: Any, count: bool) -> Any:
+    """A number of a column of whole numbers as such a number; another cell as it is."""
+    return int(value) if count and value is not None else value
 
 
 # ── comparisons ──────────────────────────────────────────────────────────────────────────────────

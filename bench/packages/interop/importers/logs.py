@@ -8,6 +8,7 @@ is known here.
 
 import json
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -15,7 +16,13 @@ from typing import Any, NamedTuple
 # No tool prints longer lines, and matching patterns in them could take very long.
 LONGEST_LINE = 2000
 # Names that log collectors give the text of a line: Docker, Fluent Bit, Logstash, Loki, journald and others.
-TEXT_KEYS = ("log", "message", "msg", "MESSAGE", "@message", "output", "text", "line", "body", "event", "stdout")
+TEXT_KEYS = (
+    "log", "message", "msg", "MESSAGE", "@message", "output", "text", "textPayload", "line", "body", "content",
+    "stdout", "stdout_line", "_raw", "event",
+)  # fmt: skip
+DOCKER = "log"
+# Share of enveloped texts with a line feed at their end, from which on the others were cut by the collector.
+MOSTLY = 0.5
 # JSON in JSON in JSON; a text that is packed deeper was not written by a collector.
 DEEPEST = 3
 
@@ -43,8 +50,13 @@ _LABEL = re.compile(rf"\s*(?:{_ANYWHERE}{_BETWEEN}{_FRONT})", re.VERBOSE | re.IG
 # second for a hostile line.
 _LAUNCHER = re.compile(r"\b(?:mpirun|mpiexec|srun|orterun|prterun|mpirun_rsh|aprun|jsrun|flux run)(?=\s)")
 _RANKS = re.compile(r"\s(?:-n|-np|--np|--ntasks)[\s=]{0,3}(\d{1,7})\b")
-_NODES = re.compile(r"\s(?:-N|--nodes)[\s=]{0,3}(\d{1,7})\b")
+_NODES = re.compile(r"\s(?:-N|--nodes)[\s=]{0,3}(\d{1,7})(?![\d-])")
 _PER_NODE = re.compile(r"\s(?:--ntasks-per-node|-ppn|-perhost|--npernode|-npernode)[\s=]{0,3}(\d{1,7})\b")
+# Line feeds as collectors write them into one line: escaped, and as rsyslog does.
+_ESCAPED_FEED = re.compile(r"(?:\\r)?\\n|#012")
+_NUMBER_ALONE = re.compile(r"[-+\d.:eTZ ]*")
+# What stands behind a launcher that starts the program by another one, whose options are not the launcher's.
+_WRAPPER = re.compile(r"\s(?:\S*/)?(?:nice|numactl|taskset|env|bash|sh|timeout|strace|perf|singularity|apptainer)\s")
 _OBJECT = re.compile(r'\{\s*"')
 _DECODER = json.JSONDecoder()
 
@@ -84,8 +96,13 @@ def command_in(text: str, program: re.Pattern[str]) -> Command | None:
     started = program.search(line, launcher.end()) if launcher else None
     if launcher is None or started is None:
         return None
-    options = line[launcher.end() : started.start()]
+    between = line[launcher.end() : started.start()]
+    inner = [*_LAUNCHER.finditer(between)]
+    options = _WRAPPER.split(between[inner[-1].end() :] if inner else between, maxsplit=1)[0]
+    several = " : " in line or "jsrun" in line  # programs side by side; resource sets, which are no processes
     told, nodes, per_node = (pattern.search(options) for pattern in (_RANKS, _NODES, _PER_NODE))
+    if several:
+        return Command(None, started[0])
     if told is not None:
         return Command(int(told[1]), started[0])
     if nodes is not None and per_node is not None:
@@ -106,36 +123,39 @@ class _Piece(NamedTuple):
 
     number: int
     text: str
-    # True for a text in an envelope that ends without a line feed, where others of the log end with one: the collector
-    # has cut a long line, and its rest is in the next envelope.
-    enveloped: bool
+    # The name of the text in its envelope, "" if it has none that collectors use; None for a line without an envelope.
+    enveloped: str | None = None
 
 
 def _opened(file_lines: Iterable[str]) -> Iterator[_Piece]:
     for number, line in enumerate(file_lines, 1):
-        if texts := list(_contents(line)):
-            yield from (_Piece(number, text, True) for text in texts)
-        elif "\\n" in line:  # a table that was escaped into one line, in an envelope that is no JSON or was cut
-            unescaped = re.sub(r"\\r?\\n|\\n", "\n", line).replace("\\t", "\t").replace('\\"', '"')
-            yield from (_Piece(number, part, False) for part in unescaped.split("\n"))
+        if (pieces := list(_contents(number, line))) and any(piece.enveloped is not None for piece in pieces):
+            yield from pieces
+        elif _ESCAPED_FEED.search(line):  # a table in one line, in an envelope that is no JSON or was cut
+            unescaped = _ESCAPED_FEED.sub("\n", line).replace("\\t", "\t").replace('\\"', '"')
+            yield from (_Piece(number, part) for part in unescaped.split("\n"))
         else:
-            yield _Piece(number, line, False)
+            yield _Piece(number, line)
 
 
-def _contents(line: str) -> Iterator[str]:
-    """The texts in the JSON objects of a line; none if the first of them is not complete."""
-    found = _OBJECT.search(line)
+def _contents(number: int, line: str) -> Iterator[_Piece]:
+    """The texts in the JSON objects of a line, and what stands around them; only the line if none is complete."""
+    at, found = 0, _OBJECT.search(line)
     while found is not None:
         try:
             value, end = _DECODER.raw_decode(line, found.start())
         except (ValueError, RecursionError):
-            return
-        yield from _texts(value, DEEPEST)
-        found = _OBJECT.search(line, end)
+            break
+        if line[at : found.start()].strip(" \t[,]"):
+            yield _Piece(number, line[at : found.start()])
+        yield from (_Piece(number, text, key) for key, text in _texts(value, DEEPEST))
+        at, found = end, _OBJECT.search(line, end)
+    if line[at:].strip(" \t[,]"):
+        yield _Piece(number, line[at:])
 
 
-def _texts(value: Any, depth: int) -> Iterator[str]:
-    """The text of a line in an object: under the name that a collector gives it, else all texts in the object."""
+def _texts(value: Any, depth: int, key: str = "") -> Iterator[tuple[str, str]]:
+    """The text of a line in an object, with its name: one that collectors give it, else all texts in the object."""
     if isinstance(value, str):
         found = _OBJECT.match(value.lstrip()) if depth else None
         try:
@@ -144,12 +164,12 @@ def _texts(value: Any, depth: int) -> Iterator[str]:
             inner = None
         if isinstance(inner, dict):
             yield from _texts(inner, depth - 1)
-        else:
-            yield value
+        elif key or not _NUMBER_ALONE.fullmatch(value):  # a time that stands beside the text is no row
+            yield key, value
     elif isinstance(value, dict):
-        named = next((value[key] for key in TEXT_KEYS if isinstance(value.get(key), str)), None)
-        for part in [named] if named is not None else value.values():
-            yield from _texts(part, depth)
+        named = [key for key in TEXT_KEYS if isinstance(value.get(key), str) and value[key].strip()]
+        for key, part in ((named[0], value[named[0]]),) if named else (("", part) for part in value.values()):
+            yield from _texts(part, depth, key)
     elif isinstance(value, list):
         for part in value:
             yield from _texts(part, depth)
@@ -157,20 +177,24 @@ def _texts(value: Any, depth: int) -> Iterator[str]:
 
 def _joined(pieces: Iterable[_Piece]) -> Iterator[LogLine]:
     """The lines of the pieces: the texts of envelopes that were cut are put together again."""
-    held: _Piece | None = None
     pieces = list(pieces)
-    ended = any(piece.enveloped and piece.text.endswith("\n") for piece in pieces)
+    feeds: dict[str | None, list[bool]] = defaultdict(list)
     for piece in pieces:
-        if not piece.enveloped:
-            yield LogLine(piece.number, piece.text)
+        feeds[piece.enveloped].append(piece.text.endswith("\n"))
+    # A collector that keeps line feeds, as Docker does, has cut a text without one: its rest is in the next envelope.
+    cutting = {
+        key for key, ends in feeds.items() if key and (any(ends) if key == DOCKER else sum(ends) > MOSTLY * len(ends))
+    }
+    number, held = 0, ""
+    for piece in pieces:
+        if piece.enveloped not in cutting:
+            yield from (LogLine(piece.number, line) for line in piece.text.removesuffix("\n").split("\n"))
             continue
-        number, text = (held.number, held.text + piece.text) if held else (piece.number, piece.text)
-        *whole, rest = text.split("\n")
+        number = number if held else piece.number
+        *whole, held = (held + piece.text).split("\n")
         yield from (LogLine(number, line) for line in whole)
-        held = None
-        if ended and rest:
-            held = _Piece(number, rest, True)
-        elif not ended:
-            yield LogLine(number, rest)
-    if held is not None:
-        yield LogLine(held.number, held.text)
+        if len(held) > LONGEST_LINE:
+            yield LogLine(number, held)
+            held = ""
+    if held:
+        yield LogLine(number, held)

@@ -40,6 +40,8 @@ from bench.packages.interop.importers.readings import (
 )
 
 BACKEND = "nccl"
+# Reason for a row that was torn, or is another test's.
+CONTRADICTS = "numbers of the row contradict each other, or the test"
 # How the layout of nccl-tests begins where CollBench wrote it; the times are others, and the run has more.
 OURS = "# CollBench version "
 DEFAULT_REDUCE_OP = "sum"
@@ -143,8 +145,15 @@ def _read_section(section: Section, options: Options, source: Source, reading: R
         return
 
     _describe(section, ranks, reading)
-    rows = [row for row in section.rows if _usable(row, ranks if OPERATIONS[op].rooted else None, reading)]
     together = ranks // len(set(section.colours.values()) or {0})
+    rows = []
+    for row in section.rows:
+        if not _usable(row, ranks if OPERATIONS[op].rooted else None, reading):
+            continue
+        if section.test != UNEVEN_TEST and _contradicts(row, op, together):
+            reading.left_out[CONTRADICTS] += 1
+        else:
+            rows.append(row)
     _check_rates(rows, op, together, reading)
     for row in rows:
         splits = _splits(row, section, together, reading) if section.test == UNEVEN_TEST else ""
@@ -152,6 +161,22 @@ def _read_section(section: Section, options: Options, source: Source, reading: R
             uneven = parse_splits(splits) if splits else None
             case = replace(_case(row, section, op, ranks, division), splits=uneven)
             reading.numbers += _numbers(row, section, case, reading)
+
+
+def _contradicts(row: Row, op: str, together: int) -> bool:
+    """Whether elements, time, algorithm bandwidth or reduce op of a row do not fit its size and the operation."""
+    operation, itemsize = OPERATIONS[op], dtype_named(DTYPES[row.dtype]).itemsize
+    if row.count > 0 and row.count * itemsize * operation.pieces(together) != row.size:
+        return True
+    if operation.reduces and row.redop == nccl_tests_names.NO_REDUCE_OP:
+        return True
+    return any(
+        half.time is not None
+        and half.algbw is not None
+        and half.time.value >= LEAST_US
+        and not agrees(row.size, Printed(half.time.value * US, half.time.half * US), half.algbw)
+        for half in row.halves
+    )
 
 
 def _ranks_by_rates(section: Section, op: str) -> int | None:

@@ -33,6 +33,8 @@ _ROW = re.compile(r"(?<![\w.:#-])(-?\d+)\s+(-?\d+)\s+([a-z]\w*)(?=\s|$)(.*)")
 # A value has no leading zeros, so a `0` that runs into a host's number (`012`) is not taken for one.
 _VALUE = r"[-+]?(?:(?:0|[1-9]\d*)(?:\.\d+)?(?:e[-+]?\d+)?|inf|nan)\*?|N/A"
 _VALUES = re.compile(rf"\s*({_VALUE})(?![\d.])", re.IGNORECASE)
+# The beginning of a value: a row that ends in the middle of one cannot be continued.
+_TORN = re.compile(r"\s*[-+.\d]|\s*N/")
 _WORD = re.compile(r"\s*([a-z]+)\b")
 _ROOT = re.compile(r"\s*(-?\d+)(?![\d.])")
 _RANK = re.compile(
@@ -41,11 +43,16 @@ _RANK = re.compile(
 _SETTINGS = re.compile(r"nThreads?:?\s+(\d+)\s+nGpus:?\s+(\d+)")
 _ITERATIONS = re.compile(r"(warmup|agg)?\s*\biters:\s*(\d+)")
 _UNEVEN = re.compile(r"ALLTOALLV_PRINT_SUMMARY: mode=(?:generated\b.*\bspread=([\d.]+)|matrix)")
-_NAMED = re.compile(r"(?:starting|concluded):\s*(?:\S*/)?(\w+?)(?:_perf)?(?:_mpi)?\s*$")
+_NAMED = re.compile(r"(?:starting|concluded):\s*(?:\S*/)?(\w+?)(?:_perf)?(?:_mpi)?(?:\.exe)?[\s\"']*$")
 _BEGINS_LIKE_A_ROW = re.compile(r"\s*-?\d+(?:\.\d+)?\s+-?[\d.]+(?:\s|$)")
-# Words of a line that speaks of a program that ended, and starts none.
-_COMPLAINT = re.compile(r"error|killed|exited|terminated|aborted|signal", re.IGNORECASE)
-_TEST = re.compile(r"(?<![\w-])(\w+?)_perf(?:_mpi)?\b(?!\.)")
+# In an open table, the rest of a row that another line tore off.
+_PART_OF_A_ROW = re.compile(r"\s*-?\d+\s*$|.*\b[a-z]\w*\s+(?:sum|prod|min|max|avg|mulsum|none)\s+-?\d+(?:\s|$)")
+_TEST = re.compile(r"(?<![\w-])(\w+?)_perf(?:_mpi)?(?:\.exe)?\b(?!\.)")
+# A command line without a launcher: behind a prompt, or with an option.
+_ALONE = re.compile(
+    r"^\s*(?:(?:\S*[$#%>+]+\s+)(?:\w+=\S*\s+)*(?:\S*/)?(\w+?)_perf(?:_mpi)?(?:\.exe)?(?:\s|$)"
+    r"|(?:\w+=\S*\s+)*(?:\S*/)?(\w+?)_perf(?:_mpi)?(?:\.exe)?\s+-)"
+)
 
 
 # ── one execution, from text or from JSON ────────────────────────────────────────────────────────
@@ -240,7 +247,7 @@ class _Parser:
         line = numbered.text
         if self._begins_row(numbered) or self._continues_row(line):
             return
-        if _BEGINS_LIKE_A_ROW.match(line) and (self.section.rows or self.titled) and not self.closed:
+        if self._in_table() and (_BEGINS_LIKE_A_ROW.match(line) or _PART_OF_A_ROW.match(line)):
             self._count_as_unread(numbered)
             return
         self._learn(line)
@@ -251,10 +258,13 @@ class _Parser:
         if "Out of bounds" in line and (bounds := re.search(r"Out of bounds values\s*:\s*(\d+)", line)):
             self.finish_row()
             self.section.out_of_bounds, self.closed = whole(bounds[1]), True
-        test = _TEST.search(line)
-        if test is not None and "Collective test" not in line and not _COMPLAINT.search(line):
-            command = command_in(line, _TEST)
-            self.hint, self.processes = test[1], command.processes if command else None
+        if (command := _command(line)) is not None:
+            if self.section.rows or self.section.cut or self.begun is not None:
+                self._end_section()  # what was read belongs to no command below it
+            self.hint, self.processes = command
+
+    def _in_table(self) -> bool:
+        return bool(self.section.rows or self.section.cut or self.titled) and not self.closed
 
     def _use_command(self) -> None:
         """Take from the last command line what the section does not say itself; it belongs to no other section."""
@@ -280,7 +290,8 @@ class _Parser:
     def _learn(self, line: str) -> None:
         """Read what a line tells of the tool, its settings and the devices; a line may tell several things."""
         if "-tests version" in line or "-tests: Version" in line:
-            self._reach(_Reached.VERSION)
+            if self.stage != _Reached.SETTINGS:  # rccl-tests of 2024 prints the version below the settings
+                self._reach(_Reached.VERSION)
             if version := re.search(r"((?:nccl|rccl)-tests)(?::)? version:? (\S+)", line, re.IGNORECASE):
                 self.section.tool = f"{version[1]} {version[2]}".rstrip(" :+")
             if library := re.search(r"-library=(\d+)", line):
@@ -351,6 +362,8 @@ class _Parser:
         halves, behind = _halves(rest[at:], self.header)
         if not halves and dtype not in DTYPES and dtype not in DTYPES_LACKING:
             return False
+        if halves and root is None and dtype not in DTYPES:
+            return False
         if halves and root is None:
             raise ForeignError(f"{self.where}: a row without a root: {TOO_OLD}")
         self.finish_row()
@@ -358,13 +371,21 @@ class _Parser:
         self.stage = _Reached.ROWS
         self.begun = _BegunRow(line, whole(size), whole(count) or 0, dtype, redop, root, halves, gap)
         self._finish_complete_row(self.begun, behind)
+        if _ROW.search(behind):  # two rows whose line feed was lost
+            self._begins_row(LogLine(line.number, behind))
         return True
 
     def _continues_row(self, line: str) -> bool:
         """Read the rest of a row that was begun; False if the line does not hold it."""
         if self.begun is None:
             return False
-        halves, behind = _halves(line, self.header)
+        rest = line
+        if self.begun.root is None and not self.begun.halves:  # torn before its root
+            redop, root, at = _lead(line)
+            if root is None or (redop == NO_REDUCE_OP) == (self.begun.redop == NO_REDUCE_OP):
+                redop = self.begun.redop
+            self.begun.redop, self.begun.root, rest = redop, root, line[at:]
+        halves, behind = _halves(rest, self.header)
         if not halves:
             return False
         self.begun.halves += halves
@@ -373,7 +394,7 @@ class _Parser:
 
     def _finish_complete_row(self, begun: _BegunRow, behind: str) -> None:
         """Finish a row that is complete, or cut within a half, whose rest could not be recognised."""
-        if len(begun.halves) >= len(self.header.places) or _VALUES.match(behind):
+        if len(begun.halves) >= len(self.header.places) or _TORN.match(behind):
             self.finish_row()
 
     def finish_row(self) -> None:
@@ -390,6 +411,14 @@ class _Parser:
         if halves and begun.size is not None:
             self._use_command()
             self.section.rows.append(Row(begun.size, begun.count, begun.dtype, begun.redop, begun.root, halves))
+
+
+def _command(line: str) -> tuple[str, int | None] | None:
+    """The test that a command line starts, and the number of processes if a launcher tells it; None if it is none."""
+    if (launched := command_in(line, _TEST)) is not None and (test := _TEST.search(launched.program)) is not None:
+        return test[1], launched.processes
+    alone = _ALONE.search(line)
+    return None if alone is None else (alone[1] or alone[2], None)
 
 
 def _lead(rest: str) -> tuple[str, int | None, int]:

@@ -162,13 +162,21 @@ def _tables(lines: Sequence[LogLine]) -> list[_Table]:
             tool, library = (title["tool"] or "").lower(), title["library"] or title["demo"]
             new = _Table(tool, library, title["title"], title["version"])
             if not table.rows and table.title is None:
-                new.command, new.using = table.command, table.using
+                new.command, new.using = _fitting(table.command, new.title), table.using
             tables.append(new)
         else:
             if prefix is None and _HEADER.match(text[mark:]):
                 prefix = _alike(text[:mark])
-            _take(LogLine(line.number, prefix.sub("", text, count=1) if prefix else text), tables)
+            begins = prefix.match(text) if prefix else None
+            _take(LogLine(line.number, text[begins.end() :] if begins else text), tables)
     return tables
+
+
+def _fitting(command: Command | None, title: str | None) -> Command | None:
+    """The command, unless it started another test than the title names."""
+    started = operation_in(command.program) if command is not None else None
+    test = TESTS.get(re.sub(r"[^a-z]", "", (title or "").lower().removesuffix("latency")))
+    return None if started is not None and test is not None and test.op != started else command
 
 
 def _take(line: LogLine, tables: list[_Table]) -> None:
@@ -177,14 +185,16 @@ def _take(line: LogLine, tables: list[_Table]) -> None:
     if "#Using NCCL" in text or "#Using RCCL" in text:
         if table.rows:
             tables.append(table := _Table())
-        table.using += 1
+        table.using += text.count("#Using")
+    elif "OSU " in text and "Test" in text:  # a title that cannot be read
+        tables.append(_Table())
     elif (datatype := _DATATYPE.search(text)) is not None:
         if table.rows:  # with -T all, one title is followed by a table for each datatype
             table = replace(table, datatype=None, columns=[], rows=[], unread=[])
             tables.append(table)
         table.datatype = datatype[1]
     elif (buffers := _BUFFERS.search(text)) is not None:
-        table.on_device = "DEVICE" in buffers[0] or "MANAGED" in buffers[0]
+        table.on_device = "HOST" not in buffers[0]
     elif _HEADER.match(text) and ("us" in text or "B/s" in text):
         if table.rows:
             tables.append(table := _Table())
@@ -192,18 +202,31 @@ def _take(line: LogLine, tables: list[_Table]) -> None:
         table.columns = _COLUMN.findall(plain.lstrip("# "))
     elif table.title is not None or table.columns:
         if (row := _row(text, table)) is not None:
-            table.rows.append(row)
+            if _follows(row[0], table):
+                table.rows.append(row)
+            else:
+                table.unread.append(line)
         elif _BEGINS_LIKE_A_ROW.match(text):
             table.unread.append(line)
-    elif len(tables) > 1 and _LOOSE_ROW.fullmatch(text):
+    elif _LOOSE_ROW.fullmatch(text):
         table.unread.append(line)
+
+
+def _follows(size: int | None, table: _Table) -> bool:
+    """Whether a row of this size may come next: sizes increase, and a barrier has one row."""
+    if not table.rows:
+        return True
+    last = table.rows[-1][0]
+    return size is not None and last is not None and size > last
 
 
 def _alike(prefix: str) -> re.Pattern[str] | None:
     """A pattern for what a logger writes in front of each line: other numbers, the same words; None for nothing."""
     if not prefix.strip():
         return None
-    return re.compile(re.sub(r"(?:\\?\s)+", r"\\s+", re.sub(r"\d+", r"\\d+", re.escape(prefix.rstrip()))) + r"\s?")
+    return re.compile(
+        r"\s*" + re.sub(r"(?:\\?\s)+", r"\\s+", re.sub(r"\d+", r"\\d+", re.escape(prefix.strip()))) + r"\s?"
+    )
 
 
 def _row(line: str, table: _Table) -> tuple[int | None, list[str]] | None:
