@@ -235,7 +235,7 @@ def test_sizes_and_bus_bandwidths_of_calls():
     found = job(*([call(ms), call(1.0, operation="other")] for ms in (5.0, 4.0, 1.0)))
     row, other = found.kinds
     assert row.size_bytes == 400 and row.busbw == pytest.approx(400 * 2 * (2 / 3) / 1e-3)
-    assert other.size_bytes == 400 and other.busbw is None
+    assert other.size_bytes is None and other.busbw is None
     assert "GB/s" in written(findings.recorded_parts(found))
     alone = job([call(2.0)], world=3)
     assert alone.kinds[0].busbw == pytest.approx(400 * 2 * (2 / 3) / 2e-3)
@@ -252,3 +252,20 @@ def test_what_is_not_known_is_null_and_no_zero():
     times = {kind["operation"]: kind["time"] for kind in findings.recorded_json(part)["kinds"]}
     assert times["broadcast"]["in_calls_s"] is None and times["all_reduce"]["in_calls_s"] == pytest.approx(0.002)
     assert "0.00 ns" not in written(findings.recorded_parts(part))
+
+
+def test_sends_are_joined_by_pair_and_groups_of_the_same_ranks_are_told_apart():
+    """torch numbers sends and receives by group: a rank that talks to two others has other numbers."""
+    send = [call(1.0, operation="send", peer=1, sequence=number, communicator="p") for number in (1, 2)]
+    recv = [call(3.0, operation="recv", peer=0, sequence=number, communicator="p") for number in (5, 9)]
+    found = job(send, recv, world=3)
+    assert found.total.waited_s == pytest.approx(0.002) and not found.total.unsplit_s
+    slow, fast = (call(5.0, sequence=1, communicator="a"), call(1.0, sequence=1, communicator="b"))
+    other = job(*([slow, fast] if rank else [fast, slow] for rank in range(3)))
+    assert other.total.waited_s == 0
+
+
+def test_the_rate_of_calls_that_overlap_is_that_of_each():
+    overlapped = job([call(10.0, 0.0, elements=10**6), call(10.0, 0.1, elements=10**6)], world=3)
+    (row,) = overlapped.kinds
+    assert row.busbw == pytest.approx(4e6 * 4 / 3 / 10e-3)

@@ -91,6 +91,11 @@ def test_a_number_that_is_none_is_refused(tmp_path):
         ("host3_step12.json", None), ("torch2.13.json", None),
         ("job_3_2024-03-21.json", 3), ("gpu07_4711.1732600000000.pt.trace.json", None),
         ("rank2_4711.1732600000000.pt.trace.json", 2), ("trace_kineto.11.json", 11),
+        ("libkineto_trace_12345.json", None), ("frankfurt1_4711.1732600000000.pt.trace.json", None),
+        ("host.Jul_15_10_52_41.1074.pt.trace.json", None), ("trace_2024-03-21_10-15-30.json", None),
+        ("resnet50.json", None), ("h100.json", None), ("8gpus.json", None), ("trace_ranks8_rank3.json", 3),
+        ("nranks16_rank3.json", 3), ("local_rank_1_rank_9.json", 9), ("RANK_3_of_8.json", 3),
+        ("epoch=3-step=100.json", None),
     ],
 )  # fmt: skip
 def test_a_date_or_a_step_in_a_name_is_no_rank(name, rank):
@@ -311,7 +316,7 @@ def test_flight_recorder(tmp_path):
     sent = recorder(profiling_name="nccl:send 1->0", is_p2p=True, state="started")
     found = traces.read([written(tmp_path, "fr_rank2.json", sent)])
     (call,) = found.ranks[0].calls
-    assert (call.operation, call.peer) == ("send", 2) and found.left_out == {"calls that were not complete": 1}
+    assert (call.operation, call.peer) == ("send", 2) and found.notes == ("1 of the calls were not complete",)
 
 
 def test_a_pickle_of_plain_data_is_read_and_nothing_in_it_runs(tmp_path):
@@ -376,8 +381,8 @@ def test_a_folder_and_a_pattern_name_all_files_in_them(tmp_path):
         written(inside, f"fr_{rank}.json", recorder())
     written(inside, "._fr_0.json", b"\x00 written by macOS")
     assert len(traces.read([inside]).ranks) == len(traces.read([inside / "fr_*.json"]).ranks) == 2
-    archive = tar_of(tmp_path, {"a/._rank-0.json": "written by macOS", "a/rank-0.json": recorder()})
-    assert [rank.rank for rank in traces.read([archive]).ranks] == [0]
+    archive = tar_of(tmp_path, {"a/._rank-0.json": "written by macOS", "a/rank-2.json": recorder()})
+    assert [rank.rank for rank in traces.read([archive]).ranks] == [2]
     with pytest.raises(ForeignError, match="no file of a recording"):
         traces.read([tmp_path / "none*"])
 
@@ -626,7 +631,7 @@ def bare(events):
 
 
 def test_ranks_come_from_the_file_then_from_its_name_then_from_nothing(tmp_path):
-    events = [param_event(100, "allreduce"), kernel(110, 50, 100)]
+    events = [param_event(100, "allreduce", **{"Process Group Ranks": "[2, 10]"}), kernel(110, 50, 100)]
     paths = [written(tmp_path, f"trace.{number}.json", bare(events)) for number in (10, 2)]
     assert [rank.rank for rank in traces.read(paths).ranks] == [2, 10]
     told = [written(tmp_path, f"trace.{9 - rank}.json", kineto(events, rank=rank)) for rank in (0, 1)]
@@ -746,7 +751,7 @@ def test_a_batch_in_a_flight_recorder_has_one_state_and_one_time(tmp_path):
     assert [(call.operation, call.duration_s, call.batched) for call in calls] == [
         ("send", 0.0015, True), ("recv", 0.0015, True), ("send", None, False),
     ]  # fmt: skip
-    assert found.left_out == {"calls that were not complete": 1}
+    assert found.notes == ("1 of the calls were not complete",)
     job = recorded_job(found)
     assert findings.recorded_sentence(job).startswith("calls took at least 3.00 ms")
 
@@ -759,15 +764,19 @@ def inspected(host, pid, communicator, rank, ranks, number, coll="AllReduce"):
 
 
 def test_a_process_of_inspector_is_a_host_and_a_pid(tmp_path):
-    """The rank in a line counts within its communicator: that of all ranks tells a process's rank of the world."""
+    """The rank in a line counts within its communicator, and none is known to be that of the world."""
     paths = []
     for rank in range(4):
         lines = [inspected(f"n{rank // 2}", rank, f"pair{rank // 2}", rank % 2, 2, number) for number in (1, 2)]
         lines += [inspected(f"n{rank // 2}", rank, "all", rank, 4, number, "AllGather") for number in (1, 2)]
         paths.append(written(tmp_path, f"n{rank}.log", "\n".join(lines).encode()))
     found = traces.read(paths)
-    assert [(rank.rank, len(rank.calls)) for rank in found.ranks] == [(rank, 4) for rank in range(4)]
-    assert found.gaps is None and recorded_job(found).total.in_calls_s == pytest.approx(40e-6)
+    assert [(rank.rank, len(rank.calls)) for rank in found.ranks] == [(None, 4)] * 4
+    assert (
+        len({rank.process for rank in found.ranks}) == 4
+        and found.gaps is None
+        and recorded_job(found).total.in_calls_s == pytest.approx(40e-6)
+    )
     with pytest.raises(ForeignError, match="is there twice"):
         traces.read([paths[0], written(tmp_path, "again.log", paths[0].read_bytes())])
     pairs = [written(tmp_path, f"p{pid}.log", inspected("n", pid, f"c{pid}", 0, 2, 1).encode()) for pid in (1, 2)]
@@ -796,3 +805,122 @@ def test_other_files_of_a_folder_are_counted(tmp_path):
     path.unlink()
     with pytest.raises(ForeignError, match=r"README.md: neither Kineto"):
         traces.read([tmp_path])
+
+
+def graph_launch(ts, number):
+    return launch(ts, number) | {"name": "cudaGraphLaunch"}
+
+
+def test_kernels_of_a_graph_and_of_other_groups_are_no_call_s(tmp_path):
+    """A call of one rank has no kernel; what a graph launches was captured before."""
+    alone = param_event(100, "allreduce", **{"Group size": 1, "Process Group Name": "9"})
+    replayed = kernel(300, 300, 0) | {"args": {"correlation": 9, "stream": 7}}
+    found = traces.read([written(tmp_path, "a.json", kineto([alone, graph_launch(200, 9), replayed]))])
+    assert found.ranks[0].calls[0].duration_s is None and found.ranks[0].unclaimed == 1
+    gather = param_event(100, "_allgather_base", **{"Process Group Name": "other"})
+    both = {
+        "name": "ncclDevKernel_SendRecv",
+        "cat": "kernel",
+        "ts": 200,
+        "dur": 900,
+        "tid": 7,
+        "args": {"correlation": 9},
+    }
+    events = [gather, p2p_event(110, "send"), p2p_event(115, "recv"), launch(120, 9), both]
+    calls = traces.read([written(tmp_path, "b.json", kineto(events))]).ranks[0].calls
+    assert [call.duration_s for call in calls] == [None, pytest.approx(450e-6), pytest.approx(450e-6)]
+
+
+def test_calls_that_share_an_external_id_have_their_own_kernels(tmp_path):
+    events = [param_event(100, "allreduce"), param_event(100, "allreduce") | {"ts": 900}]
+    events += [kernel(110, 50, 100), kernel(1010, 50, 100)]
+    calls = traces.read([written(tmp_path, "a.json", kineto(events))]).ranks[0].calls
+    assert [call.duration_s for call in calls] == [pytest.approx(50e-6)] * 2
+
+
+def test_calls_of_gloo_beside_described_ones_are_read(tmp_path):
+    operator = {
+        "name": "c10d::allreduce_",
+        "cat": "cpu_op",
+        "ts": 500,
+        "dur": 5,
+        "tid": 1,
+        "args": {"Input Dims": [[[9]]]},
+    }
+    run = {
+        "name": "gloo:all_reduce",
+        "cat": "user_annotation",
+        "ts": 510,
+        "dur": 8000,
+        "tid": 5,
+        "args": {"Input Dims": [[9]]},
+    }
+    found = traces.read(
+        [written(tmp_path, "a.json", kineto([param_event(100, "allreduce"), kernel(110, 50, 100), operator, run]))]
+    )
+    assert [call.duration_s for call in found.ranks[0].calls] == [pytest.approx(50e-6), pytest.approx(8e-3)]
+
+
+def test_operations_that_gloo_makes_of_others_are_not_counted_twice(tmp_path):
+    operator = {
+        "name": "c10d::_reduce_scatter_base_",
+        "cat": "cpu_op",
+        "ts": 500,
+        "dur": 5,
+        "tid": 1,
+        "args": {"Input Dims": [[9], [18]]},
+    }
+    run = {
+        "name": "gloo:all_reduce",
+        "cat": "user_annotation",
+        "ts": 510,
+        "dur": 8000,
+        "tid": 5,
+        "args": {"Input Dims": [[18]]},
+    }
+    found = traces.read([written(tmp_path, "a.json", kineto([operator, run]))])
+    assert [call.operation for call in found.ranks[0].calls] == ["all_reduce"]
+    assert found.left_out == {"operators of torch that may be further calls": 1}
+
+
+def test_batches_of_torch_2_4_have_no_number_of_their_own(tmp_path):
+    """And a ring that begins inside a batch does not tell its time."""
+    entries = []
+    for number in range(6):
+        more = {"profiling_name": "nccl:send 0->1", "state": "scheduled"}
+        if number % 2:
+            more = {"profiling_name": "nccl:coalesced", "duration_ms": float(number)}
+        entries += recorder(record_id=number, is_p2p=True, p2p_seq_id=0, collective_seq_id=number // 2, **more)[
+            "entries"
+        ]
+    found = traces.read([written(tmp_path, "fr_rank2.json", recorder() | {"entries": entries})])
+    assert [call.duration_s for call in found.ranks[0].calls] == [pytest.approx(ms / 1e3) for ms in (1, 3, 5)]
+    ring = [entry | {"record_id": entry["record_id"] + 70} for entry in entries]
+    found = traces.read([written(tmp_path, "fr_rank2.json", recorder() | {"entries": ring})])
+    assert found.ranks[0].calls[0].duration_s is None
+    begins = traces.read([written(tmp_path, "fr_rank2.json", recorder() | {"entries": ring[1:]})])
+    assert len(begins.ranks[0].calls) == 2
+
+
+def test_sends_and_receives_of_inspector_share_a_counter(tmp_path):
+    lines = [inspected("n", 1, "all", 0, 2, 1)]
+    for number in range(1, 7):
+        lines.append(json.dumps({
+            "header": {"id": "all", "rank": 0, "n_ranks": 2}, "metadata": {"hostname": "n", "pid": 1},
+            "p2p_perf": {"p2p": "Send" if number % 2 else "Recv", "p2p_sn": number, "p2p_msg_size_bytes": 8,
+                         "p2p_exec_time_us": 10, "p2p_peer": 1},
+        }))  # fmt: skip
+    assert traces.read([written(tmp_path, "a.log", "\n".join(lines).encode())]).gaps is None
+
+
+def test_pictures_beside_recordings_are_counted(tmp_path):
+    written(tmp_path, "fr_rank2.json", recorder())
+    (tmp_path / "plot.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(range(256)))
+    assert sum(traces.read([tmp_path]).left_out.values()) == 1
+
+
+def test_numbers_in_names_that_repeat_are_no_ranks(tmp_path):
+    for host, number in (("a", 100), ("b", 200)):
+        event = param_event(number, "allreduce", **{"Process Group Ranks": "[0, 1]"})
+        written(tmp_path, f"{host}-1.json", bare([event, kernel(number + 10, number / 2, number)]))
+    assert [rank.rank for rank in traces.read([tmp_path]).ranks] == [None, None]

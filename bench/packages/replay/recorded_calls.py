@@ -97,6 +97,8 @@ class RankRecording:
     host: str | None = field(default=None, compare=False)
     # Time from began_s of the earliest rank to began_s, of a job on one host. None if they cannot be compared.
     offset_s: float | None = None
+    # True if the rank is only in the name of the file.
+    by_name: bool = field(default=False, compare=False)
     # Host and pid, where the file tells them. A saved list never has it.
     process: str | None = field(default=None, compare=False)
     # Kernels that communicate and belong to none of the calls: their number, and their time.

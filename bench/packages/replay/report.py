@@ -143,8 +143,15 @@ def recorded_parts(job: RecordedJob) -> Blocks:
 
 def recorded_json(job: RecordedJob) -> Json:
     """The conclusions for programs, times in seconds; late: the rank that is named, and its share of all waiting."""
-    groups = {name: asdict(time) for name, time in job.groups}
-    return {**asdict(job), "groups": groups, "late": job.late}
+    groups = {name: _time_json(time) for name, time in job.groups}
+    kinds = [{**asdict(kind), "time": _time_json(kind.time)} for kind in job.kinds]
+    return {**asdict(job), "kinds": kinds, "groups": groups, "late": job.late}
+
+
+def _time_json(time: RecordedTime) -> Json:
+    """A time for programs; null for the parts of what was not recorded."""
+    unknown = dict.fromkeys(("moved_s", "waited_s", "unsplit_s"), None) if time.in_calls_s is None else {}
+    return asdict(time) | unknown
 
 
 def recorded_sentence(job: RecordedJob) -> str:

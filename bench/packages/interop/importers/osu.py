@@ -224,9 +224,8 @@ def _alike(prefix: str) -> re.Pattern[str] | None:
     """A pattern for what a logger writes in front of each line: other numbers, the same words; None for nothing."""
     if not prefix.strip():
         return None
-    return re.compile(
-        r"\s*" + re.sub(r"(?:\\?\s)+", r"\\s+", re.sub(r"\d+", r"\\d+", re.escape(prefix.strip()))) + r"\s?"
-    )
+    words = re.sub(r"\d+", r"\\d+", re.escape(prefix.strip()))
+    return re.compile(r"\s*" + re.sub(r"(?:\\?\s)+", r"\\s+", words) + r"\s?")
 
 
 def _row(line: str, table: _Table) -> tuple[int | None, list[str]] | None:

@@ -46,6 +46,10 @@ TOGETHER = {
 ALIKE = TOGETHER - ALL_TO_ALL
 # Reasons that are listed; further ones are only counted.
 MOST_REASONS = 4
+# Operations whose recorded elements are those of the size that `list operations` defines, on every rank.
+SIZED = {
+    "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", *ONE_WAY,
+}  # fmt: skip
 # Formats that count an element as a byte.
 COUNTED_IN_BYTES = {"NCCL Inspector"}
 # Position of the recorded rank, and of the call among its calls.
@@ -110,11 +114,11 @@ def _kind_row(kind: Kind, sums: "_Sum", time: RecordedTime, recorded: CallList) 
     size = None if elements is None or itemsize is None else elements * itemsize
     operation = OPERATIONS.get(name)
     factor = (lambda n: 1.0) if name in ONE_WAY else operation.bus_factor if operation is not None else None
-    moved_s = time.moved_s if time.moved_s and not time.unsplit_s else time.in_calls_s
-    timed = time.calls - time.untimed
-    rate = None
-    if size and factor is not None and moved_s and timed and not sums.batched and (name in ONE_WAY or (ranks or 0) > 1):
-        rate = size * factor(ranks or 2) * timed / moved_s
+    timed, rate = sums.calls - sums.untimed, None
+    if name not in SIZED:
+        size = None
+    if size and factor is not None and sums.carried_s and not sums.batched and (name in ONE_WAY or (ranks or 0) > 1):
+        rate = size * factor(ranks or 2) * timed / sums.carried_s
     return RecordedKind(*kind, len(sums.groups), time, size, rate)
 
 
@@ -182,6 +186,8 @@ class _Sum:
     untimed: int = 0
     # Whether any of them ran in one kernel with others, at the same time.
     batched: bool = False
+    # Time in which data moved, as far as it is known, else the time of calls; of calls that overlap, the whole of each.
+    carried_s: float = 0.0
     in_calls_s: float = 0.0
     moved_s: float = 0.0
     waited_s: float = 0.0
@@ -199,7 +205,9 @@ class _Sum:
             return
         self.in_calls_s += own_s
         self.exposed_s += times.exposed_s.get(place, 0.0)
-        if (split := times.split.get(place)) is not None:
+        split = times.split.get(place)
+        self.carried_s += times.lasted_s[place] if split is None else min(times.lasted_s[place], split[0])
+        if split is not None:
             most_s, last, unit = split
             moved_s = min(own_s, most_s)
             self.moved_s += moved_s
@@ -217,7 +225,7 @@ class _Sum:
             self.waited_s * share,
             max(0.0, round(self.in_calls_s - self.moved_s - self.waited_s, 12)) * share,
             {rank: waited_s * share for rank, waited_s in self.waited_for.items()},
-            self.exposed_s * share if len(times.exposed_s) == len(times.own_s) else None,
+            self.exposed_s * share if len(times.exposed_s) == len(times.own_s) and self.calls > self.untimed else None,
             self.untimed * share,
         )
 
@@ -243,6 +251,8 @@ class _Times:
             self._reasons[ReplayNotice.OUTSIDE_STEPS] += outside
         # Seconds in which a call was, of the calls under way, the one that ended first.
         self.own_s: dict[Place, float] = {}
+        # Seconds of a call from its begin to its end.
+        self.lasted_s: dict[Place, float] = {}
         self.exposed_s: dict[Place, float] = {}
         # Call that can be divided → most seconds that the data moved, world rank that came last (None if it is the
         # call's own), and the unit that is taken for independent: the step.
@@ -282,8 +292,8 @@ class _Times:
                 ).tolist()
             elif runs:
                 self._reasons[ReplayNotice.NO_STARTS] += len(runs)
-            for place, own_s in zip(timed, own, strict=True):
-                self.own_s[number, place] = own_s
+            for place, own_s, length in zip(timed, own, lengths, strict=True):
+                self.own_s[number, place], self.lasted_s[number, place] = own_s, length
                 if (exposed_s := rank.calls[place].exposed_s) is not None:
                     self.exposed_s[number, place] = exposed_s
 
@@ -325,7 +335,9 @@ class _Times:
             if call.batched:
                 self._reasons[ReplayNotice.BATCHED] += 1
             elif call.operation in TOGETHER:
-                lists[(group,)][number].append((number, place))
+                # Groups of the same ranks count their calls each for itself.
+                by_name = call.communicator if call.sequence is not None else None
+                lists[group, by_name][number].append((number, place))
             elif call.operation in ONE_WAY and call.peer is not None and self._recorded.backend != "gloo":
                 own = self.numbers[number]
                 way = (own, call.peer) if call.operation == "send" else (call.peer, own)
@@ -340,9 +352,9 @@ class _Times:
         count = sum(map(len, lists.values()))
         first = self._call(next(iter(lists.values()))[0])
         wanted: int | None = (
-            2 if len(key) > 1 else first.group_size or (len(group) if isinstance(group, tuple) else None)
+            2 if len(key) > 2 else first.group_size or (len(group) if isinstance(group, tuple) else None)
         )
-        if len(key) == 1 and group == "":
+        if len(key) == 2 and group == "":
             self._reasons[ReplayNotice.UNKNOWN_GROUPS] += count
             return
         if wanted is None or len(lists) < wanted:
@@ -358,7 +370,9 @@ class _Times:
             numbered[number] = {}
             for place in places:
                 call = self._call(place)
-                known = (call.sequence, call.step if call.sequence is None and self._recorded.steps > 1 else None)
+                # torch and NCCL number sends and receives by group, not by pair.
+                sequence = call.sequence if len(key) == 2 else None
+                known = (sequence, call.step if sequence is None and self._recorded.steps > 1 else None)
                 numbered[number][known, seen[known]] = place
                 seen[known] += 1
         common = set.intersection(*(set(calls) for calls in numbered.values()))

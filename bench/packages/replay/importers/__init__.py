@@ -17,7 +17,7 @@ from bench.packages.replay import store as call_file
 from bench.packages.replay.config import ReplaySection
 from bench.packages.replay.importers.execution_trace import read_execution_trace
 from bench.packages.replay.importers.kineto import read_kineto
-from bench.packages.replay.importers.nccl_records import read_flight_recorder, read_inspector
+from bench.packages.replay.importers.nccl_records import NOT_COMPLETE, read_flight_recorder, read_inspector
 from bench.packages.replay.importers.recordings import texts, whole
 from bench.packages.replay.recorded_calls import GROUP, ONE_WAY, CallList, Gaps, RankRecording, RecordedCall
 
@@ -48,7 +48,8 @@ ASKED: dict[str, Callable[[RecordedCall], object]] = {
     "duration": lambda call: call.duration_s,
 }
 # Formats in which calls have consecutive numbers within their group: NCCL counts each operation by itself.
-NUMBERED = {"flight recorder", "NCCL Inspector"}
+INSPECTOR = "NCCL Inspector"
+NUMBERED = {"flight recorder", INSPECTOR}
 # Operations without data: nothing but times can be asked of them.
 WITHOUT_DATA = {"barrier"}
 # An instant in 2001: what is less counts from something else. By how much clocks of hosts may differ, and one host's.
@@ -74,7 +75,14 @@ def _read(paths: Sequence[Path], asked: Sequence[Path]) -> CallList:
     others: list[str] = []
     formats: dict[str, tuple[list[RankRecording], Counter[str], Json]] = {}
     for path in paths:
-        for name, text in texts(path):
+        try:
+            inside = list(texts(path))
+        except ForeignError:
+            if path in asked:
+                raise
+            others.append(path.name)
+            continue
+        for name, text in inside:
             known = _format(text)
             if known is None and path not in asked:
                 others.append(name)
@@ -165,11 +173,15 @@ def _assembled(kind: str, recorded: Sequence[RankRecording], left_out: Counter[s
     told = whole(job.get("world_size"))
     numbers = [rank.rank for rank in ranks if rank.rank is not None]
     twice = [number for number, times in Counter(numbers).items() if times > 1]
-    processes = [rank.process for rank in ranks]
-    if twice and (None in processes or len({*processes}) < len(processes)):
+    if twice and not _different([rank for rank in ranks if rank.rank == twice[0]]):
         raise ForeignError(f"rank {twice[0]} is there twice: give each rank's file once")
-    if twice or (told and max(numbers, default=0) >= told):  # numbers within groups, or of something else
+    # Numbers within groups, or of something else than ranks.
+    within = kind == INSPECTOR and len({call.communicator for rank in ranks for call in rank.calls}) > 1
+    strange = any(rank.by_name and not _possible(rank, told) for rank in ranks)
+    if twice or within or strange:
         ranks, numbers = [replace(rank, rank=None) for rank in ranks], []
+    if within:  # so are the numbers of peers
+        ranks = [replace(rank, calls=tuple(replace(call, peer=None) for call in rank.calls)) for rank in ranks]
     _check_together(ranks)
     begins = [rank.began_s or 0.0 for rank in ranks]
     if len({rank.host for rank in ranks}) == 1 and ranks[0].host and min(begins) > LEAST_UNIX_S:
@@ -189,20 +201,37 @@ def _assembled(kind: str, recorded: Sequence[RankRecording], left_out: Counter[s
         world_size=world,
         ranks=tuple(ranks),
         unknown=unknown,
-        left_out=dict(left_out),
-        gaps=_gaps(ranks) if kind in NUMBERED else None,
+        left_out={what: count for what, count in left_out.items() if what != NOT_COMPLETE},
+        notes=(f"{left_out[NOT_COMPLETE]} of the calls were not complete",) if left_out[NOT_COMPLETE] else (),
+        gaps=_gaps(ranks, kind) if kind in NUMBERED else None,
     )
 
 
-def _gaps(ranks: Sequence[RankRecording]) -> Gaps | None:
+def _different(ranks: Sequence[RankRecording]) -> bool:
+    """Whether recordings of one number are of several processes, whose numbers are then no ranks."""
+    processes = [rank.process for rank in ranks]
+    if None not in processes:
+        return len({*processes}) == len(processes)
+    return all(rank.by_name for rank in ranks) and len({rank.calls for rank in ranks}) == len(ranks)
+
+
+def _possible(rank: RankRecording, world: int | None) -> bool:
+    """Whether the number in the name of a file can be the rank: it is in the world, and in a group that is listed."""
+    if rank.rank is None:
+        return True
+    listed = [call.group for call in rank.calls if call.group]
+    return (world is None or rank.rank < world) and (not listed or any(rank.rank in group for group in listed))
+
+
+def _gaps(ranks: Sequence[RankRecording], kind: str) -> Gaps | None:
     """What the numbers of calls prove to be missing; None if nothing is."""
     numbers: dict[tuple[object, ...], set[int]] = defaultdict(set)
     for place, rank in enumerate(ranks):
         for call in rank.calls:
             if call.sequence is not None:
-                one_way = call.operation in ONE_WAY
-                operation = call.operation if rank.process is not None else one_way
-                numbers[place, call.communicator, operation].add(call.sequence)
+                one_way = call.operation in ONE_WAY  # they share a counter
+                counted = call.operation if kind == INSPECTOR and not one_way else one_way
+                numbers[place, call.communicator, counted].add(call.sequence)
     spans = [(min(found), max(found), len(found)) for found in numbers.values()]
     recorded, made = sum(count for _, _, count in spans), sum(last - first + 1 for first, last, _ in spans)
     if recorded == made:

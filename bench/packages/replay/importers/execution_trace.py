@@ -52,7 +52,7 @@ def read_execution_trace(name: str, text: str, left_out: Counter[str]) -> tuple[
     else:
         only_group = next(iter(groups.values())) if len(groups) == 1 else None
         calls = [_call_of_operator(node, only_group) for node in sorted(operators, key=number)]
-    return [RankRecording(name, rank_of(name), tuple(calls))], {}
+    return [RankRecording(name, rank_of(name), tuple(calls), by_name=True)], {}
 
 
 def _groups(node: Json) -> dict[str, tuple[int, ...]]:

@@ -41,8 +41,8 @@ CALL, WAIT, STEP = "record_param_comms", "wait", re.compile(r"ProfilerStep#(\d+)
 _ANNOTATION = re.compile(r"^(nccl|gloo|rccl|xccl):")
 # Kernels that communicate: of NCCL and RCCL, and of libraries that bring their own.
 COMMUNICATES = re.compile(
-    r"nccl|rccl|cross_device_reduce|(?:one|two)_shot_?all_?reduce|multimem_\w*(?:reduce|gather)|all_?reduce_fusion"
-    r"|custom_?all_?reduce|quick_?(?:all_?)?reduce|mscclpp|nvshmem|deep_ep",
+    r"nccl|rccl|cross_device_reduce|(?:one|two)_?shot_?all_?reduce|multimem_\w*(?:reduce|gather)|all_?reduce_fusion"
+    r"|custom_?all_?reduce|quick_?(?:all_?)?reduce|mscclpp|nvshmem|deep_ep|userbuffers",
     re.IGNORECASE,
 )
 # What the kernel of a group of calls has in its name → the operations of its calls.
@@ -92,7 +92,8 @@ class _Events:
                 self.kernels.append(event)
             else:
                 self.computing.append(_span(event))
-        elif kind in {"cuda_runtime", "cuda_driver"}:
+        elif kind in {"cuda_runtime", "cuda_driver"} and "graphlaunch" not in name.lower():
+            # The kernels of a graph were not launched by the calls that are near: those were captured before.
             correlation = event["args"].get("correlation")
             if isinstance(correlation, int):
                 self.launches[correlation] = (event.get("tid"), event["ts"])
@@ -136,9 +137,12 @@ def read_kineto(name: str, text: str, left_out: Counter[str]) -> tuple[list[Rank
     described = [call for call in events.calls if call["args"].get("Collective name")]
     if described:
         timed, claimed = _described(described, events, groups, left_out)
+        # torch describes the calls of NCCL; those of gloo in the same job it may only annotate.
+        events.annotations = _not_described(events, described)
+        timed += _annotated(events, only_group)[0]
     else:
         timed, claimed = _annotated(events, only_group)
-    timed += _of_operators(events, described or events.annotations, only_group)
+    timed += _of_operators(events, [*described, *events.annotations], only_group, left_out)
     timed.sort(key=lambda timed_call: timed_call[0])
     unclaimed = [kernel for kernel in events.kernels if id(kernel) not in claimed]
     base_ns = source.rest.get("baseTimeNanoseconds")
@@ -151,6 +155,7 @@ def read_kineto(name: str, text: str, left_out: Counter[str]) -> tuple[list[Rank
         _on_timeline(timed, events),
         began_s,
         host,
+        by_name=rank is None,
         unclaimed=len(unclaimed),
         unclaimed_s=sum(kernel.get("dur", 0) for kernel in unclaimed) * US,
     )
@@ -228,9 +233,9 @@ def _described(
     for kernel in events.kernels:
         kernels_of[kernel["args"].get("External id")].append(kernel)
     kernels_of.pop(None, None)
-    of_calls = {event["args"].get("External id") for event in described}
-    claimed = {id(kernel) for number in of_calls for kernel in kernels_of.get(number, ())}
-    batches = _batches(described, events, {*kernels_of} & of_calls, claimed)
+    own = _kernels_of_calls(described, kernels_of)
+    claimed = {id(kernel) for kernels in own.values() for kernel in kernels}
+    batches = _batches(described, events, own, claimed)
     timed = []
     for event in described:
         args = event["args"]
@@ -239,7 +244,7 @@ def _described(
             left_out[raw] += 1
             continue
         ran, together = batches.get(id(event), (None, 1))
-        ran = ran or _run(kernels_of.get(args.get("External id"), ()))
+        ran = ran or _run(own.get(id(event), ()))
         operation, group, asynchronous = operation_of(raw), _group(args, groups), args.get("Is asynchronized op")
         # The peer of a send or receive is told as a rank of the world since 2.13, before as one of the group.
         peers = [args[key] for key in ("Dst Rank", "Src Rank") if key in args]
@@ -267,13 +272,30 @@ def _described(
     return timed, claimed
 
 
+def _kernels_of_calls(described: Sequence[Json], kernels_of: dict[Any, list[Json]]) -> dict[int, list[Json]]:
+    """Call → its kernels, by the External id; calls that share one have their part of its kernels, in order."""
+    calls_of: dict[Any, list[Json]] = defaultdict(list)
+    for event in described:
+        if event["args"].get("Collective name") != WAIT:
+            calls_of[event["args"].get("External id")].append(event)
+    own: dict[int, list[Json]] = {}
+    for number, calls in calls_of.items():
+        kernels = sorted(kernels_of.get(number, ()), key=lambda kernel: float(kernel["ts"]))
+        each, rest = divmod(len(kernels), len(calls))
+        if kernels and not rest:
+            calls.sort(key=lambda event: float(event["ts"]))
+            own |= {id(call): kernels[place * each : (place + 1) * each] for place, call in enumerate(calls)}
+    return own
+
+
 def _batches(
-    described: Sequence[Json], events: _Events, with_kernels: set[Any], claimed: set[int]
+    described: Sequence[Json], events: _Events, own: dict[int, list[Json]], claimed: set[int]
 ) -> dict[int, tuple[_Ran, int]]:
     """Call → its share of the kernel that ran it, and how many calls share it: torch launches one for a group of calls.
 
-    Such a kernel is launched behind the last of the calls, on their thread, and is none of any call's own. `claimed` is
-    filled with the kernels that were found.
+    Such a kernel is launched behind the last of the calls, on their thread, and is none of any call's own. The calls
+    are the last ones, of one group of several ranks, without another call or kernel between. `claimed` is filled with
+    the kernels that were found.
     """
     waiting: dict[object, list[Json]] = defaultdict(list)
     made = sorted((event["ts"], 0, number, event) for number, event in enumerate(described))
@@ -285,37 +307,63 @@ def _batches(
     ran = {}
     for _, _, _, event in sorted([*made, *launched], key=lambda entry: entry[:3]):
         if event.get("cat") != "kernel":
-            if event["args"].get("External id") not in with_kernels:
-                waiting[event.get("tid")].append(event)
+            args, before = event["args"], waiting[event.get("tid")]
+            if args["Collective name"] == WAIT:
+                continue
+            if before and before[-1]["args"].get("Process Group Name") != args.get("Process Group Name"):
+                before.clear()
+            if id(event) in own or args.get("Group size") == 1:
+                before.clear()
+            else:
+                before.append(event)
             continue
         thread, _ = events.launches[event["args"].get("correlation")]
-        name = event["name"].lower().replace("_", "")
+        group, name = waiting.pop(thread, []), event["name"].lower().replace("_", "")
         operations = next((found for word, found in _OF_KERNEL.items() if word in name), ())
-        group = [call for call in waiting[thread] if operation_of(str(call["args"]["Collective name"])) in operations]
-        if not group:
+        if not group or any(operation_of(str(call["args"]["Collective name"])) not in operations for call in group):
             continue
         claimed.add(id(event))
         stream, begin_s = str(event["args"].get("stream", "")) or None, event["ts"] * US
         share_s = event.get("dur", 0) * US / len(group)
         for place, call in enumerate(group):
             ran[id(call)] = _Ran(stream, begin_s + place * share_s, share_s), len(group)
-        waiting[thread].clear()
     return ran
 
 
-def _of_operators(events: _Events, known: Sequence[Json], only_group: tuple[int, ...] | None) -> list[Timed]:
-    """The calls that only torch's dispatcher knows: those of backends that annotate nothing. They have no durations."""
+def _not_described(events: _Events, described: Sequence[Json]) -> list[Json]:
+    """gloo's annotations whose operator holds no call with metadata."""
+    starts: dict[object, list[float]] = defaultdict(list)
+    for event in sorted(described, key=lambda event: float(event["ts"])):
+        starts[event.get("tid")].append(event["ts"])
+
+    def holds(operator: Json | None) -> bool:
+        if operator is None:
+            return True
+        of_thread, (begin, end) = starts[operator.get("tid")], _span(operator)
+        return bisect.bisect_left(of_thread, begin) < bisect.bisect_right(of_thread, end)
+
+    for operators in events.operators.values():
+        for operator in operators:
+            operator.setdefault("tid", None)
+    pairs = _operators_of_gloo(events)
+    return [
+        event for event in events.annotations if event["name"].startswith("gloo:") and not holds(pairs.get(id(event)))
+    ]
+
+
+def _of_operators(
+    events: _Events, known: Sequence[Json], only_group: tuple[int, ...] | None, left_out: Counter[str]
+) -> list[Timed]:
+    """The calls that only torch's dispatcher knows: those of backends that annotate nothing. They have no durations.
+
+    gloo makes some operations of others: where one of its runs has no operator, none of the rest is taken for a call.
+    """
     by_thread: dict[object, list[float]] = defaultdict(list)
     for event in sorted(known, key=lambda event: float(event["ts"])):
         by_thread[event.get("tid")].append(event["ts"])
     pairs = _operators_of_gloo(events)
     paired = {id(operator) for operator in pairs.values()}
-    # Runs of gloo whose operators were not found: their operators may be any of those that are left.
-    unpaired = {
-        operation_of(event["name"])
-        for event in events.annotations
-        if event["name"].startswith("gloo:") and id(event) not in pairs
-    }
+    unsure = any(event["name"].startswith("gloo:") and id(event) not in pairs for event in events.annotations)
     timed = []
     for thread, operators in events.operators.items():
         until = -math.inf  # operators nest: the outermost is the call
@@ -323,9 +371,12 @@ def _of_operators(events: _Events, known: Sequence[Json], only_group: tuple[int,
             begin, end = _span(operator)
             inside = bisect.bisect_left(by_thread[thread], begin) < bisect.bisect_right(by_thread[thread], end)
             operation = operation_of(operator["name"])
-            if begin < until or inside or id(operator) in paired or operation not in KNOWN - unpaired:
+            if begin < until or inside or id(operator) in paired or operation not in KNOWN:
                 continue
             until = end
+            if unsure:
+                left_out["operators of torch that may be further calls"] += 1
+                continue
             dims = operator["args"].get("Input Dims")
             nested = dims[0] if isinstance(dims, list) and dims else None
             sizes = _sizes(nested if isinstance(nested, list) and nested and isinstance(nested[0], list) else dims)

@@ -30,6 +30,8 @@ from bench.packages.replay.recorded_calls import RankRecording, RecordedCall
 # NCCL knows no lists of tensors.
 _WITHOUT_LISTS = {"all_gather_list": "all_gather", "reduce_scatter_list": "reduce_scatter"}
 US = 1e-6
+# What is said of calls without an end; they are in the table.
+NOT_COMPLETE = "calls that were not complete"
 # The entry of a batch of calls as a whole.
 BATCH = "nccl:coalesced"
 
@@ -48,16 +50,17 @@ def read_flight_recorder(name: str, text: str, left_out: Counter[str]) -> tuple[
     batches = _batches_of(entries)
     calls = []
     for entry in entries:
-        if entry.get("profiling_name") == BATCH and (batch := batches.get(_batch(entry))):
+        if entry.get("profiling_name") == BATCH:
             continue  # its calls have its state and its time
-        batch = batches.get(_batch(entry))
+        batch = batches.get(id(entry))
         # gloo never says that a call is complete, only that it is done with it.
         if not _complete(batch.whole if batch else entry):
-            left_out["calls that were not complete"] += 1
+            left_out[NOT_COMPLETE] += 1
         raw, created_ns = str(entry.get("profiling_name", "")), entry.get("time_created_ns")
         group = groups.get(str((entry.get("process_group") or [""])[0]), only_group)
         duration_ms = batch.whole.get("duration_ms") if batch else entry.get("duration_ms")
-        duration_s = None if duration_ms is None else float(duration_ms) / 1e3 / (batch.calls if batch else 1)
+        torn = batch is not None and batch.torn
+        duration_s = None if duration_ms is None or torn else float(duration_ms) / 1e3 / (batch.calls if batch else 1)
         dtypes = entry.get("input_dtypes") or entry.get("output_dtypes") or [None]
         splits = None if "all_to_all" in raw else ()
         call = RecordedCall(
@@ -73,11 +76,12 @@ def read_flight_recorder(name: str, text: str, left_out: Counter[str]) -> tuple[
             peer=member(group, peer_of(raw)),
             start_s=None if created_ns is None or first_ns is None else (created_ns - first_ns) / 1e9,
             duration_s=duration_s,
-            batched=batch is not None and batch.calls > 1,
+            batched=batch is not None and (batch.calls > 1 or batch.torn),
             sequence=whole(entry.get("p2p_seq_id" if entry.get("is_p2p") else "collective_seq_id")),
         )
         calls.append(call)
-    return [RankRecording(name, rank_of(name), tuple(calls), first_ns / 1e9 if first_ns else None)], {}
+    began_s = first_ns / 1e9 if first_ns else None
+    return [RankRecording(name, rank_of(name), tuple(calls), began_s, by_name=True)], {}
 
 
 @dataclass(slots=True)
@@ -85,22 +89,25 @@ class _Batch:
     """Calls that torch made as one group, and the entry of the whole, which alone has their state and their time."""
 
     whole: Json
-    calls: int = 0
+    calls: int
+    # True if the recorder's ring may have lost some of its calls.
+    torn: bool
 
 
-def _batch(entry: Json) -> tuple[object, ...]:
-    """What the calls of a batch, and the entry of the whole, have in common."""
-    kind = "p2p_seq_id" if entry.get("is_p2p") else "collective_seq_id"
-    return str((entry.get("process_group") or [""])[0]), kind, entry.get(kind)
-
-
-def _batches_of(entries: Sequence[Json]) -> dict[tuple[object, ...], _Batch]:
-    """The batches whose entry of the whole was recorded, and that have calls."""
-    batches = {_batch(entry): _Batch(entry) for entry in entries if entry.get("profiling_name") == BATCH}
-    for entry in entries:
-        if entry.get("profiling_name") != BATCH and (batch := batches.get(_batch(entry))):
-            batch.calls += 1
-    return {key: batch for key, batch in batches.items() if batch.calls}
+def _batches_of(entries: Sequence[Json]) -> dict[int, _Batch]:
+    """Call → its batch: the entry of a whole follows its calls, whose own entries never become complete."""
+    open_calls: dict[str, list[int]] = defaultdict(list)
+    batches: dict[int, _Batch] = {}
+    for place, entry in enumerate(entries):
+        group = str((entry.get("process_group") or [""])[0])
+        if entry.get("profiling_name") != BATCH:
+            if not _complete(entry) and entry.get("duration_ms") is None:
+                open_calls[group].append(place)
+            continue
+        calls = open_calls.pop(group, [])
+        torn = bool(calls) and calls[0] == 0 and bool(entries[0].get("record_id"))
+        batches |= {id(entries[call]): _Batch(entry, len(calls), torn) for call in calls}
+    return batches
 
 
 def _complete(entry: Json) -> bool:

@@ -260,7 +260,7 @@ _RECORDED = {
     "all_reduce_coalesced": "allreduce_coalesced",
     "all_gather_list": "allgather all_gather",
     "all_gather": "allgather_base all_gather_base allgather_into_tensor all_gather_into_tensor "
-    "allgather_into_tensor_coalesced",
+    "allgather_into_tensor_coalesced all_gather_into_tensor_coalesced",
     "reduce_scatter_list": "reduce_scatter",
     "reduce_scatter": "reducescatter reduce_scatter_base reduce_scatter_tensor reduce_scatter_tensor_coalesced",
     "broadcast": "broadcast",
@@ -270,7 +270,7 @@ _RECORDED = {
     "all_to_all_list": "all_to_all alltoall",
     "all_to_all": "alltoall_base all_to_all_single",
     "all_to_all_uneven": "all_to_allv alltoallv",
-    "barrier": "barrier",
+    "barrier": "barrier all_reduce_barrier",
     "send": "send",
     "recv": "recv",
 }
@@ -294,25 +294,28 @@ _PREFIX = re.compile(r"^(nccl|gloo|c10d|mpi|ucc|xccl|rccl):+")
 _PEER = re.compile(r"^(send|recv) (?:\d+->(?P<to>\d+)|\d+<-(?P<source>\d+))$")
 
 
-# What a number in the name of a file may be besides a rank: a date, a version, a number of something else.
+# What a number in the name of a file may be besides a rank: a date, a time, a version, a number of something else.
 _NO_RANK = re.compile(
-    r"(?<!\d)\d{4}([-_.]?)[01]\d\1[0-3]\d(?!\d) | (?<!\d)\d{1,3}(?:\.\d{1,3})+(?!\d) | \d{6,}"
-    r" | (?:step|iter|iteration|epoch|host|node)[-_]?\d+",
+    r"(?<!\d)\d{4}([-_.]?)[01]\d\1[0-3]\d(?!\d) | (?<!\d)\d\d([-_.])\d\d\2\d\d(?!\d)"
+    r" | (?<!\d)\d{1,3}(?:\.\d{1,3})+(?!\d) | \d{4,}"
+    r" | (?:step|iter|iteration|epoch|host|node|local_?rank|worker_?count)[-_=]?\d+",
     re.VERBOSE | re.IGNORECASE,
 )
-
-
-# torch's tensorboard_trace_handler names a file after host, process and time: `gpu07_4711.1732600000000.pt.trace.json`.
-_HOST_AND_PROCESS = re.compile(r".*_\d+\.\d{10,}\.pt\.trace$")
+# torch's tensorboard_trace_handler names a file after host, process and time: `gpu07_4711.1732600000000.pt.trace.json`;
+# libkineto and HolisticTraceAnalysis name it after the process, too.
+_HOST_AND_PROCESS = re.compile(r".*_\d+\.\d{10,}\.pt\.trace$|.*\.\d+\.pt\.trace$|libkineto_\w+_\d+$")
+_RANK_WORD = re.compile(r"(?<![a-z])(?:rank(?!s)|worker)\D{0,2}(\d+)", re.IGNORECASE)
+# A number of its own at the end: `trace.7`, `et_3`, `0`; in `h100`, `bs32` or `8gpus` it belongs to a word.
+_LAST_NUMBER = re.compile(r"(?:^|[-_.])(\d+)$")
 
 
 def rank_of(file: str) -> int | None:
     """The rank in the name of a file, such as `et_rank3.json` or `0.json.gz`; None without a number that may be one."""
     named = file.rsplit("/", 1)[-1].split(".json")[0]
-    if _HOST_AND_PROCESS.match(named) and "rank" not in named:
-        return None
     stem = _NO_RANK.sub("", named)
-    number = re.search(r"rank\D{0,2}(\d+)", stem) or re.search(r"(\d+)\D*$", stem)
+    number = _RANK_WORD.search(stem)
+    if number is None and not _HOST_AND_PROCESS.match(named):
+        number = _LAST_NUMBER.search(stem.rstrip("-_."))
     return int(number[1]) if number else None
 
 
