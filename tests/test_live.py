@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from bench.analyze.summaries import headlines
 from bench.model.records import Case, Launch
 from bench.report.live import LiveTable
 from bench.report.progress import CaseProgress
@@ -28,7 +29,7 @@ def lines_of(launches, cases=CASES):
 
 def live_with(launches, cases=CASES):
     whole = invented_run([line.samples for line in lines_of(1)], launches=8)
-    live = LiveTable(replace(whole, samples=[]))
+    live = LiveTable(replace(whole, samples=[]), headlines)
     for line in lines_of(launches, cases):
         live.take(line)
     return live
@@ -42,7 +43,7 @@ def test_each_cell_has_its_time_and_how_far_it_is_trusted(launches, trust):
 
 
 def test_numbers_come_as_they_are_measured():
-    live = LiveTable(invented_run([], launches=8))
+    live = LiveTable(invented_run([], launches=8), headlines)
     assert live.lines(100, 30) == [] and live.so_far() == ""
     for line in list(lines_of(1))[:3]:
         live.take(line)

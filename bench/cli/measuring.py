@@ -36,6 +36,7 @@ from bench.store.folders import Journal
 if TYPE_CHECKING:
     from bench.launch.coordinator import Coordinator
     from bench.launch.ranks import Starter
+    from bench.model.conclusions import Summary
     from bench.report.progress import CaseProgress
     from bench.report.view import View
 
@@ -194,7 +195,7 @@ def measure(
             return
         facts = {"": coordinator.facts() if coordinator else {}}
         console = Console(stderr=True, quiet=quiet, force_terminal=None if watch is None else False)
-        live = LiveTable(before) if watch is None and not quiet else None
+        live = LiveTable(before, _headlines) if watch is None and not quiet else None
         rest = replace(before.plan, order=tuple(planning.remaining(before.plan, before.samples)))
         shown = CaseProgress(console, before.plan.total, done, live, before.plan.launches, planning.estimate_s(rest))
         observer = _Counted(shown, before)
@@ -272,6 +273,12 @@ def starter(coordinator: "Coordinator | None", plans: Sequence[Plan]) -> Iterato
         return
     with mpirun.ByBackend(sweep.preload(plans)) as launcher:
         yield launcher
+
+
+def _headlines(run: Run) -> "list[Summary]":
+    from bench.analyze.summaries import headlines  # here: loads numpy and scipy
+
+    return headlines(run)
 
 
 def _load(modules: Sequence[str]) -> None:

@@ -1,12 +1,12 @@
 """Show the table of a run while it is measured: each cell its time, and how far it is trusted, from the first one on.
 
-In: a run as it was before, and lines of samples as they come. Out: the lines that fit on a screen, and one line for
-where there is none. It computes when it is asked, which is between launches and while ranks warm up: never while calls
-are timed.
+In: a run as it was before, what summarizes it, and lines of samples as they come. Out: the lines that fit on a
+screen, and one line for where there is none. It computes when it is asked, which is between launches and while ranks
+warm up: never while calls are timed.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from bench.catalog.collectives import OPERATIONS
@@ -26,8 +26,9 @@ LISTED = "{shown} of {cases}, the widest intervals first; all of them come at th
 class LiveTable:
     """What a run has so far."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, summarize: Callable[[Run], Sequence[Summary]]) -> None:
         self._run = run
+        self._summarize = summarize
         self._samples = list(run.samples)
         self._waiting: list[SampleLine] = []
         self._cases = sum(OPERATIONS[case.op].rank is None for case in run.plan.cases)
@@ -61,13 +62,11 @@ class LiveTable:
         return f"so far {first.case.op} {' … '.join(dict.fromkeys(told))} ({ranks_text(most)}){trust}"
 
     def _current(self) -> Sequence[Summary]:
-        from bench.analyze.summaries import headlines  # here: loads numpy and scipy
-
         if self._waiting or not self._summaries:
             self._samples += [line.samples for line in self._waiting]
             self._waiting.clear()
             of_calls = [samples for samples in self._samples if OPERATIONS[samples.case.op].rank is None]
-            self._summaries = headlines(replace(self._run, samples=of_calls))
+            self._summaries = self._summarize(replace(self._run, samples=of_calls))
         return self._summaries
 
     def _listed(self, timed: Sequence[Summary], width: int, height: int) -> list[str]:
