@@ -10,11 +10,12 @@ import pytest
 from rich.console import Console
 
 from bench.analyze.summaries import headlines
-from bench.model.records import Case, Launch
+from bench.launch import sweep, turns
+from bench.model.records import Case, Launch, Plan, Settings
 from bench.report.live import LiveTable
 from bench.report.progress import CaseProgress
 from bench.store.encoding import SampleLine, samples_to_line
-from conftest import invented_run, samples
+from conftest import SAMPLING, invented_run, samples
 
 SIZES = (1024, 65536, 2**20)
 CASES = [Case("all_reduce", "gloo", n, "float32", size) for n in (2, 4) for size in SIZES]
@@ -73,6 +74,38 @@ def test_on_a_terminal_it_stands_above_the_bar_and_elsewhere_in_a_line():
         text = said.getvalue()
         assert "launch 2 of 8" in text
         assert ("─────" in text) == terminal and ("so far all_reduce" in text) != terminal
+
+
+def test_first_times_are_shown_until_their_launch_has_ended():
+    live = LiveTable(invented_run([], launches=8), headlines)
+    first, whole = (
+        SampleLine(samples_to_line(samples(CASES[0], 1, [[ms * 1e6] * 2] * count))) for ms, count in ((3, 4), (2, 40))
+    )
+    live.take_first([first])
+    assert live.so_far() == "so far all_reduce 1 KiB 3.00 ms (2 ranks)" and "3.00 ms" in "\n".join(live.lines(100, 30))
+    live.take(whole)
+    assert live.so_far() == "so far all_reduce 1 KiB 2.00 ms (2 ranks)"
+
+
+def test_first_times_are_the_first_blocks_of_what_is_kept(launcher, tmp_path):
+    """The ranks of a first launch hand them out, those of later ones do not."""
+    kept, first = [], []
+
+    class Observer(sweep.Silent):
+        def first_times(self, lines):
+            assert not kept  # while the launch goes on
+            first.extend(line.samples for line in lines)
+
+    settings = Settings(replace(SAMPLING, warmup=1, seconds_per_case=0.05), 7, 60.0, 0)
+    for number in (1, 2):
+        plan = Plan("first", (Launch("gloo", 2, number, tuple(CASES[:3])),), (), 1, settings)
+        turns.drive(sweep.sweep(plan, [], launcher, kept.append, tmp_path / "log.txt", lambda _: None, Observer()))
+    assert [samples.case for samples in first] == CASES[:3]
+    for early, line in zip(first, kept, strict=False):
+        late, count = line.samples, len(early.timed.duration_ns)
+        assert early.case == late.case and early.usage is None and len(early.timed.blocks) == 1
+        assert 0 < count < len(late.timed.duration_ns)
+        assert (early.timed.duration_ns == late.timed.duration_ns[:count]).all()
 
 
 def test_the_time_that_is_left_is_the_estimate_at_first():

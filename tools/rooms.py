@@ -20,10 +20,10 @@ BUDGETS = {
     "store": 1160,
     "machine": 1425,
     "protocol": 510,
-    "launch": 3500,
-    "rank": 3640,
+    "launch": 3515,
+    "rank": 3670,
     "analyze": 3350,
-    "report": 5235,
+    "report": 5260,
     "cli": 2110,
     "training": 7565,
     "bits": 1100,
@@ -37,8 +37,8 @@ BUDGETS = {
 PACKAGES = tuple(package.name for package in registry.PACKAGES)
 # 1 400 more than in November 2026: 670 for a resume elsewhere, launchers and odd hosts; 730 for notices, each of which
 # has a kind, a sentence and a remedy in place of a text that is made where it is found. Fields have comments,
-# and options that were text are types. 360 more for copies, JUnit by the schemas, metrics, and the live table.
-CORE = 26_880
+# and options that were text are types. 360 more for copies, JUnit by the schemas, metrics, and the live table; 100 for its first times.
+CORE = 26_960
 
 
 def folder_of(room: str) -> Path:

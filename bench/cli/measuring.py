@@ -19,7 +19,6 @@ from rich.console import Console
 from bench import __version__
 from bench.catalog.registry import PACKAGES
 from bench.cli.app import RESULTS
-from bench.cli.output import analyzed, conclude
 from bench.cli.terminal import say
 from bench.config import documents, models, names
 from bench.config.models import Config
@@ -149,6 +148,7 @@ def measured(
 def _conclude(path: Path, plots: bool, watch: Watch | None, quiet: bool) -> int:
     """Print the tables and the answer of a run that has ended, write report and plots; return the exit code."""
     from bench.analyze import noise
+    from bench.cli.output import analyzed, conclude
     from bench.report import document
     from bench.report.view import View
 
@@ -179,10 +179,6 @@ def measure(
 
     watch: prints rows meanwhile, so that a line for each launch takes the place of the bar.
     """
-    from bench.launch import sweep, turns
-    from bench.report.live import LiveTable
-    from bench.report.progress import CaseProgress
-
     with Journal(path) as journal:
         if not journal.locked:
             say(f"note: {path}: its file system has no locks: let no other process measure into it", err=True)
@@ -193,17 +189,23 @@ def measure(
                 with _marked(path):
                     pass
             return
-        facts = {"": coordinator.facts() if coordinator else {}}
-        console = Console(stderr=True, quiet=quiet, force_terminal=None if watch is None else False)
-        live = LiveTable(before, _headlines) if watch is None and not quiet else None
-        rest = replace(before.plan, order=tuple(planning.remaining(before.plan, before.samples)))
-        shown = CaseProgress(console, before.plan.total, done, live, before.plan.launches, planning.estimate_s(rest))
-        observer = _Counted(shown, before)
         with contextlib.ExitStack() as stack:
+            # First of all: it loads torch while this process goes on.
+            launcher = stack.enter_context(starter(coordinator, [before.plan]))
+            from bench.launch import sweep, turns
+            from bench.report.live import LiveTable
+            from bench.report.progress import CaseProgress
+
+            facts = {"": coordinator.facts() if coordinator else {}}
+            console = Console(stderr=True, quiet=quiet, force_terminal=None if watch is None else False)
+            live = LiveTable(before, _headlines) if watch is None and not quiet else None
+            rest = replace(before.plan, order=tuple(planning.remaining(before.plan, before.samples)))
+            estimate_s = planning.estimate_s(rest)
+            shown = CaseProgress(console, before.plan.total, done, live, before.plan.launches, estimate_s)
+            observer = _Counted(shown, before)
             launches = stack.enter_context(
                 recorded_sessions(path, before.environment, facts, [before.plan], observer.counts)
             )[""]
-            launcher = stack.enter_context(starter(coordinator, [before.plan]))
             stack.enter_context(observer.shown)
             modules = (*CONCLUDING, *(DRAWING if plots else ()))
             loading = threading.Thread(target=_load, args=(modules,), daemon=True)
@@ -250,6 +252,9 @@ class _Counted:
     def round_begins(self, launch: Launch, number: int) -> None:
         self.shown.round_begins(launch, number)
 
+    def first_times(self, lines: Sequence[SampleLine]) -> None:
+        self.shown.first_times(lines)
+
     def ended(self, case: Case, failure: str | None) -> None:
         self._failed[case.key, self._launch] = failure is not None
         self.shown.ended(case, failure)
@@ -266,13 +271,13 @@ class _Counted:
 @contextlib.contextmanager
 def starter(coordinator: "Coordinator | None", plans: Sequence[Plan]) -> Iterator["Starter"]:
     """Context of what starts the ranks of these plans: the processes of a job, or fork servers and mpirun here."""
-    from bench.launch import mpirun, sweep
+    from bench.launch import launcher, mpirun
 
     if coordinator is not None:
         yield coordinator.launcher
         return
-    with mpirun.ByBackend(sweep.preload(plans)) as launcher:
-        yield launcher
+    with mpirun.ByBackend(launcher.preload(plans)) as here:
+        yield here
 
 
 def _headlines(run: Run) -> "list[Summary]":

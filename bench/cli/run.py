@@ -7,10 +7,8 @@ import typer
 
 from bench.catalog.registry import PACKAGES
 from bench.cli.app import RESULTS, Quiet, RunName, Sets
-from bench.cli.comparison import conclude_sides, exit_code
 from bench.cli.job import run_task
 from bench.cli.measuring import measured, source, start
-from bench.cli.sides import check_in_job, measure_sides
 from bench.cli.trust import Trust, check_resumed
 from bench.machine import host
 from bench.model.errors import BenchError, UnmeasurableError
@@ -55,6 +53,9 @@ def resume(
 
 
 def _resume(name: str | None, trust: bool, plots: bool, quiet: bool, coordinator: "Coordinator | None") -> int:
+    from bench.cli.comparison import conclude_sides, exit_code  # here: `run` starts ranks sooner without them
+    from bench.cli.sides import check_in_job, measure_sides
+
     path = folders.find(RESULTS, name)
     for package in PACKAGES:
         for file, resumed in package.resumes.items():

@@ -18,6 +18,7 @@ from bench.catalog.variables import AT_START
 from bench.cli.measuring import recorded_sessions, starter
 from bench.cli.rounds import RoundsInTurns
 from bench.launch import sweep
+from bench.launch.launcher import preload
 from bench.launch.ranks import Starter
 from bench.launch.side_process import SideProcess
 from bench.launch.turns import Measuring, Turn
@@ -189,7 +190,7 @@ def _measuring(
     nothing else. Otherwise they share a fork server, and in a job its processes.
     """
     with contextlib.ExitStack() as stack:
-        modules, log = sweep.preload([measured.plans[side] for side in SIDES]), path / folders.LOG
+        modules, log = preload([measured.plans[side] for side in SIDES]), path / folders.LOG
         own = any(side.variables or side.python not in {None, sys.executable} for side in sides.values())
         processes = {
             letter: stack.enter_context(

@@ -30,11 +30,12 @@ from types import MappingProxyType
 
 import psutil
 
+from bench.catalog.collectives import OPERATIONS
 from bench.launch.ranks import KILL_WAIT_S, NO_LOG, Ranks
 from bench.machine import environment, host, interrupts, network
 from bench.machine.processes import ProcessHandle
 from bench.model.errors import LostRankError, RankError, UnmeasurableError
-from bench.model.records import Json
+from bench.model.records import Json, Plan
 from bench.protocol.channel import Line
 from bench.protocol.rank_context import Board, RankContext, SemaphoreBarrier, barriers, enter
 from bench.store import encoding, locks
@@ -118,6 +119,14 @@ class LocalRank:
     def join(self, seconds: float) -> None:
         if self.handle is None or self.handle.ended(seconds):
             self.process.join(seconds)
+
+
+def preload(plans: Sequence[Plan]) -> tuple[str, ...]:
+    """Modules that the fork server loads for the ranks of these plans, besides those that all need."""
+    operations = dict.fromkeys(case.op for plan in plans for case in plan.cases)
+    stops = any(plan.settings.sampling.relative_error is not None for plan in plans)
+    modules = [module for name in operations for module in OPERATIONS[name].rank_modules]
+    return (*modules, *(("scipy.special",) if stops else ()))
 
 
 class Launcher:

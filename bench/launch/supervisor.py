@@ -73,6 +73,7 @@ class LaunchOutcome:
 
 Begun = Callable[[int], None]
 Sampled = Callable[[bytes, str | None], None]
+Shown = Callable[[bytes], None]
 
 
 def run_launch(
@@ -80,6 +81,7 @@ def run_launch(
     timeout_s: float,
     begun: Begun = lambda _: None,
     sampled: Sampled = lambda *_: None,
+    shown: Shown = lambda _: None,
     before_go: Callable[[Sequence[Json]], None] = lambda _: None,
     log: Path | None = None,
     turn: Turn | None = None,
@@ -99,7 +101,7 @@ def run_launch(
         return LaunchOutcome(failure=Failure("start", None, str(error)))
     try:
         with meanwhile:
-            outcome = yield from watch(ranks, requested, timeout_s, before_go, begun, sampled, log, turn)
+            outcome = yield from watch(ranks, requested, timeout_s, before_go, begun, sampled, shown, log, turn)
         ranks.failed = outcome.failure is not None
     finally:
         stuck = ranks.kill()
@@ -114,6 +116,7 @@ def watch(
     before_go: Callable[[Sequence[Json]], None],
     begun: Begun,
     sampled: Sampled,
+    shown: Shown = lambda _: None,
     log: Path | None = None,
     turn: Turn | None = None,
 ) -> Measuring[LaunchOutcome]:
@@ -121,13 +124,14 @@ def watch(
 
     timeout_s: longest silence; START_ALLOWANCE_S is added to it until all ranks have joined. before_go: takes the
     facts of the ranks when all have joined, before they are told to measure. begun: takes the number in each message
-    `begin`. sampled: takes each line for the journal, and why it holds no number, or None. log: the file into which
+    `begin`. sampled: takes each line for the journal, and why it holds no number, or None. shown: takes each line
+    that holds first times, which are not for the journal. log: the file into which
     ranks of this host print. turn: of ranks that take turns with others; while they wait for it, their silence does not
     count.
     """
     printed_from = _size(log)
     outcome = LaunchOutcome()
-    listener = _Listener(ranks, outcome, begun, sampled)
+    listener = _Listener(ranks, outcome, begun, sampled, shown)
     last_progress, silence_s, looked, stood_still_s = ranks.progress(), 0.0, _now_s(), 0.0
     while not all(report.finished for report in listener.reports):
         alive = listener.listen((yield listener.connections()))
@@ -199,8 +203,9 @@ class _Report:
 class _Listener:
     """Receives the messages of the ranks and records them by rank. Rule: no message is ever dropped."""
 
-    def __init__(self, ranks: Ranks, outcome: LaunchOutcome, begun: Begun, sampled: Sampled) -> None:
-        self._members, self._outcome, self._begun, self._sampled = ranks.members, outcome, begun, sampled
+    def __init__(self, ranks: Ranks, outcome: LaunchOutcome, begun: Begun, sampled: Sampled, shown: Shown) -> None:
+        self._members, self._outcome = ranks.members, outcome
+        self._begun, self._sampled, self._shown = begun, sampled, shown
         self.reports = [_Report() for _ in ranks.members]
         # True if all ranks wait for their turn, and it has been asked for.
         self.waiting = False
@@ -261,6 +266,8 @@ class _Listener:
                     report.asks = True
                 case "begin":
                     self._begun(message["index"])
+                case "shown":
+                    self._shown(line)
                 case "sampled":
                     self._outcome.measured += 1
                     self._sampled(line, message["failure"])

@@ -46,6 +46,9 @@ class Observer(Protocol):
     def round_begins(self, launch: Launch, number: int) -> None:
         """A round begins in which every case is visited once; 0: the warm-up."""
 
+    def first_times(self, lines: Sequence[SampleLine]) -> None:
+        """What the cases of a first launch have after one round; they come again, whole, when it ends."""
+
     def ended(self, case: Case, failure: str | None) -> None:
         """A case has been measured. failure: why it failed, or None."""
 
@@ -58,6 +61,7 @@ class Silent:
 
     def launching(self, launch: Launch) -> None: ...
     def round_begins(self, launch: Launch, number: int) -> None: ...
+    def first_times(self, lines: Sequence[SampleLine]) -> None: ...
     def ended(self, case: Case, failure: str | None) -> None: ...
     def extended(self, further: int) -> None: ...
 
@@ -108,6 +112,7 @@ def sweep(
             lambda: launcher.start(launch.world_size, RANK, job, log.resolve()),
             plan.settings.timeout_s,
             begun=lambda number: observer.round_begins(launch, number),
+            shown=lambda lines: observer.first_times([SampleLine(line) for line in lines.splitlines()]),
             sampled=lambda line, failure: keep(next(in_order), SampleLine(line), failure),
             before_go=lambda facts: before_go(launch, facts),
             log=log,
@@ -131,12 +136,6 @@ def sweep(
     for launch in _to_probe(measured) if probe else ():
         outcome = yield from measure(launch, probing=True)
         launched(_record(launch, outcome) | {"chosen": _chosen(launch, outcome)})
-
-
-def preload(plans: Sequence[Plan]) -> tuple[str, ...]:
-    """Modules that the fork server loads for the ranks of these plans, besides those that all need."""
-    operations = dict.fromkeys(case.op for plan in plans for case in plan.cases)
-    return tuple(module for name in operations for module in OPERATIONS[name].rank_modules)
 
 
 def _order(plan: Plan, done: Sequence[Samples], spent: "Spent", observer: Observer) -> Iterator[Launch]:

@@ -6,6 +6,7 @@ From a rank to its parent:
     turn      the rank waits for its turn to measure, and sleeps until the next `go`
     begin     rank 0: a round begins, or a check; index: its number, from 0
     chosen    rank 0: what NCCL wrote before the first case and during each; texts
+    shown     rank 0: the first times of cases; payload: their lines, which come again, whole, with `sampled`
     sampled   rank 0: a case has ended; failure: why it has no number, or None; payload: its line for samples.jsonl
     error     an exception ends the rank; text
     done      the rank has done all its work; clocks: how the clocks of the ranks differ (rank 0)

@@ -16,14 +16,15 @@ Writes no file but the log, which takes what torch and its libraries print.
 
 import contextlib
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from bench.catalog.collectives import OPERATIONS, cycle
 from bench.machine import environment, host
-from bench.model.records import Case, Job, Json
+from bench.model.records import Case, Job, Json, Samples
 from bench.planning.footprint import arena_bytes, batches
 from bench.protocol.rank_context import RankContext
 from bench.rank import load, process_group, timing
@@ -105,11 +106,16 @@ def _measure(context: RankContext, job: Job, group: Group) -> None:
         for cases in together:
             gc.collect()
             gc.disable()
-            for samples in Batch(cases, first, context, job, group, arena).measure():
+            for samples in Batch(cases, first, context, job, group, arena).measure(partial(_show, context)):
                 if group.rank == 0:
                     failure = samples.failure.text if samples.failure else None
                     context.send({"kind": "sampled", "failure": failure}, encoding.samples_to_line(samples))
             first += len(cases)
+
+
+def _show(context: RankContext, cases: Sequence[Samples]) -> None:
+    """Send what cases have so far; nothing of it is kept."""
+    context.send({"kind": "shown"}, b"\n".join(map(encoding.samples_to_line, cases)))
 
 
 @contextmanager

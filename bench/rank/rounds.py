@@ -47,6 +47,8 @@ UNSEEN_TICKS = 2
 # Fields of `Usage` with an entry a rank, and those that are sums over hosts.
 PER_RANK = ("cpu_s", "involuntary_switches", "peak_rss_bytes", "timer_cost_ns", "floor_ns")
 PER_HOST = ("machine_busy_s", "steal_s", "throttled")
+# Ranks rest for so long when they have shown their first times, so that drawing them takes no core from timed calls.
+SHOWN_S = 0.1
 
 
 def workload_of(
@@ -102,8 +104,12 @@ class Batch:
             measured.spent = self._meter.spent(measured.spent)
             self._cases.append(measured)
 
-    def measure(self) -> list[Samples]:
-        """Measure every case, and check its results before and after."""
+    def measure(self, show: Callable[[Sequence[Samples]], None]) -> list[Samples]:
+        """Measure every case, and check its results before and after.
+
+        show: takes what the cases have after the first round that times calls, on rank 0 in the first launch.
+        """
+        shows = self._job.launch.number == 1 and not self._job.turns
         ranks = self._group.gather([(measured.checked(), measured.first_s) for measured in self._cases])
         warm_s = 0.0 if self._cases[0].position else LAUNCH_WARMUP_S / len(self._cases)
         for index, measured in enumerate(self._cases):
@@ -116,7 +122,17 @@ class Batch:
                 self._context.send({"kind": "begin", "index": number})
             self._round(number, unfinished)
             number += 1
+            if shows and all(measured.sampler.timed_blocks for measured in unfinished):
+                shows = False
+                self._show(unfinished, show)
         return self._conclude()
+
+    def _show(self, cases: list[_MeasuredCase], show: Callable[[Sequence[Samples]], None]) -> None:
+        """Hand out what the cases have so far; all ranks rest meanwhile."""
+        if self._group.rank == 0:
+            show([measured.samples(None, None) for measured in cases])
+        time.sleep(SHOWN_S)
+        self._meter.reset()
 
     def _round(self, number: int, unfinished: list[_MeasuredCase]) -> None:
         order = list(unfinished)
@@ -262,8 +278,8 @@ class _MeasuredCase:
             "floor_ns": None if call is None else timing.floor_ns(call, self._group.device),
         }
 
-    def samples(self, usage: Usage, failure: Failure | None) -> Samples:
-        """The line for samples.jsonl. failure: after timing."""
+    def samples(self, usage: Usage | None, failure: Failure | None) -> Samples:
+        """The line for samples.jsonl. usage: None before the end. failure: after timing."""
         launch = self._job.launch.number
         if self.failure is not None:
             return Samples(self.case, launch, time.time(), failure=self.failure, checks=self._inner.checks())

@@ -118,6 +118,11 @@ class Sampler:
         return _joined(self._kept)
 
     @property
+    def timed_blocks(self) -> int:
+        """Number of blocks whose times are kept."""
+        return len(self._blocks)
+
+    @property
     def _kept(self) -> list[Timings]:
         few = self.left_out is not None and self.dispatch_bound == 0
         parts = [block.iterations(~bound) if few and bound is not None else block for block, bound in self._blocks]

@@ -31,12 +31,19 @@ class LiveTable:
         self._summarize = summarize
         self._samples = list(run.samples)
         self._waiting: list[SampleLine] = []
+        # What cases have after one round, until the launch has ended.
+        self._first: Sequence[SampleLine] = ()
         self._cases = sum(OPERATIONS[case.op].rank is None for case in run.plan.cases)
         self._summaries: Sequence[Summary] = ()
 
     def take(self, line: SampleLine) -> None:
         """Keep a measurement; nothing is computed."""
         self._waiting.append(line)
+        self._first = ()
+
+    def take_first(self, lines: Sequence[SampleLine]) -> None:
+        """Keep what cases have after one round of their first launch, until the launch has ended."""
+        self._first = lines
 
     def lines(self, width: int, height: int) -> list[str]:
         """The table, or where it does not fit the cases that matter, in at most `height` lines of `width` columns."""
@@ -62,10 +69,11 @@ class LiveTable:
         return f"so far {first.case.op} {' … '.join(dict.fromkeys(told))} ({ranks_text(most)}){trust}"
 
     def _current(self) -> Sequence[Summary]:
-        if self._waiting or not self._summaries:
+        if self._waiting or self._first or not self._summaries:
             self._samples += [line.samples for line in self._waiting]
             self._waiting.clear()
-            of_calls = [samples for samples in self._samples if OPERATIONS[samples.case.op].rank is None]
+            so_far = [*self._samples, *(line.samples for line in self._first)]
+            of_calls = [samples for samples in so_far if OPERATIONS[samples.case.op].rank is None]
             self._summaries = self._summarize(replace(self._run, samples=of_calls))
         return self._summaries
 

@@ -28,6 +28,7 @@ from bench.model.units import counted, format_ratio, format_seconds
 from bench.model.visible import visible
 from bench.report.labels import describe, label, ranks_text
 from bench.report.live import LiveTable
+from bench.store.encoding import SampleLine
 
 
 class _Above(Progress):
@@ -132,6 +133,13 @@ class CaseProgress(ProgressBar):
         if number == 0:
             self._sharpen()
         self._describe(f"{_words(launch, self._launches)}, {f'round {number}' if number else 'warm-up'}")
+
+    def first_times(self, lines: Sequence[SampleLine]) -> None:
+        """Show what cases have after one round; the ranks rest meanwhile."""
+        if self._live is not None and self._console.is_terminal:
+            self._live.take_first(lines)
+            self._sharpen()
+            self._progress.refresh()
 
     def ended(self, case: Case, failure: str | None) -> None:
         """A case is measured, or has failed for a reason."""

@@ -24,8 +24,8 @@ from bench.cli.output import show
 from bench.cli.terminal import say
 from bench.cli.trust import Difference, difference
 from bench.config import models, names
-from bench.launch import mpirun, sweep
-from bench.launch.launcher import RendezvousFolder
+from bench.launch import mpirun
+from bench.launch.launcher import RendezvousFolder, preload
 from bench.launch.side_process import StopWatch, check_python
 from bench.launch.turns import LOOK_EVERY_S
 from bench.machine import environment, gpus, host, processes
@@ -98,7 +98,7 @@ def _compared(path: Path, sets: list[str], side_b: Difference) -> tuple[list[Bit
     with RendezvousFolder() as private, contextlib.ExitStack() as stack:
         status = stack.enter_context(Console(stderr=True).status("starting ranks"))
         made = [private.place()]
-        with mpirun.ByBackend(sweep.preload([plan])) as launcher:
+        with mpirun.ByBackend(preload([plan])) as launcher:
             launching.collect(
                 plan,
                 launcher,
@@ -207,7 +207,7 @@ def _code(rows: list[BitsRow], require: list[str]) -> int:
 
 def serve(plan: Plan, folder: Path) -> None:
     """The other side: run the plan, and leave the results in the folder."""
-    with mpirun.ByBackend(sweep.preload([plan])) as launcher:
+    with mpirun.ByBackend(preload([plan])) as launcher:
         launching.collect(plan, launcher, folder)
 
 
