@@ -5,6 +5,7 @@ The first command of each verb runs in a process of its own, which finds what an
 
 import functools
 import re
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -77,7 +78,7 @@ def test_the_pages_for_users_are_not_a_book():
 @pytest.mark.parametrize("line", COMMANDS_AND_EXAMPLES)
 def test_command(line, checkout, launcher):
     command = line.removeprefix(PROGRAM)
-    verb, *arguments = command.split()
+    verb, *arguments = shlex.split(command)
     if command.startswith(tuple(RUN_ELSEWHERE)):
         typer.main.get_command(_app(verb)).commands[verb].make_context(verb, arguments)
         return

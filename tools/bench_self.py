@@ -3,12 +3,20 @@
 Ratios within one run wherever possible: absolute times of a shared machine say little.
 """
 
+import contextlib
+import fcntl
 import os
+import pty
+import re
+import signal
 import statistics
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -81,6 +89,40 @@ def share_of_the_sweep(folder: Path) -> list[Row]:
         units = statistics.mean(s.usage.wall_s - in_calls(s) for s in large_ones) / one
         rows.append((f"the same at 64 MiB, {n} ranks, in calls", "≤ 4", f"{units:.1f}", units <= 4))
     return rows
+
+
+def first_numbers(folder: Path) -> list[Row]:
+    """When a terminal of 100 columns shows the first number, and when a table of all cases."""
+    seen = [seen_on_a_terminal(folder, (rb"1 KiB", rb"size +2 ranks +4 ranks")) for _ in range(5)]
+    rows = []
+    for what, limit, times in zip(("first number", "whole table"), (5, 12), zip(*seen, strict=True), strict=True):
+        middle = statistics.median(times)
+        text = f"{middle:.1f} s ({min(times):.1f} – {max(times):.1f})"
+        rows.append((f"gloo.yaml on a terminal, {what}", f"≤ {limit} s", text, middle <= limit))
+    return rows
+
+
+def seen_on_a_terminal(folder: Path, patterns: Sequence[bytes]) -> list[float]:
+    """Seconds from the start of the default sweep until each pattern is on a terminal. Ends it then."""
+    main, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
+    command = [sys.executable, str(ROOT / "run_bench.py"), "run", str(ROOT / "configs/gloo.yaml")]
+    began, shown, seen = time.perf_counter(), b"", dict[bytes, float]()
+    variables = os.environ | {"TERM": "xterm-256color"}
+    process = subprocess.Popen(command, cwd=folder, stdin=terminal, stdout=terminal, stderr=terminal, env=variables)
+    os.close(terminal)
+    while len(seen) < len(patterns):
+        shown += os.read(main, 65536)
+        for pattern in patterns:
+            if pattern not in seen and re.search(pattern, shown):
+                seen[pattern] = time.perf_counter() - began
+    process.send_signal(signal.SIGINT)
+    with contextlib.suppress(OSError):  # its other end is closed
+        while os.read(main, 65536):
+            pass
+    process.wait()
+    os.close(main)
+    return [seen[pattern] for pattern in patterns]
 
 
 def in_calls(one: Samples) -> float:
@@ -243,6 +285,7 @@ def main() -> int:
             sixty_four_ranks,
             memory_of_a_rank,
             share_of_the_sweep,
+            first_numbers,
         ):
             print(f"{part.__name__.replace('_', ' ')} ...", file=sys.stderr)
             rows += part(folder)

@@ -23,7 +23,8 @@ EXAMPLES, IMAGES = ROOT / "docs" / "example", ROOT / "docs" / "images"
 MADE_FROM, REPORT = IMAGES / "made-from.json", EXAMPLES / "report.md"
 # Run in docs/example/ → the pictures of it that a page shows.
 SHOWN = {
-    "before": ("time", "modes"),
+    "gloo": ("time",),
+    "before": ("modes",),
     "training": ("training-timeline", "training-buckets"),
     "replay": ("recorded",),
 }
@@ -38,9 +39,9 @@ def made_from() -> dict[str, object]:
 
 
 def report() -> str:
-    """The report of the run `before`, as a page."""
-    run = folders.read(EXAMPLES / "before")
-    pictures = [("Time against size", "time"), ("Distribution of the times", "modes")]
+    """The report of the run `gloo`, as a page."""
+    run = folders.read(EXAMPLES / "gloo")
+    pictures = [("Time against size", "time")]
     return markdown.written(document.build(View(run, analyzed(run)), pictures, "../images"))
 
 

@@ -37,7 +37,8 @@ BUDGETS = {
 PACKAGES = tuple(package.name for package in registry.PACKAGES)
 # 1 400 more than in November 2026: 670 for a resume elsewhere, launchers and odd hosts; 730 for notices, each of which
 # has a kind, a sentence and a remedy in place of a text that is made where it is found. Fields have comments,
-# and options that were text are types. 360 more for copies, JUnit by the schemas, metrics, and the live table; 100 for its first times.
+# and options that were text are types. 360 more for copies, JUnit by the schemas, metrics, and the live table;
+# 100 for its first times.
 CORE = 26_960
 
 

@@ -11,6 +11,8 @@ from bench.report.parts import Description, ReportPart
 
 # Cause and remedy of gloo's stalls.
 STUDY = "docs/studies/gloo-stalls.md"
+# Measures small calls without the stall beside them: `make gloo-stalls`.
+TEST = "collbench ab gloo-stalls --b 'scheduling=[batch]'"
 FACTS = {
     LaunchFact.CORES: "cores of rank {rank}",
     LaunchFact.HOST: "host of rank {rank}",
@@ -73,7 +75,7 @@ def _stalls_text(stalls: GlooStalls, with_ranks: bool) -> str:
         share = f"{format_share(stalls.share)} of calls ({ends}, {ranks} ranks)"
         waiting = f"{share} wait {format_seconds(stalls.wait_s)}"
     if stalls.factor is None:
-        remedy = "`--set 'scheduling=[normal,batch]'` tests this"
+        remedy = f"`{TEST}` tests the remedy"
         return f"**gloo may stall here**: {waiting}, possibly for a lock that gloo spins on ({STUDY}); {remedy}."
     ratio = stalls.factor
     factor = f"{ratio.value:.1f} times as fast [{ratio.low:.1f} – {ratio.high:.1f}]"
