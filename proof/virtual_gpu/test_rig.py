@@ -210,7 +210,9 @@ def test_doctor_tries_nccl(tmp_path):
 def test_perf_prints_the_hosts_time_and_the_devices_below(tmp_path):
     done = run(tmp_path, RULE, "perf", "all_reduce", "-b", "1K", "-e", "1K", "--no-plots", "--set", "launches=1")
     (row,) = (line.split() for line in done.stdout.splitlines() if line.split()[:1] == ["1024"])
-    assert "1024  12.00 us in place" in done.stdout and float(row[9]) > 12, done.stdout
+    device = next(line for line in done.stdout.splitlines() if line.split()[:2] == ["#", "1024"])
+    assert "us out of place by a copy, 12.00 us in place" in device, done.stdout
+    assert float(row[5]) > 12 and float(row[9]) > 12, done.stdout
 
 
 # ── verdicts ─────────────────────────────────────────────────────────────────────────────────────
