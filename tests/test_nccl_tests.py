@@ -1,11 +1,14 @@
 """A run in nccl-tests' layout: its columns, our numbers, and comments that say which numbers these are."""
 
+import json
+from dataclasses import replace
+
 import numpy as np
 
 from bench.analyze.analysis import analyze
 from bench.catalog.collectives import CALLS, OPERATIONS
 from bench.model.records import Case, Failure, Samples
-from bench.packages.interop.report import nccl_tests
+from bench.packages.interop.report import nccl_files, nccl_tests
 from bench.report.view import View
 from conftest import invented_run, samples
 
@@ -88,3 +91,23 @@ def test_every_operation_has_a_table():
     found = text(*made)
     assert len(rows(found)) == len(CALLS) - 1
     assert "# no size, no columns: barrier · gloo · 4 ranks: 10.00 us" in found
+
+
+def test_json_says_what_the_text_says_and_nothing_that_is_not_known():
+    case = Case("all_reduce", "gloo", 4, "float32", 4096)
+    of_hosts = [{"rank": rank, "hostname": f"node{rank // 3}"} for rank in range(4)]  # 3 on one host, 1 on the other
+    made = invented_run([measured(case, 100, 1), measured(case, 300, 3)], launches=3)
+    evenly = [{"rank": rank, "hostname": f"node{rank // 2}"} for rank in range(4)]
+    for ranks, known in (([], (None, None)), (of_hosts, (2, None)), (of_hosts[:3], (None, None)), (evenly, (2, 2))):
+        launches = [{"backend": "gloo", "world_size": 4, "ranks": ranks}]
+        run = replace(made, environment=[{"launches": launches}])
+        entries = json.loads(nccl_files.rccl_tests_json(View(run, analyze(run))))
+        assert [(entry["numCycle"], entry["time"]) for entry in entries] == [(0, 100.0), (2, 300.0)]  # launch 2 failed
+        assert {(entry["nodes"], entry["ranksPerNode"]) for entry in entries} == {known}
+    for imported, outcome in ((None, {"count": 0, "okay": "true"}), ({"tool": ["x"], "files": []}, {"count": None, "okay": None})):
+        run = replace(made, manifest=made.manifest | {"imported": imported})
+        found = json.loads(nccl_files.nccl_tests_json(View(run, analyze(run))))
+        assert found["out_of_bounds"] == outcome
+        assert found["config"]["validation"] == (1 if imported is None else None)
+        text_of_run = nccl_tests.document(View(run, analyze(run)))
+        assert ("Out of bounds values : 0 OK" in text_of_run) == (imported is None)

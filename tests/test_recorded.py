@@ -9,6 +9,7 @@ import pytest
 
 from bench.packages.replay import report as findings
 from bench.packages.replay.analyze.recorded import named, recorded_job
+from bench.packages.replay.conclusions import RecordedJob, RecordedKind, RecordedTime, together
 from bench.packages.replay.recorded_calls import CallList, RankRecording, RecordedCall
 from bench.report.markdown import written
 from bench.report.notices import sentences
@@ -269,3 +270,17 @@ def test_the_rate_of_calls_that_overlap_is_that_of_each():
     overlapped = job([call(10.0, 0.0, elements=10**6), call(10.0, 0.1, elements=10**6)], world=3)
     (row,) = overlapped.kinds
     assert row.busbw == pytest.approx(4e6 * 4 / 3 / 10e-3)
+
+
+def test_what_was_timed_for_no_call_stays_unknown_in_a_sum():
+    """In the row of further kinds, and for the kinds that a replay makes: not 0."""
+    untimed = RecordedTime(2.0, None, 0.0, 0.0, 0.0, untimed=2.0)
+    timed = RecordedTime(1.0, 0.25, 0.25, 0.0, 0.0)
+    assert together([untimed, untimed]).in_calls_s is None and together([untimed]).untimed == 2.0
+    assert together([untimed, timed]).in_calls_s == 0.25 and together([]).in_calls_s == 0.0
+    kinds = [
+        RecordedKind("all_reduce", "float32", number, 2, 1, timed if number < 12 else untimed) for number in range(14)
+    ]
+    job = RecordedJob("invented", None, 2, (0, 1), 1, timed, tuple(kinds), ())
+    (row,) = (line for line in written(findings.recorded_parts(job)).split("\n") if "2 further" in line)
+    assert "0.00" not in row and row.split("|")[3].strip() == "-"

@@ -23,6 +23,7 @@ from bench.cli.terminal import say
 from bench.config import documents, models, names
 from bench.config.models import Config
 from bench.machine import host, interrupts
+from bench.model.deferred import Deferred
 from bench.model.errors import StoreError, UnmeasurableError
 from bench.model.facts import Measurements, RankFacts, Session
 from bench.model.records import Case, Json, Launch, Plan, Run, Samples
@@ -35,7 +36,6 @@ from bench.store.folders import Journal
 if TYPE_CHECKING:
     from bench.launch.coordinator import Coordinator
     from bench.launch.ranks import Starter
-    from bench.model.conclusions import Summary
     from bench.report.progress import CaseProgress
     from bench.report.view import View
 
@@ -198,7 +198,7 @@ def measure(
 
             facts = {"": coordinator.facts() if coordinator else {}}
             console = Console(stderr=True, quiet=quiet, force_terminal=None if watch is None else False)
-            live = LiveTable(before, _headlines) if watch is None and not quiet else None
+            live = LiveTable(before, Deferred("analyze.summaries:headlines")) if watch is None and not quiet else None
             rest = replace(before.plan, order=tuple(planning.remaining(before.plan, before.samples)))
             estimate_s = planning.estimate_s(rest)
             shown = CaseProgress(console, before.plan.total, done, live, before.plan.launches, estimate_s)
@@ -278,12 +278,6 @@ def starter(coordinator: "Coordinator | None", plans: Sequence[Plan]) -> Iterato
         return
     with mpirun.ByBackend(launcher.preload(plans)) as here:
         yield here
-
-
-def _headlines(run: Run) -> "list[Summary]":
-    from bench.analyze.summaries import headlines  # here: loads numpy and scipy
-
-    return headlines(run)
 
 
 def _load(modules: Sequence[str]) -> None:

@@ -1,5 +1,7 @@
 """Define the conclusions on recorded jobs: where their time in calls went, and what the same calls take here."""
 
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from bench.model.conclusions import Analysis, Interval
@@ -54,6 +56,26 @@ class RecordedTime:
     exposed_s: float | None = None
     # Number of calls a step whose duration was not recorded.
     untimed: float = 0.0
+
+
+def together(chosen: Sequence[RecordedTime]) -> RecordedTime:
+    """The time of several kinds of calls, or groups; what is known of none of them stays unknown."""
+    waited_for: dict[int, float] = defaultdict(float)
+    for time in chosen:
+        for rank, waited_s in time.waited_for.items():
+            waited_for[rank] += waited_s
+    exposed = [time.exposed_s for time in chosen]
+    in_calls = [time.in_calls_s for time in chosen if time.in_calls_s is not None]
+    return RecordedTime(
+        calls=sum(time.calls for time in chosen),
+        in_calls_s=sum(in_calls) if in_calls or not chosen else None,
+        untimed=sum(time.untimed for time in chosen),
+        moved_s=sum(time.moved_s for time in chosen),
+        waited_s=sum(time.waited_s for time in chosen),
+        unsplit_s=sum(time.unsplit_s for time in chosen),
+        waited_for=dict(waited_for),
+        exposed_s=None if None in exposed else sum(filter(None, exposed)),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,7 +100,9 @@ class RankRecording:
     # True if the rank is only in the name of the file.
     by_name: bool = field(default=False, compare=False)
     # Host and pid, where the file tells them. A saved list never has it.
-    process: str | None = field(default=None, compare=False)
+    process: tuple[str, int] | None = field(default=None, compare=False)
+    # Number of calls that were not complete; they are among the calls.
+    incomplete: int = field(default=0, compare=False)
     # Kernels that communicate and belong to none of the calls: their number, and their time.
     unclaimed: int = 0
     unclaimed_s: float = 0.0

@@ -24,6 +24,7 @@ from bench.packages.replay.conclusions import (
     ReplayedStep,
     ReplayNotice,
     replays_of,
+    together,
 )
 from bench.packages.replay.recorded_calls import NAMED_RATE, CallList
 from bench.packages.replay.replayed_calls import NAME
@@ -225,8 +226,7 @@ def _recorded_table(heading: str, rows: Sequence[_Row], job: RecordedJob) -> Blo
         columns.append(Column("exposed", lambda row: _or_nothing(row.time.exposed_s, format_seconds)))
     shown = list(rows[:MOST_KINDS])
     if rest := [row.time for row in rows[MOST_KINDS:]]:
-        in_calls_s, calls = sum(time.in_calls_s or 0.0 for time in rest), sum(time.calls for time in rest)
-        shown.append(_Row(f"{len(rest)} further", RecordedTime(calls, in_calls_s, 0.0, 0.0, 0.0, {}, None)))
+        shown.append(_Row(f"{len(rest)} further", together(rest)))
     return table(shown, columns)
 
 

@@ -8,6 +8,7 @@ of the layout in `nccl_tests`. nccl-tests dumps its whole environment; here it i
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from statistics import fmean
@@ -50,7 +51,7 @@ def nccl_tests_json(view: View) -> str:
     timed = _timed(run, cases) if case.depth == 1 else {}
     busbws = [rate / 1e9 for s in members if (rate := nccl_tests.rates(s)[1]) is not None]
     failures = [failure for summary in members for failure in summary.failures]
-    wrong = sum(failure.kind == "wrong" for failure in failures)
+    wrong = nccl_tests.wrong_results(run, members)
     document = {
         "version": VERSION,
         "collbench": __version__,
@@ -58,9 +59,9 @@ def nccl_tests_json(view: View) -> str:
         "args": [test_named(case.op), *MAXIMUM],
         "env": [f"{name}={value}" for name, value in _variables(run).items()],
         "nccl_version": _version(ranks),
-        "config": _config(run, members, ranks, bool(timed)),
+        "config": _config(run, members, ranks, bool(timed), None if wrong is None else 1),
         "results": [_result(run, row, summaries, timed) for row in nccl_tests.rows(cases)],
-        "out_of_bounds": {"count": wrong, "okay": _flag(not wrong)},
+        "out_of_bounds": {"count": wrong, "okay": None if wrong is None else _flag(not wrong)},
         "average_bus_bandwidth": {
             "bandwidth": _number(fmean(busbws) if busbws else None),
             "okay": "unchecked",
@@ -78,22 +79,25 @@ def rccl_tests_json(view: View) -> str:
     """
     cases, run = _only_table(view), view.run
     case = cases[0]
-    hosts = {facts.get("hostname") for facts in nccl_tests.ranks_of(run, case)} or {None}
+    hosts = Counter(facts.get("hostname") for facts in nccl_tests.ranks_of(run, case))
+    known = None not in hosts and hosts.total() == case.world_size
+    each = {*hosts.values()}
+    per_node = next(iter(each)) if known and len(each) == 1 else None
     name = RCCL_NAMES.get(case.op)
     if name is None:
         raise ConfigError(f"{case.op}: rccl-tests has no such test; it has {', '.join(RCCL_NAMES)}")
     rows = []
     for summary in view.calls:
-        for launch, time_s in enumerate(_times_s(run, summary) if summary.case in {*cases} else ()):
+        for launch, time_s in _times_s(run, summary) if summary.case in {*cases} else ():
             algbw, busbw = nccl_tests.rates_at(summary.case, time_s)
             rows.append(
                 {
                     "collbench": __version__,
-                    "numCycle": launch,
+                    "numCycle": launch - 1,
                     "name": name,
-                    "nodes": len(hosts),
+                    "nodes": len(hosts) if known else None,
                     "ranks": case.world_size,
-                    "ranksPerNode": case.world_size // len(hosts),
+                    "ranksPerNode": per_node,
                     "gpusPerRank": 1,
                     "size": summary.case.size_bytes,
                     "type": name_of_dtype(summary.case.dtype).replace("f8e", "fp8_e"),
@@ -185,7 +189,9 @@ def _timed(run: Run, cases: Iterable[Case]) -> dict[Case, list[Samples]]:
     return found
 
 
-def _config(run: Run, members: Sequence[Summary], ranks: Sequence[RankFacts], per_iteration: bool) -> Json:
+def _config(
+    run: Run, members: Sequence[Summary], ranks: Sequence[RankFacts], per_iteration: bool, checked: int | None
+) -> Json:
     case, sampling, sizes = members[0].case, run.plan.settings.sampling, sorted({s.case.size_bytes for s in members})
     made = max(s.iterations // max(1, s.launches) for s in members)
     steps = {later - earlier for earlier, later in pairwise(sizes)}
@@ -198,7 +204,7 @@ def _config(run: Run, members: Sequence[Summary], ranks: Sequence[RankFacts], pe
         "warmup_iters": sampling.warmup * case.depth,
         "iterations": case.depth if case.depth > 1 else made,
         "aggregated_iterations": 1,
-        "validation": int(run.imported is None),
+        "validation": checked,
         "graph": int(case.metric == "graph"),
         "blocking_collectives": _flag(case.depth == 1),
         "per_iter_timing": _flag(per_iteration),
@@ -222,14 +228,14 @@ def _device(facts: RankFacts, case: Case) -> Json:
 
 
 # ── values ───────────────────────────────────────────────────────────────────────────────────────
-def _times_s(run: Run, summary: Summary) -> Sequence[float]:
-    """The time of a call in each launch, by the clock that nccl-tests reads."""
+def _times_s(run: Run, summary: Summary) -> Sequence[tuple[int, float]]:
+    """Each launch that has a time, and the time of a call in it, by the clock that nccl-tests reads."""
     times = []
     for samples in sorted((s for s in run.samples if s.case == summary.case), key=lambda s: s.launch):
         if samples.aggregate is not None:
-            times.append(samples.aggregate.time_s)
+            times.append((samples.launch, samples.aggregate.time_s))
         elif (timed := samples.timed) is not None:
-            times.append(float(_host_ns(timed).max(axis=1).mean()) / (1e9 * timed.calls))
+            times.append((samples.launch, float(_host_ns(timed).max(axis=1).mean()) / (1e9 * timed.calls)))
     return times
 
 

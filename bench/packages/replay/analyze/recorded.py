@@ -19,13 +19,14 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
 from bench.catalog.collectives import OPERATIONS
 from bench.catalog.dtypes import DTYPES
 from bench.model.notices import Notice, notice
-from bench.packages.replay.conclusions import RecordedJob, RecordedKind, RecordedTime, ReplayNotice
+from bench.packages.replay.conclusions import RecordedJob, RecordedKind, RecordedTime, ReplayNotice, together
 from bench.packages.replay.recorded_calls import ALL_TO_ALL, GROUP, NAMED_RATE, ONE_WAY, CallList, RecordedCall
 from bench.packages.replay.spans import attributed
 
@@ -54,6 +55,18 @@ SIZED = {
 COUNTED_IN_BYTES = {"NCCL Inspector"}
 # Position of the recorded rank, and of the call among its calls.
 Place = tuple[int, int]
+
+
+class _Together(NamedTuple):
+    """What calls of different ranks have in common, if they can be one call."""
+
+    group: object
+    # Name of the communicator, where calls have numbers: groups of the same ranks count each for itself.
+    communicator: str | None = None
+    # Sender and receiver of one-way calls; None for calls of a whole group.
+    way: tuple[int, int] | None = None
+
+
 # Operation, dtype, elements, ranks of the group.
 Kind = tuple[str, str | None, int | None, int | None]
 # What tells a group from others: its ranks, or its name.
@@ -111,12 +124,10 @@ def _kind_row(kind: Kind, sums: "_Sum", time: RecordedTime, recorded: CallList) 
     """A kind of calls with its size and its bus bandwidth, which calls that share a kernel do not have."""
     name, dtype, elements, ranks = kind
     itemsize = DTYPES[dtype].itemsize if dtype is not None else 1 if recorded.kind in COUNTED_IN_BYTES else None
-    size = None if elements is None or itemsize is None else elements * itemsize
+    size = None if elements is None or itemsize is None or name not in SIZED else elements * itemsize
     operation = OPERATIONS.get(name)
     factor = (lambda n: 1.0) if name in ONE_WAY else operation.bus_factor if operation is not None else None
     timed, rate = sums.calls - sums.untimed, None
-    if name not in SIZED:
-        size = None
     if size and factor is not None and sums.carried_s and not sums.batched and (name in ONE_WAY or (ranks or 0) > 1):
         rate = size * factor(ranks or 2) * timed / sums.carried_s
     return RecordedKind(*kind, len(sums.groups), time, size, rate)
@@ -160,22 +171,7 @@ def time_of_kinds(job: RecordedJob, kinds: Set[Kind]) -> RecordedTime | None:
     """The time of several kinds of calls together; None where no durations were recorded."""
     if job.total is None:
         return None
-    chosen = [row.time for row in job.kinds if (row.operation, row.dtype, row.elements, row.ranks) in kinds]
-    waited_for: dict[int, float] = defaultdict(float)
-    for time in chosen:
-        for rank, waited_s in time.waited_for.items():
-            waited_for[rank] += waited_s
-    exposed = [time.exposed_s for time in chosen]
-    return RecordedTime(
-        calls=sum(time.calls for time in chosen),
-        in_calls_s=sum(time.in_calls_s or 0.0 for time in chosen),
-        untimed=sum(time.untimed for time in chosen),
-        moved_s=sum(time.moved_s for time in chosen),
-        waited_s=sum(time.waited_s for time in chosen),
-        unsplit_s=sum(time.unsplit_s for time in chosen),
-        waited_for=dict(waited_for),
-        exposed_s=None if None in exposed else sum(filter(None, exposed)),
-    )
+    return together([row.time for row in job.kinds if (row.operation, row.dtype, row.elements, row.ranks) in kinds])
 
 
 @dataclass(slots=True)
@@ -327,34 +323,32 @@ class _Times:
         begin_s = math.inf if offset_s is None or call.ran_s is None else offset_s + call.ran_s
         return begin_s, call.duration_s or 0.0
 
-    def _by_group(self) -> dict[tuple[object, ...], dict[int, list[Place]]]:
-        """(group, …) → recorded rank → its calls there in order; only calls that can be divided."""
-        lists: dict[tuple[object, ...], dict[int, list[Place]]] = defaultdict(lambda: defaultdict(list))
+    def _by_group(self) -> dict[_Together, dict[int, list[Place]]]:
+        """What calls share → recorded rank → its calls there in order; only calls that can be divided."""
+        lists: dict[_Together, dict[int, list[Place]]] = defaultdict(lambda: defaultdict(list))
         for (number, place), call in _places(self._recorded):
             group = _group_key(call, self._recorded)
             if call.batched:
                 self._reasons[ReplayNotice.BATCHED] += 1
             elif call.operation in TOGETHER:
-                # Groups of the same ranks count their calls each for itself.
                 by_name = call.communicator if call.sequence is not None else None
-                lists[group, by_name][number].append((number, place))
+                lists[_Together(group, by_name)][number].append((number, place))
             elif call.operation in ONE_WAY and call.peer is not None and self._recorded.backend != "gloo":
                 own = self.numbers[number]
                 way = (own, call.peer) if call.operation == "send" else (call.peer, own)
-                lists[group, *way][number].append((number, place))
+                lists[_Together(group, way=way)][number].append((number, place))
             else:
                 self._one_sided[call.operation] += 1
         return lists
 
-    def _joined(self, key: tuple[object, ...], lists: dict[int, list[Place]]) -> Iterator[list[Place]]:
+    def _joined(self, key: _Together, lists: dict[int, list[Place]]) -> Iterator[list[Place]]:
         """The places of each call that all ranks of a group made; nothing, and a reason, if that is not sure."""
-        group = key[0]
+        group = key.group
         count = sum(map(len, lists.values()))
         first = self._call(next(iter(lists.values()))[0])
-        wanted: int | None = (
-            2 if len(key) > 2 else first.group_size or (len(group) if isinstance(group, tuple) else None)
-        )
-        if len(key) == 2 and group == "":
+        of_group = first.group_size or (len(group) if isinstance(group, tuple) else None)
+        wanted = of_group if key.way is None else len(key.way)
+        if key.way is None and group == "":
             self._reasons[ReplayNotice.UNKNOWN_GROUPS] += count
             return
         if wanted is None or len(lists) < wanted:
@@ -371,7 +365,7 @@ class _Times:
             for place in places:
                 call = self._call(place)
                 # torch and NCCL number sends and receives by group, not by pair.
-                sequence = call.sequence if len(key) == 2 else None
+                sequence = call.sequence if key.way is None else None
                 known = (sequence, call.step if sequence is None and self._recorded.steps > 1 else None)
                 numbered[number][known, seen[known]] = place
                 seen[known] += 1

@@ -17,7 +17,7 @@ from bench.packages.replay import store as call_file
 from bench.packages.replay.config import ReplaySection
 from bench.packages.replay.importers.execution_trace import read_execution_trace
 from bench.packages.replay.importers.kineto import read_kineto
-from bench.packages.replay.importers.nccl_records import NOT_COMPLETE, read_flight_recorder, read_inspector
+from bench.packages.replay.importers.nccl_records import read_flight_recorder, read_inspector
 from bench.packages.replay.importers.recordings import texts, whole
 from bench.packages.replay.recorded_calls import GROUP, ONE_WAY, CallList, Gaps, RankRecording, RecordedCall
 
@@ -192,6 +192,7 @@ def _assembled(kind: str, recorded: Sequence[RankRecording], left_out: Counter[s
         for what, asked in ASKED.items()
         if (missing := sum(asked(call) is None for call in calls if call.operation not in WITHOUT_DATA))
     }
+    incomplete = sum(rank.incomplete for rank in ranks)
     sizes = [call.group_size for call in calls if call.group_size]
     world = told or max([*sizes, len(ranks), *(number + 1 for number in numbers)])
     backend = str(job.get("backend") or "")
@@ -201,8 +202,8 @@ def _assembled(kind: str, recorded: Sequence[RankRecording], left_out: Counter[s
         world_size=world,
         ranks=tuple(ranks),
         unknown=unknown,
-        left_out={what: count for what, count in left_out.items() if what != NOT_COMPLETE},
-        notes=(f"{left_out[NOT_COMPLETE]} of the calls were not complete",) if left_out[NOT_COMPLETE] else (),
+        left_out=dict(left_out),
+        notes=(f"{incomplete} of the calls were not complete",) if incomplete else (),
         gaps=_gaps(ranks, kind) if kind in NUMBERED else None,
     )
 

@@ -30,8 +30,8 @@ from bench.packages.replay.recorded_calls import RankRecording, RecordedCall
 # NCCL knows no lists of tensors.
 _WITHOUT_LISTS = {"all_gather_list": "all_gather", "reduce_scatter_list": "reduce_scatter"}
 US = 1e-6
-# What is said of calls without an end; they are in the table.
-NOT_COMPLETE = "calls that were not complete"
+# Host and pid of a process, else None and the rank that a header has.
+_Process = tuple[str | None, Any]
 # The entry of a batch of calls as a whole.
 BATCH = "nccl:coalesced"
 
@@ -48,14 +48,14 @@ def read_flight_recorder(name: str, text: str, left_out: Counter[str]) -> tuple[
     only_group = next(iter(groups.values())) if len(groups) == 1 else None
     first_ns = next((entry["time_created_ns"] for entry in entries if entry.get("time_created_ns")), None)
     batches = _batches_of(entries)
-    calls = []
+    calls, incomplete = [], 0
     for entry in entries:
         if entry.get("profiling_name") == BATCH:
             continue  # its calls have its state and its time
         batch = batches.get(id(entry))
         # gloo never says that a call is complete, only that it is done with it.
         if not _complete(batch.whole if batch else entry):
-            left_out[NOT_COMPLETE] += 1
+            incomplete += 1
         raw, created_ns = str(entry.get("profiling_name", "")), entry.get("time_created_ns")
         group = groups.get(str((entry.get("process_group") or [""])[0]), only_group)
         duration_ms = batch.whole.get("duration_ms") if batch else entry.get("duration_ms")
@@ -81,7 +81,7 @@ def read_flight_recorder(name: str, text: str, left_out: Counter[str]) -> tuple[
         )
         calls.append(call)
     began_s = first_ns / 1e9 if first_ns else None
-    return [RankRecording(name, rank_of(name), tuple(calls), began_s, by_name=True)], {}
+    return [RankRecording(name, rank_of(name), tuple(calls), began_s, by_name=True, incomplete=incomplete)], {}
 
 
 @dataclass(slots=True)
@@ -123,9 +123,9 @@ def _elements(sizes: Any) -> int | None:
 
 def read_inspector(name: str, text: str, left_out: Counter[str]) -> tuple[list[RankRecording], Json]:
     """The calls of each rank, in the order of their numbers within their communicator. An element is a byte."""
-    calls_of: dict[str, list[RecordedCall]] = defaultdict(list)
+    calls_of: dict[_Process, list[RecordedCall]] = defaultdict(list)
     # Process → (ranks of a communicator, its name) → the process's rank within it.
-    places: dict[str, dict[tuple[int, str], int | None]] = defaultdict(dict)
+    places: dict[_Process, dict[tuple[int, str], int | None]] = defaultdict(dict)
     header: Json = {}
     metadata: Json = {}
     for entry in entries_of(name, text):
@@ -157,8 +157,8 @@ def read_inspector(name: str, text: str, left_out: Counter[str]) -> tuple[list[R
             chosen="/".join(choice) or None,
         )
         # header.rank counts within the communicator, so it does not tell processes apart.
-        told = metadata.get("hostname") is not None and metadata.get("pid") is not None
-        process = f"{metadata['hostname']}:{metadata['pid']}" if told else f"rank {header.get('rank')}"
+        host, pid = metadata.get("hostname"), metadata.get("pid")
+        process: _Process = (None, header.get("rank")) if host is None or pid is None else (str(host), pid)
         calls_of[process].append(recorded)
         places[process][size or 0, recorded.communicator or ""] = whole(header.get("rank"))
     ranks = []
@@ -166,6 +166,6 @@ def read_inspector(name: str, text: str, left_out: Counter[str]) -> tuple[list[R
         # A communicator of all ranks is the largest one.
         rank = places[process][max(places[process])]
         calls.sort(key=lambda call: call.sequence or 0)
-        host = process.partition(":")[0] if ":" in process else None
-        ranks.append(RankRecording(name, rank, tuple(calls), host=host, process=process if host else None))
+        host, pid = process
+        ranks.append(RankRecording(name, rank, tuple(calls), host=host, process=None if host is None else (host, pid)))
     return sorted(ranks, key=lambda recording: (recording.rank is None, recording.rank or 0)), {}
