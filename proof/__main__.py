@@ -16,7 +16,7 @@ from pathlib import Path
 from tabulate import tabulate
 
 from bench.launch.launcher import Launcher
-from bench.packages.training.package import RANK_MODULES
+from bench.packages.training.operation import RANK_MODULES
 from proof import accuracy
 from proof.accuracy import Record
 from proof.claim import MISSED, Claim

@@ -180,7 +180,7 @@ def small_disk(tmp_path):
 @pytest.fixture(scope="session")
 def launcher():
     """One fork server for all tests that take it. The variables that it needs are put back at once."""
-    from bench.packages.training.package import RANK_MODULES
+    from bench.packages.training.operation import RANK_MODULES
 
     before = dict(os.environ)
     os.environ["PYTHONPATH"] = str(ROOT / "tests")  # where the fork server finds gloo_batch

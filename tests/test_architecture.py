@@ -49,6 +49,7 @@ PACKAGES = rooms.PACKAGES
 # The rooms of what is in a package, but in no folder of its own room.
 PART_OF = {
     "plots": "report",
+    "operation": "catalog",
     "package": "catalog",
     **dict.fromkeys(
         (
@@ -95,8 +96,8 @@ def room_of(module: str) -> str:
 
 
 def is_record(module: str) -> bool:
-    """Whether a module names parts by text, to be loaded late: the record of a package, or a table of the core."""
-    return module.endswith(".package")
+    """Whether a module names parts by text, to be loaded late: the record of a package, or of its operations."""
+    return module.endswith(".package") or (bool(package_of(module)) and module.endswith(".operation"))
 
 
 def imported(tree: ast.AST) -> set[str]:
@@ -143,7 +144,7 @@ def test_imports_keep_the_law():
 def test_the_core_names_no_operation_and_no_option_of_a_package():
     names = set()  # short names of options are words, too
     for package in registry.PACKAGES:
-        for operation in package.operations:
+        for operation in package.operations.value if package.operations else ():
             names |= {operation.name, *(option.name for option in operation.own_options if len(option.name) > 7)}
     assert {"training_step", "strategy", "recording"} <= names
     named = [

@@ -23,7 +23,7 @@ from bench.packages.training.report import cs336
 from bench.packages.training.report import steps as training
 from bench.packages.training.report.machine_format import TrainingCase
 from bench.packages.training.synchronisation import Strategy
-from bench.report import document, listings, machine_format
+from bench.report import document, listings, machine_format, planned
 from bench.report.markdown import written
 from bench.report.page import page as render
 from bench.report.public import JSON_ONLY, PublicCase
@@ -265,12 +265,12 @@ def test_who_shares_a_place_is_not_alone_and_a_control_has_none(analysis):
 
 def test_a_plan_lists_strategies_memory_and_what_is_left_out(mixed):
     machine = Machine("h", 1, 2**34, 2**25, 0, {})
-    text = written(listings.plan(mixed.plan, machine))
+    text = written(planned.plan(mixed.plan, machine))
     assert "11 strategies; " in text and "of memory a rank" in text and "after backward, one all-reduce" in text
     assert "an emulated link carries all-reduces only: training_step · fsdp2 · micro · gloo · float32 · 2 ranks" in text
     assert "no core is left to overlap" in text and "| all_reduce " in text and text.count("training_step") == 1
     assert "5 steps each" in text and "the steps on top" in text
-    assert "iterations" not in written(listings.plan(RUN.plan, machine))
+    assert "iterations" not in written(planned.plan(RUN.plan, machine))
 
 
 def test_the_headline_is_the_fastest_that_synchronises(mixed):

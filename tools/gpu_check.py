@@ -23,7 +23,7 @@ from tabulate import tabulate
 from bench.launch import launcher
 from bench.machine import gpus, host
 from bench.model.records import Case, Machine, Samples
-from bench.packages.training.package import RANK_MODULES
+from bench.packages.training.operation import RANK_MODULES
 from bench.planning.cases import GPU_EACH
 from bench.rank import torch_names
 from bench.rank.collectives import Call, rest
@@ -244,7 +244,7 @@ def shared(commands: Commands) -> Outcome:
 
 def gpu_tests(commands: Commands) -> Outcome:
     """`make test-gpu`."""
-    done = commands.python("-m", "pytest", "tests", "-m", "gpu", seconds=1200)
+    done = commands.python("-m", "pytest", "tests/test_gpu.py", "-m", "gpu", seconds=1200)
     last = done.stdout.strip().splitlines()[-1:] or [done.stderr.strip()[-80:]]
     return Outcome("tests on a GPU", "all pass", last[0], done.returncode == 0)
 

@@ -44,7 +44,7 @@ A_RANKS = "bytes that each rank contributes and receives"
 ONCE, WITH_SHARE, NOTHING = (1, 0), (1, 1), NO_BUFFERS
 IN, IN_OUT, OUT_IN = ("in",), ("in", "out"), ("out", "in")
 
-OPERATIONS = {
+OPERATIONS: dict[str, Operation] = {
     operation.name: operation
     for operation in (
         Operation("all_reduce", A_RANKS, _ring, reduces=True, placements=IN_OUT, copied="out"),
@@ -134,7 +134,7 @@ OPERATIONS = {
             "scatter_object", "bytes of the root's Python objects, of which each rank receives one",
             _others, NOTHING, _ranks, rooted=True, calls=SYNC, typed=False,
         ),
-        *(operation for package in PACKAGES for operation in package.operations),
+        *(operation for package in PACKAGES if package.operations for operation in package.operations.value),
     )
 }  # fmt: skip
 

@@ -7,7 +7,6 @@ that uses it; the package's module declares its part with that type, so that myp
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from bench.catalog.operation import Operation
 from bench.model.deferred import Deferred
 
 # Pages of one picture; readers do not look through more.
@@ -78,7 +77,8 @@ class Package:
     """What a package adds. Operations, pictures and verbs stand in the core's tables like its own."""
 
     name: str
-    operations: tuple[Operation, ...] = ()
+    # The `catalog.operation.Operation`s that it adds, in a tuple.
+    operations: Deferred | None = None
     # A `config.section.PackageSection`.
     section: Deferred | None = None
     # What its section names in files.

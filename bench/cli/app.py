@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from bench import __version__
 from bench.catalog.package import Verb
@@ -99,6 +100,16 @@ VERBS = {
 }
 
 
+class Verbs(TyperGroup):
+    """The table of verbs in --help, under the headings of `VERBS`."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the verbs of each heading, with what they do."""
+        for panel in dict.fromkeys(verb.panel for verb in VERBS.values()):
+            with formatter.section(panel):
+                formatter.write_dl([(name, verb.help) for name, verb in VERBS.items() if verb.panel == panel])
+
+
 def call(arguments: Sequence[str]) -> int:
     """Run the command line with these arguments and return the exit code."""
     words = [*arguments, *environment.words_to_complete()]
@@ -125,19 +136,21 @@ def _app(named: str | None) -> typer.Typer:
     """The app with all verbs; those that are not called have only their name and help."""
     app = typer.Typer(
         name=NAME,
+        cls=Verbs,
         help=DESCRIPTION,
         context_settings=HELP,
         pretty_exceptions_enable=False,
+        rich_markup_mode=None,  # rich alone takes as long to load as help may take
         epilog=EXIT_CODES,
     )
     app.callback(invoke_without_command=True)(_version)
     for name, verb in VERBS.items():
         function = verb.load() if name == named else _not_called
-        # rich wraps paragraphs again: lines of a docstring must not end where they do in the source.
+        # Lines of a docstring must not end where they do in the source.
         paragraphs = (" ".join(part.split()) for part in (function.__doc__ or "").split("\n\n"))
         text = "\n\n".join(filter(None, [verb.help, *paragraphs]))
         example = f"Example: {NAME} {verb.example}"
-        register = app.command(name, help=text, epilog=example, rich_help_panel=verb.panel, context_settings=HELP)
+        register = app.command(name, help=text, epilog=example, context_settings=HELP)
         register(_guarded(function))
     return app
 

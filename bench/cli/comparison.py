@@ -12,6 +12,7 @@ import typer
 from bench.analyze import comparability
 from bench.cli import output
 from bench.cli.app import PLOTS, RESULTS
+from bench.cli.show import show
 from bench.cli.terminal import say
 from bench.model import units
 from bench.model.comparisons import MIN_CHANGE, ChangeVerdict, Comparison
@@ -121,7 +122,7 @@ def conclude_sides(path: Path, plots: bool, quiet: bool = False) -> Comparison:
     from bench.report import comparison, machine_format, markdown
 
     result = compare_sides(path)
-    output.show(comparison.document(result) if quiet else comparison.terminal(result), quiet)
+    show(comparison.document(result) if quiet else comparison.terminal(result), quiet)
     written = {
         folders.REPORT: markdown.written(comparison.document(result)),
         folders.SUMMARY: machine_format.comparison_csv(result),
@@ -154,7 +155,7 @@ def print_comparison(
         ComparisonFormat.OPENMETRICS: lambda: machine_format.comparison_openmetrics(result),
     }
     if format is None:
-        output.show(comparison.terminal(result))
+        show(comparison.terminal(result))
     else:
         print_as(format, lambda: comparison.document(result), writers)
     picture = _draw(result, folder) if format is None else None
@@ -175,7 +176,7 @@ def print_as(
 ) -> None:
     """Print a comparison in this format; None fits the document to the terminal. writers: other format → its text."""
     if format in {None, ComparisonFormat.LINE}:
-        output.show(document(), format is ComparisonFormat.LINE)
+        show(document(), format is ComparisonFormat.LINE)
     elif format is ComparisonFormat.MARKDOWN:
         from bench.report import markdown  # here: loads tabulate
 

@@ -10,15 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bench.catalog.backends import BACKENDS
 from bench.catalog.registry import PACKAGES
 from bench.cli.app import RESULTS, RunName
-from bench.cli.output import analyzed, conclude, show, show_hanging
 from bench.cli.terminal import say
 from bench.model.deferred import Deferred
 from bench.model.errors import BenchError, ConfigError, UnmeasurableError
-from bench.model.records import Json
-from bench.report.view import View
 from bench.store import folders
 
 # Formats of a report on stdout, and what writes each.
@@ -35,6 +31,8 @@ FORMATS = {
 OF_PACKAGES = {name: listing for package in PACKAGES for name, listing in package.lists.items()}
 LISTINGS = ("runs", "operations", "backends", "configs", "variables", *OF_PACKAGES)
 if TYPE_CHECKING:
+    from bench.model.records import Json
+
     Format = str
     Listing = str
 else:  # typer takes the values of an option from an enum
@@ -79,6 +77,8 @@ def report(
         else:
             raise BenchError(f"report --format {format}: of two sides, name one of them: {path.name}:a")
         return
+    from bench.cli.output import analyzed, conclude
+
     result = folders.read(path)
     analysis = analyzed(result)
     if format is None:
@@ -88,6 +88,8 @@ def report(
         for problem in document.problems(result):
             say(problem, err=True)
     else:
+        from bench.report.view import View
+
         view = View(result, analysis)
         more = {"prefix": prefix} if prefix is not None else {}
         say(FORMATS[format](view.only(only) if only else view, **more).rstrip("\n"))
@@ -108,6 +110,7 @@ def diagnose(
 ) -> None:
     """A rank is late if it arrives last more often than by chance. Links are judged by the operation pairwise."""
     from bench.analyze import analysis
+    from bench.cli.show import show
     from bench.report import findings, machine_format
 
     path = folders.find(RESULTS, run)
@@ -125,6 +128,7 @@ NO_RUNS = f"no runs in {RESULTS} yet; make one: collbench run gloo"
 
 def list_(what: Annotated[Listing, typer.Argument(help="What to list.")] = RUNS) -> None:
     """Models are those that a configuration can name; variables those that `env` may set."""
+    from bench.cli.show import show
     from bench.config import names
     from bench.report import listings
 
@@ -168,6 +172,8 @@ def doctor() -> int:
 
     In a job, the first process of each host answers for it.
     """
+    from bench.catalog.backends import BACKENDS
+    from bench.cli.show import show_hanging
     from bench.launch import doctor as examination
     from bench.launch import job
     from bench.machine import environment, host, network

@@ -1,39 +1,21 @@
-"""Print text for people as wide as the terminal is, and write the report of a run.
+"""Write the report of a run, and print its tables and answer.
 
 Documents go into the folder of the run, pictures below plots/.
 Documents of a run outside results/ go with its pictures.
 """
 
 import os
-import shutil
-import textwrap
-from collections.abc import Sequence
 from pathlib import Path
 
 from bench.cli.app import PLOTS, RESULTS
-from bench.cli.terminal import say, say_verdict
+from bench.cli.show import show
+from bench.cli.terminal import say
 from bench.model.conclusions import Analysis
 from bench.model.errors import StoreError
 from bench.model.records import Run
 from bench.report import plots as catalogue
-from bench.report.blocks import Block
-from bench.report.screen import fitted, plain
 from bench.report.view import View
 from bench.store import folders
-
-
-def show(blocks: Sequence[Block], quiet: bool = False) -> None:
-    """Print blocks. quiet: the first line of the first, a text. What programs read is printed without this."""
-    say_verdict(plain(str(blocks[0]).partition("\n")[0]) if quiet else fitted(blocks, _columns()))
-
-
-def show_hanging(first: str, text: str) -> None:
-    """Print a word or two, and behind them a text whose further lines begin where its first line does."""
-    say(textwrap.fill(first + text, _columns(), subsequent_indent=" " * len(first), break_on_hyphens=False))
-
-
-def _columns() -> int:
-    return shutil.get_terminal_size((80, 24)).columns
 
 
 def analyzed(run: Run) -> Analysis:

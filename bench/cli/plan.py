@@ -12,7 +12,7 @@ from bench.analyze.sessions import machine_of_sessions
 from bench.catalog.backends import BACKENDS
 from bench.cli.app import RESULTS, VERBS, Sets
 from bench.cli.measuring import kept_of, source
-from bench.cli.output import show
+from bench.cli.show import show
 from bench.cli.terminal import say
 from bench.config import models as configuration
 from bench.config import names
@@ -21,7 +21,7 @@ from bench.machine import host
 from bench.model.errors import UnmeasurableError
 from bench.model.records import Machine
 from bench.planning import plan as planning
-from bench.report import listings
+from bench.report import planned
 from bench.report.launch_files import JobSpec, JobVerb, LauncherName, launch_file
 from bench.store import facts, ledger
 
@@ -55,11 +55,11 @@ def plan(
     machine = host.machine()
     seed = settings.seed if settings.seed is not None else secrets.randbelow(2**32)
     expanded = planning.expand(settings, machine, seed, kept_of(settings))
-    show(listings.plan(expanded, machine))
+    show(planned.plan(expanded, machine))
     if entries := ledger.read(RESULTS):
         here = machine_of_sessions(facts.environment_of([{"host": host.facts()}]), expanded.settings.sampling)
         changes = smallest_changes(entries, here, expanded.launches, [case.key for case in expanded.cases])
-        say(listings.smallest_change(sorted(changes.values()), len(expanded.cases)))
+        say(planned.smallest_change(sorted(changes.values()), len(expanded.cases)))
     reason = planning.unmeasurable_reason(expanded)
     if reason is not None:
         raise UnmeasurableError(f"{asked.name}: nothing can be measured here: {reason}")

@@ -7,7 +7,6 @@ but text.
 import re
 
 import typer
-from rich.console import Console
 
 from bench.model.visible import visible
 
@@ -21,6 +20,8 @@ COLOURED = (
 
 def say_verdict(text: str) -> None:
     """Print a text on stdout whose verdicts are coloured on a terminal, unless NO_COLOR is set."""
+    from rich.console import Console  # imported here: help does not wait for it
+
     text, console = visible(text), Console()
     for pattern, colour in COLOURED if console.is_terminal and not console.no_color else ():
         text = pattern.sub(lambda found, colour=colour: typer.style(found[0], fg=colour, bold=True), text)  # type: ignore[misc]

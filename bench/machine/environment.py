@@ -10,12 +10,15 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
 
 from bench.catalog.variables import allowed
 from bench.machine import network
-from bench.model.records import Variables
+
+if TYPE_CHECKING:
+    from bench.model.records import Variables
 
 JOB_VARIABLES = re.compile(
     r"(LOCAL_)?(RANK|WORLD_SIZE)|MASTER_(ADDR|PORT)|TORCHELASTIC_(RUN_ID|RESTART_COUNT)|PET_\w+|RAY_JOB_ID"
@@ -165,7 +168,7 @@ def adopt(variables: Mapping[str, str]) -> None:
     os.environ.update(variables)
 
 
-def for_mpirun(defaults: Mapping[str, str], wanted: Mapping[str, str], settings: Variables) -> dict[str, str]:
+def for_mpirun(defaults: Mapping[str, str], wanted: Mapping[str, str], settings: "Variables") -> dict[str, str]:
     """Environment for mpirun: that of this process, which overrides `defaults`; `wanted`, then `settings` override it.
 
     Variables are left out by which mpirun would ask a batch system for hosts, or take itself for part of another job.

@@ -20,7 +20,7 @@ from bench.catalog.backends import BACKENDS
 from bench.catalog.collectives import OPERATIONS
 from bench.cli.app import PLOTS, Sets
 from bench.cli.job import run_task
-from bench.cli.output import show
+from bench.cli.show import show
 from bench.cli.terminal import say
 from bench.cli.trust import Difference, difference
 from bench.config import models, names

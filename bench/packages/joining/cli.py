@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from bench.catalog.backends import BACKENDS
-from bench.cli.output import show
+from bench.cli.show import show
 from bench.cli.terminal import say
 from bench.machine import host
 from bench.model.errors import ConfigError, UnmeasurableError

@@ -11,7 +11,7 @@ import typer
 from bench.cli.app import PLOTS, Sets
 from bench.cli.job import run_task
 from bench.cli.measuring import ConfigSource, start
-from bench.cli.output import show
+from bench.cli.show import show
 from bench.cli.terminal import say
 from bench.model.conclusions import Analysis, Diagnosis
 from bench.model.errors import ConfigError

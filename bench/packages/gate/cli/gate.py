@@ -18,7 +18,7 @@ from bench.catalog import collectives
 from bench.cli.app import RESULTS, Quiet, Sets
 from bench.cli.job import run_task
 from bench.cli.measuring import measure
-from bench.cli.output import show
+from bench.cli.show import show
 from bench.cli.terminal import say
 from bench.config import documents, models, names
 from bench.config.models import Config

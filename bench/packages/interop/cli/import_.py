@@ -13,7 +13,8 @@ from bench.analyze.analysis import analyze
 from bench.catalog.backends import BACKENDS
 from bench.catalog.collectives import OPERATIONS
 from bench.cli.app import RESULTS
-from bench.cli.output import conclude, show
+from bench.cli.output import conclude
+from bench.cli.show import show
 from bench.cli.terminal import say
 from bench.machine import memory
 from bench.model.errors import ConfigError, StoreError

@@ -17,7 +17,8 @@ from bench.analyze.summaries import headlines
 from bench.catalog.dtypes import DTYPES
 from bench.cli.app import RESULTS
 from bench.cli.measuring import measure
-from bench.cli.output import analyzed, show, write_report
+from bench.cli.output import analyzed, write_report
+from bench.cli.show import show
 from bench.cli.terminal import say
 from bench.config.documents import dump
 from bench.machine import host

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from bench.cli.app import PLOTS
-from bench.cli.output import show
+from bench.cli.show import show
 from bench.cli.terminal import say
 from bench.launch.launcher import Launcher
 from bench.launch.ranks import Starter

@@ -18,7 +18,7 @@ from bench.cli.app import PLOTS, RESULTS, Quiet, Sets
 from bench.cli.comparison import share
 from bench.cli.job import run_task
 from bench.cli.measuring import source
-from bench.cli.output import show
+from bench.cli.show import show
 from bench.cli.terminal import say
 from bench.cli.trust import check_resumed
 from bench.config import models

@@ -1,0 +1,23 @@
+"""Print blocks for people, as wide as the terminal is."""
+
+import shutil
+import textwrap
+from collections.abc import Sequence
+
+from bench.cli.terminal import say, say_verdict
+from bench.report.blocks import Block
+from bench.report.screen import fitted, plain
+
+
+def show(blocks: Sequence[Block], quiet: bool = False) -> None:
+    """Print blocks. quiet: the first line of the first, a text. What programs read is printed without this."""
+    say_verdict(plain(str(blocks[0]).partition("\n")[0]) if quiet else fitted(blocks, _columns()))
+
+
+def show_hanging(first: str, text: str) -> None:
+    """Print a word or two, and behind them a text whose further lines begin where its first line does."""
+    say(textwrap.fill(first + text, _columns(), subsequent_indent=" " * len(first), break_on_hyphens=False))
+
+
+def _columns() -> int:
+    return shutil.get_terminal_size((80, 24)).columns

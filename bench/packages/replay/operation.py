@@ -1,0 +1,31 @@
+"""The operation that recorded jobs add: a replay of calls."""
+
+from bench.catalog.operation import SYNC, Operation
+from bench.model.deferred import Deferred
+from bench.model.records import Case
+from bench.packages.replay.replayed_calls import NAME, ReplayOptions, ReplaySettings, recording_in
+
+
+def recorded_stamps(case: Case) -> int:
+    """Start and duration of each call of a replay, where there are several."""
+    calls = recording_in(case).calls
+    return 2 * calls if calls > 1 else 0
+
+
+OPERATIONS = (
+    Operation(
+        NAME,
+        "bytes of the buffers that the calls of a recorded job use on a rank",
+        None,
+        (1, 0),
+        calls=SYNC,
+        placements=("in",),
+        typed=False,
+        why_not_mpi="it makes the calls of torch.distributed",
+        options=("metric", "scheduling", "settings", "ctas", "memory", "oversubscribed"),
+        own=ReplayOptions,
+        settings=ReplaySettings,
+        inner_stamps=recorded_stamps,
+        rank=Deferred("packages.replay.rank:RANK_PART"),
+    ),
+)
