@@ -53,6 +53,8 @@ def test_cases_are_measured_together_as_far_as_memory_allows():
     cases = [replace(CASE, size_bytes=size) for size in (1024, 2**20, 2**24, 2**28)]
     rich = Settings(SAMPLING, 1, 60.0, 2**26)
     assert footprint.batches(cases, rich) == [tuple(cases)]
+    assert footprint.batches(cases, rich, small_apart=True) == [tuple(cases[:2]), tuple(cases[2:])]
+    assert footprint.batches(cases[2:], rich, small_apart=True) == [tuple(cases[2:])]
     poor = replace(rich, batch_bytes=2**28)
     assert footprint.batches(cases, poor) == [tuple(cases[:2]), (cases[2],), (cases[3],)]
     together = footprint.batches([CASE] * 20, replace(rich, pool_bytes=0))

@@ -12,8 +12,9 @@ from rich.console import Console
 from bench.analyze.summaries import headlines
 from bench.launch import sweep, turns
 from bench.model.records import Case, Launch, Plan, Settings
+from bench.planning.plan import launch_s
 from bench.report.live import LiveTable
-from bench.report.progress import CaseProgress
+from bench.report.progress import CaseProgress, TimeLeft
 from bench.store.encoding import SampleLine, samples_to_line
 from conftest import SAMPLING, invented_run, samples
 
@@ -40,7 +41,7 @@ def live_with(launches, cases=CASES):
 def test_each_cell_has_its_time_and_how_far_it_is_trusted(launches, trust):
     text = "\n".join(live_with(launches).lines(100, 30))
     assert "2 ranks" in text and "4 ranks" in text and "1 MiB" in text
-    assert trust in text and ("none is known" in text) == (launches == 1)
+    assert trust in text and ("no interval is known" in text) == (launches == 1)
 
 
 def test_numbers_come_as_they_are_measured():
@@ -68,7 +69,7 @@ def test_on_a_terminal_it_stands_above_the_bar_and_elsewhere_in_a_line():
     for terminal in (True, False):
         said = io.StringIO()
         console = Console(file=said, width=90, height=30, force_terminal=terminal)
-        with CaseProgress(console, 48, 6, live_with(1), 8, 60.0) as progress:
+        with CaseProgress(console, 48, 6, live_with(1), 8) as progress:
             progress.launching(launch)
             progress.round_begins(launch, 0)
         text = said.getvalue()
@@ -111,9 +112,42 @@ def test_first_times_are_the_first_blocks_of_what_is_kept(launcher, tmp_path):
 def test_the_time_that_is_left_is_the_estimate_at_first():
     said = io.StringIO()
     console = Console(file=said, width=100, height=30, force_terminal=True)
-    with CaseProgress(console, 48, 0, None, 8, 3671.0) as progress:
-        progress.launching(Launch("gloo", 4, 1, tuple(CASES[3:])))
-    assert "left 1:01:1" in re.sub(r"\x1b\[[0-9;]*m", "", said.getvalue())
+    launch = Launch("gloo", 4, 1, tuple(CASES[3:]))
+    settings = Settings(replace(SAMPLING, iterations=None, seconds_per_case=3671.0), 7, 60.0, 0)
+    left = TimeLeft(Plan("long", (launch,), (), 1, settings))
+    with CaseProgress(console, 48, 0, None, 8, left) as progress:
+        progress.launching(launch)
+    assert "left 3:03:" in re.sub(r"\x1b\[[0-9;]*m", "", said.getvalue())
+
+
+def test_the_time_that_is_left_follows_the_launches_that_were_made():
+    """Two kinds of launches, estimated alike; those of four ranks take twice as long as those of two."""
+    order = [
+        Launch("gloo", ranks, number, (case,)) for number in (1, 2, 3) for ranks, case in ((4, CASES[3]), (2, CASES[0]))
+    ]
+    settings = Settings(replace(SAMPLING, iterations=None, seconds_per_case=10.0), 7, 60.0, 0)
+    now = [0.0]
+    left = TimeLeft(Plan("two", tuple(order), (), 3, settings), lambda: now[0])
+    estimates = [launch_s(launch, settings.sampling) for launch in order]
+    assert left.seconds() == pytest.approx(sum(estimates))
+    for launch in order[:2]:
+        left.launching(launch)
+        now[0] += 20.0 if launch.world_size == 4 else 10.0
+    left.launching(order[2])
+    assert left.seconds() == pytest.approx(20.0 + 10.0 + 20.0 + 10.0)
+    now[0] += 15.0
+    assert left.seconds() == pytest.approx(5.0 + 10.0 + 20.0 + 10.0)
+    now[0] += 15.0  # longer than the one before
+    assert left.seconds() == pytest.approx(10.0 + 20.0 + 10.0)
+
+
+def test_the_time_that_is_left_of_a_budget_is_its_rest():
+    now = [5.0]
+    left = TimeLeft(Plan("b", (), (), 1, Settings(SAMPLING, 7, 60.0, 0), budget_s=30.0), lambda: now[0])
+    now[0] += 12.0
+    assert left.seconds() == 18.0
+    now[0] += 60.0
+    assert left.seconds() == 0.0
 
 
 @pytest.mark.slow

@@ -32,10 +32,10 @@ WITHOUT_SIZES = BASE.replace(b"world_sizes: [2, 4]\n", b"")
         ("gloo", MACHINE, [2]),
         ("gloo", replace(MACHINE, cores=6), [2, 4, 6]),
         ("gloo", replace(MACHINE, cores=1), [2]),
-        ("nccl", replace(MACHINE, gpus=8), [1, 2, 4, 8]),
+        ("nccl", replace(MACHINE, gpus=8), [2, 4, 8]),
         ("nccl", replace(MACHINE, gpus=0), [1]),
-        ("nccl", replace(MACHINE, gpus=16, ranks=16, ranks_a_host=8), [1, 2, 4, 8, 16]),
-        ("nccl", replace(MACHINE, gpus=12, ranks=12, ranks_a_host=4), [1, 2, 4, 8, 12]),
+        ("nccl", replace(MACHINE, gpus=16, ranks=16, ranks_a_host=8), [2, 4, 8, 16]),
+        ("nccl", replace(MACHINE, gpus=12, ranks=12, ranks_a_host=4), [2, 4, 8, 12]),
         ("gloo", replace(MACHINE, cores=64, ranks=3, ranks_a_host=1), [2, 3]),
     ],
 )
@@ -242,7 +242,7 @@ def test_variables_are_an_axis_with_processes_of_their_own():
 
 
 def test_what_is_captured_in_a_graph_shares_its_communicator_with_nothing_else():
-    config = parse((ROOT / "configs" / "nccl.yaml").read_bytes(), "c", [])
+    config = parse((ROOT / "configs" / "nccl.yaml").read_bytes(), "c", ["metrics=[isolated, graph]"])
     plan = planning.expand(config, replace(MACHINE, gpus=8, backends_missing={}), 1)
     kinds = [{case.metric == "graph" for case in block.cases} for block in plan.order]
     assert {True} in kinds and {False} in kinds and {True, False} not in kinds

@@ -3,20 +3,12 @@
 Ratios within one run wherever possible: absolute times of a shared machine say little.
 """
 
-import contextlib
-import fcntl
 import os
-import pty
-import re
-import signal
 import statistics
-import struct
 import subprocess
 import sys
 import tempfile
-import termios
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +19,7 @@ from bench.analyze.summaries import headlines
 from bench.model.records import Case, Samples
 from bench.store import folders
 from tools import large_runs
+from tools.first_look import ROUNDS, RUN, Watched, candidates, compared, seen, spread
 
 ROOT = Path(__file__).resolve().parents[1]
 MIB = 2**20
@@ -92,37 +85,20 @@ def share_of_the_sweep(folder: Path) -> list[Row]:
 
 
 def first_numbers(folder: Path) -> list[Row]:
-    """When a terminal of 100 columns shows the first number, and when a table of all cases."""
-    seen = [seen_on_a_terminal(folder, (rb"1 KiB", rb"size +2 ranks +4 ranks")) for _ in range(5)]
+    """When a terminal shows the first number, and when a table of all cases; the same of peers with three sizes."""
+    sweep = Watched("gloo.yaml", [*RUN, str(ROOT / "configs/gloo.yaml")], rb"1 KiB", rb"size +2 ranks +4 ranks")
+    both = zip(*(seen(sweep, folder) for _ in range(ROUNDS)), strict=True)
     rows = []
-    for what, limit, times in zip(("first number", "whole table"), (5, 12), zip(*seen, strict=True), strict=True):
-        middle = statistics.median(times)
-        text = f"{middle:.1f} s ({min(times):.1f} – {max(times):.1f})"
-        rows.append((f"gloo.yaml on a terminal, {what}", f"≤ {limit} s", text, middle <= limit))
+    for what, limit, times in zip(("first number", "whole table"), (5, 12), both, strict=True):
+        good = statistics.median(times) <= limit
+        rows.append((f"gloo.yaml on a terminal, {what}", f"≤ {limit} s", spread(times), good))
+    times_of = compared(candidates(folder, None, None, ""), folder)
+    own, plain = (list(zip(*times, strict=True)) for times in times_of.values())
+    for what, ours, theirs in zip(("first number", "table"), own, plain, strict=True):
+        good = statistics.median(ours) <= statistics.median(theirs)
+        text = f"{spread(ours)}; {spread(theirs)}"
+        rows.append((f"three sizes, {what}: run; a plain script under torchrun", "run first", text, good))
     return rows
-
-
-def seen_on_a_terminal(folder: Path, patterns: Sequence[bytes]) -> list[float]:
-    """Seconds from the start of the default sweep until each pattern is on a terminal. Ends it then."""
-    main, terminal = pty.openpty()
-    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
-    command = [sys.executable, str(ROOT / "run_bench.py"), "run", str(ROOT / "configs/gloo.yaml")]
-    began, shown, seen = time.perf_counter(), b"", dict[bytes, float]()
-    variables = os.environ | {"TERM": "xterm-256color"}
-    process = subprocess.Popen(command, cwd=folder, stdin=terminal, stdout=terminal, stderr=terminal, env=variables)
-    os.close(terminal)
-    while len(seen) < len(patterns):
-        shown += os.read(main, 65536)
-        for pattern in patterns:
-            if pattern not in seen and re.search(pattern, shown):
-                seen[pattern] = time.perf_counter() - began
-    process.send_signal(signal.SIGINT)
-    with contextlib.suppress(OSError):  # its other end is closed
-        while os.read(main, 65536):
-            pass
-    process.wait()
-    os.close(main)
-    return [seen[pattern] for pattern in patterns]
 
 
 def in_calls(one: Samples) -> float:

@@ -43,7 +43,9 @@ RUNS = Listing("runs")
 
 def report(
     run: RunName = None,
-    format: Annotated[Format | None, typer.Option(help="Print only this, for programs.")] = None,  # noqa: A002
+    format: Annotated[  # noqa: A002
+        Format | None, typer.Option(help=f"Print only this, for programs: {', '.join(FORMATS)}.", metavar="FORMAT")
+    ] = None,
     plots: Annotated[
         bool, typer.Option(help="Draw the pictures, below plots/. With --format none is drawn.", metavar="")
     ] = True,

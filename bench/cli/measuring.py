@@ -194,14 +194,13 @@ def measure(
             launcher = stack.enter_context(starter(coordinator, [before.plan]))
             from bench.launch import sweep, turns
             from bench.report.live import LiveTable
-            from bench.report.progress import CaseProgress
+            from bench.report.progress import CaseProgress, TimeLeft
 
             facts = {"": coordinator.facts() if coordinator else {}}
             console = Console(stderr=True, quiet=quiet, force_terminal=None if watch is None else False)
             live = LiveTable(before, Deferred("analyze.summaries:headlines")) if watch is None and not quiet else None
             rest = replace(before.plan, order=tuple(planning.remaining(before.plan, before.samples)))
-            estimate_s = planning.estimate_s(rest)
-            shown = CaseProgress(console, before.plan.total, done, live, before.plan.launches, estimate_s)
+            shown = CaseProgress(console, before.plan.total, done, live, before.plan.launches, TimeLeft(rest))
             observer = _Counted(shown, before)
             launches = stack.enter_context(
                 recorded_sessions(path, before.environment, facts, [before.plan], observer.counts)

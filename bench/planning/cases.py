@@ -63,14 +63,13 @@ def worlds(config: Config, machine: Machine) -> list[tuple[str, int]]:
 def world_sizes(config: Config, machine: Machine, backend: str) -> list[int]:
     """The numbers of ranks that are asked for; else powers of two up to the job's or machine's size, and that size.
 
-    One rank communicates with nobody: only on GPUs is it of use, as the cost of a call.
+    One rank communicates with nobody: it is measured where there is one GPU only, and shows what a call costs.
     """
     if config.world_sizes:
         return config.world_sizes
     on_gpus = BACKENDS[backend].device == "cuda"
-    fewest = 1 if on_gpus else 2
-    most = max(fewest, machine.ranks or (machine.gpus if on_gpus else machine.cores))
-    return sorted({n for k in range(most.bit_length()) if fewest <= (n := 2**k)} | {most})
+    most = max(1 if on_gpus else 2, machine.ranks or (machine.gpus if on_gpus else machine.cores))
+    return sorted({n for k in range(1, most.bit_length()) if (n := 2**k) <= most} | {most})
 
 
 def oversubscribed(config: Config, machine: Machine, backend: str, world_size: int) -> bool:

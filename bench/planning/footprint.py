@@ -30,6 +30,8 @@ MAX_STAMP_PAIRS = 2**18
 # Most bytes that the buffers of cases measured together may take on one rank; a single case may take more. Buffers are
 # filled only as far as they are used.
 MOST_BATCH_BYTES = 2**30
+# Messages up to this size take no time to prepare, in comparison with the start of the ranks.
+MOST_SMALL_BYTES = 2**20
 # Most cases measured together: if a rank dies before their last round, all of them are measured again.
 MOST_TOGETHER = 16
 # Operations of which ProcessGroupNCCL makes one flat tensor in each call.
@@ -92,10 +94,12 @@ def aligned(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
-def batches(cases: Sequence[Case], settings: Settings) -> list[tuple[Case, ...]]:
+def batches(cases: Sequence[Case], settings: Settings, small_apart: bool = False) -> list[tuple[Case, ...]]:
     """Cases of one launch that are measured in the same rounds, in order: as many as memory allows, or one row.
 
     A rank holds the pools of a whole batch. Cases that are compared round by round are always one; they have no pools.
+    small_apart: a batch ends before the first large message. Where sizes ascend, the times of small messages are then
+    known before buffers of large ones are filled.
     """
     kind, pool_bytes = cases[0], settings.pool_bytes
     if OPERATIONS[kind.op].round_by_round:
@@ -109,6 +113,7 @@ def batches(cases: Sequence[Case], settings: Settings) -> list[tuple[Case, ...]]
     for case in cases:
         nbytes = aligned(buffer_bytes(case, pool_bytes))
         full = used + nbytes > most or len(batches[-1]) == MOST_TOGETHER
+        full |= small_apart and bool(batches[-1]) and batches[-1][-1].size_bytes <= MOST_SMALL_BYTES < case.size_bytes
         if batches[-1] and (
             full or (settings.row_by_row and PLACEMENTS.residue(case) != PLACEMENTS.residue(batches[-1][-1]))
         ):

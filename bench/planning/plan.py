@@ -282,10 +282,13 @@ def estimate_s(plan: Plan) -> float:
     """How long the run takes at most (adaptive), or about (fixed count, from rough rates)."""
     if plan.budget_s is not None:
         return plan.budget_s
-    seconds = FIRST_START_S + sum(BACKENDS[launch.backend].start_s for launch in plan.order) + CONCLUDE_S
-    sampling = plan.settings.sampling
-    seconds += LAUNCH_WARMUP_S * len(plan.order) * bool(sampling.warmup and sampling.warmup_s)
-    for case in (case for launch in plan.order for case in launch.cases):
+    return FIRST_START_S + sum(launch_s(launch, plan.settings.sampling) for launch in plan.order) + CONCLUDE_S
+
+
+def launch_s(launch: Launch, sampling: Sampling) -> float:
+    """How long a launch takes, likewise."""
+    seconds = BACKENDS[launch.backend].start_s + LAUNCH_WARMUP_S * bool(sampling.warmup and sampling.warmup_s)
+    for case in launch.cases:
         if (fixed_s := OPERATIONS[case.op].case_s) is not None:
             seconds += fixed_s
             continue

@@ -99,7 +99,7 @@ def _log_of(context: RankContext) -> Path:
 def _measure(context: RankContext, job: Job, group: Group) -> None:
     """Measure the cases batch by batch, and send a line for each."""
     pool_bytes = job.settings.pool_bytes
-    together = batches(job.launch.cases, job.settings)
+    together = batches(job.launch.cases, job.settings, small_apart=job.launch.number == 1)
     nbytes = max(arena_bytes(cases, pool_bytes) for cases in together)
     with buffers_of(job, group, nbytes) as arena:
         first = 0

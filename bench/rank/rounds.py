@@ -107,9 +107,9 @@ class Batch:
     def measure(self, show: Callable[[Sequence[Samples]], None]) -> list[Samples]:
         """Measure every case, and check its results before and after.
 
-        show: takes what the first cases of the first launch have after one round that times calls, on rank 0.
+        show: takes what the cases have after one round that times calls, on rank 0, in the first launch.
         """
-        shows = self._job.launch.number == 1 and not self._cases[0].position and not self._job.turns
+        shows = self._job.launch.number == 1 and not self._job.turns
         ranks = self._group.gather([(measured.checked(), measured.first_s) for measured in self._cases])
         warm_s = 0.0 if self._cases[0].position else LAUNCH_WARMUP_S / len(self._cases)
         for index, measured in enumerate(self._cases):

@@ -4,7 +4,8 @@ Implements the `Observer` of `launch.sweep`. Draws only between rounds: while ra
 leaves every core to them.
 """
 
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -17,15 +18,15 @@ from rich.progress import (
     Task,
     TextColumn,
     TimeElapsedColumn,
-    TimeRemainingColumn,
 )
 from rich.text import Text
 
 from bench.catalog.collectives import OPERATIONS
 from bench.model.comparisons import Judgement
-from bench.model.records import Case, Launch
+from bench.model.records import Case, Launch, Plan
 from bench.model.units import counted, format_ratio, format_seconds
 from bench.model.visible import visible
+from bench.planning.plan import launch_s
 from bench.report.labels import describe, label, ranks_text
 from bench.report.live import LiveTable
 from bench.store.encoding import SampleLine
@@ -41,18 +42,60 @@ class _Above(Progress):
         yield from super().get_renderables()
 
 
-class _Left(TimeRemainingColumn):
-    """The time that is left: by the plan's estimate until cases were measured, then as fast as they came."""
+class TimeLeft:
+    """The time that a plan still takes: the planned estimates, scaled by how long launches took so far."""
 
-    def __init__(self, estimate_s: float | None) -> None:
+    def __init__(self, plan: Plan, clock: Callable[[], float] = time.monotonic) -> None:
+        """plan: of the launches that are still to be made."""
+        self._clock, self._began = clock, clock()
+        self._budget_s = plan.budget_s
+        sampling = plan.settings.sampling
+        # Estimates of the launches that have not begun, in seconds.
+        self._waiting = {(*_kind(launch), launch.number): launch_s(launch, sampling) for launch in plan.order}
+        # Kind of launch → how long the last one took, over its estimate.
+        self._factors: dict[tuple[str, int], float] = {}
+        # Kind, estimate and beginning of the launch that is measured.
+        self._now: tuple[tuple[str, int], float, float] | None = None
+
+    def launching(self, launch: Launch) -> None:
+        """A launch begins, and the one before it has ended."""
+        now = self._clock()
+        if self._now is not None and self._now[1]:
+            kind, estimate_s, began = self._now
+            self._factors[kind] = (now - began) / estimate_s
+        self._now = (_kind(launch), self._waiting.pop((*_kind(launch), launch.number), 0.0), now)
+
+    def seconds(self) -> float:
+        """From now on."""
+        now = self._clock()
+        if self._budget_s is not None:
+            return max(0.0, self._budget_s - (now - self._began))
+        left_s = sum(estimate_s * self._factor((backend, n)) for (backend, n, _), estimate_s in self._waiting.items())
+        if self._now is not None:
+            kind, estimate_s, began = self._now
+            left_s += max(0.0, estimate_s * self._factor(kind) - (now - began))
+        return left_s
+
+    def _factor(self, kind: tuple[str, int]) -> float:
+        """That of launches of this kind; else the mean of other kinds'; 1 in the first launch."""
+        factors = list(self._factors.values()) or [1.0]
+        return self._factors.get(kind, sum(factors) / len(factors))
+
+
+def _kind(launch: Launch) -> tuple[str, int]:
+    return launch.backend, launch.world_size
+
+
+class _Left(ProgressColumn):
+    """The time that is left."""
+
+    def __init__(self, left: TimeLeft) -> None:
         super().__init__()
-        self._estimate_s = estimate_s
+        self._left = left
 
     def render(self, task: Task) -> Text:
-        if self._estimate_s is None or task.time_remaining is not None:
-            return super().render(task)
-        left_s = max(0.0, self._estimate_s - (task.elapsed or 0.0))
-        return Text(f"{left_s // 3600:.0f}:{left_s // 60 % 60:02.0f}:{left_s % 60:02.0f}", style="progress.remaining")
+        minutes, seconds = divmod(round(self._left.seconds()), 60)
+        return Text(f"{minutes // 60}:{minutes % 60:02}:{seconds:02}", style="progress.remaining")
 
 
 class ProgressBar:
@@ -102,15 +145,19 @@ class CaseProgress(ProgressBar):
         done: int,
         live: LiveTable | None = None,
         launches: int | None = None,
-        estimate_s: float | None = None,
+        left: TimeLeft | None = None,
     ) -> None:
-        """live: what the run has so far. launches: as many as are planned. estimate_s: how long it takes."""
-        columns = (MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("left"), _Left(estimate_s))
-        super().__init__(console, "starting the ranks", total, done, *columns)
-        self._total, self._live, self._launches = total, live, launches
+        """live: what the run has so far. launches: as many as are planned."""
+        columns = [] if left is None else [TextColumn("left"), _Left(left)]
+        super().__init__(
+            console, "starting the ranks", total, done, MofNCompleteColumn(), TimeElapsedColumn(), *columns
+        )
+        self._total, self._live, self._launches, self._left = total, live, launches, left
 
     def launching(self, launch: Launch) -> None:
         """Ranks are being started: without a terminal, a line."""
+        if self._left is not None:
+            self._left.launching(launch)
         if self._console.is_terminal:
             self._sharpen()
             self._describe(_words(launch, self._launches))
@@ -154,11 +201,15 @@ class CaseProgress(ProgressBar):
 
 
 def _words(launch: Launch, launches: int | None = None) -> str:
-    """Such as `gloo, 2 ranks, launch 3 of 8`; with what labels name first, if the cases share it."""
+    """Such as `gloo, 2 ranks, launch 3 of 8`; with what labels name first, if the cases share it.
+
+    Launch 0 times nothing: it makes calls while the library logs what it chose.
+    """
     names = {option.name for option in OPERATIONS[launch.cases[0].op].own_options if option.first}
     first = [part.words for part in describe(launch.cases)[0] if part.name in names]
     of = f" of {launches}" if launches is not None and launch.number <= launches else ""
-    return ", ".join([*first, launch.backend, ranks_text(launch.world_size), f"launch {launch.number}{of}"])
+    which = f"launch {launch.number}{of}" if launch.number else "reading which algorithms it chose"
+    return ", ".join([*first, launch.backend, ranks_text(launch.world_size), which])
 
 
 class PairProgress(ProgressBar):

@@ -150,7 +150,7 @@ def width(summaries: Sequence[Summary]) -> str:
     """What is shown around the times of these: `95 % interval`, or what stands for it."""
     kinds = {s.time_s.kind for s in summaries if s.time_s is not None and s.time_s.known}
     if IntervalKind.RANGE not in kinds:
-        return "95 % interval" if kinds else "interval (none is known)"
+        return "95 % interval" if kinds else "no interval is known"
     return "range of launches" if len(kinds) == 1 else "95 % interval or range of launches"
 
 

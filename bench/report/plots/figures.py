@@ -92,10 +92,12 @@ NUMBER_AND_UNIT = re.compile(r"(?<=\d) (?=[A-Za-zµ%])")
 # ── one figure ───────────────────────────────────────────────────────────────────────────────────
 def save(figure: Figure, path: Path) -> None:
     """Save a figure as PNG and as SVG. Raises StoreError with the file that cannot be written."""
+    if (engine := figure.get_layout_engine()) is not None:
+        engine.execute(figure)
+        figure.set_layout_engine(None)  # with any engine, also "none", savefig draws everything twice
     for suffix in (".png", ".svg"):
         with folders.naming(path.with_suffix(suffix)):
             figure.savefig(path.with_suffix(suffix))
-        figure.set_layout_engine("none")  # laid out already; doing it again would take as long as drawing
 
 
 def draw_pages(
