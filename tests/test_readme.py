@@ -53,7 +53,7 @@ RUN_ELSEWHERE = {
 SHORT = {
     "run": ("--set", "launches=1", "--set", "sampling.seconds_per_case=0.05", "--set", "sizes=[1KiB]", "--no-plots"),
     "perf": ("-e", "16K", "--no-plots"),
-    "ab": ("--no-plots",),
+    "ab": ("--no-plots", "--budget", "15s"),
     "bits": ("--set", "backends=[gloo]", "--set", "world_sizes=[2]", "--set", "launches=1"),
     "replay": ("--set", "launches=2", "--no-plots"),
 }
@@ -86,8 +86,8 @@ def test_command(line, checkout, launcher):
         done = CommandLine(checkout)(verb, *arguments, *SHORT.get(verb, ()))
     else:
         done = called_here(checkout, launcher, (verb, *arguments, *SHORT.get(verb, ())))
-    busy = verb == "ab" and "fewer than 6 pairs" in done.stdout  # of this machine, within the budget
-    assert done.returncode == (3 if busy else EXIT_CODES.get(verb, 0)), done.stdout + done.stderr
+    codes = {EXIT_CODES.get(verb, 0)} if verb != "ab" else {1, 3}  # slower, or undecided within so short a budget
+    assert done.returncode in codes, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("path", [*PAGES, *JOBS], ids=lambda path: path.name)
