@@ -53,7 +53,7 @@ RUN_ELSEWHERE = {
 SHORT = {
     "run": ("--set", "launches=1", "--set", "sampling.seconds_per_case=0.05", "--set", "sizes=[1KiB]", "--no-plots"),
     "perf": ("-e", "16K", "--no-plots"),
-    "ab": ("--no-plots", "--budget", "15s"),
+    "ab": ("--no-plots", "--budget", "25s"),
     "bits": ("--set", "backends=[gloo]", "--set", "world_sizes=[2]", "--set", "launches=1"),
     "replay": ("--set", "launches=2", "--no-plots"),
 }
