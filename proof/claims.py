@@ -5,7 +5,7 @@ Those on virtual GPUs take 70 minutes more, and are not tried where `make virtua
 Those without trials of their own take too long: `python -m proof --only NAME --trials 10` runs them.
 """
 
-from proof import coverage, links_recovered, naming, overhead, sides, training_steps, tune, unchanged, virtual
+from proof import coverage, links_recovered, live, naming, overhead, sides, training_steps, tune, unchanged, virtual
 from proof.claim import Claim
 
 # What every measured number rests on; what summarises and compares them; what trains.
@@ -66,6 +66,12 @@ CLAIMS: dict[str, Claim] = {
         "bare loops of all-reduces with 2, 5 and 20 % planted and without, in random order in one process group, loop "
         "threads under SCHED_BATCH; trials: blocks",
         36, 4, 1.3, MEASURED,
+    ),
+    "live-table": Claim(
+        live.live_table,
+        "sweeps of 3 sizes with 2 ranks under SCHED_BATCH, with a live table and with nothing shown, in random order; "
+        "90 % interval over the pairs; trials: pairs",
+        120, 4, 10, (*MEASURED, "report/live.py", "report/progress.py"),
     ),
     "coverage-launches": Claim(
         coverage.over_launches, "intervals over 8 simulated launches of known mean", 10000, 1000, 0.1, ("stats",),

@@ -32,6 +32,10 @@ from bench.report.live import LiveTable
 from bench.store.encoding import SampleLine
 
 
+# Least time between two rounds that are drawn, so that drawing takes no core from what is timed.
+REDRAWN_S = 2.0
+
+
 class _Above(Progress):
     """A bar with lines above it."""
 
@@ -153,6 +157,7 @@ class CaseProgress(ProgressBar):
             console, "starting the ranks", total, done, MofNCompleteColumn(), TimeElapsedColumn(), *columns
         )
         self._total, self._live, self._launches, self._left = total, live, launches, left
+        self._drawn_s = 0.0
 
     def launching(self, launch: Launch) -> None:
         """Ranks are being started: without a terminal, a line."""
@@ -176,9 +181,15 @@ class CaseProgress(ProgressBar):
             self._progress.lines = self._live.lines(self._console.width, self._console.height - 2)
 
     def round_begins(self, launch: Launch, number: int) -> None:
-        """Every case is visited once more; number 0 is the warm-up."""
+        """Every case is visited once more; number 0 is the warm-up.
+
+        Later rounds are drawn now and then: their first call may begin before the drawing ends.
+        """
         if number == 0:
             self._sharpen()
+        elif time.monotonic() < self._drawn_s + REDRAWN_S:
+            return
+        self._drawn_s = time.monotonic()
         self._describe(f"{_words(launch, self._launches)}, {f'round {number}' if number else 'warm-up'}")
 
     def first_times(self, lines: Sequence[SampleLine]) -> None:
