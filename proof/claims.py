@@ -71,7 +71,7 @@ CLAIMS: dict[str, Claim] = {
         live.live_table,
         "sweeps of 3 sizes with 2 ranks under SCHED_BATCH, with a live table and with nothing shown, in random order; "
         "90 % interval over the pairs; trials: pairs",
-        120, 4, 10, (*MEASURED, "report/live.py", "report/progress.py"),
+        36, 4, 3, (*MEASURED, "report/live.py", "report/progress.py"),
     ),
     "coverage-launches": Claim(
         coverage.over_launches, "intervals over 8 simulated launches of known mean", 10000, 1000, 0.1, ("stats",),
