@@ -6,15 +6,18 @@ import shutil
 import numpy as np
 import pytest
 
+from bench.analyze.analysis import analyze
 from bench.launch.sweep import Spent, next_launch, sweep
 from bench.launch.turns import drive
 from bench.model.errors import MpirunError
 from bench.model.records import Case, Launch, Plan
 from bench.planning.plan import expand
+from bench.report import document
+from bench.report.view import View
 from bench.stats.intervals import FEWEST_BLOCKS
 from bench.store import encoding
 from bench.store.encoding import samples_from_line as read
-from conftest import invented_run, samples
+from conftest import SAMPLING, invented_run, samples
 
 STEADY, WILD = (Case("all_reduce", "gloo", 2, "float32", size) for size in (4096, 65536))
 
@@ -75,6 +78,24 @@ budget: 5s
 buffers: hot
 timeout: 10s
 """
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        (0.5, "Stopped: every interval is within 50 %."),
+        (0.001, "Stopped: no further launch fits into the budget of 60 s."),
+        (None, "Stopped: no further launch fits into the budget of 60 s."),
+    ],
+)
+def test_a_run_with_a_budget_says_why_it_stopped(asked, says):
+    """Eight launches that differ by 2 %."""
+    case = Case("all_reduce", "gloo", 2, "float32", 1024)
+    run = invented_run([samples(case, n, [[1e6 * (1 + n / 50)] * 2] * 12) for n in range(1, 9)], launches=8)
+    settings = dataclasses.replace(run.plan.settings, sampling=dataclasses.replace(SAMPLING, relative_error=asked))
+    budgeted = dataclasses.replace(run, plan=dataclasses.replace(run.plan, budget_s=60.0, settings=settings))
+    assert says in document.answer(View(budgeted, analyze(budgeted)))
+    assert not [text for text in document.answer(View(run, analyze(run))) if text.startswith("Stopped")]
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ BUDGETS = {
     "launch": 3515,
     "rank": 3670,
     "analyze": 3350,
-    "report": 5330,
+    "report": 5345,
     "cli": 2130,
     "training": 7575,
     "bits": 1100,
@@ -39,7 +39,7 @@ PACKAGES = tuple(package.name for package in registry.PACKAGES)
 # has a kind, a sentence and a remedy in place of a text that is made where it is found. Fields have comments,
 # and options that were text are types. 360 more for copies, JUnit by the schemas, metrics, and the live table;
 # 100 for its first times.
-CORE = 27_020
+CORE = 27_035
 
 
 def folder_of(room: str) -> Path:

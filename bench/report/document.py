@@ -240,7 +240,7 @@ def _answer(view: View) -> tuple[list[str], list[str], list[str]]:
     missing = [] if analysis.incomplete is None else [f"**{sentence(analysis.incomplete)}**."]
     virtual = [VIRTUAL_NOTE] * view.virtual
     trust = [_trust(view)] if calls or lines else []
-    return [*virtual, *missing], calls, [*lines, *trust]
+    return [*virtual, *missing], calls, [*lines, *_stopped(view), *trust]
 
 
 def _call_lines(view: View) -> list[str]:
@@ -253,6 +253,18 @@ def _call_lines(view: View) -> list[str]:
         lines.append(f"**{each.name if names.count(each.name) == 1 else each.title}**: {_table_answer(sure)}")
     more = len(timed) - MOST_ANSWERED
     return [*lines, f"{counted(more, 'further kind')} of cases: see the tables."] if more > 0 else lines
+
+
+def _stopped(view: View) -> list[str]:
+    """Why a run with a budget made no further launches; empty without a budget."""
+    plan = view.run.plan
+    if plan.budget_s is None or view.analysis.incomplete is not None:
+        return []
+    asked = plan.settings.sampling.relative_error
+    known = [s.time_s for s in view.calls if s.time_s is not None]
+    if asked is not None and known and all(time.relative_half_width <= asked for time in known):
+        return [f"Stopped: every interval is within {format_share(asked)}."]
+    return [f"Stopped: no further launch fits into the budget of {plan.budget_s:g} s."]
 
 
 def _trust(view: View) -> str:

@@ -31,7 +31,6 @@ from bench.report.labels import describe, label, ranks_text
 from bench.report.live import LiveTable
 from bench.store.encoding import SampleLine
 
-
 # Least time between two rounds that are drawn, so that drawing takes no core from what is timed.
 REDRAWN_S = 2.0
 
@@ -157,6 +156,7 @@ class CaseProgress(ProgressBar):
             console, "starting the ranks", total, done, MofNCompleteColumn(), TimeElapsedColumn(), *columns
         )
         self._total, self._live, self._launches, self._left = total, live, launches, left
+        # When a round was last drawn.
         self._drawn_s = 0.0
 
     def launching(self, launch: Launch) -> None:
