@@ -77,6 +77,14 @@ def test_on_a_terminal_it_stands_above_the_bar_and_elsewhere_in_a_line():
         assert ("─────" in text) == terminal and ("so far all_reduce" in text) != terminal
 
 
+def test_the_interval_within_one_launch_is_not_named():
+    """So many calls of one launch have an interval; it says nothing of other launches."""
+    live = LiveTable(invented_run([], launches=8), headlines)
+    live.take(SampleLine(samples_to_line(samples(CASES[0], 1, [[1e6] * 2] * 400))))
+    (summary,) = live._current()
+    assert summary.time_s.known and "interval" not in live.so_far()
+
+
 def test_first_times_are_shown_until_their_launch_has_ended():
     live = LiveTable(invented_run([], launches=8), headlines)
     first, whole = (

@@ -65,7 +65,9 @@ class LiveTable:
         ends = [min(row, key=lambda s: s.case.size_bytes), max(row, key=lambda s: s.case.size_bytes)]
         told = [f"{format_bytes(s.case.size_bytes)} {format_seconds(s.time_s.value)}" for s in ends if s.time_s]
         widest = max(summary.time_s.relative_half_width for summary in timed if summary.time_s is not None)
-        trust = f", widest interval ±{format_share(widest)}" if math.isfinite(widest) else ""
+        # An interval within a single launch does not say how launches differ.
+        sure = math.isfinite(widest) and all(summary.launches > 1 for summary in timed)
+        trust = f", widest interval ±{format_share(widest)}" if sure else ""
         return f"so far {first.case.op} {' … '.join(dict.fromkeys(told))} ({ranks_text(most)}){trust}"
 
     def _current(self) -> Sequence[Summary]:
