@@ -84,8 +84,8 @@ timeout: 10s
     ("asked", "says"),
     [
         (0.5, "Stopped: every interval is within 50 %."),
-        (0.001, "Stopped: no further launch fits into the budget of 60 s."),
-        (None, "Stopped: no further launch fits into the budget of 60 s."),
+        (0.001, "Stopped after 8 launches, with a budget of 60 s."),
+        (None, "Stopped after 8 launches, with a budget of 60 s."),
     ],
 )
 def test_a_run_with_a_budget_says_why_it_stopped(asked, says):

@@ -55,6 +55,8 @@ def test_cases_are_measured_together_as_far_as_memory_allows():
     assert footprint.batches(cases, rich) == [tuple(cases)]
     assert footprint.batches(cases, rich, small_apart=True) == [tuple(cases[:2]), tuple(cases[2:])]
     assert footprint.batches(cases[2:], rich, small_apart=True) == [tuple(cases[2:])]
+    mixed = (cases[2], cases[0], cases[3], cases[1])  # as plans of tune have them: nothing is gained
+    assert footprint.batches(mixed, rich, small_apart=True) == [mixed]
     poor = replace(rich, batch_bytes=2**28)
     assert footprint.batches(cases, poor) == [tuple(cases[:2]), (cases[2],), (cases[3],)]
     together = footprint.batches([CASE] * 20, replace(rich, pool_bytes=0))

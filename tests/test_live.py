@@ -149,6 +149,23 @@ def test_the_time_that_is_left_follows_the_launches_that_were_made():
     assert left.seconds() == pytest.approx(10.0 + 20.0 + 10.0)
 
 
+def test_launches_of_one_number_that_need_processes_of_their_own_all_count():
+    """A graph needs a launch beside that of the other calls, with as many ranks."""
+    calls, graph = (Case("all_reduce", "nccl", 2, "float32", 1024, metric=metric) for metric in ("isolated", "graph"))
+    order = [Launch("nccl", 2, 1, (calls,)), Launch("nccl", 2, 1, (graph,))]
+    settings = Settings(replace(SAMPLING, iterations=None, seconds_per_case=10.0), 7, 60.0, 0)
+    now = [0.0]
+    left = TimeLeft(Plan("two", tuple(order), (), 1, settings), lambda: now[0])
+    each = launch_s(order[0], settings.sampling)
+    assert left.seconds() == pytest.approx(2 * each)
+    left.launching(order[0])
+    now[0] += 2 * each
+    left.launching(order[1])
+    assert left.seconds() == pytest.approx(2 * each)
+    left.launching(replace(order[1], number=0))  # reads what the library chose
+    assert left.seconds() == 0.0
+
+
 def test_the_time_that_is_left_of_a_budget_is_its_rest():
     now = [5.0]
     left = TimeLeft(Plan("b", (), (), 1, Settings(SAMPLING, 7, 60.0, 0), budget_s=30.0), lambda: now[0])

@@ -88,6 +88,7 @@ def test_command(line, checkout, launcher):
         done = called_here(checkout, launcher, (verb, *arguments, *SHORT.get(verb, ())))
     codes = {EXIT_CODES.get(verb, 0)} if verb != "ab" else {1, 3}  # slower, or undecided within so short a budget
     assert done.returncode in codes, done.stdout + done.stderr
+    assert verb != "ab" or done.returncode != 1 or "SLOWER" in done.stdout, done.stdout
 
 
 @pytest.mark.parametrize("path", [*PAGES, *JOBS], ids=lambda path: path.name)

@@ -12,6 +12,7 @@ import fcntl
 import os
 import pty
 import re
+import select
 import signal
 import statistics
 import struct
@@ -34,6 +35,8 @@ CONFIG = "backends: [gloo]\nworld_sizes: [2]\noperations: [all_reduce]\nsizes: [
 ROUNDS = 5
 # Seconds after which a command that has not shown what is waited for is ended.
 LONGEST_S = 120.0
+# Seconds in which a command may end by itself: MPICH leaves shared memory behind if it is interrupted.
+OWN_END_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -49,12 +52,12 @@ class Watched:
     variables: Mapping[str, str] = field(default_factory=dict)
 
 
-def seen(watched: Watched, folder: Path, patterns: Sequence[bytes] = ()) -> list[float]:
-    """Seconds from the start of a command until each pattern is on a terminal of 100 columns. Ends it then.
+def seen(watched: Watched, folder: Path) -> list[float]:
+    """Return the seconds from the start of a command until a terminal of 100 columns shows its first and last number.
 
-    patterns: of its first and last number if none are given. Raises TimeoutError after LONGEST_S.
+    Ends the command then. Raises TimeoutError if they are not shown within LONGEST_S.
     """
-    wanted, found, shown = patterns or (watched.first, watched.last), dict[bytes, float](), b""
+    wanted, found, shown = (watched.first, watched.last), dict[bytes, float](), b""
     main, terminal = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
     variables = os.environ | {"TERM": "xterm-256color"} | dict(watched.variables)
@@ -64,11 +67,15 @@ def seen(watched: Watched, folder: Path, patterns: Sequence[bytes] = ()) -> list
     )
     os.close(terminal)
     with contextlib.suppress(OSError):  # its other end is closed: the command has ended
-        while len(found) < len(wanted) and time.perf_counter() - began < LONGEST_S:
+        while len(found) < len(wanted) and (left_s := began + LONGEST_S - time.perf_counter()) > 0:
+            if not select.select([main], [], [], left_s)[0]:
+                break
             shown += os.read(main, 65536)
             for pattern in wanted:
                 if pattern not in found and re.search(pattern, shown):
                     found[pattern] = time.perf_counter() - began
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(OWN_END_S)
         process.send_signal(signal.SIGINT)
         while os.read(main, 65536):
             pass

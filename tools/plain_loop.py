@@ -1,7 +1,7 @@
 """What people write when they need a number: all-reduces between two clock readings, and no statistics.
 
-`torchrun --nproc-per-node 2 tools/plain_loop.py 1024 65536 1048576` prints a line for each size, in bytes. The tests
-compare how soon its first number comes with how soon that of `run` does; it uses nothing of CollBench.
+`torchrun --nproc-per-node 2 tools/plain_loop.py 1024 65536 1048576` prints a line for each size, in bytes. It uses
+nothing of CollBench; `tools.first_look` compares how soon its first number comes with how soon that of `run` does.
 """
 
 import sys

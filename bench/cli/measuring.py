@@ -200,6 +200,9 @@ def measure(
             console = Console(stderr=True, quiet=quiet, force_terminal=None if watch is None else False)
             live = LiveTable(before, Deferred("analyze.summaries:headlines")) if watch is None and not quiet else None
             rest = replace(before.plan, order=tuple(planning.remaining(before.plan, before.samples)))
+            if rest.budget_s is not None:
+                spent_s = sum(samples.usage.wall_s for samples in before.samples if samples.usage is not None)
+                rest = replace(rest, budget_s=max(0.0, rest.budget_s - spent_s))
             shown = CaseProgress(console, before.plan.total, done, live, before.plan.launches, TimeLeft(rest))
             observer = _Counted(shown, before)
             launches = stack.enter_context(

@@ -247,8 +247,7 @@ class CoreConfig(Strict):
         "Backends. One that this machine lacks is skipped with the reason.", ["gloo", "nccl"]
     )
     world_sizes: Several[WorldSize] = key(
-        "Numbers of ranks. Default: powers of two up to the maximum, and the maximum (ranks of the job; on one host "
-        "GPUs, else cores).",
+        "Numbers of ranks. Default: 2, 4, 8 … and the maximum (ranks of the job; on one host GPUs, else cores).",
         [2, 4],
         default=[],
     )

@@ -98,7 +98,7 @@ def batches(cases: Sequence[Case], settings: Settings, small_apart: bool = False
     """Cases of one launch that are measured in the same rounds, in order: as many as memory allows, or one row.
 
     A rank holds the pools of a whole batch. Cases that are compared round by round are always one; they have no pools.
-    small_apart: a batch ends before the first large message. Where sizes ascend, the times of small messages are then
+    small_apart: if sizes ascend, a batch ends before the first large message, so that the times of small messages are
     known before buffers of large ones are filled.
     """
     kind, pool_bytes = cases[0], settings.pool_bytes
@@ -110,6 +110,7 @@ def batches(cases: Sequence[Case], settings: Settings, small_apart: bool = False
         most = min(MOST_BATCH_BYTES, settings.batch_bytes // kind.world_size)
     batches: list[list[Case]] = [[]]
     used = 0
+    small_apart = small_apart and [*cases] == sorted(cases, key=lambda case: case.size_bytes)
     for case in cases:
         nbytes = aligned(buffer_bytes(case, pool_bytes))
         full = used + nbytes > most or len(batches[-1]) == MOST_TOGETHER

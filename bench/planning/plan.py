@@ -286,7 +286,7 @@ def estimate_s(plan: Plan) -> float:
 
 
 def launch_s(launch: Launch, sampling: Sampling) -> float:
-    """How long a launch takes, likewise."""
+    """Estimate how long a launch takes, from the start of its ranks, as `estimate_s` does."""
     seconds = BACKENDS[launch.backend].start_s + LAUNCH_WARMUP_S * bool(sampling.warmup and sampling.warmup_s)
     for case in launch.cases:
         if (fixed_s := OPERATIONS[case.op].case_s) is not None:

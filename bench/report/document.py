@@ -256,7 +256,7 @@ def _call_lines(view: View) -> list[str]:
 
 
 def _stopped(view: View) -> list[str]:
-    """Why a run with a budget made no further launches; empty without a budget."""
+    """Say why or when a run with a budget stopped; empty without a budget."""
     plan = view.run.plan
     if plan.budget_s is None or view.analysis.incomplete is not None:
         return []
@@ -264,7 +264,8 @@ def _stopped(view: View) -> list[str]:
     known = [s.time_s for s in view.calls if s.time_s is not None]
     if asked is not None and known and all(time.relative_half_width <= asked for time in known):
         return [f"Stopped: every interval is within {format_share(asked)}."]
-    return [f"Stopped: no further launch fits into the budget of {plan.budget_s:g} s."]
+    launches = max((s.launches for s in view.calls), default=0)
+    return [f"Stopped after {counted(launches, 'launch')}, with a budget of {plan.budget_s:g} s."] if launches else []
 
 
 def _trust(view: View) -> str:

@@ -7,7 +7,7 @@ leaves every core to them.
 import time
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeAlias
 
 from rich.console import Console, RenderableType
 from rich.progress import (
@@ -26,13 +26,15 @@ from bench.model.comparisons import Judgement
 from bench.model.records import Case, Launch, Plan
 from bench.model.units import counted, format_ratio, format_seconds
 from bench.model.visible import visible
-from bench.planning.plan import launch_s
+from bench.planning.plan import launch_s, process_kind
 from bench.report.labels import describe, label, ranks_text
 from bench.report.live import LiveTable
 from bench.store.encoding import SampleLine
 
 # Least time between two rounds that are drawn, so that drawing takes no core from what is timed.
 REDRAWN_S = 2.0
+# What the ranks of a launch have in common (`process_kind`): launches of one kind take about as long.
+Kind: TypeAlias = tuple[object, ...]
 
 
 class _Above(Progress):
@@ -46,47 +48,48 @@ class _Above(Progress):
 
 
 class TimeLeft:
-    """The time that a plan still takes: the planned estimates, scaled by how long launches took so far."""
+    """Predicts the time that a plan still takes: its estimates, scaled by how long launches took so far."""
 
     def __init__(self, plan: Plan, clock: Callable[[], float] = time.monotonic) -> None:
         """plan: of the launches that are still to be made."""
         self._clock, self._began = clock, clock()
         self._budget_s = plan.budget_s
-        sampling = plan.settings.sampling
-        # Estimates of the launches that have not begun, in seconds.
-        self._waiting = {(*_kind(launch), launch.number): launch_s(launch, sampling) for launch in plan.order}
+        self._sampling = plan.settings.sampling
+        # Kind and number of each launch that has not begun → its estimate, in seconds.
+        self._waiting = {
+            (process_kind(launch.cases[0]), launch.number): launch_s(launch, self._sampling) for launch in plan.order
+        }
         # Kind of launch → how long the last one took, over its estimate.
-        self._factors: dict[tuple[str, int], float] = {}
+        self._factors: dict[Kind, float] = {}
         # Kind, estimate and beginning of the launch that is measured.
-        self._now: tuple[tuple[str, int], float, float] | None = None
+        self._now: tuple[Kind, float, float] | None = None
 
     def launching(self, launch: Launch) -> None:
         """A launch begins, and the one before it has ended."""
-        now = self._clock()
+        now, kind = self._clock(), process_kind(launch.cases[0])
         if self._now is not None and self._now[1]:
-            kind, estimate_s, began = self._now
-            self._factors[kind] = (now - began) / estimate_s
-        self._now = (_kind(launch), self._waiting.pop((*_kind(launch), launch.number), 0.0), now)
+            before, estimate_s, began = self._now
+            self._factors[before] = (now - began) / estimate_s
+        self._waiting.pop((kind, launch.number), None)
+        # Launch 0 times nothing; a launch after a failure has the cases that are left.
+        estimate_s = launch_s(launch, self._sampling) if launch.number else 0.0
+        self._now = (kind, estimate_s, now)
 
     def seconds(self) -> float:
-        """From now on."""
+        """Return the seconds that are left from now on."""
         now = self._clock()
         if self._budget_s is not None:
             return max(0.0, self._budget_s - (now - self._began))
-        left_s = sum(estimate_s * self._factor((backend, n)) for (backend, n, _), estimate_s in self._waiting.items())
+        left_s = sum(estimate_s * self._factor(kind) for (kind, _), estimate_s in self._waiting.items())
         if self._now is not None:
             kind, estimate_s, began = self._now
             left_s += max(0.0, estimate_s * self._factor(kind) - (now - began))
         return left_s
 
-    def _factor(self, kind: tuple[str, int]) -> float:
-        """That of launches of this kind; else the mean of other kinds'; 1 in the first launch."""
+    def _factor(self, kind: Kind) -> float:
+        """Return the factor of this kind of launch; else the mean of those of other kinds; 1 in the first launch."""
         factors = list(self._factors.values()) or [1.0]
         return self._factors.get(kind, sum(factors) / len(factors))
-
-
-def _kind(launch: Launch) -> tuple[str, int]:
-    return launch.backend, launch.world_size
 
 
 class _Left(ProgressColumn):
@@ -212,10 +215,7 @@ class CaseProgress(ProgressBar):
 
 
 def _words(launch: Launch, launches: int | None = None) -> str:
-    """Such as `gloo, 2 ranks, launch 3 of 8`; with what labels name first, if the cases share it.
-
-    Launch 0 times nothing: it makes calls while the library logs what it chose.
-    """
+    """Such as `gloo, 2 ranks, launch 3 of 8`; with what labels name first, if the cases share it."""
     names = {option.name for option in OPERATIONS[launch.cases[0].op].own_options if option.first}
     first = [part.words for part in describe(launch.cases)[0] if part.name in names]
     of = f" of {launches}" if launches is not None and launch.number <= launches else ""

@@ -23,8 +23,6 @@ from bench.packages.interop.config import FLAGS, files_asked, sizes_asked, trans
 if TYPE_CHECKING:
     from bench.launch.coordinator import Coordinator
 
-PANEL = "Flags of nccl-tests"
-
 
 def with_flags(function: Callable[..., Any]) -> Callable[..., Any]:
     """Give a verb the flags of nccl-tests as options; it gets those that were typed as `flags`: letter → text."""
@@ -44,7 +42,6 @@ def with_flags(function: Callable[..., Any]) -> Callable[..., Any]:
             metavar=flag.value,
             help=flag.help,
             hidden=not flag.help,
-            rich_help_panel=PANEL,
         )
         kind = Annotated[str | None, option]
         own[name] = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
