@@ -2,25 +2,28 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from scipy.stats import binomtest
 
 from proof.rig import Rig
 
-HOLDS, MISSED, UNDECIDED, NOT_TRIED = "holds", "MISSED", "undecided", "not tried"
+HOLDS, MISSED, UNDECIDED, NOT_TRIED, LIMIT = "holds", "MISSED", "undecided", "not tried", "limit"
 
 
 @dataclass(frozen=True)
 class Line:
-    """What was found of one sentence. numbers: of each trial, where they say more than their sum."""
+    """The finding on one sentence."""
 
     says: str
     demanded: str
     measured: str
     outcome: str
+    # Numbers of the trials, where they say more than their sum.
     numbers: dict[str, Any] = field(default_factory=dict)
+    # Why the method cannot reach the demand, and what a user should do. Empty where it should reach the demand.
+    limit: str = ""
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,11 @@ def within(says: str, value: float, low: float, high: float, allowed: float, bes
     told = f"{value - 1:+.1%} [{low - 1:+.1%} to {high - 1:+.1%}]"
     numbers = {"ratio": [round(float(one), 5) for one in (value, low, high)]}
     return Line(says, f"within ±{allowed:.0%}", told + beside, judged(low, high, 1 - allowed, 1 + allowed), numbers)
+
+
+def limited(line: Line, why: str) -> Line:
+    """The line with a declared limit, whose outcome is LIMIT unless the demand is reached all the same."""
+    return replace(line, limit=why, outcome=line.outcome if line.outcome == HOLDS else LIMIT)
 
 
 def not_tried(reason: str, *says: str) -> list[Line]:

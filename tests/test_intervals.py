@@ -65,36 +65,69 @@ def test_the_interval_over_launches_covers_the_mean(series):
     assert 0.92 <= hits / TRIALS <= 0.975
 
 
-def chain(rng, like, cases=6, launches=8):
-    """Launches of which each is correlated with the one before, as logarithms of standard deviation 0.1."""
+def chain(rng, correlation, cases=6, launches=8):
+    """Logarithms of launches that correlate with the launch before; their standard deviation is 0.1."""
     values = rng.normal(size=(cases, launches))
     for i in range(1, launches):
-        values[:, i] = like * values[:, i - 1] + np.sqrt(1 - like**2) * values[:, i]
+        values[:, i] = correlation * values[:, i - 1] + np.sqrt(1 - correlation**2) * values[:, i]
     return 0.1 * values
 
 
-@pytest.mark.parametrize("like", [0.0, 0.3, 0.6])
-def test_the_likeness_of_successive_launches_is_found(like):
-    rng = np.random.default_rng(5)
-    found = np.mean([intervals.likeness(list(chain(rng, like, 40))) for _ in range(60)])
-    assert found == pytest.approx(like, abs=0.08)
-
-
-def test_launches_that_are_alike_widen_the_interval_until_it_covers():
-    rng, hits, bare = np.random.default_rng(6), 0, 0
+def covered(rng, draw):
+    """Shares of intervals that hold the mean: with the launches' own scatter, and by Student's t."""
+    hits = np.zeros(2)
     for _ in range(TRIALS):
-        logs = chain(rng, 0.5)
-        like = intervals.likeness(list(logs))
-        wide, narrow = (intervals.launch_interval(np.exp(logs[0]), how) for how in (like, 0.0))
-        hits += wide.low <= 1 <= wide.high
-        bare += narrow.low <= 1 <= narrow.high
-    assert hits / TRIALS > 0.89 > 0.82 > bare / TRIALS
+        logs = draw(rng)
+        scatters = intervals.launch_scatter(list(logs)), intervals.LOGNORMAL
+        both = [intervals.launch_interval(np.exp(logs[0]), scatter) for scatter in scatters]
+        hits += [interval.low <= 1 <= interval.high for interval in both]
+    return hits / TRIALS
 
 
-def test_too_few_launches_or_none_that_scatter_say_nothing_of_likeness():
-    assert intervals.likeness([]) == intervals.likeness([np.arange(4.0)]) == intervals.likeness([np.ones(8)]) == 0
-    assert 0 < intervals.likeness([np.arange(8.0)]) <= intervals.MOST_LIKE
-    assert intervals.likeness([np.array([1.0, -1.0] * 4)]) == 0
+@pytest.mark.parametrize("correlation", [0.0, 0.3, 0.6])
+def test_the_autocorrelation_of_launches_is_found(correlation):
+    rng = np.random.default_rng(5)
+    found = np.mean([intervals.launch_scatter(list(chain(rng, correlation, 40))).autocorrelation for _ in range(60)])
+    assert found == pytest.approx(correlation, abs=0.08)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_skewness_of_launches_is_that_of_scipy_and_is_pooled(sign):
+    cases = list(sign * np.random.default_rng(5).exponential(size=(6, 8)))
+    found = intervals.launch_scatter(cases).skewness
+    assert found == pytest.approx(np.mean(stats.skew(cases, axis=1, bias=False)))
+    assert sign * found > 0
+
+
+def test_launches_that_correlate_widen_the_interval_until_it_covers():
+    corrected, by_t = covered(np.random.default_rng(6), lambda rng: chain(rng, 0.5))
+    assert corrected > 0.89 > 0.82 > by_t
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_skewed_launches_widen_the_interval_on_the_side_of_the_rare_ones(sign):
+    def draw(rng):
+        return 0.2 * sign * (rng.exponential(size=(20, 8)) - 1)
+
+    corrected, by_t = covered(np.random.default_rng(6), draw)
+    assert 0.94 < corrected < 0.975 and by_t < 0.92
+    logs = draw(np.random.default_rng(7))
+    interval = intervals.launch_interval(np.exp(logs[0]), intervals.launch_scatter(list(logs)))
+    up, down = np.log(interval.high / interval.value), np.log(interval.value / interval.low)
+    assert sign * (up - down) > 0 < down
+
+
+def test_skewness_that_is_almost_zero_gives_students_t():
+    means = np.exp(np.random.default_rng(8).normal(size=8))
+    near, exact = (intervals.launch_interval(means, intervals.LaunchScatter(skewness=g)) for g in (2e-6, 0.0))
+    assert (near.low, near.high) == pytest.approx((exact.low, exact.high), rel=1e-5)
+
+
+def test_too_few_launches_or_none_that_scatter_show_no_scatter():
+    for cases in ([], [np.arange(4.0)], [np.ones(8)]):
+        assert intervals.launch_scatter(cases) == intervals.LOGNORMAL
+    assert 0 < intervals.launch_scatter([np.arange(8.0)]).autocorrelation <= intervals.MOST_CORRELATED
+    assert intervals.launch_scatter([np.array([1.0, -1.0] * 4)]).autocorrelation == 0
 
 
 def test_with_three_blocks_no_interval_is_known():

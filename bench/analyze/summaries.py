@@ -78,14 +78,14 @@ def _by_case(run: Run, summarizer: Summarizer) -> list[Summary]:
 
 
 def _widened(summaries: list[Summary]) -> list[Summary]:
-    """The summaries with intervals over several launches, which use the likeness of the launches of a kind.
+    """The summaries with intervals over several launches, which use what the launches of a kind have in common.
 
-    A kind is a backend and a scheduling; the likeness says how far successive launches are alike.
+    A kind is a backend and a scheduling.
     """
     kinds = grouped(summaries, lambda s: (s.case.backend, s.case.scheduling))
-    like = {kind: intervals.likeness([np.log(s.means_s) for s in members]) for kind, members in kinds.items()}
+    scatter = {kind: intervals.launch_scatter([np.log(s.means_s) for s in members]) for kind, members in kinds.items()}
     return [
-        replace(s, time_s=intervals.of_launches(np.array(s.means_s), like[s.case.backend, s.case.scheduling]))
+        replace(s, time_s=intervals.of_launches(np.array(s.means_s), scatter[s.case.backend, s.case.scheduling]))
         if s.launches > 1 and s.means_s
         else s
         for s in summaries

@@ -28,7 +28,7 @@ from bench.machine import gpus, host, nccl_log
 from bench.model.errors import RankError
 from bench.model.records import Case, Job, Json, Launch, Plan, Samples
 from bench.planning.plan import process_kind, remaining
-from bench.stats.intervals import Floats, launch_interval, likeness, within_launch
+from bench.stats.intervals import Floats, LaunchScatter, launch_interval, launch_scatter, within_launch
 from bench.store.encoding import SampleLine, samples_to_line
 
 # An interval that is still wide after this many launches will not get narrow in a sensible time.
@@ -251,13 +251,13 @@ def next_launch(plan: Plan, spent: Spent, left_s: float) -> list[Launch]:
     logs: dict[tuple[str, str], list[Floats]] = defaultdict(list)
     for case in plan.cases:
         logs[case.backend, case.scheduling].append(np.log(spent.means_s[case.key]))
-    like = {kind: likeness(means) for kind, means in logs.items()}
+    scatters = {kind: launch_scatter(means) for kind, means in logs.items()}
     for case in plan.cases:
-        means, alike = spent.means_s[case.key], like[case.backend, case.scheduling]
-        narrow = len(means) >= FEWEST_TO_STOP and max(_width(means, alike), _width(means[:-1], alike)) <= asked
+        means, scatter = spent.means_s[case.key], scatters[case.backend, case.scheduling]
+        narrow = len(means) >= FEWEST_TO_STOP and max(_width(means, scatter), _width(means[:-1], scatter)) <= asked
         if means and not narrow:
             # Cases of equal width (after a single launch) are ordered by the width within the launch.
-            wide.append((_width(means, alike), spent.within[case.key], case))
+            wide.append((_width(means, scatter), spent.within[case.key], case))
     cases: dict[tuple[object, ...], list[Case]] = {}
     for _, _, case in sorted(wide, key=lambda widths: widths[:2], reverse=True):
         kind = process_kind(case)
@@ -268,6 +268,6 @@ def next_launch(plan: Plan, spent: Spent, left_s: float) -> list[Launch]:
     return [Launch(c[0].backend, c[0].world_size, spent.launches + 1, tuple(c)) for c in cases.values()]
 
 
-def _width(means_s: list[float], alike: float) -> float:
+def _width(means_s: list[float], scatter: LaunchScatter) -> float:
     """Relative half-width of the interval that a report would give; infinite with a single launch."""
-    return launch_interval(np.array(means_s), alike).relative_half_width if len(means_s) > 1 else float("inf")
+    return launch_interval(np.array(means_s), scatter).relative_half_width if len(means_s) > 1 else float("inf")

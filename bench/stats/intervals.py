@@ -9,6 +9,7 @@ whole report may (1.2 s against 0.2 s, measured). Ranks load neither, if no prec
 
 import functools
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,9 +25,13 @@ FEWEST_BLOCKS = 4
 # Of launches with a slow mode that a fifth of the calls are in, ten in a row, intervals from 160 calls hold the mean in
 # 90 %, from 300 in 95 % (claim coverage-one-launch).
 FEWEST_OF_ONE_LAUNCH = 300
-# Launches for a 95 % interval, and for how far successive ones are alike; the largest correlation that so few can show.
-# The range of k holds their median in 1 - 2^(1-k), whatever they scatter like: 4 do in 88 %, 5 in 94 %.
-FEWEST_OVER_LAUNCHES, MOST_LIKE = 5, 0.8
+# Launches for a 95 % interval and for a `LaunchScatter`. The range of k launches holds their median in 1 - 2^(1-k),
+# whatever they scatter like: 4 do in 88 %, 5 in 94 %.
+FEWEST_OVER_LAUNCHES = 5
+# The largest autocorrelation that so few launches can show.
+MOST_CORRELATED = 0.8
+# Below this, skewness changes no digit of an interval, and Hall's transformation divides by it.
+LEAST_SKEWNESS = 1e-6
 # Percentile → smallest count at which an order statistic bounds it from above at 95 % confidence (10: from below).
 FEWEST_FOR_PERCENTILE = {10: 36, 50: 1, 90: 36, 99: 368}
 
@@ -65,41 +70,72 @@ def quantiles(ordered: Floats, shares: Sequence[float]) -> list[float]:
     return values
 
 
-def of_launches(means: Floats, likeness: float = 0.0) -> Interval:
+@dataclass(frozen=True, slots=True)
+class LaunchScatter:
+    """What the launches of a kind of cases have in common: the launches of one case are too few to show it."""
+
+    # Correlation of successive launches, from 0 to MOST_CORRELATED.
+    autocorrelation: float = 0.0
+    # Skewness of the logarithms of the launches' means.
+    skewness: float = 0.0
+
+
+# Launches that are taken as independent and lognormal.
+LOGNORMAL = LaunchScatter()
+
+
+def of_launches(means: Floats, scatter: LaunchScatter = LOGNORMAL) -> Interval:
     """What a run of several launches may say: the range of fewer than FEWEST_OVER_LAUNCHES, else `launch_interval`."""
     if len(means) >= FEWEST_OVER_LAUNCHES:
-        return launch_interval(means, likeness)
+        return launch_interval(means, scatter)
     center = float(np.exp(np.mean(np.log(means)))) if np.all(means > 0) else float(np.mean(means))
     return Interval(center, float(means.min()), float(means.max()), IntervalKind.RANGE)
 
 
-def launch_interval(means: Floats, likeness: float = 0.0) -> Interval:
-    """Geometric mean of the launches' means with Student's t on their logarithms (two or more).
+def launch_interval(means: Floats, scatter: LaunchScatter = LOGNORMAL) -> Interval:
+    """Geometric mean of the launches' means, with Student's t on their logarithms (two launches or more).
 
-    likeness: correlation of successive launches, by which their scatter says too little about their mean.
+    Successive launches that correlate widen the interval: their variance says too little about their mean. Skewness
+    widens the interval on the side of the rare launches (Hall, J. R. Statist. Soc. B 54, 1992).
     """
     logs = np.log(means)
     count, apart = len(logs), np.arange(1, len(logs))
-    wider = 1 + 2 * float(np.sum((1 - apart / count) * likeness**apart))
+    wider = 1 + 2 * float(np.sum((1 - apart / count) * scatter.autocorrelation**apart))
     variance = float(np.var(logs, ddof=1)) / count * wider * (count - 1) / (count - wider)
-    half = _t_half_width(variance, count - 1)
-    center = float(np.mean(logs))
-    return _from_logs(center, half, half, IntervalKind.OVER_LAUNCHES)
+    t = student_quantile(count - 1)
+    down, up = (_without_skewness(sign * t, scatter.skewness, count) * float(np.sqrt(variance)) for sign in (1, -1))
+    return _from_logs(float(np.mean(logs)), down, -up, IntervalKind.OVER_LAUNCHES)
 
 
-def likeness(cases: Sequence[Floats]) -> float:
-    """Correlation of successive launches, from 0, of one value a launch of each case; MOST_LIKE at most.
+def _without_skewness(t: float, skewness: float, count: int) -> float:
+    """The value of the t statistic of `count` skewed values that is as rare as `t` is without skewness."""
+    if abs(skewness) < LEAST_SKEWNESS:
+        return t
+    root = float(np.sqrt(count))
+    inside = 1 + skewness * (t / root - skewness / (6 * count))
+    return 3 * root / skewness * (float(np.cbrt(inside)) - 1)
 
-    Pooled over the cases. Of series of n values around their own mean the estimate is too low, to first order by
-    (1 + 3r) / n (Kendall, Biometrika 41, 1954), which is put back. Fewer than FEWEST_OVER_LAUNCHES count as 0.
+
+def launch_scatter(cases: Sequence[Floats]) -> LaunchScatter:
+    """Autocorrelation and skewness of launches, pooled over the cases, from the logarithms of each case's launches.
+
+    The autocorrelation of n values around their own mean is too low, to first order by (1 + 3r) / n (Kendall,
+    Biometrika 41, 1954), which is put back. The skewness is the mean of the cases' G1 (Joanes and Gill, J. R. Statist.
+    Soc. D 47, 1998). Cases with fewer than FEWEST_OVER_LAUNCHES launches, or without scatter, do not count.
     """
-    apart = [logs - np.mean(logs) for logs in cases if len(logs) >= FEWEST_OVER_LAUNCHES]
-    total = sum(float(np.sum(values**2)) for values in apart)
-    if not total:
-        return 0.0
-    count = float(np.mean([len(values) for values in apart]))
-    found = sum(float(np.sum(values[1:] * values[:-1])) for values in apart) / total
-    return min(max((count * found + 1) / (count - 3), 0.0), MOST_LIKE)
+    centred = [logs - np.mean(logs) for logs in cases if len(logs) >= FEWEST_OVER_LAUNCHES and np.ptp(logs) > 0]
+    if not centred:
+        return LOGNORMAL
+    count = float(np.mean([len(values) for values in centred]))
+    total = sum(float(np.sum(values**2)) for values in centred)
+    found = sum(float(np.sum(values[1:] * values[:-1])) for values in centred) / total
+    correlation = min(max((count * found + 1) / (count - 3), 0.0), MOST_CORRELATED)
+    return LaunchScatter(correlation, float(np.mean([_skewness(values) for values in centred])))
+
+
+def _skewness(centred: Floats) -> float:
+    n = len(centred)
+    return n / ((n - 1) * (n - 2)) * float(np.sum((centred / np.std(centred, ddof=1)) ** 3))
 
 
 def mean_interval(values: Floats, variance: float, freedom: float, error_rate: float = ERROR_RATE) -> Interval:
