@@ -134,6 +134,20 @@ def test_an_occasion_that_is_assumed_counts_as_one_more_launch_of_each_side():
     assert error[0] ** 2 == pytest.approx(variance * (1 + 1 / 8))
 
 
+def test_an_occasion_moves_a_case_as_cases_that_take_as_long_scatter():
+    """Small messages that scatter widely leave large ones decidable; a calm small one counts as its neighbours do."""
+    rng = np.random.default_rng(21)
+    level, scatter = np.geomspace(1e-4, 1e-1, 20), np.geomspace(0.4, 0.04, 20)
+    scatter[3] = 0.01
+    before, after = ([*np.exp(np.log(level) + scatter * rng.normal(size=(8, 20))).T] for _ in range(2))
+    after[-1] = 1.7 * after[-1]
+    assumed = verdicts.occasions_as_launches(verdicts.unpaired(before, after))
+    error, _ = verdicts._error(assumed, 0)
+    assert error[3] > error[10] > error[-1]
+    judged = verdicts.judge(assumed, 0.05, LEVELS)
+    assert [one.verdict for one in judged] == [INCONCLUSIVE] * 19 + [SLOWER]
+
+
 def test_the_whole_has_its_share_of_what_may_be_wrong_and_same_all_of_it():
     assert Levels(0.03, 0.05).shared == Levels(0.015, 0.05)
 

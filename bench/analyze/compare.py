@@ -24,6 +24,7 @@ from bench.model.comparisons import (
     FASTER,
     INCONCLUSIVE,
     MIN_CHANGE,
+    MOST_FURTHER_LAUNCHES,
     SLOWER,
     Absence,
     Change,
@@ -436,11 +437,16 @@ def _notices(
     if alone:
         yield notice(ComparisonNotice.TOO_FEW_LAUNCHES, alone, count=len(alone))
     of_verdict = {verdict: [change.case.key for change in changes if change.verdict == verdict]
-                  for verdict in (SLOWER, FASTER, INCONCLUSIVE)}  # fmt: skip
+                  for verdict in (SLOWER, FASTER)}  # fmt: skip
     if of_verdict[SLOWER] and of_verdict[FASTER]:
         yield notice(ComparisonNotice.BOTH_WAYS, slower=len(of_verdict[SLOWER]), faster=len(of_verdict[FASTER]))
-    if undecided := [key for key in of_verdict[INCONCLUSIVE] if key not in alone]:
-        yield notice(ComparisonNotice.UNDECIDED, undecided, count=len(undecided), min_change=min_change)
+    opened = [change for change in changes if change.verdict == INCONCLUSIVE and change.case.key not in alone]
+    if opened:
+        keys = [change.case.key for change in opened]
+        yield notice(ComparisonNotice.UNDECIDED, keys, count=len(opened), min_change=min_change)
+        beyond = [change.case.key for change in opened if change.further_launches is None]
+        if beyond:
+            yield notice(ComparisonNotice.BEYOND_LAUNCHES, beyond, count=len(beyond), most=MOST_FURTHER_LAUNCHES)
 
 
 def _limit(changes: Sequence[Change], whole: Judgement | None, sets: Sets) -> Iterable[Notice]:

@@ -92,6 +92,7 @@ class ComparisonNotice(NoticeKind):
     TOO_FEW_LAUNCHES = "too-few-launches"
     BOTH_WAYS = "both-ways"
     UNDECIDED = "undecided"
+    BEYOND_LAUNCHES = "beyond-launches"
     OVER_RUNS = "over-runs"
     FROM_LEDGER = "from-ledger"
     OTHER_TIMES = "other-times"

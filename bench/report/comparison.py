@@ -22,6 +22,7 @@ from bench.model.comparisons import (
     Unpaired,
 )
 from bench.model.conclusions import Interval, IntervalKind
+from bench.model.notices import ComparisonNotice
 from bench.model.projection import grouped
 from bench.model.records import NOT_AVAILABLE, case_order
 from bench.model.units import format_ratio, format_seconds, format_share
@@ -114,11 +115,11 @@ def headline(result: Comparison) -> str:
         nothing = "no pair of launches was completed" if short else "no case has times on both sides"
         parts = [f"{result.verdict}: {cases or nothing}"]
     elif index.verdict == result.verdict and result.verdict in {SLOWER, FASTER}:
-        parts = [f"{result.verdict}{_by(index.ratio, result)}", cases]
+        parts = [f"{result.verdict}{_by(index.ratio, result)}{_assumption(result)}", cases]
     else:
         ends = between(*map(percent, (index.ratio.low, index.ratio.high)))
         time = f"time {percent(index.ratio.value)}" + (f" [{ends}]" if _shown(index.ratio).known else "")
-        parts = [f"{result.verdict}: {cases}", f"overall {WORDS[index.verdict]}, {time}"]
+        parts = [f"{result.verdict}{_assumption(result)}: {cases}", f"overall {WORDS[index.verdict]}, {time}"]
     if result.broken:
         parts.insert(0, f"FAILED: {counted(len(result.broken), 'case')} that did not fail before")
     if result.lost:
@@ -131,6 +132,13 @@ def headline(result: Comparison) -> str:
         if fact in HARDWARE and UNKNOWN.isdisjoint((before, after)):
             parts.append(f"another {HARDWARE[fact]}: {before} → {after}")
     return "; ".join(filter(None, parts))
+
+
+def _assumption(result: Comparison) -> str:
+    """The assumption that a change rests on, where the machine has no history of runs."""
+    changed = result.verdict in {SLOWER, FASTER}
+    assumed = changed and any(found.kind is ComparisonNotice.OTHER_TIMES for found in result.notices)
+    return " if the machine was as steady between the runs as between launches" if assumed else ""
 
 
 def _by(ratio: Interval, result: Comparison) -> str:

@@ -199,9 +199,10 @@ CORE: Mapping[NoticeKind, Sentence] = {
     ComparisonNotice.BOTH_WAYS: Sentence(
         "{slower:count case} slower and {faster} faster: the verdict is SLOWER", "look at each"
     ),
-    ComparisonNotice.UNDECIDED: Sentence(
-        "{count:count case} undecided at ±{min_change:exact share}: the table says how many more launches would "
-        "decide, where a few would"
+    ComparisonNotice.UNDECIDED: Sentence("{count:count case} undecided at ±{min_change:exact share}"),
+    ComparisonNotice.BEYOND_LAUNCHES: Sentence(
+        "{most} more launches per side would not decide {count:count undecided case}",
+        "compare several runs of each side, or measure both at once with ab",
     ),
     ComparisonNotice.OVER_RUNS: Sentence(
         "intervals come from how runs vary: {before} on one side, {after} on the other"

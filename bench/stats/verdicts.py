@@ -43,6 +43,9 @@ MOST_FREEDOM = 1e6
 # With fewer variances, too little can be learnt from their scatter: drawn together over 3 unlike cases, variances made
 # `ab` of identical sides name a change in 4.7 % in place of 3.2 % of simulated runs.
 FEWEST_CASES = 6
+# Cases that show together by how much launches of about the same time scatter. Scatter falls with the time of a case,
+# so one value for all cases would be that of small messages.
+NEIGHBOURS = 5
 # Two launches that differ much leave an interval that no number can hold; beyond this factor (10²¹) all are alike.
 WIDEST_LOG = 50.0
 
@@ -72,6 +75,8 @@ class Estimates:
     difference: Floats
     # The sources of the uncertainty.
     parts: tuple[Part, ...]
+    # Mean of each case, one array per side: cases with similar means scatter by a similar amount.
+    levels: tuple[Floats, ...]
 
 
 # ── from launches to estimates ───────────────────────────────────────────────────────────────────
@@ -98,26 +103,43 @@ def with_occasions(estimates: Estimates, scatter: Floats, freedom: Floats) -> Es
 def occasions_as_launches(estimates: Estimates, occasions: Sequence[float] = (1, 1)) -> Estimates:
     """The estimates if each side also varies from occasion to occasion as it does from launch to launch.
 
-    By as much as the cases do on average where a case by itself varies less: an occasion moves calm cases, too.
     occasions: number of them on each side.
     """
-    sides = zip(estimates.parts, occasions, strict=True)
-    wider = [(part, np.maximum(part.variance.mean() / part.variance, 1), count) for part, count in sides]
-    return replace(estimates, parts=tuple(replace(part, besides=times / count) for part, times, count in wider))
+    sides = zip(estimates.parts, _of_occasions(estimates), occasions, strict=True)
+    parts = tuple(replace(part, besides=variance / part.variance / count) for part, variance, count in sides)
+    return replace(estimates, parts=parts)
+
+
+def _of_occasions(estimates: Estimates) -> list[Floats]:
+    """Variances of an occasion that scatters like a launch, one array per side.
+
+    A case has the larger of its own variance and the mean variance of the NEIGHBOURS that take about as long, because
+    an occasion moves calm cases, too.
+    """
+    found = []
+    for part, levels in zip(estimates.parts, estimates.levels, strict=True):
+        order, count = np.argsort(levels), min(NEIGHBOURS, len(levels))
+        means = np.convolve(part.variance[order], np.full(count, 1 / count), mode="valid")
+        common = np.empty_like(part.variance)
+        common[order] = means[np.clip(np.arange(len(levels)) - count // 2, 0, len(levels) - count)]
+        found.append(np.maximum(part.variance, common))
+    return found
 
 
 def index_with_occasions(index: Estimates, cases: Estimates, occasions: Sequence[float] = (1, 1)) -> Estimates:
-    """The index over cases, if each occasion moves all cases alike by as much as their launches scatter on average.
+    """The index over cases, if each occasion moves all cases in one direction, each by as much as its launches scatter.
 
     The launches of the index do not show that scatter: what moves one case and not the others averages out in it. So
-    each side gets the mean variance of the cases, with the fewest degrees of freedom that a case has. occasions: number
-    of them on each side.
+    each side also scatters by the mean of the cases' standard deviations, with the fewest degrees of freedom that a
+    case has. occasions: number of them on each side.
     """
-    alike = tuple(
-        Part(np.array([part.variance.mean()]), np.array([count]), np.array([part.freedom.min()]), grows=False)
-        for part, count in zip(cases.parts, occasions, strict=True)
+    moved = tuple(
+        Part(
+            np.array([np.mean(np.sqrt(variance)) ** 2]), np.array([count]), np.array([part.freedom.min()]), grows=False
+        )
+        for part, variance, count in zip(cases.parts, _of_occasions(cases), occasions, strict=True)
     )
-    return replace(index, parts=(*index.parts, *alike))
+    return replace(index, parts=(*index.parts, *moved))
 
 
 def _estimates(sides: Sequence[Sequence[Floats]], smallest_scatter: float, alike: bool = True) -> Estimates:
@@ -128,7 +150,8 @@ def _estimates(sides: Sequence[Sequence[Floats]], smallest_scatter: float, alike
     freedoms = np.concatenate(counts) - 1
     variances, freedoms = moderated(variances, freedoms) if alike else (variances, freedoms)
     columns = zip(np.split(variances, len(sides)), counts, np.split(freedoms, len(sides)), strict=True)
-    return Estimates(means[-1] - (means[0] if len(sides) == 2 else 0), tuple(itertools.starmap(Part, columns)))
+    difference = means[-1] - (means[0] if len(sides) == 2 else 0)
+    return Estimates(difference, tuple(itertools.starmap(Part, columns)), tuple(means))
 
 
 # ── variances from few launches ──────────────────────────────────────────────────────────────────
