@@ -10,6 +10,8 @@ import foreign
 from bench.analyze.analysis import diagnose
 from bench.analyze.summaries import summarize
 from bench.model.errors import ForeignError
+from bench.model.notices import notice
+from bench.packages.interop.conclusions import ImportNotice
 from bench.packages.interop.importers import assembly, nccl_tests
 from bench.packages.interop.importers.readings import Options, read_source
 from bench.report.notices import sentences
@@ -42,7 +44,7 @@ def test_times_and_cases(read):
     assert reading.numbers[0].case.key == "all_reduce/nccl/n2/float32/1024/metric=pipelined/depth=20/placement=out"
     # -a 3 stands in the command line
     assert reading.numbers[0].aggregate.statistic == "mean of 20 calls back to back, maximum over ranks"
-    assert not any("averag" in what for what in reading.unknown)
+    assert notice(ImportNotice.AVERAGE_ASSUMED) not in reading.unknown
 
 
 @pytest.mark.parametrize("time_us", [0, 5e-324, 9e-4, -1])
@@ -50,7 +52,7 @@ def test_what_takes_no_time_is_left_out(read, time_us):
     document = json.loads(foreign.nccl_json())
     document["results"][0]["in_place"]["time"] = time_us
     _, reading = read(json.dumps(document))
-    assert reading.left_out["no time in one half of the row"] == 1
+    assert reading.left_out[notice(ImportNotice.NO_TIME_IN_HALF)] == 1
     assert len(reading.numbers) == 2 * len(foreign.SIZES) - 1
 
 
@@ -60,7 +62,7 @@ def test_only_allowed_variables_are_kept(read):
     everything = json.dumps([imported.facts, imported.session]) + assembly.explanation(imported).decode()
     assert "hunter2" not in everything and "/secret/bin" not in everything and "SECRET_TOKEN" not in everything
     assert imported.session["imported"]["variables"] == {"NCCL_ALGO": "Ring"}
-    assert "2 variables of the file's environment dump were dropped" in imported.facts["notes"]
+    assert {"kind": "dropped-variables", "values": {"count": 2}} in imported.facts["notices"]
 
 
 def test_ranks_of_processes_with_several_devices(read):
@@ -69,7 +71,7 @@ def test_ranks_of_processes_with_several_devices(read):
     devices = [{"rank": 0, **one}, {"rank": 4, **one}]
     _, reading = read(foreign.nccl_json(ranks=8, config=config(ngpus=4, devices=devices)))
     assert reading.numbers[0].case.world_size == 8
-    assert not any("do not follow" in note for note in reading.notes)
+    assert ImportNotice.STRANGE_RATES not in {note.kind for note in reading.notes}
 
 
 @pytest.mark.parametrize(("nwrong", "verified"), [(0.0, True), (7, False), (None, None)])
@@ -148,7 +150,7 @@ def test_calls_that_the_tool_leaves_out_are_left_out(read):
     _, reading = read(timed_each({"times_us": [9.0, 8.0, 2.0, 4.0], "skipped_iterations": 2}))
     aggregate = next(one for one in reading.numbers if one.case.placement == "out").aggregate
     assert aggregate.slowest_s == pytest.approx((2e-6, 4e-6)) and aggregate.iterations == 18
-    assert "without the first 2" in aggregate.statistic and any("-K" in note for note in reading.notes)
+    assert "without the first 2" in aggregate.statistic and notice(ImportNotice.FIRST_CALLS, calls=2) in reading.notes
 
 
 # ── who is late ──────────────────────────────────────────────────────────────────────────────────

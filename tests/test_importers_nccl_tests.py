@@ -13,10 +13,13 @@ import pytest
 import foreign
 from bench.analyze.analysis import analyze
 from bench.model.errors import ForeignError
+from bench.model.notices import notice
 from bench.model.records import Case
+from bench.packages.interop.conclusions import ImportNotice
 from bench.packages.interop.importers import assembly, nccl_tests
 from bench.packages.interop.importers.readings import Options, Source, read_source
 from bench.packages.interop.report.nccl_tests import document
+from bench.report.notices import sentences
 from bench.report.view import View
 from conftest import invented_run, samples
 
@@ -155,7 +158,7 @@ def test_the_statistic_says_how_a_time_came_about(read, old, new, metric, depth,
 def test_cpu_time_is_not_taken_for_the_time_of_the_operation(read):
     reading = read(foreign.nccl().replace(" time ", " cputime "))
     assert not reading.numbers
-    assert any("CPU time" in reason for reason in reading.left_out)
+    assert notice(ImportNotice.CPU_TIME) in reading.left_out
 
 
 # ── right and wrong ──────────────────────────────────────────────────────────────────────────────
@@ -181,7 +184,7 @@ def without_ranks(text: str) -> str:
 def test_lost_ranks_are_computed_where_bandwidths_tell_them(read):
     reading = read(without_ranks(foreign.nccl(ranks=8)))
     assert reading.numbers[0].case.world_size == 8
-    assert any("busbw/algbw" in text for text in reading.unknown)
+    assert notice(ImportNotice.RANKS_BY_RATES) in reading.unknown
 
 
 def test_lost_ranks_are_asked_for_where_they_do_not(read):
@@ -206,7 +209,7 @@ def test_a_lost_collective_is_taken_from_the_name_or_asked_for(read):
         read(text, name="allreduce-and-alltoall.log")
     assert read(text, operation="all_reduce").numbers[0].case.op == "all_reduce"
     named = read(text, name="job7-allreduce_4gpu.log")
-    assert named.numbers[0].case.op == "all_reduce" and any("file's name" in what for what in named.unknown)
+    assert named.numbers[0].case.op == "all_reduce" and notice(ImportNotice.OPERATION_BY_NAME) in named.unknown
     assert read(f"$ mpirun -np 4 ./build/all_reduce_perf -b 8\n{text}").numbers[0].case.op == "all_reduce"
 
 
@@ -221,7 +224,7 @@ def test_an_aborted_try_leaves_nothing_to_the_next(read):
     aborted = foreign.nccl("all_gather", ranks=8).split(foreign.HEADER[0])[0] + "node-1: Test CUDA failure\n"
     reading = read(aborted + foreign.nccl(ranks=4))
     assert {(n.case.op, n.case.world_size) for n in reading.numbers} == {("all_reduce", 4)}
-    assert not any("copies" in note for note in reading.notes)
+    assert ImportNotice.COPIES not in {note.kind for note in reading.notes}
 
 
 def test_independent_copies_are_told(read):
@@ -229,7 +232,7 @@ def test_independent_copies_are_told(read):
     device = next(line for line in text.split("\n") if "Rank  0" in line)
     reading = read(text.replace(device, f"{device}\n{device.replace('node-1', 'node-2')}"))
     assert {n.case.world_size for n in reading.numbers} == {1}
-    assert any(note.startswith("2 copies") for note in reading.notes)
+    assert notice(ImportNotice.COPIES, copies=2, ranks=1) in reading.notes
 
 
 @pytest.mark.parametrize(
@@ -242,7 +245,7 @@ def test_groups_get_the_names_that_they_have_here(read, colours, division):
         text = text.replace(f"Rank  {rank} Group  0", f"Rank  {rank} Group  {colour}")
     reading = read(text)
     assert {str(n.case.groups) for n in reading.numbers} == ({division} if division else set())
-    assert division or any("NCCL_TESTS_SPLIT" in reason for reason in reading.left_out)
+    assert division or notice(ImportNotice.UNNAMED_DIVISION) in reading.left_out
 
 
 # ── what is left out ─────────────────────────────────────────────────────────────────────────────
@@ -250,7 +253,8 @@ def test_what_cannot_be_kept_is_counted_with_its_reason(read):
     rows = foreign.nccl_rows(dtype="uint32") + foreign.nccl_rows(sizes=(0, 0))
     text = foreign.nccl().replace(foreign.HEADER[2], "\n".join([foreign.HEADER[2], *rows]))
     reading = read(text)
-    assert +reading.left_out == {"dtype uint32, which CollBench does not have": 4, "size 0": 2}
+    reasons = {notice(ImportNotice.OTHER_DTYPE, dtype="uint32"): 4, notice(ImportNotice.SIZE_0): 2}
+    assert +reading.left_out == reasons
     assert reading.rows == 10 and len(reading.numbers) == 8
 
 
@@ -282,29 +286,30 @@ def test_uneven_shares_are_an_uneven_all_to_all(read):
     reading = read(uneven())
     assert {str(number.case.splits) for number in reading.numbers} == {"distance:1"}
     assert {number.case.op for number in reading.numbers} == {"all_to_all"}
-    assert any("SPREAD" in what for what in reading.unknown) and any("busiest" in note for note in reading.notes)
-    assert not any("do not follow" in note for note in reading.notes)
+    assert ImportNotice.SPREAD_ASSUMED in {what.kind for what in reading.unknown}
+    assert {note.kind for note in reading.notes} == {ImportNotice.BUSIEST_RANK}
 
 
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        (uneven(0.0), "do not follow from a spread of 1"),
-        (uneven(counts=(0,)), "with a matrix"),
-        (uneven().replace("nccl-tests version", "rccl-tests version"), "rccl-tests"),
+        (uneven(0.0), notice(ImportNotice.NOT_BY_SPREAD, spread=1.0)),
+        (uneven(counts=(0,)), notice(ImportNotice.MATRIX)),
+        (uneven().replace("nccl-tests version", "rccl-tests version"), notice(ImportNotice.OTHER_DIVISION)),
     ],
 )
 def test_uneven_shares_that_the_file_does_not_tell_are_left_out(read, text, reason):
     reading = read(text)
-    assert not reading.numbers and any(reason in why for why in reading.left_out)
+    assert not reading.numbers and reason in reading.left_out
 
 
 @pytest.mark.parametrize("test", ["hypercube", "all_reduce_bias"])
 def test_tests_without_a_counterpart_are_left_out(read, test):
     reading = read(foreign.nccl().replace("all_reduce_perf", f"{test}_perf"))
-    assert not reading.numbers and f"{test}_perf has no counterpart here" in reading.left_out
-    with pytest.raises(ForeignError, match="nothing to import"):
+    assert not reading.numbers and notice(ImportNotice.NO_COUNTERPART, test=f"{test}_perf") in reading.left_out
+    with pytest.raises(ForeignError, match="nothing to import") as found:
         assembly.assemble("nccl-tests", "x", [(Source(Path("x.txt"), "0", ""), reading)])
+    assert sentences(found.value.notices) == [f"left out: 4 rows: {test}_perf has no counterpart here"]
 
 
 def test_a_log_without_a_table_is_one_sentence(read):
@@ -435,7 +440,7 @@ def test_rows_of_another_test_are_not_taken_for_this_one(read):
     with_it = foreign.nccl("all_reduce") + rows_only("all_gather")
     reading = read(with_it.replace("# Collective test concluded", "#").replace("# Out of bounds", "#"))
     assert {n.case.op for n in reading.numbers} == {"all_reduce"} and len(reading.numbers) == 8
-    assert reading.left_out[nccl_tests.CONTRADICTS] == 4
+    assert reading.left_out[notice(ImportNotice.CONTRADICTION)] == 4
 
 
 def test_rows_whose_line_feed_was_lost_and_tables_in_one_line(read):

@@ -7,7 +7,9 @@ import pytest
 import foreign
 from bench.catalog import collectives
 from bench.model.errors import ForeignError
+from bench.model.notices import notice
 from bench.model.records import Case
+from bench.packages.interop.conclusions import ImportNotice
 from bench.packages.interop.importers import osu
 from bench.packages.interop.importers.logs import LONGEST_LINE
 from bench.packages.interop.importers.readings import Options, Source, read_source
@@ -54,7 +56,8 @@ def test_sizes_become_totals(read, title, op, factor):
     """OSU's size is one rank's share of the first four; of reduce_scatter it is the whole already."""
     reading = read(foreign.osu(title, datatype="MPI_CHAR"), world_size=4)
     assert [(n.case.op, n.case.size_bytes) for n in reading.numbers] == [(op, size * factor) for size in foreign.SIZES]
-    assert any("multiplied by 4" in note for note in reading.notes) == (factor == 4)
+    scaled = [note.values["ranks"] for note in reading.notes if note.kind is ImportNotice.SCALED]
+    assert scaled == ([4] if factor == 4 else [])
 
 
 def test_the_number_of_ranks(read):
@@ -70,7 +73,7 @@ def test_the_number_of_ranks(read):
 def test_old_versions_do_not_print_the_datatype(read):
     reading = read(foreign.osu(datatype=None) + foreign.osu("MPI Broadcast", datatype=None), world_size=2)
     assert {(n.case.op, n.case.dtype) for n in reading.numbers} == {("all_reduce", "float32"), ("broadcast", "int8")}
-    assert any("datatype is not in the output" in what for what in reading.unknown)
+    assert ImportNotice.DATATYPE_ASSUMED in {what.kind for what in reading.unknown}
 
 
 def test_pairs(read):
@@ -170,9 +173,9 @@ def test_a_second_header_ends_the_table_of_a_title(read):
     )
     reading = read(text)
     assert [n.case.metric for n in reading.numbers] == ["pipelined"]
-    assert reading.left_out["in a table without a title"] == 1
+    assert reading.left_out[notice(ImportNotice.NO_TITLE)] == 1
     misfit = read(foreign.osu() + pair("MPI Latency Test", "Bandwidth (MB/s)", "1024   4.00"), world_size=4)
-    assert len(misfit.numbers) == 4 and misfit.left_out["columns that do not fit the title"] == 1
+    assert len(misfit.numbers) == 4 and misfit.left_out[notice(ImportNotice.OTHER_COLUMNS)] == 1
 
 
 def test_lines_that_begin_like_a_row_are_read_or_counted(read):
@@ -208,7 +211,7 @@ def test_what_mpi4py_and_omb_py_print(read, prefix):
     text = logged("# OMB-Py MPI Bandwidth Test", "# Size (B)  Bandwidth (GB/s)", "1048576     10.00")
     port = read(text, backend="gloo").numbers[0]
     assert port.case.backend == "gloo" and port.aggregate.time_s == pytest.approx(1048576 / 10e9)
-    assert any("the library" in what for what in read(text).unknown)
+    assert notice(ImportNotice.LIBRARY_UNKNOWN) in read(text).unknown
 
 
 @pytest.mark.parametrize(
@@ -235,7 +238,7 @@ def test_a_title_that_cannot_be_read_ends_the_table_before_it(read):
     second = foreign.osu("MPI Broadcast").replace("v7.4", "v7.4 [n1:12] UCX WARN x")
     reading = read(foreign.osu() + second, world_size=4)
     assert {n.case.op for n in reading.numbers} == {"all_reduce"} and len(reading.numbers) == 4
-    assert reading.left_out["in a table without a title"] == 4
+    assert reading.left_out[notice(ImportNotice.NO_TITLE)] == 4
 
 
 def test_numbers_that_are_no_rows_are_counted(read):

@@ -15,6 +15,7 @@ from bench.analyze.summaries import headlines, summarize
 from bench.model.records import Aggregate, Case, Run, Samples
 from bench.packages.gate.analyze import tables
 from bench.packages.gate.config import Expectation, Expectations
+from bench.packages.interop.conclusions import ImportNotice
 from bench.packages.interop.importers import assembly, nccl_tests
 from bench.packages.interop.importers.readings import Options, read_source
 from bench.report import document
@@ -103,7 +104,8 @@ def test_repeats_within_one_file_are_told(tmp_path):
     rows = "\n".join(foreign.nccl_rows())
     found = read(tmp_path, foreign.nccl().replace(rows, f"{rows}\n{rows}"))
     assert found.plan.launches == 2
-    assert any(note.startswith("8 cases are in one file more than once") for note in found.facts["notes"])
+    values = {"count": 8, "operation": "all_reduce", "size_bytes": 1024}
+    assert {"kind": ImportNotice.REPEATED, "values": values} in found.facts["notices"]
 
 
 # ── the verb ─────────────────────────────────────────────────────────────────────────────────────

@@ -7,12 +7,14 @@ import pytest
 from bench.catalog.collectives import ranks_together
 from bench.model.divisions import WORLD
 from bench.model.errors import ForeignError
+from bench.model.notices import notice
 from bench.model.records import Case, Machine
 from bench.packages.replay import planning as replays
 from bench.packages.replay.cli import _configuration
 from bench.packages.replay.recorded_calls import CallList, RankRecording, RecordedCall
-from bench.packages.replay.replayed_calls import recording_in
+from bench.packages.replay.replayed_calls import ChangeNotice, recording_in
 from bench.report import labels
+from bench.report.notices import sentences
 from conftest import ROOT
 
 REDUCE = RecordedCall("all_reduce", "float32", 100, 100, group=(0, 1), group_size=2)
@@ -76,7 +78,7 @@ def test_what_all_ranks_hold_together_stays():
     found = made(*calls, world=8, here=4)
     assert [case.size_bytes for case in found.cases] == [3200] * 5
     assert found.cases[-1].root == 1
-    assert "recorded on 8 ranks, made again on 4" in found.changes
+    assert notice(ChangeNotice.OTHER_WORLD, recorded=8, ranks=4) in found.changes
 
 
 def test_parts_of_an_all_to_all_are_those_of_all_ranks_or_folded():
@@ -85,7 +87,8 @@ def test_parts_of_an_all_to_all_are_those_of_all_ranks_or_folded():
     (case,) = made(calls[0], others=[(calls[1],)]).cases
     assert (case.op, str(case.splits)) == ("all_to_all", "rows:10,30;20,20")
     alone = made(calls[0])
-    assert str(alone.cases[0].splits) == "rows:10,30;10,30" and "every rank sends" in " ".join(alone.changes)
+    assert str(alone.cases[0].splits) == "rows:10,30;10,30"
+    assert alone.changes == (notice(ChangeNotice.PARTS_OF_ONE, count=1),)
     four = replace(calls[0], splits_in=(1, 2, 3, 34), group_size=4)
     assert str(made(four, world=4).cases[0].splits) == "rows:4,36;4,36"
     even = made(replace(calls[0], splits_in=(20, 20)))
@@ -152,12 +155,13 @@ def test_where_a_rank_was_not_recorded_all_make_the_calls_of_the_first_one():
     ],
 )
 def test_what_is_not_as_recorded_is_said(call, said):
-    assert said in " ".join(made(REDUCE, call).changes)
+    assert said in " ".join(sentences(made(REDUCE, call).changes))
 
 
 def test_a_recording_without_anything_to_make_is_refused():
-    with pytest.raises(ForeignError, match="mystery left out"):
+    with pytest.raises(ForeignError, match="nothing can be made again") as found:
         made(replace(REDUCE, operation="mystery"))
+    assert found.value.notices == (notice(ChangeNotice.UNKNOWN_OPERATION, operation="mystery", count=1),)
 
 
 def test_pauses_are_the_time_in_which_none_of_the_ranks_calls_ran():
@@ -204,9 +208,9 @@ def test_of_equal_steps_the_last_is_made_again():
     calls = [replace(REDUCE, step=number // 2) for number in range(6)]
     found = made(*calls)
     assert [call.recorded for call in found.of(0).calls] == [4, 5]
-    assert "of 3 recorded steps the last one" in found.changes
+    assert found.changes == (notice(ChangeNotice.LAST_STEP, steps=3),)
     odd = made(*calls, replace(REDUCE, elements_in=7, step=2))
-    assert len(odd.of(0).calls) == 7 and "did not make the same calls" in " ".join(odd.changes)
+    assert len(odd.of(0).calls) == 7 and odd.changes[0].kind is ChangeNotice.STEPS_AS_ONE
 
 
 def test_the_key_names_the_calls_and_not_what_was_recorded_of_them():

@@ -23,9 +23,10 @@ from bench.catalog.registry import PACKAGES
 from bench.catalog.subgroups import rounds
 from bench.model.comparisons import Absence, Unpaired
 from bench.model.conclusions import Analysis, Diagnosis, Interval, Summary
-from bench.model.notices import RunNotice, notice
+from bench.model.notices import notice
 from bench.model.records import Case, Failure, Machine, Samples, Skip
 from bench.model.visible import visible
+from bench.packages.interop.conclusions import ImportNotice
 from bench.packages.replay.replayed_calls import Recording, ReplayOptions
 from bench.report import comparison, document, junit, machine_format, markdown, page, tables
 from bench.report.blocks import Heading, keyed, table
@@ -114,7 +115,10 @@ def hostile_run():
     host = {"hostname": HOSTILE, "cpu": {"model": HOSTILE}, "gpus": [{"name": HOSTILE}], "packages": {"torch": HOSTILE}}
     manifest = run.manifest | {"name": HOSTILE, "status": HOSTILE, "argv": [HOSTILE]}
     return dataclasses.replace(
-        run, manifest=manifest, environment=[{"host": host}], notices=(notice(RunNotice.IMPORT_NOTE, text=HOSTILE),)
+        run,
+        manifest=manifest,
+        environment=[{"host": host}],
+        notices=(notice(ImportNotice.RECORDED_ERROR, error=HOSTILE),),
     )
 
 

@@ -15,13 +15,14 @@ import pytest
 
 from bench.machine import memory
 from bench.model.errors import ForeignError
+from bench.model.notices import notice
 from bench.packages.replay import importers as traces
 from bench.packages.replay import report as findings
 from bench.packages.replay import store as call_file
 from bench.packages.replay.analyze.recorded import recorded_job
 from bench.packages.replay.importers import recordings
-from bench.packages.replay.recorded_calls import Gaps
-from bench.report.notices import sentences
+from bench.packages.replay.recorded_calls import Gaps, ReplayNotice
+from bench.report.notices import sentence, sentences
 from conftest import ROOT
 
 
@@ -67,7 +68,7 @@ def test_of_several_formats_in_a_folder_the_one_that_tells_most_is_read(tmp_path
         written(tmp_path, f"fr_rank{rank}.json", {"entries": [entry | {"output_sizes": [[100]]}]})
     recorded = traces.read([tmp_path])
     assert (recorded.kind, len(recorded.ranks)) == ("Kineto", 2)
-    assert recorded.left_out == {"file of flight recorder, of the same ranks": 2}
+    assert recorded.notices == (notice(ReplayNotice.OTHER_FORMAT, format="flight recorder", count=2),)
     assert [rank.offset_s for rank in recorded.ranks] == [0.0, pytest.approx(1e-6, abs=3e-7)]
     saved = tmp_path / "job.calls.jsonl"
     saved.write_text(call_file.to_text(recorded))
@@ -170,7 +171,7 @@ def test_kineto_with_metadata(tmp_path):
     assert (gather.elements_out, gather.sequence, gather.asynchronous) == (200, 7, True)
     assert (exchange.operation, exchange.splits_in, exchange.splits_out) == ("all_to_all_uneven", (60, 40), None)
     assert broadcast.group == (1, 3) and broadcast.start_s == pytest.approx(400e-6)
-    assert found.left_out == {"wait": 1} and found.unknown == {"duration": 3}
+    assert found.notices == (notice(ReplayNotice.LEFT_OUT, what="wait", count=1),) and found.unknown == {"duration": 3}
 
 
 def computing(ts, duration):
@@ -262,7 +263,8 @@ def test_execution_trace_with_attributes_and_groups(tmp_path):
         3, "reduce_scatter_list", "float32", (1, 3), 12,
     )  # fmt: skip
     assert (call.elements_in, call.elements_out, call.start_s, call.asynchronous) == (80, 40, None, None)
-    assert found.left_out == {"wait": 1} and found.unknown == {"start": 1, "duration": 1}
+    assert found.notices == (notice(ReplayNotice.LEFT_OUT, what="wait", count=1),)
+    assert found.unknown == {"start": 1, "duration": 1}
 
 
 def test_execution_trace_1_0_has_splits_and_the_pointer_of_its_group(tmp_path):
@@ -316,7 +318,8 @@ def test_flight_recorder(tmp_path):
     sent = recorder(profiling_name="nccl:send 1->0", is_p2p=True, state="started")
     found = traces.read([written(tmp_path, "fr_rank2.json", sent)])
     (call,) = found.ranks[0].calls
-    assert (call.operation, call.peer) == ("send", 2) and found.notes == ("1 of the calls were not complete",)
+    assert (call.operation, call.peer) == ("send", 2)
+    assert found.notices == (notice(ReplayNotice.INCOMPLETE_CALLS, count=1),)
 
 
 def test_a_pickle_of_plain_data_is_read_and_nothing_in_it_runs(tmp_path):
@@ -421,6 +424,7 @@ import resource, sys
 from pathlib import Path
 from bench.packages.replay import importers as traces
 from bench.model.errors import ForeignError
+from bench.model.notices import notice
 resource.setrlimit(resource.RLIMIT_AS, (2**32, 2**32))
 for name in sys.argv[1:]:
     try:
@@ -609,7 +613,8 @@ def test_a_list_of_calls_is_read_as_it_was_written(tmp_path):
         (lambda lines: [lines[0], lines[1].replace("{", '{"colour":1,', 1)], "unknown field 'colour'"),
         (lambda lines: [lines[0], lines[1].replace("22", '"many"', 1)], ":2: elements_in: "),
         (lambda lines: [*lines, lines[1]], "counts 1 calls, and 2 follow"),
-        (lambda lines: [lines[0].replace('"version":2', '"version":9')], "version 9; this CollBench reads 2"),
+        (lambda lines: [lines[0].replace('"version":3', '"version":9')], "version 9; this CollBench reads 3"),
+        (lambda lines: [lines[0].replace('"notices":[', '"notices":[{"kind":"x"}'), lines[1]], "no kind of notice"),
         (lambda lines: [lines[0].replace('"ranks":[', '"ranks":5,"x":['), lines[1]], ":1: ranks"),
         (lambda lines: [lines[0].replace('"world_size":2', '"world_size":9999999999'), lines[1]], "at most 65536"),
         (lambda lines: [lines[0], lines[1].replace('"group_size":2', '"group_size":1000000000')], "at most 65536"),
@@ -751,7 +756,7 @@ def test_a_batch_in_a_flight_recorder_has_one_state_and_one_time(tmp_path):
     assert [(call.operation, call.duration_s, call.batched) for call in calls] == [
         ("send", 0.0015, True), ("recv", 0.0015, True), ("send", None, False),
     ]  # fmt: skip
-    assert found.notes == ("1 of the calls were not complete",)
+    assert found.notices == (notice(ReplayNotice.INCOMPLETE_CALLS, count=1),)
     job = recorded_job(found)
     assert findings.recorded_sentence(job).startswith("calls took at least 3.00 ms")
 
@@ -799,7 +804,9 @@ def test_numbers_that_are_missing_leave_no_total(tmp_path):
 def test_other_files_of_a_folder_are_counted(tmp_path):
     written(tmp_path, "README.md", b"# what this is")
     path = written(tmp_path, "fr_rank2.json", recorder())
-    assert traces.read([tmp_path]).left_out == {"file that is no recording, such as README.md": 1}
+    others = notice(ReplayNotice.NO_RECORDINGS, file="README.md", count=1)
+    assert traces.read([tmp_path]).notices == (others,)
+    assert sentence(others) == "1 × file that is no recording, such as README.md: left out"
     with pytest.raises(ForeignError, match=r"README.md: neither Kineto"):
         traces.read([path, tmp_path / "README.md"])
     path.unlink()
@@ -880,7 +887,7 @@ def test_operations_that_gloo_makes_of_others_are_not_counted_twice(tmp_path):
     }
     found = traces.read([written(tmp_path, "a.json", kineto([operator, run]))])
     assert [call.operation for call in found.ranks[0].calls] == ["all_reduce"]
-    assert found.left_out == {"operators of torch that may be further calls": 1}
+    assert found.notices == (notice(ReplayNotice.OPERATORS, count=1),)
 
 
 def test_batches_of_torch_2_4_have_no_number_of_their_own(tmp_path):
@@ -916,7 +923,7 @@ def test_sends_and_receives_of_inspector_share_a_counter(tmp_path):
 def test_pictures_beside_recordings_are_counted(tmp_path):
     written(tmp_path, "fr_rank2.json", recorder())
     (tmp_path / "plot.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(range(256)))
-    assert sum(traces.read([tmp_path]).left_out.values()) == 1
+    assert [found.values["count"] for found in traces.read([tmp_path]).notices] == [1]
 
 
 def test_numbers_in_names_that_repeat_are_no_ranks(tmp_path):

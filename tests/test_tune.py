@@ -16,6 +16,7 @@ from bench.catalog.variables import unsettable
 from bench.machine import host
 from bench.model.conclusions import Interval
 from bench.model.errors import StoreError
+from bench.model.notices import notice
 from bench.model.records import Case, Failure, Samples, Variables
 from bench.packages.tune import catalog, machine, plots
 from bench.packages.tune import planning as rounds_of
@@ -30,6 +31,7 @@ from bench.packages.tune.rules import (
     Pick,
     SizeRule,
     Tuned,
+    TuneNotice,
     Why,
     cell_of,
     choice_of,
@@ -112,11 +114,11 @@ def test_what_nccls_plugin_would_take_for_something_else_is_named_with_its_line(
     read = catalog.Nccl().read(text + "allreduce,0,99,ring,ll,-1,2,2\n")
     lines = [problem.partition(":")[0] for problem in read.problems]
     assert lines == ["line 2", "line 3", "line 4", "line 4", "line 6"]
-    assert [note[:22] for note in read.notes] == [
-        "line 5: 4 channels: co",
-        "line 5: numPipeOps or ",
-        "line 7: a rule for 2 h",
-    ]
+    assert read.notes == (
+        notice(TuneNotice.OWN_CHANNELS, line=5, channels="4"),
+        notice(TuneNotice.FOR_SOME_CALLS, line=5),
+        notice(TuneNotice.OTHER_HOSTS, line=7, nodes="2", hosts=1),
+    )
     assert "5 fields" in read.problems[0] and "takes it as allreduce" in read.problems[1]
     assert said(catalog.Nccl(), read.rules, "all_reduce", 7, 2**40) == [Pick("nvls", "simple")]
     rules = catalog.Nccl().read("allreduce,0,4294967295,ring,simple,-1,1,2\n").rules

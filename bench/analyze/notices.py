@@ -90,7 +90,7 @@ def _budget_is_spent(run: Run) -> bool:
 
 
 def _of_import(run: Run) -> Iterable[Notice]:
-    """For an imported run: how the tool measured, what it checked, what is not known."""
+    """For an imported run: how the tool measured, and what it checked."""
     source = run.imported
     if source is None:
         return
@@ -102,11 +102,6 @@ def _of_import(run: Run) -> Iterable[Notice]:
         yield notice(RunNotice.CHECKED_ELSEWHERE, right=right, wrong=wrong, unchecked=unchecked)
     else:
         yield notice(RunNotice.NOT_CHECKED)
-    yield from (notice(RunNotice.IMPORT_NOTE, text=text) for text in source.get("notes", []))
-    yield from (notice(RunNotice.IMPORT_UNKNOWN, fact=fact) for fact in source.get("unknown", []))
-    for why, count in source.get("left_out", {}).items():
-        if count:
-            yield notice(RunNotice.IMPORT_LEFT_OUT, rows=count, why=why)
 
 
 def _of_plan(run: Run) -> Iterable[Notice]:

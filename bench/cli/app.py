@@ -27,7 +27,7 @@ from bench.catalog.registry import PACKAGES
 from bench.cli.terminal import say
 from bench.config import names
 from bench.machine import environment
-from bench.model.errors import INTERRUPTED, UNEXPECTED, BenchError, reason_of
+from bench.model.errors import INTERRUPTED, UNEXPECTED, BenchError, ForeignError, reason_of
 
 RESULTS, PLOTS = Path("results"), Path("plots")
 NAME = "collbench"
@@ -175,7 +175,7 @@ def _guarded(function: Callable[..., int | None]) -> Callable[..., None]:
         try:
             code = function(*args, **kwargs) or 0
         except BenchError as error:
-            say(f"error: {error}", err=True)
+            say(f"error: {_with_reasons(error)}", err=True)
             code = error.exit_code
         except KeyboardInterrupt:
             code = INTERRUPTED
@@ -202,6 +202,14 @@ def _guarded(function: Callable[..., int | None]) -> Callable[..., None]:
         raise typer.Exit(code)
 
     return guarded
+
+
+def _with_reasons(error: BenchError) -> str:
+    if not isinstance(error, ForeignError) or not error.notices:
+        return str(error)
+    from bench.report.notices import sentences  # here: other errors do not wait for what reports need
+
+    return str(BenchError(f"{error} ({'; '.join(sentences(error.notices))})"))
 
 
 def _print_no_more() -> None:

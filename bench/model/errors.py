@@ -18,7 +18,9 @@ result, `records.Failure`.
 import errno
 import json
 import re
+from collections.abc import Sequence
 
+from bench.model.notices import Notice
 from bench.model.visible import visible
 
 # Exit codes of a run that was interrupted by Ctrl-C or a signal, and of one that met an error which nobody expected
@@ -77,7 +79,11 @@ class StoreError(BenchError):
 
 
 class ForeignError(BenchError):
-    """A file of another tool cannot be read: the message has file and reason."""
+    """A file of another tool cannot be read: the message has file and reason. notices: further reasons."""
+
+    def __init__(self, text: str, notices: Sequence[Notice] = ()) -> None:
+        super().__init__(text)
+        self.notices = notices
 
 
 class UnmeasurableError(BenchError):

@@ -160,17 +160,23 @@ class UnreadLine(TypedDict):
     text: str
 
 
+class KeptNotice(TypedDict):
+    """A notice of an import."""
+
+    kind: str
+    values: dict[str, Any]
+
+
 class ImportFacts(TypedDict, total=False):
     """The source of the numbers of an imported run."""
 
     tool: list[str]
     files: list[SourceFile]
     statistic: list[str]
-    left_out: dict[str, int]
     # Lines that begin like a row and could not be read.
     unread: list[UnreadLine]
-    notes: list[str]
-    unknown: list[str]
+    # Reasons to doubt the numbers, what the files do not tell, and why rows were left out.
+    notices: list[KeptNotice]
     verified: dict[str, int]
 
 

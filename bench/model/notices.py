@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Any
 
 
 class NoticeKind(StrEnum):
@@ -15,6 +16,19 @@ class NoticeKind(StrEnum):
 
     The values are names for programs: JSON, JUnit and OpenMetrics have them.
     """
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        """The schema of pydantic: the name of a kind in any set."""
+        return {"type": "function-plain", "function": {"type": "no-info", "function": kind_named}}
+
+
+def kind_named(name: str) -> NoticeKind:
+    """The kind of this name, of all sets whose modules are loaded; raises ValueError."""
+    for kind in (kind for kinds in NoticeKind.__subclasses__() for kind in kinds):
+        if kind.value == name:
+            return kind
+    raise ValueError(f"{name!a:.60} is no kind of notice")
 
 
 class RunNotice(NoticeKind):
@@ -32,9 +46,6 @@ class RunNotice(NoticeKind):
     IMPORTED_STATISTIC = "imported-statistic"
     NOT_CHECKED = "not-checked"
     CHECKED_ELSEWHERE = "checked-elsewhere"
-    IMPORT_NOTE = "import-note"
-    IMPORT_UNKNOWN = "import-unknown"
-    IMPORT_LEFT_OUT = "import-left-out"
     OTHER_PROCESSES = "other-processes"
     ONLY_CLOCK = "only-clock"
     PRECISION_MISSED = "precision-missed"
@@ -163,6 +174,9 @@ class Notice:
     # The run that it is about, in a comparison.
     run: str | None = None
 
+    def __hash__(self) -> int:
+        return hash((self.kind, frozenset(self.values.items()), self.cases, self.host, self.run))
+
 
 Value = str | int | float | tuple[str, ...] | tuple[float, ...] | tuple[Notice, ...] | None
 
@@ -175,3 +189,8 @@ def notice(kind: NoticeKind, cases: Iterable[str] = (), host: str | None = None,
 def of_run(run: str, notices: Iterable[Notice]) -> list[Notice]:
     """The notices, each with the run that it is about."""
     return [replace(one, run=run) for one in notices]
+
+
+def with_counts(found: Mapping[Notice, int], name: str = "count") -> list[Notice]:
+    """The notices, each with its number as one more value."""
+    return [replace(one, values={**one.values, name: number}) for one, number in found.items() if number]

@@ -10,6 +10,7 @@ from functools import cache
 from typing import Any
 
 from bench.catalog.registry import PACKAGES
+from bench.model.errors import StoreError
 from bench.model.notices import (
     CaseNotice,
     ComparisonNotice,
@@ -75,9 +76,6 @@ CORE: Mapping[NoticeKind, Sentence] = {
         "CollBench verified none of the results; the tool itself found {right} right and {wrong} wrong"
         "{unchecked:after , and did not check }"
     ),
-    RunNotice.IMPORT_NOTE: Sentence("{text}"),
-    RunNotice.IMPORT_UNKNOWN: Sentence("unknown: {fact}"),
-    RunNotice.IMPORT_LEFT_OUT: Sentence("left out: {rows:count row}: {why}"),
     RunNotice.OTHER_PROCESSES: Sentence(
         "other processes used up to {worst:share} of the busy CPU time during {count} of {measured} cases",
         "repeat when the machine is idle",
@@ -379,13 +377,20 @@ def names() -> list[str]:
 def meaning(notice: Notice) -> str:
     """What a notice says, without its remedy."""
     about = [f"host {notice.host}"] * (notice.host is not None) + [notice.run] * (notice.run is not None)
-    text = _Values().vformat(table()[notice.kind].text, (), notice.values)
-    return ": ".join([*map(str, about), text])
+    return ": ".join([*map(str, about), _filled(table()[notice.kind].text, notice)])
 
 
 def remedy(notice: Notice) -> str:
     """What a user can do about it; empty if nothing can be done."""
-    return _Values().vformat(table()[notice.kind].remedy, (), notice.values)
+    return _filled(table()[notice.kind].remedy, notice)
+
+
+def _filled(template: str, notice: Notice) -> str:
+    """The template with the values of the notice; raises StoreError for a stored one with other values."""
+    try:
+        return _Values().vformat(template, (), notice.values)
+    except (LookupError, TypeError, ValueError, ArithmeticError) as error:
+        raise StoreError(f"damaged: a notice of kind {notice.kind}: {type(error).__name__}: {error}") from None
 
 
 def sentence(notice: Notice) -> str:

@@ -11,7 +11,9 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from bench.catalog.registry import PACKAGES
 from bench.model.facts import LaunchFacts, Manifest, Session
+from bench.model.notices import Notice
 from bench.model.records import Json
 
 # Of a rank, such as `cuda:3` or `cpu`.
@@ -25,6 +27,16 @@ def manifest_of(data: Json) -> Manifest:
         if moment is not None and datetime.fromisoformat(moment).utcoffset() is None:
             raise ValueError(f"{name}: a time without its zone")
     return manifest
+
+
+def notices_of(manifest: Manifest) -> list[Notice]:
+    """The notices of an imported run; raises ValueError for a kind that no part of CollBench has."""
+    kept = manifest.get("imported", {}).get("notices", [])
+    for package in PACKAGES if kept else ():
+        if package.sentences is not None:
+            _ = package.sentences.value  # loads the package's kinds
+    notices: list[Notice] = _validated(list[Notice], kept)
+    return notices
 
 
 def environment_of(data: list[Any]) -> list[Session]:
@@ -51,12 +63,16 @@ def _check_launch(launch: LaunchFacts, number: int) -> None:
 
 
 def _checked(kind: Any, value: Any) -> Any:
+    _validated(kind, value, strict=True)
+    return value
+
+
+def _validated(kind: Any, value: Any, strict: bool = False) -> Any:
     try:
-        _adapter(kind).validate_python(value, strict=True)
+        return _adapter(kind).validate_python(value, strict=strict)
     except ValidationError as error:
         first = error.errors()[0]
         raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
-    return value
 
 
 @cache

@@ -38,7 +38,7 @@ from bench.store import locks
 from bench.store.locks import Owner
 
 # Increased when a reader of the previous schema would misread what is written. Runs of any other schema are refused.
-SCHEMA = 6
+SCHEMA = 7
 
 MANIFEST, CONFIG, PLAN, ENVIRONMENT = "manifest.json", "config.yaml", "plan.json", "environment.json"
 SAMPLES, LOG, SUMMARY, REPORT = "samples.jsonl", "log.txt", "summary.csv", "report.md"
@@ -375,6 +375,7 @@ class RunFolder:
 
         with _naming_damage(f"{self.path / MANIFEST}:"):
             manifest = facts.manifest_of({**self.manifest, "side": side} if side else self.manifest)
+            notices = [*facts.notices_of(manifest), *notices]
         plan = self.plans[side]
         # A launch of cases that are compared round by round has been measured again if it was interrupted while its
         # lines were written.

@@ -33,16 +33,13 @@ class Kept:
 
 def remarks(ranks: Sequence[Observed]) -> list[Notice]:
     """What changed for good, with the ranks in which it did; those are left out if it did in all."""
-    seen: list[tuple[Notice, list[int]]] = []
+    seen: dict[Notice, list[int]] = {}
     for observed in ranks:
         for found in _of_rank(observed):
-            alike = next((numbers for other, numbers in seen if other == found), None)
-            if alike is None:
-                seen.append((found, alike := []))
-            alike.append(observed.rank)
+            seen.setdefault(found, []).append(observed.rank)
     return [
         replace(found, values={**found.values, "only": None if len(numbers) == len(ranks) else tuple(numbers)})
-        for found, numbers in seen
+        for found, numbers in seen.items()
     ]
 
 
@@ -109,24 +106,19 @@ def _counts(value: object) -> dict[str, int]:
 
 def notices(run: Run) -> list[Notice]:
     """On the ranks of a run: fewer cores once they had joined, threads and files that stayed when they had left."""
-    found: dict[tuple[str, ...], Notice] = {}
-    for backend, (before, joined, after) in _seen(run):
-        if set(joined.affinity) < set(before.affinity):
-            found[backend, InitNotice.CORES_TAKEN, *map(str, joined.affinity)] = notice(
-                InitNotice.CORES_TAKEN,
-                backend=backend,
-                left=len(joined.affinity),
-                before=len(before.affinity),
-                cores=joined.affinity,
-            )
-        for kind, kept in (
-            (InitNotice.THREADS_STAYED, _more(before.threads, after.threads)),
-            (InitNotice.FILES_STAYED, _more(before.files, after.files)),
-        ):
-            if kept:
-                names = _named(kept)
-                found[backend, kind, *names] = notice(kind, backend=backend, count=sum(kept.values()), names=names)
-    return list(found.values())
+    return list(dict.fromkeys(found for backend, states in _seen(run) for found in _of_states(backend, *states)))
+
+
+def _of_states(backend: str, before: Kept, joined: Kept, after: Kept) -> Iterator[Notice]:
+    if set(joined.affinity) < set(before.affinity):
+        left, had = len(joined.affinity), len(before.affinity)
+        yield notice(InitNotice.CORES_TAKEN, backend=backend, left=left, before=had, cores=joined.affinity)
+    for kind, kept in (
+        (InitNotice.THREADS_STAYED, _more(before.threads, after.threads)),
+        (InitNotice.FILES_STAYED, _more(before.files, after.files)),
+    ):
+        if kept:
+            yield notice(kind, backend=backend, count=sum(kept.values()), names=_named(kept))
 
 
 def facts(run: Run) -> dict[str, str]:
@@ -144,8 +136,8 @@ def _more(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]
     return dict(Counter(after) - Counter(before))
 
 
-def _named(counts: Mapping[str, int]) -> tuple[str, ...]:
-    return tuple(f"{count} {name}" for name, count in sorted(counts.items()))
+def _named(counts: Mapping[str, int]) -> tuple[Notice, ...]:
+    return tuple(notice(InitNotice.MORE, count=count, name=name) for name, count in sorted(counts.items()))
 
 
 def _signal(number: int) -> str:

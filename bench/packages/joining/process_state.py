@@ -13,6 +13,8 @@ STAGES = (BEFORE, JOINED, CALLED, GROUPS, LEFT)
 class InitNotice(NoticeKind):
     """What was seen in ranks."""
 
+    # What there is more of than before, and how many; the other notices hold these.
+    MORE = "more"
     # In the ranks of a run.
     CORES_TAKEN = "cores-taken"
     THREADS_STAYED = "threads-stayed"

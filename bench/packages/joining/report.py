@@ -18,6 +18,7 @@ NOTHING_LEFT = (
 )
 _CORES = "{left} of {before} (core {cores}); threads that it starts from then on inherit that"
 SENTENCES: Mapping[NoticeKind, Sentence] = {
+    InitNotice.MORE: Sentence("{count} {name}"),
     InitNotice.CORES_TAKEN: Sentence(
         "{backend}: joining took cores from a rank: {left} of {before} left (core {cores})"
     ),

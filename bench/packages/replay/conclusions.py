@@ -5,35 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from bench.model.conclusions import Analysis, Interval
-from bench.model.notices import Notice, NoticeKind
+from bench.model.notices import Notice
 from bench.model.records import Case
 from bench.packages.replay.replayed_calls import NAME
-
-
-class ReplayNotice(NoticeKind):
-    """What a recording does not show."""
-
-    NUMBERED_BY_FILES = "numbered-by-files"
-    UNEQUAL_STEPS = "unequal-steps"
-    ONE_STEP = "one-step"
-    OUTSIDE_STEPS = "outside-steps"
-    NO_DURATION = "no-duration"
-    NO_STARTS = "no-starts"
-    ONE_RANK = "one-rank"
-    ONE_SIDED = "one-sided"
-    UNKNOWN_GROUPS = "unknown-groups"
-    PART_OF_GROUPS = "part-of-groups"
-    UNEQUAL_CALLS = "unequal-calls"
-    DIFFERENT_CALLS = "different-calls"
-    BATCHED = "batched-calls"
-    UNCLAIMED = "unclaimed-kernels"
-    GAPS = "missing-calls"
-    PART_OF_CALLS = "part-of-calls"
-    FURTHER_REASONS = "further-reasons"
-    GROUPS_BY_NAME = "groups-by-name"
-    UNTOLD = "untold"
-    LEFT_OUT = "recorded-left-out"
-    NOTE = "recording-note"
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +149,7 @@ class ReplayedStep:
     time: Interval
     recorded: RecordedTime | None
     kinds: tuple[ReplayedKind, ...]
-    changes: tuple[str, ...]
+    changes: tuple[Notice, ...]
     # Recorded calls of the rank whose calls rank 0 makes.
     recorded_bars: tuple[StepBar, ...]
     # Calls of the median step on rank 0.

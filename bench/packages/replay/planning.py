@@ -30,6 +30,7 @@ from bench.catalog.metrics import ONE_BY_ONE
 from bench.config.models import Config
 from bench.model.divisions import WORLD, Division, Splits
 from bench.model.errors import ForeignError
+from bench.model.notices import Notice, notice, with_counts
 from bench.model.projection import grouped
 from bench.model.records import Case, Machine, Plan
 from bench.model.units import first_few
@@ -37,6 +38,7 @@ from bench.packages.replay.config import ReplaySection
 from bench.packages.replay.recorded_calls import ALL_TO_ALL, ONE_WAY, CallList, RecordedCall
 from bench.packages.replay.replayed_calls import (
     NAME,
+    ChangeNotice,
     Recording,
     Replay,
     ReplayedCall,
@@ -109,7 +111,7 @@ def replay(recorded: CallList, backend: str, world_size: int, gaps: bool = False
     changes = (*builder.changes(), *of_step)
     source = f"{recorded.kind}, {_sources(recorded)}"
     if not kept:
-        raise ForeignError(f"{source}: nothing can be made again: {'; '.join(changes) or 'it has no calls'}")
+        raise ForeignError(f"{source}: nothing can be made again{'' if changes else ': it has no calls'}", changes)
     if (most := max(len(made) for _, made in lists)) > MOST_CALLS:
         raise ForeignError(f"{source}: {most} calls a step; at most {MOST_CALLS} can be replayed: cut it")
     # A buffer for each of the calls between two refills: a job, too, reduces other gradients in each call.
@@ -149,7 +151,7 @@ def _sources(recorded: CallList) -> str:
 
 
 # ── which step ───────────────────────────────────────────────────────────────────────────────────
-def _last_step(recorded: CallList) -> tuple[list[_Step], list[str]]:
+def _last_step(recorded: CallList) -> tuple[list[_Step], list[Notice]]:
     """Each rank's calls of the last step, if on each rank all steps made the same calls; else all calls.
 
     With what is to be said of it.
@@ -170,9 +172,8 @@ def _last_step(recorded: CallList) -> tuple[list[_Step], list[str]]:
             _Step(number, rank.rank, tuple(range(len(rank.calls))), rank.calls)
             for number, rank in enumerate(recorded.ranks)
         ]
-        change = f"all {recorded.steps} recorded steps as one: they did not make the same calls"
-        return whole, [change] if recorded.steps > 1 else []
-    return steps, [f"of {recorded.steps} recorded steps the last one"] if recorded.steps > 1 else []
+        return whole, [notice(ChangeNotice.STEPS_AS_ONE, steps=recorded.steps)] if recorded.steps > 1 else []
+    return steps, [notice(ChangeNotice.LAST_STEP, steps=recorded.steps)] if recorded.steps > 1 else []
 
 
 def _kind(call: RecordedCall) -> tuple[object, ...]:
@@ -190,15 +191,15 @@ class _Builder:
     def __init__(self, recorded: CallList, steps: Sequence[_Step], backend: str, world_size: int) -> None:
         self._recorded, self._backend, self._world_size = recorded, backend, world_size
         self._steps = [step for step in steps if step.calls]
-        self._changed: Counter[str] = Counter()
+        self._changed: Counter[Notice] = Counter()
         self._own = False  # whether calls are made in the very groups of the recording
 
-    def changes(self) -> list[str]:
-        """Sentences on what differs from the recording."""
+    def changes(self) -> list[Notice]:
+        """What differs from the recording."""
         world = self._recorded.world_size
         others = world is not None and world != self._world_size
-        changes = [f"recorded on {world} ranks, made again on {self._world_size}"] if others else []
-        return changes + [f"{count} × {what}" for what, count in self._changed.items()]
+        changes = [notice(ChangeNotice.OTHER_WORLD, recorded=world, ranks=self._world_size)] if others else []
+        return changes + with_counts(self._changed)
 
     def lists(self) -> tuple[list[tuple[int, Made]], str]:
         """(position of the recorded rank, its calls) for each rank of this world, or once for all of them.
@@ -260,22 +261,23 @@ class _Builder:
             call = replace(call, operation=name, group=pair, group_size=2, root=sender, asynchronous=True)
         elif call.operation in ONE_WAY:
             if call.operation == "recv" and any(other.operation == "send" for other in step.calls):
-                self._changed["a receive is the other half of a neighbour's send"] += 1
+                self._changed[notice(ChangeNotice.OTHER_HALF)] += 1
                 return None
-            self._changed[f"{call.operation} made an exchange with the neighbours in a ring"] += 1
+            self._changed[notice(ChangeNotice.RING, operation=call.operation)] += 1
             call = replace(call, operation="sendrecv_ring", group=None, group_size=None)
         operation = OPERATIONS.get(call.operation)
         if operation is None or operation.rank is not None or (operation.sized and not operation.typed):
-            self._changed[f"{call.operation} left out: it is not known here"] += 1
+            self._changed[notice(ChangeNotice.UNKNOWN_OPERATION, operation=call.operation)] += 1
             return None
         case = self._sized(step, place, call)
         if case is None:
             return None
-        together = ranks_together(case)
         fewest = OPERATIONS[case.op].fewest_ranks
-        reason = f"it needs {fewest} ranks" if together < fewest else unsupported_by_backend(case)
-        if reason is not None:
-            self._changed[f"{call.operation} left out: {reason}"] += 1
+        if ranks_together(case) < fewest:
+            self._changed[notice(ChangeNotice.FEW_RANKS, operation=call.operation, fewest=fewest)] += 1
+            return None
+        if (why := unsupported_by_backend(case)) is not None:
+            self._changed[notice(ChangeNotice.UNSUPPORTED, operation=call.operation, why=why)] += 1
             return None
         return case
 
@@ -290,7 +292,7 @@ class _Builder:
         together = ranks_together(case)
         elements = _whole_elements(call, call.group_size or self._recorded.world_size or self._world_size)
         if elements is None:
-            self._changed[f"{call.operation} left out: its size was not recorded"] += 1
+            self._changed[notice(ChangeNotice.NO_SIZE, operation=call.operation)] += 1
             return None
         itemsize = DTYPES[dtype].itemsize
         # Without a dtype, elements are bytes.
@@ -300,10 +302,10 @@ class _Builder:
             case = replace(case, op="all_to_all", splits=self._splits(step, place, call, together))
         unit = OPERATIONS[case.op].pieces(together) * itemsize
         if case.size_bytes % unit:
-            self._changed[f"{call.operation} rounded down to whole shares of {together} ranks"] += 1
+            self._changed[notice(ChangeNotice.ROUNDED, operation=call.operation, ranks=together)] += 1
             case = replace(case, size_bytes=case.size_bytes // unit * unit)
         if not case.size_bytes:
-            self._changed[f"{call.operation} left out: it moved nothing"] += 1
+            self._changed[notice(ChangeNotice.EMPTY, operation=call.operation)] += 1
             return None
         if OPERATIONS[case.op].rooted and call.root is not None:
             within = call.group.index(call.root) if call.group and call.root in call.group else call.root
@@ -328,9 +330,9 @@ class _Builder:
         for division in (*spread, Division("contiguous", size)):
             if subgroups.unsupported(division, self._world_size) is None:
                 if stride > 1 and not division.stride:
-                    self._changed[f"{call.operation} in groups of ranks that lie nearer to each other"] += 1
+                    self._changed[notice(ChangeNotice.NEARER_RANKS, operation=call.operation)] += 1
                 return division
-        self._changed[f"{call.operation} in the whole world: groups of {size} do not divide it"] += 1
+        self._changed[notice(ChangeNotice.WHOLE_WORLD, operation=call.operation, group=size)] += 1
         return WORLD
 
     def _dtype(self, call: RecordedCall) -> str:
@@ -338,7 +340,7 @@ class _Builder:
             if not OPERATIONS[call.operation].typed:
                 return "uint8"
             dtype = "float32" if OPERATIONS[call.operation].reduces else "uint8"
-            self._changed[f"{call.operation} of an unknown dtype, taken as {dtype}"] += 1
+            self._changed[notice(ChangeNotice.DTYPE_ASSUMED, operation=call.operation, dtype=dtype)] += 1
             return dtype
         backend = BACKENDS[self._backend]
         lacking = backend.unsupported_dtypes | (
@@ -347,13 +349,13 @@ class _Builder:
         if call.dtype not in lacking:
             return call.dtype
         other = _SUBSTITUTES[DTYPES[call.dtype].itemsize]
-        self._changed[f"{call.dtype} sent as {other}, which {self._backend} has"] += 1
+        self._changed[notice(ChangeNotice.DTYPE_REPLACED, dtype=call.dtype, other=other, backend=self._backend)] += 1
         return other
 
     def _splits(self, step: _Step, place: int, call: RecordedCall, together: int) -> Splits | None:
         """The parts from each rank to each rank: as all ranks recorded them, or all alike; None for equal parts."""
         if call.splits_in is None:
-            self._changed["all_to_all with equal parts: its splits were not recorded"] += 1
+            self._changed[notice(ChangeNotice.EQUAL_PARTS)] += 1
             return None
         rows = self._recorded_rows(step, place, call)
         if rows is None or not len(rows) == len(rows[0]) == together:
@@ -362,7 +364,7 @@ class _Builder:
             row = [0] * together
             for number, part in enumerate(call.splits_in):
                 row[number % together] += part
-            self._changed["all_to_all in which every rank sends the parts that this rank sent"] += 1
+            self._changed[notice(ChangeNotice.PARTS_OF_ONE)] += 1
             rows = [row] * together
         if len({part for row in rows for part in row}) <= 1:
             return None

@@ -10,16 +10,59 @@ are elements and seconds.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 
+from bench.model.notices import Notice, NoticeKind
 from bench.model.units import MOST_ELEMENTS, MOST_RANKS
 
-# What a recording may not say of its calls: which ranks make them together.
-GROUP = "ranks of the group"
 # The error rate at which a rank is named.
 NAMED_RATE = 0.04
 # Operations of recorded calls between two ranks, and those in which each rank sends something else to each.
 ONE_WAY = frozenset({"send", "recv"})
 ALL_TO_ALL = frozenset({"all_to_all", "all_to_all_list", "all_to_all_uneven"})
+
+
+class ReplayNotice(NoticeKind):
+    """What a recording does not show."""
+
+    NUMBERED_BY_FILES = "numbered-by-files"
+    UNEQUAL_STEPS = "unequal-steps"
+    ONE_STEP = "one-step"
+    OUTSIDE_STEPS = "outside-steps"
+    NO_DURATION = "no-duration"
+    NO_STARTS = "no-starts"
+    ONE_RANK = "one-rank"
+    ONE_SIDED = "one-sided"
+    UNKNOWN_GROUPS = "unknown-groups"
+    PART_OF_GROUPS = "part-of-groups"
+    UNEQUAL_CALLS = "unequal-calls"
+    DIFFERENT_CALLS = "different-calls"
+    BATCHED = "batched-calls"
+    UNCLAIMED = "unclaimed-kernels"
+    GAPS = "missing-calls"
+    PART_OF_CALLS = "part-of-calls"
+    FURTHER_REASONS = "further-reasons"
+    GROUPS_BY_NAME = "groups-by-name"
+    UNTOLD = "untold"
+    LEFT_OUT = "recorded-left-out"
+    NAMELESS = "calls-without-name"
+    NO_CALLS = "lines-without-call"
+    OPERATORS = "unsure-operators"
+    NO_RECORDINGS = "files-no-recording"
+    OTHER_FORMAT = "files-of-other-format"
+    INCOMPLETE_CALLS = "incomplete-calls"
+
+
+class Fact(StrEnum):
+    """What a recording may not say of its calls."""
+
+    DTYPE = "dtype"
+    ELEMENTS = "elements"
+    SPLITS = "splits"
+    # Which ranks make a call together.
+    GROUP = "group"
+    START = "start"
+    DURATION = "duration"
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,11 +178,9 @@ class CallList:
     world_size: int | None
     ranks: tuple[RankRecording, ...]
     # What was not recorded → in how many calls.
-    unknown: dict[str, int] = field(default_factory=dict)
-    # Event that is no call that could be made again, such as a wait → number of such events.
-    left_out: dict[str, int] = field(default_factory=dict)
-    # Sentences that a reader must know.
-    notes: tuple[str, ...] = ()
+    unknown: dict[Fact, int] = field(default_factory=dict)
+    # What was left out, such as waits, which are no calls that could be made again, and what speaks against the rest.
+    notices: tuple[Notice, ...] = ()
     # What numbers of calls prove: not all were recorded. None if nothing is missing between the first and the last.
     gaps: Gaps | None = None
 

@@ -6,12 +6,36 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast
 
+from bench.model.notices import Notice, NoticeKind
 from bench.model.records import Case, OwnOptions, OwnSettings, Settings, option
 
 # Name of the package, its operation, its section and its verb.
 NAME = "replay"
 # Names of the inner times of an iteration: of each call its start since that of the iteration, and its duration.
 START_NS, DURATION_NS = "start", "duration"
+
+
+class ChangeNotice(NoticeKind):
+    """What a replay makes otherwise than the recorded job."""
+
+    OTHER_WORLD = "other-world"
+    STEPS_AS_ONE = "steps-as-one"
+    LAST_STEP = "last-step"
+    # Of calls; their number is a value.
+    OTHER_HALF = "other-half"
+    RING = "ring"
+    UNKNOWN_OPERATION = "unknown-operation"
+    FEW_RANKS = "too-few-ranks-for-call"
+    UNSUPPORTED = "unsupported-call"
+    NO_SIZE = "call-without-size"
+    EMPTY = "empty-call"
+    ROUNDED = "rounded-to-shares"
+    NEARER_RANKS = "nearer-ranks"
+    WHOLE_WORLD = "whole-world"
+    DTYPE_ASSUMED = "dtype-assumed"
+    DTYPE_REPLACED = "dtype-replaced"
+    EQUAL_PARTS = "equal-parts"
+    PARTS_OF_ONE = "parts-of-one-rank"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +77,8 @@ class Replay:
     stand_in: str = ""
     # True if the pauses are as recorded.
     gaps: bool = False
-    # Sentences on what differs from the recording.
-    changes: tuple[str, ...] = ()
+    # What differs from the recording.
+    changes: tuple[Notice, ...] = ()
 
     def of(self, rank: int) -> ReplayedList:
         """The calls that a rank of this world makes."""

@@ -22,12 +22,11 @@ from bench.packages.replay.conclusions import (
     RecordedTime,
     ReplayedKind,
     ReplayedStep,
-    ReplayNotice,
     replays_of,
     together,
 )
-from bench.packages.replay.recorded_calls import NAMED_RATE, CallList
-from bench.packages.replay.replayed_calls import NAME
+from bench.packages.replay.recorded_calls import NAMED_RATE, CallList, ReplayNotice
+from bench.packages.replay.replayed_calls import NAME, ChangeNotice
 from bench.report.blocks import Blocks, Column, Heading, below, items, left, table
 from bench.report.labels import (
     NOTHING,
@@ -57,6 +56,7 @@ RATE_EXPLAINED = "GB/s: bus bandwidth while data moved; where moving is not know
 EXPOSED_EXPLAINED = "Exposed: the part in which nothing was computed."
 REPLAY_EXPLAINED = "Time of a step, mean over ranks, recorded and made again; both include waiting for late ranks."
 _CALLS = "{calls:of calls}"
+_LEFT_OUT = "{count} × {operation} left out: "
 SENTENCES: Mapping[NoticeKind, Sentence] = {
     ReplayNotice.NUMBERED_BY_FILES: Sentence("ranks are numbered in the order of their files, which do not tell them"),
     ReplayNotice.UNEQUAL_STEPS: Sentence(
@@ -96,7 +96,29 @@ SENTENCES: Mapping[NoticeKind, Sentence] = {
     ),
     ReplayNotice.UNTOLD: Sentence("{what} (of {count} of {calls} calls)"),
     ReplayNotice.LEFT_OUT: Sentence("{count} × {what}: left out"),
-    ReplayNotice.NOTE: Sentence("{text}"),
+    ReplayNotice.NAMELESS: Sentence("{count} × calls without a name: left out"),
+    ReplayNotice.NO_CALLS: Sentence("{count} × lines without a call: left out"),
+    ReplayNotice.OPERATORS: Sentence("{count} × operators of torch that may be further calls: left out"),
+    ReplayNotice.NO_RECORDINGS: Sentence("{count} × file that is no recording, such as {file}: left out"),
+    ReplayNotice.OTHER_FORMAT: Sentence("{count} × file of {format}, of the same ranks: left out"),
+    ReplayNotice.INCOMPLETE_CALLS: Sentence("{count} of the calls were not complete"),
+    ChangeNotice.OTHER_WORLD: Sentence("recorded on {recorded} ranks, made again on {ranks}"),
+    ChangeNotice.STEPS_AS_ONE: Sentence("all {steps} recorded steps as one: they did not make the same calls"),
+    ChangeNotice.LAST_STEP: Sentence("of {steps} recorded steps the last one"),
+    ChangeNotice.OTHER_HALF: Sentence("{count} × a receive is the other half of a neighbour's send"),
+    ChangeNotice.RING: Sentence("{count} × {operation} made an exchange with the neighbours in a ring"),
+    ChangeNotice.UNKNOWN_OPERATION: Sentence(f"{_LEFT_OUT}it is not known here"),
+    ChangeNotice.FEW_RANKS: Sentence(f"{_LEFT_OUT}it needs {{fewest}} ranks"),
+    ChangeNotice.UNSUPPORTED: Sentence(f"{_LEFT_OUT}{{why}}"),
+    ChangeNotice.NO_SIZE: Sentence(f"{_LEFT_OUT}its size was not recorded"),
+    ChangeNotice.EMPTY: Sentence(f"{_LEFT_OUT}it moved nothing"),
+    ChangeNotice.ROUNDED: Sentence("{count} × {operation} rounded down to whole shares of {ranks} ranks"),
+    ChangeNotice.NEARER_RANKS: Sentence("{count} × {operation} in groups of ranks that lie nearer to each other"),
+    ChangeNotice.WHOLE_WORLD: Sentence("{count} × {operation} in the whole world: groups of {group} do not divide it"),
+    ChangeNotice.DTYPE_ASSUMED: Sentence("{count} × {operation} of an unknown dtype, taken as {dtype}"),
+    ChangeNotice.DTYPE_REPLACED: Sentence("{count} × {dtype} sent as {other}, which {backend} has"),
+    ChangeNotice.EQUAL_PARTS: Sentence("{count} × all_to_all with equal parts: its splits were not recorded"),
+    ChangeNotice.PARTS_OF_ONE: Sentence("{count} × all_to_all in which every rank sends the parts that this rank sent"),
 }
 
 
@@ -110,7 +132,7 @@ def sections(analysis: Analysis) -> Blocks:
         shown += [Heading(f"The recorded job, made again on {ranks_text(step.case.world_size)}")]
         shown += [*replay_table(step), REPLAY_EXPLAINED]
         if step.changes:
-            shown += ["Not as recorded:", *items(step.changes)]
+            shown += ["Not as recorded:", *items(sentences(step.changes))]
     return shown
 
 

@@ -19,7 +19,7 @@ from bench.packages.replay.recorded_calls import CallList, RecordedCall
 
 SUFFIX = ".calls.jsonl"
 FORMAT = "collbench calls"
-VERSION = 2
+VERSION = 3
 # A call must name these, even where they are unknown.
 REQUIRED = ("operation", "dtype", "elements_in", "elements_out")
 MOST_CALLS = 2_000_000
@@ -39,6 +39,7 @@ def to_text(recorded: CallList) -> str:
         "format": FORMAT,
         "version": VERSION,
         **{name: value for name, value in dataclasses.asdict(recorded).items() if name != "ranks"},
+        "notices": [{"kind": one.kind, "values": one.values} for one in recorded.notices],
         "ranks": [
             {
                 "rank": rank.rank,
@@ -57,7 +58,7 @@ def to_text(recorded: CallList) -> str:
             values = {field.name: (getattr(call, field.name), field.default) for field in dataclasses.fields(call)}
             lines.append({name: value for name, (value, usual) in values.items() if value != usual or name in REQUIRED})
     try:
-        return "".join(orjson.dumps(line).decode() + "\n" for line in lines)
+        return "".join(orjson.dumps(line, option=orjson.OPT_NON_STR_KEYS).decode() + "\n" for line in lines)
     except TypeError as error:
         raise ForeignError(f"{recorded.kind}: a recorded number cannot be written: {str(error).lower()}") from None
 

@@ -13,8 +13,9 @@ from collections import deque
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from bench.model.notices import Notice, notice
 from bench.model.records import Variables
-from bench.packages.tune.rules import DEFAULT, Cell, Pick, SizeRule
+from bench.packages.tune.rules import DEFAULT, Cell, Pick, SizeRule, TuneNotice
 
 # Segments that are tried, where an algorithm has them, besides whole messages.
 SEGMENT = 64 * 1024
@@ -29,7 +30,7 @@ class FileRead:
     # What the library will not honour, with its lines.
     problems: tuple[str, ...]
     # What is not compared, with its lines.
-    notes: tuple[str, ...] = ()
+    notes: tuple[Notice, ...] = ()
 
 
 def _first(rules: Sequence[SizeRule], cell: Cell, ranks: Container[int]) -> Pick:
@@ -308,7 +309,7 @@ class Nccl:
         """Read the rules. The plugin turns a rule with unknown words into another rule, and does not say so."""
         rules: list[SizeRule] = []
         problems: list[str] = []
-        notes: list[str] = []
+        notes: list[Notice] = []
         ours = {named: op for op, named in self.operations.items()}
         for number, line in enumerate(text.splitlines(), 1):
             if line.startswith("#") or not line.strip():
@@ -332,15 +333,15 @@ class Nccl:
             if not (low.isdecimal() and high.isdecimal()):
                 problems.append(f"{where}: {low!a:.20} to {high!a:.20}: the plugin reads sizes in bytes, digits only")
             elif nodes not in {"-1", str(hosts)}:
-                notes.append(f"{where}: a rule for {nodes} hosts, and these are {hosts}: not compared")
+                notes.append(notice(TuneNotice.OTHER_HOSTS, line=number, nodes=nodes, hosts=hosts))
             elif not taken:
                 top = None if int(high) >= LARGEST else int(high)
                 count = int(ranks) if ranks.isdecimal() else -1
                 rules.append(SizeRule(ours[collective], count, int(low), top, Pick(algorithm, protocol), number))
                 if channels != "-1" and not self.plugin:
-                    notes.append(f"{where}: {channels} channels: compared with NCCL's own number of channels")
+                    notes.append(notice(TuneNotice.OWN_CHANNELS, line=number, channels=channels))
                 if any(word != "-1" for word in words[8:]):
-                    notes.append(f"{where}: numPipeOps or regBuff: compared as if the rule were for all calls")
+                    notes.append(notice(TuneNotice.FOR_SOME_CALLS, line=number))
         return FileRead(tuple(rules), tuple(problems), tuple(notes))
 
     def said(self, rules: Sequence[SizeRule], cell: Cell) -> Pick:

@@ -50,7 +50,11 @@ SENTENCES: Mapping[NoticeKind, Sentence] = {
     TuneNotice.NOT_HONOURED: Sentence(
         "not honoured: {op}, {ranks} ranks, {size_bytes:bytes}: asked for {asked}, {library} ran {ran}"
     ),
-    TuneNotice.FILE_NOTE: Sentence("{text}"),
+    TuneNotice.OTHER_HOSTS: Sentence("line {line}: a rule for {nodes} hosts, and these are {hosts}: not compared"),
+    TuneNotice.OWN_CHANNELS: Sentence("line {line}: {channels} channels: compared with NCCL's own number of channels"),
+    TuneNotice.FOR_SOME_CALLS: Sentence(
+        "line {line}: numPipeOps or regBuff: compared as if the rule were for all calls"
+    ),
 }
 
 

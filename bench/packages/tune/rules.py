@@ -96,7 +96,10 @@ class TuneNotice(NoticeKind):
     AS_MEASURED = "as-measured"
     RULE_NOT_READ = "rule-not-read"
     NOT_HONOURED = "not-honoured"
-    FILE_NOTE = "file-note"
+    # Of a rule file that is checked.
+    OTHER_HOSTS = "rule-for-other-hosts"
+    OWN_CHANNELS = "rule-with-channels"
+    FOR_SOME_CALLS = "rule-for-some-calls"
 
 
 # The library does something else than the rule file says.

@@ -7,10 +7,12 @@ of their rows. Writes nothing and prints nothing.
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from bench.model.errors import ForeignError
+from bench.model.notices import Notice, notice, with_counts
 from bench.model.records import Case, Json, Launch, Plan, Samples, Sampling, Settings
-from bench.model.units import format_bytes
+from bench.packages.interop.conclusions import ImportNotice
 from bench.packages.interop.importers import nccl_tests, osu
 from bench.packages.interop.importers.readings import Options, Reading, Source
 
@@ -18,6 +20,7 @@ from bench.packages.interop.importers.readings import Options, Reading, Source
 READERS: dict[str, Callable[[Source, Options], Reading]] = {"nccl-tests": nccl_tests.read, "osu": osu.read}
 # When a case began, which the output of other tools does not tell.
 UNKNOWN_TIME_S = 0.0
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +45,10 @@ def assemble(format: str, name: str, files: Sequence[tuple[Source, Reading]]) ->
             raise ForeignError(f"{source.path}: the same output as {twin.path}; it would count as a launch of its own")
     _check_machines(files)
     readings = [reading for _, reading in files]
-    left_out = sum((reading.left_out for reading in readings), Counter[str]())
+    left_out = with_counts(sum((reading.left_out for reading in readings), Counter[Notice]()), "rows")
     numbers = [number for reading in readings for number in reading.numbers]
     if not numbers:
-        reasons = "; ".join(f"{count} rows: {reason}" for reason, count in left_out.items()) or "no rows"
-        raise ForeignError(f"{', '.join(source.name for source, _ in files)}: nothing to import ({reasons})")
+        raise ForeignError(f"{', '.join(source.name for source, _ in files)}: nothing to import", left_out)
 
     launches: Counter[Case] = Counter()
     order: dict[tuple[str, int, int], list[Case]] = defaultdict(list)
@@ -70,7 +72,7 @@ def assemble(format: str, name: str, files: Sequence[tuple[Source, Reading]]) ->
         settings=Settings(Sampling(0, 0.0, iterations, None, 0.0, iterations), seed=0, timeout_s=0.0, pool_bytes=0),
     )
 
-    notes = _joined(reading.notes for reading in readings)
+    notices = _joined(reading.notes for reading in readings)
     repeated = [
         case
         for reading in readings
@@ -78,25 +80,21 @@ def assemble(format: str, name: str, files: Sequence[tuple[Source, Reading]]) ->
         if times > 1
     ]
     if repeated:
-        notes.append(
-            f"{len(repeated)} cases are in one file more than once (such as {repeated[0].op} of "
-            f"{format_bytes(repeated[0].size_bytes)}): each time counts as a launch, even if the same process "
-            "measured it, which varies less than new processes do"
-        )
+        op, size = repeated[0].op, repeated[0].size_bytes
+        notices.append(notice(ImportNotice.REPEATED, count=len(repeated), operation=op, size_bytes=size))
+    notices += [*_joined(reading.unknown for reading in readings), *left_out]
     verified = Counter(number.verified for number in numbers)
     facts: Json = {
         "format": format,
         "tool": _joined(reading.tools for reading in readings),
         "files": [{"name": source.name, "sha256": source.sha256} for source, _ in files],
         "statistic": _joined([number.aggregate.statistic] for number in numbers if number.aggregate is not None),
-        "left_out": dict(left_out),
         "unread": [
             {"file": source.name, "line": line.number, "text": line.text}
             for source, reading in files
             for line in reading.unread
         ],
-        "notes": notes,
-        "unknown": _joined(reading.unknown for reading in readings),
+        "notices": [{"kind": given.kind, "values": given.values} for given in notices],
         # By the tool itself.
         "verified": {"right": verified[True], "wrong": verified[False], "not checked": verified[None]},
     }
@@ -128,9 +126,9 @@ def explanation(imported: Imported) -> bytes:
     return "".join(f"# {' '.join(line.split())}\n" for line in lines).encode()
 
 
-def _joined(parts: Iterable[Sequence[str]]) -> list[str]:
-    """All texts, each once, in order."""
-    return list(dict.fromkeys(text for part in parts for text in part))
+def _joined(parts: Iterable[Sequence[T]]) -> list[T]:
+    """All that is in the parts, once, in order."""
+    return list(dict.fromkeys(entry for part in parts for entry in part))
 
 
 def _merged(readings: Sequence[Reading]) -> Json:

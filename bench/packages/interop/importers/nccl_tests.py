@@ -14,17 +14,18 @@ from bench.catalog.dtypes import dtype_named
 from bench.catalog.splits import parse as parse_splits
 from bench.model.divisions import WORLD, Division
 from bench.model.errors import ForeignError
+from bench.model.notices import Notice, notice
 from bench.model.records import Aggregate, Case, Failure, Json
 from bench.model.units import US
 from bench.packages.interop import catalog as nccl_tests_names
 from bench.packages.interop.catalog import DEFAULT_SPREAD, MATRIX_FILE, SPREAD, UNEVEN_TEST, uneven_bytes
+from bench.packages.interop.conclusions import ImportNotice
 from bench.packages.interop.importers import nccl_json, nccl_text
 from bench.packages.interop.importers.logs import LogLine
 from bench.packages.interop.importers.nccl_text import Half, Row, Section
 from bench.packages.interop.importers.readings import (
     DTYPES,
     LEAST_US,
-    UNREADABLE,
     Number,
     Options,
     Printed,
@@ -40,8 +41,6 @@ from bench.packages.interop.importers.readings import (
 )
 
 BACKEND = "nccl"
-# Reason for a row that was torn, or is another test's.
-CONTRADICTS = "numbers of the row contradict each other, or the test"
 # How the layout of nccl-tests begins where CollBench wrote it; the times are others, and the run has more.
 OURS = "# CollBench version "
 DEFAULT_REDUCE_OP = "sum"
@@ -75,7 +74,7 @@ def read(source: Source, options: Options) -> Reading:
     sections = _sections(source, lines, reading)
     measured = [section for section in sections if section.rows]
     for section in sections:
-        reading.left_out[UNREADABLE] += section.cut
+        reading.left_out[notice(ImportNotice.UNREADABLE)] += section.cut
         reading.unread += section.unread
     if not measured:
         tests = [section.test for section in sections if section.test]
@@ -101,7 +100,7 @@ def _sections(source: Source, lines: Sequence[LogLine], reading: Reading) -> lis
             raise
         return sections
     if dropped:
-        reading.notes.append(f"{dropped} variables of the file's environment dump were dropped")
+        reading.notes.append(notice(ImportNotice.DROPPED_VARIABLES, count=dropped))
     return sections
 
 
@@ -112,26 +111,23 @@ def _read_section(section: Section, options: Options, source: Source, reading: R
     reading.tools.append(section.tool or "nccl-tests of unknown version")
     stated = nccl_tests_names.operation_of(section.test) if section.test is not None else None
     if section.test is not None and stated is None:
-        reading.left_out[f"{section.test}_perf has no counterpart here"] += len(section.rows)
+        reading.left_out[notice(ImportNotice.NO_COUNTERPART, test=f"{section.test}_perf")] += len(section.rows)
         return
     if section.cpu_time:
-        reading.left_out["CPU time of issuing the calls (-C 1), not the time of the operation"] += len(section.rows)
+        reading.left_out[notice(ImportNotice.CPU_TIME)] += len(section.rows)
         return
     if stated is None and options.operation is None and (stated := operation_in(source.name)) is not None:
-        reading.unknown.append("the collective is not in the file: it was taken from the file's name")
+        reading.unknown.append(notice(ImportNotice.OPERATION_BY_NAME))
     op = chosen_operation(stated, options, where)
 
     # The number of ranks: by the list of devices, else from busbw/algbw where that depends on it.
     world_size = section.world_size
     if section.copies > 1:
-        reading.notes.append(
-            f"{section.copies} copies ran at the same time, each with {world_size} rank(s) of its own (a test built "
-            "without MPI): their rows count as launches, and none of them measures communication between the copies"
-        )
+        reading.notes.append(notice(ImportNotice.COPIES, copies=section.copies, ranks=world_size))
     by_rates = _ranks_by_rates(section, op)
     if world_size is None and by_rates is not None:
         world_size = by_rates
-        reading.unknown.append("the list of ranks is not in the file: their number was computed from busbw/algbw")
+        reading.unknown.append(notice(ImportNotice.RANKS_BY_RATES))
     elif by_rates is not None and by_rates != world_size:
         if options.world_size is None:
             raise ForeignError(
@@ -141,7 +137,7 @@ def _read_section(section: Section, options: Options, source: Source, reading: R
     ranks = chosen_ranks(world_size, options, where)
     division = _division(section, ranks)
     if division is None:
-        reading.left_out["NCCL_TESTS_SPLIT divided the ranks in a way that has no name here"] += len(section.rows)
+        reading.left_out[notice(ImportNotice.UNNAMED_DIVISION)] += len(section.rows)
         return
 
     _describe(section, ranks, reading)
@@ -151,7 +147,7 @@ def _read_section(section: Section, options: Options, source: Source, reading: R
         if not _usable(row, ranks if OPERATIONS[op].rooted else None, reading):
             continue
         if section.test != UNEVEN_TEST and _contradicts(row, op, together):
-            reading.left_out[CONTRADICTS] += 1
+            reading.left_out[notice(ImportNotice.CONTRADICTION)] += 1
         else:
             rows.append(row)
     _check_rates(rows, op, together, reading)
@@ -207,24 +203,22 @@ def _division(section: Section, ranks: int) -> Division | None:
 
 def _splits(row: Row, section: Section, together: int, reading: Reading) -> str | None:
     """How alltoallv_perf divided a row, as text; empty: evenly; None, and the reason counted, if it is unknown."""
-    variables, reason = section.variables, None
+    variables = section.variables
+    reason: Notice | None = None
     stated = printed(variables.get(SPREAD, ""))
     spread = DEFAULT_SPREAD if stated is None else min(1.0, max(0.0, stated.value))
     if "rccl" in (section.tool or ""):
-        reason = "alltoallv_perf of rccl-tests, which divides in a way of its own"
+        reason = notice(ImportNotice.OTHER_DIVISION)
     elif MATRIX_FILE in variables or row.count == 0:
-        reason = "alltoallv_perf with a matrix of bytes, which is not in the file"
+        reason = notice(ImportNotice.MATRIX)
     elif uneven_bytes(together, row.count, dtype_named(DTYPES[row.dtype]).itemsize, spread) != row.size:
-        reason = f"alltoallv_perf: sizes do not follow from a spread of {spread:g}, so how it divided is unknown"
+        reason = notice(ImportNotice.NOT_BY_SPREAD, spread=spread)
     if reason is not None:
         reading.left_out[reason] += 1
         return None
     if stated is None and not section.environment:
-        reading.unknown.append(f"{SPREAD}, how alltoallv_perf divided: the tool's default, {spread:g}, is assumed")
-    reading.notes.append(
-        "alltoallv_perf: the bus bandwidth here is what the busiest rank sends to others, over the time; the tool "
-        "takes (n-1)/n of what it sends, whatever stays on it"
-    )
+        reading.unknown.append(notice(ImportNotice.SPREAD_ASSUMED, variable=SPREAD, spread=spread))
+    reading.notes.append(notice(ImportNotice.BUSIEST_RANK))
     return f"distance:{spread:.6f}".rstrip("0").rstrip(".") if spread else ""
 
 
@@ -261,44 +255,38 @@ def _describe(section: Section, ranks: int, reading: Reading) -> None:
     if section.variables:
         facts["variables"] = {**facts.get("variables", {}), **section.variables}
     if section.out_of_bounds:
-        reading.notes.append(f"the tool itself says: out of bounds values: {section.out_of_bounds} FAILED")
+        reading.notes.append(notice(ImportNotice.OUT_OF_BOUNDS, found=section.out_of_bounds))
     if section.debug:
-        reading.notes.append("NCCL_DEBUG=INFO wrote while it measured")
+        reading.notes.append(notice(ImportNotice.DEBUG_OUTPUT))
     if section.parallel_init:
-        reading.notes.append("parallel init: one thread for each GPU of a process")
-    for error in section.errors:
-        reading.notes.append(f"the file records an error: {error}")
+        reading.notes.append(notice(ImportNotice.PARALLEL_INIT))
+    reading.notes += [notice(ImportNotice.RECORDED_ERROR, error=error) for error in section.errors]
     skipped = {half.skipped for row in section.rows for half in row.halves} - {0}
     if skipped:
-        reading.notes.append(f"the first {max(skipped)} calls of each case are left out, as -K asked")
+        reading.notes.append(notice(ImportNotice.FIRST_CALLS, calls=max(skipped)))
     if any(half.each_us for row in section.rows for half in row.halves):
-        where = "around" if section.blocking == APART else "between"
-        reading.notes.append(
-            f"times of single calls, by events {where} them: the mean is that of the slowest process's"
-        )
+        apart = section.blocking == APART
+        reading.notes.append(notice(ImportNotice.TIMED_AROUND if apart else ImportNotice.TIMED_BETWEEN))
     elif section.timed_each:
-        reading.notes.append(
-            "the file also has statistics of single calls, by events between them: the mean of all was taken, which "
-            "every version prints"
-        )
+        reading.notes.append(notice(ImportNotice.SINGLE_CALLS))
     if section.average is None:
-        reading.unknown.append("how ranks were combined (-a): the tool's default, their average, is assumed")
+        reading.unknown.append(notice(ImportNotice.AVERAGE_ASSUMED))
     if section.iterations is None:
-        reading.unknown.append("how many calls a time is the mean of")
+        reading.unknown.append(notice(ImportNotice.CALLS_UNKNOWN))
 
 
 def _usable(row: Row, ranks: int | None, reading: Reading) -> bool:
     """Whether a row can be a case; if not, the reason is counted. ranks: their number if one is a root, else None."""
     if row.size == 0:
-        reason = "size 0"
+        reason = notice(ImportNotice.SIZE_0)
     elif row.size < 0:
-        reason = "a negative size: integer overflow"
+        reason = notice(ImportNotice.NEGATIVE_SIZE)
     elif row.dtype not in DTYPES:
-        reason = f"dtype {row.dtype:.40}, which CollBench does not have"
+        reason = notice(ImportNotice.OTHER_DTYPE, dtype=row.dtype)
     elif row.redop not in nccl_tests_names.REDUCE_OPS and row.redop != nccl_tests_names.NO_REDUCE_OP:
-        reason = f"reduce op {row.redop:.40}, which CollBench does not have"
+        reason = notice(ImportNotice.OTHER_REDUCE_OP, reduce_op=row.redop)
     elif ranks is not None and (row.root or 0) >= ranks:
-        reason = "a root that is none of the ranks"
+        reason = notice(ImportNotice.STRANGE_ROOT)
     else:
         return True
     reading.left_out[reason] += 1
@@ -331,7 +319,7 @@ def _numbers(row: Row, section: Section, case: Case, reading: Reading) -> Iterab
         if failure is not None:
             yield Number(placed, None, failure, verified)
         elif half.time is None or half.time.value < LEAST_US:
-            reading.left_out["no time in one half of the row"] += 1
+            reading.left_out[notice(ImportNotice.NO_TIME_IN_HALF)] += 1
         else:
             iterations = section.iterations or row.iterations
             calls = (iterations - half.skipped) * section.aggregated if iterations else None
@@ -379,8 +367,7 @@ def _check_rates(rows: Iterable[Row], op: str, together: int, reading: Reading) 
             if time_s.value > 0 and not agrees(row.size * factor, time_s, half.busbw):
                 wrong.append((row.size, half.busbw.value, row.size * factor / time_s.value / 1e9))
     if wrong:
-        size, printed_rate, computed = wrong[0]
-        reading.notes.append(
-            f"{len(wrong)} of {checked} bus bandwidths of the file do not follow from size, time and {together} "
-            f"ranks (at {size} B: {printed_rate:g} GB/s in the file, {computed:.3g} computed)"
-        )
+        size, rate, computed = wrong[0]
+        values: dict[str, float] = {"wrong": len(wrong), "checked": checked, "ranks": together}
+        values |= {"size_bytes": size, "printed": rate, "computed": computed}
+        reading.notes.append(Notice(ImportNotice.STRANGE_RATES, values))

@@ -17,12 +17,13 @@ from dataclasses import dataclass, field, replace
 
 from bench.catalog.collectives import OPERATIONS, usual
 from bench.model.errors import ForeignError
+from bench.model.notices import notice
 from bench.model.records import Aggregate, Case, Failure
+from bench.packages.interop.conclusions import ImportNotice
 from bench.packages.interop.importers.logs import Command, LogLine, command_in
 from bench.packages.interop.importers.readings import (
     DTYPES,
     LEAST_US,
-    UNREADABLE,
     Number,
     Options,
     Reading,
@@ -136,11 +137,11 @@ def read(source: Source, options: Options) -> Reading:
     reading = Reading()
     titled = any(table.title is not None for table in tables)
     for table in tables:
-        reading.left_out[UNREADABLE] += len(table.unread)
+        reading.left_out[notice(ImportNotice.UNREADABLE)] += len(table.unread)
         reading.unread += table.unread
         if titled and table.title is None:
             reading.rows += len(table.rows)
-            reading.left_out["in a table without a title"] += len(table.rows)
+            reading.left_out[notice(ImportNotice.NO_TITLE)] += len(table.rows)
         elif table.rows:
             _read_table(table, options, source, reading)
     return reading
@@ -250,22 +251,21 @@ def _read_table(table: _Table, options: Options, source: Source, reading: Readin
     reading.tools.append(f"{TOOLS[table.tool]} {table.version or 'of unknown version'}")
     test, asynchronous = _test(table, options, source)
     if test is None:
-        reading.left_out[f"{table.library} {table.title} has no counterpart here"] += len(table.rows)
+        of_table = notice(ImportNotice.NO_COUNTERPART, test=f"{table.library} {table.title}")
+        reading.left_out[of_table] += len(table.rows)
         return
     if any(column.startswith(RESULTS) and column.startswith("Bandwidth") != test.window for column in table.columns):
-        reading.left_out["columns that do not fit the title"] += len(table.rows)
+        reading.left_out[notice(ImportNotice.OTHER_COLUMNS)] += len(table.rows)
         return
     if table.datatype is not None and table.datatype not in DTYPES:
-        reading.left_out[f"dtype {table.datatype:.40}, which CollBench does not have"] += len(table.rows)
+        reading.left_out[notice(ImportNotice.OTHER_DTYPE, dtype=table.datatype)] += len(table.rows)
         return
     ranks = 2 if test.pair else chosen_ranks(table.ranks, options, str(source.path))
     if not test.pair and table.ranks is not None and options.world_size is None:
-        reading.unknown.append("the number of ranks is not in the output: it was taken from what stands beside it")
+        reading.unknown.append(notice(ImportNotice.RANKS_BESIDE))
     operation = OPERATIONS[test.op]
     if table.datatype is None and operation.typed:
-        reading.unknown.append(
-            "the datatype is not in the output: MPI_FLOAT for reductions and MPI_CHAR for the rest is assumed"
-        )
+        reading.unknown.append(notice(ImportNotice.DATATYPE_ASSUMED, reduced=OLD_REDUCED, moved=OLD_MOVED))
     datatype = table.datatype or (OLD_REDUCED if operation.reduces else OLD_MOVED)
     library, _, device = (table.library or "").upper().partition("-")
     backend = _backend(table, library, options, source, reading)
@@ -286,18 +286,16 @@ def _read_table(table: _Table, options: Options, source: Source, reading: Readin
         )
     )
     if test.scaled:
-        reading.notes.append(
-            f"{test.op}: sizes were multiplied by {ranks}: OSU counts one rank's share, here all are counted"
-        )
+        reading.notes.append(notice(ImportNotice.SCALED, operation=test.op, ranks=ranks))
     if test.window:
-        reading.unknown.append(f"how many messages a window had (-W): the default of {WINDOW} is assumed")
+        reading.unknown.append(notice(ImportNotice.WINDOW_ASSUMED, messages=WINDOW))
     for size, values in table.rows:
         if not size and operation.sized:
-            reading.left_out["size 0" if size == 0 else "no size"] += 1
+            reading.left_out[notice(ImportNotice.SIZE_0 if size == 0 else ImportNotice.NO_SIZE)] += 1
         elif number := _number(table, test, case, size or 0, values):
             reading.numbers.append(number)
         else:
-            reading.left_out["no time, or one that was cut"] += 1
+            reading.left_out[notice(ImportNotice.NO_TIME)] += 1
 
 
 def _backend(table: _Table, library: str, options: Options, source: Source, reading: Reading) -> str:
@@ -307,9 +305,7 @@ def _backend(table: _Table, library: str, options: Options, source: Source, read
         return chosen_backend(None, options, where)
     if library == "MPI" and table.tool == "omb-py":
         if options.backend is None:
-            reading.unknown.append(
-                "the library: OMB-Py calls it MPI, also where torch's gloo or another took its place"
-            )
+            reading.unknown.append(notice(ImportNotice.LIBRARY_UNKNOWN))
         return options.backend or "mpi"
     return chosen_backend("mpi" if library == "MPI" else "nccl", options, where)
 

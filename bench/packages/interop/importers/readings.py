@@ -15,6 +15,7 @@ from pathlib import Path
 
 from bench.catalog.collectives import OPERATIONS
 from bench.model.errors import ForeignError
+from bench.model.notices import Notice
 from bench.model.records import Aggregate, Case, Failure, Json
 from bench.model.units import MOST_RANKS, format_bytes
 from bench.packages.interop import catalog as nccl_tests_names
@@ -116,10 +117,6 @@ def whole(text: str) -> int | None:
     return number if abs(number) < LARGEST_WHOLE else None
 
 
-# Reason for a line that begins like a row and is none.
-UNREADABLE = "cut off or unreadable"
-
-
 # ── what a reader returns ────────────────────────────────────────────────────────────────────────
 @dataclass(frozen=True, slots=True)
 class Number:
@@ -134,7 +131,7 @@ class Number:
 
 @dataclass(slots=True)
 class Reading:
-    """The content of one file. A text may stand in these lists twice; a run has it once."""
+    """The content of one file. A notice may stand in these lists twice; a run has it once."""
 
     # Number of lines of the tables, including those left out.
     rows: int = 0
@@ -142,13 +139,13 @@ class Reading:
     # Tools, with their versions.
     tools: list[str] = field(default_factory=list)
     # Reason → number of rows that were left out for it.
-    left_out: Counter[str] = field(default_factory=Counter)
+    left_out: Counter[Notice] = field(default_factory=Counter)
     # Lines that begin like a row and could not be read; `left_out` counts them.
     unread: list[LogLine] = field(default_factory=list)
     # What a reader must know before believing the numbers.
-    notes: list[str] = field(default_factory=list)
+    notes: list[Notice] = field(default_factory=list)
     # What the file does not say.
-    unknown: list[str] = field(default_factory=list)
+    unknown: list[Notice] = field(default_factory=list)
     # Where the tool ran: hosts, devices, nccl, variables.
     facts: Json = field(default_factory=dict)
     # Where each rank of an execution ran, in the form of environment.json.

@@ -26,8 +26,16 @@ import numpy as np
 from bench.catalog.collectives import OPERATIONS
 from bench.catalog.dtypes import DTYPES
 from bench.model.notices import Notice, notice
-from bench.packages.replay.conclusions import RecordedJob, RecordedKind, RecordedTime, ReplayNotice, together
-from bench.packages.replay.recorded_calls import ALL_TO_ALL, GROUP, NAMED_RATE, ONE_WAY, CallList, RecordedCall
+from bench.packages.replay.conclusions import RecordedJob, RecordedKind, RecordedTime, together
+from bench.packages.replay.recorded_calls import (
+    ALL_TO_ALL,
+    NAMED_RATE,
+    ONE_WAY,
+    CallList,
+    Fact,
+    RecordedCall,
+    ReplayNotice,
+)
 from bench.packages.replay.spans import attributed
 
 # The permutations that show that a rank is late, and the cells and rows of what they permute.
@@ -430,11 +438,8 @@ def _unknown(recorded: CallList) -> Iterator[Notice]:
     """What the recording does not tell, and what it has besides calls."""
     total = sum(len(rank.calls) for rank in recorded.ranks)
     for what, count in recorded.unknown.items():
-        if what == GROUP:
+        if what is Fact.GROUP:
             yield notice(ReplayNotice.GROUPS_BY_NAME, count=count, calls=total)
-        elif what != "duration":
+        elif what is not Fact.DURATION:
             yield notice(ReplayNotice.UNTOLD, what=what, count=count, calls=total)
-    for what, count in recorded.left_out.items():
-        if count:
-            yield notice(ReplayNotice.LEFT_OUT, what=what, count=count)
-    yield from (notice(ReplayNotice.NOTE, text=text) for text in recorded.notes)
+    yield from recorded.notices

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from bench.machine import memory
 from bench.model.errors import ForeignError
+from bench.model.notices import Notice, notice, with_counts
 from bench.model.records import Json
 from bench.packages.replay import store as call_file
 from bench.packages.replay.config import ReplaySection
@@ -19,11 +20,19 @@ from bench.packages.replay.importers.execution_trace import read_execution_trace
 from bench.packages.replay.importers.kineto import read_kineto
 from bench.packages.replay.importers.nccl_records import read_flight_recorder, read_inspector
 from bench.packages.replay.importers.recordings import texts, whole
-from bench.packages.replay.recorded_calls import GROUP, ONE_WAY, CallList, Gaps, RankRecording, RecordedCall
+from bench.packages.replay.recorded_calls import (
+    ONE_WAY,
+    CallList,
+    Fact,
+    Gaps,
+    RankRecording,
+    RecordedCall,
+    ReplayNotice,
+)
 
 # Takes a name, a text, and what counts the events that are left out. Returns the ranks of one file, and what it tells
 # of the job; only Kineto tells any of this.
-Reader = Callable[[str, str, Counter[str]], tuple[list[RankRecording], Json]]
+Reader = Callable[[str, str, Counter[Notice]], tuple[list[RankRecording], Json]]
 # How much of a file tells its format: torch writes the key of the events behind what describes the device.
 HEAD = 2**20
 # Key that only files of this format have near their beginning → format, reader; what tells most comes first.
@@ -39,13 +48,13 @@ NO_RECORDING = (
     "{name}: neither Kineto, a PyTorch execution trace, a flight recorder's JSON, NCCL Inspector nor a list of calls"
 )
 # What is asked of each call, and said where some calls do not tell it.
-ASKED: dict[str, Callable[[RecordedCall], object]] = {
-    "dtype": lambda call: call.dtype,
-    "elements": lambda call: call.elements_in if call.elements_in is not None else call.elements_out,
-    "splits": lambda call: call.splits_in,
-    GROUP: lambda call: call.group,
-    "start": lambda call: call.start_s,
-    "duration": lambda call: call.duration_s,
+ASKED: dict[Fact, Callable[[RecordedCall], object]] = {
+    Fact.DTYPE: lambda call: call.dtype,
+    Fact.ELEMENTS: lambda call: call.elements_in if call.elements_in is not None else call.elements_out,
+    Fact.SPLITS: lambda call: call.splits_in,
+    Fact.GROUP: lambda call: call.group,
+    Fact.START: lambda call: call.start_s,
+    Fact.DURATION: lambda call: call.duration_s,
 }
 # Formats in which calls have consecutive numbers within their group: NCCL counts each operation by itself.
 INSPECTOR = "NCCL Inspector"
@@ -73,7 +82,7 @@ def read(paths: Sequence[Path]) -> CallList:
 def _read(paths: Sequence[Path], asked: Sequence[Path]) -> CallList:
     """The calls in files. asked: those that the user named; others, of a folder, may be no recordings."""
     others: list[str] = []
-    formats: dict[str, tuple[list[RankRecording], Counter[str], Json]] = {}
+    formats: dict[str, tuple[list[RankRecording], Counter[Notice], Json]] = {}
     for path in paths:
         try:
             inside = list(texts(path))
@@ -107,14 +116,14 @@ def _read(paths: Sequence[Path], asked: Sequence[Path]) -> CallList:
         raise ForeignError(f"{', '.join(path.name for path in paths)}: no call of a collective is recorded")
     ranks, left_out, job = formats[kinds[0]]
     if others:
-        left_out[f"file that is no recording, such as {others[0]}"] += len(others)
+        left_out[notice(ReplayNotice.NO_RECORDINGS, file=others[0])] += len(others)
     for other in kinds[1:]:
         if more := {rank.rank for rank in formats[other][0]} - {rank.rank for rank in ranks}:
             raise ForeignError(
                 f"{formats[other][0][0].source}: is {other}, and {ranks[0].source} is {kinds[0]}, without rank "
                 f"{min(more, key=str)}: give every rank's file of one format"
             )
-        left_out[f"file of {other}, of the same ranks"] += len(formats[other][0])
+        left_out[notice(ReplayNotice.OTHER_FORMAT, format=other)] += len(formats[other][0])
     try:
         return _assembled(kinds[0], ranks, left_out, job)
     except ValueError as error:
@@ -167,7 +176,7 @@ def _check_together(ranks: Sequence[RankRecording]) -> None:
             )
 
 
-def _assembled(kind: str, recorded: Sequence[RankRecording], left_out: Counter[str], job: Json) -> CallList:
+def _assembled(kind: str, recorded: Sequence[RankRecording], left_out: Counter[Notice], job: Json) -> CallList:
     """One list of all ranks. job: what Kineto's last file tells."""
     ranks = sorted(recorded, key=lambda rank: (rank.rank is None, rank.rank or 0, rank.source))
     told = whole(job.get("world_size"))
@@ -192,7 +201,9 @@ def _assembled(kind: str, recorded: Sequence[RankRecording], left_out: Counter[s
         for what, asked in ASKED.items()
         if (missing := sum(asked(call) is None for call in calls if call.operation not in WITHOUT_DATA))
     }
-    incomplete = sum(rank.incomplete for rank in ranks)
+    notices = with_counts(left_out)
+    if incomplete := sum(rank.incomplete for rank in ranks):
+        notices.append(notice(ReplayNotice.INCOMPLETE_CALLS, count=incomplete))
     sizes = [call.group_size for call in calls if call.group_size]
     world = told or max([*sizes, len(ranks), *(number + 1 for number in numbers)])
     backend = str(job.get("backend") or "")
@@ -202,8 +213,7 @@ def _assembled(kind: str, recorded: Sequence[RankRecording], left_out: Counter[s
         world_size=world,
         ranks=tuple(ranks),
         unknown=unknown,
-        left_out=dict(left_out),
-        notes=(f"{incomplete} of the calls were not complete",) if incomplete else (),
+        notices=tuple(notices),
         gaps=_gaps(ranks, kind) if kind in NUMBERED else None,
     )
 

@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from typing import Any
 
+from bench.model.notices import Notice, notice
 from bench.model.records import Json
 from bench.packages.replay.importers.recordings import (
     ROOTED,
@@ -21,7 +22,7 @@ from bench.packages.replay.importers.recordings import (
     ranks_from,
     whole,
 )
-from bench.packages.replay.recorded_calls import RankRecording, RecordedCall
+from bench.packages.replay.recorded_calls import RankRecording, RecordedCall, ReplayNotice
 
 CALL, GROUPS = "record_param_comms", "## process_group:init ##"
 WAIT = "wait"
@@ -32,7 +33,7 @@ _OPERATOR = re.compile(r"^c10d::_?(\w+?)_?$")
 _IN_PLACE = {"allreduce", "allreduce_coalesced", "broadcast", "reduce", "send", "recv", "recv_any_source", "barrier"}
 
 
-def read_execution_trace(name: str, text: str, left_out: Counter[str]) -> tuple[list[RankRecording], Json]:
+def read_execution_trace(name: str, text: str, left_out: Counter[Notice]) -> tuple[list[RankRecording], Json]:
     """The calls of one rank. left_out: counts what moves no data."""
     recorded, operators, groups = list[Json](), list[Json](), dict[str, tuple[int, ...]]()
     for node in LongObject(name, text, "nodes").entries():
@@ -70,7 +71,7 @@ def _groups(node: Json) -> dict[str, tuple[int, ...]]:
     return ranks_of
 
 
-def _call(node: Json, groups: dict[str, tuple[int, ...]], left_out: Counter[str]) -> RecordedCall | None:
+def _call(node: Json, groups: dict[str, tuple[int, ...]], left_out: Counter[Notice]) -> RecordedCall | None:
     """The call of a node; None, and counted, if it is none that moves data."""
     inputs, outputs = (_values(node, side) for side in ("inputs", "outputs"))
     attributes = {
@@ -81,7 +82,7 @@ def _call(node: Json, groups: dict[str, tuple[int, ...]], left_out: Counter[str]
     words = [value for value in inputs if isinstance(value, str)]
     raw = str(attributes.get("collective_name") or next(iter(words), ""))
     if raw in {WAIT, ""}:
-        left_out[raw or "calls without a name"] += 1
+        left_out[notice(ReplayNotice.LEFT_OUT, what=raw) if raw else notice(ReplayNotice.NAMELESS)] += 1
         return None
     operation = operation_of(raw)
     lists = [value for value in inputs if isinstance(value, list) and all(isinstance(n, int) for n in value)]

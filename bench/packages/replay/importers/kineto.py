@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from bench.model.notices import Notice, notice
 from bench.model.records import Json
 from bench.model.units import US
 from bench.packages.replay.importers.recordings import (
@@ -33,7 +34,7 @@ from bench.packages.replay.importers.recordings import (
     ranks_from,
     whole,
 )
-from bench.packages.replay.recorded_calls import RankRecording, RecordedCall
+from bench.packages.replay.recorded_calls import RankRecording, RecordedCall, ReplayNotice
 from bench.packages.replay.spans import attributed, free_until
 from bench.stats.intervals import Floats
 
@@ -113,7 +114,7 @@ def _span(event: Json) -> tuple[float, float]:
     return event["ts"], event["ts"] + event.get("dur", 0)
 
 
-def read_kineto(name: str, text: str, left_out: Counter[str]) -> tuple[list[RankRecording], Json]:
+def read_kineto(name: str, text: str, left_out: Counter[Notice]) -> tuple[list[RankRecording], Json]:
     """The calls of one rank, in the order in which they were made; and what the file tells of the job."""
     source = LongObject(name, text, "traceEvents")
     events, origin = _Events(), None
@@ -226,7 +227,7 @@ def _run(kernels: Sequence[Json]) -> _Ran:
 
 # ── with metadata ────────────────────────────────────────────────────────────────────────────────
 def _described(
-    described: Sequence[Json], events: _Events, groups: dict[str, tuple[int, ...]], left_out: Counter[str]
+    described: Sequence[Json], events: _Events, groups: dict[str, tuple[int, ...]], left_out: Counter[Notice]
 ) -> tuple[list[Timed], set[int]]:
     """The calls by their metadata, and which kernels are theirs."""
     kernels_of: dict[Any, list[Json]] = defaultdict(list)
@@ -241,7 +242,7 @@ def _described(
         args = event["args"]
         raw = str(args["Collective name"])
         if raw == WAIT:
-            left_out[raw] += 1
+            left_out[notice(ReplayNotice.LEFT_OUT, what=raw)] += 1
             continue
         ran, together = batches.get(id(event), (None, 1))
         ran = ran or _run(own.get(id(event), ()))
@@ -352,7 +353,7 @@ def _not_described(events: _Events, described: Sequence[Json]) -> list[Json]:
 
 
 def _of_operators(
-    events: _Events, known: Sequence[Json], only_group: tuple[int, ...] | None, left_out: Counter[str]
+    events: _Events, known: Sequence[Json], only_group: tuple[int, ...] | None, left_out: Counter[Notice]
 ) -> list[Timed]:
     """The calls that only torch's dispatcher knows: those of backends that annotate nothing. They have no durations.
 
@@ -375,7 +376,7 @@ def _of_operators(
                 continue
             until = end
             if unsure:
-                left_out["operators of torch that may be further calls"] += 1
+                left_out[notice(ReplayNotice.OPERATORS)] += 1
                 continue
             dims = operator["args"].get("Input Dims")
             nested = dims[0] if isinstance(dims, list) and dims else None

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bench.model.notices import Notice, notice
 from bench.model.records import Json
 from bench.packages.replay.importers.recordings import (
     LongObject,
@@ -25,7 +26,7 @@ from bench.packages.replay.importers.recordings import (
     rank_of,
     whole,
 )
-from bench.packages.replay.recorded_calls import RankRecording, RecordedCall
+from bench.packages.replay.recorded_calls import RankRecording, RecordedCall, ReplayNotice
 
 # NCCL knows no lists of tensors.
 _WITHOUT_LISTS = {"all_gather_list": "all_gather", "reduce_scatter_list": "reduce_scatter"}
@@ -36,7 +37,7 @@ _Process = tuple[str | None, Any]
 BATCH = "nccl:coalesced"
 
 
-def read_flight_recorder(name: str, text: str, left_out: Counter[str]) -> tuple[list[RankRecording], Json]:
+def read_flight_recorder(name: str, text: str, left_out: Counter[Notice]) -> tuple[list[RankRecording], Json]:
     """The calls of one rank, oldest first."""
     source = LongObject(name, text, "entries")
     entries = sorted(source.entries(), key=lambda entry: entry.get("record_id", 0))
@@ -121,7 +122,7 @@ def _elements(sizes: Any) -> int | None:
     return sum(elements(list(map(int, dims))) if isinstance(dims, list) else 1 for dims in sizes)
 
 
-def read_inspector(name: str, text: str, left_out: Counter[str]) -> tuple[list[RankRecording], Json]:
+def read_inspector(name: str, text: str, left_out: Counter[Notice]) -> tuple[list[RankRecording], Json]:
     """The calls of each rank, in the order of their numbers within their communicator. An element is a byte."""
     calls_of: dict[_Process, list[RecordedCall]] = defaultdict(list)
     # Process → (ranks of a communicator, its name) → the process's rank within it.
@@ -134,7 +135,7 @@ def read_inspector(name: str, text: str, left_out: Counter[str]) -> tuple[list[R
         if entry.get("header"):
             header, metadata = entry["header"], entry.get("metadata") or {}
         if not isinstance(call, dict) or not isinstance(header, dict) or not isinstance(metadata, dict):
-            left_out["lines without a call"] += 1
+            left_out[notice(ReplayNotice.NO_CALLS)] += 1
             continue
         choice = [str(call[key]) for key in ("coll_algo", "coll_proto") if call.get(key) is not None]
         raw = operation_of(str(call.get("coll") or call.get("p2p") or ""))

@@ -108,7 +108,7 @@ def checked(
     why |= {cell: FOUND[verdict] for cell, verdict in choosing.judged(ratios, min_change, choosing.RACE_RATE).items()}
     notes = (
         *(notice(TuneNotice.RULE_NOT_READ, problem=problem) for problem in file.problems),
-        *(notice(TuneNotice.FILE_NOTE, text=text) for text in file.notes),
+        *file.notes,
     )
     results = _results(table, table, ratios, why)
     found = Tuned(results, file.rules, (), *choosing.whole(times, read, launches), notes=notes)

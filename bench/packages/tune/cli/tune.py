@@ -36,6 +36,7 @@ from bench.packages.tune.cli.rounds import TuneRounds, read_state, write_state
 from bench.packages.tune.rules import DEFAULT, DISHONOURED, Cell, Pick, Tuned, TuneNotice, TuneState, Why
 from bench.planning import plan as planning
 from bench.report import markdown
+from bench.report.notices import sentences
 from bench.report.plots import DRAW
 from bench.store import folders
 
@@ -121,7 +122,7 @@ def _create(
         rules = library.read(check, state.hosts)
         wanted = {cell: [choice] for cell in found if (choice := library.said(rules.rules, cell)) != DEFAULT}
         if not wanted:
-            problems = "".join(f"; {problem}" for problem in (*rules.problems, *rules.notes)[:1])
+            problems = "".join(f"; {problem}" for problem in (*rules.problems, *sentences(rules.notes))[:1])
             raise ConfigError(f"--check: the file has no rule for a cell of {asked.name}{problems}")
     groups = rounds_of.launches(library, found, wanted, 1, state.seed)
     plan = rounds_of.fitted(plan, groups, state.budget_s, rounds_of.ONLY_CHECK if check else rounds_of.RACE)
