@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.machine import host
-from proof.claim import Claim, Line
+from proof.claim import HOLDS, MISSED, NOT_TRIED, UNDECIDED, Claim, Line
 from proof.claims import CLAIMS
 from proof.code import fingerprint
 
@@ -17,14 +17,18 @@ FILE, PAGE = ROOT / "proof/accuracy.json", ROOT / "proof/accuracy.md"
 # One run of a claim, as JSON.
 Record = dict[str, Any]
 ABOUT = (
-    "Written by `make prove`; do not edit. Each line was measured on links whose rate and delay are known, with "
-    "faults and changes that were planted, on series whose mean is known, or where nothing changed. A rate holds if "
-    "all of its 95 % interval (Clopper and Pearson) is within what is demanded, is MISSED if none of it is, and is "
-    "else undecided; a ratio likewise by its interval. A demanded count is a count; its interval shows what so few "
-    "trials can say. What each claim does is in `proof/`, and was fixed before it ran; a changed protocol is a new "
-    "version, and what the old one found stays. The newest run of each claim stands here, and how often earlier runs "
-    "held; `accuracy.json` keeps every line of all runs. Only quick proofs are not kept."
+    "Written by `make prove`; do not edit. Lines were measured on links, faults and changes that are known because "
+    "they were made, on series whose mean is known, or where nothing changed. A line holds if all of its 95 % interval "
+    "(Clopper and Pearson, or of a ratio) is within the demand; it is MISSED if none of it is, and undecided "
+    "otherwise; *limit* marks a demand that the method cannot reach. Protocols were fixed before they ran: "
+    "`python -m proof --list` prints them. `accuracy.json` keeps every line of all runs."
 )
+# Outcome of a line that does not hold → what the page says where no limit is declared.
+REASONS = {
+    UNDECIDED: "crosses the bound",
+    MISSED: "open",
+    NOT_TRIED: "",
+}
 
 
 def record(claim: Claim, trials: int, lines: Iterable[Line], seconds: float, date: str) -> Record:
@@ -71,6 +75,7 @@ def standing(claim: Claim, found: Record) -> str:
 
 
 def page(claims: Mapping[str, Claim], kept: Mapping[str, Sequence[Record]]) -> str:
+    """The lines that hold, those that do not, and the claims with their history."""
     newest = {name: kept[name][0] for name in claims if kept.get(name)}
     states = {name: standing(claims[name], found) for name, found in newest.items()}
     current = [name for name, state in states.items() if state == "this code"]
@@ -78,40 +83,57 @@ def page(claims: Mapping[str, Claim], kept: Mapping[str, Sequence[Record]]) -> s
     others = [f"{name} ({states.get(name, 'never run')})" for name in claims if name not in current]
     facts = [
         f"Of this code: {summed(outcomes)}.",
-        f"**Not current**: {', '.join(others)}." if others else "All claims are current: what they rest on has not "
-        "changed since they ran.",
-    ]  # fmt: skip
+        f"**Not current**: {len(others)} of {len(claims)} claims; the last table says which."
+        if others
+        else "All claims are of this code.",
+    ]
+    lines = [(name, line) for name, found in newest.items() for line in found["lines"]]
+    held = [(name, line["says"], _figure(line)) for name, line in lines if line["outcome"] == HOLDS]
+    rest = [
+        (name, line["says"], line["demanded"], _figure(line), line["outcome"], _reason(line))
+        for name, line in lines
+        if line["outcome"] != HOLDS
+    ]
     sections = [
         "# How accurate CollBench is",
         ABOUT,
         "\n".join(f"- {fact}" for fact in facts),
-        *(part for name in claims for part in _of_claim(name, claims[name], kept.get(name, []))),
+        "## What does not hold",
+        _table(_named_once(rest), "claim", "line", "demanded", "measured", "outcome", "why, and what to do"),
+        "## What holds",
+        _table(_named_once(held), "claim", "line", "measured"),
+        "## Claims",
+        _table([_history(name, claims[name], kept.get(name, [])) for name in claims], *HISTORY),
     ]
     return "\n\n".join(sections) + "\n"
 
 
-def _of_claim(name: str, claim: Claim, runs: Sequence[Record]) -> list[str]:
-    """Its protocol, its newest run, and the outcomes of the earlier ones."""
-    facts = [f"- protocol {claim.version}: {claim.protocol} ({claim.trials} trials, about {claim.minutes:g} min)"]
-    facts += [f"- protocol {version} was replaced because {why}" for version, why in claim.replaced.items()]
+def _named_once(rows: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """The rows, each claim named in its first one only."""
+    named = ["", *(row[0] for row in rows)]
+    return [("" if row[0] == before else row[0], *row[1:]) for before, row in zip(named, rows, strict=False)]
+
+
+def _figure(line: Record) -> str:
+    """The measured figure without what stands beside it."""
+    return str(line["measured"]).partition(";")[0]
+
+
+def _reason(line: Record) -> str:
+    return str(line.get("limit") or REASONS[line["outcome"]])
+
+
+HISTORY = ("claim", "trials", "newest run", "code", "earlier runs")
+
+
+def _history(name: str, claim: Claim, runs: Sequence[Record]) -> tuple[str, ...]:
+    """One row: the newest run of a claim, and the outcomes of the earlier ones by all protocols."""
     if not runs:
-        return [f"## {name}", "\n".join(facts), "Never run."]
+        return name, str(claim.trials), "never", "", ""
     newest, *earlier = runs
-    facts.append(
-        f"- newest run: {newest['date']} UTC, commit {newest['commit']}, {newest['machine'].split(',')[0]}, "
-        f"{newest.get('trials', '-')} trials, {standing(claim, newest)}"
-    )
-    for version in sorted({run["version"] for run in earlier}, reverse=True):
-        of_version = [run for run in earlier if run["version"] == version]
-        outcomes = [line["outcome"] for run in of_version for line in run["lines"]]
-        plural = "" if len(of_version) == 1 else "s"
-        facts.append(f"- {len(of_version)} earlier run{plural} by protocol {version}: {summed(outcomes)}")
-    table = _table([_cells(line) for line in newest["lines"]], "line", "demanded", "measured", "outcome")
-    return [f"## {name}", "\n".join(facts), table]
-
-
-def _cells(line: Record) -> tuple[str, ...]:
-    return line["says"], line["demanded"], line["measured"], line["outcome"]
+    outcomes = [line["outcome"] for run in earlier for line in run["lines"]]
+    history = summed(outcomes) if outcomes else ""
+    return name, str(newest.get("trials", "-")), newest["date"].split()[0], standing(claim, newest), history
 
 
 def _table(rows: Sequence[Sequence[str]], *headers: str) -> str:
