@@ -11,9 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 from tabulate import tabulate
 
+from bench.model.notices import Notice, notice
 from bench.packages.gate.analyze import nodes as gate
 from bench.packages.gate.analyze.nodes import Group, Round, Times
-from bench.packages.gate.conclusions import GateVerdict
+from bench.packages.gate.conclusions import GateNotice, GateVerdict
 
 # Scatter of the logarithm of a pair's time from round to round, as it is on clusters that are in use.
 SCATTER = 0.13
@@ -90,8 +91,8 @@ class Fleet:
         self.dead, self.failing, self.scatter = set(dead), failing, scatter
         self.drift, self.crossing, self.switches = drift, crossing, switches
         self.dice = np.random.default_rng(seed)
-        self.dropped: dict[int, str] = {}
-        self.broken: list[str] = []
+        self.dropped: dict[int, Notice] = {}
+        self.broken: list[Notice] = []
         self.stages: list[str] = []
         self.rounds = 0
 
@@ -100,13 +101,13 @@ class Fleet:
     ) -> list[Times]:
         live = [node for node in nodes if node not in self.dropped]
         if dead := self.dead & {node for groups in rounds_of(live) for group in groups for node in group}:
-            self.dropped |= dict.fromkeys(dead, "it does not answer")
+            self.dropped |= dict.fromkeys(dead, notice(GateNotice.NO_ANSWER, stage=stage))
             live = [node for node in live if node not in dead]
         rounds = rounds_of(live)
         self.stages.append(stage)
         self.rounds += len(rounds)
         if stage in self.failing:
-            self.broken.append(f"{stage}: all ranks wait for each other")
+            self.broken.append(notice(GateNotice.STAGE_FAILED, stage=stage, text="all ranks wait for each other"))
             return []
         drifts = np.exp(self.dice.normal(0, self.drift, len(rounds))) if self.drift else np.ones(len(rounds))
         return [

@@ -28,6 +28,7 @@ from bench.rank.process import joined
 from bench.rank.rounds import workload_of
 from bench.rank.tensors import Arena
 from bench.rank.workload import Workload, plant
+from bench.report.notices import sentence
 from proof.claim import Line, not_tried, within
 from proof.rig import Rig
 
@@ -64,7 +65,7 @@ def against_a_bare_loop(rig: Rig, trials: int) -> list[Line]:
 def mpi_against_a_bare_loop(rig: Rig, trials: int) -> list[Line]:
     """The same through mpi4py, against a loop of its own calls with the same arguments."""
     if reason := host.unsupported_mpi():
-        return not_tried(reason, "mpi: reported / bare loop")
+        return not_tried(sentence(reason), "mpi: reported / bare loop")
     return _compared(MpiLauncher(rig.launcher), "mpi", trials)
 
 

@@ -16,6 +16,7 @@ from bench.launch.turns import drive
 from bench.machine import host
 from bench.model.records import Run
 from bench.planning import plan
+from bench.report.notices import sentence
 from bench.store import folders
 from bench.store.folders import Journal
 
@@ -33,7 +34,7 @@ class Rig:
         config = models.parse(text.encode(), "proof", default_name="proof")
         seed = config.seed if config.seed is not None else secrets.randbelow(2**32)
         planned = plan.expand(config, host.machine(), seed)
-        assert not planned.skips, planned.skips[0].reason
+        assert not planned.skips, sentence(planned.skips[0].reason)
         path = folders.create(self.folder, planned, text.encode(), {})
         launches: list[Any] = []
         with Journal(path) as journal:

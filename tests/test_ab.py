@@ -20,6 +20,7 @@ from bench.cli.rounds import RoundsInTurns
 from bench.model.comparisons import Absence, Judgement, Unpaired
 from bench.model.conclusions import Interval
 from bench.model.errors import ConfigError
+from bench.model.notices import TurnNotice, notice
 from bench.model.records import AbState, Case, Ending, EndReason, Failure, Side
 from bench.packages.training.synchronisation import StepOptions, Strategy
 from bench.planning import plan as planning
@@ -448,7 +449,7 @@ def test_a_side_can_have_variables_and_an_interpreter_of_its_own(cli):
 
 @pytest.mark.slow
 def test_sides_whose_ranks_cannot_be_alive_at_once_alternate_and_it_is_said(warm, monkeypatch):
-    monkeypatch.setattr(planning, "reason_to_alternate", lambda *_: "there is no room")
+    monkeypatch.setattr(planning, "reason_to_alternate", lambda *_: notice(TurnNotice.LOAD))
     done = warm("ab", warm.config(), "--budget", "6s", "--no-plots")
     assert_ended(done)
     (path,) = warm.runs()
@@ -458,7 +459,7 @@ def test_sides_whose_ranks_cannot_be_alive_at_once_alternate_and_it_is_said(warm
         for side in "ab"
     )  # fmt: skip
     assert last_a < first_b or last_b < first_a
-    assert "there is no room" in done.stderr and "there is no room" in (path / "report.md").read_text()
+    assert "the load of one side" in done.stderr and "the load of one side" in (path / "report.md").read_text()
 
 
 @pytest.mark.parametrize(

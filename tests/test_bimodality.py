@@ -12,6 +12,7 @@ from bench.machine import host
 from bench.packages.bimodality.analyze import launches as modes
 from bench.packages.bimodality.conclusions import Companion, LaunchFact
 from bench.packages.bimodality.report import companion_words
+from bench.report.notices import sentence
 from bench.store import folders
 
 CORES = LaunchFact.CORES
@@ -81,7 +82,7 @@ def test_a_coin_that_pins_the_ranks_of_a_launch_to_one_core_is_found(tmp_path, c
     if len(cores) < 2:
         pytest.skip("needs two cores")
     if reason := host.unsupported_mpi():
-        pytest.skip(reason)
+        pytest.skip(sentence(reason))
     (tmp_path / "c.yaml").write_text(
         "backends: [mpi]\nworld_sizes: [2]\noperations: [all_reduce]\nsizes: [64KiB]\nlaunches: 14\n"
         "sampling: {seconds_per_case: 300ms}\n"

@@ -16,12 +16,12 @@ from bench.model.comparisons import FASTER, INCONCLUSIVE, SAME, SLOWER, Absence,
 from bench.model.conclusions import Interval, Stall, Summary
 from bench.model.divisions import Splits
 from bench.model.errors import ConfigError, UnmeasurableError
-from bench.model.notices import VerdictNotice
+from bench.model.notices import SkipNotice, VerdictNotice, notice
 from bench.model.records import Case, Failure, Fault, Skip
 from bench.packages.training.synchronisation import Strategy
 from bench.report import comparison
 from bench.report.labels import on_both_sides
-from bench.report.notices import sentences
+from bench.report.notices import sentence, sentences
 from bench.report.wording import absence
 from bench.stats.intervals import launch_interval
 from conftest import invented_run, samples
@@ -304,10 +304,14 @@ def test_cases_without_a_partner_are_listed():
     old, new = ([summary(case, [1, 1.01]) for case in cases] for cases in (CASES[:3], CASES[1:4]))
     dead = Summary(CASES[1], 0, 0, None, failures=(Failure("hang", 0, "nothing"),))
     skipped = dataclasses.replace(CASES[2], size_bytes=1)
-    before, after = invented_run([]), invented_run([], skips=[Skip(skipped, "needs a GPU")])
+    missing = notice(SkipNotice.NO_TORCH)
+    before, after = invented_run([]), invented_run([], skips=[Skip(skipped, missing)])
     result = compare(before, after, [*old, summary(skipped, [1, 1])], [dead, *new[1:]])
     unpaired = [[(case.case, absence(case)) for case in cases] for cases in (result.only_before, result.only_after)]
-    assert unpaired == [[(CASES[0], "not asked for"), (skipped, "needs a GPU")], [(CASES[3], "not asked for")]]
+    assert unpaired == [
+        [(CASES[0], "not asked for"), (skipped, sentence(missing))],
+        [(CASES[3], "not asked for")],
+    ]
     assert result.broken == (Unpaired(CASES[1], CASES[1], Absence.FAILED, "nothing"),) and result.failed
     assert any("failed after" in warning for warning in sentences(result.notices))
     turned = compare(after, before, [dead, *new[1:]], old)

@@ -1,6 +1,7 @@
 """Processes that do not fit together are named in one line; those that do are planned for as their weakest host."""
 
 import copy
+import dataclasses
 import re
 
 import pytest
@@ -9,6 +10,7 @@ from bench.analyze.sessions import differences, facts_of
 from bench.launch import compatibility
 from bench.launch.job import JobRank
 from bench.model.errors import JobError
+from bench.model.notices import SkipNotice, notice
 from bench.model.records import Case
 from conftest import invented_run, samples, sentences_of_run
 
@@ -42,9 +44,9 @@ def test_equal_processes_are_admitted_and_planned_for_as_the_weakest(handshakes)
     machine = compatibility.merged(handshakes)
     assert (machine.ranks, machine.ranks_a_host, machine.gpus, machine.cores) == (4, 2, 4, 4)
     assert machine.memory_available_bytes == 2**33 - 3 * 2**30
-    handshakes[3]["machine"]["backends_missing"] = {"nccl": "no GPU"}
+    handshakes[3]["machine"]["backends_missing"] = {"nccl": dataclasses.asdict(notice(SkipNotice.NO_GPU))}
     handshakes[2]["gpu"] = None
-    assert compatibility.merged(handshakes).backends_missing == {"nccl": "host b: no GPU"}
+    assert compatibility.merged(handshakes).backends_missing == {"nccl": notice(SkipNotice.NO_GPU, host="b")}
     assert compatibility.merged(handshakes).gpus == 2
 
 

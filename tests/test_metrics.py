@@ -14,12 +14,14 @@ from bench.catalog.backends import unsupported_by_backend
 from bench.catalog.metrics import METRICS
 from bench.config.models import parse
 from bench.machine import host
+from bench.model.notices import SkipNotice, notice
 from bench.model.records import Case, Machine
 from bench.planning.cases import unsupported_here
 from bench.planning.footprint import calls_between_refills, pool_slots
 from bench.planning.plan import expand
 from bench.rank.timing import PREPARE
 from bench.report.labels import label, title, variety
+from bench.report.notices import sentence
 
 MACHINE = Machine("h", 2, 16 * 2**30, 32 * 2**20, 0, {})
 
@@ -142,12 +144,13 @@ def test_a_list_of_schedulings_is_an_axis_and_each_has_processes_of_its_own():
 
 def test_batch_is_refused_where_no_thread_waits_for_the_network():
     case = Case("all_reduce", "gloo", 2, "float32", 4096, scheduling="batch")
+    no_batch = notice(SkipNotice.NO_BATCH)
     assert unsupported_by_backend(case) is None
     for backend in ("mpi", "nccl"):
-        assert "has none" in unsupported_by_backend(replace(case, backend=backend))
-    assert "over by then" in unsupported_by_backend(replace(case, op="new_group"))
-    assert "over by then" in unsupported_by_backend(replace(case, op="init_process_group"))
-    assert unsupported_here(case, replace(MACHINE, scheduling_missing={"batch": "no Linux"})) == "no Linux"
+        assert "has none" in sentence(unsupported_by_backend(replace(case, backend=backend)))
+    assert "over by then" in sentence(unsupported_by_backend(replace(case, op="new_group")))
+    assert "over by then" in sentence(unsupported_by_backend(replace(case, op="init_process_group")))
+    assert unsupported_here(case, replace(MACHINE, scheduling_missing={"batch": no_batch})) == no_batch
 
 
 def test_the_dispatch_floor_is_below_the_operation(warm):
@@ -174,7 +177,7 @@ def test_the_table_of_metrics_has_a_way_to_time_each():
 def test_nccl_has_no_average_of_float8_with_one_rank():
     """Nor in groups of one, nor in what the cost of dispatching is taken from; two ranks have it."""
     alone = Case("all_reduce", "nccl", 1, "float8_e5m2", 4096, reduce_op="avg")
-    assert "with one rank" in unsupported_by_backend(alone)
+    assert "with one rank" in sentence(unsupported_by_backend(alone))
     assert unsupported_by_backend(replace(alone, world_size=2)) is None
     assert unsupported_by_backend(replace(alone, reduce_op="sum")) is None
     assert unsupported_by_backend(replace(alone, dtype="bfloat16")) is None

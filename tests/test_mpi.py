@@ -29,6 +29,7 @@ from bench.planning import plan as planning
 from bench.rank import mpi as rank_mpi
 from bench.rank.collectives import COLLECTIVES, OBJECT_COLLECTIVES
 from bench.report import document
+from bench.report.notices import sentence
 from bench.store.encoding import SampleLine
 from conftest import TINY, interface_bound_to, invented_run, ranks_left, samples, sentences_of_run
 from proof.rig import Rig
@@ -36,7 +37,7 @@ from test_faults import MANY, wait_for_samples
 from test_measure import assert_nothing_left
 from test_operations import MACHINE, assert_right, selected
 
-needs_mpi = pytest.mark.skipif("mpi" in MACHINE.backends_missing, reason=MACHINE.backends_missing.get("mpi", ""))
+needs_mpi = pytest.mark.skipif("mpi" in MACHINE.backends_missing, reason=str(MACHINE.backends_missing.get("mpi")))
 MPI = TINY.replace("[gloo]", "[mpi]")
 
 
@@ -110,14 +111,14 @@ def test_every_operation_is_right(mpi, world_size):
 def test_what_mpi_lacks_is_said():
     case = Case("all_reduce", "mpi", 2, "float32", 4096)
     assert unsupported_by_backend(case) is None
-    assert "several buffers" in unsupported_by_backend(replace(case, op="all_reduce_coalesced"))
-    assert unsupported_by_backend(replace(case, dtype="bfloat16")) == "mpi copies bfloat16 and does not reduce it"
+    assert "several buffers" in sentence(unsupported_by_backend(replace(case, op="all_reduce_coalesced")))
+    copied = unsupported_by_backend(replace(case, dtype="bfloat16"))
+    assert sentence(copied) == "mpi copies bfloat16 and does not reduce it"
     assert unsupported_by_backend(replace(case, op="broadcast", dtype="float8_e5m2")) is None
-    assert "by polling" in unsupported_by_backend(replace(case, scheduling="rr"))
+    assert "by polling" in sentence(unsupported_by_backend(replace(case, scheduling="rr")))
     assert unsupported_by_backend(replace(case, op="broadcast", dtype="uint8", size_bytes=2**31 - 1)) is None
-    assert "at most 2147483647 elements" in unsupported_by_backend(
-        replace(case, op="broadcast", dtype="uint8", size_bytes=2**31)
-    )
+    large = unsupported_by_backend(replace(case, op="broadcast", dtype="uint8", size_bytes=2**31))
+    assert "at most 2147483647 elements" in sentence(large)
     assert unsupported_by_backend(replace(case, size_bytes=2**32)) is None
 
 
@@ -311,7 +312,7 @@ def test_steps_of_training_are_checked_and_measured(warm, mpi):
         str(strategy_in(entry.case)): {check.invariant for check in entry.checks if check.ok} for entry in run.samples
     }
     assert {"I1", "I2", "I3", "I5", "I6", "I9"} <= kept["overlap_bucket(cap_bytes=65536)"]
-    assert [skip.reason for skip in run.plan.skips] == ["ddp sends by torch.distributed, not on mpi"]
+    assert [sentence(skip.reason) for skip in run.plan.skips] == ["ddp sends by torch.distributed, not on mpi"]
 
 
 def listening(monkeypatch, job, rank, **others):

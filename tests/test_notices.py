@@ -10,9 +10,11 @@ import pytest
 
 from bench.catalog.registry import PACKAGES
 from bench.model.errors import StoreError
-from bench.model.notices import CaseNotice, Notice, NoticeKind, RunNotice, kind_named, notice
+from bench.model.notices import CaseNotice, Notice, NoticeKind, RunNotice, SkipNotice, kind_named, notice
+from bench.packages.replay.replayed_calls import ChangeNotice, Replay
 from bench.report import notices
 from bench.report.notices import sentence
+from bench.store import encoding
 from conftest import ROOT
 from tools import notices_page
 
@@ -88,6 +90,16 @@ WORDED = [
         notice(RunNotice.CHECKED_ELSEWHERE, right=8, wrong=0, unchecked=0),
         "CollBench verified none of the results; the tool itself found 8 right and 0 wrong",
     ),
+    (
+        notice(
+            SkipNotice.SEVERAL,
+            reasons=tuple(
+                notice(SkipNotice.LAUNCH_MEMORY, ranks=2, backend="gloo", needed_bytes=needed, usable_bytes=2**20)
+                for needed in (2**30, 2**30 + 1, 2**31)
+            ),
+        ),
+        "2 ranks on gloo need 1.00 GiB of memory; 1.00 MiB may be used here (and 1 other reason: see plan)",
+    ),
 ]
 
 
@@ -112,11 +124,27 @@ def test_a_stored_notice_is_read_in_any_process():
     done = subprocess.run([sys.executable, "-c", READ], capture_output=True, text=True, cwd=ROOT, check=True)
     assert done.stdout.splitlines() == [
         "(<ImportNotice.SIZE_0: 'size-0'>, {'rows': 2})",
-        "0.kind: Value error, 'size-9' is no kind of notice",
+        "0.kind: Value error, 'size-9': CollBench has no notice of this kind",
     ]
-    for values in ({}, {"size_bytes": "x", "operation": "y", "count": 1}):
-        with pytest.raises(StoreError, match="damaged: a notice of kind repeated-cases"):
-            sentence(Notice(kind_named("repeated-cases"), values))
+
+
+def test_values_that_a_file_lacks_are_an_error_of_one_line():
+    for wrong in (
+        notice(SkipNotice.JOB_RANKS),
+        notice(SkipNotice.LAUNCH_MEMORY, ranks=2, backend="gloo", needed_bytes="x", usable_bytes=1),
+        notice(kind_named("repeated-cases"), size_bytes="x", operation="y", count=1),
+        Notice(SkipNotice.TOO_HOT),
+    ):
+        with pytest.raises(StoreError, match=f"a notice {wrong.kind} does not have"):
+            sentence(wrong)
+
+
+def test_reasons_and_replays_survive_the_way_to_a_rank():
+    why = notice(SkipNotice.FEWEST_RANKS, op="broadcast", fewest=2)
+    left = Notice(ChangeNotice.LEFT_OUT, {"operation": "broadcast", "why": (why,), "count": 3})
+    replay = Replay("a file", (), (), changes=(left,))
+    assert encoding.decoded(encoding.encoded(replay), Replay) == replay
+    assert sentence(left) == "3 × broadcast left out: broadcast needs 2 ranks or more"
 
 
 def test_the_page_is_what_the_tables_give():

@@ -15,6 +15,7 @@ from bench.model.records import Case
 from bench.planning.cases import _whole_pieces, combinations, unsupported
 from bench.protocol import messages
 from bench.rank.collectives import COLLECTIVES, OBJECT_COLLECTIVES, Subgroup
+from bench.report.notices import sentence
 from conftest import ROOT
 
 EVERYTHING = f"""
@@ -37,7 +38,8 @@ def selected(*sets: str) -> tuple[list[Case], dict[str, str]]:
     """Cases that can be measured, and why the others cannot."""
     found = list(combinations(parse(EVERYTHING, "everything", sets), MACHINE))
     reasons = {case.key: unsupported(case, MACHINE, 0, 0) for case in found}
-    return [case for case in found if reasons[case.key] is None], {k: r for k, r in reasons.items() if r is not None}
+    lacking = {key: sentence(reason) for key, reason in reasons.items() if reason is not None}
+    return [case for case in found if case.key not in lacking], lacking
 
 
 def too_new() -> list[str]:

@@ -7,11 +7,13 @@ import pytest
 
 from bench.catalog import dtypes, subgroups
 from bench.config.models import parse
+from bench.model.notices import SkipNotice, notice
 from bench.model.records import Case, Failure, Launch, Machine, Samples
-from bench.packages.interop import config as nccl_tests_flags
+from bench.packages.interop.cli import flags as nccl_tests_flags
 from bench.packages.training.synchronisation import StepOptions, Strategy
 from bench.planning import cases, footprint
 from bench.planning import plan as planning
+from bench.report.notices import sentence
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -51,7 +53,7 @@ def test_without_world_sizes_they_go_up_to_all_that_there_is(backend, machine, f
 def test_what_the_backend_of_an_older_torch_lacks_is_skipped(version, has):
     plan = expand(["operations=[all_to_all_list]"], replace(MACHINE, torch=version))
     assert bool(plan.cases) is has
-    assert has or "has no all_to_all_list; that of 2.12 has it" in plan.skips[0].reason
+    assert has or "has no all_to_all_list; that of 2.12 has it" in sentence(plan.skips[0].reason)
 
 
 def test_every_combination_once_a_launch():
@@ -93,23 +95,25 @@ def test_what_does_not_fit_into_memory_is_skipped_with_the_numbers():
     plan = expand(["sizes=[1MB, 1GB]", "world_sizes=[2, 6]"], small)
     (skip,) = plan.skips
     assert (skip.case.world_size, skip.case.size_bytes) == (6, 10**9)
-    assert "6 × 1.03 GiB" in skip.reason and "3.20 GiB may be used" in skip.reason
+    assert "6 × 1.03 GiB" in sentence(skip.reason) and "3.20 GiB may be used" in sentence(skip.reason)
 
 
 def test_sides_whose_ranks_cannot_be_alive_at_once_alternate():
     """Whether they can is a matter of what both need on the same GPU or host."""
     host = replace(MACHINE, memory_available_bytes=5 * 2**30)
     large, small = (expand([f"sizes=[{size}]", "world_sizes=[2]", "buffers=hot"], host) for size in ("1GB", "1MB"))
-    assert "2.06 GiB + 2.06 GiB of memory on a host; 4.00 GiB" in planning.reason_to_alternate([large, large], host)
+    assert "2.06 GiB + 2.06 GiB of memory on a host; 4.00 GiB" in sentence(
+        planning.reason_to_alternate([large, large], host)
+    )
     assert planning.reason_to_alternate([large, small], host) is None
     loaded = replace(small, order=[replace(small.order[0], cases=(replace(small.order[0].cases[0], load="cores"),))])
-    assert "load of one side" in planning.reason_to_alternate([small, loaded], host)
+    assert "load of one side" in sentence(planning.reason_to_alternate([small, loaded], host))
     gpus = replace(host, gpus=2, gpu_free_bytes=10 * 2**30)
     nccl = expand(["backends=[nccl]", "sizes=[4GB]", "world_sizes=[2]", "buffers=hot"], gpus)
-    assert "on a GPU; 8.00 GiB may be used" in planning.reason_to_alternate([nccl, nccl], gpus)
+    assert "on a GPU; 8.00 GiB may be used" in sentence(planning.reason_to_alternate([nccl, nccl], gpus))
     assert planning.reason_to_alternate([nccl, large], gpus) is None
     exclusive = replace(gpus, gpu_free_bytes=2**40, gpu_exclusive=True)
-    assert "exclusive mode" in planning.reason_to_alternate([nccl, nccl], exclusive)
+    assert "exclusive mode" in sentence(planning.reason_to_alternate([nccl, nccl], exclusive))
     assert planning.reason_to_alternate([large, small], exclusive) is None
 
 
@@ -118,7 +122,8 @@ def test_what_does_not_fit_into_a_gpu_is_skipped_with_the_numbers():
     gpus = replace(MACHINE, gpus=2, gpu_free_bytes=10 * 2**30, memory_available_bytes=2**30)
     sets = ["backends=[nccl]", "world_sizes=[2, 8]", "buffers=hot", "oversubscribe_gpu=true"]
     plan = expand([*sets, "operations=[all_reduce, all_gather_list]", "sizes=[1MiB, 4GiB]"], gpus)
-    left = {(skip.case.op, skip.case.world_size): skip.reason for skip in plan.skips if skip.case.size_bytes > 2**30}
+    large = [skip for skip in plan.skips if skip.case.size_bytes > 2**30]
+    left = {(skip.case.op, skip.case.world_size): sentence(skip.reason) for skip in large}
     assert set(left) == {("all_gather_list", 2), ("all_reduce", 8), ("all_gather_list", 8)}
     assert "needs 1 × 11.0 GiB of memory on a GPU" in left["all_gather_list", 2]
     assert "needs 4 × 5.00 GiB" in left["all_reduce", 8] and "8.00 GiB may be used" in left["all_reduce", 8]
@@ -151,7 +156,7 @@ def test_a_graph_has_as_few_hot_buffers_as_its_data_allow(dtype):
 NCCL = ["backends=[nccl]", "world_sizes=[1]"]
 SHARED = ["backends=[nccl]", "world_sizes=[4]", "oversubscribe_gpu=true"]
 ONE_GPU = replace(MACHINE, gpus=1)
-NO_MULTICAST = replace(ONE_GPU, registered_missing="registered memory needs multicast")
+NO_MULTICAST = replace(ONE_GPU, registered_missing=notice(SkipNotice.NVLINK_DOWN))
 AMPERE = replace(ONE_GPU, gpu_capability=80)
 ROOMY = replace(MACHINE, memory_available_bytes=2**50)
 
@@ -169,7 +174,7 @@ ROOMY = replace(MACHINE, memory_available_bytes=2**50)
         ),
         ([*NCCL, "dtypes=[float8_e4m3fn]"], AMPERE, "from compute capability 9.0 on; the GPU has 8.0"),
         ([*NCCL, "dtypes=[float8_e5m2]", "reduce_ops=[premul_sum]"], ONE_GPU, "nccl has no premul_sum of float8_e5m2"),
-        (NCCL, replace(MACHINE, backends_missing={"nccl": "no GPU"}), "no GPU"),
+        (NCCL, replace(MACHINE, backends_missing={"nccl": notice(SkipNotice.NO_GPU)}), "no NVIDIA GPU"),
         (["backends=[nccl]", "world_sizes=[4]"], replace(MACHINE, gpus=2), "this machine has 2"),
         ([*NCCL, "env={NCCL_ALGO: [PAT]}"], ONE_GPU, "write NCCL_ALGO=allgather:pat"),
         (["sizes=[4095]"], MACHINE, "whole number of float32"),
@@ -185,7 +190,7 @@ ROOMY = replace(MACHINE, memory_available_bytes=2**50)
 def test_what_cannot_be_measured_is_skipped_with_its_reason(sets, machine, reason):
     plan = expand(sets, machine)
     assert plan.total == 0
-    assert all(reason in skip.reason for skip in plan.skips)
+    assert all(reason in sentence(skip.reason) for skip in plan.skips)
     assert plan.skips
 
 
@@ -265,7 +270,7 @@ def test_sizes_of_shares_are_rounded_down_and_too_small_ones_are_skipped():
     plan = expand(["operations=[all_gather]", "world_sizes=[3]", "sizes=[8, 1MiB]"])
     assert [case.size_bytes for case in plan.cases] == [2**20 // 48 * 48]
     (skip,) = plan.skips
-    assert "8 B is not a whole number of 3 pieces of float32" in skip.reason
+    assert "8 B is not a whole number of 3 pieces of float32" in sentence(skip.reason)
 
 
 @pytest.mark.parametrize(
@@ -287,7 +292,7 @@ def test_sizes_of_shares_are_rounded_down_and_too_small_ones_are_skipped():
 def test_what_does_not_go_together_is_skipped_with_its_reason(sets, reason):
     plan = expand(["world_sizes=[4]", *sets])
     assert plan.total == 0
-    assert all(reason in skip.reason for skip in plan.skips)
+    assert all(reason in sentence(skip.reason) for skip in plan.skips)
 
 
 def test_ranks_share_a_gpu_only_where_that_is_asked_for():

@@ -161,7 +161,7 @@ def test_what_is_not_as_recorded_is_said(call, said):
 def test_a_recording_without_anything_to_make_is_refused():
     with pytest.raises(ForeignError, match="nothing can be made again") as found:
         made(replace(REDUCE, operation="mystery"))
-    assert found.value.notices == (notice(ChangeNotice.UNKNOWN_OPERATION, operation="mystery", count=1),)
+    assert found.value.reasons == (notice(ChangeNotice.UNKNOWN_OPERATION, operation="mystery", count=1),)
 
 
 def test_pauses_are_the_time_in_which_none_of_the_ranks_calls_ran():

@@ -23,7 +23,7 @@ from bench.catalog.registry import PACKAGES
 from bench.catalog.subgroups import rounds
 from bench.model.comparisons import Absence, Unpaired
 from bench.model.conclusions import Analysis, Diagnosis, Interval, Summary
-from bench.model.notices import notice
+from bench.model.notices import SkipNotice, notice
 from bench.model.records import Case, Failure, Machine, Samples, Skip
 from bench.model.visible import visible
 from bench.packages.interop.conclusions import ImportNotice
@@ -69,7 +69,7 @@ def run():
     dead = Case("all_reduce", "gloo", 4, "float32", 2**20)
     return run_of(
         also=[Samples(dead, 1, 0.0, failure=Failure("killed", 3, "rank 3 was ended by SIGKILL"))],
-        skips=[Skip(Case("all_reduce", "gloo", 6, "float32", 10**9), "needs 6 × 1.03 GiB of memory")],
+        skips=[Skip(Case("all_reduce", "gloo", 6, "float32", 10**9), notice(SkipNotice.NO_GPU))],
     )
 
 
@@ -110,7 +110,9 @@ def hostile_run():
     dead = Case("all_reduce", "gloo", 4, "float32", 2**20)
     run = run_of(
         also=[Samples(dead, 1, 0.0, failure=Failure("raised", 3, HOSTILE))],
-        skips=[Skip(Case("all_reduce", "gloo", 6, "float32", 10**9), HOSTILE)],
+        skips=[
+            Skip(Case("all_reduce", "gloo", 6, "float32", 10**9), notice(SkipNotice.REALTIME_REFUSED, text=HOSTILE))
+        ],
     )
     host = {"hostname": HOSTILE, "cpu": {"model": HOSTILE}, "gpus": [{"name": HOSTILE}], "packages": {"torch": HOSTILE}}
     manifest = run.manifest | {"name": HOSTILE, "status": HOSTILE, "argv": [HOSTILE]}
@@ -222,6 +224,9 @@ def test_the_json_fits_its_schema(run):
     assert document["run"]["name"] == run.name and len(document["cases"]) == len(CASES) + 1
     assert document["cases"][0]["busbw_bytes_per_s"] == analysis.summaries[0].busbw
     assert document["cases"][-1]["time_s"] is None and document["cases"][-1]["failures"]
+    assert [(one["key"], one["reason"]["kind"]) for one in document["skipped"]] == [
+        (skip.case.key, "no-gpu") for skip in run.plan.skips
+    ]
     first = document["cases"][0]
     broken = {**document, "schema": 3, "cases": [{**first, "time_s": "1", "launches": None, "extra": 1}], "run": {}}
     assert len(misfits(broken, schema, schema)) == 5
@@ -369,7 +374,7 @@ def test_junit_counts_slower_as_failed_and_undecided_as_skipped():
 
 def test_junit_of_a_run_fails_where_its_exit_code_is_1():
     dead = Samples(CASES[0], 3, 0.0, failure=Failure("hang", None, "nobody"))
-    skip = Skip(Case("all_reduce", "nccl", 2, "float32", 4096), "no GPU")
+    skip = Skip(Case("all_reduce", "nccl", 2, "float32", 4096), notice(SkipNotice.NO_GPU))
     for also, problems in (([], 0), ([dead], 1)):
         run = run_of(also=also, skips=[skip])
         analysis = analyze(run)
@@ -377,7 +382,7 @@ def test_junit_of_a_run_fails_where_its_exit_code_is_1():
         assert [int(suite.get(name)) for name in ("tests", "failures", "skipped")] == [len(CASES) + 1, problems, 1]
         assert len(document.problems(run)) == problems
     assert suite.find("testcase/failure").get("message").startswith("nobody")
-    assert suite.find("testcase/skipped").get("message") == "no GPU"
+    assert suite.find("testcase/skipped").get("message").startswith("no NVIDIA GPU")
 
 
 def plain(table):

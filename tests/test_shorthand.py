@@ -7,7 +7,7 @@ from bench.catalog.dtypes import DTYPES, REDUCE_OPS
 from bench.config.models import parse
 from bench.model.errors import ConfigError
 from bench.packages.interop import catalog as nccl_tests_names
-from bench.packages.interop.config import FLAGS, sizes_asked, translate
+from bench.packages.interop.cli.flags import FLAGS, sizes_asked, translate
 
 # A value for each flag that asks for something else than nothing.
 VALUES = {

@@ -12,6 +12,7 @@ from bench.config.models import parse
 from bench.model.errors import ConfigError
 from bench.model.records import Case, Machine
 from bench.planning.plan import expand
+from bench.report.notices import sentence
 from bench.report.plots import operations as pictures
 
 MACHINE = Machine("h", 2, 16 * 2**30, 32 * 2**20, 0, {})
@@ -101,7 +102,7 @@ def test_mistakes_in_yaml_are_one_line(given_, said):
 
 def test_what_a_world_cannot_divide_is_skipped_with_the_reason():
     plan = expand(parse(SKEWED.encode(), "x.yaml", ["world_sizes=[2]"]), MACHINE, 1)
-    reasons = {str(skip.case.splits).partition(":")[0]: skip.reason for skip in plan.skips}
+    reasons = {str(skip.case.splits).partition(":")[0]: sentence(skip.reason) for skip in plan.skips}
     assert reasons["rows"] == "a matrix of 3 rows is for 3 ranks, not for 2"
     assert "none can receive 2.5 times" in reasons["hot"]
     assert {str(case.splits) for case in plan.cases} >= {"None", "zipf:1.2"}

@@ -1,5 +1,7 @@
 """What was measured is kept through crashes, full disks and hands that meddle; what cannot be read says so."""
 
+import dataclasses
+import json
 import re
 import shutil
 from pathlib import Path
@@ -10,15 +12,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.model.errors import StoreError
-from bench.model.records import Case, Failure, Fault, Launch, Plan, Samples, Settings, Skip, Timings
+from bench.model.notices import SkipNotice, TurnNotice, notice
+from bench.model.records import AbState, Case, Failure, Fault, Launch, Plan, Samples, Settings, Skip, Timings
 from bench.report.notices import sentences
 from bench.store import encoding, folders
 from bench.store.folders import Journal
 from conftest import SAMPLING, samples
 
 CASE = Case("all_reduce", "gloo", 2, "float32", 4096)
+SKIPS = (
+    Skip(CASE, notice(SkipNotice.SEVERAL, host="b", reasons=(notice(SkipNotice.NO_ROOT, root=3, ranks=2),))),
+    Skip(CASE, notice(SkipNotice.LOW_CAPABILITY, backend="nccl", dtype="float8_e5m2", least=9.0, has=8.0)),
+)
 PLAN = Plan(
-    "t", (Launch("gloo", 2, 1, (CASE,)), Launch("gloo", 2, 2, (CASE,))), (Skip(CASE, "too big"),), 2,
+    "t", (Launch("gloo", 2, 1, (CASE,)), Launch("gloo", 2, 2, (CASE,))), SKIPS, 2,
     Settings(SAMPLING, 5, 60.0, 64, faults=(Fault("kill", 1),)),
 )  # fmt: skip
 
@@ -100,6 +107,20 @@ def test_missing_and_damaged_files_are_named(run, name):
         (run / name).write_bytes(text[:-5] + b"{{{\n")
         with pytest.raises(StoreError, match=name):
             folders.read(run)
+
+
+def test_a_reason_of_another_version_is_refused(run):
+    path = run / "plan.json"
+    path.write_text(path.read_text().replace('"low-capability"', '"no-mood"'))
+    with pytest.raises(StoreError, match=r"plan\.json: .*'no-mood': CollBench has no notice of this kind") as caught:
+        folders.read(run)
+    assert "\n" not in str(caught.value)
+
+
+def test_why_sides_alternate_is_read_as_it_was_written():
+    why = notice(TurnNotice.BOTH_MEMORY, needed_bytes=(2.0, 3.0), place="host", usable_bytes=4.0)
+    state = AbState(0.05, 60.0, False, "3", 1, why)
+    assert encoding.ab_from_json(json.loads(json.dumps(dataclasses.asdict(state)))) == state
 
 
 def test_a_newer_schema_is_refused_with_both_numbers(run):

@@ -16,7 +16,7 @@ from bench.analyze.compare import compare_runs
 from bench.analyze.pairs import compare_sides
 from bench.model.comparisons import FASTER, INCONCLUSIVE, SAME, SLOWER
 from bench.model.errors import UnmeasurableError
-from bench.model.notices import VerdictNotice
+from bench.model.notices import SkipNotice, VerdictNotice, notice
 from bench.model.records import Ending, EndReason, Failure, InvariantCheck, Skip
 from bench.packages.training.synchronisation import TRAINING_STEP, StepSettings, Strategy, strategy_in, with_strategy
 from bench.packages.training.synchronisation import label as name_of
@@ -217,11 +217,12 @@ def test_what_was_not_tried_after_is_listed_with_the_reason():
     again = with_strategy(FLAT, Strategy("flat", again=1))
     reasons = {case.case: absence(case) for case in compare(old, fewer).only_before}
     assert reasons == dict.fromkeys((FLAT, again), "not asked for")
+    no_torch = "torch is not installed (make install)"
     for skipped, known in ((FLAT, {FLAT}), (NANO.case, {FLAT, again})):  # all strategies of a scenario
-        run = replace(fewer, plan=replace(fewer.plan, skips=(Skip(skipped, "needs a GPU"),)))
+        run = replace(fewer, plan=replace(fewer.plan, skips=(Skip(skipped, notice(SkipNotice.NO_TORCH)),)))
         of_case = {case.case: absence(case) for case in compare(old, run).only_before}
-        assert {case for case, reason in of_case.items() if reason == "needs a GPU"} == known
-        assert [absence(case) for case in turns(old, run).only_before] == ["needs a GPU"]
+        assert {case for case, reason in of_case.items() if reason == no_torch} == known
+        assert [absence(case) for case in turns(old, run).only_before] == [no_torch]
 
 
 def test_without_anything_in_common_there_is_no_comparison():

@@ -11,6 +11,7 @@ from bench.packages.training.planning.steps import notes, scenarios_of
 from bench.packages.training.report.steps import scenario_text
 from bench.packages.training.synchronisation import options_of, strategy_in
 from bench.planning.plan import expand
+from bench.report.notices import sentence
 
 HOST = Machine("h", 4, 2**34, 2**25, 0, {})
 TWO_GPUS = replace(HOST, gpus=2, gpu_free_bytes=10 * 2**30)
@@ -41,7 +42,7 @@ def test_what_does_not_fit_is_refused_with_the_numbers():
     ):
         plan = on(backend, "xl-2026", machine)
         (skip,) = plan.skips
-        assert not plan.order and said in skip.reason and "GiB are available" in skip.reason
+        assert not plan.order and said in sentence(skip.reason) and "GiB are available" in sentence(skip.reason)
         assert on(backend, "tiny", machine).order
 
 
@@ -79,7 +80,7 @@ def test_schedulings_are_an_axis_of_steps_and_batch_is_for_gloo():
     assert {case.scheduling for case in plan.cases if case.backend == "gloo"} == {"normal", "batch"}
     assert {" · batch · " in scenario_text(scenario) for scenario in scenarios_of(plan)} == {True, False}
     assert {case.scheduling for case in plan.cases if case.backend == "mpi"} == {"normal"}
-    assert {skip.case.scheduling for skip in plan.skips if "has none" in skip.reason} == {"batch"}
+    assert {skip.case.scheduling for skip in plan.skips if "has none" in sentence(skip.reason)} == {"batch"}
 
 
 def test_autocast_is_bfloat16_over_float32_parameters_and_refused_elsewhere_with_the_reason():
@@ -91,7 +92,7 @@ def test_autocast_is_bfloat16_over_float32_parameters_and_refused_elsewhere_with
     shape = planned(section.replace("[nano]", "[{shape: nano, backward: 10ms}]"))
     text = b"backends: [gloo]\nworld_sizes: [2]\ndtypes: [float64]\ntraining: {%b}\n" % section.encode()
     for plan in (shape, expand(parse(text, "x.yaml", [], "x"), HOST, 1)):
-        assert not plan.cases and all("autocast" in skip.reason for skip in plan.skips)
+        assert not plan.cases and all("autocast" in sentence(skip.reason) for skip in plan.skips)
 
 
 def test_plan_prints_notes(warm):
@@ -109,13 +110,13 @@ def test_one_rank_tries_a_step_on_a_gpu_and_has_nothing_to_synchronise_on_a_cpu(
         text = f"backends: [{backend}]\nworld_sizes: [1]\ntraining: {{{section}}}\n"
         plan = expand(parse(text.encode(), "x.yaml", [], "x"), one, 1)
         assert any(strategy_in(case).name == "flat" for case in plan.cases) is tried
-        assert any("nothing to synchronise" in skip.reason for skip in plan.skips) is not tried
+        assert any("nothing to synchronise" in sentence(skip.reason) for skip in plan.skips) is not tried
 
 
 def test_two_ranks_may_share_a_gpu_to_try_a_step():
     text = b"backends: [nccl]\nworld_sizes: [2]\ntraining: {models: [micro], strategies: [flat]}\n"
     one = replace(TWO_GPUS, gpus=1)
     refused = expand(parse(text, "x.yaml", [], "x"), one, 1)
-    assert not refused.cases and "oversubscribe_gpu" in refused.skips[0].reason
+    assert not refused.cases and "oversubscribe_gpu" in sentence(refused.skips[0].reason)
     shared = expand(parse(text, "x.yaml", ["oversubscribe_gpu=true"], "x"), one, 1)
     assert shared.cases and all(case.oversubscribed for case in shared.cases)

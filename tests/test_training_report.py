@@ -267,7 +267,7 @@ def test_a_plan_lists_strategies_memory_and_what_is_left_out(mixed):
     machine = Machine("h", 1, 2**34, 2**25, 0, {})
     text = written(planned.plan(mixed.plan, machine))
     assert "11 strategies; " in text and "of memory a rank" in text and "after backward, one all-reduce" in text
-    assert "an emulated link carries all-reduces only: training_step · fsdp2 · micro · gloo · float32 · 2 ranks" in text
+    assert "fsdp2 makes other calls too: training_step · fsdp2 · micro · gloo · float32 · 2 ranks" in text
     assert "no core is left to overlap" in text and "| all_reduce " in text and text.count("training_step") == 1
     assert "5 steps each" in text and "the steps on top" in text
     assert "iterations" not in written(planned.plan(RUN.plan, machine))

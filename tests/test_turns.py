@@ -21,6 +21,7 @@ from bench.launch.turns import Turns, drive
 from bench.machine import host
 from bench.model.records import Case, Fault, Job, Launch, Plan, Samples, Settings
 from bench.protocol import messages
+from bench.report.notices import sentence
 from conftest import SAMPLING
 
 CASES = tuple(Case("all_reduce", "gloo", 2, "float32", size) for size in (4096, 65536))
@@ -204,7 +205,7 @@ def cpu_s(rank) -> float:
 @pytest.mark.parametrize("backend", ["gloo", "mpi"])
 def test_ranks_that_wait_for_their_turn_use_no_cpu(launcher, tmp_path, backend):
     if (reason := host.machine().backends_missing.get(backend)) is not None:
-        pytest.skip(reason)
+        pytest.skip(sentence(reason))
     cases = tuple(replace(case, backend=backend) for case in CASES)
     job = Job(Launch(backend, 2, 1, cases), SETTINGS, turns=True)
     turn, starter = GrantedLate(), MpiLauncher(launcher) if backend == "mpi" else launcher

@@ -49,6 +49,7 @@ from bench.packages.training.synchronisation import (
     StepOptions,
     StepSettings,
     Strategy,
+    TrainingSkip,
     label,
     with_strategy,
 )
@@ -221,7 +222,7 @@ def run():
     first = [replace(samples, detail=detail) for samples, detail in zip(first, details, strict=True)]
     failed = Samples(case_of(killed), 2, 0.0, failure=Failure("killed", 1, "rank 1 was ended by SIGKILL"))
     order = tuple(replace(launch, cases=(*launch.cases, case_of(killed))) for launch in made.plan.order)
-    skip = Skip(case_of(Strategy("fsdp2")), "an emulated link carries all-reduces only")
+    skip = Skip(case_of(Strategy("fsdp2")), notice(TrainingSkip.LINK_OF_ALL_REDUCES, strategy="fsdp2"))
     plan = replace(made.plan, order=order, skips=(skip,))
     return replace(made, samples=[*first, *second, failed], plan=plan)
 

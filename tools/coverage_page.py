@@ -6,17 +6,19 @@ In: a run of configs/everything.yaml. Out: Markdown with a table for each backen
 were measured and verified; the reasons why others were skipped or failed are numbered below the table. No times.
 """
 
-import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from bench.catalog.backends import BACKENDS
 from bench.catalog.collectives import OPERATIONS
 from bench.catalog.dtypes import DTYPES, REDUCE_OPS
+from bench.model.notices import Value
 from bench.model.records import Case, Run
 from bench.model.units import format_bytes
 from bench.report import markdown
 from bench.report.blocks import Heading, left, table
+from bench.report.notices import sentence
 from bench.store import folders
 
 # Text of a cell whose operation reduces nothing, and header of the column for operations that have no dtype.
@@ -48,9 +50,9 @@ def page(run: Run) -> str:
     for skip in run.plan.skips:
         reason, case = skip.reason, skip.case
         # With placeholders in place of names, many cells can share a reason.
-        for word, general in ((case.op, "*operation*"), (case.dtype, "*dtype*"), (case.reduce_op, "*reduce op*")):
-            reason = re.sub(rf"(?<![\w.]){re.escape(word)}(?![\w.])", general, reason)
-        note(case, reason)
+        general: dict[Value, Value] = {case.op: "*operation*", case.dtype: "*dtype*", case.reduce_op: "*reduce op*"}
+        values = {name: general.get(value, value) for name, value in reason.values.items()}
+        note(case, sentence(replace(reason, values=values)))
     parts = [f"# What runs\n\n{origin(run)}\n\n{EXPLAINED}"]
     parts += [backend_section(name, tables[name]) for name in BACKENDS if name in tables]
     return "\n\n".join(parts)

@@ -22,14 +22,15 @@ from tabulate import tabulate
 
 from bench.launch import launcher
 from bench.machine import gpus, host
+from bench.model.notices import SkipNotice, notice
 from bench.model.records import Case, Machine, Samples
 from bench.packages.training.operation import RANK_MODULES
-from bench.planning.cases import GPU_EACH
 from bench.rank import torch_names
 from bench.rank.collectives import Call, rest
 from bench.rank.device import Action, Device, cycles_a_ns, device_of
 from bench.rank.timing import CaseTimer
 from bench.rank.workload import Workload
+from bench.report.notices import sentence
 from bench.store import folders
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -229,8 +230,9 @@ def refused(commands: Commands) -> Outcome:
     wanted = host.machine().gpus + 1
     lines = (f"world_sizes: [{wanted}]", "operations: [all_reduce]", "sizes: [4KiB]")
     code, text, _, _ = commands.measured("refused", *lines)
-    told = next((line for line in text.splitlines() if GPU_EACH in line), text.strip()[-80:])
-    good = code == 3 and GPU_EACH in told
+    said = sentence(notice(SkipNotice.TOO_FEW_GPUS, ranks=wanted, gpus=wanted - 1))
+    told = next((line for line in text.splitlines() if said in line), text.strip()[-80:])
+    good = code == 3 and said in told
     return Outcome(f"{wanted} ranks", "exit code 3 and a sentence", f"{code}: {told}", good)
 
 

@@ -12,24 +12,24 @@ from bench.catalog import registry
 ROOT = Path(__file__).resolve().parents[1]
 # Room of the core, or package → most lines: those it had in November 2026, and 5 %.
 BUDGETS = {
-    "model": 2140,
-    "catalog": 1350,
+    "model": 2245,
+    "catalog": 1360,
     "stats": 800,
     "config": 1080,
-    "planning": 720,
-    "store": 1170,
+    "planning": 725,
+    "store": 1185,
     "machine": 1430,
     "protocol": 510,
-    "launch": 3515,
+    "launch": 3516,
     "rank": 3670,
     "analyze": 3350,
-    "report": 5355,
-    "cli": 2135,
-    "training": 7575,
+    "report": 5520,
+    "cli": 2140,
+    "training": 7635,
     "bits": 1100,
-    "replay": 4240,
-    "gate": 1600,
-    "interop": 3635,
+    "replay": 4245,
+    "gate": 1630,
+    "interop": 3640,
     "bimodality": 495,
     "joining": 565,
     "tune": 1925,
@@ -38,8 +38,8 @@ PACKAGES = tuple(package.name for package in registry.PACKAGES)
 # 1 400 more than in November 2026: 670 for a resume elsewhere, launchers and odd hosts; 730 for notices, each of which
 # has a kind, a sentence and a remedy in place of a text that is made where it is found. Fields have comments,
 # and options that were text are types. 360 more for copies, JUnit by the schemas, metrics, and the live table;
-# 100 for its first times, 60 for notices that are stored.
-CORE = 27_165
+# 100 for its first times; 470 for notices that are stored, of skips, machines and imports: kinds, values, sentences.
+CORE = 27_485
 
 
 def folder_of(room: str) -> Path:

@@ -16,6 +16,7 @@ import typer
 
 from bench.machine import host
 from bench.model import units
+from bench.report.notices import sentence
 from proof import links
 
 # What mpirun calls in place of ssh: a name, then the words of a command.
@@ -31,7 +32,9 @@ def main(
     delay: Annotated[str, typer.Option(help="From one host to the other.")] = "250us",
 ) -> None:
     """Run a command on two hosts that are joined by a link."""
-    obstacle = links.unsupported_tun() or host.unsupported_mpi()
+    obstacle = links.unsupported_tun()
+    if (reason := host.unsupported_mpi()) is not None:
+        obstacle = obstacle or sentence(reason)
     if obstacle:
         sys.exit(obstacle)
     bytes_per_s = units.parse_rate(rate)

@@ -297,16 +297,20 @@ def axis_of(across: str | None) -> Axis:
     return Axis(field, (values[0], values[1]))
 
 
-def absences(run: Run, axis: Axis = SAME_CASES, value: str | None = None) -> Callable[[Case], tuple[Absence, str]]:
+# Why a run has no time of a case, with the detail.
+Missing = tuple[Absence, str | Notice]
+
+
+def absences(run: Run, axis: Axis = SAME_CASES, value: str | None = None) -> Callable[[Case], Missing]:
     """A function that says why the run has no time of a case with this value of the axis, with the detail."""
-    known = [
+    known: list[tuple[Case, Absence, str | Notice]] = [
         *((case, Absence.NOT_YET, "") for case in run.plan.cases),
         *((skip.case, Absence.SKIPPED, skip.reason) for skip in run.plan.skips),
         *((samples.case, Absence.FAILED, samples.failure.text) for samples in run.samples if samples.failure),
     ]
     reasons = {axis.key(case): (why, detail) for case, why, detail in known if axis.has(case, value)}
 
-    def reason(case: Case) -> tuple[Absence, str]:
+    def reason(case: Case) -> Missing:
         # A skip may stand for all cases of its kind.
         kinds = (case, case.shared)
         found = (reasons[axis.key(kind)] for kind in kinds if axis.key(kind) in reasons)
@@ -316,7 +320,7 @@ def absences(run: Run, axis: Axis = SAME_CASES, value: str | None = None) -> Cal
 
 
 def _unpaired(
-    own: Mapping[str, Summary], others: Mapping[str, Summary], reason: Callable[[Case], tuple[Absence, str]]
+    own: Mapping[str, Summary], others: Mapping[str, Summary], reason: Callable[[Case], Missing]
 ) -> tuple[tuple[Unpaired, ...], tuple[Unpaired, ...]]:
     """Cases with a time on their own side only: those that failed on the other side, and those not measured there."""
     failed, missing = [], []

@@ -16,27 +16,27 @@ from bench.catalog.backends import BACKENDS
 from bench.catalog.collectives import OPERATIONS
 from bench.model.conclusions import Summary
 from bench.model.facts import HostFacts, Session
-from bench.model.notices import CaseNotice, Notice, RunNotice, notice
+from bench.model.notices import CaseNotice, HardshipNotice, Notice, RunNotice, notice
 from bench.model.records import LOAD_LIMIT, NOT_AVAILABLE, UNLIMITED, Json, Run
 from bench.stats import intervals
 
 # Flags among NVML's throttle reasons that matter; idle (1) and set clocks (2) do not.
 THROTTLED = {
-    0x4: "power cap",
-    0x8: "hardware slowdown",
-    0x20: "software thermal slowdown",
-    0x40: "hardware thermal slowdown",
-    0x80: "power brake",
+    0x4: HardshipNotice.POWER_CAP,
+    0x8: HardshipNotice.HARDWARE_SLOWDOWN,
+    0x20: HardshipNotice.SOFTWARE_THERMAL,
+    0x40: HardshipNotice.HARDWARE_THERMAL,
+    0x80: HardshipNotice.POWER_BRAKE,
 }
 # A limit that held back a GPU for less than this in a launch did not make it slow.
 HELD_BACK_NS = 10_000_000
 # Counters of a network adapter that should not move: what it says if they do.
 PORT_FAULTS = {
-    "symbol_error": "symbol errors",
-    "link_downed": "the link went down",
-    "link_error_recovery": "the link recovered from errors",
-    "port_rcv_errors": "damaged packets received",
-    "port_xmit_discards": "packets discarded",
+    "symbol_error": HardshipNotice.SYMBOL_ERRORS,
+    "link_downed": HardshipNotice.LINK_DOWN,
+    "link_error_recovery": HardshipNotice.LINK_RECOVERED,
+    "port_rcv_errors": HardshipNotice.DAMAGED_PACKETS,
+    "port_xmit_discards": HardshipNotice.DISCARDED_PACKETS,
 }
 # Fewest launches with which an interval over launches supports a claim (docs/method.md).
 LAUNCHES_FOR_A_CLAIM = 8
@@ -186,9 +186,8 @@ def _of_gpus(host: HostFacts) -> Iterable[Notice]:
     for moment, state in (("before", host.get("before", {})), ("after", host.get("after", {}))):
         for index, gpu in enumerate(state.get("gpus") or []):
             flags = gpu.get("throttle_reasons")
-            reasons = [reason for bit, reason in THROTTLED.items() if isinstance(flags, int) and flags & bit]
-            if reasons:
-                yield notice(RunNotice.THROTTLED, gpu=index, moment=moment, reasons=tuple(reasons))
+            if reasons := tuple(_throttled(flags) if isinstance(flags, int) else ()):
+                yield notice(RunNotice.THROTTLED, gpu=index, moment=moment, reasons=reasons)
     debug = host.get("variables", {}).get("TORCH_DISTRIBUTED_DEBUG", "OFF").upper()
     if debug not in {"OFF", "0"}:
         yield notice(RunNotice.DEBUG_CHECKS, value=debug)
@@ -199,15 +198,18 @@ def _of_gpus(host: HostFacts) -> Iterable[Notice]:
 def _of_health(run: Run) -> Iterable[Notice]:
     """What GPUs and network adapters of any host went through while ranks ran on them."""
     launches = launches_of(run.environment)
-    seen: Counter[tuple[str, str, str]] = Counter()
+    seen: Counter[tuple[str, str, Notice]] = Counter()
     for launch in launches:
         for host, health in launch.get("health", {}).items():
             for number, changes in health.get("gpus", {}).items():
                 seen.update((host, f"GPU {number}", why) for why in _hardships(changes))
             for port, changes in health.get("infiniband", {}).items():
-                seen.update((host, f"port {port}", why) for name, why in PORT_FAULTS.items() if changes.get(name))
+                faults = (notice(why) for name, why in PORT_FAULTS.items() if changes.get(name))
+                seen.update((host, f"port {port}", why) for why in faults)
     for (host, device, why), count in seen.items():
-        yield notice(RunNotice.HARDSHIP, host=host, device=device, why=why, launches=count, of_launches=len(launches))
+        yield notice(
+            RunNotice.HARDSHIP, host=host, device=device, why=(why,), launches=count, of_launches=len(launches)
+        )
 
 
 def _of_gpu_order(session: Session) -> Iterable[Notice]:
@@ -233,18 +235,21 @@ def _of_detours(session: Session) -> Iterable[Notice]:
         yield notice(RunNotice.NO_NVLINK, ways=tuple(sorted(ways)))
 
 
-def _hardships(changes: Json) -> Iterable[str]:
+def _throttled(flags: int) -> Iterable[Notice]:
+    return (notice(why) for bit, why in THROTTLED.items() if flags & bit)
+
+
+def _hardships(changes: Json) -> Iterable[Notice]:
     """Why a GPU was slower than it could be, or not well, from what it counted in a launch."""
-    flags = changes.get("throttle_reasons", 0)
-    yield from (reason for bit, reason in THROTTLED.items() if flags & bit)
+    yield from _throttled(changes.get("throttle_reasons", 0))
     held_back = {name: ns for name, ns in changes.items() if name.startswith("held_back_")}
     for name, ns in held_back.items():
         if ns >= HELD_BACK_NS:
-            yield f"held back by its {name.removeprefix('held_back_').removesuffix('_ns')} limit"
+            yield notice(HardshipNotice.HELD_BACK, limit=name.removeprefix("held_back_").removesuffix("_ns"))
     if changes.get("uncorrected_errors"):
-        yield "memory errors that were not corrected"
+        yield notice(HardshipNotice.UNCORRECTED)
     if changes.get("pcie_replays"):
-        yield "PCIe transfers repeated"
+        yield notice(HardshipNotice.PCIE_REPLAYS)
 
 
 def _of_unused_ranks(run: Run, session: Session) -> Iterable[Notice]:

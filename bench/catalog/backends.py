@@ -7,10 +7,10 @@ here (`records.Machine`), and `cases.unsupported` compares that with what a case
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from bench.catalog.collectives import OPERATIONS, PLACES, placement, ranks_together
+from bench.catalog.collectives import OPERATIONS, placement, ranks_together
 from bench.catalog.dtypes import DTYPES, dtype_named
 from bench.catalog.metrics import metric_of
-from bench.catalog.operation import Operation
+from bench.model.notices import Notice, SkipNotice, notice
 from bench.model.records import Case
 
 
@@ -137,98 +137,105 @@ BACKENDS = {
 }
 
 
-def unsupported_operation(op: str, backend: Backend) -> str | None:
+def unsupported_operation(op: str, backend: Backend) -> Notice | None:
     """Why the backend does not have the operation; None if it has it."""
-    return OPERATIONS[op].why_not_mpi or None if backend.library != "torch" else None
+    why = OPERATIONS[op].why_not_mpi if backend.library != "torch" else None
+    return None if why is None else notice(why)
 
 
-def unsupported_by_gpu(case: Case, capability: int | None) -> str | None:
+def unsupported_by_gpu(case: Case, capability: int | None) -> Notice | None:
     """Why GPUs of this compute capability cannot carry it out; None if they can, or if it is not known."""
     least = BACKENDS[case.backend].float8_capability
     if capability is None or least is None or capability >= least:
         return None
     if case.dtype not in _FLOAT8 or not OPERATIONS[case.op].reduces:
         return None
-    return f"{case.backend} reduces {case.dtype} from compute capability {least / 10} on; the GPU has {capability / 10}"
+    return notice(
+        SkipNotice.LOW_CAPABILITY, backend=case.backend, dtype=case.dtype, least=least / 10, has=capability / 10
+    )
 
 
-def unsupported_scheduling(case: Case) -> str | None:
+def unsupported_scheduling(case: Case) -> Notice | None:
     """Why the case's scheduling makes no sense on its backend, or for its operation; None if it does."""
     backend = BACKENDS[case.backend]
     if case.scheduling == "rr" and backend.polls:
-        return f"ranks of {case.backend} wait by polling: with scheduling: rr no other process could run on their cores"
+        return notice(SkipNotice.POLLING, backend=case.backend)
     if case.scheduling == "batch" and not backend.loop_thread:
-        return f"scheduling: batch is for the threads of gloo that wait for the network; {case.backend} has none"
+        return notice(SkipNotice.NO_LOOP_THREAD, backend=case.backend)
     if case.scheduling == "batch" and OPERATIONS[case.op].startup:
-        return f"scheduling: batch holds for the threads of a group once it is made: {case.op} is over by then"
+        return notice(SkipNotice.OVER_BY_THEN, op=case.op)
     return None
 
 
-def _copied_instead(operation: Operation, where: str) -> str:
-    return f"; `placements: [copied]` measures it {PLACES[where]} with a copy" if where == operation.copied else ""
-
-
-def unsupported_by_backend(case: Case) -> str | None:
+def unsupported_by_backend(case: Case) -> Notice | None:
     """Why the case's backend cannot carry it out, the first reason of several; None if it can."""
-    backend, operation, metric = BACKENDS[case.backend], OPERATIONS[case.op], metric_of(case)
-    torch, where, usual = backend.library == "torch", placement(case), operation.placements[0]
-    refused = backend.unsupported_dtypes_of
+    backend, op = BACKENDS[case.backend], case.op
     elements = case.size_bytes // dtype_named(case.dtype).itemsize
-    reduction = f"{case.reduce_op} of {case.dtype}"
-    reasons: tuple[tuple[object, str | None], ...] = (
-        (
-            backend.device != "cuda" and (case.ctas or case.memory != "plain"),
-            "ctas and registered memory need NCCL on GPUs",
-        ),
-        (metric.device not in {None, backend.device}, f"metric {case.metric} needs GPUs: {metric.about}"),
-        (metric.captured and not operation.typed, f"a CUDA graph cannot hold {case.op}, which waits on the CPU"),
-        (
-            metric.makes_group and (not operation.typed or not torch),
-            f"metric {case.metric} is for torch's operations on buffers",
-        ),
-        (case.call not in operation.calls, f"{case.op} has no asynchronous call"),
-        (True, unsupported_operation(case.op, backend)),
-        (case.dtype in backend.unsupported_dtypes, f"{case.backend} has no {case.dtype}"),
-        (case.dtype in refused.get(case.op, ()), f"{case.backend} has no {case.op} of {case.dtype}"),
-        (
-            operation.reduces and case.dtype in backend.unsupported_reduce_dtypes,
-            f"{case.backend} copies {case.dtype} and does not reduce it",
-        ),
-        (operation.reduces and case.dtype in refused.get(case.reduce_op, ()), f"{case.backend} has no {reduction}"),
-        (
-            operation.reduces
-            and case.dtype in backend.unsupported_alone.get(case.reduce_op, ())
-            and ranks_together(case) == 1,
-            f"{case.backend} has no {reduction} with one rank",
-        ),
-        (
-            operation.reduces and case.reduce_op in backend.unsupported_reduce_ops,
-            f"{case.backend} has no {case.reduce_op}",
-        ),
-        (where not in operation.placements and not operation.typed, f"{case.op} has no buffers"),
-        (where == "copied" and not operation.copied, f"{case.op} is not measured with a copy"),
-        (where == "copied" and operation.copied == "in" and case.splits, "uneven shares are not copied back"),
-        (
-            where == "copied" and operation.copied == "in" and case.call == "async",
-            f"no asynchronous call copies what {case.op} receives",
-        ),
-        (
-            where not in (*operation.placements, "copied"),
-            f"{case.op} works only {PLACES[usual]}{_copied_instead(operation, where)}",
-        ),
-        (
-            torch and where == "out" and usual == "in",
-            f"torch's {case.op} works in place{_copied_instead(operation, where)}",
-        ),
-        (case.splits and not torch, f"{case.backend} divides an all-to-all by all_to_all_uneven only"),
-        (
-            case.counts == "exchanged" and metric.captured,
-            "counts that are exchanged are waited for on the CPU, so a CUDA graph cannot hold them",
-        ),
-        (True, unsupported_scheduling(case)),
-        (
-            backend.most_elements is not None and elements > backend.most_elements,
-            f"{case.backend} counts at most {backend.most_elements} elements; this would be {elements}",
-        ),
-    )
-    return next((reason for applies, reason in reasons if applies and reason), None)
+    if backend.device != "cuda" and (case.ctas or case.memory != "plain"):
+        return notice(SkipNotice.NEEDS_NCCL)
+    if (reason := _unsupported_metric(case)) is not None:
+        return reason
+    if case.call not in OPERATIONS[op].calls:
+        return notice(SkipNotice.NO_ASYNC, op=op)
+    if reason := unsupported_operation(op, backend) or _unsupported_dtype(case) or _unsupported_placement(case):
+        return reason
+    if case.splits and backend.library != "torch":
+        return notice(SkipNotice.ONLY_UNEVEN, backend=case.backend)
+    if case.counts == "exchanged" and metric_of(case).captured:
+        return notice(SkipNotice.COUNTS_IN_GRAPH)
+    if (reason := unsupported_scheduling(case)) is not None:
+        return reason
+    if backend.most_elements is not None and elements > backend.most_elements:
+        return notice(SkipNotice.MOST_ELEMENTS, backend=case.backend, most=backend.most_elements, elements=elements)
+    return None
+
+
+def _unsupported_metric(case: Case) -> Notice | None:
+    backend, operation, metric = BACKENDS[case.backend], OPERATIONS[case.op], metric_of(case)
+    if metric.device not in {None, backend.device}:
+        return notice(SkipNotice.METRIC_NEEDS_GPUS, metric=case.metric)
+    if metric.captured and not operation.typed:
+        return notice(SkipNotice.NO_GRAPH, op=case.op)
+    if metric.makes_group and (not operation.typed or backend.library != "torch"):
+        return notice(SkipNotice.METRIC_OF_TORCH, metric=case.metric)
+    return None
+
+
+def _unsupported_dtype(case: Case) -> Notice | None:
+    """Why the backend does not copy or reduce elements of this dtype, or has no such reduce op."""
+    name, op, dtype, reduce_op = case.backend, case.op, case.dtype, case.reduce_op
+    backend, reduces = BACKENDS[name], OPERATIONS[op].reduces
+    refused = backend.unsupported_dtypes_of
+    if dtype in backend.unsupported_dtypes:
+        return notice(SkipNotice.LACKS, backend=name, what=dtype)
+    if dtype in refused.get(op, ()):
+        return notice(SkipNotice.LACKS_DTYPE, backend=name, what=op, dtype=dtype)
+    if reduces and dtype in backend.unsupported_reduce_dtypes:
+        return notice(SkipNotice.ONLY_COPIES, backend=name, dtype=dtype)
+    if reduces and dtype in refused.get(reduce_op, ()):
+        return notice(SkipNotice.LACKS_DTYPE, backend=name, what=reduce_op, dtype=dtype)
+    if reduces and dtype in backend.unsupported_alone.get(reduce_op, ()) and ranks_together(case) == 1:
+        return notice(SkipNotice.LACKS_ALONE, backend=name, what=reduce_op, dtype=dtype)
+    if reduces and reduce_op in backend.unsupported_reduce_ops:
+        return notice(SkipNotice.LACKS, backend=name, what=reduce_op)
+    return None
+
+
+def _unsupported_placement(case: Case) -> Notice | None:
+    """Why the operation cannot have its buffers so; with the placement that a copy makes instead, if it has one."""
+    op, operation, where = case.op, OPERATIONS[case.op], placement(case)
+    usual, into = operation.placements[0], where == "copied" and operation.copied == "in"
+    copied = where if where == operation.copied else None
+    if where not in operation.placements and not operation.typed:
+        return notice(SkipNotice.NO_BUFFERS, op=op)
+    if where == "copied" and not operation.copied:
+        return notice(SkipNotice.NO_COPY, op=op)
+    if into and case.splits:
+        return notice(SkipNotice.UNEVEN_COPY)
+    if into and case.call == "async":
+        return notice(SkipNotice.ASYNC_COPY, op=op)
+    if where not in (*operation.placements, "copied"):
+        return notice(SkipNotice.ONLY_PLACED, op=op, usual=usual, copied=copied)
+    if BACKENDS[case.backend].library == "torch" and where == "out" and usual == "in":
+        return notice(SkipNotice.TORCH_IN_PLACE, op=op, copied=copied)
+    return None

@@ -13,6 +13,7 @@ from bench.catalog.dtypes import BYTES, dtype_named
 from bench.catalog.operation import NO_BUFFERS, SYNC, Operation
 from bench.catalog.registry import PACKAGES
 from bench.catalog.subgroups import divide, group_size
+from bench.model.notices import SkipNotice
 from bench.model.records import OPTIONS, Case
 
 # Every buffer begins at a multiple of this, in bytes, and so does what is received behind what is sent.
@@ -51,7 +52,7 @@ OPERATIONS: dict[str, Operation] = {
         Operation(
             "all_reduce_coalesced", f"{A_RANKS} in {COALESCED_PIECES} tensors that are reduced together",
             _ring, ONCE, lambda n: COALESCED_PIECES, reduces=True, placements=IN,
-            why_not_mpi="MPI has no call that reduces several buffers together",
+            why_not_mpi=SkipNotice.NO_MPI_CALL,
         ),
         Operation("all_gather", ALL_SHARES, _others, WITH_SHARE, _ranks, placements=OUT_IN),
         Operation("all_gather_list", f"{ALL_SHARES}, into a list of tensors", _others, WITH_SHARE, _ranks),
@@ -111,11 +112,11 @@ OPERATIONS: dict[str, Operation] = {
         Operation(
             "init_process_group", "nothing: ranks join, once a launch", None, NOTHING,
             calls=SYNC, typed=False, sized=False, startup=True, once=True,
-            why_not_mpi="MPI joins its ranks before the program begins",
+            why_not_mpi=SkipNotice.MPI_JOINS_BEFORE,
         ),
         Operation(
             "new_group", "nothing: a further process group is made", None, NOTHING,
-            calls=SYNC, typed=False, sized=False, startup=True, why_not_mpi="it is torch's",
+            calls=SYNC, typed=False, sized=False, startup=True, why_not_mpi=SkipNotice.OF_TORCH,
         ),
         # The pickled object is a few bytes larger than the size, and its length is sent before it.
         Operation(

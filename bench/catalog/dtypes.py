@@ -9,6 +9,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from bench.model.notices import Notice, SkipNotice, notice
+
 Kind = Literal["float", "integer", "unsigned", "bool", "complex"]
 
 # Small enough that many sums in a row stay exact in float32, large enough that the data of ranks differ.
@@ -86,12 +88,12 @@ def dtype_named(name: str) -> Dtype:
     return BYTES if name == BYTES.name else DTYPES[name]
 
 
-def unsupported_reduction(dtype: str, reduce_op: str, ranks: int) -> str | None:
+def unsupported_reduction(dtype: str, reduce_op: str, ranks: int) -> Notice | None:
     """Why elements of a dtype cannot be reduced with this op over this many ranks; None if they can."""
     if DTYPES[dtype].kind not in REDUCE_OPS[reduce_op].kinds:
-        return f"{reduce_op} is not defined for {dtype}"
+        return notice(SkipNotice.UNDEFINED_REDUCTION, reduce_op=reduce_op, dtype=dtype)
     if spacing(dtype, reduce_op, ranks) is None:
-        return f"{reduce_op} over {ranks} ranks is not exact in {dtype}, so it could not be verified"
+        return notice(SkipNotice.INEXACT, reduce_op=reduce_op, ranks=ranks, dtype=dtype)
     return None
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from bench.model.deferred import Deferred
+from bench.model.notices import SkipNotice
 from bench.model.records import Case, Option, OwnDetail, OwnOptions, OwnSettings, options_in
 
 # What most operations make back to back, in one word.
@@ -46,8 +47,8 @@ class Operation:
     # True if ranks call it in pairs, round by round (`rounds`). Iterations of different rounds cannot be pooled, so it
     # has no pipelined metric.
     paired: bool = False
-    # Why MPI has no such call; empty if it has one (`bench/rank/mpi.py`).
-    why_not_mpi: str = ""
+    # Why MPI has no such call; None if it has one (`bench/rank/mpi.py`).
+    why_not_mpi: SkipNotice | None = None
     # True if what a rank sends can be divided unevenly.
     splits: bool = False
     # True if a job does it before its first call; if a launch does it only once.

@@ -17,6 +17,7 @@ import re
 from collections.abc import Sequence
 
 from bench.model.divisions import Splits
+from bench.model.notices import Notice, SkipNotice, notice
 
 # Calls until drifting popularity begins again.
 DRIFT = 8
@@ -42,12 +43,12 @@ def parse(text: str) -> Splits:
     )
 
 
-def unsupported(splits: Splits, ranks: int) -> str | None:
+def unsupported(splits: Splits, ranks: int) -> Notice | None:
     """Why this number of ranks cannot be divided in this way; None if they can."""
     if splits.rows and len(splits.rows) != ranks:
-        return f"a matrix of {len(splits.rows)} rows is for {len(splits.rows)} ranks, not for {ranks}"
+        return notice(SkipNotice.MATRIX_ROWS, rows=len(splits.rows), ranks=ranks)
     if splits.kind == "hot" and splits.value > ranks:
-        return f"with {ranks} ranks, none can receive {splits.value:g} times the mean"
+        return notice(SkipNotice.TOO_HOT, ranks=ranks, times=splits.value)
     return None
 
 

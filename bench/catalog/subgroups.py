@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from bench.model.divisions import WORLD, Division
+from bench.model.notices import Notice, SkipNotice, notice
 
 _PATTERN = re.compile(
     r"(?P<kind>contiguous|strided):(?P<size>[1-9]\d*)(?:(?<=\d)@(?P<stride>[1-9]\d*))?(?P<serial>:serial)?"
@@ -70,20 +71,18 @@ def _stride(division: Division, world_size: int) -> int:
     return 1 if division.kind != "strided" else division.stride or world_size // division.size
 
 
-def unsupported(division: Division, world_size: int) -> str | None:
+def unsupported(division: Division, world_size: int) -> Notice | None:
     """Why this number of ranks cannot be divided in this way; None if they can."""
     if division.sets:
         ranks = [rank for members in division.sets for rank in members]
         if len({len(members) for members in division.sets}) > 1:
-            return "groups that are listed must be of equal size"
+            return notice(SkipNotice.UNEQUAL_GROUPS)
         if len(set(ranks)) < len(ranks) or max(ranks) >= world_size:
-            return f"listed groups must have each of the {world_size} ranks at most once"
+            return notice(SkipNotice.LISTED_TWICE, ranks=world_size)
         return None
     size, stride = group_size(division, world_size), _stride(division, world_size)
     if world_size % size or world_size % (size * stride):
-        return f"{world_size} ranks cannot be divided into groups of {size}" + (
-            f", {stride} apart" if stride > 1 else ""
-        )
+        return notice(SkipNotice.NOT_DIVISIBLE, ranks=world_size, size=size, stride=stride if stride > 1 else None)
     return None
 
 

@@ -27,6 +27,7 @@ from bench.model.errors import ConfigError, UnmeasurableError
 from bench.model.records import AbState, Side
 from bench.model.units import format_seconds, format_share
 from bench.planning import plan as planning
+from bench.report.notices import sentence
 from bench.store import folders
 
 if TYPE_CHECKING:
@@ -105,9 +106,8 @@ def _create(
     sides: dict[str, Side], state: AbState, argv: list[str], coordinator: "Coordinator | None", quiet: bool
 ) -> Path:
     """Plan both sides, with one seed, and make the folder of the run."""
-    unsupported = host.unsupported_platform()
-    if unsupported:
-        raise UnmeasurableError(unsupported)
+    if unsupported := host.unsupported_platform():
+        raise UnmeasurableError("", unsupported)
     from bench.analyze import pairs  # here: loads numpy and scipy
 
     raws, plans = [], []
@@ -120,7 +120,7 @@ def _create(
         plan = planning.expand(_with_launches(config, pairs.LOOKS[-1]), machine, seeded, kept_of(config))
         reason = planning.unmeasurable_reason(plan)
         if reason is not None:
-            raise UnmeasurableError(f"{source}: nothing can be measured here: {reason}")
+            raise UnmeasurableError(f"{source}: nothing can be measured here", reason)
         raws.append(raw)
         plans.append(plan)
     # Raises ConfigError before any measuring.
@@ -140,7 +140,7 @@ def _create(
         say(f"about {count} pairs, {enough}", err=True)
     state.alternate = planning.reason_to_alternate(plans, machine)
     if state.alternate is not None:
-        say(f"note: launches of A and B alternate: {state.alternate}", err=True)
+        say(f"note: launches of A and B alternate: {sentence(state.alternate)}", err=True)
     facts = {
         "argv": list(argv),
         "collbench": __version__,

@@ -24,10 +24,10 @@ from typer.core import TyperGroup
 from bench import __version__
 from bench.catalog.package import Verb
 from bench.catalog.registry import PACKAGES
-from bench.cli.terminal import say
+from bench.cli.terminal import error_text, say
 from bench.config import names
 from bench.machine import environment
-from bench.model.errors import INTERRUPTED, UNEXPECTED, BenchError, ForeignError, reason_of
+from bench.model.errors import INTERRUPTED, UNEXPECTED, BenchError, reason_of
 
 RESULTS, PLOTS = Path("results"), Path("plots")
 NAME = "collbench"
@@ -175,7 +175,7 @@ def _guarded(function: Callable[..., int | None]) -> Callable[..., None]:
         try:
             code = function(*args, **kwargs) or 0
         except BenchError as error:
-            say(f"error: {_with_reasons(error)}", err=True)
+            say(f"error: {error_text(error)}", err=True)
             code = error.exit_code
         except KeyboardInterrupt:
             code = INTERRUPTED
@@ -202,14 +202,6 @@ def _guarded(function: Callable[..., int | None]) -> Callable[..., None]:
         raise typer.Exit(code)
 
     return guarded
-
-
-def _with_reasons(error: BenchError) -> str:
-    if not isinstance(error, ForeignError) or not error.notices:
-        return str(error)
-    from bench.report.notices import sentences  # here: other errors do not wait for what reports need
-
-    return str(BenchError(f"{error} ({'; '.join(sentences(error.notices))})"))
 
 
 def _print_no_more() -> None:

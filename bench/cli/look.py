@@ -15,6 +15,7 @@ from bench.cli.app import RESULTS, RunName
 from bench.cli.terminal import say
 from bench.model.deferred import Deferred
 from bench.model.errors import BenchError, ConfigError, UnmeasurableError
+from bench.model.notices import Notice
 from bench.store import folders
 
 # Formats of a report on stdout, and what writes each.
@@ -179,23 +180,25 @@ def doctor() -> int:
     from bench.launch import doctor as examination
     from bench.launch import job
     from bench.machine import environment, host, network
+    from bench.report.notices import sentence
 
     def print_finding(finding: examination.DoctorFinding) -> None:
         remedy = f" → {finding.remedy}" if finding.remedy else ""
-        show_hanging(f"{SIGNS[finding.level]}  {finding.subject:<14} ", f"{finding.text}{remedy}")
+        text = sentence(finding.text) if isinstance(finding.text, Notice) else finding.text
+        show_hanging(f"{SIGNS[finding.level]}  {finding.subject:<14} ", f"{text}{remedy}")
 
     place = job.detect(environment.job_variables(), environment.starter())
     if place is not None and place.local_rank:
         return 0  # the first process of each host speaks for it
     if reason := host.unsupported_platform():  # without /proc, nothing else can be said of this machine
-        raise UnmeasurableError(reason)
+        raise UnmeasurableError("", reason)
     machine = host.machine()
     if place is not None:
         machine.backends_missing.update(place.missing_backends() | machine.backends_missing)
     for finding in examination.examine(machine):
         print_finding(finding)
     if reason := network.unusable_loopback():
-        raise UnmeasurableError(reason)
+        raise UnmeasurableError("", reason)
     if "gloo" in machine.backends_missing:
         return UnmeasurableError.exit_code
     trials = [*examination.trials(machine)]

@@ -91,9 +91,8 @@ def start(
     the run; a new one in results/ if None. quiet: print one line.
     """
     config = models.parse(asked.raw, asked.name, sets, asked.default_name)
-    unsupported = host.unsupported_platform()
-    if unsupported:
-        raise UnmeasurableError(unsupported)
+    if unsupported := host.unsupported_platform():
+        raise UnmeasurableError("", unsupported)
     seed = config.seed if config.seed is not None else secrets.randbelow(2**32)
     machine = host.machine() if coordinator is None else coordinator.machine(planning.demands(config))
     kept = kept_of(config)
@@ -102,7 +101,7 @@ def start(
         plan = planning.row_by_row(plan)
     reason = planning.unmeasurable_reason(plan)
     if reason is not None:
-        raise UnmeasurableError(f"{asked.name}: nothing can be measured here: {reason}")
+        raise UnmeasurableError(f"{asked.name}: nothing can be measured here", reason)
     if planning.demands(plan).gpus:
         say(f"measuring {host.measured_with()}", err=True)
     facts = {"argv": list(argv), "overrides": sets, "collbench": __version__}

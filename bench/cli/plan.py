@@ -49,9 +49,8 @@ def plan(
         return 0
     asked = source(config)
     settings = configuration.parse(asked.raw, asked.name, sets, asked.default_name)
-    unsupported = host.unsupported_platform()
-    if unsupported:
-        raise UnmeasurableError(unsupported)
+    if unsupported := host.unsupported_platform():
+        raise UnmeasurableError("", unsupported)
     machine = host.machine()
     seed = settings.seed if settings.seed is not None else secrets.randbelow(2**32)
     expanded = planning.expand(settings, machine, seed, kept_of(settings))
@@ -62,7 +61,7 @@ def plan(
         say(planned.smallest_change(sorted(changes.values()), len(expanded.cases)))
     reason = planning.unmeasurable_reason(expanded)
     if reason is not None:
-        raise UnmeasurableError(f"{asked.name}: nothing can be measured here: {reason}")
+        raise UnmeasurableError(f"{asked.name}: nothing can be measured here", reason)
     return 0
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from bench.launch.turns import Measuring, Turn, measure_in_turns
+from bench.model.notices import Notice
 from bench.model.records import Samples
 from bench.store.encoding import SampleLine
 from bench.store.folders import Journal, with_side
@@ -29,7 +30,7 @@ class RoundsInTurns:
     # Samples that the run has so far, by side. A run without sides has all below "", and its lines name no side.
     samples: dict[str, list[Samples]]
     # None if the ranks of a round can be alive together; else why they cannot.
-    alternate: str | None
+    alternate: Notice | None
     _began: float = field(default_factory=lambda: time.monotonic())
 
     @property

@@ -71,7 +71,7 @@ def _resume(name: str | None, trust: bool, plots: bool, quiet: bool, coordinator
         return exit_code(conclude_sides(path, plots, quiet))
     if coordinator is None:
         if reason := planning.too_large(plans[0], host.machine()):
-            raise UnmeasurableError(f"{path}: {reason}")
+            raise UnmeasurableError(str(path), reason)
     else:
         machine = coordinator.machine(planning.demands(plans[0]))
         largest = max(case.world_size for case in plans[0].cases)

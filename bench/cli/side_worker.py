@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from bench.cli.terminal import error_text
 from bench.launch import mpirun, sweep, turns
 from bench.launch.side_process import SideLine
 from bench.machine import host, processes
@@ -25,7 +26,7 @@ def main(log: str, *arguments: str) -> None:
             _serve(Path(log), modules, line)
     except BenchError as error:
         with contextlib.suppress(OSError):
-            line.tell("error", text=str(error))
+            line.tell("error", text=error_text(error))
         sys.exit(error.exit_code)
 
 

@@ -8,6 +8,8 @@ import re
 
 import typer
 
+from bench.model.errors import BenchError
+from bench.model.notices import Notice
 from bench.model.visible import visible
 
 # Verdicts, and their colours where the terminal has them.
@@ -26,6 +28,14 @@ def say_verdict(text: str) -> None:
     for pattern, colour in COLOURED if console.is_terminal and not console.no_color else ():
         text = pattern.sub(lambda found, colour=colour: typer.style(found[0], fg=colour, bold=True), text)  # type: ignore[misc]
     typer.echo(text)
+
+
+def error_text(error: BenchError) -> str:
+    """What an error says, with the sentences of its reasons."""
+    from bench.report.notices import sentence  # imported here: most commands end without an error
+
+    reasons = "; ".join(sentence(reason) if isinstance(reason, Notice) else reason for reason in error.reasons)
+    return str(BenchError(": ".join(filter(None, [str(error), reasons])))) if reasons else str(error)
 
 
 def say(text: object = "", err: bool = False, nl: bool = True) -> None:

@@ -14,7 +14,9 @@ from bench import __version__
 from bench.launch.job import JobRank
 from bench.machine import host
 from bench.model.errors import BenchError, JobError
+from bench.model.notices import Notice
 from bench.model.records import Json, Machine
+from bench.store.encoding import machine_from_json
 
 # Digits of a fingerprint in a message: enough to see that two configurations differ.
 SHOWN_DIGITS = 8
@@ -100,13 +102,14 @@ def merged(handshakes: Sequence[Json]) -> Machine:
 
     memory_available_bytes: of the host that has the least; the ranks of one host share it.
     """
-    machines = [Machine(**handshake["machine"]) for handshake in handshakes]
-    missing: dict[str, str] = {}
-    scheduling_missing: dict[str, str] = {}
+    machines = [machine_from_json(handshake["machine"]) for handshake in handshakes]
+    missing: dict[str, Notice] = {}
+    scheduling_missing: dict[str, Notice] = {}
     gpus: list[str] = []
     for handshake, machine in zip(handshakes, machines, strict=True):
         for backend, reason in machine.backends_missing.items():
-            missing.setdefault(backend, f"host {handshake['hostname']}: {reason}" if handshake["rank"] else reason)
+            named = dataclasses.replace(reason, host=str(handshake["hostname"])) if handshake["rank"] else reason
+            missing.setdefault(backend, named)
         scheduling_missing = machine.scheduling_missing | scheduling_missing
     for handshake in handshakes:  # ranks, from rank 0 on, that have a GPU of their own
         if handshake["gpu"] is None or handshake["gpu"] in gpus:
@@ -127,7 +130,7 @@ def merged(handshakes: Sequence[Json]) -> Machine:
         gpu_capability=min((m.gpu_capability for m in machines if m.gpu_capability is not None), default=None),
         registered_missing=next(filter(None, (m.registered_missing for m in machines)), None),
         gpu_exclusive=any(machine.gpu_exclusive for machine in machines),
-        torch=min((tuple(m.torch) for m in machines if m.torch is not None), default=None),
+        torch=min((m.torch for m in machines if m.torch is not None), default=None),
     )
 
 

@@ -17,6 +17,7 @@ from bench.launch import mpirun
 from bench.launch.sweep import Silent, sweep
 from bench.launch.turns import drive
 from bench.machine import environment, host, network
+from bench.model.notices import Notice
 from bench.model.records import LOAD_LIMIT, NOT_AVAILABLE, Case, Json, Launch, Machine, Plan, Sampling, Settings
 from bench.model.units import counted, format_rounded_bytes, format_seconds
 from bench.store import locks
@@ -40,12 +41,12 @@ class DoctorFinding:
 
     level: Literal["ok", "note", "missing"]
     subject: str
-    text: str
+    text: str | Notice
     # What to do about the finding; empty if nothing is wrong.
     remedy: str = ""
 
 
-def _either(good: bool, subject: str, text: str, otherwise: str, remedy: str) -> DoctorFinding:
+def _either(good: bool, subject: str, text: str, otherwise: str | Notice, remedy: str) -> DoctorFinding:
     """`text` if this is good, else the note `otherwise` with its remedy."""
     return DoctorFinding("ok", subject, text) if good else DoctorFinding("note", subject, otherwise, remedy)
 
@@ -109,8 +110,8 @@ def examine(machine: Machine) -> Iterator[DoctorFinding]:
         ),
         ("real time", "rr", "permitted: scheduling: rr shows what the scheduler does to small messages"),
     ):
-        reason = machine.scheduling_missing.get(name, "")
-        yield _either(not reason, subject, text, reason, f"only needed for scheduling: {name}")
+        reason = machine.scheduling_missing.get(name)
+        yield _either(reason is None, subject, text, reason or "", f"only needed for scheduling: {name}")
     yield open_files()
     shm = Path("/dev/shm")  # noqa: S108 - looked at, not written to
     if shm.is_dir():

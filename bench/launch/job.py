@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from bench.machine import network
 from bench.model.errors import JobError
+from bench.model.notices import Notice, SkipNotice, notice
 
 # torchrun's own default of MASTER_PORT; for other launchers the port is derived from the job's identity.
 DEFAULT_PORT = 29500
@@ -48,11 +49,11 @@ class JobRank:
     # How often torchrun has started the processes again.
     attempt: int = 0
 
-    def missing_backends(self) -> dict[str, str]:
+    def missing_backends(self) -> dict[str, Notice]:
         """Backends that a job of this launcher cannot have → why."""
         if self.launcher == OPEN_MPI:
             return {}
-        return {"mpi": f"the job was started by {self.launcher}, not Open MPI's"}
+        return {"mpi": notice(SkipNotice.OTHER_LAUNCHER, launcher=self.launcher)}
 
     @property
     def hint(self) -> str:

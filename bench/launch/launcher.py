@@ -149,7 +149,7 @@ class Launcher:
     def __enter__(self) -> "Launcher":
         reason = host.unsupported_platform() or (None if self._interface else network.unusable_loopback())
         if reason is not None:
-            raise UnmeasurableError(reason)
+            raise UnmeasurableError("", reason)
         environment.prepare_process(self._interface)
         with contextlib.ExitStack() as undo:
             with interrupts.deferred():

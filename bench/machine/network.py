@@ -12,6 +12,8 @@ from pathlib import Path
 
 import psutil
 
+from bench.model.notices import Notice, SkipNotice, notice
+
 LOOPBACK = "127.0.0.1"
 LOOPBACK_IPV6 = "::1"
 LOOPBACKS = ("127.", "::1")
@@ -41,17 +43,16 @@ def loopback_interface() -> str | None:
     return interface_of(LOOPBACK) or interface_of(LOOPBACK_IPV6)
 
 
-def unusable_loopback() -> str | None:
+def unusable_loopback() -> Notice | None:
     """Why ranks on this host cannot reach each other over the loopback interface; None if they can."""
     name, stats = loopback_interface(), psutil.net_if_stats()
     named = name or ("lo" if "lo" in stats else None)
     if named is None:
-        return "this host has no loopback interface, over which ranks reach each other"
+        return notice(SkipNotice.NO_LOOPBACK)
     if named in stats and not stats[named].isup:
-        return f"the loopback interface {named} is down, and ranks reach each other over it: ip link set {named} up"
+        return notice(SkipNotice.LOOPBACK_DOWN, name=named)
     if name is None:
-        remedy = f"ip addr add {LOOPBACK}/8 dev {named}"
-        return f"the loopback interface {named} has no address, by which ranks reach each other: {remedy}"
+        return notice(SkipNotice.LOOPBACK_UNNUMBERED, name=named, address=LOOPBACK)
     return None
 
 

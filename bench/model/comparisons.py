@@ -127,7 +127,7 @@ class Unpaired:
     other: Case
     why: Absence
     # Detail of a skip or failure.
-    detail: str = ""
+    detail: str | Notice = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +174,7 @@ class Comparison:
     rule: Notice | None = None
     # Reason why launches of A and B alternated, because the ranks of both could not be alive at once; None if A and B
     # took turns block by block.
-    alternate: str | None = None
+    alternate: Notice | None = None
     # True if both sides ran on virtual GPUs, whose times follow a rule.
     virtual: bool = False
     # Notices that belong beside the verdict.

@@ -10,7 +10,7 @@
         ├── MpirunError           mpirun did not start them; other backends are still measured
         └── LostRankError         the process that should have started a rank is gone; resume measures it again
 
-Any module may raise them. Only `cli` prints them and sets the exit code.
+Any module may raise them. Only `cli` prints them, with the sentences of their reasons, and sets the exit code.
 A fault of a measured case (a killed rank, a wrong sum) is *not* an exception here: it is a
 result, `records.Failure`.
 """
@@ -18,7 +18,6 @@ result, `records.Failure`.
 import errno
 import json
 import re
-from collections.abc import Sequence
 
 from bench.model.notices import Notice
 from bench.model.visible import visible
@@ -46,9 +45,12 @@ class BenchError(Exception):
     """
 
     exit_code = 2
+    # Reasons, which follow the text behind a colon.
+    reasons: tuple[Notice | str, ...] = ()
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, *reasons: Notice | str) -> None:
         super().__init__(_printable(text))
+        self.reasons = reasons
 
 
 def damaged_json(place: object, error: Exception) -> str:
@@ -79,11 +81,7 @@ class StoreError(BenchError):
 
 
 class ForeignError(BenchError):
-    """A file of another tool cannot be read: the message has file and reason. notices: further reasons."""
-
-    def __init__(self, text: str, notices: Sequence[Notice] = ()) -> None:
-        super().__init__(text)
-        self.notices = notices
+    """A file of another tool cannot be read: the message has file and reason."""
 
 
 class UnmeasurableError(BenchError):

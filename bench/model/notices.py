@@ -18,17 +18,10 @@ class NoticeKind(StrEnum):
     """
 
     @classmethod
-    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
-        """The schema of pydantic: the name of a kind in any set."""
-        return {"type": "function-plain", "function": {"type": "no-info", "function": kind_named}}
+    def __get_pydantic_core_schema__(cls, *_: object) -> Any:
+        from pydantic_core import core_schema  # here: most processes read no notice
 
-
-def kind_named(name: str) -> NoticeKind:
-    """The kind of this name, of all sets whose modules are loaded; raises ValueError."""
-    for kind in (kind for kinds in NoticeKind.__subclasses__() for kind in kinds):
-        if kind.value == name:
-            return kind
-    raise ValueError(f"{name!a:.60} is no kind of notice")
+        return core_schema.no_info_plain_validator_function(kind_named)
 
 
 class RunNotice(NoticeKind):
@@ -160,6 +153,114 @@ class VerdictNotice(NoticeKind):
     NOISE_FLOOR = "noise-floor"
 
 
+class SkipNotice(NoticeKind):
+    """Why a case cannot be measured here."""
+
+    # The system.
+    WINDOWS = "windows"
+    NO_PROC = "no-proc"
+    OTHER_PROC = "other-proc"
+    NO_LOOPBACK = "no-loopback"
+    LOOPBACK_DOWN = "loopback-down"
+    LOOPBACK_UNNUMBERED = "loopback-unnumbered"
+    NO_REALTIME = "no-realtime"
+    REALTIME_REFUSED = "realtime-refused"
+    NO_BATCH = "no-batch"
+    NO_THREADS = "no-threads"
+    UNNAMED_THREADS = "unnamed-threads"
+    # Libraries and GPUs.
+    NO_TORCH = "no-torch"
+    CPU_BUILD = "cpu-build"
+    ROCM_BUILD = "rocm-build"
+    NO_GPU = "no-gpu"
+    OLD_DRIVER = "old-driver"
+    NO_MPI4PY = "no-mpi4py"
+    NO_MPIRUN = "no-mpirun"
+    OTHER_MPIRUN = "other-mpirun"
+    OTHER_LAUNCHER = "other-launcher"
+    OLDER_TORCH = "older-torch"
+    TOO_FEW_GPUS = "too-few-gpus"
+    LOW_CAPABILITY = "low-capability"
+    NO_MULTICAST = "no-multicast"
+    NVLINK_DOWN = "nvlink-down"
+    PAT = "pat"
+    SHARED_VARIABLE = "shared-variable"
+    # Ranks and groups.
+    JOB_RANKS = "job-ranks"
+    WHOLE_JOB = "whole-job"
+    FEWEST_RANKS = "fewest-ranks"
+    NO_ROOT = "no-root"
+    UNEQUAL_GROUPS = "unequal-groups"
+    LISTED_TWICE = "listed-twice"
+    NOT_DIVISIBLE = "not-divisible"
+    PAIRS_ALL = "pairs-all"
+    SERIAL_GROUPS = "serial-groups"
+    MATRIX_ROWS = "matrix-rows"
+    TOO_HOT = "too-hot"
+    # What a backend has.
+    NO_MPI_CALL = "no-mpi-call"
+    MPI_JOINS_BEFORE = "mpi-joins-before"
+    OF_TORCH = "of-torch"
+    CALLS_TORCH = "calls-torch"
+    LACKS = "lacks"
+    LACKS_DTYPE = "lacks-dtype"
+    LACKS_ALONE = "lacks-alone"
+    ONLY_COPIES = "only-copies"
+    NEEDS_NCCL = "needs-nccl"
+    METRIC_NEEDS_GPUS = "metric-needs-gpus"
+    METRIC_OF_TORCH = "metric-of-torch"
+    NO_GRAPH = "no-graph"
+    COUNTS_IN_GRAPH = "counts-in-graph"
+    NO_ASYNC = "no-async"
+    NO_BUFFERS = "no-buffers"
+    NO_COPY = "no-copy"
+    UNEVEN_COPY = "uneven-copy"
+    ASYNC_COPY = "async-copy"
+    ONLY_PLACED = "only-placed"
+    TORCH_IN_PLACE = "torch-in-place"
+    ONLY_UNEVEN = "only-uneven"
+    POLLING = "rr-polling"
+    NO_LOOP_THREAD = "no-loop-thread"
+    OVER_BY_THEN = "over-by-then"
+    MOST_ELEMENTS = "most-elements"
+    # Data and memory.
+    UNDEFINED_REDUCTION = "undefined-reduction"
+    INEXACT = "inexact"
+    PART_OF_PIECES = "part-of-pieces"
+    PART_OF_ELEMENT = "part-of-element"
+    HOST_MEMORY = "host-memory"
+    GPU_MEMORY = "gpu-memory"
+    LAUNCH_MEMORY = "launch-memory"
+    # All of them.
+    SEVERAL = "several-reasons"
+
+
+class TurnNotice(NoticeKind):
+    """Why launches of two sides alternate, instead of taking turns block by block."""
+
+    LOAD = "load-of-one-side"
+    EXCLUSIVE_GPU = "exclusive-gpu"
+    BOTH_MEMORY = "memory-of-both"
+
+
+class HardshipNotice(NoticeKind):
+    """What a GPU or a network adapter went through while ranks used it."""
+
+    POWER_CAP = "power-cap"
+    HARDWARE_SLOWDOWN = "hardware-slowdown"
+    SOFTWARE_THERMAL = "software-thermal-slowdown"
+    HARDWARE_THERMAL = "hardware-thermal-slowdown"
+    POWER_BRAKE = "power-brake"
+    HELD_BACK = "held-back"
+    UNCORRECTED = "uncorrected-memory-errors"
+    PCIE_REPLAYS = "pcie-replays"
+    SYMBOL_ERRORS = "symbol-errors"
+    LINK_DOWN = "link-down"
+    LINK_RECOVERED = "link-recovered"
+    DAMAGED_PACKETS = "damaged-packets"
+    DISCARDED_PACKETS = "discarded-packets"
+
+
 @dataclass(frozen=True, slots=True)
 class Notice:
     """Something that a reader must know beside a number."""
@@ -184,6 +285,14 @@ Value = str | int | float | tuple[str, ...] | tuple[float, ...] | tuple[Notice, 
 def notice(kind: NoticeKind, cases: Iterable[str] = (), host: str | None = None, **values: Value) -> Notice:
     """A notice with these values."""
     return Notice(kind, values, tuple(cases), host)
+
+
+def kind_named(name: str) -> NoticeKind:
+    """The kind of this name, in the sets that are loaded; raises ValueError if none has it."""
+    kinds = (kind for each in NoticeKind.__subclasses__() for kind in each)
+    if (found := next((kind for kind in kinds if kind == name), None)) is None:
+        raise ValueError(f"{name!a:.60}: CollBench has no notice of this kind")
+    return found
 
 
 def of_run(run: str, notices: Iterable[Notice]) -> list[Notice]:

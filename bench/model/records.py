@@ -52,9 +52,9 @@ class Machine:
     # Number of CUDA devices that this process may use; in a job, number of ranks that have a GPU of their own.
     gpus: int
     # Maps a backend to the reason why it cannot be used here. Every other backend can be used.
-    backends_missing: dict[str, str]
+    backends_missing: dict[str, Notice]
     # Maps a scheduling to the reason why it cannot be used here. Every other scheduling can be used.
-    scheduling_missing: dict[str, str] = field(default_factory=dict)
+    scheduling_missing: dict[str, Notice] = field(default_factory=dict)
     # Number of ranks of the job; None without a job: then this host starts as many ranks as wanted.
     ranks: int | None = None
     # Largest number of ranks of the job on one host; None without a job.
@@ -64,7 +64,7 @@ class Machine:
     # Lowest compute capability of the GPUs, such as 90 for 9.0; None without GPUs, or if it is not reported.
     gpu_capability: int | None = None
     # Reason why buffers cannot be registered with NCCL here; None if they can, or without GPUs.
-    registered_missing: str | None = None
+    registered_missing: Notice | None = None
     # True if a GPU is in the mode in which only one process at a time may use it.
     gpu_exclusive: bool = False
     # Version of torch, such as (2, 13); None if it is not known.
@@ -351,7 +351,7 @@ class Skip:
     """A case that was asked for and will not be measured, with the reason."""
 
     case: Case
-    reason: str
+    reason: Notice
 
 
 @dataclass(frozen=True, slots=True)
@@ -508,7 +508,7 @@ class AbState:
     undecided: str
     seed: int
     # Reason why launches of A and B alternate; None if the ranks of A and B take turns.
-    alternate: str | None = None
+    alternate: Notice | None = None
     spent_s: float = 0.0
     # For each look, the number of pairs and the share of the budget that was spent then.
     looks: list[tuple[int, float]] = field(default_factory=list)

@@ -1,6 +1,6 @@
 """Expand a `Config` into cases, and say why a machine cannot measure a case.
 
-In: a `Config` or a `Case`, and a `Machine`. Out: the cases, or a reason as one line. Starts nothing.
+In: a `Config` or a `Case`, and a `Machine`. Out: the cases, or a reason as a notice. Starts nothing.
 """
 
 import itertools
@@ -18,8 +18,8 @@ from bench.catalog.operation import Operation
 from bench.catalog.variables import SHARED_GPU
 from bench.config.models import Config
 from bench.model.divisions import WORLD
+from bench.model.notices import Notice, SkipNotice, notice
 from bench.model.records import OPTIONS, Case, Machine, Option, Variables
-from bench.model.units import counted, format_rounded_bytes, format_share
 from bench.planning.footprint import buffer_bytes, scratch_bytes, temporary_bytes
 
 # Memory of a rank besides the buffers of its case: private pages of an idle torch process (about 60 MiB measured)
@@ -29,8 +29,6 @@ RANK_OVERHEAD_BYTES = 100 * 2**20
 USABLE_SHARE_OF_MEMORY = 0.8
 # Memory of a rank on its GPU besides buffers: CUDA's context, NCCL's communicator and channels.
 GPU_OVERHEAD_BYTES = 2**30
-# What ranks on NCCL need; `make gpu-check` looks for these words.
-GPU_EACH = "each with a GPU of its own"
 
 
 def combinations(config: Config, machine: Machine) -> Iterable[Case]:
@@ -109,7 +107,7 @@ def _whole_pieces(case: Case) -> Case:
     return replace(case, size_bytes=whole, asked_bytes=case.size_bytes) if whole not in {0, case.size_bytes} else case
 
 
-def unsupported(case: Case, machine: Machine, pool_bytes: int, flush_bytes: int) -> str | None:
+def unsupported(case: Case, machine: Machine, pool_bytes: int, flush_bytes: int) -> Notice | None:
     """Why this machine, or the job that a launcher started, cannot measure the case; None if it can."""
     return (
         unsupported_here(case, machine)
@@ -118,73 +116,75 @@ def unsupported(case: Case, machine: Machine, pool_bytes: int, flush_bytes: int)
     )
 
 
-def unsupported_here(case: Case, machine: Machine) -> str | None:
+def unsupported_here(case: Case, machine: Machine) -> Notice | None:
     """Why this machine cannot measure the case, whatever its size: ranks, backend, GPUs; None if it can."""
     if machine.ranks is not None:
         if case.world_size > machine.ranks:
-            return f"the job has {counted(machine.ranks, 'rank')}"
+            return notice(SkipNotice.JOB_RANKS, ranks=machine.ranks)
         if BACKENDS[case.backend].library == "mpi4py" and case.world_size < machine.ranks:
-            return f"in a job, {case.backend} measures all of its ranks: {machine.ranks}"
+            return notice(SkipNotice.WHOLE_JOB, backend=case.backend, ranks=machine.ranks)
     if case.backend in machine.backends_missing:
         return machine.backends_missing[case.backend]
     first = BACKENDS[case.backend].since.get(case.op)
     if first is not None and machine.torch is not None and machine.torch < first:
         had, has = (".".join(map(str, version)) for version in (machine.torch, first))
-        return f"{case.backend} of torch {had} has no {case.op}; that of {has} has it"
+        return notice(SkipNotice.OLDER_TORCH, backend=case.backend, op=case.op, had=had, has=has)
     if case.scheduling in machine.scheduling_missing:
         return machine.scheduling_missing[case.scheduling]
     if BACKENDS[case.backend].device == "cuda" and case.world_size > machine.gpus and not case.oversubscribed:
-        return (
-            f"{counted(case.world_size, 'rank')}, {GPU_EACH}: this machine has {machine.gpus} "
-            "(oversubscribe_gpu: true only tests that it works)"
-        )
+        return notice(SkipNotice.TOO_FEW_GPUS, ranks=case.world_size, gpus=machine.gpus)
     if case.memory != "plain" and machine.registered_missing is not None:
         return machine.registered_missing
     if (reason := unsupported_by_gpu(case, machine.gpu_capability)) is not None:
         return reason
     if case.backend == "nccl" and dict(case.settings.pairs).get("NCCL_ALGO", "").upper() == "PAT":
-        return "PAT has no all-reduce, by which ranks are aligned: write NCCL_ALGO=allgather:pat;reducescatter:pat"
+        return notice(SkipNotice.PAT)
     taken = [name for name, _ in case.settings.pairs if name in SHARED_GPU] if case.oversubscribed else []
     if taken:
-        return f"ranks that share a GPU need {taken[0]}={SHARED_GPU[taken[0]]}, so it cannot be varied"
+        return notice(SkipNotice.SHARED_VARIABLE, name=taken[0], value=SHARED_GPU[taken[0]])
     return None
 
 
-def unsupported_anywhere(case: Case) -> str | None:
+def unsupported_anywhere(case: Case) -> Notice | None:
     """Why no machine can measure the case, because of its ranks, its backend or its data; None if some machine can."""
     operation, dtype = OPERATIONS[case.op], dtype_named(case.dtype)
     if (reason := subgroups.unsupported(case.groups, case.world_size)) is not None:
         return reason
     if operation.paired and case.groups != WORLD:
-        return f"{case.op} pairs all ranks of the world, so it has no groups"
+        return notice(SkipNotice.PAIRS_ALL, op=case.op)
     if case.depth > 1 and subgroups.divide(case.groups, case.world_size).serial:
-        return "groups that call one after the other are timed call by call"
+        return notice(SkipNotice.SERIAL_GROUPS)
     together = ranks_together(case)
     if together < operation.fewest_ranks:
-        return f"{case.op} needs {counted(operation.fewest_ranks, 'rank')} or more"
+        return notice(SkipNotice.FEWEST_RANKS, op=case.op, fewest=operation.fewest_ranks)
     if case.root >= together:
-        return f"there is no rank {case.root}: it has {together} ranks, from 0"
+        return notice(SkipNotice.NO_ROOT, root=case.root, ranks=together)
     if (reason := unsupported_by_backend(case)) is not None:
         return reason
     if case.splits and (reason := splits.unsupported(case.splits, together)) is not None:
         return reason
     pieces = operation.pieces(together)
     if case.size_bytes % (pieces * dtype.itemsize):
-        unit = f"{pieces} pieces of {case.dtype}" if pieces > 1 else f"{case.dtype} elements"
-        return f"{case.size_bytes} B is not a whole number of {unit} of {dtype.itemsize} B"
+        size, itemsize = case.size_bytes, dtype.itemsize
+        if pieces == 1:
+            return notice(SkipNotice.PART_OF_ELEMENT, size_bytes=size, dtype=case.dtype, itemsize=itemsize)
+        return notice(SkipNotice.PART_OF_PIECES, size_bytes=size, pieces=pieces, dtype=case.dtype, itemsize=itemsize)
     return unsupported_reduction(case.dtype, case.reduce_op, together) if operation.reduces else None
 
 
-def _unsupported_by_memory(case: Case, machine: Machine, pool_bytes: int, flush_bytes: int) -> str | None:
+def _unsupported_by_memory(case: Case, machine: Machine, pool_bytes: int, flush_bytes: int) -> Notice | None:
     on_gpu, together = BACKENDS[case.backend].device == "cuda", sharing_memory(case, machine)
     a_rank = buffer_bytes(case, pool_bytes) + scratch_bytes(case, flush_bytes) + overhead_bytes(case)
     usable = usable_bytes(machine, on_gpu)
     if usable is None or together * a_rank <= usable:
         return None
-    place, free = (" on a GPU", "free") if on_gpu else (" on a host" if machine.ranks else "", "available")
-    return (
-        f"needs {together} × {format_rounded_bytes(a_rank)} of memory{place}; {format_rounded_bytes(usable)} may be "
-        f"used ({format_share(USABLE_SHARE_OF_MEMORY)} of what is {free})"
+    return notice(
+        SkipNotice.GPU_MEMORY if on_gpu else SkipNotice.HOST_MEMORY,
+        ranks=together,
+        rank_bytes=a_rank,
+        place="GPU" if on_gpu else "host" if machine.ranks else None,
+        usable_bytes=usable,
+        share=USABLE_SHARE_OF_MEMORY,
     )
 
 

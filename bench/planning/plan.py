@@ -17,6 +17,7 @@ from bench.catalog.backends import BACKENDS
 from bench.catalog.collectives import OPERATIONS
 from bench.catalog.metrics import makes_groups, metric_of
 from bench.config.models import Config
+from bench.model.notices import Notice, SkipNotice, TurnNotice, notice
 from bench.model.projection import PLACEMENTS, grouped
 from bench.model.records import (
     LAUNCH_WARMUP_S,
@@ -33,7 +34,6 @@ from bench.model.records import (
     Skip,
     case_order,
 )
-from bench.model.units import counted, format_rounded_bytes
 from bench.planning.cases import combinations, overhead_bytes, sharing_memory, unsupported, usable_bytes
 from bench.planning.footprint import (
     FEWEST_ITERATIONS,
@@ -194,29 +194,34 @@ def _within_budget(sampling: Sampling, budget_s: float, launches: int, cases: li
     return replace(sampling, seconds_per_case=min(sampling.seconds_per_case, max(FEWEST_S, a_launch / len(cases))))
 
 
-def unmeasurable_reason(plan: Plan) -> str | None:
+def unmeasurable_reason(plan: Plan) -> Notice | None:
     """Why nothing of the plan can be measured here; None if something can."""
     if plan.total:
         return None
-    reasons = list(dict.fromkeys(skip.reason for skip in plan.skips))
-    return reasons[0] + (f" (and {len(reasons) - 1} other reasons: see plan)" if len(reasons) > 1 else "")
+    reasons = tuple(dict.fromkeys(skip.reason for skip in plan.skips))
+    return notice(SkipNotice.SEVERAL, reasons=reasons) if len(reasons) > 1 else reasons[0]
 
 
-def too_large(plan: Plan, machine: Machine) -> str | None:
+def too_large(plan: Plan, machine: Machine) -> Notice | None:
     """Why the memory here does not suffice for a plan, which another machine may have made; None if it does."""
     for launch in plan.order:
         usable = usable_bytes(machine, on_gpu=BACKENDS[launch.backend].device == "cuda")
         needed = _launch_bytes(launch, plan.settings, machine)
         if usable is not None and needed > usable:
-            needs = f"{counted(launch.world_size, 'rank')} on {launch.backend} need {format_rounded_bytes(needed)}"
-            return f"{needs} of memory; {format_rounded_bytes(usable)} may be used here"
+            return notice(
+                SkipNotice.LAUNCH_MEMORY,
+                ranks=launch.world_size,
+                backend=launch.backend,
+                needed_bytes=needed,
+                usable_bytes=usable,
+            )
     return None
 
 
-def reason_to_alternate(plans: Sequence[Plan], machine: Machine) -> str | None:
+def reason_to_alternate(plans: Sequence[Plan], machine: Machine) -> Notice | None:
     """Why the ranks of all plans cannot be alive at once, so that their launches must alternate; None if they can."""
     if any(case.load != "none" for plan in plans for case in plan.cases):
-        return "the load of one side would be on the cores of the other"
+        return notice(TurnNotice.LOAD)
     needed: dict[bool, list[int]] = {False: [], True: []}  # by whether it is on a GPU: of each plan that uses it
     for plan in plans:
         launches: dict[bool, list[int]] = {}
@@ -226,12 +231,12 @@ def reason_to_alternate(plans: Sequence[Plan], machine: Machine) -> str | None:
         for on_gpu, nbytes in launches.items():
             needed[on_gpu].append(max(nbytes))
     if machine.gpu_exclusive and len(needed[True]) > 1:
-        return "a GPU here is in exclusive mode: only one process at a time may use it (nvidia-smi -c 0 ends that)"
+        return notice(TurnNotice.EXCLUSIVE_GPU)
     for on_gpu, nbytes in needed.items():
         usable = usable_bytes(machine, on_gpu)
         if len(nbytes) > 1 and usable is not None and sum(nbytes) > usable:
-            parts, place = " + ".join(map(format_rounded_bytes, nbytes)), "GPU" if on_gpu else "host"
-            return f"both at once need {parts} of memory on a {place}; {format_rounded_bytes(usable)} may be used"
+            place = "GPU" if on_gpu else "host"
+            return notice(TurnNotice.BOTH_MEMORY, needed_bytes=tuple(nbytes), place=place, usable_bytes=usable)
     return None
 
 

@@ -73,7 +73,7 @@ def document(result: Comparison) -> Blocks:
     if result.ended:
         how = "A and B take turns block by block, in random order"
         if result.alternate is not None:
-            how = f"A and B one after the other, in random order ({result.alternate})"
+            how = f"A and B one after the other, in random order ({sentence(result.alternate)})"
         ended = wording.ended(result.ended, result.budget_s)
         rule = sentences([result.rule] if result.rule else [])
         method.append(" ".join([f"{result.pairs} pairs of launches, {how}; the pair is the unit; {ended}.", *rule]))

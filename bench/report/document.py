@@ -167,9 +167,9 @@ def _left_out(run: Run) -> Blocks:
     columns: list[Column[list[Skip]]] = [
         Column("cases", lambda skips: str(len(skips))),
         left("which", lambda skips: labels.span([skip.case for skip in skips])),
-        left("why", lambda skips: skips[0].reason),
+        left("why", lambda skips: sentence(skips[0].reason)),
     ]
-    return table(grouped(run.plan.skips, lambda skip: (skip.reason, skip.case.backend)).values(), columns)
+    return table(grouped(run.plan.skips, lambda skip: (sentence(skip.reason), skip.case.backend)).values(), columns)
 
 
 def terminal(view: View) -> tuple[Blocks, Blocks]:

@@ -95,7 +95,8 @@ def to_junit(view: View) -> str:
         said = "; ".join(filter(None, [failures, text]))
         type_ = summary.failures[0].kind if summary.failures else ""
         suite.add(class_of(summary.case), key, "failure" if failures else "", said, type_, seconds[key])
-    left = [*((skip.case, skip.reason) for skip in run.plan.skips), *((case, "not tried") for case in run.plan.cases)]
+    left = [(skip.case, sentence(skip.reason)) for skip in run.plan.skips]
+    left += [(case, "not tried") for case in run.plan.cases]
     for case, reason in left:
         if case.key not in tried:
             tried.add(case.key)

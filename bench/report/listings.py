@@ -15,11 +15,13 @@ from bench.catalog.collectives import OPERATIONS, PLACES
 from bench.catalog.operation import Operation
 from bench.catalog.variables import AT_START, TUNING
 from bench.model.facts import Manifest
+from bench.model.notices import Notice
 from bench.model.records import Case, Json
 from bench.model.units import format_bytes, format_rate
 from bench.report import wording
 from bench.report.blocks import Blocks, Column, keyed, left, table
 from bench.report.labels import NOTHING, ranks_text
+from bench.report.notices import sentence
 from bench.report.parts import parts
 
 # Bus factor at 4 ranks → its formula.
@@ -82,7 +84,7 @@ def _lacks(op: str, backend: str) -> str:
     table, operation = BACKENDS[backend], OPERATIONS[op]
     missing = unsupported_operation(op, table)
     if missing is not None:
-        return missing
+        return sentence(missing)
     lacks = [f"no {', '.join(sorted(table.unsupported_dtypes_of[op]))}"] if op in table.unsupported_dtypes_of else []
     for place in operation.placements[1:]:  # the first is the usual one
         if unsupported_by_backend(Case(op, backend, 2, "float32", 2**20, placement=place)) is not None:
@@ -90,7 +92,7 @@ def _lacks(op: str, backend: str) -> str:
     return "; ".join(lacks)
 
 
-def backends(missing: dict[str, str]) -> Blocks:
+def backends(missing: Mapping[str, Notice]) -> Blocks:
     """The table of backends: whether they can be used here, and what they do not support."""
 
     def named(names: Iterable[str]) -> str:
@@ -100,7 +102,7 @@ def backends(missing: dict[str, str]) -> Blocks:
         left("backend", lambda b: b.name),
         left("device", lambda b: b.device),
         left("what it is", lambda b: b.description),
-        left("usable here", lambda b: missing.get(b.name, "yes")),
+        left("usable here", lambda b: sentence(missing[b.name]) if b.name in missing else "yes"),
     ]
     unsupported: list[Column[Backend]] = [
         left("backend", lambda b: b.name),

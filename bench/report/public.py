@@ -171,14 +171,14 @@ class PublicSkip(PublicModel):
     """A case that was not measured."""
 
     key: str
-    reason: Text
+    reason: PublicNotice
 
 
 class PublicRun(PublicModel):
     """A run of CollBench (report --format json)."""
 
     # Increased when a field is renamed, removed or changes its meaning; fields may be added without another number.
-    schema_number: Literal[5] = Field(serialization_alias="schema")
+    schema_number: Literal[6] = Field(serialization_alias="schema")
     run: RunFacts
     environment: list[dict[str, Any]] = about("one entry a session: the machine before and after it")
     cases: list[PublicCase]

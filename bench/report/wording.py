@@ -8,7 +8,9 @@ from pathlib import Path
 
 from bench.model.comparisons import Absence, SessionDifference, SessionFact, Unpaired
 from bench.model.facts import Manifest, Measurements, Session
+from bench.model.notices import Notice
 from bench.model.records import Ending, EndReason
+from bench.report.notices import sentence
 
 
 def refused_resume(path: Path, recorded: Session, differences: Sequence[SessionDifference]) -> str:
@@ -64,7 +66,7 @@ def interrupted_after(path: Path, counts: Measurements | None) -> str:
 
 def absence(case: Unpaired) -> str:
     """Why a case has no time on the other side."""
-    detail = " ".join(case.detail.split())
+    detail = " ".join((sentence(case.detail) if isinstance(case.detail, Notice) else case.detail).split())
     return {Absence.FAILED_ONCE: f"in a launch: {detail}"}.get(case.why, detail or case.why.value)
 
 

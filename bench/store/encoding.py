@@ -29,6 +29,7 @@ from bench.model.records import (
     InvariantCheck,
     Job,
     Json,
+    Machine,
     OwnDetail,
     Plan,
     Samples,
@@ -41,6 +42,7 @@ from bench.model.units import MOST_ELEMENTS, MOST_RANKS
 from bench.planning.parts import parts
 
 if TYPE_CHECKING:
+    from bench.model.notices import Notice
     from bench.model.records import Integers
 
 # Field of a case → the names that it may have.
@@ -73,7 +75,7 @@ def plan_to_json(plan: Plan) -> Json:
         }
         for launch in plan.order
     ]
-    skips = [{"case": _case_to_json(skip.case), "reason": skip.reason} for skip in plan.skips]
+    skips = [{"case": _case_to_json(skip.case), "reason": _notice_to_json(skip.reason)} for skip in plan.skips]
     cases = [_case_to_json(case) for case in plan.cases]
     fields = {field.name: getattr(plan, field.name) for field in dataclasses.fields(plan)}
     return {**fields, "settings": dataclasses.asdict(plan.settings), "skips": skips, "cases": cases, "order": order}
@@ -92,6 +94,12 @@ def plan_from_json(data: Json) -> Plan:
         if op not in OPERATIONS or type(own) is not OPERATIONS[op].settings:
             raise ValueError(f"settings.own: {op!a:.60} does not have these settings")
     return plan
+
+
+def _notice_to_json(notice: Notice) -> Json:
+    """Its kind and values, and the host if it is about one."""
+    data = dataclasses.asdict(notice)
+    return {name: data[name] for name in ("kind", "values", "host") if data[name] is not None}
 
 
 def _place(number: int) -> int:
@@ -135,6 +143,12 @@ def _case_from_json(data: Json) -> Case:
         if not low <= getattr(case, name) <= high:
             raise ValueError(f"{name} {getattr(case, name)}: from {low} to {high}")
     return case
+
+
+def machine_from_json(data: Json) -> Machine:
+    """A machine of a handshake, as `dataclasses.asdict` wrote it; raises ValueError on anything else."""
+    machine: Machine = _adapter(Machine).validate_python(data)
+    return machine
 
 
 def side_from_json(data: Json) -> Side:

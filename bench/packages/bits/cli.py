@@ -21,7 +21,7 @@ from bench.catalog.collectives import OPERATIONS
 from bench.cli.app import PLOTS, Sets
 from bench.cli.job import run_task
 from bench.cli.show import show
-from bench.cli.terminal import say
+from bench.cli.terminal import error_text, say
 from bench.cli.trust import Difference, difference
 from bench.config import models, names
 from bench.launch import mpirun
@@ -88,9 +88,8 @@ def _compared(path: Path, sets: list[str], side_b: Difference) -> tuple[list[Bit
     if side_b.sets:
         raise ConfigError(f"--b {side_b.sets[0]}: side B has the same settings; write python=FILE or VARIABLE=VALUE")
     settings, _ = models.load(path, sets)
-    unsupported = host.unsupported_platform()
-    if unsupported:
-        raise UnmeasurableError(unsupported)
+    if unsupported := host.unsupported_platform():
+        raise UnmeasurableError("", unsupported)
     seed = settings.seed if settings.seed is not None else secrets.randbelow(2**32)
     plan = _comparable(plans.expand(settings, host.machine(), seed), path)
     if side_b.python is not None:
@@ -133,8 +132,7 @@ def _comparable(plan: Plan, path: Path) -> Plan:
     for reason, operations in left_out.items():
         say(f"note: {', '.join(sorted(operations))} left out: {reason}", err=True)
     if not order:
-        reason = plans.unmeasurable_reason(plan) or "no case has bits that could be compared"
-        raise UnmeasurableError(f"{path}: {reason}")
+        raise UnmeasurableError(str(path), plans.unmeasurable_reason(plan) or "no case has bits that could be compared")
     nbytes = sum(arena_bytes(launch.cases, 0) * launch.world_size for launch in order)
     if nbytes > MOST_BYTES:
         raise ConfigError(
@@ -216,4 +214,4 @@ if __name__ == "__main__":
     try:
         serve(encoding.decoded(sys.stdin.buffer.read(), Plan), Path(sys.argv[1]))
     except UnmeasurableError as error:
-        sys.exit(str(error))
+        sys.exit(error_text(error))

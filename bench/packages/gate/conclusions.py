@@ -24,6 +24,15 @@ class GateNotice(NoticeKind):
     # Of a node.
     DROPPED = "dropped"
     ROUNDS_FAILED = "rounds-failed"
+    # Why a node is dropped.
+    RANK_KILLED = "rank-killed"
+    RANK_EXITED = "rank-exited"
+    RANK_RAISED = "rank-raised"
+    RANK_HUNG = "rank-hung"
+    RANK_WRONG = "rank-wrong"
+    RANK_NOT_READY = "rank-not-ready"
+    NO_ANSWER = "no-answer"
+    RANK_LOST = "rank-lost"
     TOO_FEW_NODES = "too-few-nodes"
     NOTHING_USUAL = "nothing-usual"
     TOO_FEW_ROUNDS = "too-few-rounds"
@@ -38,6 +47,9 @@ class GateNotice(NoticeKind):
     NONE_INSIDE = "none-inside"
     SOME_NOT_INSIDE = "some-not-inside"
     UNEQUAL_NODES = "unequal-nodes"
+    STAGE_FAILED = "stage-failed"
+    GIVEN_UP = "given-up"
+    NOT_JOINED = "not-joined"
     # Of a line of a table.
     LINE_FAILED = "line-failed"
     NO_BANDWIDTH = "no-bandwidth"
@@ -88,8 +100,8 @@ class GateVerdict:
     nodes: tuple[NodeCheck, ...]
     # Notices on what was not measured.
     remarks: tuple[Notice, ...]
-    # Sentences on what failed meanwhile and could be ascribed to no node.
-    broken: tuple[str, ...]
+    # Notices on what failed meanwhile and could be ascribed to no node.
+    broken: tuple[Notice, ...]
     # What is slow between groups of nodes.
     path: SlowPath | None = None
     # True if virtual GPUs stood in for real ones, so that times follow a rule.

@@ -40,7 +40,7 @@ def init(
     machine = host.machine()
     unsupported = host.unsupported_platform() or machine.backends_missing.get(backend)
     if unsupported or not Path("/proc/self/status").exists():
-        raise UnmeasurableError(f"init {backend}: {unsupported or 'the system has no /proc'}")
+        raise UnmeasurableError(f"init {backend}", unsupported or "the system has no /proc")
     if BACKENDS[backend].device == "cuda" and machine.gpus < ranks:
         raise UnmeasurableError(f"init {backend}: {ranks} ranks, and {machine.gpus} GPUs are visible")
     observed = launch.observed(backend, ranks)

@@ -2,6 +2,7 @@
 
 from bench.catalog.operation import SYNC, Operation
 from bench.model.deferred import Deferred
+from bench.model.notices import SkipNotice
 from bench.model.records import Case
 from bench.packages.replay.replayed_calls import NAME, ReplayOptions, ReplaySettings, recording_in
 
@@ -21,7 +22,7 @@ OPERATIONS = (
         calls=SYNC,
         placements=("in",),
         typed=False,
-        why_not_mpi="it makes the calls of torch.distributed",
+        why_not_mpi=SkipNotice.CALLS_TORCH,
         options=("metric", "scheduling", "settings", "ctas", "memory", "oversubscribed"),
         own=ReplayOptions,
         settings=ReplaySettings,

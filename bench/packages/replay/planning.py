@@ -30,7 +30,7 @@ from bench.catalog.metrics import ONE_BY_ONE
 from bench.config.models import Config
 from bench.model.divisions import WORLD, Division, Splits
 from bench.model.errors import ForeignError
-from bench.model.notices import Notice, notice, with_counts
+from bench.model.notices import Notice, SkipNotice, notice, with_counts
 from bench.model.projection import grouped
 from bench.model.records import Case, Machine, Plan
 from bench.model.units import first_few
@@ -111,7 +111,7 @@ def replay(recorded: CallList, backend: str, world_size: int, gaps: bool = False
     changes = (*builder.changes(), *of_step)
     source = f"{recorded.kind}, {_sources(recorded)}"
     if not kept:
-        raise ForeignError(f"{source}: nothing can be made again{'' if changes else ': it has no calls'}", changes)
+        raise ForeignError(f"{source}: nothing can be made again", *(changes or ["it has no calls"]))
     if (most := max(len(made) for _, made in lists)) > MOST_CALLS:
         raise ForeignError(f"{source}: {most} calls a step; at most {MOST_CALLS} can be replayed: cut it")
     # A buffer for each of the calls between two refills: a job, too, reduces other gradients in each call.
@@ -273,11 +273,11 @@ class _Builder:
         if case is None:
             return None
         fewest = OPERATIONS[case.op].fewest_ranks
+        reason = unsupported_by_backend(case)
         if ranks_together(case) < fewest:
-            self._changed[notice(ChangeNotice.FEW_RANKS, operation=call.operation, fewest=fewest)] += 1
-            return None
-        if (why := unsupported_by_backend(case)) is not None:
-            self._changed[notice(ChangeNotice.UNSUPPORTED, operation=call.operation, why=why)] += 1
+            reason = notice(SkipNotice.FEWEST_RANKS, op=case.op, fewest=fewest)
+        if reason is not None:
+            self._changed[notice(ChangeNotice.LEFT_OUT, operation=call.operation, why=(reason,))] += 1
             return None
         return case
 

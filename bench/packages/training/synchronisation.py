@@ -10,11 +10,35 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, cast
 
+from bench.model.notices import NoticeKind
 from bench.model.records import Case, OwnOptions, OwnSettings, Settings, option
 from bench.model.units import format_bytes
 from bench.packages.training.step_records import Link, Shape
 
 TRAINING_STEP = "training_step"
+
+
+class TrainingSkip(NoticeKind):
+    """Why a training step cannot be measured here."""
+
+    NOT_TRAINED = "not-trained"
+    AUTOCAST_DTYPE = "autocast-dtype"
+    AUTOCAST_SHAPE = "autocast-shape"
+    SHAPE_BACKEND = "shape-backend"
+    SHAPE_WITHOUT_PARAMETERS = "shape-without-parameters"
+    LINK_IN_JOB = "link-in-job"
+    LINK_MOVES_NOTHING = "link-moves-nothing"
+    LINK_OF_ALL_REDUCES = "link-of-all-reduces"
+    TWO_HOOKS = "two-hooks"
+    BF16_ON_GLOO = "bf16-on-gloo"
+    SENDS_BY_TORCH = "sends-by-torch"
+    NOTHING_TO_SYNCHRONISE = "nothing-to-synchronise"
+    UNEQUAL_BATCHES = "unequal-batches"
+    UNKNOWN_PLAN = "unknown-plan"
+    CALL_MEMORY = "call-memory"
+    STEP_MEMORY = "step-memory"
+
+
 # The strategy without synchronisation. Every scenario has it, and the others are compared with it.
 REFERENCE = "none"
 # The parts of a rank's step, in order: names of the inner times of an iteration, which are sums over its steps. TAILS

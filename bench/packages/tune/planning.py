@@ -63,7 +63,7 @@ def cells(config: Config, machine: Machine, seed: int, library: Library) -> tupl
     plan = planning.expand(config.model_copy(update={"launches": 1, "budget": None}), machine, seed)
     reason = planning.unmeasurable_reason(plan)
     if reason is not None:
-        raise UnmeasurableError(f"{config.name}: nothing can be measured here: {reason}")
+        raise UnmeasurableError(f"{config.name}: nothing can be measured here", reason)
     if any(case.oversubscribed for case in plan.cases):
         raise UnmeasurableError(
             "tune: ranks share a GPU (oversubscribe_gpu), so their times cannot show which choice is faster"

@@ -55,6 +55,7 @@ SENTENCES: Mapping[NoticeKind, Sentence] = {
     TuneNotice.FOR_SOME_CALLS: Sentence(
         "line {line}: numPipeOps or regBuff: compared as if the rule were for all calls"
     ),
+    TuneNotice.ONE_LAUNCH_AT_A_TIME: Sentence("ranks of a job take part in one launch at a time"),
 }
 
 

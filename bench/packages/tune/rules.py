@@ -100,6 +100,8 @@ class TuneNotice(NoticeKind):
     OTHER_HOSTS = "rule-for-other-hosts"
     OWN_CHANNELS = "rule-with-channels"
     FOR_SOME_CALLS = "rule-for-some-calls"
+    # Why sides do not take turns.
+    ONE_LAUNCH_AT_A_TIME = "one-launch-at-a-time"
 
 
 # The library does something else than the rule file says.
@@ -181,7 +183,7 @@ class TuneState:
     # Path of the rule file to write. None for one in the run's folder.
     output: str | None = None
     # Reason why sides do not take turns. None if they do.
-    alternate: str | None = None
+    alternate: Notice | None = None
 
 
 Picks = Mapping[Cell, Pick]

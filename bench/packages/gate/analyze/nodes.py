@@ -30,7 +30,7 @@ from bench.catalog.subgroups import of_sets, rounds
 from bench.config.models import Config
 from bench.model.conclusions import Interval, IntervalKind
 from bench.model.errors import BenchError, ConfigError
-from bench.model.notices import notice
+from bench.model.notices import Notice, notice
 from bench.model.records import Case, Machine
 from bench.packages.gate.conclusions import CheckVerdict, GateNotice, GateVerdict, NodeCheck, SlowPath
 from bench.planning import plan
@@ -91,11 +91,11 @@ class Fleet(Protocol):
 
     # Node that failed → why it is not measured any more.
     @property
-    def dropped(self) -> Mapping[int, str]: ...
+    def dropped(self) -> Mapping[int, Notice]: ...
 
-    # Sentences on what failed while it was measured and could be ascribed to no node.
+    # Notices on what failed while it was measured and could be ascribed to no node.
     @property
-    def broken(self) -> Sequence[str]: ...
+    def broken(self) -> Sequence[Notice]: ...
 
     def measured(
         self, stage: str, nodes: Sequence[int], rounds_of: Callable[[Sequence[int]], list[Round]]
@@ -212,7 +212,7 @@ def examine(fleet: Fleet, allowed: float, least_s: float | None = None) -> GateV
     checks = []
     for node in nodes:
         if node in fleet.dropped:
-            checks.append(NodeCheck(node, FAIL, None, notice(GateNotice.DROPPED, why=fleet.dropped[node])))
+            checks.append(NodeCheck(node, FAIL, None, notice(GateNotice.DROPPED, why=(fleet.dropped[node],))))
         else:
             own = [stage[node] for stage in (inside, between) if node in stage]
             checks.append(min(own, key=lambda check: (FAIL, INCONCLUSIVE, PASS).index(check.verdict)))

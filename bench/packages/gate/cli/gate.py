@@ -24,7 +24,7 @@ from bench.config import documents, models, names
 from bench.config.models import Config
 from bench.model.divisions import WORLD
 from bench.model.errors import ConfigError, RankError, UnmeasurableError
-from bench.model.notices import notice
+from bench.model.notices import Notice, notice
 from bench.model.projection import grouped
 from bench.model.records import Case, Failure, Json, Samples
 from bench.model.units import format_seconds, parse_rate, parse_share
@@ -35,6 +35,7 @@ from bench.packages.gate.analyze.nodes import Group, Round, Times
 from bench.packages.gate.conclusions import GateNotice
 from bench.packages.gate.report.nodes import as_json, gate_document, metrics
 from bench.planning import plan
+from bench.report.notices import sentence
 from bench.store import folders
 
 if TYPE_CHECKING:
@@ -46,15 +47,15 @@ EXIT_CODES = {analysis.PASS: 0, analysis.FAIL: 1, analysis.INCONCLUSIVE: 3}
 # Most repeats after failures, over all stages; and most repeats of one stage that blame no node. Each may take as
 # long as a rank may be silent.
 MOST_REPEATS, MOST_FRUITLESS = 8, 3
-# What befell a node, in words; the text of the failure numbers ranks as they were in that launch.
+# What befell a node, by kind of failure; the text of the failure numbers ranks as they were in that launch.
 FAILED = {
-    "killed": "one of its ranks was killed",
-    "exited": "one of its ranks exited early",
-    "raised": "one of its ranks raised an error",
-    "hang": "one of its ranks hung",
-    "wrong": "a result with it was wrong",
-    "start": "one of its ranks did not get ready",
-    "lost": "it does not answer",
+    "killed": GateNotice.RANK_KILLED,
+    "exited": GateNotice.RANK_EXITED,
+    "raised": GateNotice.RANK_RAISED,
+    "hang": GateNotice.RANK_HUNG,
+    "wrong": GateNotice.RANK_WRONG,
+    "start": GateNotice.RANK_NOT_READY,
+    "lost": GateNotice.NO_ANSWER,
 }
 
 
@@ -125,7 +126,7 @@ def gate(
         if fewest < most:
             remark = notice(GateNotice.UNEQUAL_NODES, fewest=fewest, most=most)
             verdict = replace(verdict, remarks=(*verdict.remarks, remark))
-        absent = [f"rank {rank} did not join: its host is unknown, and was not measured" for rank in coordinator.absent]
+        absent = [notice(GateNotice.NOT_JOINED, rank=rank) for rank in coordinator.absent]
         if absent:
             verdict = replace(verdict, verdict=analysis.FAIL, broken=(*absent, *verdict.broken))
         verdict = replace(verdict, virtual=any(map(sessions.is_virtual_gpu, gpus)))
@@ -173,8 +174,8 @@ class _Fleet:
         self.machine = coordinator.machine(plan.demands(settings))
         self.nodes = len(self._ranks)
         self.several = [node for node, ranks in enumerate(self._ranks) if len(ranks) > 1]
-        self.dropped: dict[int, str] = {}
-        self.broken: list[str] = []
+        self.dropped: dict[int, Notice] = {}
+        self.broken: list[Notice] = []
         # Folder of the first stage's run.
         self.folder = Path()
 
@@ -188,7 +189,7 @@ class _Fleet:
         self, stage: str, nodes: Sequence[int], rounds_of: Callable[[Sequence[int]], list[Round]]
     ) -> list[Times]:
         """Seconds of each group in each round; see `analysis.Fleet`."""
-        order, unexplained = list(nodes), list[str]()
+        order, unexplained = list(nodes), list[Notice]()
         while True:
             order = [node for node in order if node not in self.dropped]
             rounds = rounds_of(order)
@@ -203,9 +204,9 @@ class _Fleet:
             if len(self.dropped) > before:  # which explains what failed before, too
                 unexplained = []
             else:
-                unexplained.append(f"{stage}: {failures[0][0].text}")
+                unexplained.append(notice(GateNotice.STAGE_FAILED, stage=stage, text=failures[0][0].text))
             if self._ended or len(unexplained) == MOST_FRUITLESS or self._repeats == MOST_REPEATS:
-                self.broken += [*unexplained, f"{stage}: given up"]
+                self.broken += [*unexplained, notice(GateNotice.GIVEN_UP, stage=stage)]
                 return taken
             self._repeats += 1
             self._dice.shuffle(order)  # other partners tell who of several is to blame
@@ -270,7 +271,7 @@ class _Fleet:
         lost = {self._node_of[rank]: text for rank, text in self._coordinator.lost().items()}
         if lost.keys() - self.dropped.keys():
             for node, text in lost.items():
-                self._drop(node, text)
+                self._drop(node, notice(GateNotice.RANK_LOST, text=text))
             return
         suspicions = []
         for failure, groups, members in failures:
@@ -282,10 +283,10 @@ class _Fleet:
             suspicions.append(nodes)
             shared = [nodes & earlier for earlier in self._suspicions if len(nodes & earlier) == 1]
             for node in nodes if len(nodes) == 1 else next(iter(shared), set()):
-                self._drop(node, f"{FAILED[failure.kind]}, in the stage {stage}")
+                self._drop(node, notice(FAILED[failure.kind], stage=stage))
         self._suspicions += suspicions
 
-    def _drop(self, node: int, why: str) -> None:
+    def _drop(self, node: int, why: Notice) -> None:
         if node not in self.dropped:
             self.dropped[node] = why
-            say(f"gate: {self._hosts[node]} is dropped: {why}", err=True)
+            say(f"gate: {self._hosts[node]} is dropped: {sentence(why)}", err=True)

@@ -42,7 +42,7 @@ def gate_document(verdict: GateVerdict, names: Sequence[str]) -> Blocks:
         groups = [first_few([names[node] for node in group], NAMED_NODES) for group in verdict.path.groups]
         rate = format_share(verdict.path.rate)
         remarks.append(f"a slow path, no slow node: pairs across {' | '.join(groups)} reach {rate} of the rate within")
-    remarks += [*sentences(verdict.remarks), *(f"failed: {text}" for text in verdict.broken)]
+    remarks += [*sentences(verdict.remarks), *(f"failed: {text}" for text in sentences(verdict.broken))]
     headline = f"{verdict.verdict}: {named}of {len(verdict.nodes)} nodes {counted}"
     headline += f"; virtual GPUs: times {BY_RULE}" if verdict.virtual else ""
     return [headline, *table(shown, columns), *(["\n".join(remarks)] if remarks else [])]
@@ -51,7 +51,8 @@ def gate_document(verdict: GateVerdict, names: Sequence[str]) -> Blocks:
 def as_json(verdict: GateVerdict, names: Sequence[str]) -> Json:
     """The verdict, for programs."""
     content = asdict(verdict)
-    content["remarks"] = [public_notice(remark).model_dump(mode="json") for remark in verdict.remarks]
+    for name, notices in (("remarks", verdict.remarks), ("broken", verdict.broken)):
+        content[name] = [public_notice(one).model_dump(mode="json") for one in notices]
     for entry, check in zip(content["nodes"], verdict.nodes, strict=True):
         entry["note"] = public_notice(check.note).model_dump(mode="json") if check.note else None
         entry["host"] = names[check.node]

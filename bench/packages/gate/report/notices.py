@@ -7,10 +7,19 @@ from bench.packages.gate.conclusions import GateNotice
 from bench.report.notices import Sentence
 
 _GIVE = "give the rate by --against"
+_STAGE = ", in the stage {stage}"
 _ELSEWHERE = "{elsewhere:after ; lines for other hardware: }"
 SENTENCES: Mapping[NoticeKind, Sentence] = {
     GateNotice.DROPPED: Sentence("{why}"),
     GateNotice.ROUNDS_FAILED: Sentence("the rounds that it was in failed"),
+    GateNotice.RANK_KILLED: Sentence(f"one of its ranks was killed{_STAGE}"),
+    GateNotice.RANK_EXITED: Sentence(f"one of its ranks exited early{_STAGE}"),
+    GateNotice.RANK_RAISED: Sentence(f"one of its ranks raised an error{_STAGE}"),
+    GateNotice.RANK_HUNG: Sentence(f"one of its ranks hung{_STAGE}"),
+    GateNotice.RANK_WRONG: Sentence(f"a result with it was wrong{_STAGE}"),
+    GateNotice.RANK_NOT_READY: Sentence(f"one of its ranks did not get ready{_STAGE}"),
+    GateNotice.NO_ANSWER: Sentence(f"it does not answer{_STAGE}"),
+    GateNotice.RANK_LOST: Sentence("{text}"),
     GateNotice.TOO_FEW_NODES: Sentence("with fewer than {fewest} nodes, the usual rate is unknown", _GIVE),
     GateNotice.NOTHING_USUAL: Sentence("too many nodes differ to say what is usual", _GIVE),
     GateNotice.TOO_FEW_ROUNDS: Sentence("too few rounds were measured"),
@@ -30,6 +39,9 @@ SENTENCES: Mapping[NoticeKind, Sentence] = {
     GateNotice.UNEQUAL_NODES: Sentence(
         "nodes have {fewest} to {most} ranks: between nodes, the first {fewest} of each were measured"
     ),
+    GateNotice.STAGE_FAILED: Sentence("{stage}: {text}"),
+    GateNotice.GIVEN_UP: Sentence("{stage}: given up"),
+    GateNotice.NOT_JOINED: Sentence("rank {rank} did not join: its host is unknown, and was not measured"),
     GateNotice.LINE_FAILED: Sentence("{why}"),
     GateNotice.NO_BANDWIDTH: Sentence("ranks shared a GPU: no bandwidth is given"),
     GateNotice.NO_TIME: Sentence("no time was measured"),

@@ -1,6 +1,6 @@
 """The verb `perf`: the flags of nccl-tests in, its columns out, line by line while it measures; the run is kept.
 
-What the flags mean is in `interop/config.py`, the columns are in `interop/report/nccl_tests.py`. Flags that are
+What the flags mean is in `interop/cli/flags.py`, the columns are in `interop/report/nccl_tests.py`. Flags that are
 ignored are accepted and named in a comment above the table, but --help does not list them.
 """
 
@@ -17,8 +17,8 @@ from bench.cli.job import run_task
 from bench.cli.measuring import ConfigSource, start
 from bench.cli.terminal import say
 from bench.model.errors import ConfigError, StoreError, UnmeasurableError
+from bench.packages.interop.cli.flags import FLAGS, files_asked, sizes_asked, translate
 from bench.packages.interop.cli.live_tables import LiveTables, new_path
-from bench.packages.interop.config import FLAGS, files_asked, sizes_asked, translate
 
 if TYPE_CHECKING:
     from bench.launch.coordinator import Coordinator
@@ -80,8 +80,8 @@ def perf(
             _keep(save, text, sets)
             return 0
         if (reason := machine.backends_missing.get(backend)) is not None:
-            remedy = "" if "gloo" in machine.backends_missing else "; add --backend gloo to measure on the CPU"
-            raise UnmeasurableError(f"{backend} cannot be used here: {reason}{remedy}")
+            remedy = () if "gloo" in machine.backends_missing else ("add --backend gloo to measure on the CPU",)
+            raise UnmeasurableError(f"{backend} cannot be used here", reason, *remedy)
         say("\n".join(line for line in text.splitlines() if line.startswith("#")))
         asked = ConfigSource(text.encode(), "the flags", "flags")
         sizes = None if any(text.startswith("sizes") for text in sets) else sizes_asked(flags)

@@ -48,7 +48,8 @@ def assemble(format: str, name: str, files: Sequence[tuple[Source, Reading]]) ->
     left_out = with_counts(sum((reading.left_out for reading in readings), Counter[Notice]()), "rows")
     numbers = [number for reading in readings for number in reading.numbers]
     if not numbers:
-        raise ForeignError(f"{', '.join(source.name for source, _ in files)}: nothing to import", left_out)
+        names = ", ".join(source.name for source, _ in files)
+        raise ForeignError(f"{names}: nothing to import", *left_out, *(() if left_out else ["no rows"]))
 
     launches: Counter[Case] = Counter()
     order: dict[tuple[str, int, int], list[Case]] = defaultdict(list)

@@ -121,7 +121,7 @@ def planned(scenario: Scenario, strategies: Iterable[Strategy], name: str, seed:
     reasons = {strategy: missing or unsupported(strategy, scenario, machine) for strategy in strategies}
     fit = [strategy for strategy, reason in reasons.items() if reason is None]
     if not fit:
-        raise UnmeasurableError("; ".join(dict.fromkeys(str(reason) for reason in reasons.values())))
+        raise UnmeasurableError("", *dict.fromkeys(reason for reason in reasons.values() if reason is not None))
     cases = tuple(case_of(scenario, strategy) for strategy in with_controls(fit))
     own = StepSettings(
         rounds=ROUNDS,

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bench.catalog.backends import BACKENDS
+from bench.model.notices import Notice, notice
 from bench.model.records import Machine
-from bench.model.units import format_bytes
-from bench.packages.training.synchronisation import REFERENCE, Scenario, Strategy
+from bench.packages.training.synchronisation import REFERENCE, Scenario, Strategy, TrainingSkip
 
 # Options of torch's DistributedDataParallel, as its documentation names them, and its communication hooks.
 DDP_FLAGS = ("gradient_as_bucket_view", "static_graph")
@@ -159,40 +159,39 @@ def reference_of(strategy: Strategy) -> Strategy:
     return Strategy(REFERENCE, accumulate=strategy.accumulate)
 
 
-def unsupported(strategy: Strategy, scenario: Scenario, machine: Machine) -> str | None:
+def unsupported(strategy: Strategy, scenario: Scenario, machine: Machine) -> Notice | None:
     """The reason why the strategy cannot be measured in this scenario; None if it can."""
     if scenario.shape is not None:
         return _unsupported_shape(strategy, scenario, machine.memory_available_bytes)
     if BACKENDS[scenario.case.backend].library != "torch" and not kind(strategy).own:
-        return f"{strategy.imported or strategy.name} sends by torch.distributed, not on {scenario.case.backend}"
+        sender = strategy.imported or strategy.name
+        return notice(TrainingSkip.SENDS_BY_TORCH, strategy=sender, backend=scenario.case.backend)
     if scenario.link is not None and strategy.imported is not None:
-        return "an emulated link moves no data: a synchroniser of one's own is measured on a real one"
+        return notice(TrainingSkip.LINK_MOVES_NOTHING)
     if scenario.link is not None and not kind(strategy).all_reduces:
-        return f"an emulated link carries all-reduces only, and {strategy.name} makes other calls too"
+        return notice(TrainingSkip.LINK_OF_ALL_REDUCES, strategy=strategy.name)
     hooks = hooks_of(strategy)
     if scenario.link is not None and hooks - {NO_OPERATION}:
-        return f"{', '.join(sorted(hooks))} is a communication hook, and so is the emulated link"
+        return notice(TrainingSkip.TWO_HOOKS, hooks=tuple(sorted(hooks)))
     if "bf16" in hooks and scenario.case.backend == "gloo":
-        return "torch's bf16 hook raises on gloo, which has no bfloat16 reduction (fp16 works)"
+        return notice(TrainingSkip.BF16_ON_GLOO)
     alone = scenario.case.world_size == 1 and BACKENDS[scenario.case.backend].device == "cpu"
     if alone and strategy.name != REFERENCE:  # on a GPU it shows what the calls cost, and tries that they work
-        return "with one rank there is nothing to synchronise"
+        return notice(TrainingSkip.NOTHING_TO_SYNCHRONISE)
     if scenario.options.batch % strategy.accumulate:
-        return f"a batch of {scenario.options.batch} is not divided into {strategy.accumulate} equal micro-batches"
+        return notice(TrainingSkip.UNEQUAL_BATCHES, batch=scenario.options.batch, parts=strategy.accumulate)
     return None
 
 
-def _unsupported_shape(strategy: Strategy, scenario: Scenario, memory_bytes: int) -> str | None:
+def _unsupported_shape(strategy: Strategy, scenario: Scenario, memory_bytes: int) -> Notice | None:
     """The reason why the strategy cannot be measured with a shape instead of a model; None if it can."""
     assert scenario.shape is not None  # noqa: S101 - the caller's question
     if strategy.imported is not None or strategy.every or not kind(strategy).own:
-        return "a shape has no parameters that a library could reduce; torch's buckets can be given as a plan"
+        return notice(TrainingSkip.SHAPE_WITHOUT_PARAMETERS)
     total = sum(gradient.nbytes for gradient in scenario.shape.gradients)
     sizes = [total if kind(strategy).one_call else 0, strategy.cap_bytes or 0, *strategy.buckets]
     needed = scenario.case.world_size * min(total, max(sizes))
     if scenario.link is None and needed > memory_bytes:
-        return (
-            f"a real link moves real bytes: {scenario.case.world_size} ranks with a call of {format_bytes(max(sizes))} "
-            f"need more than the {format_bytes(memory_bytes)} of memory that are free"
-        )
+        ranks = scenario.case.world_size
+        return notice(TrainingSkip.CALL_MEMORY, ranks=ranks, call_bytes=max(sizes), free_bytes=memory_bytes)
     return None

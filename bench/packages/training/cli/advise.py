@@ -156,7 +156,7 @@ def advise(
     if not verify:
         return
     if unsupported := host.unsupported_platform():
-        raise UnmeasurableError(unsupported)
+        raise UnmeasurableError("", unsupported)
     plans = runs.candidates(ready_times, best, chosen.scenario.shape is not None)
     strategies = [strategy for strategy, _ in plans.values()]
     plan = runs.planned(chosen.scenario, strategies, NAME, secrets.randbelow(2**32), host.machine())

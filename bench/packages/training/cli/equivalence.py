@@ -57,7 +57,7 @@ def equivalence(
         return 0
     unsupported = host.unsupported_platform() or host.machine().backends_missing.get("gloo")
     if unsupported:
-        raise UnmeasurableError(f"equivalence: {unsupported}")
+        raise UnmeasurableError("equivalence", unsupported)
     with Launcher() as launcher, Console(stderr=True).status("starting ranks") as status:
         results, failure = run_trials(
             TRIALS, world_size, steps, launcher, begun=lambda index: status.update(TRIALS[index].name)

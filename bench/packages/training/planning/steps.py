@@ -16,9 +16,10 @@ from bench.catalog.backends import BACKENDS, unsupported_scheduling
 from bench.catalog.collectives import OPERATIONS
 from bench.catalog.dtypes import DTYPES
 from bench.config.models import Config
+from bench.model.notices import Notice, SkipNotice, notice
 from bench.model.projection import grouped
 from bench.model.records import OPTIONS, Case, Machine, Plan, Settings, Skip
-from bench.model.units import counted, format_rounded_bytes, parse_link
+from bench.model.units import counted, parse_link
 from bench.packages.training.catalog.presets import find
 from bench.packages.training.catalog.strategies import kind, reference_of, unsupported
 from bench.packages.training.config import REAL_LINK, ShapeSection, TrainingSection
@@ -32,6 +33,7 @@ from bench.packages.training.synchronisation import (
     StepOptions,
     StepSettings,
     Strategy,
+    TrainingSkip,
     label,
     options_of,
     scenario_of,
@@ -160,15 +162,12 @@ def shape_name(preset: str, backward_s: float) -> str:
     return f"shape:{preset}@{backward_s:g}s"
 
 
-def _with_buckets(strategy: Strategy, scenario: Scenario) -> tuple[Strategy, str | None]:
+def _with_buckets(strategy: Strategy, scenario: Scenario) -> tuple[Strategy, Notice | None]:
     """The strategy with the buckets that it is called after, or why they are not known beforehand."""
     if not strategy.called:
         return strategy, None
     if scenario.shape is None or scenario.link is None:
-        return strategy, (
-            f"plan {CALLED[strategy.called]}: when gradients are ready, and what a call takes, is known in advance "
-            "only for a shape on an emulated link; for others, `advise --from RUN` finds it after a run"
-        )
+        return strategy, notice(TrainingSkip.UNKNOWN_PLAN, plan=CALLED[strategy.called])
     from bench.packages.training.planning.advisor import advise  # here: these load numpy and scipy
     from bench.packages.training.planning.buckets import (
         ReadyTimes,
@@ -198,25 +197,25 @@ def with_controls(asked: Sequence[Strategy]) -> tuple[Strategy, ...]:
 
 
 # ── what cannot be measured ──────────────────────────────────────────────────────────────────────
-def unsupported_scenario(scenario: Scenario, machine: Machine) -> str | None:
+def unsupported_scenario(scenario: Scenario, machine: Machine) -> Notice | None:
     """The reason why nothing can be measured in this scenario on this machine; None if something can."""
     case = scenario.case
     if case.dtype not in TRAINED:
-        return f"models are trained in {', '.join(TRAINED)}, not in {case.dtype}"
+        return notice(TrainingSkip.NOT_TRAINED, trained=TRAINED, dtype=case.dtype)
     if options_of(case).autocast and case.dtype != "float32":
-        return f"autocast keeps parameters in float32, and here they are {case.dtype}"
+        return notice(TrainingSkip.AUTOCAST_DTYPE, dtype=case.dtype)
     if options_of(case).autocast and scenario.shape is not None:
-        return "a model by its shape computes nothing that autocast could compute in another dtype"
+        return notice(TrainingSkip.AUTOCAST_SHAPE)
     if scenario.shape is not None and case.backend != "gloo":
-        return f"a model by its shape is timed on gloo or an emulated link, not on {case.backend}"
+        return notice(TrainingSkip.SHAPE_BACKEND, backend=case.backend)
     if BACKENDS[case.backend].library != "torch" and case.dtype == "bfloat16":
-        return f"{case.backend} has no bfloat16"
+        return notice(SkipNotice.LACKS, backend=case.backend, what=case.dtype)
     if machine.ranks is not None and scenario.link is not None:
-        return "an emulated link is memory that ranks of one host share; in a job, measure the real one"
+        return notice(TrainingSkip.LINK_IN_JOB)
     return unsupported_here(case, machine) or unsupported_scheduling(case)
 
 
-def _too_large(scenario: Scenario, strategies: Sequence[Strategy], alone: bool, machine: Machine) -> str | None:
+def _too_large(scenario: Scenario, strategies: Sequence[Strategy], alone: bool, machine: Machine) -> Notice | None:
     """The reason why the ranks do not fit into this host's memory, or a GPU's; None if they do, or if it is unknown."""
     needed, on_gpu = rank_bytes(scenario, strategies, alone), BACKENDS[scenario.case.backend].device == "cuda"
     available = machine.gpu_free_bytes if on_gpu else machine.memory_available_bytes
@@ -226,10 +225,8 @@ def _too_large(scenario: Scenario, strategies: Sequence[Strategy], alone: bool, 
     together = 1 if on_gpu else min(ranks, machine.ranks_a_host or ranks)
     if together * needed <= available:
         return None
-    return (
-        f"needs {together} × {format_rounded_bytes(needed)} of memory{' on a GPU' if on_gpu else ''} for parameters, "
-        f"gradients, optimizer, buckets; {format_rounded_bytes(available)} are available"
-    )
+    place = "GPU" if on_gpu else None
+    return notice(TrainingSkip.STEP_MEMORY, ranks=together, rank_bytes=needed, place=place, available_bytes=available)
 
 
 def rank_bytes(scenario: Scenario, strategies: Sequence[Strategy], alone: bool = False) -> int | None:

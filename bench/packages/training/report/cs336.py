@@ -18,6 +18,7 @@ from bench.packages.training.synchronisation import Scenario, options_of, step_s
 from bench.report import markdown
 from bench.report.blocks import Blocks, Column, Heading, in_line, items, keyed, left, section, table
 from bench.report.labels import NOTHING, counted, with_interval
+from bench.report.notices import sentence
 from bench.report.view import View
 
 DEVICES = {"cpu": "CPU", "cuda": "GPU"}
@@ -125,7 +126,7 @@ def _numbered(reasons: Sequence[str]) -> Blocks:
 def _all_reduces(view: View) -> Blocks:
     run = view.of_calls.run
     times = {_place(s.case): s.time_s for s in view.calls if s.case.op == "all_reduce"}
-    missing = {_place(skip.case): skip.reason for skip in run.plan.skips if skip.case.op == "all_reduce"}
+    missing = {_place(skip.case): sentence(skip.reason) for skip in run.plan.skips if skip.case.op == "all_reduce"}
     missing |= {_place(s.case): s.failure.text for s in run.samples if s.failure is not None}
     every = sorted({*times, *missing}, key=lambda place: (list(BACKENDS).index(place[0]), *place[1:]))
     if not every:

@@ -36,7 +36,7 @@ from bench.packages.tune.cli.rounds import TuneRounds, read_state, write_state
 from bench.packages.tune.rules import DEFAULT, DISHONOURED, Cell, Pick, Tuned, TuneNotice, TuneState, Why
 from bench.planning import plan as planning
 from bench.report import markdown
-from bench.report.notices import sentences
+from bench.report.notices import sentence, sentences
 from bench.report.plots import DRAW
 from bench.store import folders
 
@@ -105,7 +105,7 @@ def _create(
             f"allowed: {', '.join(BACKENDS)}"
         )
     if unsupported := host.unsupported_platform():
-        raise UnmeasurableError(unsupported)
+        raise UnmeasurableError("", unsupported)
     here = host.machine() if coordinator is None else coordinator.machine(planning.demands(settings))
     state.backend = settings.backends[0]
     state.seed = settings.seed if settings.seed is not None else secrets.randbelow(2**32)
@@ -113,7 +113,7 @@ def _create(
     state.numbers = machine.algorithms() if state.backend == "mpi" else {}
     library = _library(state)
     plan, found = rounds_of.cells(settings, here, state.seed, library)
-    for reason in sorted({skip.reason for skip in plan.skips}):
+    for reason in sorted(sentences({skip.reason for skip in plan.skips})):
         say(f"note: left out: {reason}", err=True)
     if coordinator is not None and state.backend == "nccl" and _plugin():
         raise ConfigError("NCCL_TUNER_PLUGIN is set, which all ranks of a job load: unset it")
@@ -126,12 +126,12 @@ def _create(
             raise ConfigError(f"--check: the file has no rule for a cell of {asked.name}{problems}")
     groups = rounds_of.launches(library, found, wanted, 1, state.seed)
     plan = rounds_of.fitted(plan, groups, state.budget_s, rounds_of.ONLY_CHECK if check else rounds_of.RACE)
-    state.alternate = "ranks of a job take part in one launch at a time" if coordinator is not None else None
+    state.alternate = notice(TuneNotice.ONE_LAUNCH_AT_A_TIME) if coordinator is not None else None
     if state.alternate is None:
         most = max(groups, key=lambda group: len(group) * group[0].launch.world_size)
         state.alternate = planning.reason_to_alternate([replace(plan, order=(side.launch,)) for side in most], here)
     if state.alternate is not None:
-        say(f"note: launches alternate: {state.alternate}", err=True)
+        say(f"note: launches alternate: {sentence(state.alternate)}", err=True)
     facts = {"argv": list(argv), "overrides": sets, "collbench": __version__}
     path = folders.create(
         RESULTS, replace(plan, name=f"{plan.name.removesuffix('-tune')}-tune", order=()), asked.raw, facts

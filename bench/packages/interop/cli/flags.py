@@ -33,6 +33,7 @@ from bench.packages.interop.catalog import (
     SPREAD,
     UNEVEN_TEST,
 )
+from bench.report.notices import sentence
 
 # In sizes after these flags K is 1024, as in nccl-tests; everywhere else a bare K is refused.
 # nccl-tests reads a number and one letter (`parsesize` in its common.cu), and ignores what follows: 128KB is 128K.
@@ -282,7 +283,7 @@ def _placements(flags: Mapping[str, str], op: str, backend: str, remarks: list[s
                 f"{PLACES[place]} {PLACES['copied']}, which is part of the time: the library has no such call"
             )
         else:
-            remarks.append(f"not {PLACES[place]}: {why}")
+            remarks.append(f"not {PLACES[place]}: {sentence(why)}")
     return able or asked
 
 
