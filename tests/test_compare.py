@@ -16,7 +16,7 @@ from bench.model.comparisons import FASTER, INCONCLUSIVE, SAME, SLOWER, Absence,
 from bench.model.conclusions import Interval, Stall, Summary
 from bench.model.divisions import Splits
 from bench.model.errors import ConfigError, UnmeasurableError
-from bench.model.notices import SkipNotice, VerdictNotice, notice
+from bench.model.notices import ComparisonNotice, SkipNotice, VerdictNotice, notice
 from bench.model.records import Case, Failure, Fault, Skip
 from bench.packages.training.synchronisation import Strategy
 from bench.report import comparison
@@ -442,3 +442,24 @@ def test_the_history_before_an_upgrade_says_by_how_much_occasions_differ():
         )
 
     assert says(history("2.8")) and not says(history("2.9")) and not says(history("2.8", 7))
+
+
+def test_a_change_between_two_runs_says_on_what_it_rests():
+    words = "if the machine was as steady between the runs as between launches"
+    slower = of([1, 1.01, 1.02, 1.0], [3, 3.01, 3.02, 3.0])
+    assert slower.verdict == SLOWER and f"{words}" in comparison.headline(slower)
+    assert words not in comparison.headline(of([1, 1.01, 1.02, 1.0], [1, 1.01, 1.02, 1.0]))
+    same_run = invented_run([])
+    within = compare(same_run, same_run, *([summary(CASE, [n, 1.01 * n, 1.02 * n, n])] for n in (1, 3)))
+    assert within.verdict == SLOWER and words not in comparison.headline(within)
+
+
+def test_cases_that_no_number_of_launches_decides_are_counted():
+    """An occasion does not get smaller with launches: a small difference that it hides stays hidden."""
+    hidden = of([1, 1.3, 0.8, 1.1], [1.06, 1.2, 0.9, 1.15])
+    counts = {found.kind: found.values["count"] for found in hidden.notices if "count" in found.values}
+    assert counts == {ComparisonNotice.UNDECIDED: 1, ComparisonNotice.BEYOND_LAUNCHES: 1}
+    decidable = of([1, 1.01, 0.99, 1.0], [1.06, 1.07, 1.05, 1.06])
+    assert hidden.changes[0].further_launches is None and ComparisonNotice.BEYOND_LAUNCHES not in {
+        found.kind for found in decidable.notices
+    }

@@ -309,7 +309,7 @@ def test_tests_without_a_counterpart_are_left_out(read, test):
     assert not reading.numbers and notice(ImportNotice.NO_COUNTERPART, test=f"{test}_perf") in reading.left_out
     with pytest.raises(ForeignError, match="nothing to import") as found:
         assembly.assemble("nccl-tests", "x", [(Source(Path("x.txt"), "0", ""), reading)])
-    assert sentences(found.value.notices) == [f"left out: 4 rows: {test}_perf has no counterpart here"]
+    assert sentences(found.value.reasons) == [f"left out: 4 rows: {test}_perf has no counterpart here"]
 
 
 def test_a_log_without_a_table_is_one_sentence(read):

@@ -119,7 +119,7 @@ def headline(result: Comparison) -> str:
     else:
         ends = between(*map(percent, (index.ratio.low, index.ratio.high)))
         time = f"time {percent(index.ratio.value)}" + (f" [{ends}]" if _shown(index.ratio).known else "")
-        parts = [f"{result.verdict}{_assumption(result)}: {cases}", f"overall {WORDS[index.verdict]}, {time}"]
+        parts = [f"{result.verdict}: {cases}{_assumption(result)}", f"overall {WORDS[index.verdict]}, {time}"]
     if result.broken:
         parts.insert(0, f"FAILED: {counted(len(result.broken), 'case')} that did not fail before")
     if result.lost:
@@ -138,7 +138,7 @@ def _assumption(result: Comparison) -> str:
     """The assumption that a change rests on, where the machine has no history of runs."""
     changed = result.verdict in {SLOWER, FASTER}
     assumed = changed and any(found.kind is ComparisonNotice.OTHER_TIMES for found in result.notices)
-    return " if the machine was as steady between the runs as between launches" if assumed else ""
+    return ", if the machine was as steady between the runs as between launches" if assumed else ""
 
 
 def _by(ratio: Interval, result: Comparison) -> str:
