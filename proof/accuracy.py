@@ -87,7 +87,8 @@ def page(claims: Mapping[str, Claim], kept: Mapping[str, Sequence[Record]]) -> s
         if others
         else "All claims are of this code.",
     ]
-    lines = [(name, line) for name, found in newest.items() for line in found["lines"]]
+    marks = {name: "" if state == "this code" else f" ({state})" for name, state in states.items()}
+    lines = [(name + marks[name], line) for name, found in newest.items() for line in found["lines"]]
     held = [(name, line["says"], _figure(line)) for name, line in lines if line["outcome"] == HOLDS]
     rest = [
         (name, line["says"], line["demanded"], _figure(line), line["outcome"], _reason(line))

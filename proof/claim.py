@@ -63,10 +63,33 @@ def exact(hits: int, trials: int) -> tuple[float, float]:
     return float(interval.low), float(interval.high)
 
 
-def rate(says: str, hits: int, trials: int, least: float = 0.0, most: float = 1.0, beside: str = "") -> Line:
-    """A share of many trials, judged by its interval."""
+@dataclass(frozen=True)
+class Limit:
+    """A demand that the method cannot reach, with the share of trials that is expected of it all the same."""
+
+    # Why, and what a user should do.
+    why: str
+    least: float = 0.0
+    most: float = 1.0
+
+
+def rate(
+    says: str,
+    hits: int,
+    trials: int,
+    least: float = 0.0,
+    most: float = 1.0,
+    beside: str = "",
+    limit: Limit | None = None,
+) -> Line:
+    """A share of many trials, judged by its interval. With a limit it is MISSED only if it is outside that, too."""
     demanded = f"{least:.0%} to {most:.0%}" if least else f"at most {most:.0%}"
-    return Line(says, demanded, counted(hits, trials) + beside, judged(*exact(hits, trials), least, most))
+    interval = exact(hits, trials)
+    line = Line(says, demanded, counted(hits, trials) + beside, judged(*interval, least, most))
+    if limit is None or line.outcome == HOLDS:
+        return line
+    expected = judged(*interval, limit.least, limit.most)
+    return replace(line, limit=limit.why, outcome=MISSED if expected == MISSED else LIMIT)
 
 
 def at_least(says: str, hits: int, trials: int, share: float, beside: str = "", **numbers: Any) -> Line:
@@ -89,11 +112,6 @@ def within(says: str, value: float, low: float, high: float, allowed: float, bes
     told = f"{value - 1:+.1%} [{low - 1:+.1%} to {high - 1:+.1%}]"
     numbers = {"ratio": [round(float(one), 5) for one in (value, low, high)]}
     return Line(says, f"within ±{allowed:.0%}", told + beside, judged(low, high, 1 - allowed, 1 + allowed), numbers)
-
-
-def limited(line: Line, why: str) -> Line:
-    """The line with a declared limit, whose outcome is LIMIT unless the demand is reached all the same."""
-    return replace(line, limit=why, outcome=line.outcome if line.outcome == HOLDS else LIMIT)
 
 
 def not_tried(reason: str, *says: str) -> list[Line]:

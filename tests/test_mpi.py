@@ -37,7 +37,8 @@ from test_faults import MANY, wait_for_samples
 from test_measure import assert_nothing_left
 from test_operations import MACHINE, assert_right, selected
 
-needs_mpi = pytest.mark.skipif("mpi" in MACHINE.backends_missing, reason=str(MACHINE.backends_missing.get("mpi")))
+NO_MPI = MACHINE.backends_missing.get("mpi")
+needs_mpi = pytest.mark.skipif(NO_MPI is not None, reason=sentence(NO_MPI) if NO_MPI else "")
 MPI = TINY.replace("[gloo]", "[mpi]")
 
 

@@ -1,18 +1,20 @@
 """Every operation of the table, in every dtype and with every reduce op that a backend takes, gives the right data on
 real ranks; and one spoilt element is noticed on every rank that receives any."""
 
+import dataclasses
 import itertools
 
 import pytest
 
-from bench.catalog import subgroups
+from bench.catalog import splits, subgroups
 from bench.catalog.backends import BACKENDS
 from bench.catalog.collectives import ALIGNMENT, CALLS, OPERATIONS, busbw, cycle, placement, ranks_together, room_bytes
 from bench.catalog.dtypes import DTYPES, REDUCE_OPS
 from bench.config.models import load, parse
 from bench.machine import host
+from bench.model.notices import SkipNotice, notice
 from bench.model.records import Case
-from bench.planning.cases import _whole_pieces, combinations, unsupported
+from bench.planning.cases import _whole_pieces, combinations, unsupported, unsupported_anywhere
 from bench.protocol import messages
 from bench.rank.collectives import COLLECTIVES, OBJECT_COLLECTIVES, Subgroup
 from bench.report.notices import sentence
@@ -147,6 +149,10 @@ def test_groups_count_only_their_own_ranks():
     case = Case("all_reduce", "gloo", 8, "float32", 4000, groups=subgroups.parse("strided:2:serial"))
     assert busbw(case, 1e-6) == pytest.approx(4e9)
     assert cycle(case) == 4
+    divided = splits.parse("zipf:1.2"), splits.parse("zipf:1.2:drift")
+    uneven, drifting = (dataclasses.replace(case, op="all_to_all", splits=one) for one in divided)
+    assert cycle(uneven) == 4 and unsupported_anywhere(uneven) is None
+    assert unsupported_anywhere(drifting) == notice(SkipNotice.SERIAL_DRIFT)
     assert busbw(Case("barrier", "gloo", 4, "bytes", 0), 1e-6) is None
 
 

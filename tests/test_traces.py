@@ -424,7 +424,6 @@ import resource, sys
 from pathlib import Path
 from bench.packages.replay import importers as traces
 from bench.model.errors import ForeignError
-from bench.model.notices import notice
 resource.setrlimit(resource.RLIMIT_AS, (2**32, 2**32))
 for name in sys.argv[1:]:
     try:
@@ -614,8 +613,15 @@ def test_a_list_of_calls_is_read_as_it_was_written(tmp_path):
         (lambda lines: [lines[0], lines[1].replace("22", '"many"', 1)], ":2: elements_in: "),
         (lambda lines: [*lines, lines[1]], "counts 1 calls, and 2 follow"),
         (lambda lines: [lines[0].replace('"version":3', '"version":9')], "version 9; this CollBench reads 3"),
-        (lambda lines: [lines[0].replace('"notices":[', '"notices":[{"kind":"x"}'), lines[1]], "no notice of this kind"),
-        (lambda lines: [lines[0].replace('"ranks":[', '"ranks":5,"x":['), lines[1]], ":1: ranks"),
+        (
+            lambda lines: [lines[0].replace('"notices":[', '"notices":[{"kind":"x"}'), lines[1]],
+            "no notice of this kind",
+        ),
+        (
+            lambda lines: [lines[0].replace('"ranks":[', '"ranks":5,"x":['), lines[1]],
+            "each needs a source, and its number",
+        ),
+        (lambda lines: [lines[0].replace('"calls":1', '"calls":"1"'), lines[1]], "each needs a source"),
         (lambda lines: [lines[0].replace('"world_size":2', '"world_size":9999999999'), lines[1]], "at most 65536"),
         (lambda lines: [lines[0], lines[1].replace('"group_size":2', '"group_size":1000000000')], "at most 65536"),
     ],

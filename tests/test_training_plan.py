@@ -7,11 +7,11 @@ import pytest
 from bench.config.models import parse
 from bench.model.errors import ConfigError
 from bench.model.records import Machine
-from bench.packages.training.planning.steps import notes, scenarios_of
+from bench.packages.training.planning.steps import scenarios_of, traps
 from bench.packages.training.report.steps import scenario_text
 from bench.packages.training.synchronisation import options_of, strategy_in
 from bench.planning.plan import expand
-from bench.report.notices import sentence
+from bench.report.notices import sentence, sentences
 
 HOST = Machine("h", 4, 2**34, 2**25, 0, {})
 TWO_GPUS = replace(HOST, gpus=2, gpu_free_bytes=10 * 2**30)
@@ -53,9 +53,9 @@ def test_memory_that_is_not_told_refuses_nothing_and_gpus_need_none_of_the_host(
 
 def test_a_trap_is_named_with_its_remedy_and_a_sound_setting_is_not():
     for trap, said, sound in TRAPS:
-        (note,) = notes(planned(f"models: [nano], {trap}"), 4)
+        (note,) = sentences(traps(planned(f"models: [nano], {trap}"), 4))
         assert said in note
-        assert notes(planned(f"models: [nano], {sound}"), 4) == []
+        assert traps(planned(f"models: [nano], {sound}"), 4) == []
 
 
 def test_variables_and_scheduling_hold_for_steps_and_other_options_are_refused():

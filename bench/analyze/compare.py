@@ -160,6 +160,7 @@ def compare(
             *_notices(before, after, changes, broken, min_change),
         ),
         across=axis.field or None,
+        assumes_steady=apart and not known and sets.runs == (1, 1) and _by_launches(changes, whole),
         remarks=(
             *disturbed((before, old), (after, new)),
             *(_limit(changes, whole, sets) if apart and not known else ()),
@@ -448,9 +449,15 @@ def _notices(
     if opened:
         keys = [change.case.key for change in opened]
         yield notice(ComparisonNotice.UNDECIDED, keys, count=len(opened), min_change=min_change)
-        beyond = [change.case.key for change in opened if change.further_launches is None]
+        beyond = [change.case.key for change in opened if _beyond_launches(change)]
         if beyond:
             yield notice(ComparisonNotice.BEYOND_LAUNCHES, beyond, count=len(beyond), most=MOST_FURTHER_LAUNCHES)
+
+
+def _beyond_launches(change: Change) -> bool:
+    """Whether the tests left the case undecided, and no number of launches that could be advised would decide it."""
+    by_launches = change.reason.kind is VerdictNotice.NEITHER and change.ratio.kind is IntervalKind.OVER_LAUNCHES
+    return by_launches and change.further_launches is None
 
 
 def _limit(changes: Sequence[Change], whole: Judgement | None, sets: Sets) -> Iterable[Notice]:
@@ -467,6 +474,12 @@ def disturbed(*sides: tuple[Run, Sequence[Summary]]) -> Iterable[Notice]:
         shares = [s.foreign_cpu for s in summaries if s.foreign_cpu is not None and s.foreign_cpu > FOREIGN_CPU_LIMIT]
         if shares:
             yield from of_run(run.name, [notice(ComparisonNotice.DISTURBED, share=max(shares))])
+
+
+def _by_launches(changes: Sequence[Change], whole: Judgement | None) -> bool:
+    """Whether the scatter of launches shows a change, of a case or of the whole."""
+    reasons = [change.reason for change in changes] + ([whole.reason] if whole else [])
+    return any(reason.kind is VerdictNotice.CHANGED for reason in reasons)
 
 
 def _of_occasions(before: Run, after: Run, known: bool, sets: Sets) -> Iterable[Notice]:

@@ -163,7 +163,7 @@ def machine_of_sessions(sessions: list[Session], sampling: Sampling) -> MachineI
 class Place:
     """The hardware under the ranks of a backend and world size."""
 
-    # Names of the GPUs.
+    # Names of the GPUs; "CPU" for ranks without one.
     gpus: frozenset[str]
     # Number of hosts.
     hosts: int
@@ -173,11 +173,11 @@ def places_of(run: Run) -> dict[BackendAndSize, Place]:
     """Where the ranks of each backend and world size ran in the latest launch."""
     places: dict[BackendAndSize, Place] = {}
     for launch in launches_of(run.environment):
-        ranks = [rank for rank in launch.get("ranks", []) if isinstance(rank, dict)]
-        names = {rank.get("hostname") for rank in ranks} - {None}
         if "backend" in launch and "world_size" in launch:
-            gpus = frozenset(str(rank.get("device_name")) for rank in ranks)
-            places[launch["backend"], launch["world_size"]] = Place(gpus, max(1, len(names)))
+            ranks = launch.get("ranks", [])
+            hostnames = {rank.get("hostname") for rank in ranks} - {None}
+            devices = frozenset(str(rank.get("device_name") or NOT_AVAILABLE) for rank in ranks)
+            places[launch["backend"], launch["world_size"]] = Place(devices, max(1, len(hostnames)))
     return places
 
 

@@ -248,11 +248,9 @@ def heaviest_bytes(case: Case) -> float:
 
 
 def cycle(case: Case) -> int:
-    """Number of iterations after which a case is back at its first round, or its first group."""
+    """Number of iterations until a case repeats itself: its rounds of pairs, its serial groups, its drift; else 1."""
     if OPERATIONS[case.op].paired:
         together = ranks_together(case)
-        return together - 1 + together % 2
-    if case.splits:
-        return splits.calls(case.splits)
+        return together - 1 + together % 2  # as many as `subgroups.rounds` gives
     division = divide(case.groups, case.world_size)
-    return len(division.groups) if division.serial else 1
+    return len(division.groups) if division.serial else splits.calls(case.splits)

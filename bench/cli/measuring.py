@@ -294,12 +294,12 @@ def recorded_sessions(
     plans: Iterable[Plan],
     counted: Callable[[], Measurements] | None = None,
 ) -> Iterator[dict[str, list[Json]]]:
-    """Context that records a session of each side of a run: its status, and the machine before and after.
+    """Record one session for each side of a run: how it ended, and the machine before and after it.
 
-    facts: further ones of each session, by side; a run without sides has one, of the side "". Yields a list for each
-    side, for what the ranks of its launches said of themselves. Raises StoreError, before anything is measured or
-    written, if times of this session cannot become one number with those of `sessions`. counted: the measurements that
-    the run has when the session ends, for its manifest.
+    Yields side → the list to which the caller adds the facts of each launch. Raises StoreError, before anything is
+    measured or written, if this machine or software may not be mixed with that of `sessions`, which came before.
+    facts: side → what its session records besides; a run without sides has one side, "". plans: what is measured.
+    counted: counts the measurements that the run has when the session ends.
     """
     here: Json = {"host": host.facts(), "before": host.state()}
     added: dict[str, Json] = {

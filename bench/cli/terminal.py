@@ -34,8 +34,8 @@ def error_text(error: BenchError) -> str:
     """What an error says, with the sentences of its reasons."""
     from bench.report.notices import sentence  # imported here: most commands end without an error
 
-    reasons = "; ".join(sentence(reason) if isinstance(reason, Notice) else reason for reason in error.reasons)
-    return str(BenchError(": ".join(filter(None, [str(error), reasons])))) if reasons else str(error)
+    reasons = dict.fromkeys(sentence(one) if isinstance(one, Notice) else one for one in error.reasons)
+    return BenchError(": ".join(filter(None, [error.text, "; ".join(reasons)]))).text if reasons else error.text
 
 
 def say(text: object = "", err: bool = False, nl: bool = True) -> None:

@@ -177,6 +177,8 @@ class Comparison:
     alternate: Notice | None = None
     # True if both sides ran on virtual GPUs, whose times follow a rule.
     virtual: bool = False
+    # True if a change rests on the assumption that the two occasions differ as launches do.
+    assumes_steady: bool = False
     # Notices that belong beside the verdict.
     remarks: tuple[Notice, ...] = ()
 

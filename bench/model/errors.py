@@ -50,7 +50,12 @@ class BenchError(Exception):
 
     def __init__(self, text: str, *reasons: Notice | str) -> None:
         super().__init__(_printable(text))
-        self.reasons = reasons
+        self.text, self.reasons = _printable(text), reasons
+
+    def __str__(self) -> str:
+        """The text with the names of its reasons, for whoever cannot write their sentences (`cli.terminal` can)."""
+        named = (f"{one.kind} {dict(one.values)}" if isinstance(one, Notice) else one for one in self.reasons)
+        return ": ".join(filter(None, [self.text, "; ".join(named)]))
 
 
 def damaged_json(place: object, error: Exception) -> str:
@@ -73,7 +78,8 @@ class ConfigError(BenchError):
     """The configuration cannot be used: for each problem a line with file, key, value and what is allowed."""
 
     def __init__(self, *problems: str) -> None:
-        Exception.__init__(self, "\n".join(map(_printable, problems)))
+        Exception.__init__(self, *problems)
+        self.text = "\n".join(map(_printable, problems))
 
 
 class StoreError(BenchError):

@@ -194,6 +194,7 @@ class SkipNotice(NoticeKind):
     LISTED_TWICE = "listed-twice"
     NOT_DIVISIBLE = "not-divisible"
     PAIRS_ALL = "pairs-all"
+    SERIAL_DRIFT = "serial-drift"
     SERIAL_GROUPS = "serial-groups"
     MATRIX_ROWS = "matrix-rows"
     TOO_HOT = "too-hot"

@@ -268,18 +268,18 @@ def done(plan: Plan, samples: Sequence[Samples]) -> int | None:
 
 
 def remaining(plan: Plan, samples: Sequence[Samples]) -> list[Launch]:
-    """The launches without the cases that have final samples already; launches left empty are dropped.
+    """The launches with cases that still have to be measured, each with only these cases.
 
-    A launch of cases that are compared round by round, and that lacks one, measures all again that can be.
+    Where cases are compared round by round and one is missing, its launch measures all again but those that failed.
     """
-    failed = {(done.case.key, done.launch): done.failure is not None for done in samples if done.final}
+    failures = {(sample.case.key, sample.launch): sample.failure for sample in samples if sample.final}
     rest = []
     for launch in plan.order:
-        missing = [case for case in launch.cases if (case.key, launch.number) not in failed]
-        if missing and OPERATIONS[missing[0].op].round_by_round:
-            missing = [case for case in launch.cases if not failed.get((case.key, launch.number))]
-        if missing:
-            rest.append(replace(launch, cases=tuple(missing)))
+        cases = [case for case in launch.cases if (case.key, launch.number) not in failures]
+        if cases and OPERATIONS[cases[0].op].round_by_round:
+            cases = [case for case in launch.cases if failures.get((case.key, launch.number)) is None]
+        if cases:
+            rest.append(replace(launch, cases=tuple(cases)))
     return rest
 
 

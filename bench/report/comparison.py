@@ -22,7 +22,6 @@ from bench.model.comparisons import (
     Unpaired,
 )
 from bench.model.conclusions import Interval, IntervalKind
-from bench.model.notices import ComparisonNotice
 from bench.model.projection import grouped
 from bench.model.records import NOT_AVAILABLE, case_order
 from bench.model.units import format_ratio, format_seconds, format_share
@@ -135,10 +134,8 @@ def headline(result: Comparison) -> str:
 
 
 def _assumption(result: Comparison) -> str:
-    """The assumption that a change rests on, where the machine has no history of runs."""
-    changed = result.verdict in {SLOWER, FASTER}
-    assumed = changed and any(found.kind is ComparisonNotice.OTHER_TIMES for found in result.notices)
-    return ", if the machine was as steady between the runs as between launches" if assumed else ""
+    """The assumption that a change rests on."""
+    return ", if the machine was as steady between the runs as between launches" if result.assumes_steady else ""
 
 
 def _by(ratio: Interval, result: Comparison) -> str:

@@ -382,6 +382,7 @@ CORE: Mapping[NoticeKind, Sentence] = {
     SkipNotice.LISTED_TWICE: Sentence("listed groups must have each of the {ranks} ranks at most once"),
     SkipNotice.NOT_DIVISIBLE: Sentence("{ranks} ranks cannot be divided into groups of {size}{stride:after , |apart}"),
     SkipNotice.PAIRS_ALL: Sentence("{op} pairs all ranks of the world, so it has no groups"),
+    SkipNotice.SERIAL_DRIFT: Sentence("groups that call one after the other have shares that do not drift"),
     SkipNotice.SERIAL_GROUPS: Sentence("groups that call one after the other are timed call by call"),
     SkipNotice.MATRIX_ROWS: Sentence("a matrix of {rows} rows is for {rows} ranks, not for {ranks}"),
     SkipNotice.TOO_HOT: Sentence("with {ranks} ranks, none can receive {times:g} times the mean"),

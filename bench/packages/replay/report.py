@@ -39,6 +39,7 @@ from bench.report.labels import (
 )
 from bench.report.notices import Sentence, sentences
 from bench.report.parts import Description, ReportPart
+from bench.report.public import public_notice
 from bench.report.tables import widths
 
 Kinds = Sequence[ReplayedKind]
@@ -167,7 +168,8 @@ def recorded_json(job: RecordedJob) -> Json:
     """The conclusions for programs, times in seconds; late: the rank that is named, and its share of all waiting."""
     groups = {name: _time_json(time) for name, time in job.groups}
     kinds = [{**asdict(kind), "time": _time_json(kind.time)} for kind in job.kinds]
-    return {**asdict(job), "kinds": kinds, "groups": groups, "late": job.late}
+    withheld = [public_notice(found).model_dump(mode="json") for found in job.withheld]
+    return {**asdict(job), "kinds": kinds, "groups": groups, "withheld": withheld, "late": job.late}
 
 
 def _time_json(time: RecordedTime) -> Json:

@@ -34,11 +34,11 @@ def is_call_list(path: Path) -> bool:
 
 
 def to_text(recorded: CallList) -> str:
-    """The whole file. Raises ForeignError for a number beyond 64 bits, which only a damaged recording has."""
+    """Write the file as text. Raises ForeignError for a number beyond 64 bits, which only a damaged recording has."""
     header = {
         "format": FORMAT,
         "version": VERSION,
-        **{name: value for name, value in dataclasses.asdict(recorded).items() if name != "ranks"},
+        **{one.name: getattr(recorded, one.name) for one in dataclasses.fields(recorded) if one.name != "ranks"},
         "notices": [{"kind": one.kind, "values": one.values} for one in recorded.notices],
         "ranks": [
             {
@@ -73,6 +73,7 @@ def read(path: Path) -> CallList:
 
 
 def _read(path: Path, file: IO[bytes]) -> CallList:
+    """Read the header, then the calls, which belong to its ranks in turn; to rank 0 if the header names no ranks."""
     lines = enumerate(iter(partial(file.readline, MOST_LINE), b""), 1)
     header = _json(next(lines, (1, b""))[1], path, 1)
     if header.get("format") != FORMAT:
@@ -88,11 +89,10 @@ def _read(path: Path, file: IO[bytes]) -> CallList:
     ranks, taken = [], 0
     try:
         for rank in header.pop("ranks", [{"rank": 0, "source": str(path), "calls": len(calls)}]):
-            of_rank = calls[taken : taken + max(0, rank["calls"])]
-            ranks.append({**rank, "source": str(rank["source"]), "calls": tuple(of_rank)})
-            taken += max(0, rank["calls"])
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ForeignError(f"{path}:1: ranks: {error} is missing or no number") from None
+            begin, taken = taken, taken + max(0, rank["calls"])
+            ranks.append({**rank, "source": str(rank["source"]), "calls": tuple(calls[begin:taken])})
+    except (KeyError, TypeError):
+        raise ForeignError(f"{path}:1: ranks: each needs a source, and its number of calls") from None
     if taken != len(calls):
         raise ForeignError(f"{path}: its header counts {taken} calls, and {len(calls)} follow")
     known = {field.name for field in dataclasses.fields(CallList)}

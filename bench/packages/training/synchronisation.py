@@ -39,6 +39,14 @@ class TrainingSkip(NoticeKind):
     STEP_MEMORY = "step-memory"
 
 
+class TrainingTrap(NoticeKind):
+    """A setting that measures something other than it seems to."""
+
+    DEFAULT_CAP = "default-cap"
+    NO_FREE_CORE = "no-free-core"
+    SINGLE_STEP = "single-step"
+
+
 # The strategy without synchronisation. Every scenario has it, and the others are compared with it.
 REFERENCE = "none"
 # The parts of a rank's step, in order: names of the inner times of an iteration, which are sums over its steps. TAILS

@@ -11,10 +11,10 @@ _UNEVEN = f"{_OUT}alltoallv_perf"
 _TIMED = "times of single calls, by events {} them: the mean is that of the slowest process's"
 SENTENCES: Mapping[NoticeKind, Sentence] = {
     ImportNotice.REPEATED: Sentence(
-        "{count} cases are in one file more than once (such as {operation} of {size_bytes:bytes}): each time "
+        "{count:count case} more than once in one file (such as {operation} of {size_bytes:bytes}): each time "
         "counts as a launch, even if the same process measured it, which varies less than new processes do"
     ),
-    ImportNotice.DROPPED_VARIABLES: Sentence("{count} variables of the file's environment dump were dropped"),
+    ImportNotice.DROPPED_VARIABLES: Sentence("dropped from the file's environment dump: {count:count variable}"),
     ImportNotice.COPIES: Sentence(
         "{copies} copies ran at the same time, each with {ranks:count rank} of its own (a test built without MPI): "
         "their rows count as launches, and none of them measures communication between the copies"
@@ -27,7 +27,7 @@ SENTENCES: Mapping[NoticeKind, Sentence] = {
     ImportNotice.DEBUG_OUTPUT: Sentence("NCCL_DEBUG=INFO wrote while it measured"),
     ImportNotice.PARALLEL_INIT: Sentence("parallel init: one thread for each GPU of a process"),
     ImportNotice.RECORDED_ERROR: Sentence("the file records an error: {error}"),
-    ImportNotice.FIRST_CALLS: Sentence("the first {calls} calls of each case are left out, as -K asked"),
+    ImportNotice.FIRST_CALLS: Sentence("without the first {calls:count call} per case, as -K asked"),
     ImportNotice.TIMED_AROUND: Sentence(_TIMED.format("around")),
     ImportNotice.TIMED_BETWEEN: Sentence(_TIMED.format("between")),
     ImportNotice.SINGLE_CALLS: Sentence(

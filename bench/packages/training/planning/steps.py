@@ -3,7 +3,7 @@
 In: a `Config` and a `Machine`. Out: cases, what is left out with the reason, and what shapes and links the cases name.
 Each scenario also gets the reference without synchronisation, and second copies of the reference and of one strategy:
 two A/A pairs, which show how far two equal measurements differ here. And of cases: the memory that a rank needs, and
-notes on settings that measure something other than their author expects.
+settings that measure something other than their author expects.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ from bench.config.models import Config
 from bench.model.notices import Notice, SkipNotice, notice
 from bench.model.projection import grouped
 from bench.model.records import OPTIONS, Case, Machine, Plan, Settings, Skip
-from bench.model.units import counted, parse_link
+from bench.model.units import parse_link
 from bench.packages.training.catalog.presets import find
 from bench.packages.training.catalog.strategies import kind, reference_of, unsupported
 from bench.packages.training.config import REAL_LINK, ShapeSection, TrainingSection
@@ -34,6 +34,7 @@ from bench.packages.training.synchronisation import (
     StepSettings,
     Strategy,
     TrainingSkip,
+    TrainingTrap,
     label,
     options_of,
     scenario_of,
@@ -256,42 +257,29 @@ def rank_bytes(scenario: Scenario, strategies: Sequence[Strategy], alone: bool =
     return round(model * copies) + (beside if alone else 0)
 
 
-# ── notes ────────────────────────────────────────────────────────────────────────────────────────
+# ── traps ────────────────────────────────────────────────────────────────────────────────────────
 def scenarios_of(plan: Plan) -> dict[Scenario, list[Strategy]]:
     """The scenarios of a plan, each with its strategies in their order."""
     steps = grouped((case for case in plan.cases if case.op == TRAINING_STEP), lambda case: with_strategy(case, None))
     return {scenario_of(plan.settings, of): [strategy_in(case) for case in cases] for of, cases in steps.items()}
 
 
-def notes(plan: Plan, cores: int) -> list[str]:
-    """Settings that measure something other than they seem to, each with the remedy. They never stop a run.
-
-    cores: of this machine.
-    """
-    texts: list[str] = []
+def traps(plan: Plan, cores: int) -> list[Notice]:
+    """Find settings that measure something other than they seem to. They never stop a run. cores: of this machine."""
+    found: list[Notice] = []
     for scenario, strategies in scenarios_of(plan).items():
         case = scenario.case
         if any(not kind(strategy).own and strategy.cap_bytes in DEFAULT_CAPS for strategy in strategies):
-            texts.append(
-                "ddp with a cap of 25 is not torch's default: an explicit cap drops the first bucket of 1 MiB, so "
-                "communication starts later; write ddp without a cap for the default"
-            )
+            found.append(notice(TrainingTrap.DEFAULT_CAP))
         # On a CPU backend, communication runs on the cores that compute.
         overlapping = any(kind(strategy).overlaps for strategy in strategies)
         on_cores = BACKENDS[case.backend].device == "cpu" and scenario.link is None
         threads = scenario.options.threads
         if overlapping and on_cores and threads * case.world_size > cores:
-            texts.append(
-                f"{counted(case.world_size, 'rank')} of {threads} computing threads on {cores} cores: no core is "
-                "left to overlap communication with, so the scheduler is measured; lower threads or world_sizes, or "
-                "use an emulated link, which needs no core"
-            )
+            found.append(notice(TrainingTrap.NO_FREE_CORE, ranks=case.world_size, threads=threads, cores=cores))
         if case.depth < 2:
-            texts.append(
-                "steps: 1 puts one step between two barriers: how unequally ranks leave the barrier falls on that "
-                "step, and what reaches into the next step is not seen; write steps: 2 or more"
-            )
-    return list(dict.fromkeys(texts))
+            found.append(notice(TrainingTrap.SINGLE_STEP))
+    return list(dict.fromkeys(found))
 
 
 # ── the package's part of planning ───────────────────────────────────────────────────────────────

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from bench.model.notices import NoticeKind
 from bench.packages.training.conclusions import TrainingNotice
-from bench.packages.training.synchronisation import TrainingSkip
+from bench.packages.training.synchronisation import TrainingSkip, TrainingTrap
 from bench.report.notices import Sentence
 
 _WHERE = "{model} · {backend} · {ranks:count rank}{link:after  · }: "
@@ -54,5 +54,20 @@ SENTENCES: Mapping[NoticeKind, Sentence] = {
     TrainingSkip.STEP_MEMORY: Sentence(
         "needs {ranks} × {rank_bytes:rounded bytes} of memory{place:after  on a } for parameters, gradients, "
         "optimizer, buckets; {available_bytes:rounded bytes} are available"
+    ),
+    TrainingTrap.DEFAULT_CAP: Sentence(
+        "ddp with a cap of 25 is not torch's default: an explicit cap drops the first bucket of 1 MiB, so "
+        "communication starts later",
+        "write ddp without a cap for the default",
+    ),
+    TrainingTrap.NO_FREE_CORE: Sentence(
+        "{ranks:count rank} of {threads} computing threads on {cores} cores: no core is left to overlap communication "
+        "with, so the scheduler is measured",
+        "lower threads or world_sizes, or use an emulated link, which needs no core",
+    ),
+    TrainingTrap.SINGLE_STEP: Sentence(
+        "steps: 1 puts one step between two barriers: how unequally ranks leave the barrier falls on that step, and "
+        "what reaches into the next step is not seen",
+        "write steps: 2 or more",
     ),
 }

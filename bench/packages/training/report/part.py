@@ -8,7 +8,7 @@ from bench.model.units import counted, format_rounded_bytes, format_seconds
 from bench.packages.training.catalog.presets import EXAMPLE, PRESETS, gradients, parameters
 from bench.packages.training.catalog.strategies import competes, kind, strategy_of
 from bench.packages.training.conclusions import ScenarioAnalysis, training_of
-from bench.packages.training.planning.steps import notes, rank_bytes, scenarios_of
+from bench.packages.training.planning.steps import rank_bytes, scenarios_of, traps
 from bench.packages.training.report import steps
 from bench.packages.training.report.machine_format import COLUMNS, TrainingCase
 from bench.packages.training.synchronisation import (
@@ -19,6 +19,7 @@ from bench.packages.training.synchronisation import (
 )
 from bench.report.blocks import Blocks, Column, items, keyed, left, section, table
 from bench.report.labels import ranks_text
+from bench.report.notices import sentences
 from bench.report.parts import Description, PlannedText, ReportPart
 
 # Field in CSV and JSON → the same in tables, where it needs a word.
@@ -106,7 +107,7 @@ def planned(plan: Plan, machine: Machine) -> PlannedText:
     scenes = _scenarios(plan)
     steps = "–".join(map(str, sorted({case.depth for case in plan.cases if case.op == TRAINING_STEP})))
     how = [f"{step_settings(plan.settings).rounds} rounds of every strategy, {steps} steps each"] if scenes else []
-    return PlannedText(scenes, how, notes(plan, machine.cores), "the steps" if scenes else "")
+    return PlannedText(scenes, how, sentences(traps(plan, machine.cores)), "the steps" if scenes else "")
 
 
 def _scenarios(plan: Plan) -> Blocks:

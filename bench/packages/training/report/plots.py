@@ -268,13 +268,13 @@ def timelines(_: Run, analysis: Analysis) -> list[Figure]:
 
 
 def _timelines(scenario: ScenarioAnalysis) -> Figure | None:
-    # By place alone the plainest strategy, which is usually the slowest, would not be seen: all others are meant to
-    # improve on it. Of one kind, such as buckets of several sizes, the best comes before other kinds' second.
+    """Draw one page in the order of `timelines`: no second strategy of a kind is before the best of another kind."""
     recorded = [result for result in ordered(scenario) if result.timeline and result.timeline.ranks]
     kinds = [result.strategy.name for result in recorded]
-    better = [kinds[:number].count(kind) for number, kind in enumerate(kinds)]  # of the same kind
-    by_kind = [result for _, result in sorted(zip(better, recorded, strict=True), key=lambda pair: pair[0])]
-    first = sorted(by_kind, key=lambda r: (not is_reference(r), r.label not in BASELINES, r.strategy.again))
+    faster = {result.label: kinds[:place].count(kinds[place]) for place, result in enumerate(recorded)}  # of its kind
+    first = sorted(
+        recorded, key=lambda r: (not is_reference(r), r.label not in BASELINES, r.strategy.again, faster[r.label])
+    )
     names = names_of(scenario)
     shown = [
         (

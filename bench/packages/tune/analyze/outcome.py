@@ -38,7 +38,7 @@ FOUND = {verdict: Why[verdict.name] for verdict in ChangeVerdict}
 
 
 def times_of(samples: Sequence[Samples], told: Told) -> Times:
-    """The logs of all that was measured."""
+    """Collect the logarithm of the mean time, in seconds, of each cell, choice and launch; leave out failures."""
     times: Times = {}
     for entry in samples:
         if entry.failure is None and entry.timed is not None:

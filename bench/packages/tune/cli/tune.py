@@ -113,7 +113,7 @@ def _create(
     state.numbers = machine.algorithms() if state.backend == "mpi" else {}
     library = _library(state)
     plan, found = rounds_of.cells(settings, here, state.seed, library)
-    for reason in sorted(sentences({skip.reason for skip in plan.skips})):
+    for reason in sorted({*sentences(skip.reason for skip in plan.skips)}):
         say(f"note: left out: {reason}", err=True)
     if coordinator is not None and state.backend == "nccl" and _plugin():
         raise ConfigError("NCCL_TUNER_PLUGIN is set, which all ranks of a job load: unset it")
