@@ -121,7 +121,7 @@ def main(context: RankContext, task: bytes) -> None:
     with joined(context, backend, 120, scheduling=scheduling) as group:
         for size, depth, turns, length in LINES[backend]:
             metric = "isolated" if depth == 1 else "pipelined"
-            case = Case("all_reduce", backend, group.world_size, "float32", size, "sum", "hot", metric, depth=depth)
+            case = Case("all_reduce", backend, group.world_size, "float32", size, "sum", "reused", metric, depth=depth)
             arena = Arena(buffer_bytes(case, 0), group.device.handle)
             work = workload_of(case, group, arena, SETTINGS)
             arena.clear()
@@ -180,7 +180,7 @@ def _send_means(
             durations = loops[name]()
             if turn >= WARMUP:
                 mine[name].append(durations)
-            tensor.zero_()  # a bare loop does not refill, and sums grow
+            tensor.zero_()  # neither loop refills its buffer, and sums grow
     everyone = group.gather(mine)
     if group.rank == 0:
         slowest = {name: np.max([one[name] for one in everyone], axis=0) for name in loops}
@@ -193,11 +193,11 @@ def _of_torch(tensor: torch.Tensor) -> Callable[[], Any]:
 
 
 def _of_mpi(tensor: torch.Tensor) -> Callable[[], Any]:
-    """With the buffer in the form that mpi4py is quickest with; a numpy array as it is costs 0.4 µs more a call."""
+    """With the arguments of the suite's call: a numpy array as it is costs 0.4 µs more, no operation 0.04 µs less."""
     from mpi4py import MPI
 
     everyone, mine = MPI.COMM_WORLD, [MPI.buffer.frombuffer(tensor.numpy()), MPI.FLOAT]
-    return functools.partial(everyone.Allreduce, MPI.IN_PLACE, mine)
+    return functools.partial(everyone.Allreduce, MPI.IN_PLACE, mine, MPI.SUM)
 
 
 BARE = {"gloo": _of_torch, "mpi": _of_mpi}

@@ -25,6 +25,7 @@ makes the second one slower, by 1 to 3 % at 4 KiB. Asynchronous calls are all ma
 
 import statistics
 import time
+from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -203,7 +204,8 @@ PREPARE: dict[str, Callable[[Workload, Case, Device], tuple[Prepare, Graph | Non
 def _on_host(prepare: Prepare, count: int, barrier: Action, tick: Action) -> tuple[list[int], list[int]]:
     """Starts and durations of calls that are done when they return."""
     clock = time.perf_counter_ns
-    starts, stops = [0] * count, [0] * count
+    # Lists would keep two new objects per iteration, whose memory pushes others out of the caches (2 % of 3 µs).
+    starts, stops = array("q", bytes(8 * count)), array("q", bytes(8 * count))
     done = 0
     while done < count:
         for i, call in enumerate(prepare(count - done), done):
@@ -214,7 +216,7 @@ def _on_host(prepare: Prepare, count: int, barrier: Action, tick: Action) -> tup
             starts[i], stops[i] = start, stop
             tick()
         done = i + 1
-    return starts, [stop - start for start, stop in zip(starts, stops, strict=True)]
+    return starts.tolist(), [stop - start for start, stop in zip(starts, stops, strict=True)]
 
 
 class _Backlog:
