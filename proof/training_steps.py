@@ -103,7 +103,7 @@ def _stamps(model: str, steps: int, trials: int) -> Line:
     kind, settings = runners.OPTIMIZERS["sgd"]
     optimizer = kind(made.module.parameters(), **settings)
     parameters = list(made.module.parameters())
-    batch = made.batch(torch.Generator().manual_seed(0), case.batch)
+    batch = made.batch(torch.Generator().manual_seed(0), scenario.options.batch)
 
     def by_hand():
         optimizer.zero_grad()

@@ -73,7 +73,7 @@ def main(folder: Path, starts: int, named: set[tuple[str, int]]) -> None:
         cells = sorted(c for c in results if c.ranks == ranks and (c.op, c.size) in (named or has_rule))
         ratios: dict[Cell, list[float]] = {cell: [] for cell in cells}
         for _ in range(starts):
-            sides = {"without": {}, "with": dict(setting.split("=", 1) for setting in loaded.split())}
+            sides = {"without": {}, "with": dict(loaded.pairs)}
             order = random.sample([*sides], 2)
             times = {side: _started(ranks, cells, sides[side]) for side in order}
             for cell in cells:
@@ -95,8 +95,11 @@ def _text(value: float, low: float, high: float) -> str:
 def _started(ranks: int, cells: list[Cell], variables: Mapping[str, str]) -> dict[Cell, float]:
     """Seconds of a call in each cell."""
     asked: list[Any] = [SECONDS, POOL, [(cell.op, cell.size) for cell in cells]]
-    words = [str(host.mpirun()), *mpirun.OPTIONS, "-n", str(ranks), sys.executable, "-c", PROGRAM, json.dumps(asked)]
-    environment = os.environ | mpirun.AS_ROOT | mpirun.SHARED_MEMORY_ONLY | variables
+    program = host.mpirun()
+    assert program is not None, "an MPI tuned the rules"
+    only_memory = {"OMPI_MCA_btl": f"self,{mpirun.shared_memory(program)}"}
+    words = [str(program), *mpirun.OPTIONS, "-n", str(ranks), sys.executable, "-c", PROGRAM, json.dumps(asked)]
+    environment = os.environ | mpirun.AS_ROOT | only_memory | dict(variables)
     done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=300, check=True)
     found = json.loads(done.stdout)
     return {cell: found[f"{cell.op} {cell.size}"] for cell in cells}

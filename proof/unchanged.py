@@ -58,9 +58,7 @@ def _ever_changed(one: Noise, rng: np.random.Generator) -> bool:
     both = one.pairs(rng, PAIRS) + drift.reshape(PAIRS, 2).T[:, None]
     a, b = np.exp(np.where(rng.random(PAIRS) < 0.5, both, both[::-1]))
     cases = [
-        pairs.PairedCase(
-            case.key, *(pairs.TimedCase(case, case.key, dict(enumerate(side[i][:, None]))) for side in (a, b))
-        )
+        pairs.PairedCase(*(pairs.TimedCase(case, dict(enumerate(side[i][:, None]))) for side in (a, b)))
         for i, case in enumerate(one.run.plan.cases)
     ]
     looks: tuple[tuple[int, float], ...] = ()
