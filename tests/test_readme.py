@@ -67,6 +67,12 @@ def test_the_readme_shows_commands_and_fits_on_a_page():
     assert len(README.split()) <= 700, "a page, in words"
 
 
+def test_the_numbers_of_the_first_run_are_those_of_its_report():
+    report = (ROOT / "docs/example/report.md").read_text()
+    intervals = re.findall(r"([\d.]+ ms \[[\d.]+ – [\d.]+)\]", README)
+    assert len(intervals) == 4 and all(f"{interval} ms]" in report for interval in intervals)
+
+
 def test_the_pages_for_users_are_not_a_book():
     pages = sorted((ROOT / "docs").glob("*.md"))
     # The list of notices is searched, not read.
