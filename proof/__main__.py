@@ -1,4 +1,6 @@
-"""`make prove`: run every claim, keep what was found in proof/accuracy.json, write proof/accuracy.md; exit 1 on a miss.
+"""`make prove`: run every claim, keep the findings in proof/accuracy.json, write proof/accuracy.md.
+
+Exit code 1 on a miss that is no declared limit.
 
     python -m proof [--quick] [--only NAME ...] [--trials N] [--list] [--pages]
 

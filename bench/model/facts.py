@@ -175,7 +175,7 @@ class ImportFacts(TypedDict, total=False):
     statistic: list[str]
     # Lines that begin like a row and could not be read.
     unread: list[UnreadLine]
-    # Reasons to doubt the numbers, what the files do not tell, and why rows were left out.
+    # Reasons to doubt the numbers, facts that the files lack, and why rows were left out.
     notices: list[KeptNotice]
     verified: dict[str, int]
 

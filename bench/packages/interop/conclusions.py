@@ -21,7 +21,7 @@ class ImportNotice(NoticeKind):
     SINGLE_CALLS = "statistics-of-single-calls"
     STRANGE_RATES = "strange-rates"
     SCALED = "scaled-sizes"
-    # What a file does not tell.
+    # Facts that a file lacks.
     OPERATION_BY_NAME = "operation-by-name"
     RANKS_BY_RATES = "ranks-by-rates"
     RANKS_BESIDE = "ranks-beside-output"
