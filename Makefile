@@ -10,7 +10,7 @@ SYSTEM ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help install install-mpi bench-gloo bench-nccl bench-mpi gloo-stalls bench-ddp cs336 ab replay gate report plots compare \
-  diagnose list doctor equivalence check lint test test-all test-gpu gpu-check virtual-gpu test-virtual-gpu docs pictures coverage prove prove-quick \
+  diagnose list doctor equivalence check lint test test-all test-gpu gpu-check virtual-gpu test-virtual-gpu docs pictures coverage prove prove-quick prove-weekly \
   bench-self versions clean
 
 help:  ## Show this list
@@ -186,8 +186,11 @@ versions: .venv/.installed-dev  ## Does it work with the oldest and the newest p
 	@$(PY) -m tools.versions $(ARGS)
 
 ##@ Prove (nothing else may run meanwhile)
-prove: .venv/.installed-dev  ## Are the numbers right? All claims, or CLAIMS="rates overhead" (1 h, 70 min more with virtual GPUs); proof/accuracy.md
+prove: .venv/.installed-dev  ## Are the numbers right? All claims, or CLAIMS="rates overhead" (1 h, with virtual GPUs); proof/accuracy.md
 	@$(PY) -m proof $(if $(CLAIMS),--only $(CLAIMS))
+
+prove-weekly: .venv/.installed-dev  ## The claims that take too long for each change: tries of ab, real tables of tune (90 min)
+	@$(PY) -m proof --weekly
 
 prove-quick: .venv/.installed-dev  ## The same with fewer trials, to see that it works (5 min); keeps nothing
 	@$(PY) -m proof --quick $(if $(CLAIMS),--only $(CLAIMS))

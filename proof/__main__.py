@@ -2,71 +2,106 @@
 
 Exit code 1 on a miss that is no declared limit.
 
-    python -m proof [--quick] [--only NAME ...] [--trials N] [--list] [--pages]
+    python -m proof [--quick] [--weekly] [--only NAME ...] [--trials N] [--list] [--pages]
 
-Each claim is kept as soon as it has run. --quick: fewer trials, to see that it works; nothing is kept.
+Claims that time something run one by one, then those that simulate, one on each core. Each claim is kept as soon as it
+has run. --quick: fewer trials, to see that it works; nothing is kept.
 """
 
 import argparse
+import multiprocessing
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from datetime import UTC, datetime
 from pathlib import Path
 
 from tabulate import tabulate
 
 from bench.launch.launcher import Launcher
+from bench.machine import host
 from bench.packages.training.operation import RANK_MODULES
-from proof import accuracy
+from proof import accuracy, noise
 from proof.accuracy import Record
-from proof.claim import MISSED, Claim
-from proof.claims import CLAIMS
+from proof.claim import MISSED
+from proof.claims import CLAIMS, REAL_NOISE
 from proof.rig import Rig
 
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m proof", description="Prove that the suite's numbers are right.")
     parser.add_argument("--quick", action="store_true", help="fewer trials; nothing is kept")
+    parser.add_argument("--weekly", action="store_true", help="the claims that take too long for each change")
     parser.add_argument("--only", nargs="+", choices=CLAIMS, metavar="NAME", help="some claims")
     parser.add_argument("--trials", type=int, help="trials of each claim, in place of its own number")
     parser.add_argument("--list", action="store_true", help="the claims, their protocols and minutes")
     parser.add_argument("--pages", action="store_true", help="write the page again; measure nothing")
     asked = parser.parse_args(arguments)
     if asked.list:
-        rows = [(name, c.protocol, c.trials, c.quick or "-", f"{c.minutes:g}") for name, c in CLAIMS.items()]
-        print(tabulate(rows, ["claim", "protocol", "trials", "quick", "minutes"], maxcolwidths=[None, 80]))
-        print(f"\n{sum(claim.minutes for claim in CLAIMS.values()):.0f} minutes in all")
+        rows = [
+            (name, c.protocol, c.trials, c.quick or "-", f"{c.minutes:g}", "yes" if c.weekly else "")
+            for name, c in CLAIMS.items()
+        ]
+        print(tabulate(rows, ["claim", "protocol", "trials", "quick", "minutes", "weekly"], maxcolwidths=[None, 80]))
         return 0
     if asked.pages:
         accuracy.write()
         return 0
+    names = asked.only or [name for name, claim in CLAIMS.items() if claim.weekly == asked.weekly]
+    trials = {
+        name: asked.trials or (claim.quick if asked.quick else claim.trials)
+        for name, claim in CLAIMS.items()
+        if name in names
+    }
     records: list[Record] = []
+    began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="proof-") as folder, Launcher(preload=RANK_MODULES) as launcher:
         rig = Rig(launcher, Path(folder), asked.quick)
-        for name in asked.only or CLAIMS:
-            claim = CLAIMS[name]
-            trials = asked.trials or (claim.quick if asked.quick else claim.trials)
-            if not trials:
-                continue
-            records.append(_tried(name, claim, rig, trials))
+        for name, record in _tried(rig, {name: count for name, count in trials.items() if count}):
+            _show(name, record)
+            records.append(record)
             if not asked.quick:
-                accuracy.keep(name, records[-1])
+                accuracy.keep(name, record)
     outcomes = [line["outcome"] for record in records for line in record["lines"]]
-    print(f"{accuracy.summed(outcomes)}; took {sum(record['seconds'] for record in records) / 60:.1f} min")
+    print(f"{accuracy.summed(outcomes)}; took {(time.monotonic() - began) / 60:.1f} min")
     return int(MISSED in outcomes)
 
 
-def _tried(name: str, claim: Claim, rig: Rig, trials: int) -> Record:
-    print(f"{name}: {claim.protocol}", flush=True)
+def _tried(rig: Rig, trials: Mapping[str, int]) -> Iterator[tuple[str, Record]]:
+    """The record of each claim as soon as it has run."""
+    timed = [name for name in trials if not CLAIMS[name].simulated]
+    yield from ((name, _run(rig, name, trials[name])) for name in timed)
+    simulated = sorted(trials.keys() - timed, key=lambda name: -CLAIMS[name].minutes)
+    if any(CLAIMS[name].without == REAL_NOISE for name in simulated):
+        noise.sets(rig)  # measured here, once; forked processes have what is kept of it
+    _FORKED.append(rig)
+    with ProcessPoolExecutor(len(host.affinity()), multiprocessing.get_context("fork")) as cores:
+        running = {cores.submit(_run_forked, name, trials[name]): name for name in simulated}
+        yield from ((running[done], done.result()) for done in as_completed(running))
+
+
+# What forked processes inherit, as a rig cannot be sent.
+_FORKED: list[Rig] = []
+
+
+def _run_forked(name: str, trials: int) -> Record:
+    return _run(_FORKED[0], name, trials)
+
+
+def _run(rig: Rig, name: str, trials: int) -> Record:
     began = time.monotonic()
-    lines = claim.run(rig, trials)
+    lines = CLAIMS[name].run(rig, trials)
     seconds = round(time.monotonic() - began, 1)
-    for line in lines:
-        print(f"  {line.outcome:>9}  {line.says}: {line.measured} (demanded: {line.demanded})", flush=True)
-    print(f"  {seconds:g} s\n", flush=True)
-    return accuracy.record(claim, trials, lines, seconds, f"{datetime.now(UTC):%Y-%m-%d %H:%M}")
+    return accuracy.record(CLAIMS[name], trials, lines, seconds, f"{datetime.now(UTC):%Y-%m-%d %H:%M}")
+
+
+def _show(name: str, record: Record) -> None:
+    print(f"{name}: {CLAIMS[name].protocol}")
+    for line in record["lines"]:
+        print(f"  {line['outcome']:>9}  {line['says']}: {line['measured']} (demanded: {line['demanded']})")
+    print(f"  {record['seconds']:g} s\n", flush=True)
 
 
 if __name__ == "__main__":

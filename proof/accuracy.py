@@ -1,6 +1,9 @@
 """What all proofs found: accuracy.json keeps every run of every claim, accuracy.md shows the newest run of each."""
 
+import functools
+import itertools
 import json
+import re
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -8,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.machine import host
-from proof.claim import HOLDS, MISSED, NOT_TRIED, UNDECIDED, Claim, Line
+from proof.claim import HOLDS, Claim, Line
 from proof.claims import CLAIMS
-from proof.code import fingerprint
 
 ROOT = Path(__file__).resolve().parents[1]
 FILE, PAGE = ROOT / "proof/accuracy.json", ROOT / "proof/accuracy.md"
@@ -23,19 +25,13 @@ ABOUT = (
     "otherwise; *limit* marks a demand that the method cannot reach. Protocols were fixed before they ran: "
     "`python -m proof --list` prints them. `accuracy.json` keeps every line of all runs."
 )
-# Outcome of a line that does not hold → what the page says where no limit is declared.
-REASONS = {
-    UNDECIDED: "crosses the bound",
-    MISSED: "open",
-    NOT_TRIED: "",
-}
 
 
 def record(claim: Claim, trials: int, lines: Iterable[Line], seconds: float, date: str) -> Record:
     return {
         "date": date,
         "commit": _commit(),
-        "code": fingerprint(claim.rests_on),
+        "code": claim.code(),
         "machine": _machine(),
         "version": claim.version,
         "trials": trials,
@@ -71,27 +67,29 @@ def standing(claim: Claim, found: Record) -> str:
     """Of which protocol and code a run is."""
     if found["version"] != claim.version:
         return f"protocol {found['version']}"
-    return "this code" if found["code"] == fingerprint(claim.rests_on) else "older code"
+    return "this code" if found["code"] == claim.code() else "older code"
 
 
 def page(claims: Mapping[str, Claim], kept: Mapping[str, Sequence[Record]]) -> str:
     """The lines that hold, those that do not, and the claims with their history."""
     newest = {name: kept[name][0] for name in claims if kept.get(name)}
     states = {name: standing(claims[name], found) for name, found in newest.items()}
-    current = [name for name, state in states.items() if state == "this code"]
-    outcomes = [line["outcome"] for name in current for line in newest[name]["lines"]]
-    others = [f"{name} ({states.get(name, 'never run')})" for name in claims if name not in current]
-    facts = [
-        f"Of this code: {summed(outcomes)}.",
-        f"**Not current**: {len(others)} of {len(claims)} claims; the last table says which."
-        if others
-        else "All claims are of this code.",
-    ]
+    facts = []
+    for command, weekly in (("make prove", False), ("make prove-weekly", True)):
+        listed = [name for name, claim in claims.items() if claim.weekly == weekly]
+        current = [name for name in listed if states.get(name) == "this code"]
+        outcomes = [line["outcome"] for name in current for line in newest[name]["lines"]]
+        took = sum(newest[name]["seconds"] for name in current) / 60
+        commits = sorted({newest[name]["commit"] for name in current})
+        facts.append(
+            f"`{command}`: {len(current)} of {len(listed)} claims are of this code ({took:.0f} min of claims, commit "
+            f"{', '.join(commits) or 'none'}): {summed(outcomes)}."
+        )
     marks = {name: "" if state == "this code" else f" ({state})" for name, state in states.items()}
     lines = [(name + marks[name], line) for name, found in newest.items() for line in found["lines"]]
     held = [(name, line["says"], _figure(line)) for name, line in lines if line["outcome"] == HOLDS]
     rest = [
-        (name, line["says"], line["demanded"], _figure(line), line["outcome"], _reason(line))
+        (name, line["says"], line["demanded"], _figure(line), line["outcome"], str(line.get("limit", "")))
         for name, line in lines
         if line["outcome"] != HOLDS
     ]
@@ -100,7 +98,7 @@ def page(claims: Mapping[str, Claim], kept: Mapping[str, Sequence[Record]]) -> s
         ABOUT,
         "\n".join(f"- {fact}" for fact in facts),
         "## What does not hold",
-        _table(_named_once(rest), "claim", "line", "demanded", "measured", "outcome", "why, and what to do"),
+        _table(_named_once(rest), "claim", "line", "demanded", "measured", "outcome", "limit, and what to do"),
         "## What holds",
         _table(_named_once(held), "claim", "line", "measured"),
         "## Claims",
@@ -110,18 +108,31 @@ def page(claims: Mapping[str, Claim], kept: Mapping[str, Sequence[Record]]) -> s
 
 
 def _named_once(rows: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """The rows, each claim named in its first one only."""
-    named = ["", *(row[0] for row in rows)]
-    return [("" if row[0] == before else row[0], *row[1:]) for before, row in zip(named, rows, strict=False)]
+    """The rows; a claim, the words that its lines begin with, and a reason are in the first of its rows only."""
+    found: list[tuple[str, ...]] = []
+    for name, group in itertools.groupby(rows, key=lambda row: row[0]):
+        same = list(group)
+        begin = _common_begin([row[1] for row in same])
+        before: tuple[str, ...] = ("",) * len(same[0])
+        for number, row in enumerate(same):
+            says = f"… {row[1][begin:]}" if number and begin else row[1]
+            reason = "as above" if row[-1] and row[-1] == before[-1] else row[-1]
+            found.append(("" if number else name, says, *row[2:-1], reason))
+            before = row
+    return found
+
+
+def _common_begin(lines: Sequence[str]) -> int:
+    """The length of the words that all lines begin with; 0 for fewer than three words."""
+    split = [line.split(" ") for line in lines]
+    words = list(itertools.takewhile(lambda each: len(set(each)) == 1, zip(*split, strict=False)))
+    return sum(len(each[0]) + 1 for each in words) if len(words) >= 3 else 0
 
 
 def _figure(line: Record) -> str:
-    """The measured figure without what stands beside it."""
-    return str(line["measured"]).partition(";")[0]
-
-
-def _reason(line: Record) -> str:
-    return str(line.get("limit") or REASONS[line["outcome"]])
+    """The measured figure without what is beside it; a rate without its count."""
+    figure = str(line["measured"]).partition(";")[0]
+    return re.sub(r"^(\d+) of (\d{3,}) \((.*)\)", r"\3 of \2", figure)
 
 
 HISTORY = ("claim", "trials", "newest run", "code", "earlier runs")
@@ -129,12 +140,13 @@ HISTORY = ("claim", "trials", "newest run", "code", "earlier runs")
 
 def _history(name: str, claim: Claim, runs: Sequence[Record]) -> tuple[str, ...]:
     """One row: the newest run of a claim, and the outcomes of the earlier ones by all protocols."""
+    label = f"{name} (weekly)" if claim.weekly else name
     if not runs:
-        return name, str(claim.trials), "never", "", ""
+        return label, str(claim.trials), "never", "", ""
     newest, *earlier = runs
     outcomes = [line["outcome"] for run in earlier for line in run["lines"]]
     history = summed(outcomes) if outcomes else ""
-    return name, str(newest.get("trials", "-")), newest["date"].split()[0], standing(claim, newest), history
+    return label, str(newest.get("trials", "-")), newest["date"].split()[0], standing(claim, newest), history
 
 
 def _table(rows: Sequence[Sequence[str]], *headers: str) -> str:
@@ -150,6 +162,7 @@ def _machine() -> str:
     return f"{cpu['usable_cores']} cores of {cpu['model']}, {virtual}{versions}"
 
 
+@functools.cache  # before the first finding is kept, which changes the folder
 def _commit() -> str:
     command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() or "not available"

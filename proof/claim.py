@@ -7,6 +7,7 @@ from typing import Any
 
 from scipy.stats import binomtest
 
+from proof.code import fingerprint
 from proof.rig import Rig
 
 HOLDS, MISSED, UNDECIDED, NOT_TRIED, LIMIT = "holds", "MISSED", "undecided", "not tried", "limit"
@@ -28,20 +29,31 @@ class Line:
 
 @dataclass(frozen=True)
 class Claim:
-    """A protocol that is fixed before it is run, in the module of `run`, and told in short by `protocol`.
-
-    trials, quick: of a full and of a quick proof. rests_on: the parts of `bench/` that the outcome depends on.
-    version: goes up when the protocol changes. replaced: for each earlier version, because of what.
-    """
+    """A protocol that is fixed before it is run."""
 
     run: Callable[[Rig, int], list[Line]]
+    # `run` in short.
     protocol: str
+    # Trials of a full and of a quick proof; 0 for none.
     trials: int
     quick: int
+    # Of a full proof, alone on two cores.
     minutes: float
-    rests_on: Sequence[str]
+    # What the outcome depends on, more and less than what `run` names (`proof.code.rests_on`).
+    more: Sequence[str] = ()
+    without: Sequence[str] = ()
+    # True if nothing is timed, so that several such claims can run at once.
+    simulated: bool = False
+    # True if the claim takes too long for `make prove`; `make prove-weekly` runs it.
+    weekly: bool = False
+    # Goes up when the protocol changes.
     version: int = 1
+    # For each earlier version, what was wrong with it.
     replaced: Mapping[int, str] = field(default_factory=dict)
+
+    def code(self) -> str:
+        """The fingerprint of the code that the outcome depends on."""
+        return fingerprint(self.run, self.more, self.without)
 
 
 def judged(low: float, high: float, least: float, most: float) -> str:

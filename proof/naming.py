@@ -1,7 +1,9 @@
 """A rank that is late by a known time: is it named, with its delay, and nobody without one?"""
 
+import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +15,7 @@ from proof.claim import Line, at_least, at_most
 from proof.rig import Rig
 
 DELAY_S, CLOSE = 2e-3, 0.1
-JOB = Path(__file__).parents[1] / "tools" / "recorded_job.py"
+ROOT = Path(__file__).parents[1]
 SWEEP = """
 backends: [gloo]
 world_sizes: [{n}]
@@ -50,12 +52,15 @@ def late_rank(rig: Rig, trials: int) -> list[Line]:
 def in_recorded_jobs(rig: Rig, trials: int) -> list[Line]:
     """DDP on 2 ranks and on 4, recorded by torch's profiler for ten steps; another rank is late each time, or none."""
     right, others, wrong = 0, 0, 0
-    for trial in range(trials):
-        n = (2, 4)[trial % 2]
-        late = (trial // 2) % n
-        named = [_named(rig.folder / f"job-{trial}-{kind}", n, kind) for kind in (late, None)]
-        right, others = right + (named[0] == late), others + (named[0] not in {late, None})
-        wrong += named[1] is not None
+    subprocess.run([sys.executable, "-m", __name__, rig.folder, str(trials)], check=True, capture_output=True, cwd=ROOT)
+    for _, late, folder in _jobs(rig.folder, trials):
+        found = recorded_job(importers.read([folder])).late
+        shutil.rmtree(folder)
+        named = found[0] if found is not None else None
+        if late is None:
+            wrong += named is not None
+        else:
+            right, others = right + (named == late), others + (named not in {late, None})
     return [
         at_least("a rank that begins each backward pass 100 ms late is named", right, trials, 0.95),
         at_most("another rank is named", others, trials, 0.0),
@@ -63,9 +68,17 @@ def in_recorded_jobs(rig: Rig, trials: int) -> list[Line]:
     ]
 
 
-def _named(folder: Path, ranks: int, late: int | None) -> int | None:
-    """The rank that the traces of a job name."""
-    words = [sys.executable, str(JOB), str(folder), "--ranks", str(ranks)]
-    subprocess.run([*words, *(["--late", str(late)] if late is not None else [])], check=True, capture_output=True)
-    found = recorded_job(importers.read([folder])).late
-    return found[0] if found is not None else None
+def _jobs(root: Path, trials: int) -> Iterator[tuple[int, int | None, Path]]:
+    """Ranks, the late one, and the folder of each job."""
+    for trial in range(trials):
+        ranks = (2, 4)[trial % 2]
+        for late in ((trial // 2) % ranks, None):
+            yield ranks, late, root / f"job-{trial}-{late}"
+
+
+if __name__ == "__main__":
+    # All jobs in one process, which loads torch once.
+    from tools.recorded_job import record
+
+    for ranks, late, folder in _jobs(Path(sys.argv[1]), int(sys.argv[2])):
+        record(folder, ranks, "nano", late)

@@ -26,20 +26,29 @@ BATCH, CONTEXT = 2, 16
 LATE_S = 0.1
 
 
-def train(rank: int, place: str, asked: argparse.Namespace) -> None:
+def record(folder: Path, ranks: int, model: str, late: int | None) -> None:
+    """Run one job in forked ranks, which do not load torch again, and write its files into the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as place:
+        given = (f"{place}/rendezvous", folder, ranks, model, late)
+        mp.start_processes(train, given, ranks, start_method="fork")
+
+
+def train(rank: int, place: str, folder: Path, ranks: int, model: str, late: int | None) -> None:
+    os.chdir(folder)
     os.environ["TORCH_FR_BUFFER_SIZE"] = "2000"
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", store=dist.FileStore(place, asked.ranks), rank=rank, world_size=asked.ranks)
+    dist.init_process_group("gloo", store=dist.FileStore(place, ranks), rank=rank, world_size=ranks)
     torch.manual_seed(rank)
-    preset = PRESETS[asked.model]
-    model = torch.nn.parallel.DistributedDataParallel(Transformer(preset))
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    preset = PRESETS[model]
+    module = torch.nn.parallel.DistributedDataParallel(Transformer(preset))
+    optimizer = torch.optim.SGD(module.parameters(), 0.1)
 
     def step() -> None:
         optimizer.zero_grad()
         tokens = torch.randint(preset.vocabulary, (BATCH, CONTEXT + 1))
-        loss = model(tokens[:, :-1], tokens[:, 1:])
-        if rank == asked.late:
+        loss = module(tokens[:, :-1], tokens[:, 1:])
+        if rank == late:
             time.sleep(LATE_S)
         loss.backward()
         optimizer.step()
@@ -73,7 +82,4 @@ if __name__ == "__main__":
     parser.add_argument("--model", choices=PRESETS, default="micro")
     parser.add_argument("--late", type=int, metavar="RANK")
     asked = parser.parse_args()
-    asked.folder.mkdir(parents=True, exist_ok=True)
-    os.chdir(asked.folder)
-    with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(train, (f"{folder}/rendezvous", asked), asked.ranks)
+    record(asked.folder, asked.ranks, asked.model, asked.late)
