@@ -4,4 +4,4 @@ Start reading at `bench/model/records.py`, which holds the data in the order in 
 """
 
 __all__ = ["__version__"]
-__version__ = "0.1.0"
+__version__ = "1.0.0rc1"

@@ -69,14 +69,14 @@ CLAIMS: dict[str, Claim] = {
         overhead.plants,
         "bare loops of all-reduces with 2 and 20 % planted and without, and the suite with both plants, in random "
         "order in one process group, loop threads under SCHED_BATCH; trials: blocks",
-        40, 4, 2.4, version=2,
+        36, 4, 2.2, version=2,
         replaced={1: "a plant was held against its share, where ranks that share cores pay more"},
     ),
     "live-table": Claim(
         live.live_table,
         "sweeps of 3 sizes with 2 ranks under SCHED_BATCH, with a live table and with nothing shown, in random order; "
         "90 % interval over the pairs; trials: pairs",
-        36, 4, 2.3, ("bench.report.live", "bench.report.progress"),
+        30, 4, 1.9, ("bench.report.live", "bench.report.progress"),
     ),
     "coverage-launches": Claim(
         coverage.over_launches, "intervals over 8 simulated launches of known mean, of 1, 3 and 20 cases",

@@ -15,7 +15,7 @@ from bench.model.records import Variables
 from bench.report.notices import sentence
 from conftest import ROOT
 
-REMEDY = "make install-mpi (pip install .[mpi])"
+REMEDY = "pip install 'collbench[mpi]', or make install-mpi in a checkout"
 
 
 @pytest.fixture

@@ -96,7 +96,7 @@ def test_outside_a_step_the_size_of_the_allocation_is_nobodys_size():
         (SLURM_JOB, "prterun", "started by prterun, which tells no rank"),
         ({}, "slurmstepd", "started by slurmstepd, which tells no rank"),
         ({"PMIX_RANK": "0"}, "prterun", "PMIX_RANK is set"),
-        ({"PET_NNODES": "2", "PET_NODE_RANK": "0"}, "", "must be torchrun run_bench.py run"),
+        ({"PET_NNODES": "2", "PET_NODE_RANK": "0"}, "", "must be torchrun --no-python collbench run"),
         (KUBEFLOW_V1 | {"PET_NPROC_PER_NODE": "8"}, "", "RANK counts pods"),
         (SLURM_STEP | TORCHRUN | {"LOCAL_WORLD_SIZE": "4"}, "", "srun started 4 torchruns"),
         (SLURM_STEP | {"SLURM_DISTRIBUTION": "arbitrary"}, "", "export MASTER_ADDR"),

@@ -12,7 +12,7 @@ from bench.catalog import registry
 ROOT = Path(__file__).resolve().parents[1]
 # Room of the core, or package → most lines: those it had in November 2026, and 5 %.
 BUDGETS = {
-    "model": 2255,
+    "model": 2275,
     "catalog": 1360,
     "stats": 800,
     "config": 1080,
@@ -20,11 +20,11 @@ BUDGETS = {
     "store": 1185,
     "machine": 1430,
     "protocol": 510,
-    "launch": 3516,
+    "launch": 3525,
     "rank": 3670,
     "analyze": 3360,
-    "report": 5520,
-    "cli": 2140,
+    "report": 5535,
+    "cli": 2220,
     "training": 7645,
     "bits": 1100,
     "replay": 4245,
@@ -38,8 +38,9 @@ PACKAGES = tuple(package.name for package in registry.PACKAGES)
 # 1 400 more than in November 2026: 670 for a resume elsewhere, launchers and odd hosts; 730 for notices, each of which
 # has a kind, a sentence and a remedy in place of a text that is made where it is found. Fields have comments,
 # and options that were text are types. 360 more for copies, JUnit by the schemas, metrics, and the live table;
-# 100 for its first times; 470 for notices that are stored, of skips, machines and imports: kinds, values, sentences.
-CORE = 27_505
+# 100 for its first times; 470 for notices that are stored, of skips, machines and imports: kinds, values, sentences;
+# 135 for what an installed wheel prints (show, schema, docs), and for launch files that start it.
+CORE = 27_640
 
 
 def folder_of(room: str) -> Path:

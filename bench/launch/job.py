@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from bench.machine import network
 from bench.model.errors import JobError
 from bench.model.notices import Notice, SkipNotice, notice
+from bench.model.pages import page
 
 # torchrun's own default of MASTER_PORT; for other launchers the port is derived from the job's identity.
 DEFAULT_PORT = 29500
@@ -107,7 +108,7 @@ _MPI_STARTERS = frozenset(
     {"mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "orted", "prted", "hydra_pmi_proxy"}
 )
 _SLURM_STARTER = "slurmstepd"
-_HOW = "start it with torchrun, srun or mpirun (docs/operators.md), or as one process for ranks on this machine only"
+_HOW = f"start it with torchrun, srun or mpirun ({page('operators')}), or as one process for ranks on this machine only"
 
 
 def detect(variables: Variables, starter: str = "") -> JobRank | None:
@@ -125,7 +126,7 @@ def detect(variables: Variables, starter: str = "") -> JobRank | None:
         if own == _whole(variables, _TORCH.local_size):  # no torchrun knows of the others: each would make its own run
             raise JobError(
                 f"{outer.launcher} started {_size(outer, variables)} torchruns, and each is a job of its own with "
-                f"{own} ranks: give torchrun --nnodes and --rdzv-endpoint, or start run_bench.py itself with "
+                f"{own} ranks: give torchrun --nnodes and --rdzv-endpoint, or start collbench itself with "
                 f"{outer.launcher}"
             )
     return _place(several[0], variables) if several else None
@@ -171,7 +172,7 @@ def _refuse_copies(variables: Variables, starter: str) -> None:
     if variables.get("PET_NNODES", "1") not in {"1", "1:1"}:
         raise JobError(
             f"PET_NNODES={variables['PET_NNODES']} means several hosts, but no rank is set: the command of each "
-            "pod must be torchrun run_bench.py run CONFIG (torchrun reads the PET_ variables)"
+            "pod must be torchrun --no-python collbench run CONFIG (torchrun reads the PET_ variables)"
         )
     if starter in _MPI_STARTERS or (starter == _SLURM_STARTER and _SLURM.rank not in variables):
         raise JobError(
@@ -195,7 +196,7 @@ def _place(dialect: _Variables, variables: Variables) -> JobRank:
     if dialect is _TORCH and _TORCH.local_rank not in variables and per_pod.isdecimal() and int(per_pod) > 1:
         raise JobError(
             f"PET_NPROC_PER_NODE={per_pod}, but RANK counts pods: the command of each pod must be "
-            "torchrun run_bench.py run CONFIG"
+            "torchrun --no-python collbench run CONFIG"
         )
     launcher = dialect.launcher
     if dialect is _TORCH and "TORCHELASTIC_RUN_ID" not in variables:

@@ -40,7 +40,7 @@ LOOP_THREAD_NAMED = (2, 13)
 ASSUMED_CACHE_BYTES = 32 * 2**20
 # Control groups of version 1 write a number near 2**63 where there is no limit of memory.
 UNLIMITED_BYTES = 2**60
-MPI_REMEDY = "make install-mpi (pip install .[mpi])"
+MPI_REMEDY = "pip install 'collbench[mpi]', or make install-mpi in a checkout"
 # Packages whose versions are recorded: those of NCCL and MPI show that a session may not go on with another one.
 RECORDED_PACKAGES = (
     *("torch", "numpy", "scipy", "pandas", "matplotlib"),

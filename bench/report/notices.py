@@ -47,7 +47,7 @@ _PAIRWISE = "pairwise on {backend}, {ranks:count rank}, {size_bytes:bytes}"
 _TAKES = "{op} of {size_bytes:bytes} takes {time_s:seconds}, but "
 _OTHERS = "{more_sizes:more sizes}"
 _MULTICAST = "registered memory needs multicast over NVSwitch"
-_INSTALL_MPI = "make install-mpi (pip install .[mpi])"
+_INSTALL_MPI = "pip install 'collbench[mpi]', or make install-mpi in a checkout"
 _COPIED = "{copied:after `placements: [copied]` measures it |placed by copy}"
 CORE: Mapping[NoticeKind, Sentence] = {
     RunNotice.INCOMPLETE: Sentence(
