@@ -65,8 +65,6 @@ def file_for(cli, launcher: LauncherName, text: str, nodes: int, each: int) -> s
     # A port of its own, for other tests may run at the same time; and no pictures, for time.
     file = file.replace("29400", str(free_port())).replace(f'{config}"]', f'{config}", "--no-plots"]')
     (cli.folder / "launch").write_text(file.replace(f"{config}\n", f"{config} --no-plots\n"))
-    (cli.folder / ".venv").symlink_to(sys.prefix)
-    (cli.folder / "run_bench.py").symlink_to(ROOT / "run_bench.py")
     return "launch"
 
 

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from bench.cli.plan import launch_file_for, wanted
+from bench.cli.plan import wanted
 from bench.config import models as configuration
+from bench.config import names
 from bench.report.launch_files import FILE_NAMES, JobSpec, JobVerb, LauncherName, launch_file
 from conftest import ROOT, TINY
 
@@ -23,10 +24,16 @@ SETS: list[str] = []
 WANTED = JobSpec("Big run_2", "my configs/a'b.yaml", ("sizes=[1KiB]",), 4, 2, False, 8, 100.0)
 
 
+def wanted_by_path(config: Path, nodes: int, each: int | None = None, verb: JobVerb = JobVerb.RUN) -> JobSpec:
+    """The job that `plan` writes where collbench is on PATH."""
+    settings, _ = configuration.load(names.path_of(config), SETS)
+    return replace(wanted(settings, config, SETS, nodes, each, verb), programs=None)
+
+
 def test_the_examples_are_what_plan_prints(monkeypatch):
     monkeypatch.chdir(ROOT)
     for launcher, name in FILE_NAMES.items():
-        made = launch_file_for(Path("configs/nccl.yaml"), SETS, launcher, nodes=2, each=8)
+        made = launch_file(launcher, wanted_by_path(Path("nccl"), nodes=2, each=8))
         assert (EXAMPLES / name).read_text() == made, name
     assert {path.name for path in EXAMPLES.iterdir()} == {*FILE_NAMES.values(), "hostfile"}
 
@@ -49,7 +56,7 @@ def test_shells_understand_them(verb):
 
 @pytest.mark.parametrize("launcher", LauncherName)
 def test_a_gate_has_a_file_for_each_launcher(launcher):
-    file = launch_file_for(ROOT / "configs/nccl.yaml", SETS, launcher, nodes=16, each=8, verb=JobVerb.GATE)
+    file = launch_file(launcher, wanted_by_path(ROOT / "configs/nccl.yaml", 16, 8, JobVerb.GATE))
     assert_starts(file, launcher, ["gate", str(ROOT / "configs/nccl.yaml")])
     assert "128" in file or launcher in (LauncherName.TORCHRUN, LauncherName.SLURM, LauncherName.KUBERNETES)
     if launcher == LauncherName.SLURM:  # the others go on without a host that is lost, and nothing is resumed
@@ -57,18 +64,18 @@ def test_a_gate_has_a_file_for_each_launcher(launcher):
 
 
 def assert_starts(file: str, launcher: LauncherName, arguments: list[str]) -> None:
-    """The file starts run_bench.py with these arguments and no others."""
+    """The file starts collbench with these arguments and no others."""
     match launcher:
         case LauncherName.KUBERNETES:
             _, job = YAML(typ="safe").load_all(file)
             command = job["spec"]["template"]["spec"]["containers"][0]["command"]
-            assert command[command.index("run_bench.py") + 1 :] == arguments
+            assert command[command.index("--no-python") + 1 :] == ["collbench", *arguments]
         case LauncherName.RAY:
             (value,) = (node.value for node in ast.parse(file).body if isinstance(node, ast.Assign))
             assert ast.literal_eval(value) == arguments
         case _:
             command = shlex.split(file.splitlines()[-1])
-            assert command[command.index("run_bench.py") + 1 :] == arguments
+            assert "collbench" in command[-len(arguments) - 1] and command[-len(arguments) :] == arguments
 
 
 @pytest.mark.parametrize("options", [["--nodes", "2"], ["--ranks-per-node", "1"], ["--verb", "run"]])
@@ -83,11 +90,15 @@ def test_a_gate_of_one_node_is_refused(warm):
     assert done.returncode == 2 and done.stderr.count("\n") == 1
 
 
-def test_the_command_survives_the_shell():
-    script = launch_file(LauncherName.SLURM, WANTED).replace(".venv/bin/python", "printf '%s|'").replace("srun", ": &&")
+def test_the_command_survives_the_shell(tmp_path):
+    programs = tmp_path / "an environment"
+    programs.mkdir()
+    (programs / "collbench").write_text("#!/bin/sh\nprintf '%s|' \"$@\"\n")
+    (programs / "collbench").chmod(0o755)
+    script = launch_file(LauncherName.SLURM, replace(WANTED, programs=programs))
     script = "\n".join(line.partition("--kill-on-bad-exit=0 ")[2] for line in script.splitlines())
     printed = subprocess.run(["sh"], input=script, capture_output=True, text=True, check=True).stdout
-    assert printed == "run_bench.py|run|my configs/a'b.yaml|--set|sizes=[1KiB]|"
+    assert printed == "run|my configs/a'b.yaml|--set|sizes=[1KiB]|"
 
 
 def test_kubernetes_understands_it():
@@ -101,7 +112,14 @@ def test_kubernetes_understands_it():
         "--nproc-per-node=2",
         f"--master-addr={job['metadata']['name']}-0.{pod['subdomain']}",
     ]
-    assert container["command"][5:] == ["run_bench.py", "run", "my configs/a'b.yaml", "--set", "sizes=[1KiB]"]
+    assert container["command"][5:] == [
+        "--no-python",
+        "collbench",
+        "run",
+        "my configs/a'b.yaml",
+        "--set",
+        "sizes=[1KiB]",
+    ]
     assert "resources" not in container
     assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
 

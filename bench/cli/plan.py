@@ -2,6 +2,8 @@
 
 import math
 import secrets
+import shutil
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +12,7 @@ import typer
 from bench.analyze.occasions import smallest_changes
 from bench.analyze.sessions import machine_of_sessions
 from bench.catalog.backends import BACKENDS
-from bench.cli.app import RESULTS, VERBS, Sets
+from bench.cli.app import NAME, RESULTS, VERBS, ConfigName, Sets
 from bench.cli.measuring import kept_of, source
 from bench.cli.show import show
 from bench.cli.terminal import say
@@ -27,19 +29,20 @@ from bench.store import facts, ledger
 
 
 def plan(
-    config: Annotated[Path, typer.Argument(help="A YAML file, or the name of a built-in one: gloo.", metavar="CONFIG")],
+    config: ConfigName,
     sets: Sets = [],  # noqa: B006 - typer reads the default
     launcher: Annotated[
-        LauncherName | None, typer.Option(help="Print the file that starts a job with this one (default: torchrun).")
+        LauncherName | None,
+        typer.Option(help=f"Print the file of a job: {', '.join(LauncherName)} (default: torchrun).", metavar="NAME"),
     ] = None,
     nodes: Annotated[
         int | None, typer.Option(help="Print the file of a job on N hosts (default: 2).", metavar="N", min=1)
     ] = None,
     ranks_per_node: Annotated[
         int | None,
-        typer.Option(help="The same; default: the largest world size, or 8 with GPUs.", metavar="N", min=1),
+        typer.Option(help="Ranks per host (default: the largest world size, or 8 with GPUs).", metavar="N", min=1),
     ] = None,
-    verb: Annotated[JobVerb | None, typer.Option(help="Likewise: what the job is to do (default: run).")] = None,
+    verb: Annotated[JobVerb | None, typer.Option(help="The command that the job runs (default: run).")] = None,
 ) -> int:
     """With --launcher, --nodes, --ranks-per-node or --verb it prints the file that starts a job on several hosts."""
     if any(option is not None for option in (launcher, nodes, ranks_per_node, verb)):
@@ -110,4 +113,12 @@ def wanted(
         largest=largest,
         seconds=seconds,
         verb=verb,
+        programs=_programs(),
     )
+
+
+def _programs() -> Path | None:
+    """The folder of this environment's programs if PATH finds no collbench, or that of another environment."""
+    own = Path(sys.executable).with_name(NAME)
+    found = shutil.which(NAME)
+    return own.parent if own.exists() and (found is None or not own.samefile(found)) else None

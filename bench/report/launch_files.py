@@ -66,6 +66,8 @@ class JobSpec:
     # Estimated duration.
     seconds: float
     verb: JobVerb = JobVerb.RUN
+    # The folder with the programs collbench and torchrun; None if they are on PATH.
+    programs: Path | None = None
 
     @property
     def ranks(self) -> int:
@@ -73,8 +75,12 @@ class JobSpec:
 
     @property
     def arguments(self) -> list[str]:
-        """The arguments of run_bench.py."""
+        """The arguments of collbench."""
         return [self.verb.value, self.config, *(part for text in self.sets for part in ("--set", text))]
+
+    def program(self, name: str) -> str:
+        """A program as a word of a shell."""
+        return shlex.quote(str(self.programs / name)) if self.programs else name
 
 
 def launch_file(launcher: LauncherName, job: JobSpec) -> str:
@@ -87,7 +93,6 @@ def launch_file(launcher: LauncherName, job: JobSpec) -> str:
         note = f"# The largest world size asked for is {job.largest}: {idle} of the {job.ranks} ranks will wait.\n"
     limits = ("          resources:", "            limits:", f"              nvidia.com/gpu: {job.each}", "")
     gpus = {LauncherName.SLURM: f"#SBATCH --gpus-per-node={job.each}\n", LauncherName.KUBERNETES: "\n".join(limits)}
-    arguments = ["run_bench.py", *job.arguments]
     template = (TEMPLATES / f"{FILE_NAMES[launcher]}.template").read_text()
     return Template(template).substitute(
         nodes=job.nodes,
@@ -95,10 +100,12 @@ def launch_file(launcher: LauncherName, job: JobSpec) -> str:
         ranks=job.ranks,
         note=note,
         job=_job_name(job.name),
-        command=shlex.join(arguments),
+        collbench=job.program("collbench"),
+        torchrun=job.program("torchrun"),
+        command=shlex.join(job.arguments),
         arguments=json.dumps(job.arguments),
         # Every JSON string is a valid YAML string.
-        items="\n".join(f"            - {json.dumps(part)}" for part in arguments),
+        items="\n".join(f"            - {json.dumps(part)}" for part in job.arguments),
         gpus=gpus.get(launcher, "") if job.gpus else "",
         uses_gpus=job.gpus,
         # Each rank sees all GPUs of its host, or NCCL cannot use the links between them.
