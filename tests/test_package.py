@@ -1,13 +1,23 @@
-"""The wheel has everything: without the checkout, it finds its configurations and measures in any folder."""
+"""The wheel has everything: without the checkout, it finds its configurations and measures in any folder.
+
+The sdist has tests, pages and examples; the tools that a release is checked with have nothing to say of either.
+"""
 
 import os
+import shutil
+import socket
 import subprocess
 import sys
+import sysconfig
+import tarfile
 import zipfile
+from pathlib import Path
 
 import pytest
 
-from conftest import ROOT, quiet_copy
+from bench.machine import host
+from bench.store import folders
+from conftest import ROOT, TINY, quiet_copy
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +38,9 @@ def test_the_wheel_has_configurations_and_the_page_on_reading(wheel):
     shipped = {f"bench/configs/{path.relative_to(ROOT / 'configs')}" for path in (ROOT / "configs").rglob("*.*")}
     modules = {str(path.relative_to(ROOT)) for path in (ROOT / "bench").rglob("*.py")}
     templates = {str(path.relative_to(ROOT)) for path in (ROOT / "bench/report/launch_templates").iterdir()}
-    assert shipped | modules | templates | {"bench/report/reading.md", "run_bench.py"} <= names
+    pages = {f"bench/{path.relative_to(ROOT)}" for path in (ROOT / "docs").rglob("*.md") if "example" not in path.parts}
+    single = {"bench/report/reading.md", "run_bench.py", "bench/py.typed"}
+    assert shipped | modules | templates | pages | single <= names
     assert not {name for name in names if name.startswith(("tests", "results", "plots", "docs"))}
 
 
@@ -61,3 +73,85 @@ def test_an_installed_collbench_measures_in_another_folder(wheel, tmp_path):
     code = "import bench.notebook; print(bench.__file__, len(bench.notebook.load_run().summary))"
     done = subprocess.run([sys.executable, "-c", code], cwd=folder, env=environment, capture_output=True, text=True)
     assert done.stdout.split() == [str(place / "bench/__init__.py"), "1"], done.stderr
+
+
+# ── installed, in a folder that has nothing else ─────────────────────────────────────────────────
+@pytest.fixture(scope="module")
+def programs(wheel, tmp_path_factory) -> Path:
+    """The folder of programs of a fresh environment that has the wheel, and the packages of this one."""
+    place = tmp_path_factory.mktemp("fresh")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(place)], check=True)
+    (site,) = place.glob("lib/python3*/site-packages")
+    # Not as a folder of .pth files, which would bring this checkout along.
+    (site / "packages.pth").write_text(f"{sysconfig.get_paths()['purelib']}\n")
+    command = [sys.executable, "-m", "pip", "--python", str(place / "bin/python"), "install", "--quiet", "--no-deps"]
+    done = subprocess.run([*command, str(wheel)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return place / "bin"
+
+
+def started(programs: Path, folder: Path, *command: str) -> subprocess.CompletedProcess:
+    """What became of a command with these programs on PATH, before those of this environment."""
+    own = [str(programs), str(Path(sys.executable).parent)]
+    own += [str(program.parent)] if (program := host.mpirun()) else []
+    allowed = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | allowed
+    environment["PATH"] = os.pathsep.join([*own, os.environ["PATH"]])
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["torchrun", "mpirun"])
+def test_planned_files_start_what_is_installed(programs, tmp_path, launcher):
+    if launcher == "mpirun" and host.mpirun() is None:
+        pytest.skip("mpirun is not installed")
+    (tmp_path / "my.yaml").write_text(TINY)
+    (tmp_path / "hosts").write_text("localhost slots=2\n")
+    planned = started(programs, tmp_path, "collbench", "plan", "my.yaml", "--launcher", launcher, "--nodes", "1")
+    assert planned.returncode == 0 and "run_bench" not in planned.stdout and ".venv" not in planned.stdout
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    (tmp_path / "job.sh").write_text(planned.stdout.replace("29400", port))
+    words = {"torchrun": ("0", "127.0.0.1"), "mpirun": ("hosts",)}[launcher]
+    done = started(programs, tmp_path, "sh", "job.sh", *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (path,) = folders.runs(tmp_path / "results")
+    run = folders.read(path)
+    assert run.manifest["status"] == "complete" and run.environment[0]["job"]["ranks"] == 2
+
+
+@pytest.mark.slow
+def test_a_planned_file_names_the_program_that_path_does_not_find(programs, tmp_path):
+    (tmp_path / "my.yaml").write_text(TINY)
+    command = [str(programs / "collbench"), "plan", "my.yaml", "--launcher", "slurm"]
+    environment = {**os.environ, "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert f"{programs / 'collbench'} run my.yaml\n" in done.stdout, done.stderr
+
+
+# ── what a release is checked with ───────────────────────────────────────────────────────────────
+@pytest.mark.slow
+def test_tools_for_releases_find_nothing(wheel):
+    for program, words in (("twine", ["check", "--strict"]), ("check-wheel-contents", ["--ignore", "W009"])):
+        if (path := shutil.which(program, path=str(Path(sys.executable).parent))) is None:
+            pytest.skip(f"{program} is not installed")
+        done = subprocess.run([path, *words, str(wheel)], capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_the_source_distribution_can_be_tested(tmp_path):
+    """It has tests, pages and examples, but no results."""
+    quiet_copy(tmp_path / "source")
+    for name in ("tests", "examples", "proof", "tools", "MANIFEST.in", "Makefile"):
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        copy(ROOT / name, tmp_path / "source" / name)
+    code = "import setuptools.build_meta as b; print(b.build_sdist('.'))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path / "source", capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (path,) = (tmp_path / "source").glob("collbench-*.tar.gz")
+    with tarfile.open(path) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"tests/conftest.py", "docs/operators.md", "examples/launch/slurm.sbatch", "configs/gloo.yaml"} <= names
+    assert not {name for name in names if name.startswith("results/") or "__pycache__" in name}

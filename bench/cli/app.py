@@ -1,7 +1,7 @@
 """The command line: a table of verbs; an error becomes one line and an exit code.
 
     0 good    1 measured, but something failed, was wrong or got slower    2 usage, configuration or file error
-    3 nothing could be measured or compared here    70 a mistake in CollBench: nothing was concluded    130 interrupted
+    3 nothing could be measured or compared here    70 internal error: nothing was concluded    130 interrupted
 
 A verb's module is loaded only when that verb is called, so `--help` and the verbs that load little answer quickly.
 Verbs are short: they read, call one or two modules and print.
@@ -9,6 +9,7 @@ Verbs are short: they read, call one or two modules and print.
 
 import errno
 import functools
+import glob
 import os
 import re
 import sys
@@ -34,18 +35,36 @@ NAME = "collbench"
 HELP = {"help_option_names": ["--help", "-h"]}
 DESCRIPTION = "Benchmarks of collective communication (torch.distributed) whose numbers say how far to trust them."
 EXIT_CODES = (
-    "Exit codes: 0 good, 1 something failed, 2 usage or file error, 3 nothing measured or decided, 70 a mistake in "
-    "CollBench, 130 interrupted."
+    "Exit codes: 0 good, 1 something failed, 2 usage or file error, 3 nothing measured or decided, 70 internal "
+    "error (please report), 130 interrupted."
 )
+
+
+def configs(incomplete: str) -> list[str]:
+    """Complete the name of a configuration, or the path of one."""
+    shipped = [path.stem for path in names.files() if path.stem.startswith(incomplete)]
+    pattern = Path(f"{glob.escape(incomplete)}*.yaml")
+    return shipped + sorted(str(path) for path in Path(f"{incomplete}*").parent.glob(pattern.name))
+
+
+def _runs(incomplete: str) -> list[str]:
+    """Complete the name of a run in results/."""
+    return sorted(path.parent.name for path in RESULTS.glob(f"{glob.escape(incomplete)}*/manifest.json"))
+
 
 Sets = Annotated[
     list[str], typer.Option("--set", help="Override one setting, such as sampling.iterations=20.", metavar="KEY=VALUE")
+]
+ConfigName = Annotated[
+    Path,
+    typer.Argument(help="A YAML file, or the name of a built-in one: gloo.", metavar="CONFIG", autocompletion=configs),
 ]
 Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", help="Print one line only: the answer or the verdict.", metavar="")
 ]
 RunName = Annotated[
-    str | None, typer.Argument(help="A run: its folder or name; the newest if left out.", metavar="RUN")
+    str | None,
+    typer.Argument(help="A run: its folder or name (default: the newest).", metavar="RUN", autocompletion=_runs),
 ]
 
 
@@ -96,6 +115,9 @@ VERBS = {
     "plan": Verb(
         "cli.plan:plan", "Prepare", "Show what a run would do and how long it takes; starts nothing.", "plan gloo"
     ),
+    "show": Verb("cli.shipped:show", "Prepare", "Print a configuration, to begin one of your own.", "show gloo"),
+    "schema": Verb("cli.shipped:schema", "Prepare", "Print the JSON Schema of configurations, for editors.", "schema"),
+    "docs": Verb("cli.shipped:docs", "Look", "Print a page of the documentation, or list the pages.", "docs reading"),
     **{name: verb for package in PACKAGES for name, verb in package.verbs.items()},
 }
 
@@ -156,7 +178,7 @@ def _app(named: str | None) -> typer.Typer:
 
 
 def _version(
-    version: Annotated[bool, typer.Option("--version", help="Print the version and leave.", metavar="")] = False,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.", metavar="")] = False,
 ) -> None:
     if version:
         say(f"{NAME} {__version__}")
@@ -210,7 +232,7 @@ def _print_no_more() -> None:
 
 def _unexpected(error: Exception) -> str:
     """One line on an error that nobody expected; its traceback goes to a file, as far as there is room for one."""
-    text = f"a mistake in CollBench: {BenchError(type(error).__name__ + ': ' + str(error))}"
+    text = f"internal error: {BenchError(type(error).__name__ + ': ' + str(error))}"
     try:
         with tempfile.NamedTemporaryFile(
             "w", encoding="utf-8", prefix="collbench-error-", suffix=".txt", delete=False

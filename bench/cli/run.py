@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bench.catalog.registry import PACKAGES
-from bench.cli.app import RESULTS, Quiet, RunName, Sets
+from bench.cli.app import RESULTS, ConfigName, Quiet, RunName, Sets
 from bench.cli.job import run_task
 from bench.cli.measuring import measured, source, start
 from bench.cli.trust import Trust, check_resumed
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def run(
     context: typer.Context,
-    config: Annotated[Path, typer.Argument(help="A YAML file, or the name of a built-in one: gloo.", metavar="CONFIG")],
+    config: ConfigName,
     sets: Sets = [],  # noqa: B006 - typer reads the default
     output: Annotated[
         Path | None, typer.Option(help="A new folder for this run and its pictures.", metavar="DIR")

@@ -18,6 +18,7 @@ from bench.launch.sweep import Silent, sweep
 from bench.launch.turns import drive
 from bench.machine import environment, host, network
 from bench.model.notices import Notice
+from bench.model.pages import page
 from bench.model.records import LOAD_LIMIT, NOT_AVAILABLE, Case, Json, Launch, Machine, Plan, Sampling, Settings
 from bench.model.units import counted, format_rounded_bytes, format_seconds
 from bench.store import locks
@@ -56,7 +57,7 @@ def examine(machine: Machine) -> Iterator[DoctorFinding]:
     facts, state = host.facts(), host.state()
     torch, missing = facts["torch"], machine.backends_missing
     if not isinstance(torch, dict):
-        yield DoctorFinding("missing", "torch", "not installed", "make install")
+        yield DoctorFinding("missing", "torch", "not installed", "pip install torch, or make install in a checkout")
     else:
         yield DoctorFinding("ok", "torch", f"{torch['version']}, Python {sys.version.split()[0]}")
         for backend, version, remedy in (
@@ -149,7 +150,7 @@ def trials(machine: Machine) -> Iterator[DoctorFinding]:
     if "mpi" not in machine.backends_missing:
         yield _trial("mpi", 2, _mpi_remedy())
     if "nccl" not in machine.backends_missing:
-        remedy = "NCCL_DEBUG=INFO shows what NCCL does; docs/operators.md"
+        remedy = f"NCCL_DEBUG=INFO shows what NCCL does; {page('operators')}"
         yield _trial("nccl", machine.gpus, remedy, timeout_s=120.0)  # the first communicator of a node takes long
 
 

@@ -18,6 +18,7 @@ from bench.catalog.collectives import OPERATIONS
 from bench.model.conclusions import Summary
 from bench.model.facts import HostFacts, Manifest, Session, Told
 from bench.model.notices import CaseNotice
+from bench.model.pages import page as page_of
 from bench.model.projection import TABLES, grouped
 from bench.model.records import Case, Failure, Run, Skip
 from bench.model.units import (
@@ -116,7 +117,7 @@ def build(view: View, pictures: Sequence[Picture] = (), folder: str = "") -> Blo
         *(block for title, inner in folded for block in fold(title, inner)),
         *fold("Left out", _left_out(run)),
         *fold("What was measured, on what, and how", [*items(_circumstances(view)), *method(view)]),
-        f"Words: docs/reading.md (at the end of report.html). Method: docs/method.md{pages}.",
+        f"Words: {page_of('reading')} (at the end of report.html). Method: {page_of('method')}{pages}.",
     ]
 
 

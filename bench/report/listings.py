@@ -16,6 +16,7 @@ from bench.catalog.operation import Operation
 from bench.catalog.variables import AT_START, TUNING
 from bench.model.facts import Manifest
 from bench.model.notices import Notice
+from bench.model.pages import page
 from bench.model.records import Case, Json
 from bench.model.units import format_bytes, format_rate
 from bench.report import wording
@@ -69,7 +70,7 @@ def operations() -> Blocks:
         ),
         left("bus factor", _factor),
     ]
-    hint = "What a backend lacks: list backends. The options of each: docs/configuration.md."
+    hint = f"What a backend lacks: list backends. The options of each: {page('configuration')}."
     return [*table(OPERATIONS.values(), columns), hint]
 
 

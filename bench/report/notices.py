@@ -100,7 +100,7 @@ CORE: Mapping[NoticeKind, Sentence] = {
         "a smaller depth helps",
     ),
     RunNotice.UNSTEADY: Sentence(
-        "{count} of {measured} cases were not steady at the beginning or the end of a launch",
+        "{count} of {measured} cases had not settled at the start or the end of a launch",
         "a longer sampling.seconds_per_case shows which time stays",
     ),
     RunNotice.HARDSHIP: Sentence(
@@ -341,7 +341,7 @@ CORE: Mapping[NoticeKind, Sentence] = {
     SkipNotice.UNNAMED_THREADS: Sentence(
         "scheduling: batch needs torch {version} or newer, whose gloo names its threads"
     ),
-    SkipNotice.NO_TORCH: Sentence("torch is not installed (make install)"),
+    SkipNotice.NO_TORCH: Sentence("torch is not installed: pip install torch, or make install in a checkout"),
     SkipNotice.CPU_BUILD: Sentence(
         "torch {version} is a CPU build; NCCL needs a CUDA build of torch and an NVIDIA GPU"
     ),

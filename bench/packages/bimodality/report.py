@@ -4,13 +4,14 @@ In: conclusions. Out: sentences. Computes only shares and layout.
 """
 
 from bench.model.conclusions import Analysis
+from bench.model.pages import page
 from bench.model.units import counted, format_bytes, format_seconds, format_share
 from bench.packages.bimodality.conclusions import Companion, GlooStalls, LaunchFact, LaunchModes, modes_of
 from bench.report.labels import between, label
 from bench.report.parts import Description, ReportPart
 
 # Cause and remedy of gloo's stalls.
-STUDY = "docs/studies/gloo-stalls.md"
+STUDY = page("studies/gloo-stalls")
 # Measures small calls without the stall beside them: `make gloo-stalls`.
 TEST = "collbench ab gloo-stalls --b 'scheduling=[batch]'"
 FACTS = {

@@ -13,6 +13,7 @@ from bench.catalog.collectives import OPERATIONS
 from bench.catalog.dtypes import DTYPES
 from bench.model.conclusions import Analysis
 from bench.model.notices import NoticeKind
+from bench.model.pages import page
 from bench.model.records import Json, Run
 from bench.model.units import format_bytes, format_rate, format_rounded_bytes, format_seconds, format_share
 from bench.model.visible import visible
@@ -362,7 +363,7 @@ def describe(run: Run, analysis: Analysis) -> Description:
         body=sections(analysis),
         brief=brief(analysis),
         precision=precision(analysis),
-        page="replays in docs/replay.md",
+        page=f"replays: {page('replay')}",
         leads=bool(replays_of(analysis).steps),
     )
 

@@ -11,6 +11,7 @@ from typing import Any
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
+from bench.model.pages import page
 from bench.packages.training.catalog.equivalence import Proof, Verdict, dealt
 from bench.report.blocks import Blocks, Column, Heading, Picture, keyed, left, table
 from bench.report.labels import NOTHING
@@ -29,7 +30,7 @@ TRIED = (
     "parameters that did not move would be equal too. Trials that must differ show that the comparison can tell."
 )
 DIFFERENT = (
-    "docs/training.md says when averaging parameters is the same as averaging gradients. With a batch of B per "
+    f"{page('training')} says when averaging parameters is the same as averaging gradients. With a batch of B per "
     "rank, the batch of a step is K times as large, so as many examples take 1 / K of the steps: lr × K makes up for "
     "that approximately. Adam divides a gradient by its own size, so a constant factor only makes ε matter less. "
     "If K does not divide N, padding counts the first examples twice. BatchNorm takes its statistics from a "

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from bench.model.conclusions import Analysis
+from bench.model.pages import page
 from bench.model.records import Machine, Plan, Run
 from bench.model.units import counted, format_rounded_bytes, format_seconds
 from bench.packages.training.catalog.presets import EXAMPLE, PRESETS, gradients, parameters
@@ -61,7 +62,7 @@ def describe(run: Run, analysis: Analysis) -> Description:
         caveats=steps.unexplained(scenarios),
         circumstances=circumstances(scenarios),
         method=steps.method_line(run),
-        page="training steps in docs/training.md",
+        page=f"training steps: {page('training')}",
         leads=bool(scenarios),
     )
 

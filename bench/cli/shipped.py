@@ -1,0 +1,48 @@
+"""The verbs that print what CollBench brings along: a configuration, the schema for editors, a page."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bench.cli.app import ConfigName
+from bench.cli.terminal import say
+from bench.config import names
+from bench.model.errors import ConfigError
+
+# bench/docs is a link to docs/ of a checkout.
+PAGES = Path(__file__).parents[1] / "docs"
+
+
+def show(config: ConfigName) -> None:
+    """To change it, write it to a file of your own: collbench show gloo > my.yaml."""
+    say(names.path_of(config).read_text(encoding="utf-8"), nl=False)
+
+
+def schema() -> None:
+    """A file that begins with `# yaml-language-server: $schema=FILE` is checked and completed by editors."""
+    say((names.FOLDERS[1] / "schema.json").read_text(encoding="utf-8"), nl=False)
+
+
+def docs(
+    page: Annotated[
+        str | None, typer.Argument(help="A page; without it, the pages are listed.", metavar="PAGE")
+    ] = None,
+) -> None:
+    """Pages are in Markdown."""
+    pages = {
+        path.stem: path for folder in (".", "studies", "develop") for path in sorted((PAGES / folder).glob("*.md"))
+    }
+    if page is None:
+        for name, path in pages.items():
+            say(f"{name:18} {_title(path)}".rstrip())
+    elif (name := Path(page).stem) in pages:
+        say(pages[name].read_text(encoding="utf-8"), nl=False)
+    else:
+        raise ConfigError(f"{page}: no such page{names.allowed(name, [*pages])}")
+
+
+def _title(path: Path) -> str:
+    """The first heading of a page."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return next((line.removeprefix("# ") for line in lines if line.startswith("# ")), "")

@@ -1,0 +1,89 @@
+"""What CollBench brings along can be printed, and shells complete its names."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from bench.catalog.registry import PACKAGES
+from bench.cli.shipped import PAGES
+from bench.model import pages
+from bench.report.notices import CORE
+from conftest import ROOT
+
+
+def test_a_configuration_that_is_printed_can_be_planned(warm):
+    text = warm("show", "smoke").stdout
+    assert text == (ROOT / "configs/smoke.yaml").read_text()
+    assert warm("plan", warm.config(text, "my.yaml")).returncode == 0
+    assert warm("show", "my.yaml").stdout == text
+    done = warm("show", "glo")
+    assert done.returncode == 2 and "did you mean 'gloo'?" in done.stderr
+
+
+def test_the_schema_is_that_of_the_configurations(warm):
+    assert json.loads(warm("schema").stdout) == json.loads((ROOT / "configs/schema.json").read_text())
+
+
+def test_pages_are_listed_and_printed(warm):
+    listed = warm("docs").stdout.splitlines()
+    assert {"operators", "gloo-stalls", "statistics"} <= {line.split()[0] for line in listed}
+    assert all(len(line.split()) > 1 for line in listed)
+    for name in ("gloo-stalls", "studies/gloo-stalls.md"):
+        assert warm("docs", name).stdout == (ROOT / "docs/studies/gloo-stalls.md").read_text()
+    done = warm("docs", "operator")
+    assert done.returncode == 2 and "did you mean 'operators'?" in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_pages_that_messages_name_exist(monkeypatch):
+    """Also those of a site, below its address."""
+    for path in ROOT.glob("bench/**/*.py"):
+        for part in path.read_text().split("page('")[1:] + path.read_text().split('page("')[1:]:
+            name = part.split("'")[0].split('"')[0]
+            if name.replace("/", "").replace("-", "").isalpha():
+                assert (PAGES / f"{name}.md").exists(), f"{path.name}: {name}"
+    assert pages.page("studies/gloo-stalls") == "collbench docs gloo-stalls"
+    monkeypatch.setattr(pages, "ADDRESS", "https://example.org/docs/")
+    assert pages.page("studies/gloo-stalls") == "https://example.org/docs/studies/gloo-stalls/"
+
+
+def test_no_message_names_what_only_a_checkout_has():
+    tables = [package.sentences.value for package in PACKAGES if package.sentences]
+    for sentence in [*CORE.values(), *(each for table in tables for each in table.values())]:
+        text = f"{sentence}"
+        assert "docs/" not in text and "run_bench" not in text
+        assert "make " not in text or "in a checkout" in text, text
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("collbench run glo", {"gloo", "gloo-mpi", "gloo-stalls"}),
+        ("collbench plan my", {"my.yaml"}),
+        ("collbench report 2026", {"20261128T000000Z-tiny"}),
+        ("collbench sch", {"schema"}),
+    ],
+)
+def test_shells_complete_configurations_runs_and_verbs(cli, words, expected):
+    cli.config(name="my.yaml")
+    run = cli.folder / "results/20261128T000000Z-tiny"
+    run.mkdir(parents=True)
+    (run / "manifest.json").write_text("{}")
+    environment = cli.environment | {
+        "_COLLBENCH_COMPLETE": "complete_bash",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(len(words.split()) - 1),
+    }
+    command = [sys.executable, "-m", "bench"]
+    done = subprocess.run(
+        command, cwd=cli.folder, env=environment | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True
+    )
+    assert set(done.stdout.split()) == expected, done.stderr
+
+
+def test_the_module_is_the_command(cli):
+    environment = cli.environment | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "bench", "--version"]
+    done = subprocess.run(command, cwd=cli.folder, env=environment, capture_output=True, text=True)
+    assert (done.stdout, done.returncode) == (cli("--version").stdout, 0), done.stderr
