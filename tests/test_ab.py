@@ -394,7 +394,7 @@ def test_two_sizes_are_told_apart_and_the_sides_are_runs(warm):
 
 @pytest.mark.slow
 def test_a_budget_ends_it_and_resume_adds_nothing(warm):
-    done = warm("ab", warm.config(), "--budget", "20s", "--min-change", "0.1%", "--no-plots")
+    done = warm("ab", warm.config(), "--aa", "--budget", "20s", "--min-change", "0.1%", "--no-plots")
     assert_ended(done)
     (path,) = warm.runs()
     lines = (path / "samples.jsonl").read_bytes()
@@ -413,7 +413,7 @@ def test_a_budget_ends_it_and_resume_adds_nothing(warm):
 def test_ctrl_c_keeps_what_was_measured_and_resume_goes_on(cli, warm):
     config = cli.config()
     options = ("--min-change", "0.01%", "--no-plots")
-    process = cli.start("ab", config, "--budget", "60s", *options, start_new_session=True)
+    process = cli.start("ab", config, "--aa", "--budget", "60s", *options, start_new_session=True)
     while not (cli.runs() and (cli.runs()[0] / "samples.jsonl").read_bytes().count(b"\n") >= 6):
         assert process.poll() is None, process.communicate()
         time.sleep(0.05)
@@ -435,7 +435,7 @@ def test_ctrl_c_keeps_what_was_measured_and_resume_goes_on(cli, warm):
 def test_a_side_can_have_variables_and_an_interpreter_of_its_own(cli):
     variables = ("--b", "GLOO_LOG_LEVEL=WARN", "--b", "OMP_NUM_THREADS=2")
     options = ("--budget", "7s", "--a", f"python={sys.executable}", "--no-plots")
-    done = cli("ab", cli.config(IN_TURNS), *variables, *options)
+    done = cli("ab", cli.config(IN_TURNS), "--aa", *variables, *options)
     assert_ended(done)
     (path,) = cli.runs()
     assert_took_turns({side: [s for s in folders.read(path / side).samples if s.launch == 1] for side in "ab"})
@@ -450,7 +450,7 @@ def test_a_side_can_have_variables_and_an_interpreter_of_its_own(cli):
 @pytest.mark.slow
 def test_sides_whose_ranks_cannot_be_alive_at_once_alternate_and_it_is_said(warm, monkeypatch):
     monkeypatch.setattr(planning, "reason_to_alternate", lambda *_: notice(TurnNotice.LOAD))
-    done = warm("ab", warm.config(), "--budget", "6s", "--no-plots")
+    done = warm("ab", warm.config(), "--aa", "--budget", "6s", "--no-plots")
     assert_ended(done)
     (path,) = warm.runs()
     (first_a, last_a), (first_b, last_b) = (
@@ -477,7 +477,7 @@ def test_sides_whose_ranks_cannot_be_alive_at_once_alternate_and_it_is_said(warm
     ],
 )
 def test_what_makes_no_sense_is_one_line_before_anything_is_measured(warm, options, words):
-    done = warm("ab", warm.config(), *options)
+    done = warm("ab", warm.config(), "--aa", *options)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
     assert words in done.stderr and not warm.runs()
 
@@ -492,3 +492,10 @@ def test_training_has_sides_too(warm, monkeypatch):
     done = warm("ab", warm.config(text), "--b", "training.batch=2", "--budget", "250s", "--no-plots", timeout=300)
     assert_ended(done)
     assert "flat" in done.stdout and "nano" in done.stdout and "batch 4 a rank → batch 2 a rank" in done.stdout
+
+
+def test_two_equal_sides_are_asked_about(warm):
+    """Five minutes on A against A are not what somebody wants who forgot side B."""
+    done = warm("ab", warm.config())
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and "--aa" in done.stderr, done.stderr
+    assert not (warm.folder / "results").exists()

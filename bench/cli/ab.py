@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bench import __version__
-from bench.cli.app import RESULTS, Quiet, Sets
+from bench.cli.app import RESULTS, Quiet, Sets, configs
 from bench.cli.comparison import IfUndecided, Undecided, conclude_sides, exit_code, share
 from bench.cli.job import run_task
 from bench.cli.measuring import kept_of
@@ -36,24 +36,26 @@ if TYPE_CHECKING:
 
 def ab(
     context: typer.Context,
-    a: Annotated[Path, typer.Argument(help="The configuration of side A.", metavar="A")],
-    b: Annotated[Path | None, typer.Argument(help="The same for side B (default: A).", metavar="B")] = None,
+    a: Annotated[Path, typer.Argument(help="The configuration of side A.", metavar="A", autocompletion=configs)],
+    b: Annotated[
+        Path | None, typer.Argument(help="That of side B (default: A).", metavar="B", autocompletion=configs)
+    ] = None,
     sets: Sets = [],  # noqa: B006 - typer reads the default
     of_a: Annotated[
         list[str],
         typer.Option(
             "--a",
-            help="Of side A only: a setting; a VARIABLE, whose name begins with a capital; or python=FILE, its "
-            "interpreter.",
+            help="Change side A only: key=value, ENV_VAR=value or python=FILE.",
             metavar="KEY=VALUE",
         ),
     ] = [],  # noqa: B006
-    of_b: Annotated[list[str], typer.Option("--b", help="The same of side B only.", metavar="KEY=VALUE")] = [],  # noqa: B006
+    of_b: Annotated[list[str], typer.Option("--b", help="Change side B only, likewise.", metavar="KEY=VALUE")] = [],  # noqa: B006
     budget: Annotated[str, typer.Option(help="Longest time to measure.", metavar="TIME")] = "5min",
     min_change: Annotated[
         str, typer.Option(help="Smallest change of time that matters.", metavar="SHARE")
     ] = format_share(MIN_CHANGE),
     each: Annotated[bool, typer.Option("--each", help="Go on until each case is decided.", metavar="")] = False,
+    same: Annotated[bool, typer.Option("--aa", help="Compare a configuration with itself.", metavar="")] = False,
     undecided: IfUndecided = Undecided.THREE,
     plots: Annotated[bool, typer.Option(help="Draw the picture at the end.", metavar="")] = True,
     quiet: Quiet = False,
@@ -64,6 +66,11 @@ def ab(
     soon as this is known of each case. `resume RUN` goes on. RUN:a and RUN:b name its sides for other verbs. Exit
     code 1 if B is slower, or a case fails on B only; 3 if nothing was decided.
     """
+    if not (same or b or of_a or of_b):
+        raise ConfigError(
+            f"ab {a}: both sides are the same: give B, --a or --b (such as --b OMP_NUM_THREADS=2), or --aa to see "
+            "whether this machine tells identical sides apart"
+        )
     smallest, budget_s = share("--min-change", min_change), _seconds(budget)
     differences = {"a": difference("--a", of_a), "b": difference("--b", of_b)}
     # If one side has an interpreter of its own, a resumed run must find the other's as well.
