@@ -33,6 +33,15 @@ def fingerprint(run: Callable[..., Any], more: Sequence[str] = (), without: Sequ
     return digest.hexdigest()[:16]
 
 
+def of_modules(modules: Iterable[str]) -> str:
+    """A hash of the source of whole modules, without comments and docstrings."""
+    digest = hashlib.sha256()
+    for module in modules:
+        for name in sorted(_module(module).defined):
+            digest.update(f"{module}:{name}\n{_module(module).source(name)}\n".encode())
+    return digest.hexdigest()[:16]
+
+
 def rests_on(run: Callable[..., Any], more: Sequence[str] = (), without: Sequence[str] = ()) -> set[Name]:
     """The names that `run` uses, directly or not.
 

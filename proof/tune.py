@@ -321,7 +321,7 @@ def study(tables: int) -> None:
     axes.set_xticks([1, 2, 3, 5, 10, 20], ["1", "2", "3", "5", "10", "20"])
     axes.minorticks_off()
     axes.set_xlabel("launches of each algorithm, N")
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=1))
     axes.set_ylabel("cells shown to be slower than the default")
     axes.set_ylim(bottom=-0.003)
     axes.legend()

@@ -47,16 +47,13 @@ def test_every_picture_is_drawn_in_both_formats_with_its_units(comparison, tmp_p
     (tmp_path / f"training-steps-{MOST_PAGES}.png").write_bytes(b"left behind")
     drawn = draw(View(RUN, invented.analysis((few,))), tmp_path)
     # Those of collectives have nothing to show.
-    assert [name for _, name in drawn] == [kind.name for kind in PICTURES if kind.name.startswith("training-")]
+    kinds = [kind.name for kind in PICTURES if kind.name.startswith("training-")]
+    assert [name for _, name in drawn if not name.endswith("-2")] == kinds
     words = {
         "training-steps": ["Time of a step", "flat (5)", "ms exposed", "not resolved", "(2 =)"],
         "training-timeline": ["naive_async: step", "rank 1", "waiting for gradients", "ms"],
-        "training-buckets": [
-            "bucket size",
-            "256 KiB",
-            "star: the best cap",
-            "torch's default: 5.61 ms",
-        ],
+        "training-buckets": ["bucket size", "256 KiB", "exposed communication per step"],
+        "training-buckets-2": ["bucket size", "star: the best cap", "torch's default, predicted: 5.61 ms", "measured"],
     }
     for _, name in drawn:
         assert (tmp_path / f"{name}.png").stat().st_size > 5000
@@ -137,11 +134,11 @@ def test_without_advice_only_what_was_measured_is_drawn(comparison):
 
 
 def test_the_legend_of_bucket_sizes_stays_on_the_page(comparison):
-    (figure,) = drawn_by(training.buckets, comparison)
-    with rc_context(STYLE):
-        figure.draw_without_rendering()
-    box = figure.legends[0].get_window_extent()
-    assert box.x0 >= 0 and box.x1 <= figure.bbox.x1
+    for figure in drawn_by(training.buckets, comparison):
+        with rc_context(STYLE):
+            figure.draw_without_rendering()
+        box = figure.legends[0].get_window_extent()
+        assert box.x0 >= 0 and box.x1 <= figure.bbox.x1
 
 
 def test_nothing_measured_is_nothing_drawn(comparison, tmp_path):

@@ -16,7 +16,7 @@ from bench.cli.output import analyzed
 from bench.report import document, markdown, plots
 from bench.report.view import View
 from bench.store import folders
-from proof.code import fingerprint
+from proof.code import of_modules
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES, IMAGES = ROOT / "docs" / "example", ROOT / "docs" / "images"
@@ -25,17 +25,20 @@ MADE_FROM, REPORT = IMAGES / "made-from.json", EXAMPLES / "report.md"
 SHOWN = {
     "gloo": ("time",),
     "before": ("modes",),
-    "training": ("training-timeline", "training-buckets"),
+    "training": ("training-timeline", "training-buckets", "training-buckets-2"),
     "replay": ("recorded",),
 }
 # The modules that lay out and label pictures.
-DRAWING = ("report/plots", "packages/training/report/plots.py", "packages/replay/plots.py", "packages/bits/plots.py")
+DRAWING = (
+    *("bench.report.plots.figures", "bench.report.plots.sizes", "bench.report.plots.ranks_and_time"),
+    *("bench.packages.training.report.plots", "bench.packages.replay.plots"),
+)
 
 
 def made_from() -> dict[str, object]:
     """What the pictures would be made from now."""
     runs = {name: hashlib.sha256((EXAMPLES / name / "samples.jsonl").read_bytes()).hexdigest() for name in SHOWN}
-    return {"samples": runs, "code": fingerprint(DRAWING)}
+    return {"samples": runs, "code": of_modules(DRAWING)}
 
 
 def report() -> str:

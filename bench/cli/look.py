@@ -42,14 +42,24 @@ else:  # typer takes the values of an option from an enum
 RUNS = Listing("runs")
 
 
+class PlotStyle(StrEnum):
+    """Looks of pictures."""
+
+    REPORT = "report"
+    PAPER = "paper"
+
+
 def report(
     run: RunName = None,
     format: Annotated[  # noqa: A002
         Format | None, typer.Option(help=f"Print only this, for programs: {', '.join(FORMATS)}.", metavar="FORMAT")
     ] = None,
     plots: Annotated[
-        bool, typer.Option(help="Draw the pictures, below plots/. With --format none is drawn.", metavar="")
+        bool, typer.Option(help="Draw the pictures, below plots/. Never drawn with --format.", metavar="")
     ] = True,
+    plot_style: Annotated[
+        PlotStyle, typer.Option(help="Draw for a report, or for a column of a paper.")
+    ] = PlotStyle.REPORT,
     operation: Annotated[str | None, typer.Option(help="With --format: only this operation.", metavar="NAME")] = None,
     backend: Annotated[str | None, typer.Option(help="Only this backend.", metavar="NAME")] = None,
     ranks: Annotated[int | None, typer.Option(help="Only this number of ranks.", metavar="N")] = None,
@@ -87,7 +97,7 @@ def report(
     if format is None:
         from bench.report import document
 
-        conclude(result, analysis, plots)
+        conclude(result, analysis, plots, paper=plot_style is PlotStyle.PAPER)
         for problem in document.problems(result):
             say(problem, err=True)
     else:

@@ -41,6 +41,7 @@ def conclude(
     output: Path | None = None,
     quiet: bool = False,
     show_tables: bool = True,
+    paper: bool = False,
 ) -> None:
     """Print the tables of a run, write its report, then print caveats and answer. quiet: print one line.
 
@@ -56,9 +57,10 @@ def conclude(
         say("")
     where, failure = "", None
     try:
-        written = write_report(view, plots, output)
+        written = write_report(view, plots, output, paper)
         page = next((path for path in written if path.endswith(".html")), written[0])
-        where = " · pictures: ".join([f"report: {page}", *([written[-1]] if plots else [])])
+        pictures = [path for path in written if not Path(path).suffix] if plots else []
+        where = " · pictures: ".join([f"report: {page}", *pictures])
     except StoreError as error:
         failure = StoreError(f"{error}; the report is not complete, and all that was measured is kept in {run.path}")
     show([document.brief(view)] if quiet else [*([where] if where else []), *ending], quiet)
@@ -66,11 +68,11 @@ def conclude(
         raise failure
 
 
-def write_report(view: View, plots: bool, output: Path | None = None) -> list[str]:
+def write_report(view: View, plots: bool, output: Path | None = None, paper: bool = False) -> list[str]:
     """Write the documents, with pictures if `plots` or if some exist. Returns the paths of what was written.
 
     A run in a folder that `run --output` named has its documents and pictures there. output: the folder of the
-    documents; that of `documents_at` if None.
+    documents; that of `documents_at` if None. paper: pictures that fit a column of a paper.
     """
     from bench.report import document  # here: it loads what writes tables
 
@@ -79,7 +81,7 @@ def write_report(view: View, plots: bool, output: Path | None = None) -> list[st
     # A side of a run has a name with a colon, which is no name for a folder everywhere.
     name = run.name.replace(":", "-") if "side" in run.manifest else run.path.resolve().name
     pictures_at = run.path / "plots" if chosen and not (run.path / "plots").is_symlink() else PLOTS / name
-    pictures = catalogue.draw(view, pictures_at) if plots else catalogue.drawn(pictures_at)
+    pictures = catalogue.draw(view, pictures_at, paper) if plots else catalogue.drawn(pictures_at)
     folder = output or (run.path if chosen else documents_at(run.path))
     folders.make_folder(folder)
     written = document.documents(view, pictures, pictures_at, folder)

@@ -24,13 +24,17 @@ BOX = '<div class="box">{}</div>'
 # Marks of texts.
 _STRONG, _CODE = re.compile(r"\*\*(.+?)\*\*", re.DOTALL), re.compile("`([^`]+)`")
 _STYLE = """
-:root { color-scheme: light dark; --text: #1a1a1a; --back: #fff; --line: #ddd; --strong: #888; --soft: #f4f6f8; }
+:root { color-scheme: light dark; --text: #1a1a1a; --back: #fff; --line: #ddd; --strong: #666; --soft: #f4f6f8; }
 @media (prefers-color-scheme: dark) {
-  :root { --text: #e4e4e4; --back: #16181b; --line: #3a3d42; --strong: #777; --soft: #22252a; }
+  :root { --text: #e4e4e4; --back: #16181b; --line: #3a3d42; --strong: #a0a0a0; --soft: #22252a; }
 }
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 1160px; margin: 2em auto; padding: 0 20px;
   color: var(--text); background: var(--back); overflow-wrap: anywhere; }
-.box { overflow-x: auto; margin: 1em 0; }
+.box { overflow-x: auto; margin: 1em 0;  /* a shadow where more can be scrolled to */
+  background: linear-gradient(to right, var(--back) 30%, transparent) 0 0 / 40px 100% no-repeat local,
+    linear-gradient(to left, var(--back) 30%, transparent) 100% 0 / 40px 100% no-repeat local,
+    linear-gradient(to right, var(--strong), transparent) 0 0 / 12px 100% no-repeat scroll,
+    linear-gradient(to left, var(--strong), transparent) 100% 0 / 12px 100% no-repeat scroll; }
 table { border-collapse: collapse; font-size: 14px; font-variant-numeric: tabular-nums; overflow-wrap: normal; }
 th, td { padding: .25em .7em; border-bottom: 1px solid var(--line); vertical-align: top; }
 th { border-bottom: 2px solid var(--strong); vertical-align: bottom; }
@@ -38,8 +42,10 @@ td[style*="right"] { white-space: nowrap; }
 td[style*="left"] { min-width: 8em; max-width: 40em; }
 table.wide { font-size: 13px; } table.wide th, table.wide td { padding: .25em .35em; }
 tr:hover td { background: var(--soft); }
-img { max-width: 100%; box-sizing: border-box; background: #fff; border: 1px solid var(--line); border-radius: 4px; }
-@media (prefers-color-scheme: dark) { img { filter: invert(.88) hue-rotate(180deg); } }
+img, figure svg { width: 935px; max-width: 100%; min-width: 600px; height: auto; box-sizing: border-box;
+  background: #fff; border: 1px solid var(--line); border-radius: 4px; }
+figure { margin: 0; } figcaption label { margin-right: 1.2em; white-space: nowrap; }
+@media (prefers-color-scheme: dark) { img, figure svg { filter: invert(.88) hue-rotate(180deg); } }
 h1 + p { color: var(--strong); margin-top: -.6em; }
 h2 { margin-top: 1.6em; border-bottom: 1px solid var(--line); }
 nav { columns: 16em; margin: 1em 0; padding: .6em 1em; background: var(--soft); border-radius: 4px; }
@@ -48,12 +54,29 @@ details { margin: 1em 0; } summary { cursor: pointer; font-weight: 600; font-siz
 details > *:not(summary) { margin-left: .4em; }
 @media print {
   :root { --text: #000; --back: #fff; --line: #bbb; --soft: #fff; }
-  body { max-width: none; font-size: 10px; margin: 0; } table.wide { font-size: 7px; } nav { display: none; }
+  @page { margin: 12mm; }
+  body { max-width: none; font-size: 9px; line-height: 1.3; margin: 0; padding: 0; } nav { display: none; }
+  table { font-size: inherit; } table.wide { font-size: 7px; } th, td { padding: .1em .4em; }
+  .box { overflow: visible; background: none; margin: .5em 0; }
+  td[style*="left"] { min-width: 0; }
+  img, figure svg { width: 60%; min-width: 0; } figcaption { display: none; }
   h2, summary { break-after: avoid; } img, tr { break-inside: avoid; }
 }
 """
-# What is folded would not be printed.
+# What is folded would not be printed. Below a picture with several series, a box for each switches it off.
 _SCRIPT = """
+addEventListener("DOMContentLoaded", () => document.querySelectorAll("figure").forEach(figure => {
+  const named = [...figure.querySelectorAll("[data-name]")], boxes = document.createElement("figcaption");
+  if (named.length < 2) return;
+  named.forEach(group => {
+    const label = document.createElement("label"), box = document.createElement("input");
+    box.type = "checkbox"; box.checked = true;
+    box.onchange = () => figure.querySelectorAll(`[data-series="${group.dataset.series}"]`).forEach(
+      one => { one.style.display = box.checked ? "" : "none"; });
+    label.append(box, " " + group.dataset.name); boxes.append(label);
+  });
+  figure.append(boxes);
+}));
 addEventListener("beforeprint", () => document.querySelectorAll("details").forEach(one => { one.open = true; }));
 """
 
@@ -94,7 +117,7 @@ def _html(block: Block, names: list[str], pictures: Mapping[str, Path]) -> str:
         case Picture(title, address):
             if address not in pictures:
                 return f"<p>{_marked(title)}</p>"
-            return BOX.format(f'<img src="{_data(pictures[address])}" alt="{html.escape(title)}">')
+            return BOX.format(_picture(pictures[address], html.escape(title)))
         case Code(text):
             return f"<pre><code>{html.escape(visible(text))}\n</code></pre>"
         case Fold(summary, inner):
@@ -140,8 +163,13 @@ def _policy() -> str:
     )
 
 
-def _data(file: Path) -> str:
+def _picture(file: Path, title: str) -> str:
+    """A picture: one with series as part of the page, where they can be pointed at and switched off."""
     vector = file.with_suffix(".svg")
     chosen = vector if vector.is_file() and vector.stat().st_size <= MOST_SVG_BYTES else file
+    content = chosen.read_bytes()
+    if chosen is vector and b"data-series=" in content:
+        drawing = "<svg" + content.decode(errors="replace").partition("<svg")[2]
+        return f'<figure aria-label="{title}">{drawing}</figure>'
     kind = "svg+xml" if chosen is vector else "png"
-    return f"data:image/{kind};base64,{base64.b64encode(chosen.read_bytes()).decode()}"
+    return f'<img src="data:image/{kind};base64,{base64.b64encode(content).decode()}" alt="{title}">'

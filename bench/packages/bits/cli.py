@@ -6,7 +6,6 @@ import os
 import secrets
 import subprocess
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,7 +28,6 @@ from bench.launch.launcher import RendezvousFolder, preload
 from bench.launch.side_process import StopWatch, check_python
 from bench.launch.turns import LOOK_EVERY_S
 from bench.machine import environment, gpus, host, processes
-from bench.model.deferred import Deferred
 from bench.model.errors import ConfigError, UnmeasurableError
 from bench.model.records import Plan
 from bench.model.units import counted
@@ -39,7 +37,6 @@ from bench.packages.bits.conclusions import BitsRow
 from bench.planning import plan as plans
 from bench.planning.footprint import arena_bytes
 from bench.report import markdown
-from bench.report.plots import DRAW
 from bench.store import encoding, folders
 
 if TYPE_CHECKING:
@@ -166,25 +163,15 @@ def _other_side(plan: Plan, folder: Path, python: str, environ: dict[str, str]) 
 
 
 def _written(rows: list[BitsRow], name: str) -> None:
-    """Print the table and what differs; write the documents and the picture below plots/."""
+    """Print the table and what differs; write the documents below plots/."""
     folder = PLOTS / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-bits-{name}"
     folders.make_folder(folder)
-    picture = _drawn(rows, folder)
     on_gpus = any(BACKENDS[row.case.backend].device == "cuda" for row in rows)
     virtual = on_gpus and any(is_virtual_gpu(str(gpus.facts(gpu)["name"])) for gpu in host.visible_gpus())
     folders.write(folder / DATA, json.dumps(report.as_json(rows), indent=1) + "\n")
-    folders.write(
-        folder / DOCUMENT, markdown.written(report.document(rows, name, picture.name if picture else None, virtual))
-    )
+    folders.write(folder / DOCUMENT, markdown.written(report.document(rows, name, virtual)))
     show([*report.brief(rows), report.headline(rows, virtual)])
-    say(f"\n{folder / DOCUMENT}\n{folder / DATA}" + (f"\n{picture}" if picture else ""))
-
-
-def _drawn(rows: Sequence[BitsRow], folder: Path) -> Path | None:
-    """Draw which share of elements differs, over size; None if all are the same bits."""
-    path = folder / "bits"
-    DRAW(Deferred("packages.bits.plots:shares_of"), rows, None, [path])
-    return path.with_suffix(".png") if path.with_suffix(".png").is_file() else None
+    say(f"\n{folder / DOCUMENT}\n{folder / DATA}")
 
 
 def _code(rows: list[BitsRow], require: list[str]) -> int:

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from bench.model.records import Json
 from bench.model.units import format_bytes, format_share
 from bench.packages.bits.conclusions import Baseline, BitsRow, Compared, Differing
-from bench.report.blocks import Blocks, Column, Heading, Picture, items, keyed, left, section, table
+from bench.report.blocks import Blocks, Column, Heading, items, keyed, left, section, table
 from bench.report.labels import NOTHING, counted, dtype_words, ranks_text
 
 IDENTICAL = "identical"
@@ -126,9 +126,8 @@ def _which(compared: Compared) -> str:
     return f"beginning of {compared.size_bytes} B"
 
 
-def document(rows: Sequence[BitsRow], name: str, picture: str | None, virtual: bool = False) -> Blocks:
-    """bits.md."""
-    drawn = [Picture("Share of elements that differ, over size", picture)] if picture is not None else []
+def document(rows: Sequence[BitsRow], name: str, virtual: bool = False) -> Blocks:
+    """The blocks of bits.md."""
     differs = section("What differs", items(sentences(rows)))
     return [
         Heading(f"{name}: is it the same sum?", 1),
@@ -136,7 +135,6 @@ def document(rows: Sequence[BitsRow], name: str, picture: str | None, virtual: b
         *results(rows),
         EXPLAINED,
         *differs,
-        *drawn,
     ]
 
 

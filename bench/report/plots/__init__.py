@@ -1,6 +1,6 @@
 """Draw pictures of runs: the table of all pictures, with file name, title and drawing function of each.
 
-In: a run and its analysis. Out: PNG and SVG files. To add a picture: a line in PICTURES and a function
+In: a run and its analysis. Out: PNG, SVG and PDF files. To add a picture: a line in PICTURES and a function
 (run, analysis) → figures, one per page. matplotlib is loaded when something is drawn.
 """
 
@@ -33,12 +33,12 @@ PICTURES = (
 )
 
 
-def draw(view: View, folder: Path) -> list[Picture]:
-    """Draw what the run has data for, as PNG and SVG; remove pages left from before."""
+def draw(view: View, folder: Path, paper: bool = False) -> list[Picture]:
+    """Draw what the run has data for, as PNG, SVG and PDF; remove pages left from before. paper: to fit a column."""
     folders.make_folder(folder)
     for kind in PICTURES:
         shown = view if kind in OF_PACKAGES else view.of_calls
-        DRAW(kind.drawn_by, shown.run, shown.analysis, [folder / page for page in kind.pages])
+        DRAW(kind.drawn_by, shown.run, shown.analysis, [folder / page for page in kind.pages], paper)
     return drawn(folder)
 
 

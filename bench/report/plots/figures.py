@@ -9,20 +9,24 @@ of a page have in common is written once, above them. Each metric begins a new p
 `sizes` draws into them.
 """
 
+import html
+import io
 import math
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby, pairwise
+from itertools import groupby
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.container import Container
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter
 
 from bench.catalog import metrics
@@ -54,18 +58,38 @@ STYLE: Any = {
     "axes.titlelocation": "left",
     "axes.titlesize": 12,
     "figure.dpi": 110,
+    "savefig.dpi": 200,
     "svg.fonttype": "none",  # text stays text: small files that can be searched
     "legend.frameon": False,
     "text.parse_math": False,  # a name with dollars is a name
 }
+
+
+@dataclass(frozen=True, slots=True)
+class _Points:
+    """What a line of values does not know."""
+
+    # Limits of the intervals; NaN where none is known.
+    low: Any
+    high: Any
+    # What is drawn between them; None for bars.
+    band: Any
+    # The text of an x value.
+    named: Callable[[int], str]
+
+
+# For each line of values.
+_INTERVALS: WeakKeyDictionary[Any, _Points] = WeakKeyDictionary()
+# A marker in an SVG file.
+_POINT = re.compile("(<use [^>]*?)/>")
+# PNG for Markdown, SVG for the page, PDF for papers.
+SUFFIXES = (".png", ".svg", ".pdf")
+# Style `paper`: inches of a column and of two, size of letters, height without legend, most columns of a legend.
+PAPER_INCHES, PAPER_POINTS, PAPER_HEIGHT, PAPER_LEGEND = (3.3, 6.9), 8, 2.3, (2, 4)
 # Ratio of largest to smallest value on an axis below which labels at 1, 2 and 5 are too few.
 NARROW = 5
 # Sizes that are closer than this share of their axis are at one place: their labels would overlap.
 CLOSE = 0.02
-# Points between neighbouring series at one x value: a marker is 5 wide, and the cap of an interval 6.
-BESIDE = 7
-# Largest share of the distance to the next x value that the series at one x value take together.
-TOGETHER = 0.6
 # More lines than this in one picture cannot be told apart.
 MOST_SERIES = 6
 # Four by six: more would be too small to read.
@@ -90,26 +114,92 @@ NUMBER_AND_UNIT = re.compile(r"(?<=\d) (?=[A-Za-zµ%])")
 
 
 # ── one figure ───────────────────────────────────────────────────────────────────────────────────
-def save(figure: Figure, path: Path) -> None:
-    """Save a figure as PNG and as SVG. Raises StoreError with the file that cannot be written."""
+def save(figure: Figure, path: Path, paper: bool = False) -> None:
+    """Save a figure as PNG, SVG and PDF. Raises StoreError with the file that cannot be written."""
+    if paper:
+        _fit_paper(figure)
     if (engine := figure.get_layout_engine()) is not None:
         engine.execute(figure)
         figure.set_layout_engine(None)  # with any engine, also "none", savefig draws everything twice
-    for suffix in (".png", ".svg"):
+    for suffix in SUFFIXES:
         with folders.naming(path.with_suffix(suffix)):
-            figure.savefig(path.with_suffix(suffix))
+            if suffix == ".svg":
+                path.with_suffix(suffix).write_text(_with_titles(figure), encoding="utf-8")
+            else:
+                figure.savefig(path.with_suffix(suffix))
+
+
+def _with_titles(figure: Figure) -> str:
+    """The figure as SVG, whose points show value and interval on hovering, and whose series have names.
+
+    A page switches a series off by its `data-series`.
+    """
+    series = [(axes, drawn) for axes in figure.axes for drawn in axes.containers if drawn[0] in _INTERVALS]
+    for number, (_, drawn) in enumerate(series):
+        band = _INTERVALS[drawn[0]].band
+        for place, artist in enumerate((*drawn[1], *drawn[2], *([band] if band else []))):
+            artist.set_gid(f"series-{number}-{place}")
+        drawn[0].set_gid(f"series-{number}")
+    text = io.StringIO()
+    figure.savefig(text, format="svg")
+    made = text.getvalue()
+    for number, (axes, drawn) in enumerate(series):
+        name = html.escape(str(drawn.get_label()))
+        titles = [html.escape(f"{drawn.get_label()}, {point}") for point in _point_texts(axes, drawn[0])]
+        begin, mark, rest = made.partition(f'<g id="series-{number}">')
+        group, end, behind = rest.partition("\n   </g>")
+        if mark and len(_POINT.findall(group)) == len(titles):  # matplotlib leaves out points beyond the figure
+            left = iter(titles)
+            group = _POINT.sub(lambda found: f"{found[1]}><title>{next(left)}</title></use>", group)  # noqa: B023 - called here
+        made = f'{begin}<g data-series="{number}" data-name="{name}">{group}{end}{behind}' if mark else made
+        made = re.sub(rf'<g id="series-{number}-\d+">', f'<g data-series="{number}">', made)
+    return made
+
+
+def _point_texts(axes: Axes, line: Any) -> list[str]:
+    """Such as `1 MiB: 2.0 ms [1.9 – 2.1 ms]`, for each point of a line; values as their axis writes them."""
+    points = _INTERVALS[line]
+    written = axes.yaxis.get_major_formatter()
+    return [
+        f"{points.named(int(x))}: {written(y)}" + (f" [{written(low)} – {written(high)}]" if low < y < high else "")
+        for x, y, low, high in zip(line.get_xdata(), line.get_ydata(), points.low, points.high, strict=True)
+    ]
+
+
+def _fit_paper(figure: Figure) -> None:
+    """Fit a figure into a column of a paper, or its panels into two columns, without title: the caption has it."""
+    several = len(figure.axes) > 1
+    figure.suptitle("")
+    if not several:
+        figure.axes[0].set_title("")
+    for text in figure.findobj(Text):
+        text.set_fontsize(PAPER_POINTS - several)
+    rows = 0
+    for legend in figure.legends:
+        entries = len(legend.get_texts())
+        columns = min(entries, PAPER_LEGEND[several])
+        legend.set_ncols(columns)
+        rows = math.ceil(entries / columns)
+    width, height = figure.get_size_inches()
+    inches = PAPER_INCHES[several]
+    high = inches * height / width if several else PAPER_HEIGHT + PAPER_POINTS / 50 * rows
+    figure.set_size_inches(inches, high)
 
 
 def draw_pages(
-    drawn_by: Callable[[Any, Any], Sequence[Figure]], run: Any, analysis: Any, paths: Sequence[Path]
+    drawn_by: Callable[[Any, Any], Sequence[Figure]],
+    run: Any,
+    analysis: Any,
+    paths: Sequence[Path],
+    paper: bool = False,
 ) -> None:
     """Draw the pages of a picture into the first of these paths (without suffix); remove files of earlier ones."""
     for path in paths:
-        for suffix in (".png", ".svg"):
+        for suffix in SUFFIXES:
             path.with_suffix(suffix).unlink(missing_ok=True)
     with rc_context(STYLE):
         for figure, path in zip(drawn_by(run, analysis), paths, strict=False):
-            save(figure, path)
+            save(figure, path, paper)
 
 
 def framed(drawn: str, what: str) -> tuple[Figure, Axes]:
@@ -133,21 +223,8 @@ def size_axis(axes: Axes, sizes: Sequence[int], most: int, text: Callable[[int],
     powers = range(math.ceil(math.log2(sizes[0])), math.floor(math.log2(sizes[-1])) + 1)
     axes.xaxis.set_minor_locator(FixedLocator([2.0**power for power in powers]))
     axes.xaxis.set_minor_formatter(NullFormatter())
-    if len(apart) == 1:  # without this the axis would be as wide as the shift of the series
+    if len(apart) == 1:
         axes.set_xlim(sizes[0] / 2, 2 * sizes[-1])
-
-
-def dodged(axes: Axes, x: Sequence[float], places: Sequence[float], number: int, of: int) -> list[float]:
-    """The x values of one of several series on a logarithmic axis, moved a little so that intervals do not overlap.
-
-    places: the x values of all series, as they were asked for, ascending. number, of: which of how many series this is.
-    """
-    across = math.log(places[-1] / places[0]) or math.log(4)  # one x value alone: see size_axis
-    gaps = [math.log(b / a) for a, b in pairwise(places)]
-    nearest = min((gap for gap in gaps if gap > CLOSE * across), default=across)
-    points = 72 * axes.bbox.width / axes.figure.dpi
-    step = min(BESIDE / points * across, TOGETHER * nearest / of)
-    return [value * math.exp(step * (number - (of - 1) / 2)) for value in x]
 
 
 def wrapped(text: str, width: int) -> str:
@@ -171,16 +248,16 @@ def log_time_axis(axes: Axes) -> None:
 
 
 def log_ticks(axis: Any) -> None:
-    """Add labels to a logarithmic axis of less than two decades: labels at decades alone would be one or none."""
+    """Label 2 and 5 as well on a logarithmic axis of less than three decades: labels at decades alone would be few."""
     low, high = axis.get_view_interval()
-    if high / low < 100:
+    if high / low < 1000:
         axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low > NARROW else range(1, 10), numticks=12))
 
 
 def marks(summaries: Sequence[Summary]) -> str:
     """What the bars show, or that no intervals are known."""
     known = any(s.time_s is not None and s.time_s.known for s in summaries)
-    return f"bars: {width(summaries)}" if known else "no intervals are known"
+    return f"bands and bars: {width(summaries)}" if known else "no intervals are known"
 
 
 def time_label(run: Run) -> str:
@@ -208,18 +285,30 @@ def spread(values: list[int], most: int) -> list[int]:
 
 
 def with_intervals(
-    axes: Axes, x: Sequence[float], y: Sequence[float], interval: tuple[list[float], list[float]], style: int, name: str
+    axes: Axes,
+    x: Sequence[float],
+    y: Sequence[float],
+    interval: tuple[list[float], list[float]],
+    style: int,
+    name: str,
+    named: Callable[[int], str] = format_bytes,
 ) -> None:
-    """Draw one line of values with their intervals. interval: lower and upper limits. style: number of the line."""
+    """Draw one line of values with their intervals: a band, or bars where a band would hide which values have one.
+
+    interval: lower and upper limits. style: number of the line. named: the text of an x value.
+    """
     values = np.array(y)
-    # A limit equal to the value means that no interval is known: no bar is drawn.
+    # A limit equal to the value means that no interval is known: nothing is drawn.
     low, high = (np.where(np.array(side) == values, np.nan, np.array(side)) for side in interval)
-    axes.errorbar(
+    colour = COLOURS[style % len(COLOURS)]
+    band = len(values) > 1 and not np.isnan(low).any() and not np.isnan(high).any()
+    filled = axes.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0) if band else None
+    drawn = axes.errorbar(
         x,
         values,
-        yerr=[np.maximum(values - low, 0), np.maximum(high - values, 0)],
+        yerr=None if band else [np.maximum(values - low, 0), np.maximum(high - values, 0)],
         label=name,
-        color=COLOURS[style % len(COLOURS)],
+        color=colour,
         marker=MARKERS[style % len(MARKERS)],
         # Beyond the colours, each dash has all of them.
         linestyle=LINES[style % len(LINES) if style < len(COLOURS) else style // len(COLOURS) - 1],
@@ -227,6 +316,7 @@ def with_intervals(
         markersize=5,
         linewidth=1.5,
     )
+    _INTERVALS[drawn[0]] = _Points(low, high, filled, named)
 
 
 # ── panels and pages ─────────────────────────────────────────────────────────────────────────────

@@ -15,7 +15,7 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 from bench.model.conclusions import LINK_AS_GIVEN, Analysis, Bound, Fit, Summary
 from bench.model.projection import grouped
 from bench.model.records import Run
-from bench.model.units import first_few, format_rate
+from bench.model.units import first_few, format_bytes, format_rate
 from bench.report.labels import counted, ranks_text, size_text
 from bench.report.plots import figures
 from bench.report.plots.figures import COLOURS, Line, Page, Panel, log_time_axis, marks, spread, time_label
@@ -88,7 +88,7 @@ def scaling(run: Run, analysis: Analysis) -> list[Figure]:
     made = figures.pages("Time over the number of ranks", _what(run, analysis), shown)
     for page in made:
         for axes, style, line, x in _placed(page, _world):
-            _draw_times(axes, line, x, style)
+            _draw_times(axes, line, x, style, ranks_text)
         log_time_axis(page.places[0][0])
         _finish(page, _world, time_label(run))
     return [page.figure for page in made]
@@ -140,12 +140,10 @@ def _places(page: Page, x_of: Callable[[Summary], int]) -> list[int]:
 
 
 def _placed(page: Page, x_of: Callable[[Summary], int]) -> Iterator[tuple[Axes, int, Line, list[float]]]:
-    """(axes, style, line, its x values) of each line of a page. Lines of a panel stand a little apart along x."""
-    places = _places(page, x_of)
+    """(axes, style, line, its x values) of each line of a page."""
     for axes, panel in page.places:
-        for number, (style, line) in enumerate(page.styled(panel)):
-            x = [x_of(s) for s in line.members]
-            yield axes, style, line, figures.dodged(axes, x, places, number, len(panel.lines))
+        for style, line in page.styled(panel):
+            yield axes, style, line, [x_of(s) for s in line.members]
 
 
 def _finish(page: Page, x_of: Callable[[Summary], int], y: str) -> None:
@@ -163,18 +161,21 @@ def _finish(page: Page, x_of: Callable[[Summary], int], y: str) -> None:
     lowest, highest = min(values) / FAR_INTERVAL, max(values) * FAR_INTERVAL
     if low < lowest or high > highest:
         axes.set_ylim(max(low, lowest), min(high, highest))
-        page.extra.append("a bar without a cap goes on beyond the picture")
+        page.extra.append("an interval goes on beyond the picture")
     x = "number of ranks" if x_of is _world else "message size per rank"
     figures.label_axes(page, x, y)
     figures.legend(page)
 
 
 # ── what is drawn ────────────────────────────────────────────────────────────────────────────────
-def _draw_times(axes: Axes, line: Line, x: Sequence[float], style: int) -> list[float]:
+def _draw_times(
+    axes: Axes, line: Line, x: Sequence[float], style: int, named: Callable[[int], str] = format_bytes
+) -> list[float]:
     """Draw the times of a line with their intervals; return the times."""
     times = [s.time_s for s in line.members if s.time_s]
     values = [t.value for t in times]
-    figures.with_intervals(axes, x, values, ([t.low for t in times], [t.high for t in times]), style, line.name)
+    limits = [t.low for t in times], [t.high for t in times]
+    figures.with_intervals(axes, x, values, limits, style, line.name, named)
     return values
 
 

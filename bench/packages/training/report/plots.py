@@ -154,42 +154,53 @@ def _bar(axes: Axes, row: int, result: StrategyResult, step_s: float) -> None:
 
 # ── exposed communication against bucket size ────────────────────────────────────────────────────
 def buckets(_: Run, analysis: Analysis) -> list[Figure]:
-    """Measured caps and plans, and what the advisor predicts for uniform caps."""
-    return [figure for scenario in training_of(analysis).scenarios if (figure := _buckets(scenario)) is not None]
+    """For each scenario, what caps and plans expose; then their tails, beside those that the advisor predicts."""
+    return [figure for scenario in training_of(analysis).scenarios for figure in _buckets(scenario)]
 
 
-def _buckets(scenario: ScenarioAnalysis) -> Figure | None:
+def _buckets(scenario: ScenarioAnalysis) -> list[Figure]:
     measured = [(result, result.exposed) for result in scenario.results if result.exposed and _size(result.strategy)]
     advice = scenario.advice
     least = min([SMALLEST_CAP, *(_size(result.strategy) for result, _ in measured)])
-    caps = [(cap, exposed_s) for cap, exposed_s in advice.caps if cap >= least] if advice else []
-    if not measured and not caps:
-        return None
-    what = wrapped(scenario_text(scenario.scenario), BUCKETS_WIDE)
-    figure, axes = figures.framed("Exposed communication over bucket size", what)
-    figure.set_size_inches(9.5, 5.4)
-    noise = scenario.noise_s
-    if scenario.aa_pairs and math.isfinite(noise):
-        label = f"two copies of one strategy differ by up to {seconds(noise)}"
-        axes.axhspan(-noise, noise, color="#888888", alpha=0.15, linewidth=0, label=label)
-    # A line for each kind of strategy over its caps; each plan is a point of its own.
-    names = training.short_names(result.strategy for result, _ in measured)
-    series: dict[str, list[tuple[int, Interval]]] = {}
-    for result, exposed in measured:
-        name = _series(result.strategy, names[result.label])
-        series.setdefault(name, []).append((_size(result.strategy), exposed))
-    _lines(axes, series)
+    caps = [(cap, tail_s) for cap, tail_s in advice.caps if cap >= least] if advice else []
+    of_plans = [_size(result.strategy) for result, _ in measured]
+    of_caps = [result.strategy.cap_bytes or 0 for result, _ in measured]
+    made = []
+    if measured:
+        figure, axes = _over_size(scenario, "Exposed communication over bucket size")
+        if scenario.aa_pairs and math.isfinite(noise := scenario.noise_s):
+            label = f"two copies of one strategy differ by up to {seconds(noise)}"
+            axes.axhspan(-noise, noise, color="#888888", alpha=0.15, linewidth=0, label=label)
+        # A line for each kind of strategy over its caps; each plan is a point of its own.
+        names = training.short_names(result.strategy for result, _ in measured)
+        series: dict[str, list[tuple[int, Interval]]] = {}
+        for result, exposed in measured:
+            name = _series(result.strategy, names[result.label])
+            series.setdefault(name, []).append((_size(result.strategy), exposed))
+        _lines(axes, series)
+        made.append(_finished(figure, axes, _labelled(of_caps, of_plans), "exposed communication per step"))
     if advice:
+        figure, axes = _over_size(scenario, "Tail of a step over bucket size, predicted and measured")
         _predicted(axes, advice, caps)
         _tails(axes, scenario)
-    of_plans = [_size(result.strategy) for result, _ in measured]
-    # Predicted caps are of every size; round ones are labelled.
-    powers = range(math.ceil(math.log2(least)), math.ceil(math.log2(max([least, *(cap for cap, _ in caps)]) + 1)))
-    of_caps = [result.strategy.cap_bytes or 0 for result, _ in measured]
-    figures.size_axis(axes, _labelled(of_caps, [2**power for power in powers] if caps else of_plans), MOST_SIZES)
+        # Predicted caps are of every size; round ones are labelled.
+        powers = range(math.ceil(math.log2(least)), math.ceil(math.log2(max([least, *(cap for cap, _ in caps)]) + 1)))
+        sizes = _labelled(of_caps, [2**power for power in powers] if caps else of_plans)
+        made.append(_finished(figure, axes, sizes, "communication after backward, per step"))
+    return made
+
+
+def _over_size(scenario: ScenarioAnalysis, drawn: str) -> tuple[Figure, Axes]:
+    figure, axes = figures.framed(drawn, wrapped(scenario_text(scenario.scenario), BUCKETS_WIDE))
+    figure.set_size_inches(9.5, 5.0)
+    return figure, axes
+
+
+def _finished(figure: Figure, axes: Axes, sizes: Sequence[int], what: str) -> Figure:
+    figures.size_axis(axes, sizes, MOST_SIZES)
     time_axis(axes.yaxis)
     axes.set_xlabel("bucket size: cap, or the largest bucket of a plan")
-    axes.set_ylabel("exposed communication of a step")
+    axes.set_ylabel(what)
     axes.axhline(0, color="black", linewidth=0.8)
     entries = figures.legend_entries(axes)
     columns = figures.fitting_columns(figure.get_figwidth(), entries)
@@ -199,14 +210,12 @@ def _buckets(scenario: ScenarioAnalysis) -> Figure | None:
 
 def _lines(axes: Axes, series: Mapping[str, list[tuple[int, Interval]]]) -> None:
     """Draw a line of times with their intervals for each name. series: (bytes, time)."""
-    every_size = sorted({size for points in series.values() for size, _ in points})
     for style, (name, points) in enumerate(series.items()):
         points.sort(key=lambda point: point[0])
         values = [interval.value for _, interval in points]
         limits = [ends(interval) or (interval.value, interval.value) for _, interval in points]
         sides = ([low for low, _ in limits], [high for _, high in limits])
-        x = figures.dodged(axes, [size for size, _ in points], every_size, style, len(series))
-        figures.with_intervals(axes, x, values, sides, style, name)
+        figures.with_intervals(axes, [size for size, _ in points], values, sides, style, name)
 
 
 def _size(strategy: Strategy) -> int:
@@ -239,14 +248,14 @@ def _predicted(axes: Axes, advice: Advice, caps: Sequence[tuple[int, float]]) ->
     grey, cap, tail_s = "#555555", advice.cap_bytes, advice.cap.tail_s
     if caps:
         sizes, times = zip(*sorted(caps), strict=True)
-        text = f"predicted tail; star: the best cap, {format_bytes(cap)}, {seconds(tail_s)}"
+        text = f"predicted; star: the best cap, {format_bytes(cap)}, {seconds(tail_s)}"
         axes.plot(sizes, times, color=grey, linewidth=4, alpha=0.35, label=text, zorder=1)
         if cap >= sizes[0]:
             axes.plot([cap], [tail_s], "*", color=COLOURS[6], markersize=15, zorder=5)
     default_s = advice.default.tail_s
     for name, level, line in (
-        (f"predicted tail of torch's default: {seconds(default_s)}", default_s, "--"),
-        (f"no plan exposes less than {seconds(advice.bound_s)}", advice.bound_s, ":"),
+        (f"torch's default, predicted: {seconds(default_s)}", default_s, "--"),
+        (f"lower bound of any plan: {seconds(advice.bound_s)}", advice.bound_s, ":"),
     ):
         axes.axhline(level, color=grey, linewidth=1.3, linestyle=line, label=name)
 
@@ -255,9 +264,9 @@ def _tails(axes: Axes, scenario: ScenarioAnalysis) -> None:
     """The measured tails, with which predictions can be compared: of caps, and of torch's DDP."""
     tails = [(_size(r.strategy), r.split.tail_s, r.strategy.name) for r in scenario.results if r.split is not None]
     if points := sorted((size, tail_s) for size, tail_s, _ in tails if size):
-        axes.plot(*zip(*points, strict=True), "x", color="black", markersize=8, label="measured tail", zorder=6)
+        axes.plot(*zip(*points, strict=True), "x", color="black", markersize=8, label="measured", zorder=6)
     for tail_s in [tail_s for size, tail_s, name in tails if name == "ddp" and not size][:1]:
-        text = f"measured tail of torch's DDP: {seconds(tail_s)}"
+        text = f"torch's default, measured: {seconds(tail_s)}"
         axes.axhline(tail_s, color="black", linewidth=1.1, linestyle="-.", label=text)
 
 
