@@ -1,7 +1,11 @@
 """Files in examples/ that no other test runs are what their readers take: units of systemd, objects of Kubernetes."""
 
+import functools
 import shutil
+import socket
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from ruamel.yaml import YAML
@@ -26,6 +30,24 @@ def test_systemd_takes_the_units(tmp_path):
     assert done.returncode == 0 and "collbench" not in done.stderr, done.stderr
 
 
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not here")
+def test_shellcheck_finds_nothing():
+    scripts = [*EXAMPLES.rglob("*.sh"), *EXAMPLES.rglob("*.sbatch")]
+    assert len(scripts) >= 4
+    done = subprocess.run(["shellcheck", *map(str, scripts)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+def test_a_prolog_refuses_the_nodes_that_a_gate_named(tmp_path):
+    script = (EXAMPLES / "gate/prolog.sh").read_text().replace("/shared/", f"{tmp_path}/")
+    run = functools.partial(subprocess.run, ["sh", "-c", script], check=False)
+    assert run().returncode == 0
+    (tmp_path / "taint.txt").write_text(f"other\n{socket.gethostname()}\n")
+    assert run().returncode == 1
+    (tmp_path / "taint.txt").write_text(f"other\n{socket.gethostname()}-2\n")
+    assert run().returncode == 0
+
+
 def test_a_cron_job_measures_and_writes_what_node_exporter_reads():
     job = YAML(typ="safe", pure=True).load((EXAMPLES / "monitoring" / "cronjob.yaml").read_text())
     pod = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]
@@ -42,3 +64,28 @@ def test_an_init_container_is_the_gate_in_the_planned_job():
     assert "gate" in container["command"] and {variable["name"] for variable in container["env"]} == {
         "PET_NODE_RANK", "COLLBENCH_SECRET",
     }  # fmt: skip
+
+
+# ── what their readers' own checkers say ─────────────────────────────────────────────────────────
+WORKFLOWS = sorted([*(ROOT / ".github/workflows").iterdir(), *(EXAMPLES / "ci").glob("github-*.yaml")])
+OBJECTS = [EXAMPLES / "launch/kubernetes.yaml", EXAMPLES / "monitoring/cronjob.yaml"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("program", "words", "files"),
+    [
+        ("actionlint", ["-shellcheck="], WORKFLOWS),
+        ("check-jsonschema", ["--builtin-schema", "vendor.github-workflows"], WORKFLOWS),
+        ("check-jsonschema", ["--builtin-schema", "vendor.gitlab-ci"], [EXAMPLES / "ci/gitlab-baseline.yaml"]),
+        ("check-jsonschema", ["--builtin-schema", "vendor.citation-file-format"], [ROOT / "CITATION.cff"]),
+        ("kubernetes-validate", ["--strict"], OBJECTS),
+    ],
+    ids=lambda value: value if isinstance(value, str) else None,
+)
+def test_checkers_find_nothing(program, words, files):
+    path = shutil.which(program, path=str(Path(sys.executable).parent))
+    if path is None:
+        pytest.skip(f"{program} is not installed (requirements-dev.txt)")
+    done = subprocess.run([path, *words, *map(str, files)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr

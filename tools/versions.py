@@ -32,7 +32,7 @@ from bench.machine import host
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE, LOG = ROOT / "docs/develop/versions.md", ROOT / "build/versions.log"
-CANDIDATES = ("3.11", "3.12", "3.13")
+CANDIDATES = ("3.11", "3.12", "3.13", "3.14")
 LOWEST, NEWEST = "lowest", "newest"
 NEEDED_BYTES = 12 * 10**9
 LIMIT_S = 3600  # of a command
