@@ -14,6 +14,7 @@ from bench.model.records import Case, Failure
 from bench.packages.interop.report import dashboards
 from bench.report.openmetrics import END, gauge
 from bench.report.view import View
+from bench.store import folders
 from conftest import ROOT, invented_run, samples
 from test_report import misfits
 
@@ -133,3 +134,14 @@ def test_a_comparison_is_read_by_the_reference_parser(warm):
         assert found["collbench_time_ratio_low", *of] < found["collbench_time_ratio", *of]
     trend = warm("compare", before, after, before, "--format", "openmetrics")
     assert trend.returncode == 2 and "is for two runs" in trend.stderr
+
+
+def test_bencher_gets_each_time_with_its_interval():
+    """Bencher's metric format: benchmark → measure → value, lower_value, upper_value; nanoseconds of `latency`."""
+    analysis = analyze(run := folders.read(ROOT / "docs/example/before"))
+    found = json.loads(dashboards.bencher(View(run, analysis)))
+    assert found.keys() == {summary.case.key for summary in analysis.summaries if summary.time_s}
+    for summary in analysis.summaries:
+        metric = found[summary.case.key]["latency"]
+        assert metric["value"] == pytest.approx(1e9 * summary.time_s.value)
+        assert metric["lower_value"] < metric["value"] < metric["upper_value"]

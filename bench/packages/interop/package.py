@@ -26,5 +26,6 @@ INTEROP = Package(
         "rccl-tests-json": Deferred("packages.interop.report.nccl_files:rccl_tests_json"),
         "openmetrics": Deferred("packages.interop.report.dashboards:openmetrics"),
         "jsonl": Deferred("packages.interop.report.dashboards:jsonl"),
+        "bencher": Deferred("packages.interop.report.dashboards:bencher"),
     },
 )

@@ -1,4 +1,4 @@
-"""Write a run for cluster monitoring: OpenMetrics for node_exporter's textfile collector, and JSON line by line.
+"""Write a run for monitoring: OpenMetrics for node_exporter, JSON line by line, and JSON for Bencher.
 
 In: the view of a run. Out: text. Numbers of NCCL have the names and labels of NCCL's Inspector (`inspector_prom.cc` in
 NVIDIA's nccl), so that its dashboards show these numbers, too: gauges `nccl_bus_bandwidth_gbs` in GB/s and
@@ -56,6 +56,18 @@ def jsonl(view: View) -> str:
     of = {"run": view.run.name, "started": view.run.manifest.get("started")}
     cases = (case.model_dump(mode="json", by_alias=True, exclude_unset=True) for case in public_cases(view))
     return "\n".join(json.dumps({**of, **case}, ensure_ascii=False, allow_nan=False) for case in cases)
+
+
+def bencher(view: View) -> str:
+    """Bencher's metric format: of each case by its key, `latency` in nanoseconds with the ends of its interval."""
+    benchmarks = {}
+    for summary in view.analysis.summaries:
+        if summary.time_s is not None:
+            metric = {"value": 1e9 * summary.time_s.value}
+            if summary.time_s.known:
+                metric |= {"lower_value": 1e9 * summary.time_s.low, "upper_value": 1e9 * summary.time_s.high}
+            benchmarks[summary.case.key] = {"latency": metric}
+    return json.dumps(benchmarks, indent=1, allow_nan=False)
 
 
 def _labelled(view: View) -> Iterator[tuple[dict[str, str], Summary]]:

@@ -144,12 +144,14 @@ def _sizes(cases: Sequence[Case]) -> str:
 
 
 def _settings(run: Run, cases: Sequence[Case], members: Sequence[Summary], sizes: str) -> str:
-    """The line with sizes and numbers of calls; one thread and one GPU, as each rank is a process of its own."""
+    """The line with sizes and numbers of calls. One command has all GPUs unless a launcher started several."""
     case, sampling = cases[0], run.plan.settings.sampling
+    launched = run.imported is not None or any(session.get("job") for session in run.environment)
+    gpus = 1 if launched else case.world_size
     calls = [s.iterations // s.launches for s in members if s.launches]
     iters = case.depth if case.depth > 1 else min(calls, default=sampling.iterations or NOT_TOLD)
     return (
-        f"# nThread 1 nGpus 1 {sizes} warmup iters: {sampling.warmup * case.depth} iters: {iters} agg iters: 1 "
+        f"# nThread 1 nGpus {gpus} {sizes} warmup iters: {sampling.warmup * case.depth} iters: {iters} agg iters: 1 "
         f"validation: {int(run.imported is None)} "
         f"graph: {int(case.metric == 'graph')}"
     )
