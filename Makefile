@@ -10,7 +10,7 @@ SYSTEM ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help install install-mpi bench-gloo bench-nccl bench-mpi gloo-stalls bench-ddp cs336 ab replay gate report plots compare \
-  diagnose list doctor equivalence check lint test test-all test-gpu gpu-check virtual-gpu test-virtual-gpu docs pictures coverage prove prove-quick prove-weekly \
+  diagnose list doctor equivalence check lint site test test-all test-gpu gpu-check virtual-gpu test-virtual-gpu docs pictures coverage prove prove-quick prove-weekly \
   bench-self versions clean
 
 help:  ## Show this list
@@ -133,6 +133,10 @@ lint: .venv/.installed-dev  ## Check style and types; print lines and files a ro
 	@$(PY) -m ruff format --check .
 	@$(PY) -m mypy
 	@$(PY) -m tools.rooms
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet
+
+site: .venv/.installed-dev  ## Build the site of docs/ into build/site; a dead link is an error (SITE_URL=its address)
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
 
 # Two processes, because half of the time is waiting for ranks; no more, because ranks want the cores. Each has a fork
 # server that its tests share; the one that is done first takes over tests of the other.
