@@ -4,6 +4,7 @@
 """
 
 import sys
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import get_args
 
@@ -62,10 +63,10 @@ training:
   steps: 2                       # of a strategy in one round
 """
 INTRODUCTION = """
-A configuration is a YAML file: `collbench run my.yaml`. Those that come with the suite are in `configs/`, and
-`list configs` shows them. `--set key.path=value` overrides one key, such as `--set sampling.iterations=20` or
-`--set 'sizes=[1MiB]'`. `plan my.yaml` shows what a run would do, or every mistake with its line and column. Editors
-complete the keys from `configs/schema.json`.
+A configuration is a YAML file: `collbench run my.yaml`. `list configs` shows those that come with CollBench;
+`collbench show gloo > my.yaml` begins one of your own. `--set key.path=value` overrides one key, such as
+`--set sampling.iterations=20` or `--set 'sizes=[1MiB]'`. `plan my.yaml` shows what a run would do, or every mistake
+with its line and column. Editors complete the keys from what `collbench schema` prints.
 """
 LINKS = """
 Tables: [configurations](#configurations), [expected bandwidths](#tables-of-expected-bandwidths),
@@ -140,6 +141,8 @@ def value(field: FieldInfo, given: object) -> str:
     """A default as a user would write it."""
     parsers = [getattr(one, "func", None) for one in field.metadata]
     if given is None:
+        return "none"
+    if is_dataclass(given):
         return "none"
     if isinstance(given, SamplingConfig):
         return "[its keys'](#sampling)"

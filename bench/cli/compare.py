@@ -49,7 +49,8 @@ def compare(
     across: Across = None,
     undecided: IfUndecided = Undecided.THREE,
     format: Annotated[  # noqa: A002
-        ComparisonFormat | None, typer.Option(help="Print only this, such as the line with the verdict; draw nothing.")
+        ComparisonFormat | None,
+        typer.Option(help=f"Print only this, draw nothing: {', '.join(ComparisonFormat)}.", metavar="FORMAT"),
     ] = None,
 ) -> int:
     """Two runs: a verdict on each case; of cases that compute, too, also on exposed communication.

@@ -47,7 +47,7 @@ def replay(
         int | None, typer.Option(help="Ranks; as recorded if each has a core or a GPU.", metavar="N", min=1)
     ] = None,
     look: Annotated[
-        bool, typer.Option("--look", help="Measure nothing: say where the job's time in calls went.")
+        bool, typer.Option("--look", help="Measure nothing: say where the job's time in calls went.", metavar="")
     ] = False,
     save: Annotated[
         Path | None,

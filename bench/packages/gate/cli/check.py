@@ -24,7 +24,8 @@ def check(
     run: Annotated[str | None, typer.Argument(help="The run (the newest if none is named).", metavar="RUN")] = None,
     undecided: IfUndecided = Undecided.THREE,
     format: Annotated[  # noqa: A002
-        ComparisonFormat | None, typer.Option(help="Print only this, such as the line with the verdict.")
+        ComparisonFormat | None,
+        typer.Option(help=f"Print only this: {', '.join(ComparisonFormat)}.", metavar="FORMAT"),
     ] = None,
 ) -> int:
     """All lines of the table are tested together. A line for other hardware applies to no case.

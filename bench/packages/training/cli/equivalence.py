@@ -46,7 +46,7 @@ def equivalence(
     ] = None,
     batch: Annotated[int, typer.Option(min=1, help="With --examples: of a rank in a step.", metavar="B")] = 3,
     drop_last: Annotated[
-        bool, typer.Option("--drop-last", help="With --examples: read no example twice; leave some out.")
+        bool, typer.Option("--drop-last", help="With --examples: read no example twice; leave some out.", metavar="")
     ] = False,
 ) -> int:
     """Train a small model in many ways, on K ranks and in one process: are the results equal where they must be?"""
