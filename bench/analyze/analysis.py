@@ -1,7 +1,7 @@
 """Apply every analysis of this package to one run, in order.
 
-In: a `Run`. Out: an `Analysis`. Its `Diagnosis` names the ranks and links that are late or slow, and says what could
-not be told and why. If nothing is found, it says that too: silence must not be mistaken for health.
+In: a `Run`. Out: an `Analysis`. Its `Diagnosis` names the ranks and links that are late or slow, and states what
+could not be diagnosed and why. If nothing is found, it states that too: silence must not be mistaken for health.
 """
 
 from collections.abc import Iterable
@@ -21,7 +21,7 @@ from bench.model.records import Case, Run
 
 
 def analyze(run: Run) -> Analysis:
-    """Everything that follows from one run."""
+    """Return all conclusions from one run."""
     summaries = summarize(run)
     diagnosis = diagnose(run)
     missing = incomplete(run)
@@ -61,12 +61,12 @@ def diagnose(run: Run) -> Diagnosis:
 
 
 def _tells_who_is_late(case: Case) -> bool:
-    """Whether all its ranks make the same calls, and nothing between them."""
+    """Return whether all ranks of a case make the same calls, and nothing between them."""
     return case.world_size > 1 and cycle(case) == 1 and not OPERATIONS[case.op].round_by_round
 
 
 def _untold(run: Run, late: bool) -> Iterable[Notice]:
-    """What cannot be told of imported numbers, and why. late: somebody was named."""
+    """Yield what cannot be diagnosed from imported numbers, and why. late: whether a late rank was named."""
     known = [(s.case, s.aggregate) for s in run.samples if s.aggregate is not None and len(s.aggregate.each_s) > 1]
     apart = [(case, aggregate) for case, aggregate in known if aggregate.apart]
     if not known:

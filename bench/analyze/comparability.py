@@ -1,8 +1,8 @@
-"""Decide whether the times of two sessions of a run may become one number.
+"""Decide whether the times of two sessions of a run may be combined into one number.
 
-In: the sessions that a run recorded, and the one that would be added. Out: `SessionDifference` values, each with its
-fact and the values of both sides. Facts that one side does not know are left out. Writes no sentence, and refuses
-nothing: `cli` does.
+In: the sessions that a run recorded, and the session to be added. Out: `SessionDifference` values, each with its
+fact and the values of both sides. Facts that are unknown on one side are left out. This module writes no sentence and
+refuses nothing: `cli` does.
 """
 
 from collections import Counter
@@ -13,14 +13,14 @@ from bench.model.comparisons import SessionDifference, SessionFact
 from bench.model.facts import HostFacts, Session
 from bench.model.records import NOT_AVAILABLE
 
-# Value of LAUNCHER where a process started its ranks by itself: their barrier is another one than a job's.
+# Value of LAUNCHER if a process started its ranks by itself: their barrier is different from a job's barrier.
 NO_LAUNCHER = "none"
 
 
 def differences(recorded: Sequence[Session], here: Session, backends: Iterable[str]) -> list[SessionDifference]:
-    """The facts in which the session `here` differs from recorded ones of the same side, each once.
+    """Return the facts in which the session `here` differs from recorded sessions of the same side, each once.
 
-    backends: those of the run. NCCL and GPUs matter for nccl only, MPI for mpi only.
+    backends: backends of the run. NCCL and GPUs matter for nccl only, MPI for mpi only.
     """
     wanted = {*backends}
     found: dict[SessionFact, SessionDifference] = {}
@@ -40,7 +40,7 @@ def differences(recorded: Sequence[Session], here: Session, backends: Iterable[s
 
 
 def facts_of_session(session: Session) -> dict[SessionFact, str]:
-    """What a session records of its machine, as far as it is known."""
+    """Return the facts that a session records of its machine; unknown facts are left out."""
     job = session.get("job")
     hosts: list[HostFacts] = session.get("hosts") or [session.get("host", {})]
     ranks = [host.get("ranks", []) for host in hosts]
@@ -63,7 +63,7 @@ def facts_of_session(session: Session) -> dict[SessionFact, str]:
 
 
 def _joined(values: Iterable[object]) -> str | None:
-    """The distinct values in order, joined by commas; None if one of them is unknown."""
+    """Return the distinct values in order, joined by commas; None if one of them is unknown."""
     listed = list(dict.fromkeys(values))
     return None if None in listed else ", ".join(map(str, listed))
 
@@ -81,13 +81,13 @@ def _gpus(host: HostFacts) -> str | None:
 
 
 def _packages(hosts: Sequence[HostFacts], *names: str) -> str | None:
-    """The versions of these packages on all hosts; None where a session was recorded without them."""
+    """Return the versions of these packages on all hosts; None if a session was recorded without them."""
     versions = [host.get("packages", {}).get(name) for host in hosts for name in names]
     return _joined(version for version in versions if version not in {None, NOT_AVAILABLE}) or None
 
 
 def _variables(hosts: Sequence[HostFacts]) -> str:
-    """Variables of libraries; those of a launcher are new in every job."""
+    """Return the variables of libraries; variables of a launcher are left out, because they are new in every job."""
     pairs = sorted(
         {
             f"{name}={value}"

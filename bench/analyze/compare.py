@@ -1,8 +1,8 @@
-"""Compare two runs: a verdict on each common case and on the whole, and what else differs between them.
+"""Compare two runs: give a verdict on each common case and on the whole, and list other differences between the runs.
 
-In: two runs and their summaries. Out: a `Comparison`, with its notices. Of cases that compute also how their exposed
-communication changed. This module matches the cases; `verdicts` decides. A measured case without a partner is listed
-with the reason, never dropped silently. Prints nothing.
+In: two runs and their summaries. Out: a `Comparison`, with its notices; for cases that compute, also the change of
+their exposed communication. This module matches the cases; `verdicts` decides. A measured case without a partner is
+listed with the reason, never dropped silently. Prints nothing.
 """
 
 import math
@@ -44,7 +44,7 @@ from bench.store.ledger import LedgerEntry
 
 # Fields of a case that `--across` accepts. Size is not among them: time is expected to differ with size.
 AXES = ("op", "backend", "world_size", "dtype", *(option.name for option in ALL_OPTIONS))
-# A comma between two values, not one within brackets: flat,ddp(cap_bytes=1024,options=fp16).
+# A comma between two values, not a comma within brackets: flat,ddp(cap_bytes=1024,options=fp16).
 COMMA = re.compile(r",(?![^()]*\))")
 
 Pair = tuple[Summary, Summary]
@@ -54,32 +54,32 @@ Pair = tuple[Summary, Summary]
 class Sets:
     """The runs of each side of a comparison. Pairs have one entry per side."""
 
-    # Number of runs on each side, each of its own occasion.
+    # Number of runs on each side, measured at different times.
     runs: tuple[int, int] = (1, 1)
-    # Variance between the runs of a side, relative to the variance that launches and occasions would explain, if
-    # occasions scattered like launches. The ratio is a mean over all cases, because an occasion moves many cases, and
-    # is at least 1.
+    # Variance of the run means of a side, relative to its expected value if the between-run variance were equal to the
+    # between-launch variance. The ratio is a mean over all cases, because a run moves many cases together, and is at
+    # least 1.
     apart: float = 1.0
-    # Means of launches by case, without the differences between runs.
+    # Launch means per case, with the between-run offset removed.
     means: tuple[Mapping[str, Floats], Mapping[str, Floats]] = ({}, {})
-    # Mean of each run, by case.
+    # Mean of each run, per case.
     levels: tuple[Mapping[str, Floats], Mapping[str, Floats]] = ({}, {})
 
     @property
     def units(self) -> bool:
-        """Whether each side has enough runs that runs can be the unit, as launches are."""
+        """Return whether each side has enough runs for runs to be the unit of the test, in place of launches."""
         return min(self.runs) >= verdicts.FEWEST_LAUNCHES and all(
             len(levels) == runs for side, runs in zip(self.levels, self.runs, strict=True) for levels in side.values()
         )
 
     @property
     def occasions(self) -> tuple[float, float]:
-        """Effective number of occasions per side that scatter like launches: its number of runs divided by `apart`."""
+        """Return the effective number of runs per side, as if runs varied like launches: number of runs / `apart`."""
         return self.runs[0] / self.apart, self.runs[1] / self.apart
 
 
 ONE_EACH = Sets()
-# Standard deviation of the logarithm of a case's time from occasion to occasion, and its degrees of freedom; by key.
+# Between-run standard deviation of the logarithm of a case's time, and its degrees of freedom; by the key of the case.
 Occasion = tuple[float, float]
 Occasions = Mapping[str, Occasion]
 
@@ -97,13 +97,13 @@ def compare(
 ) -> Comparison:
     """Compare the cases that both runs measured. Raises UnmeasurableError if there are none, and none failed after.
 
-    Also if one run, and not both, was measured on virtual GPUs.
+    Raises UnmeasurableError also if only one of the runs is on virtual GPUs; ConfigError if `across` cannot be used.
 
     min_change: the smallest relative change that matters. noise_floor: the largest relative difference between two
-    measurements of the same thing, as stated by the user; used only where a side has one launch. across: a field of
+    measurements of the same thing, as stated by the user; used only if a side has one launch. across: a field of
     the case that may differ between the sides, such as `backend`; or with its value on each side,
-    `backend=gloo,nccl`. Raises ConfigError if it cannot be used. by_occasion: by how much occasions differ on the
-    machine of both runs, where that is known. sets: how many runs each side is of.
+    `backend=gloo,nccl`. by_occasion: the between-run variance on the machine of both runs, if it is known.
+    sets: the runs of each side.
     """
     if is_virtual(before) != is_virtual(after):
         virtual = before if is_virtual(before) else after
@@ -129,7 +129,7 @@ def compare(
             f"{before.name} and {after.name} have no measured case in common: the same operation, backend, world size, "
             "dtype, size and options are needed"
         )
-    # Two sides of one run were measured on one occasion, launch by launch.
+    # Two sides of one run were measured together, launch by launch: there is no between-run variance.
     by_occasion = {} if by_occasion is None or before.path == after.path else by_occasion
     several = [pair for pair in pairs if min(side.launches for side in pair) >= 2]
     apart = before.path != after.path
@@ -176,9 +176,9 @@ def compare_runs(
     across: str | None = None,
     ledger: Sequence[LedgerEntry] = (),
 ) -> Comparison:
-    """Summarise two runs, or several on a side, and compare them. ledger: of the machine that measured them.
+    """Summarise two runs, or several on a side, and compare them. ledger: noise of the machine that measured them.
 
-    An upgrade may lie between the runs: by how much occasions differ follows from the history before it.
+    An upgrade may lie between the runs: the between-run variance is estimated from the history before it.
     """
     sides = [[side] if isinstance(side, Run) else side for side in (before, after)]
     old, new = map(together, sides)
@@ -195,7 +195,7 @@ def compare_runs(
 
 # ── several runs on a side ───────────────────────────────────────────────────────────────────────
 def together(runs: Sequence[Run]) -> Run:
-    """The runs of one side as one, with their launches numbered on."""
+    """Merge the runs of one side into one run, with their launches numbered consecutively."""
     if len(runs) == 1:
         return runs[0]
     samples, sessions, before = list[Samples](), list[Session](), 0
@@ -210,7 +210,7 @@ def together(runs: Sequence[Run]) -> Run:
 
 
 def sets_of(sides: Sequence[Sequence[Sequence[Summary]]]) -> Sets:
-    """What each side has of several runs, from the summaries of each."""
+    """Compute the `Sets` of both sides, from the summaries of each run."""
     ratios, of_sides, levels = list[float](), list[dict[str, Floats]](), list[dict[str, Floats]]()
     for runs in sides:
         logs: dict[str, list[Floats]] = defaultdict(list)
@@ -228,7 +228,7 @@ def sets_of(sides: Sequence[Sequence[Sequence[Summary]]]) -> Sets:
 
 
 def _centred(of_runs: Sequence[Floats]) -> Floats:
-    """The launches of several runs about the mean of the runs, with the variance that they have within runs."""
+    """Centre the launches of several runs on the mean of the runs, with their within-run variance."""
     within = np.concatenate([logs - logs.mean() for logs in of_runs])
     stretch = math.sqrt((len(within) - 1) / (len(within) - len(of_runs)))
     return float(np.mean([logs.mean() for logs in of_runs])) + stretch * within
@@ -245,7 +245,7 @@ class Axis:
     values: tuple[str | None, str | None]
 
     def key(self, case: Case) -> str:
-        """The case's key without the field."""
+        """Return the case's key without the field."""
         if not self.field:
             return case.key
         # Only calls back to back have a depth: it is a part of the metric.
@@ -253,16 +253,16 @@ class Axis:
         return blank.with_value(self.field, "*").key
 
     def has(self, case: Case, value: str | None) -> bool:
-        """Whether the case has this value of the field; any case, if none is given."""
+        """Return whether the case has this value of the field; True if no value is given."""
         return value is None or self.text(case) == value
 
     def text(self, case: Case) -> str:
-        """The case's value of the field, as `--across` takes it; empty if there is none."""
+        """Return the case's value of the field, as `--across` takes it; empty if there is none."""
         value = case.value(self.field)
         return "" if value is None else str(value)
 
     def by_key(self, summaries: Iterable[Summary], value: str | None) -> dict[str, Summary]:
-        """The summaries of a side by `key`; only those with this value of the field, if one is given."""
+        """Return the summaries of a side by `key`; if a value is given, only summaries with this value of the field."""
         by_key: dict[str, Summary] = {}
         for summary in summaries:
             if not self.has(summary.case, value):
@@ -288,7 +288,7 @@ SAME_CASES = Axis("", (None, None))
 
 
 def axis_of(across: str | None) -> Axis:
-    """Read the option `--across`. Raises ConfigError."""
+    """Read the option `--across`. Raises ConfigError if it is not valid."""
     field, _, text = (across or "").partition("=")
     values = COMMA.split(text) if text else [None, None]
     if across is not None and (field not in AXES or len(values) != 2):
@@ -303,7 +303,7 @@ Missing = tuple[Absence, str | Notice]
 
 
 def absences(run: Run, axis: Axis = SAME_CASES, value: str | None = None) -> Callable[[Case], Missing]:
-    """A function that says why the run has no time of a case with this value of the axis, with the detail."""
+    """Return a function that gives the reason, with detail, why the run has no time of a case with this axis value."""
     known: list[tuple[Case, Absence, str | Notice]] = [
         *((case, Absence.NOT_YET, "") for case in run.plan.cases),
         *((skip.case, Absence.SKIPPED, skip.reason) for skip in run.plan.skips),
@@ -312,7 +312,7 @@ def absences(run: Run, axis: Axis = SAME_CASES, value: str | None = None) -> Cal
     reasons = {axis.key(case): (why, detail) for case, why, detail in known if axis.has(case, value)}
 
     def reason(case: Case) -> Missing:
-        # A skip may stand for all cases of its kind.
+        # A skip may represent all cases of its kind.
         kinds = (case, case.shared)
         found = (reasons[axis.key(kind)] for kind in kinds if axis.key(kind) in reasons)
         return next(found, (Absence.NOT_ASKED, ""))
@@ -323,7 +323,7 @@ def absences(run: Run, axis: Axis = SAME_CASES, value: str | None = None) -> Cal
 def _unpaired(
     own: Mapping[str, Summary], others: Mapping[str, Summary], reason: Callable[[Case], Missing]
 ) -> tuple[tuple[Unpaired, ...], tuple[Unpaired, ...]]:
-    """Cases with a time on their own side only: those that failed on the other side, and those not measured there."""
+    """Return cases with a time on their own side only: cases that failed on the other side, and cases not measured."""
     failed, missing = [], []
     for key, summary in own.items():
         if summary.time_s is None:
@@ -341,10 +341,10 @@ def _unpaired(
 def _tested(
     pairs: Sequence[Pair], min_change: float, by_occasion: Occasions, apart: bool, sets: Sets
 ) -> tuple[list[Change], Judgement | None]:
-    """The changes of cases with two launches or more on each side, and the judgement of the whole.
+    """Return the changes of cases with two launches or more on each side, and the judgement of the whole.
 
-    apart: the sides were measured on different occasions. By how much those differ is known of four runs on each side,
-    is else taken from `by_occasion` if it has all cases, and else assumed to be as much as launches do.
+    apart: whether the sides are different runs. With four runs on each side, these show the between-run variance;
+    otherwise it is taken from `by_occasion` if it has all cases, or assumed equal to the between-launch variance.
     """
     units = apart and sets.units
     of_sides = sets.levels if units else sets.means
@@ -354,12 +354,12 @@ def _tested(
     estimates = verdicts.unpaired(before, after, alike=not units)
     whole = verdicts.index(before, after) if len(pairs) > 1 else None
     spans = [by_occasion[pair[0].case.key] for pair in pairs if pair[0].case.key in by_occasion]
-    unknown = apart and not units  # by how much occasions differ
+    unknown = apart and not units  # the between-run variance
     if unknown and len(spans) == len(pairs):
         scatter, freedom = (np.array(column) for column in zip(*spans, strict=True))
         scatter = scatter * np.sqrt((1 / sets.runs[0] + 1 / sets.runs[1]) / 2)
         estimates = verdicts.with_occasions(estimates, scatter, freedom)
-        if whole is not None:  # as if an occasion moved all cases alike: the worst case
+        if whole is not None:  # as if a run moved all cases by the same factor: the worst case
             whole = verdicts.with_occasions(whole, scatter.mean(keepdims=True), freedom.min(keepdims=True))
     elif unknown:
         whole = verdicts.index_with_occasions(whole, estimates, sets.occasions) if whole is not None else None
@@ -378,9 +378,9 @@ def _tested(
 
 
 def _concluded(judgement: Judgement, before: Floats, after: Floats, units: bool) -> Judgement:
-    """The judgement as it is reported: marked as one over runs, or left undecided if a side has too few launches.
+    """Return the judgement as it is reported: marked as over runs, or undecided if a side has too few launches.
 
-    units: whether it is over runs, to which no further launches can be added.
+    units: whether the judgement is over runs, to which no further launches can be added.
     """
     if units:
         return replace(judgement, ratio=replace(judgement.ratio, kind=IntervalKind.OVER_RUNS), further_launches=None)
@@ -397,7 +397,7 @@ def _single(old: Summary, new: Summary, min_change: float, noise_floor: float | 
 
 # ── exposed communication ────────────────────────────────────────────────────────────────────────
 def _exposed(before: Run, after: Run, pairs: Sequence[Pair]) -> list[ExposedChange | None]:
-    """The change of each pair's exposed communication; None where a side has none."""
+    """Return the change of each pair's exposed communication; None if a side has none."""
     olds, news = exposed_of(before), exposed_of(after)
     both = [(olds.get(old.case, ({}, 0.0)), news.get(new.case, ({}, 0.0))) for old, new in pairs]
     enough = [min(len(old), len(new)) >= LAUNCHES_FOR_INTERVAL for (old, _), (new, _) in both]
@@ -455,13 +455,13 @@ def _notices(
 
 
 def _beyond_launches(change: Change) -> bool:
-    """Whether the tests left the case undecided, and no number of launches that could be advised would decide it."""
+    """Return whether the tests left the case undecided, and no advisable number of further launches would decide it."""
     by_launches = change.reason.kind is VerdictNotice.NEITHER and change.ratio.kind is IntervalKind.OVER_LAUNCHES
     return by_launches and change.further_launches is None
 
 
 def _limit(changes: Sequence[Change], whole: Judgement | None, sets: Sets) -> Iterable[Notice]:
-    """The smallest change that these occasions could show, where nothing was decided."""
+    """Yield the smallest change that these runs could show, if nothing was decided."""
     judgement = whole or (changes[0].judgement if len(changes) == 1 else None)
     if judgement is None or judgement.level is None or judgement.verdict != INCONCLUSIVE:
         return
@@ -469,7 +469,7 @@ def _limit(changes: Sequence[Change], whole: Judgement | None, sets: Sets) -> It
 
 
 def disturbed(*sides: tuple[Run, Sequence[Summary]]) -> Iterable[Notice]:
-    """The sides whose times other processes made longer."""
+    """Yield a notice for each side whose times other processes made longer."""
     for run, summaries in sides:
         shares = [s.foreign_cpu for s in summaries if s.foreign_cpu is not None and s.foreign_cpu > FOREIGN_CPU_LIMIT]
         if shares:
@@ -477,13 +477,13 @@ def disturbed(*sides: tuple[Run, Sequence[Summary]]) -> Iterable[Notice]:
 
 
 def _by_launches(changes: Sequence[Change], whole: Judgement | None) -> bool:
-    """Whether the scatter of launches shows a change, of a case or of the whole."""
+    """Return whether a test with the between-launch variance shows a change, of a case or of the whole."""
     reasons = [change.reason for change in changes] + ([whole.reason] if whole else [])
     return any(reason.kind is VerdictNotice.CHANGED for reason in reasons)
 
 
 def _of_occasions(before: Run, after: Run, known: bool, sets: Sets) -> Iterable[Notice]:
-    """Where the verdicts have from by how much occasions differ. known: from the ledger."""
+    """Yield the source of the between-run variance in the verdicts. known: whether the ledger has it."""
     if before.path == after.path:
         return
     if sets.units:

@@ -1,13 +1,13 @@
 """Find operations that are slower than another way to the same result; this needs no baseline.
 
-In: summaries. Out: findings of kind "inconsistent", at most one for each rule and series of sizes: the worst size,
-with the number of others. A finding does not say which of the two sides is at fault. There is one where Student's t of
-the difference says so, corrected for the number of all claims (Bonferroni), and only intervals over launches count,
-because those within one launch are too narrow: of twelve launches of gloo analysed one by one, six had a finding;
-analysed together they had none.
+In: summaries. Out: findings of kind "inconsistent", at most one for each rule and series of sizes: the worst size, with
+the number of other sizes. A finding does not state which of the two sides is at fault. It requires that Student's t
+of the difference is significant, corrected for the number of all claims (Bonferroni). Only intervals over launches
+count, because intervals within one launch are too narrow: of twelve launches of gloo analysed one by one, six had a
+finding; analysed together they had none.
 
 The rules are those of Träff, Gropp and Thakur, "Self-consistent MPI performance guidelines", IEEE TPDS 21 (2010).
-A size counts the total bytes of an operation: what a rank contributes to all_reduce, reduce and broadcast, and
+A size counts the total bytes of an operation: a rank's contribution to all_reduce, reduce and broadcast, and
 n times a rank's share for all_gather, gather and reduce_scatter. So operations of equal size S work on the same
 vector of S bytes: all_reduce has the result of reduce_scatter (each rank keeps S/n) followed by all_gather.
 """
@@ -42,7 +42,7 @@ class Timed:
 
     @property
     def error_s(self) -> float:
-        """The standard error of the time in seconds."""
+        """Return the standard error of the time in seconds."""
         return self.time_s.value * math.log(self.time_s.high / self.time_s.value) / student_quantile(self.freedom)
 
 
@@ -60,11 +60,11 @@ class Claim:
 
     @property
     def excess(self) -> float:
-        """Relative excess of the time: 1.0 means twice as long as the other way."""
+        """Return the relative excess of the time: 1.0 means twice as long as the other way."""
         return self.left.time_s.value / self.right_s - 1
 
     def violated(self, min_change: float, error_rate: float) -> bool:
-        """Whether the excess is above `min_change`, and is above 0 with an error rate of at most `error_rate`."""
+        """Return whether the excess is above `min_change`, and above 0 with an error rate of at most `error_rate`."""
         error_s = math.hypot(self.left.error_s, *(calls * part.error_s for calls, part in self.parts))
         freedom = min(self.left.freedom, *(part.freedom for _, part in self.parts))
         least_s = student_quantile(freedom, 2 * error_rate) * error_s
@@ -82,14 +82,14 @@ class Rule:
 
     # Makes the claims of the rule on one series.
     claims: Callable[[Case, AllSeries], Iterator[Claim]]
-    # What a violation means.
+    # The meaning of a violation.
     violated: FindingNotice
 
 
 def findings(summaries: Sequence[Summary], min_change: float = MIN_CHANGE) -> list[Finding]:
-    """The worst violation of each rule in each series of two or more ranks, in the order of the tables.
+    """Return the worst violation of each rule in each series of two or more ranks, in the order of the tables.
 
-    A rule is silent where an operation that it names was not measured.
+    A rule makes no claim if an operation that it names was not measured.
     """
     series: AllSeries = defaultdict(dict)
     for summary in sorted(summaries, key=lambda summary: summary.case.size_bytes):
@@ -109,7 +109,7 @@ def findings(summaries: Sequence[Summary], min_change: float = MIN_CHANGE) -> li
 
 # ── the rules ────────────────────────────────────────────────────────────────────────────────────
 def _composed(op: str, parts: tuple[str, ...], base: Case, series: AllSeries) -> Iterator[Claim]:
-    """`op` of S bytes ≤ the sum of `parts`, each of S bytes."""
+    """Yield the claims t(`op` of S bytes) ≤ the sum of t over `parts`, each of S bytes."""
     if base.op != op:
         return
     columns = []
@@ -122,7 +122,7 @@ def _composed(op: str, parts: tuple[str, ...], base: Case, series: AllSeries) ->
 
 
 def _not_slower_than_larger(base: Case, series: AllSeries) -> Iterator[Claim]:
-    """t(S) ≤ t(S') for every measured S' > S: the smaller message could be padded."""
+    """Yield the claims t(S) ≤ t(S') for every measured S' > S: the smaller message could be padded."""
     ordered = list(series[base].values())
     for position, left in enumerate(ordered):
         for larger in ordered[position + 1 :]:
@@ -130,7 +130,7 @@ def _not_slower_than_larger(base: Case, series: AllSeries) -> Iterator[Claim]:
 
 
 def _not_slower_than_split(base: Case, series: AllSeries) -> Iterator[Claim]:
-    """t(S) ≤ m t(S/m) for every measured S/m."""
+    """Yield the claims t(S) ≤ m t(S/m) for every measured S/m."""
     for size, left in series[base].items():
         for smaller, timed in series[base].items():
             if smaller < size and size % smaller == 0:

@@ -2,11 +2,11 @@
 
 In: summaries, and the environment of their run. Out: one `Fit` for each series of sizes; `Bound`s, from measured pairs
 and from the links that the run found (NVLink, PCIe, InfiniBand); and a warning for each case that exceeds what its
-hardware can carry, because then the measurement (or a size) is wrong. Where the model is far from what was measured,
-the `Fit` has no segments and its note says why. Rates of hardware are bytes/s in one direction, those of the standards
-after encoding; the overhead of protocols is not subtracted.
+hardware can carry, because then the measurement (or a size) is wrong. If the model is far from the measured times,
+the `Fit` has no segments and its note gives the reason. Rates of hardware are bytes/s in one direction; rates from
+standards are after encoding; the overhead of protocols is not subtracted.
 
-α–β and n½: Hockney, "The communication challenge for MPP", Parallel Computing 20 (1994). Bounds beside results:
+α–β and n½: Hockney, "The communication challenge for MPP", Parallel Computing 20 (1994). Bounds next to results:
 Hoefler & Belli, "Scientific benchmarking of parallel computing systems", SC'15, rule 11.
 """
 
@@ -41,20 +41,20 @@ RESOLUTION = 0.01
 # A model that is off by more than a third at some size misleads. Series of gloo on two cores reached 0.04 to 0.29, and
 # noise alone stays below: with 20 sizes that scatter by 10 %, the worst residual exceeds 0.35 in under 1 % of series.
 WORST_RESIDUAL = 0.35
-# A term below this share of each time is a rounding error: no clock resolves a billionth of what it measures.
+# A term below this share of each time is a rounding error: no clock resolves a billionth of the time it measures.
 ROUNDING = 1e-9
-# Ratios of β to α that are tried first: one in each factor of about 2.5 over all that could matter, and steps from the
-# best of them, of which ten suffice as a rule.
+# Number of ratios of β to α that are tried first, a factor of about 2.5 apart over all values that could matter; and
+# the most steps from the best ratio, of which ten usually suffice.
 GRID, MOST_STEPS = 120, 50
-# Operation whose time is that of one exchange: each rank sends `size` bytes and receives as many at once.
+# Operation whose time is the time of one exchange: each rank sends `size` bytes and receives as many at once.
 PAIRWISE = "pairwise"
-# NVLink: one link, one direction. What NVML calls the version is an enum (nvml.h, nvmlNvlinkVersion_t: 1.0, 2.0, 2.2,
-# 3.0, 3.1, 4.0, 5.0, 6.0) → bytes/s (NVIDIA's data sheets: P100 4 × 20, V100 6 × 25, A100 12 × 25, H100 18 × 25,
+# NVLink: one link, one direction. NVML's version, which is an enum (nvml.h, nvmlNvlinkVersion_t: 1.0, 2.0, 2.2, 3.0,
+# 3.1, 4.0, 5.0, 6.0) → bytes/s (NVIDIA's data sheets: P100 4 × 20, V100 6 × 25, A100 12 × 25, H100 18 × 25,
 # B200 18 × 50 GB/s).
 NVLINK = {1: 20e9, 2: 25e9, 3: 25e9, 4: 25e9, 5: 25e9, 6: 25e9, 7: 50e9, 8: 50e9}
-# Some drivers say 7 of a Hopper (compute capability 9), whose links are those of 6.
+# Some drivers report 7 for a Hopper (compute capability 9), whose links have the value 6.
 HOPPER, HOPPER_LINK = range(90, 100), 25e9
-# From here on, switches reduce and copy on the way (NVLink SHARP), so that a GPU sends and receives each byte once.
+# From this compute capability on, switches reduce and copy (NVLink SHARP): a GPU sends and receives each byte once.
 REDUCING_SWITCHES = 90
 # PCIe: one lane, one direction. Generation → bytes/s (8b/10b up to 2, 128b/130b up to 5, 242/256 in 6).
 PCIE_LANE = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
@@ -64,7 +64,7 @@ TOLERANCE = 1.02
 
 # ── the model ────────────────────────────────────────────────────────────────────────────────────
 def fits(summaries: Sequence[Summary]) -> list[Fit]:
-    """A fit for each series (cases that differ in size only) with FEWEST_SIZES measured sizes or more."""
+    """Return a fit for each series (cases that differ in size only) with FEWEST_SIZES measured sizes or more."""
     series = SIZES.tables((s for s in summaries if s.time_s is not None), lambda s: s.case)
     ordered = [sorted(group, key=lambda s: s.case.size_bytes) for group in series.values()]
     ordered.sort(key=lambda group: case_order(group[0].case))
@@ -72,7 +72,7 @@ def fits(summaries: Sequence[Summary]) -> list[Fit]:
 
 
 def _fit(series: list[Summary]) -> Fit:
-    """`series`: one or more summaries with a time, by ascending size."""
+    """Fit one series. `series`: one or more summaries with a time, by ascending size."""
     sizes = np.array([s.case.size_bytes for s in series], dtype=float)
     times = np.array([s.time_s.value for s in series if s.time_s is not None])
     spans = _segmentation(sizes, times)
@@ -96,16 +96,16 @@ def _fit(series: list[Summary]) -> Fit:
 
 
 def _affine(sizes: Floats, times: Floats) -> tuple[float, float]:
-    """α in seconds and β in seconds a byte, neither negative, that minimise Σ (log model − log t)².
+    """Return α in seconds and β in seconds per byte, neither negative, that minimise Σ (log model − log t)².
 
-    Residuals are those of logarithms, as noise is: relative ones would bias the model by −1.5 σ², and absolute ones
-    would fit the largest sizes only, leaving α to chance. With ρ = β / α, log t = log α + log(1 + ρ size). The best α
-    of a ρ is a mean, so ρ alone is searched: on a grid, and then by Gauss-Newton steps.
+    Residuals are of logarithms, as the noise is: relative residuals would bias the model by −1.5 σ², and absolute
+    residuals would fit the largest sizes only, leaving α to chance. With ρ = β / α, log t = log α + log(1 + ρ size).
+    The best α for a ρ is a mean, so only ρ is searched: on a grid, and then by Gauss-Newton steps.
     """
     logs = np.log(times)
 
     def residuals(rho: Floats) -> Floats:
-        """The residuals for each ρ (rows) and size (columns), with the best α."""
+        """Return the residuals for each ρ (rows) and size (columns), with the best α."""
         rest = logs - np.log1p(np.multiply.outer(rho, sizes))
         return np.asarray(rest - rest.mean(axis=-1, keepdims=True))
 
@@ -124,7 +124,7 @@ def _affine(sizes: Floats, times: Floats) -> tuple[float, float]:
         rho, cost = nearer, lower
     alpha = math.exp(float(np.mean(logs - np.log1p(rho * sizes))))
     beta = alpha * rho
-    # A term that no clock could see is zero.
+    # A term that no clock could resolve is zero.
     if beta * sizes[-1] < ROUNDING * alpha:
         return math.exp(float(logs.mean())), 0.0
     if alpha < ROUNDING * beta * sizes[0]:
@@ -133,7 +133,7 @@ def _affine(sizes: Floats, times: Floats) -> tuple[float, float]:
 
 
 def _segmentation(sizes: Floats, times: Floats) -> Spans:
-    """Positions [start, end) of the 1 to 3 segments with the least BIC (Schwarz 1978).
+    """Return the positions [start, end) of the 1 to 3 segments with the least BIC (Schwarz 1978).
 
     m segments have 2m coefficients and m - 1 boundaries. All partitions into m segments are tried.
     """
@@ -141,7 +141,7 @@ def _segmentation(sizes: Floats, times: Floats) -> Spans:
 
     @functools.cache
     def squares(start: int, end: int) -> float:
-        """Sum of squared residuals of the logarithms for the best α and β of sizes[start:end]."""
+        """Return the sum of squared residuals of the logarithms for the best α and β of sizes[start:end]."""
         alpha, beta = _affine(sizes[start:end], times[start:end])
         return float(np.sum(np.log((alpha + beta * sizes[start:end]) / times[start:end]) ** 2))
 
@@ -162,11 +162,11 @@ def _segmentation(sizes: Floats, times: Floats) -> Spans:
 
 # ── the intervals of the parameters ──────────────────────────────────────────────────────────────
 def _parameter_intervals(segment: list[Summary]) -> tuple[Interval | None, Interval | None, Interval | None]:
-    """α (s), r∞ (bytes/s) and n½ (bytes) of one segment; None for one that cannot be told from zero or infinity.
+    """Return α (s), r∞ (bytes/s) and n½ (bytes) of one segment; None for a value not distinct from zero or infinity.
 
-    Each launch that all sizes have is fitted: what slows a launch slows all its sizes, and only this accounts for it.
-    The value is then the geometric mean over launches, which may differ a little from the segment's. Without two such
-    launches there is no interval: how well the points fit does not show how certain they are.
+    Each launch that all sizes have is fitted: a slow launch is slow for all its sizes, and only this accounts for it.
+    The value is then the geometric mean over launches, which may differ a little from the segment's value. Without two
+    such launches there is no interval: the quality of the fit does not show how certain the points are.
     """
     sizes = np.array([s.case.size_bytes for s in segment], dtype=float)
     common = min(len(s.means_s) for s in segment)
@@ -186,7 +186,7 @@ def _parameter_intervals(segment: list[Summary]) -> tuple[Interval | None, Inter
 
 
 def _over_launches(values: Floats) -> Interval | None:
-    """Student's t on logarithms; on the values themselves, cut at zero, if some launch gave zero. The range of few.
+    """Return Student's t interval of logarithms; of the values, cut at zero, if a launch gave zero. Of few, the range.
 
     None if every launch gave zero: an interval without width would claim a precision that was not reached.
     """
@@ -201,11 +201,11 @@ def _over_launches(values: Floats) -> Interval | None:
 
 # ── the bounds ───────────────────────────────────────────────────────────────────────────────────
 def bounds(summaries: Sequence[Summary], link_bytes_per_s: float | None) -> list[Bound]:
-    """Bus bandwidths in bytes/s that cases with two or more ranks cannot exceed, by backend and world size.
+    """Return bus bandwidths in bytes/s that cases with two or more ranks cannot exceed, by backend and world size.
 
     "link as given": the rate that the user states for the link. "ring of measured pairs": the best rate over the
-    sizes of `pairwise`, whose time is that of the slowest pair of a round. Every link of a ring carries the bus
-    bandwidth, so a ring moves no more than its slowest link does. An algorithm other than a ring may exceed it.
+    sizes of `pairwise`, whose time is the time of the slowest pair of a round. Every link of a ring carries the bus
+    bandwidth, so a ring is no faster than its slowest link. An algorithm other than a ring may exceed this bound.
     """
     rates: dict[tuple[str, int, str], float] = {}
     for summary in summaries:
@@ -221,14 +221,14 @@ def bounds(summaries: Sequence[Summary], link_bytes_per_s: float | None) -> list
 
 
 def hardware_bounds(run: Run, summaries: Sequence[Summary]) -> list[Bound]:
-    """What the links between the GPUs, and between the hosts, can carry, for each backend and world size of a run."""
+    """Return the bounds from the links between GPUs, and between hosts, for each backend and world size of a run."""
     host = _first_host(run)
     gpu, fabric, places = gpu_rate(host), infiniband_rate(host), places_of(run)
     measured = {(s.case.backend, s.case.world_size) for s in summaries if s.case.world_size > 1 and s.busbw is not None}
     bounds = []
     for backend, n in sorted(measured):
         if gpu is not None and BACKENDS[backend].device == "cuda":
-            # Where switches reduce, an all-reduce sends each byte once, and its bus bandwidth counts 2(n-1)/n of them.
+            # If switches reduce, an all-reduce sends each byte once, but its bus bandwidth counts it 2(n-1)/n times.
             capabilities = [device.get("capability") or 0 for device in host.get("gpus") or []]
             factor = 2 * (n - 1) / n if n > 1 and min(capabilities, default=0) >= REDUCING_SWITCHES else 1.0
             bounds.append(Bound(backend, n, gpu[0], max(1.0, factor) * gpu[1]))
@@ -241,7 +241,7 @@ def hardware_bounds(run: Run, summaries: Sequence[Summary]) -> list[Bound]:
 
 
 def impossible(run: Run, summaries: Sequence[Summary]) -> Iterable[Notice]:
-    """One notice for each case that is faster than the hardware can be."""
+    """Yield one notice for each case that is faster than the hardware can be."""
     way = gpu_rate(_first_host(run))
     if way is None:
         return
@@ -267,7 +267,7 @@ def impossible(run: Run, summaries: Sequence[Summary]) -> Iterable[Notice]:
 
 
 def gpu_rate(host: HostFacts) -> tuple[str, float] | None:
-    """Name and rate of the fastest way into the first GPU of a host; None where it was not read."""
+    """Return name and rate of the fastest way into the first GPU of a host; None if it is unknown."""
     gpus = host.get("gpus") or []
     if not gpus:
         return None
@@ -275,7 +275,7 @@ def gpu_rate(host: HostFacts) -> tuple[str, float] | None:
     versions = gpu.get("nvlinks") or []
     if isinstance(versions, list) and versions:
         if not {*versions} <= {*NVLINK}:
-            return None  # links of a kind that is not known here
+            return None  # links of an unknown kind
         rates = [HOPPER_LINK if gpu.get("capability") in HOPPER else NVLINK[version] for version in versions]
         return f"NVLink ({len(rates)} links)", sum(rates)
     generation, width = gpu.get("pcie_generation"), gpu.get("pcie_width")
@@ -285,7 +285,7 @@ def gpu_rate(host: HostFacts) -> tuple[str, float] | None:
 
 
 def infiniband_rate(host: HostFacts) -> float | None:
-    """Bytes/s of all active InfiniBand ports of a host together; None where there is none."""
+    """Return bytes/s of all active InfiniBand ports of a host together; None if there is none."""
     rates = []
     for port in host.get("infiniband") or []:
         match = re.match(r"\s*([\d.]+)\s*Gb", str(port.get("rate")))

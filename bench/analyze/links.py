@@ -1,20 +1,20 @@
 """Find slow ranks and slow links in the matrix of times of pairwise exchanges.
 
 In: samples of `pairwise`. Out: a `Matrix` of times; findings of kind "slow rank", "slow node" and "slow link"; and
-sentences on what cannot be told. With the time t_ij of ranks i and j,
+notices on what cannot be diagnosed. With the time t_ij of ranks i and j,
 
     log t_ij = μ + e_i + e_j + r_ij,      Σ e_i = 0,      fitted with a Cauchy loss
 
-so that one slow link does not raise e_i of its ranks. e_i is what rank i adds to all its links, r_ij what a link adds
-beyond its two ranks. Three ranks have three links for three unknowns: nothing is left to tell a slow link from a slow
-rank.
+so that one slow link does not raise e_i of its ranks. e_i is the effect of rank i on all its links, r_ij the effect of
+a link beyond its two ranks. Three ranks have three links for three unknowns: nothing is left to distinguish a slow link
+from a slow rank.
 
 The fit is repeated for each launch; an effect counts if it is 10 % or more and a t-test over the launches rejects 0
-after Bonferroni's correction over all ranks and links. Launches place their ranks anew: where links differ by chance by
-10 % from launch to launch, tests over groups of iterations named a link in 20 to 70 % of runs. With fewer than three
-launches only such groups are left, and the finding says that it speaks of these launches. If more than half of a host's
-ranks, or of the links between two hosts, are slow, the finding names the host, or the link between the two hosts,
-instead.
+after Bonferroni's correction over all ranks and links. Each launch places its ranks anew: if links differ by chance by
+10 % between launches, tests over groups of iterations named a link in 20 to 70 % of runs. With fewer than three
+launches only such groups are left, and the finding states that it is about these launches only. If more than half of a
+host's ranks, or of the links between two hosts, are slow, the finding names the host, or the link between the two
+hosts, instead.
 """
 
 from collections.abc import Sequence
@@ -36,18 +36,18 @@ from bench.stats.intervals import Floats
 FEWEST_RANKS = 4
 LEVEL = 0.05
 SMALLEST_EFFECT = 0.10
-# With fewer launches, groups of iterations stand for them: several for the t-test, each large enough for a mean.
+# With fewer launches, groups of iterations replace them: several for the t-test, each large enough for a mean.
 FEWEST_LAUNCHES, GROUPS = 3, 6
 # Ranks up to which a dense matrix is as fast as a sparse one (4 ranks: 4 ms against 28 ms; 128: 1.9 s against 0.5 s).
 LARGEST_DENSE = 64
-# Effects that agree to the last digits, as by a rule, are not surer than this.
+# Least standard deviation: effects that agree to the last digits, as on virtual GPUs, are not more certain than this.
 LEAST_SCATTER = 1e-9
 # Scale of the Cauchy loss on logarithms: links that deviate by more than about 5 % lose weight as outliers.
 LOSS_SCALE = 0.05
 
 
 def matrices(run: Run) -> list[Matrix]:
-    """One matrix of mean times for each pairwise case, over all its launches."""
+    """Return one matrix of mean times for each pairwise case, over all its launches."""
     return [
         Matrix(case, np.mean(np.concatenate([_pair_series(samples) for samples in launches]), axis=0))
         for case, launches in _by_case(run).items()
@@ -55,7 +55,7 @@ def matrices(run: Run) -> list[Matrix]:
 
 
 def slow_ranks_and_links(run: Run) -> tuple[list[Finding], list[Notice]]:
-    """Findings, and what cannot be told."""
+    """Return the findings, and notices on cases without a diagnosis."""
     findings: list[Finding] = []
     silent: list[Notice] = []
     places = hosts(run)
@@ -82,14 +82,14 @@ def slow_ranks_and_links(run: Run) -> tuple[list[Finding], list[Notice]]:
 
 
 def fit(times_s: Floats) -> Floats:
-    """Effects in logarithms: n of the ranks (relative to the median rank), then r_ij for i < j. times_s: (n, n)."""
-    from scipy.optimize import least_squares  # here: slow to load
+    """Fit log effects: n for the ranks (relative to the median rank), then r_ij for i < j. times_s: shape (n, n)."""
+    from scipy.optimize import least_squares  # imported here: slow to load
     from scipy.sparse import csr_array
 
     n = len(times_s)
     i, j = np.triu_indices(n, 1)
     logs = np.log(times_s[i, j])
-    # The residuals are linear; that of a link depends on three unknowns, the last one is Σ e_i.
+    # The residuals are linear; the residual of a link depends on three unknowns, the last residual is Σ e_i.
     links, ranks = np.arange(len(logs)), np.arange(n)
     places = (
         np.concatenate([links, links, links, np.full(n, len(logs))]),
@@ -114,7 +114,7 @@ def _by_case(run: Run) -> dict[Case, list[Samples]]:
 
 
 def _pair_series(samples: Samples) -> Floats:
-    """Exchange times in seconds, shape (cycles, ranks, ranks): every pair exchanges once per cycle."""
+    """Return exchange times in seconds, shape (cycles, ranks, ranks): every pair exchanges once per cycle."""
     assert samples.timed is not None  # noqa: S101 - the caller selects such
     n, period = samples.case.world_size, cycle(samples.case)
     duration = samples.timed.duration_ns
@@ -131,9 +131,9 @@ def _pair_series(samples: Samples) -> Floats:
 
 
 def _findings(case: Case, few: int | None, effects: Floats) -> list[Finding]:
-    """Findings on single ranks and links. effects: one row for each launch or group of iterations, as of `fit`.
+    """Return findings on single ranks and links. effects: one row from `fit` per launch or group of iterations.
 
-    few: launches, if there are too few to be the unit.
+    few: number of launches, if there are too few to be the unit.
     """
     n = case.world_size
     mean = effects.mean(axis=0)
@@ -160,13 +160,13 @@ def _findings(case: Case, few: int | None, effects: Floats) -> list[Finding]:
 
 
 def _about(case: Case, few: int | None, kind: FindingNotice, **values: Value) -> Notice:
-    """A notice on an exchange between pairs of ranks."""
+    """Make a notice on an exchange between pairs of ranks."""
     where: dict[str, Value] = {"backend": case.backend, "ranks": case.world_size, "size_bytes": case.size_bytes}
     return Notice(kind, {**where, "launches": few, **values}, (case.key,))
 
 
 def _by_hosts(case: Case, few: int | None, findings: list[Finding], placed: Hosts) -> list[Finding]:
-    """The findings; one on a host, or on a pair of hosts, replaces those on more than half of its ranks or links."""
+    """Merge findings on more than half of a host's ranks, or of the links between two hosts, into one finding."""
     if len(placed) < 2:
         return findings
     host_of = {rank: host for host, ranks in placed.items() for rank in ranks}
@@ -180,7 +180,7 @@ def _by_hosts(case: Case, few: int | None, findings: list[Finding], placed: Host
 
 
 def _in_common(case: Case, few: int | None, names: Sequence[str], alike: Sequence[Finding]) -> Finding:
-    """The finding on one host, or on the link between two. p: the largest p-value of its ranks or links."""
+    """Make the finding on one host, or on the link of two hosts. Its p: the largest p-value of its ranks or links."""
     ranks = tuple(sorted({rank for finding in alike for rank in finding.ranks}))
     share, p = float(np.median([f.share or 0.0 for f in alike])), max(f.p or 0.0 for f in alike)
     if len(names) == 1:

@@ -1,6 +1,6 @@
-"""Estimate by how much a case varies from block to block and launch to launch.
+"""Estimate the within-launch scatter (between blocks) and the between-launch scatter of each case.
 
-In: a run with its analysis. Out: a `LedgerEntry`. `occasions` estimates how much occasions differ.
+In: a run with its analysis. Out: a `LedgerEntry`. `occasions` estimates the between-run variance.
 """
 
 import math
@@ -18,7 +18,7 @@ from bench.store.ledger import CaseNoise, LedgerEntry
 
 
 def entry_of(run: Run, analysis: Analysis) -> LedgerEntry | None:
-    """The line of a run for the ledger; None if it has no case with two launches, or measured planted faults."""
+    """Return a run's ledger entry; None for planted faults, an unknown machine, or no case with two launches."""
     machine = machine_of(run)
     if machine is None or run.plan.settings.faults:
         return None
@@ -43,7 +43,7 @@ def _noise(summary: Summary, launches: Sequence[Timings]) -> CaseNoise:
 
 
 def _block_variance(launches: Sequence[Timings]) -> float | None:
-    """Variance of the logarithms of the means of blocks within a launch; None without a launch of enough blocks."""
+    """Return the within-launch variance of the logarithms of block means; None without a launch of enough blocks."""
     series = [(timed.slowest_s, timed.blocks) for timed in launches if len(timed.blocks) >= FEWEST_BLOCKS]
     if not series:
         return None

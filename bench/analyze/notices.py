@@ -1,4 +1,4 @@
-"""Notice what limits how far a run can be trusted.
+"""Collect notices on everything that limits how far a run can be trusted.
 
 In: a `Run` and its summaries. Out: notices, the gravest first.
 """
@@ -30,7 +30,7 @@ THROTTLED = {
 }
 # A limit that held back a GPU for less than this in a launch did not make it slow.
 HELD_BACK_NS = 10_000_000
-# Counters of a network adapter that should not move: what it says if they do.
+# Counters of a network adapter that should not change → the notice if they do.
 PORT_FAULTS = {
     "symbol_error": HardshipNotice.SYMBOL_ERRORS,
     "link_downed": HardshipNotice.LINK_DOWN,
@@ -40,7 +40,7 @@ PORT_FAULTS = {
 }
 # Fewest launches with which an interval over launches supports a claim (docs/method.md).
 LAUNCHES_FOR_A_CLAIM = 8
-# Facts that should be equal on all hosts of a job, read from a host's record; the second table only with GPUs.
+# Facts that should be equal on all hosts of a job, read from a host's record; the second table applies only with GPUs.
 COMPARED: dict[str, Callable[[HostFacts], Any]] = {
     "torch": lambda host: host.get("packages", {}).get("torch"),
     "CollBench at commit": lambda host: host.get("commit"),
@@ -52,7 +52,7 @@ COMPARED_WITH_GPUS: dict[str, Callable[[HostFacts], Any]] = {
 
 
 def notices_of(run: Run, summaries: Sequence[Summary]) -> list[Notice]:
-    """What a reader must know before believing the table."""
+    """Return the notices that a reader must know before trusting the table."""
     session = run.environment[0] if run.environment else {}
     return [
         *impossible(run, summaries),
@@ -73,7 +73,7 @@ def notices_of(run: Run, summaries: Sequence[Summary]) -> list[Notice]:
 
 
 def incomplete(run: Run) -> Notice | None:
-    """What is missing; None if the run has all that it was to have."""
+    """Return a notice on missing launches of cases; None if the run is complete, or its time budget was spent."""
     missing = _missing(run)
     if not missing or _budget_is_spent(run):
         return None
@@ -90,7 +90,7 @@ def _budget_is_spent(run: Run) -> bool:
 
 
 def _of_import(run: Run) -> Iterable[Notice]:
-    """For an imported run: how the tool measured, and what it checked."""
+    """Yield, for an imported run, notices on the statistics of the tool, and on its checks of results."""
     source = run.imported
     if source is None:
         return
@@ -196,7 +196,7 @@ def _of_gpus(host: HostFacts) -> Iterable[Notice]:
 
 
 def _of_health(run: Run) -> Iterable[Notice]:
-    """What GPUs and network adapters of any host went through while ranks ran on them."""
+    """Yield notices on problems of GPUs and network adapters of any host while ranks ran on them."""
     launches = launches_of(run.environment)
     seen: Counter[tuple[str, str, Notice]] = Counter()
     for launch in launches:
@@ -213,7 +213,7 @@ def _of_health(run: Run) -> Iterable[Notice]:
 
 
 def _of_gpu_order(session: Session) -> Iterable[Notice]:
-    """Where CUDA counts GPUs in another order than NVML: what is recorded of one is then that of another."""
+    """Yield a notice if CUDA counts GPUs in another order than NVML: records of a GPU then belong to another GPU."""
     hosts = session.get("hosts") or [session.get("host", {})]
     known = {host.get("hostname"): [gpu.get("uuid") for gpu in host.get("gpus", [])] for host in hosts}
     ranks = [rank for launch in launches_of([session]) for rank in launch.get("ranks", [])]
@@ -226,7 +226,7 @@ def _of_gpu_order(session: Session) -> Iterable[Notice]:
 
 
 def _of_detours(session: Session) -> Iterable[Notice]:
-    """Where GPUs have NVLink and NCCL goes another way, as where each rank sees its own GPU only."""
+    """Yield a notice if GPUs have NVLink but NCCL uses another way, such as when each rank sees its own GPU only."""
     hosts = session.get("hosts") or [session.get("host", {})]
     links = [gpu.get("nvlinks") or [] for host in hosts for gpu in host.get("gpus") or []]
     chosen = [choice for launch in launches_of([session]) for choice in launch.get("chosen", {}).values()]
@@ -240,7 +240,7 @@ def _throttled(flags: int) -> Iterable[Notice]:
 
 
 def _hardships(changes: Json) -> Iterable[Notice]:
-    """Why a GPU was slower than it could be, or not well, from what it counted in a launch."""
+    """Yield the reasons why a GPU was slower than it could be, or faulty, from its counters in a launch."""
     yield from _throttled(changes.get("throttle_reasons", 0))
     held_back = {name: ns for name, ns in changes.items() if name.startswith("held_back_")}
     for name, ns in held_back.items():
@@ -253,7 +253,7 @@ def _hardships(changes: Json) -> Iterable[Notice]:
 
 
 def _of_unused_ranks(run: Run, session: Session) -> Iterable[Notice]:
-    """Where no case uses all ranks of the job: those of the last hosts were not measured."""
+    """Yield a notice if no case uses all ranks of the job: the ranks of the last hosts were not measured."""
     ranks = session.get("job", {}).get("ranks", 0)
     largest = max((case.world_size for case in run.plan.cases), default=0)
     if largest < ranks:
@@ -263,14 +263,14 @@ def _of_unused_ranks(run: Run, session: Session) -> Iterable[Notice]:
 
 
 def _of_open_ports(run: Run) -> Iterable[Notice]:
-    """Where mpirun listened to more than loopback."""
+    """Yield a notice if mpirun listened at addresses other than loopback."""
     for addresses in dict.fromkeys(tuple(launch.get("open_to", [])) for launch in launches_of(run.environment)):
         if addresses:
             yield notice(RunNotice.OPEN_TO_NETWORK, addresses=addresses)
 
 
 def _of_polling(run: Run, session: Session) -> Iterable[Notice]:
-    """With more ranks than cores, ranks that wait by polling take the cores from those that they wait for."""
+    """Yield a notice if polling ranks outnumber cores: waiting ranks take the cores from the ranks they wait for."""
     cores = session.get("host", {}).get("cpu", {}).get("usable_cores", 0)
     polling = {(case.backend, case.world_size) for case in run.plan.cases if BACKENDS[case.backend].polls}
     for backend in sorted({name for name, _ in polling}):

@@ -1,6 +1,6 @@
-"""Estimate by how much a case varies from occasion to occasion on a machine, from the noise ledger.
+"""Estimate the between-run variance of each case on a machine, from the noise ledger. An occasion is one run.
 
-In: entries of the ledger. Out: for each case a standard deviation of logarithms between occasions; and, for `plan`, the
+In: entries of the ledger. Out: for each case the between-run standard deviation of log times; and, for `plan`, the
 smallest change that two planned runs could show. Loads no large package, so that `plan` answers quickly.
 """
 
@@ -11,7 +11,7 @@ from statistics import NormalDist, fmean, variance
 
 from bench.store.ledger import CaseNoise, LedgerEntry, MachineIdentity
 
-# Fewer occasions say too little of how occasions differ.
+# Fewer runs give too uncertain an estimate of the between-run variance.
 FEWEST_OCCASIONS = 8
 NORMAL_QUANTILE = NormalDist().inv_cdf(0.975)
 
@@ -19,10 +19,10 @@ NORMAL_QUANTILE = NormalDist().inv_cdf(0.975)
 def occasions(
     entries: Sequence[LedgerEntry], machine: MachineIdentity, without: Collection[str] = ()
 ) -> dict[str, tuple[float, float]]:
-    """By key: standard deviation of log times between occasions, and its degrees of freedom.
+    """Return, by key of the case, the between-run standard deviation of log times, and its degrees of freedom.
 
-    Only of cases with FEWEST_OCCASIONS runs on this machine. without: names of runs that do not count, such as those
-    that are compared. A case whose runs differ by no more than their launches explain has 0.
+    Only for cases with at least FEWEST_OCCASIONS runs on this machine; 0 if the between-launch variance explains the
+    differences between the runs. without: names of runs that do not count, such as the runs that are compared.
     """
     history: dict[str, list[CaseNoise]] = defaultdict(list)
     for entry in entries:
@@ -33,10 +33,10 @@ def occasions(
 
 
 def _scatter(history: Sequence[CaseNoise]) -> tuple[float, float]:
-    """What launches explain is subtracted from the variance of the runs' levels.
+    """Return the between-run standard deviation of log times, and its degrees of freedom.
 
-    The rest is known less well than that variance: its relative error is larger by total / rest (Satterthwaite,
-    Biometrics Bulletin 2, 1946).
+    The variance that launches explain is subtracted from the variance of the run means. The rest is less certain: its
+    relative error is larger by total / rest (Satterthwaite, Biometrics Bulletin 2, 1946).
     """
     total = variance(math.log(noise.mean_s) for noise in history)
     rest = total - fmean(noise.launch**2 / noise.launches for noise in history)
@@ -48,10 +48,10 @@ def _scatter(history: Sequence[CaseNoise]) -> tuple[float, float]:
 def smallest_changes(
     entries: Sequence[LedgerEntry], machine: MachineIdentity, launches: int, keys: Collection[str]
 ) -> Mapping[str, float]:
-    """By key: the relative change that a comparison of two runs with this many launches would show half of the time.
+    """Return, by key, the relative change that comparing two runs of this many launches shows with a power of 50 %.
 
-    From what launches scattered by in the ledger, and occasions, if there are enough of them: else they are taken to
-    scatter as launches do. Without correction for the number of cases. Empty for a single launch.
+    Computed from the between-launch and the between-run variance in the ledger; with too few runs, both are assumed to
+    be equal. Without correction for the number of cases. Empty for a single launch.
     """
     if launches < 2:
         return {}
@@ -71,9 +71,9 @@ def smallest_changes(
 
 
 def _student(freedom: int) -> float:
-    """Student's quantile of a two-sided interval at 95 %, within 1 % from 2 degrees of freedom on.
+    """Return Student's quantile of a two-sided interval at 95 %, within 1 % from 2 degrees of freedom on.
 
-    The expansion of Abramowitz & Stegun, 26.7.5. `intervals.student_quantile` is exact and loads scipy.
+    Uses the expansion of Abramowitz & Stegun, 26.7.5. `intervals.student_quantile` is exact and loads scipy.
     """
     z: float = NORMAL_QUANTILE
     terms = (

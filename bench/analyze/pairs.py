@@ -1,11 +1,11 @@
-"""Compare two sides that were measured in pairs of launches, again and again while pairs are added.
+"""Compare two sides that were measured in pairs of launches, repeatedly while pairs are added.
 
 In: for each side the times of each case in each launch. Out: a `Comparison`. A pair is two launches that followed each
-other, one of each side, so that whatever differs from occasion to occasion cancels out of their ratio. The pair is the
-unit.
+other, one of each side, so that differences between runs cancel out of their ratio. The pair is the unit.
 
-Each look at the pairs is a chance to be wrong, so each gets a part of the error rate (`stats.spending`): the longer the
-budget has run, the more of it may be spent. The budget is fixed before the first pair. Prints nothing.
+Each look at the pairs is a chance of an error, so each look gets a part of the error rate (`stats.spending`): the more
+of the time budget has passed, the more of the error rate may be spent. The budget is fixed before the first pair.
+Prints nothing.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -43,12 +43,12 @@ from bench.stats import spending, verdicts
 from bench.stats.intervals import Floats, launch_interval, student_quantile
 from bench.stats.verdicts import ERROR_RATE, SAME_RATE, Levels
 
-# Numbers of pairs at which there is a verdict; there is one more where the budget ends.
+# Numbers of pairs at which there is a look with a verdict; there is one more look when the budget ends.
 LOOKS = (6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384)
 FEWEST_PAIRS = LOOKS[0]
 
 SIZE = "size_bytes"
-# Field of a case → the property of the operations that have it; all have the others, but for options.
+# Field of a case → the property of the operations that have this field. All have the other fields, except options.
 OF = {SIZE: "sized", "dtype": "typed"}
 
 # Launch → the times of its iterations, in seconds.
@@ -76,17 +76,17 @@ class PairedCase:
 
     @property
     def key(self) -> str:
-        """Names the pair in a look."""
+        """Return the name of the pair in a look."""
         return self.a.case.key
 
     @property
     def launches(self) -> tuple[Launches, Launches]:
-        """The times on both sides."""
+        """Return the times on both sides."""
         return self.a.launches, self.b.launches
 
     @property
     def pairs(self) -> list[int]:
-        """Launches that both sides have."""
+        """Return the numbers of the launches that both sides have."""
         return sorted(self.a.launches.keys() & self.b.launches.keys())
 
 
@@ -105,12 +105,12 @@ class Look:
 
     @property
     def names_a_change(self) -> bool:
-        """Whether a case or the whole is slower or faster."""
+        """Return whether a case or the whole is slower or faster."""
         return not {SLOWER, FASTER}.isdisjoint(self.verdicts)
 
     @property
     def verdicts(self) -> list[ChangeVerdict]:
-        """The verdicts on all cases and on the whole."""
+        """Return the verdicts on all cases and on the whole."""
         return [
             *(judgement.verdict for judgement in self.judgements.values()),
             *([self.whole.verdict] if self.whole else []),
@@ -118,7 +118,7 @@ class Look:
 
 
 def look(cases: Sequence[PairedCase], looks: Looks, min_change: float) -> Look:
-    """The judgements at the last of these looks, of the cases that have two pairs or more."""
+    """Judge the cases that have two pairs or more, at the last of these looks."""
     count = looks[-1][0]
     pairs = {case.key: case.pairs[:count] for case in cases if min(count, len(case.pairs)) >= 2}
     ratios: dict[str, Floats] = {}
@@ -140,9 +140,9 @@ def look(cases: Sequence[PairedCase], looks: Looks, min_change: float) -> Look:
 
 
 def after_verdict(cases: Sequence[PairedCase], count: int) -> tuple[int, Interval | None]:
-    """Number of pairs after the first `count`, and the ratio of the whole over them, with its interval at 95 %.
+    """Return the number of pairs after the first `count`, and the ratio of the whole over them, with a 95 % interval.
 
-    A verdict is reached when a change looks large; what is measured after it is not chosen so.
+    A verdict is reached when a change looks large; the pairs measured after the verdict have no such selection bias.
     """
     pairs = {case.key: case.pairs[count:] for case in cases}
     common = sorted(set.intersection(*map(set, pairs.values()))) if pairs else []
@@ -153,7 +153,7 @@ def after_verdict(cases: Sequence[PairedCase], count: int) -> tuple[int, Interva
 
 
 def levels_at(looks: Looks) -> Levels:
-    """The nominal levels at the last look, from what may be spent by then and what was spent before."""
+    """Return the nominal levels at the last look, from the error rates allowed by then and already spent before."""
     counts, shares = zip(*looks, strict=True)
     change, same = (
         spending.levels(shares, counts, rate, two_sided)[-1]
@@ -163,9 +163,9 @@ def levels_at(looks: Looks) -> Levels:
 
 
 def scatter_for_same(count: int, cases: int, min_change: float) -> float:
-    """Largest standard deviation of a pair's log ratio with which `count` pairs show SAME in 4 of 5 tries.
+    """Return the largest standard deviation of a pair's log ratio with which `count` pairs show SAME in 4 of 5 tries.
 
-    Of sides that are the same, all cases must be; count: from FEWEST_PAIRS on.
+    The sides are equal, and all cases must show SAME. count: at least FEWEST_PAIRS.
     """
     looks = [*(pairs for pairs in LOOKS if pairs < count), count]
     level = levels_at([(pairs, pairs / count) for pairs in looks]).same
@@ -174,21 +174,21 @@ def scatter_for_same(count: int, cases: int, min_change: float) -> float:
 
 
 def _enough(judgement: Judgement, pairs: int) -> Judgement:
-    """The judgement, unless pairs are too few."""
+    """Return the judgement, or an undecided one if there are too few pairs."""
     if pairs >= FEWEST_PAIRS:
         return judgement
     return verdicts.undecided(judgement, notice(VerdictNotice.FEW_PAIRS, fewest=FEWEST_PAIRS))
 
 
 def _means(side: Launches, pairs: Sequence[int]) -> Floats:
-    """The time of each launch."""
+    """Return the mean time of each launch."""
     return np.array([side[pair].mean() for pair in pairs])
 
 
 def _index(pairs: Mapping[str, Sequence[int]], ratios: Mapping[str, Floats]) -> Floats | None:
-    """The mean of all cases in each pair that has them all; None with a single case, or with less than two such pairs.
+    """Return the mean of all cases in each pair that has all cases; None for one case, or fewer than two such pairs.
 
-    All cases weigh the same: weights that are chosen on the pairs that are tested make more false verdicts.
+    All cases have equal weight: weights chosen on the pairs that are tested raise the false-alarm rate.
     """
     common = sorted(set.intersection(*map(set, pairs.values())))
     if len(ratios) < 2 or len(common) < 2:
@@ -198,7 +198,7 @@ def _index(pairs: Mapping[str, Sequence[int]], ratios: Mapping[str, Floats]) -> 
 
 # ── which cases form a pair ──────────────────────────────────────────────────────────────────────
 def timed_cases(measured: Sequence[Samples], plan: Plan) -> list[TimedCase]:
-    """The cases of a side, measured or not yet.
+    """Return the cases of a side, measured or not yet.
 
     Controls are left out: they show the noise of a run.
     """
@@ -214,13 +214,13 @@ def timed_cases(measured: Sequence[Samples], plan: Plan) -> list[TimedCase]:
 def matched(
     a: Sequence[TimedCase], b: Sequence[TimedCase]
 ) -> tuple[list[PairedCase], list[TimedCase], list[TimedCase]]:
-    """The cases of both sides, and those of each side without a partner.
+    """Pair the cases of both sides; return the pairs, and the cases of each side without a partner.
 
-    Partners have equal fields, but for fields in which the sides as a whole differ.
+    Partners have equal fields, except for fields in which the sides as a whole differ.
 
-    A field differs if no value of it is on both sides, as the backend does in gloo against MPI, among the operations
+    A field differs if no value of it is on both sides, such as the backend in gloo against MPI, among the operations
     that have the field. If all sizes differ, they pair in ascending order. Raises ConfigError if no case has a partner,
-    or if one has several.
+    or if a case has several.
     """
     names = [item.name for item in fields(Case) if item.compare and item.name != "own"]
     names += [option.name for option in ALL_OPTIONS if option not in OPTIONS]
@@ -247,12 +247,12 @@ def matched(
 
 
 def _value(case: Case, name: str) -> object:
-    """What pairs: of sizes the one that was asked for, as each number of ranks rounds it down otherwise."""
+    """Return the value by which cases pair; for a size, as requested: numbers of ranks round it down differently."""
     return case.asked if name == SIZE else case.value(name)
 
 
 def _has(case: Case, name: str) -> bool:
-    """Whether the case's operation has this field."""
+    """Return whether the case's operation has this field."""
     operation = OPERATIONS[case.op]
     if option := next((option for option in ALL_OPTIONS if option.name == name), None):
         return operation.has(option) if option in OPTIONS else option in operation.own_options
@@ -260,14 +260,14 @@ def _has(case: Case, name: str) -> bool:
 
 
 def _by_key(side: Sequence[TimedCase], names: Sequence[str]) -> dict[tuple[object, ...], list[TimedCase]]:
-    """The cases by the values of these fields, in ascending order of size."""
+    """Return the cases by the values of these fields, in ascending order of size."""
     ascending = sorted(side, key=lambda case: case.case.size_bytes)
     return grouped(ascending, lambda case: tuple(_value(case.case, name) for name in names))
 
 
 # ── when to end ──────────────────────────────────────────────────────────────────────────────────
 def why_end(latest: Look, pairs: int, each: bool = False) -> Ending | None:
-    """Why to end at this look; None to go on. each: not before every case is decided."""
+    """Return the reason to end at this look; None to continue. each: continue until every case is decided."""
     case_verdicts = {judgement.verdict for judgement in latest.judgements.values()}
     if (case_verdicts and INCONCLUSIVE not in case_verdicts) if each else latest.names_a_change:
         return Ending(EndReason.DECIDED, pairs)
@@ -286,11 +286,11 @@ def compare_sides(
     looks: Looks,
     each: bool = False,
 ) -> Comparison:
-    """The comparison at the last look. names: of the sides. ended: why measuring ended. looks: that were taken.
+    """Compare the two sides at the last look.
 
-    each: whether every case has to be decided.
+    Without a look, for example after an early interrupt, all pairs are shown, undecided.
 
-    Without a look, as when measuring was interrupted early, all pairs are shown, undecided.
+    names: names of the sides. ended: why measuring ended. looks: the looks taken. each: whether all must be decided.
     """
     cases, only_a, only_b = matched(*(timed_cases(run.samples, run.plan) for run in (a, b)))
     most = max((len(case.pairs) for case in cases), default=0)
@@ -345,14 +345,14 @@ def compare_sides(
 
 
 def _notices(cases: Sequence[Case], shown: Look) -> Iterable[Notice]:
-    """What speaks against the verdicts on these cases, of both sides."""
+    """Yield the objections to the verdicts on these cases, of both sides."""
     undecided = sum(judgement.verdict == INCONCLUSIVE for judgement in shown.judgements.values())
     if undecided and all(case.backend == "gloo" and case.scheduling == "normal" for case in cases):
         yield notice(ComparisonNotice.GLOO_STALLS, undecided=undecided)
 
 
 def _left_out(cases: Sequence[PairedCase]) -> Iterable[Notice]:
-    """Why cases that were measured have no verdict."""
+    """Yield a notice on measured cases that have no verdict."""
     few = [case for case in cases if not _failed(case.a, case.b) and not _failed(case.b, case.a)]
     if few:
         keys = [case.key for case in few]
@@ -360,12 +360,12 @@ def _left_out(cases: Sequence[PairedCase]) -> Iterable[Notice]:
 
 
 def _failed(side: TimedCase, other: TimedCase) -> bool:
-    """Whether a case has times on the other side only."""
+    """Return whether a case has times on the other side only."""
     return bool(other.launches) and not side.launches
 
 
 def _exposed(cases: Sequence[PairedCase], count: int, levels: Levels) -> list[ExposedChange | None]:
-    """How exposed communication differs within the first `count` pairs; None for a case with less than two.
+    """Return the change of exposed communication in the first `count` pairs; None for a case with fewer than two pairs.
 
     The mean of each launch counts. All cases are tested together, at the level of the look.
     """

@@ -1,4 +1,4 @@
-"""What a package concludes from a run."""
+"""Define a package's part of the analysis of a run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bench.model.conclusions import Summary
 from bench.model.notices import Notice
 from bench.model.records import Case, Run, Samples
 
-if TYPE_CHECKING:  # numpy is only needed where values are
+if TYPE_CHECKING:  # only code that computes needs numpy
     from bench.analyze.round_series import Series
 
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:  # numpy is only needed where values are
 class AnalysisPart:
     """A package's part of the analysis."""
 
-    # What it concludes, in a type of its own.
+    # The conclusions of the package, in a type of its own.
     analyze: Callable[[Run, Sequence[Summary]], object]
-    # The samples of a run; of its own cases, with only the timed blocks that count.
+    # The samples of a run; for cases of the package, with only the timed blocks that count.
     counts: Callable[[Run, Sequence[Samples]], list[Samples]] = lambda run, samples: list(samples)
-    # Exposed seconds of each round, and by how much two copies of one case differ, for each of its cases that
-    # communicates beside computing.
+    # Exposed seconds of each round, and the A/A noise (difference of two copies of one case), for each of the package's
+    # cases that communicates while it computes.
     exposed: Callable[[Run], Mapping[Case, tuple[Series, float]]] = lambda run: {}
     # Notices on a run, without its analysis.
     notices: Callable[[Run], list[Notice]] = lambda run: []
@@ -33,12 +33,12 @@ class AnalysisPart:
 
 
 def parts() -> dict[str, AnalysisPart]:
-    """Name of a package → its part, for all that have one."""
+    """Return name of a package → its part, for all packages that have a part."""
     return {package.name: package.analysis.value for package in PACKAGES if package.analysis is not None}
 
 
 def samples_that_count(run: Run) -> list[Samples]:
-    """The samples of a run; of cases of packages, only the timed blocks that count."""
+    """Return the samples of a run; for cases of packages, only the timed blocks that count."""
     samples = run.samples
     for part in parts().values():
         samples = part.counts(run, samples)
@@ -46,5 +46,5 @@ def samples_that_count(run: Run) -> list[Samples]:
 
 
 def exposed_of(run: Run) -> dict[Case, tuple[Series, float]]:
-    """Of each case that communicates beside computing: exposed seconds in each round, and the noise of its kind."""
+    """Return, for each case that communicates while it computes, exposed seconds per round, and its A/A noise."""
     return {case: known for part in parts().values() for case, known in part.exposed(run).items()}

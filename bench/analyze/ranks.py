@@ -1,22 +1,21 @@
-"""Find the ranks and nodes that are always among the last to arrive.
+"""Find the ranks and nodes that are always among the last to arrive (stragglers).
 
 In: a `Run`. Out: findings of kind "late rank" and "late node". The rank that waits longest is the victim and is never
-named: what counts is which rank begins last (or, without a common clock, which spends the shortest time in the
-operation, because it waits for no other; operations with a root are then left out). So it is with what other tools
-measured, where they time each call of each rank apart (`Aggregate.apart`). On GPUs, what counts is when a
-rank's device is ready: who waits least, just before the calls, for the others is last (`Timings.wait_ns`); stamps of
-the host say nothing of a device. Cases in which ranks compute are left out: they leave a barrier together.
-Where a rank runs differs between launches: a finding that chance could have made in so few of them says "in this
-launch".
+named. The straggler is the rank that begins last or, without a common clock, the rank that spends the shortest time in
+the operation, because it waits for no other rank (operations with a root are then left out). The latter also applies
+to results of other tools, if they time each call of each rank apart (`Aggregate.apart`). On GPUs, the straggler is the
+rank whose device is ready last: it waits least for the others just before the calls (`Timings.wait_ns`); timestamps of
+the host say nothing about a device. Cases in which ranks compute are left out: their ranks leave a barrier together.
+Ranks are placed anew in each launch: a finding that chance could cause in so few launches states "in this launch".
 
-A node is a host with two ranks or more, where there are several hosts; it arrives when half of its ranks have. Nodes
-are examined first, then the ranks of the nodes that are not late. In each case, the late ones are at the end of the
-order of arrival, a quarter of all at most, and come after all the others by 10 % of the operation's time (and by the
-uncertainty of the clocks; on GPUs by 50 µs) in the median over iterations, and in more than half of those of each
-launch.
-Friedman's test has to show that there are differences at all. For each late one, a one-sided binomial test then
-compares with chance how often it comes after all that are not late, over an effective number of iterations (they are
-autocorrelated), corrected by Holm (1979) over all ranks, nodes and cases.
+A node is a host with two ranks or more, if there are several hosts; it arrives when half of its ranks have arrived.
+Nodes are examined first, then the ranks of the nodes that are not late. In each case, the late units (ranks or nodes)
+are at the end of the order of arrival, a quarter of all at most, and their delay behind all other units has a median
+over iterations of at least 10 % of the operation's time (and of the uncertainty of the clocks; on GPUs of 50 µs), and
+is positive in more than half of the iterations of each launch.
+Friedman's test must show that there are differences at all. For each late unit, a one-sided binomial test then
+compares with chance how often it arrives after all units that are not late, over an effective sample size of iterations
+(they are autocorrelated), corrected by Holm (1979) over all ranks, nodes and cases.
 """
 
 from collections import defaultdict
@@ -38,15 +37,15 @@ from bench.stats.intervals import Floats
 Booleans = NDArray[np.bool_]
 
 LEVEL = 0.05
-# Smallest delay that counts, as a share of the operation's time: a smaller one is not worth investigating.
+# Smallest delay that counts, as a share of the operation's time: a smaller delay is not worth investigating.
 SMALLEST_COST = 0.10
-# On GPUs also, in seconds: ranks leave the barrier before each iteration by some tens of microseconds apart.
+# Smallest delay on GPUs also, in seconds: before each iteration, ranks leave the barrier tens of microseconds apart.
 SMALLEST_ON_GPU_S = 50e-6
 # At most this share of all ranks, or nodes, can be late: to be late is to differ from most others.
 LARGEST_SHARE = 0.25
-# With fewer iterations nothing is said of who is late.
+# With fewer iterations no rank is named.
 FEWEST_ITERATIONS = 6
-# Parts of a launch whose shares show by how much iterations are alike.
+# Number of parts of a launch whose shares show the autocorrelation of iterations.
 PARTS = 5
 
 
@@ -69,21 +68,21 @@ class _Suspicion:
 
     case: Case
     unit: _Unit
-    # Share of the iterations in which the unit arrives after all that are not late.
+    # Share of the iterations in which the unit arrives after all units that are not late.
     share: float
     # Share that is expected by chance.
     chance: float
     p: float
     # Wait that the unit causes, as a share of the operation's time.
     relative_cost: float
-    # Median over iterations of the unit's arrival minus the median arrival of those that are not late.
+    # Median over iterations of the unit's arrival minus the median arrival of the units that are not late.
     delay_s: float
     # Number of launches that were measured.
     launches: int
 
 
 def late_ranks(run: Run) -> list[Finding]:
-    """One finding for each rank or node that arrives last too often for chance, and costs time by that."""
+    """Return one finding for each rank or node that arrives last too often for chance, and thereby costs time."""
     launches: dict[str, list[Samples]] = defaultdict(list)
     cases: dict[str, Case] = {}
     clocks = Clocks(run)
@@ -109,9 +108,9 @@ def late_ranks(run: Run) -> list[Finding]:
 
 
 def _tells_who_is_last(samples: Samples, clocks: Clocks) -> bool:
-    """Whether arrivals are known, or durations can stand for them.
+    """Return whether arrivals are known, or durations can replace them.
 
-    They cannot where there is a root: it may be done before the others have come.
+    Durations cannot if there is a root: it may be done before the other ranks have arrived.
     """
     case, timed = samples.case, samples.timed
     rooted = OPERATIONS[case.op].rooted
@@ -124,7 +123,7 @@ def _tells_who_is_last(samples: Samples, clocks: Clocks) -> bool:
 
 
 def holm(p: Floats, tests: int) -> Floats:
-    """Holm's step-down correction. p: the smallest p-values of `tests` tests."""
+    """Apply Holm's step-down correction. p: the smallest p-values of `tests` tests."""
     order = np.argsort(p)
     stepped = np.maximum.accumulate(p[order] * (tests - np.arange(len(p)))) if len(p) else p
     corrected = np.empty_like(p)
@@ -133,14 +132,14 @@ def holm(p: Floats, tests: int) -> Floats:
 
 
 def _nodes(placed: Hosts) -> list[_Unit]:
-    """The hosts as units; none if there is one host, or if every host has one rank."""
+    """Return the hosts as units; none if there is one host, or if every host has one rank."""
     if len(placed) < 2 or all(len(ranks) < 2 for ranks in placed.values()):
         return []
     return [_Unit(ranks, host) for host, ranks in placed.items()]
 
 
 def _suspicions(case: Case, launches: Sequence[Samples], clocks: Clocks, nodes: Sequence[_Unit]) -> list[_Suspicion]:
-    """The late nodes of one case, and the late ranks of its other nodes."""
+    """Return the late nodes of one case, and the late ranks of its other nodes."""
     arrivals, unsure_s = _arrivals(launches, clocks)
     if sum(map(len, arrivals)) < FEWEST_ITERATIONS:
         return []
@@ -149,7 +148,7 @@ def _suspicions(case: Case, launches: Sequence[Samples], clocks: Clocks, nodes: 
     limit_s = max(SMALLEST_COST * time_s, unsure_s, SMALLEST_ON_GPU_S if on_gpu else 0.0)
     late_nodes: list[_Suspicion] = []
     if nodes:
-        # A node is there when half of its ranks are (the lower median): one late rank does not make the node late.
+        # A node arrives when half of its ranks have arrived (lower median): one late rank does not make a node late.
         middles = [(len(unit.ranks) - 1) // 2 for unit in nodes]
         of_nodes = []
         for times in arrivals:
@@ -166,13 +165,13 @@ def _suspicions(case: Case, launches: Sequence[Samples], clocks: Clocks, nodes: 
 def _late(
     case: Case, units: Sequence[_Unit], arrivals: Sequence[Floats], limit_s: float, time_s: float
 ) -> list[_Suspicion]:
-    """The units that come after all the others by the limit or more. arrivals: (iterations, units) of each launch."""
+    """Return the units later than all other units by the limit or more. arrivals: (iterations, units) per launch."""
     late, on_time = _split(arrivals, limit_s)
     if not late:
         return []
-    from scipy.stats import binomtest, friedmanchisquare  # here: takes longer to load than most reports to make
+    from scipy.stats import binomtest, friedmanchisquare  # imported here: slower to load than most reports
 
-    # Friedman's test: whether the units differ at all. Of two, the binomial test alone says the same.
+    # Friedman's test: whether the units differ at all. For two units, the binomial test alone shows the same.
     if len(units) > 2 and friedmanchisquare(*np.concatenate(arrivals).T).pvalue > LEVEL:
         return []
     suspicions = []
@@ -201,9 +200,9 @@ def _late(
 
 
 def _independent(last: Booleans) -> int:
-    """How many independent iterations say as much as these: their number over the design effect of clusters (Kish).
+    """Return the effective sample size: the number of iterations divided by the design effect of clusters (Kish).
 
-    Iterations are autocorrelated, so that shares of parts of a launch scatter by more than chance would have them.
+    Iterations are autocorrelated, so that shares of parts of a launch scatter by more than chance explains.
     """
     if len(last) < 2 * PARTS:
         return len(last)
@@ -214,9 +213,9 @@ def _independent(last: Booleans) -> int:
 
 
 def _split(arrivals: Sequence[Floats], limit_s: float) -> tuple[list[int], list[int]]:
-    """Positions of the late units and of the others: the largest group at the end that is behind all before it.
+    """Return the positions of the late units (the largest last group that is behind all units before it) and the rest.
 
-    A unit is behind if its median delay over all iterations is the limit or more (a mean would be that of the few
+    A unit is behind if its median delay over all iterations is the limit or more (a mean would depend on the few
     iterations in which the scheduler stalled a rank), and if its median delay in each launch is above 0. Both lists are
     empty if no unit is late.
     """
@@ -227,7 +226,7 @@ def _split(arrivals: Sequence[Floats], limit_s: float) -> tuple[list[int], list[
     latest_before = np.maximum.accumulate(ordered, axis=1)
     fewest_on_time = n - max(1, int(n * LARGEST_SHARE))
     borders = np.cumsum([len(a) for a in arrivals])[:-1]
-    # The gap between each unit and all before it. It costs little, and no cut is possible where it is below the limit.
+    # The gap between each unit and all units before it. It is cheap, and no cut is possible if it is below the limit.
     gaps = np.median(ordered[:, fewest_on_time:] - latest_before[:, fewest_on_time - 1 : -1], axis=0)
     for cut in fewest_on_time + np.flatnonzero(gaps >= limit_s):
         delays = ordered[:, cut:] - latest_before[:, cut - 1 : cut]
@@ -238,9 +237,10 @@ def _split(arrivals: Sequence[Floats], limit_s: float) -> tuple[list[int], list[
 
 
 def _arrivals(launches: Sequence[Samples], clocks: Clocks) -> tuple[list[Floats], float]:
-    """When each rank began, in seconds, (iterations, ranks) for each launch; and the uncertainty in seconds.
+    """Return the start of each rank in seconds, (iterations, ranks) per launch; and the uncertainty in seconds.
 
-    On GPUs, and without a common clock, minus what a rank waits stands for the start: who begins later waits less.
+    A rank that begins later waits less: on GPUs minus the wait replaces the start, and without a common clock minus the
+    duration.
     """
     aggregates = [samples.aggregate for samples in launches if samples.aggregate is not None]
     if aggregates:
@@ -256,7 +256,7 @@ def _arrivals(launches: Sequence[Samples], clocks: Clocks) -> tuple[list[Floats]
 
 
 def _finding(group: list[tuple[_Suspicion, float]], cases: dict[str, Case]) -> Finding:
-    """The finding on one rank or node, over all cases in which it is late."""
+    """Make the finding on one rank or node, over all cases in which it is late."""
     worst, p = max(group, key=lambda pair: pair[0].relative_cost)
     case, unit = worst.case, worst.unit
     alike = sum(1 for c in cases.values() if (c.backend, c.world_size) == (case.backend, case.world_size))
@@ -265,8 +265,8 @@ def _finding(group: list[tuple[_Suspicion, float]], cases: dict[str, Case]) -> F
     who = f"rank {unit.ranks[0]}" + (f" (on {unit.node})" if unit.node else "")
     if unit.is_node:
         who = f"node {unit.node} ({in_words(unit.ranks)})"
-    # Where a rank runs differs between launches, so the launch is the unit: in so few of them, chance may make the same
-    # rank the last one in all.
+    # The placement of ranks differs between launches, so the launch is the unit: with few launches, the same rank may
+    # be the last in all launches by chance.
     by_chance = worst.chance**worst.launches * round(1 / worst.chance) > LEVEL
     why = notice(
         FindingNotice.LATE if BACKENDS[case.backend].device == "cpu" else FindingNotice.LATE_ON_GPU,

@@ -1,6 +1,6 @@
-"""Estimate means over launches of what was measured round by round, such as differences of cases of one round.
+"""Estimate means over launches of values measured round by round, such as differences of cases of one round.
 
-In: for each launch, one value a round. Out: means with intervals. Numbers in, numbers out.
+In: for each launch, one value per round. Out: means with intervals. Numbers in, numbers out.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
@@ -14,47 +14,47 @@ from bench.stats import intervals
 from bench.stats.intervals import Floats
 from bench.stats.verdicts import moderated
 
-# Fewer launches than this say little of how launches differ: Student's t of one degree of freedom is 12.7.
+# Fewer launches estimate the between-launch variance poorly: Student's t of one degree of freedom is 12.7.
 LAUNCHES_FOR_INTERVAL = 3
 # Seconds squared: below the resolution of clocks. Variances of invented or emulated times may be 0.
 LEAST_VARIANCE = 1e-18
 
-# Launch → one value a round.
+# Launch → one value per round.
 Series = dict[int, Floats]
 K = TypeVar("K", bound=Hashable)
 
 
 def means(series: Series) -> Floats:
-    """The mean of each launch."""
+    """Return the mean of each launch."""
     return np.array([float(np.mean(values)) for values in series.values()])
 
 
 def pooled(series: Series) -> Floats:
-    """The rounds of all launches."""
+    """Return the values of the rounds of all launches."""
     return np.concatenate(list(series.values()))
 
 
 def pooled_mean(series: Series) -> float:
-    """The mean over the rounds of all launches."""
+    """Return the mean over the rounds of all launches."""
     return float(np.mean(pooled(series)))
 
 
 def estimate(series: Series) -> Interval:
-    """The interval of one series, as by `estimates`."""
+    """Return the interval of one series, as by `estimates`."""
     return estimates({"": series}, {"": (1.0,)})[""]
 
 
 def estimates(
     many: Mapping[K, Series], levels_s: Mapping[K, Sequence[float]], error_rate: float = intervals.ERROR_RATE
 ) -> dict[K, Interval]:
-    """Mean of the launches' means of each, with Student's t; with too few launches, the mean of all rounds.
+    """Return the mean of the launch means of each series, with Student's t; with too few launches, of all rounds.
 
-    levels_s: the times of the steps that each is the difference of. Steps scatter in proportion to their times, so that
-    a difference has a variance in proportion to the sum of their squares, and divided by that sum variances are alike.
-    Five launches know a variance to a factor of 3 only, so these are moderated over all of `many`, which differ by the
-    same launches (`bench.stats.verdicts`). The interval of rounds takes each as a block, and does not include how
-    launches differ; there is none with fewer than `intervals.FEWEST_BLOCKS` rounds. Empty series are left out.
-    error_rate: of each interval.
+    levels_s: the times of the steps whose difference the series is. Steps scatter in proportion to their times, so the
+    variance of a difference is proportional to the sum of their squares, and variances divided by that sum are similar.
+    Five launches show a variance only to a factor of 3, so variances are shrunk towards a common value over all of
+    `many`, which have the same launches (`bench.stats.verdicts`). The interval of rounds takes each round as a block,
+    without the between-launch variance; it needs at least `intervals.FEWEST_BLOCKS` rounds. Empty series are left out.
+    error_rate: error rate of each interval.
     """
     filled = {name: series for name, series in many.items() if series}
     per_launch = {name: means(series) for name, series in filled.items() if len(series) >= LAUNCHES_FOR_INTERVAL}

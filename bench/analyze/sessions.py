@@ -1,4 +1,4 @@
-"""Read what the sessions of a run recorded of its machine, hosts, ranks and clocks.
+"""Read the records that the sessions of a run made of its machine, hosts, ranks and clocks.
 
 In: `Run.environment`, or entries of it. Out: facts by name and their differences between two runs; the machine of a
 run; where its ranks ran; timings of all ranks on one clock. Judges nothing: the reader has to decide whether a newer
@@ -38,35 +38,35 @@ FACTS = (
     "cgroup_cpu_max",
 )
 
-# What names of virtual GPUs begin with, whatever their rule calls them.
+# Prefix of the names of all virtual GPUs, whatever their rule calls them.
 VIRTUAL = "Virtual GPU"
 
 
 def launches_of(sessions: Iterable[Session]) -> list[LaunchFacts]:
-    """The records of all launches, in their order."""
+    """Return the records of all launches, in their order."""
     return [launch for session in sessions for launch in session.get("launches", [])]
 
 
 def is_virtual(run: Run) -> bool:
-    """Whether ranks ran on virtual GPUs (proof/virtual_gpu/), whose times follow a rule."""
+    """Return whether ranks ran on virtual GPUs (proof/virtual_gpu/), whose times follow a rule."""
     ranks = [rank for launch in launches_of(run.environment) for rank in launch.get("ranks", [])]
     return any(is_virtual_gpu(str(rank.get("device_name", ""))) for rank in ranks)
 
 
 def is_virtual_gpu(name: str) -> bool:
-    """Whether a GPU of this name is a virtual one."""
+    """Return whether a GPU of this name is virtual."""
     return name.startswith(VIRTUAL)
 
 
 # ── facts that can explain a difference ──────────────────────────────────────────────────────────
 def differences(before: Facts, after: Facts) -> tuple[tuple[str, str, str], ...]:
-    """(fact, value before, value after) of the facts that differ; "-" where a run does not have one."""
+    """Return (fact, value before, value after) of the facts that differ; "-" if a run does not have the fact."""
     rows = [(name, before.get(name, "-"), after.get(name, "-")) for name in dict.fromkeys([*before, *after])]
     return tuple(row for row in rows if row[1] != row[2])
 
 
 def facts_of(run: Run) -> Facts:
-    """The facts of a run, as far as they are known of an imported one."""
+    """Return the facts of a run; for an imported run, as far as they are known."""
     if run.imported is not None:
         sources = [session.get("imported", {}) for session in run.environment]
         return {
@@ -92,7 +92,7 @@ def facts_of(run: Run) -> Facts:
 
 
 def session_facts(sessions: list[Session]) -> Facts:
-    """Machine, software and environment variables of a measured run; each variable is a fact of its own."""
+    """Return machine, software and environment variables of a measured run; each variable is a separate fact."""
     hosts = [host for session in sessions for host in session.get("hosts") or [session.get("host", {})]]
     gpus = [host.get("gpus", []) for host in hosts]
     facts = {path: distinct(_dig(host, path) for host in hosts) for path in FACTS}
@@ -111,12 +111,12 @@ def session_facts(sessions: list[Session]) -> Facts:
 
 
 def rank_facts(sessions: Iterable[Session], fact: Callable[[RankFacts], Any]) -> list[Any]:
-    """One fact of each rank of each launch."""
+    """Return one fact of each rank of each launch."""
     return [fact(rank) for launch in launches_of(sessions) for rank in launch.get("ranks", [])]
 
 
 def distinct(values: Iterable[Any]) -> str:
-    """The distinct values over sessions or ranks, joined by slashes; usually one."""
+    """Return the distinct values over sessions or ranks, joined by slashes; usually one value."""
     known = sorted({str(value) for value in values if value is not None})
     return " / ".join(known) or NOT_AVAILABLE
 
@@ -134,14 +134,14 @@ def _dig(facts: Any, path: str) -> Any:
 
 # ── the machine ──────────────────────────────────────────────────────────────────────────────────
 def machine_of(run: Run) -> MachineIdentity | None:
-    """The machine that measured a run; None if the run does not tell."""
+    """Return the machine that measured a run; None if it is unknown."""
     if run.imported is not None or not run.environment:
         return None
     return machine_of_sessions(run.environment, run.plan.settings.sampling)
 
 
 def machine_of_sessions(sessions: list[Session], sampling: Sampling) -> MachineIdentity:
-    """The machine that entries of environment.json describe, and how it is sampled."""
+    """Return the machine that entries of environment.json describe, with the sampling settings."""
     facts = session_facts(sessions)
     names = (
         "hostname",
@@ -163,14 +163,14 @@ def machine_of_sessions(sessions: list[Session], sampling: Sampling) -> MachineI
 class Place:
     """The hardware under the ranks of a backend and world size."""
 
-    # Names of the GPUs; "CPU" for ranks without one.
+    # Names of the GPUs; "CPU" for ranks without a GPU.
     gpus: frozenset[str]
     # Number of hosts.
     hosts: int
 
 
 def places_of(run: Run) -> dict[BackendAndSize, Place]:
-    """Where the ranks of each backend and world size ran in the latest launch."""
+    """Return the place of the ranks of each backend and world size in the latest launch."""
     places: dict[BackendAndSize, Place] = {}
     for launch in launches_of(run.environment):
         if "backend" in launch and "world_size" in launch:
@@ -182,7 +182,7 @@ def places_of(run: Run) -> dict[BackendAndSize, Place]:
 
 
 def hosts(run: Run) -> dict[BackendAndSize, Hosts]:
-    """Which ranks ran on which host, for each backend and world size.
+    """Return the ranks on each host, for each backend and world size.
 
     A backend and world size is left out if a rank did not report its host, or if launches placed ranks differently:
     a host then has no fixed set of ranks.
@@ -203,7 +203,7 @@ def hosts(run: Run) -> dict[BackendAndSize, Hosts]:
 
 
 def in_words(ranks: tuple[int, ...]) -> str:
-    """Such as `ranks 8–15`, or `ranks 0, 4, 8`."""
+    """Format ranks as `ranks 8–15`, or `ranks 0, 4, 8`."""
     if len(ranks) > 2 and ranks == tuple(range(ranks[0], ranks[-1] + 1)):
         return f"ranks {ranks[0]}–{ranks[-1]}"
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
@@ -221,7 +221,7 @@ class Aligned:
 
 
 class Clocks:
-    """The clock records of each launch of a run, by which the arrivals of all ranks are put on rank 0's clock."""
+    """The clock records of each launch of a run, which convert the arrivals of all ranks to rank 0's clock."""
 
     def __init__(self, run: Run) -> None:
         self._launches: dict[tuple[Any, ...], list[LaunchFacts]] = defaultdict(list)
@@ -235,7 +235,7 @@ class Clocks:
         }
 
     def aligned(self, samples: Samples) -> Aligned | None:
-        """The timed iterations, aligned; None where the clocks' offsets are unknown.
+        """Return the timed iterations on rank 0's clock; None if the clock offsets are unknown.
 
         Offsets are interpolated between the start and the end of a launch, because clocks drift apart.
         """
@@ -245,11 +245,11 @@ class Clocks:
         if place not in self._several:
             return Aligned(timed, 0.0)
         launches = self._launches[place]
-        # After a failure new processes measure the rest: which of them made these samples is not recorded.
+        # After a failure new processes measure the rest: it is not recorded which processes made these samples.
         clocks = launches[0].get("clocks") if len(launches) == 1 else None
         if not clocks:
             return None
-        import numpy as np  # here: `plan` needs the rest of this module, and not numpy
+        import numpy as np  # imported here: `plan` needs the rest of this module, but not numpy
 
         # `rank.group.Bounds` of each rank (at, low, high; ns), at the start and at the end of the launch.
         begin, end = (np.array(bounds, dtype=np.int64) for bounds in clocks)

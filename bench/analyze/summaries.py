@@ -2,8 +2,8 @@
 
 Facts in, conclusions out; nothing is printed, nothing is dropped silently. Per iteration the maximum over ranks counts,
 per launch the mean over iterations, over launches the geometric mean with Student's t on the logarithms
-(docs/method.md). Averages over ranks are never taken: they hide the straggler that everybody waited for. A package says
-which of its timed blocks count.
+(docs/method.md). Averages over ranks are never taken: they hide the straggler that all ranks waited for. A package
+decides which of its timed blocks count.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -24,23 +24,23 @@ from bench.stats import intervals
 from bench.stats.intervals import Floats
 from bench.stats.series import common_mode, outliers, over_launches, steady
 
-# Below this multiple of the distance of two stamps with nothing between them, the clock is part of the number.
+# Below this multiple of the time between two timestamps with nothing between them, the clock is part of the number.
 TIMER_LIMIT = 20
 # Share of the machine's busy CPU time used by other processes, above which there is a notice.
 FOREIGN_CPU_LIMIT = 0.10
 # /proc/stat counts in hundredths of a second: with less busy time than this, the share is noise.
 FOREIGN_CPU_MIN_S = 0.3
-# Shares above which a disturbance is named: stolen time of the wall time; other processes of the busy CPU time.
+# Shares above which a disturbance is named: steal time in the wall time; other processes in the busy CPU time.
 STEAL_SHARE, FOREIGN_SHARE = 0.01, 0.05
 # Share of iterations beyond the far fence above which the mean says little.
 OUTLIER_LIMIT = 0.05
 
-# A case, its launches that succeeded, and the failures of the others.
+# A case, its launches that succeeded, and the failures of its other launches → the summary.
 Summarizer = Callable[[Case, list[Samples], tuple[Failure, ...]], Summary]
 
 
 def summarize(run: Run) -> list[Summary]:
-    """One summary for each case that was planned and tried, in the order of the tables."""
+    """Return one summary for each case that was planned and tried, in the order of the tables."""
     clocks = Clocks(run)
     choices: dict[str, Json] = {}
     for launch in launches_of(run.environment):
@@ -53,15 +53,15 @@ def summarize(run: Run) -> list[Summary]:
 
 
 def headlines(run: Run) -> list[Summary]:
-    """Summaries with only what a comparison needs: times with intervals, percentiles, failures.
+    """Return summaries with only the values that a comparison needs: times with intervals, percentiles, failures.
 
-    The numbers are those of `summarize`, in a fraction of its time: comparisons read many runs with many cases.
+    The numbers are equal to `summarize`'s, in a fraction of its time: comparisons read many runs with many cases.
     """
     return _by_case(run, _headline)
 
 
 def _by_case(run: Run, summarizer: Summarizer) -> list[Summary]:
-    """The summary of each case that was tried, in the order of the tables."""
+    """Return the summary of each case that was tried, in the order of the tables."""
     by_case = grouped(samples_that_count(run), lambda samples: samples.case)
     summaries = []
     for case in sorted(by_case, key=case_order):
@@ -78,9 +78,9 @@ def _by_case(run: Run, summarizer: Summarizer) -> list[Summary]:
 
 
 def _widened(summaries: list[Summary]) -> list[Summary]:
-    """The summaries with intervals over several launches, which use what the launches of a kind have in common.
+    """Replace intervals over several launches by intervals that use the autocorrelation and skewness of their kind.
 
-    A kind is a backend and a scheduling.
+    A kind is a backend and a scheduling, over whose cases both are pooled.
     """
     kinds = grouped(summaries, lambda s: (s.case.backend, s.case.scheduling))
     scatter = {kind: intervals.launch_scatter([np.log(s.means_s) for s in members]) for kind, members in kinds.items()}
@@ -117,10 +117,10 @@ def _headline(case: Case, launches: list[Samples], failures: tuple[Failure, ...]
 
 
 def one_series(case: Case) -> bool:
-    """Whether its iterations are one series in time, in which a second mode or a change of level means something.
+    """Return whether the iterations of a case are one time series, in which a second mode or a new level has a meaning.
 
-    Iterations of different rounds or groups are different operations; and what is compared round by round has few
-    blocks, with all other cases between two of them.
+    Iterations of different rounds or groups are different operations; and cases that are compared round by round have
+    few blocks, with all other cases between two blocks.
     """
     return collectives.cycle(case) == 1 and not OPERATIONS[case.op].round_by_round
 
@@ -156,7 +156,7 @@ def _summary(
     time_s = launches[0].interval if len(launches) == 1 else intervals.of_launches(means)
     near, far = outliers(series)
     fastest, skew, pure = _rank_times(launches)
-    if OPERATIONS[case.op].round_by_round:  # ranks leave the barrier together; what they wait for is a part of the case
+    if OPERATIONS[case.op].round_by_round:  # ranks leave the barrier together; their waits are a part of the case
         skew = pure = None
     floors = [max(usage.floor_ns) for usage in usages if usage.floor_ns]
     timers = [max(usage.timer_cost_ns) for usage in usages if usage.timer_cost_ns]
@@ -198,13 +198,13 @@ def _summary(
 
 
 def _host_time_s(timings: Sequence[Timings]) -> float | None:
-    """Seconds a call by the host's clock; None where there is no other clock."""
+    """Return seconds per call by the host's clock; None if there is no other clock."""
     times = [float(np.mean(t.host_ns.max(axis=1) / t.calls)) / 1e9 for t in timings if t.host_ns is not None]
     return over_launches(times) if times else None
 
 
 def _notices(summary: Summary, time_s: Interval, bound: float, left_out: int) -> Iterator[Notice]:
-    """bound: share of the iterations whose device times have dispatching in them. left_out: how many do not count."""
+    """Yield notices on a case. bound: share of kept iterations that include dispatching. left_out: number left out."""
     if time_s.value * summary.case.depth < TIMER_LIMIT * (summary.timer_s or 0.0):
         yield notice(CaseNotice.TIMER_LIMITED)
     asked, reached = summary.asked, summary.reached
@@ -237,10 +237,10 @@ def _failed(failures: Sequence[Failure], launches: int) -> Iterator[Notice]:
 
 
 def _rank_times(launches: Sequence[_MeasuredLaunch]) -> tuple[float, float | None, float | None]:
-    """Seconds: time of the fastest rank, arrival skew (last minus first start), time after the last arrival.
+    """Return seconds: time of the fastest rank, arrival skew (last minus first start), time after the last arrival.
 
-    The last two are None where arrivals are not on one clock, or where they are smaller than its uncertainty. Of
-    device times the last one is the time itself, and None.
+    The last two are None if arrivals are not on one clock, or if they are smaller than its uncertainty. For device
+    times the time after the last arrival is the time itself, and None is returned for it.
     """
     rows = []
     for launch in launches:
@@ -264,9 +264,9 @@ def _rank_times(launches: Sequence[_MeasuredLaunch]) -> tuple[float, float | Non
 
 
 def _percentile(ordered: Sequence[Floats], percent: int) -> float | None:
-    """The percentile of each launch, then their mean: iterations of different launches are never pooled.
+    """Return the mean over launches of each launch's percentile: iterations of different launches are never pooled.
 
-    ordered: sorted times of each launch. None where a launch has too few of them for this percentile.
+    ordered: sorted times of each launch. None if a launch has too few times for this percentile.
     """
     if min(map(len, ordered)) < intervals.FEWEST_FOR_PERCENTILE[percent]:
         return None
@@ -275,7 +275,7 @@ def _percentile(ordered: Sequence[Floats], percent: int) -> float | None:
 
 # ── disturbances ─────────────────────────────────────────────────────────────────────────────────
 def _foreign_cpu(launches: Sequence[Samples]) -> float | None:
-    """Share of the host's busy CPU time that no rank used; None where it cannot be told."""
+    """Return the share of the host's busy CPU time that no rank used; None if it is unknown."""
     usages = [s.usage for s in launches if s.usage is not None and s.usage.machine_busy_s is not None]
     busy = sum(usage.machine_busy_s or 0.0 for usage in usages)
     if busy < FOREIGN_CPU_MIN_S:
@@ -284,9 +284,9 @@ def _foreign_cpu(launches: Sequence[Samples]) -> float | None:
 
 
 def _disturbances(launches: Sequence[Samples]) -> tuple[Notice, ...]:
-    """What was seen while the case ran and can make single iterations long.
+    """Return the disturbances that occurred while the case ran and can make single iterations long.
 
-    It was seen in the same time as the outliers; that it caused them is likely, not proven.
+    They occurred in the same time as the outliers; that they caused the outliers is likely, not proven.
     """
     usages = [s.usage for s in launches if s.usage is not None]
     seen = []
@@ -305,9 +305,9 @@ def _disturbances(launches: Sequence[Samples]) -> tuple[Notice, ...]:
 
 # ── numbers of other tools ───────────────────────────────────────────────────────────────────────
 def _aggregate_summary(case: Case, launches: Sequence[Samples], failures: tuple[Failure, ...]) -> Summary:
-    """The summary of a case that another tool measured: one number per launch, and each call's time where it tells.
+    """Summarise a case that another tool measured: one number per launch, and each call's time if it is reported.
 
-    A launch has no interval, because what it scatters by is unknown: single calls, if the tool tells their times, are
+    A launch has no interval, because its scatter is unknown: single calls, if the tool reports their times, are
     neighbours in time.
     """
     good = [s.aggregate for s in launches if s.failure is None and s.aggregate is not None]
@@ -335,16 +335,16 @@ def _aggregate_summary(case: Case, launches: Sequence[Samples], failures: tuple[
     )
 
 
-# ── what NCCL chose ──────────────────────────────────────────────────────────────────────────────
+# ── NCCL's choices ───────────────────────────────────────────────────────────────────────────────
 def _chosen(choice: Json) -> str:
-    """What NCCL told of its choice for a case (`launch/sweep.py`), such as `NVLS SIMPLE, 16 channels`."""
+    """Format NCCL's reported choice for a case (`launch/sweep.py`) as `NVLS SIMPLE, 16 channels`."""
     words = [part for part in (choice.get("kernel") or choice.get("algorithm"), choice.get("protocol")) if part]
     channels = choice.get("channels")
     return " ".join(words) + (f", {channels} channel{'s' if channels > 1 else ''}" if channels else "")
 
 
 def choice_changes(summaries: Sequence[Summary]) -> list[ChoiceChange]:
-    """A change of choice for each series of sizes in which NCCL does not always choose the same."""
+    """Return a change of choice for each series of sizes in which NCCL's choice is not always the same."""
     series = SIZES.tables((s for s in summaries if s.chosen), lambda s: s.case)
     changes = []
     for members in series.values():

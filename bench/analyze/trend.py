@@ -1,8 +1,8 @@
 """Find where the time of a case changes level over three or more runs, oldest first.
 
 In: runs with their summaries, in any order. Out: a `Trend` for each case that was measured in at least FEWEST_RUNS of
-them. Says where a level changes, not why. A single run that stands out is no level, unless it is the last one: it may
-be the first of a new level.
+them. Reports where a level changes, not why. A single run that stands out is not a level, unless it is the last run:
+that may be the first of a new level.
 """
 
 from collections.abc import Sequence
@@ -21,16 +21,16 @@ from bench.stats.series import change_points
 from bench.stats.verdicts import FEWEST_CASES, SMALLEST_SCATTER
 
 FEWEST_RUNS = 3
-# Fewest runs that make a level, but for the last one: a single run that differs from the others is no change.
+# Fewest runs that make a level, except the last level: a single run that differs from the others is not a change.
 RUNS_OF_A_LEVEL = 2
-# Correlation of neighbouring runs at most: from it on, nothing would ever be a step.
+# Upper limit of the correlation of neighbouring runs: beyond it, nothing would ever be a step.
 MOST_ALIKE = 0.9
-# Probability that any of all cases gets a step although none has changed.
+# False-alarm rate: the probability that any case gets a step although no case has changed.
 ERROR_RATE = 0.05
 # Degrees of freedom that each difference of two runs adds to a median absolute deviation; simulated flat series of 4 to
-# 40 runs fit 0.6 to 0.7. From FEWEST_CASES cases on, no case is taken to be calmer than half of them are, and each
+# 40 runs fit 0.6 to 0.7. From FEWEST_CASES cases on, the noise of a case is at least the median over cases, and each
 # difference is worth twice as much: of simulated flat series of 20 cases and 6 or 12 runs 0 to 3 % have a step, and
-# 12 to 18 % without; 8 % where runs differ by Student's t of 3 degrees of freedom.
+# 12 to 18 % without this rule; 8 % if runs differ by Student's t of 3 degrees of freedom.
 WORTH_OF_A_DIFFERENCE, MORE_CASES = 0.5, 2
 # 1.4826 turns a median absolute deviation into a standard deviation; a difference of two runs has twice the variance.
 FROM_MAD = 1.4826 / np.sqrt(2)
@@ -39,12 +39,12 @@ Measured = tuple[Run, Sequence[Summary]]
 
 
 def in_order(runs: Sequence[Measured]) -> list[Measured]:
-    """The runs, oldest first, by the time of their start (UTC, ISO 8601, from the manifest)."""
+    """Return the runs, oldest first, by the time of their start (UTC, ISO 8601, from the manifest)."""
     return sorted(runs, key=lambda measured: (str(measured[0].manifest.get("started")), measured[0].name))
 
 
 def trend(runs: Sequence[Measured], min_change: float = MIN_CHANGE) -> list[Trend]:
-    """A trend for each case that FEWEST_RUNS runs or more have timed, in the order of the tables.
+    """Return a trend for each case that FEWEST_RUNS runs or more have timed, in the order of the tables.
 
     min_change: smallest step that matters.
     """
@@ -57,7 +57,7 @@ def trend(runs: Sequence[Measured], min_change: float = MIN_CHANGE) -> list[Tren
 
 
 def _noise_floor(means: Sequence[Sequence[Floats]]) -> float:
-    """The noise of the calmer half of the cases, below which no case is taken to be; 0 for fewer than FEWEST_CASES."""
+    """Return the median noise over cases, a lower limit for the noise of each case; 0 for fewer than FEWEST_CASES."""
     noises = [_noise(of_case, _levels(of_case))[0] for of_case in means]
     return float(np.median(noises)) if len(noises) >= FEWEST_CASES else 0.0
 
@@ -74,13 +74,13 @@ def _trend(row: Sequence[tuple[str, Summary]], starts: Sequence[int]) -> Trend:
 def steps(
     means: Sequence[Floats], min_change: float = MIN_CHANGE, cases: int = 1, floor: float = 0.0
 ) -> tuple[int, ...]:
-    """Positions of the runs at which a new level begins. means: of the launches of each run, seconds.
+    """Return the positions of the runs at which a new level begins. means: launch means of each run, in seconds.
 
-    floor: the noise that half of all cases have at most; 0 where they are too few to say.
+    floor: the median noise over all cases; 0 if there are too few cases for a median.
 
-    Of all partitions, the one with the least squared deviations from the levels' means, plus `noise² t²` per step:
-    t is Student's quantile for the uncertainty of the noise, at ERROR_RATE over all possible positions of a step and
-    all cases (Bonferroni). Steps smaller than `min_change` are left out.
+    The partition has the least squared deviations from the levels' means, plus `noise² t²` per step: t is Student's
+    quantile for the uncertainty of the noise, at ERROR_RATE over all possible positions of a step and all cases
+    (Bonferroni). Steps smaller than `min_change` are left out.
     """
     level = _levels(means)
     places = len(level) - 2 * RUNS_OF_A_LEVEL + 1
@@ -92,7 +92,7 @@ def steps(
     earlier, earlier_noise = _changes(level[:-1], noise, t)
     same_level = level[earlier[-1] if earlier else 0 : -1]
     margin = t * earlier_noise * np.sqrt(1 + 1 / len(same_level))
-    # The last run lies outside of what its level would predict.
+    # The last run lies outside the prediction interval of its level.
     if len(same_level) >= FEWEST_RUNS and abs(level[-1] - same_level.mean()) > margin:
         changes = [*earlier, len(level) - 1]
     else:
@@ -108,7 +108,7 @@ def _levels(means: Sequence[Floats]) -> Floats:
 
 
 def _changes(level: Floats, noise: float, t: float) -> tuple[list[int], float]:
-    """Where levels change, and the noise, which is larger if neighbouring runs are alike: a drift has no steps."""
+    """Return where levels change, and the noise, which is larger if neighbouring runs correlate: drift has no steps."""
 
     def partition() -> list[int]:
         # Deviations are in units of the noise: numbers near 1, whatever the unit of time.
@@ -122,9 +122,9 @@ def _changes(level: Floats, noise: float, t: float) -> tuple[list[int], float]:
 
 
 def _alike(level: Floats, changes: Sequence[int]) -> float:
-    """Factor by which the mean of runs that are alike is less certain: √((1 + ρ) / (1 − ρ)), 1 if they are independent.
+    """Return the factor by which autocorrelation makes the mean of runs less certain: √((1 + ρ) / (1 − ρ)), at least 1.
 
-    ρ is the correlation of neighbours in what the levels leave, less its bias for this number of runs and levels.
+    ρ is the autocorrelation of the residuals from the levels, less its bias for this number of runs and levels.
     """
     edges = [0, *changes, len(level)]
     left = np.concatenate([level[a:b] - level[a:b].mean() for a, b in pairwise(edges)])
@@ -137,10 +137,10 @@ def _alike(level: Floats, changes: Sequence[int]) -> float:
 
 
 def _noise(means: Sequence[Floats], level: Floats) -> tuple[float, float]:
-    """Standard deviation of a run's level if nothing changes, and the degrees of freedom of that estimate.
+    """Return the standard deviation of a run's level if nothing changes, and the degrees of freedom of that estimate.
 
-    The larger of two estimates: from the launches within runs, and from neighbouring runs (the median of their
-    differences, which a few steps do not move), because machines drift between runs by more than launches show.
+    It is the larger of two estimates: from the launches within runs, and from neighbouring runs (the median of their
+    differences, which a few steps do not change), because machines drift between runs by more than launches show.
     """
     between = FROM_MAD * float(np.median(np.abs(np.diff(level))))
     freedom = WORTH_OF_A_DIFFERENCE * (len(level) - 1)

@@ -1,1 +1,1 @@
-"""Tables of what exists: operations, dtypes, backends, metrics, groups of ranks, variables."""
+"""Define tables of operations, dtypes, backends, metrics, groups of ranks and variables."""

@@ -1,7 +1,7 @@
 """Define every backend: its device, what it does not support, and rates to estimate the time of a run.
 
 Does not import torch and does not look at the machine: `bench/machine/host.py` finds out which backends can be used
-here (`records.Machine`), and `cases.unsupported` compares that with what a case needs.
+here (`records.Machine`), and `cases.unsupported` compares them with the needs of a case.
 """
 
 from collections.abc import Mapping
@@ -97,7 +97,7 @@ BACKENDS = {
             10e9,
             unsupported_dtypes=frozenset({"int16"}),
             unsupported_dtypes_of={
-                # torch views complex numbers as pairs of real ones, except in these.
+                # torch views complex numbers as pairs of real numbers, except in these operations.
                 **dict.fromkeys(("gather", "reduce_scatter", "reduce_scatter_list"), _COMPLEX),
                 "premul_sum": _FLOAT8,
             },
@@ -138,13 +138,13 @@ BACKENDS = {
 
 
 def unsupported_operation(op: str, backend: Backend) -> Notice | None:
-    """Why the backend does not have the operation; None if it has it."""
+    """Return the reason why the backend does not have the operation; None if it has it."""
     why = OPERATIONS[op].why_not_mpi if backend.library != "torch" else None
     return None if why is None else notice(why)
 
 
 def unsupported_by_gpu(case: Case, capability: int | None) -> Notice | None:
-    """Why GPUs of this compute capability cannot carry it out; None if they can, or if it is not known."""
+    """Return the reason why GPUs of this compute capability cannot run the case; None if they can or if unknown."""
     least = BACKENDS[case.backend].float8_capability
     if capability is None or least is None or capability >= least:
         return None
@@ -156,7 +156,7 @@ def unsupported_by_gpu(case: Case, capability: int | None) -> Notice | None:
 
 
 def unsupported_scheduling(case: Case) -> Notice | None:
-    """Why the case's scheduling makes no sense on its backend, or for its operation; None if it does."""
+    """Return the reason why the case's scheduling makes no sense for its backend or operation; None if it does."""
     backend = BACKENDS[case.backend]
     if case.scheduling == "rr" and backend.polls:
         return notice(SkipNotice.POLLING, backend=case.backend)
@@ -168,7 +168,7 @@ def unsupported_scheduling(case: Case) -> Notice | None:
 
 
 def unsupported_by_backend(case: Case) -> Notice | None:
-    """Why the case's backend cannot carry it out, the first reason of several; None if it can."""
+    """Return the first reason why the case's backend cannot run it; None if it can."""
     backend, op = BACKENDS[case.backend], case.op
     elements = case.size_bytes // dtype_named(case.dtype).itemsize
     if backend.device != "cuda" and (case.ctas or case.memory != "plain"):
@@ -202,7 +202,7 @@ def _unsupported_metric(case: Case) -> Notice | None:
 
 
 def _unsupported_dtype(case: Case) -> Notice | None:
-    """Why the backend does not copy or reduce elements of this dtype, or has no such reduce op."""
+    """Return the reason why the backend does not copy or reduce this dtype, or lacks the reduce op; else None."""
     name, op, dtype, reduce_op = case.backend, case.op, case.dtype, case.reduce_op
     backend, reduces = BACKENDS[name], OPERATIONS[op].reduces
     refused = backend.unsupported_dtypes_of
@@ -222,7 +222,7 @@ def _unsupported_dtype(case: Case) -> Notice | None:
 
 
 def _unsupported_placement(case: Case) -> Notice | None:
-    """Why the operation cannot have its buffers so; with the placement that a copy makes instead, if it has one."""
+    """Return the reason why the operation lacks the placement, with the placement that a copy makes instead, if any."""
     op, operation, where = case.op, OPERATIONS[case.op], placement(case)
     usual, into = operation.placements[0], where == "copied" and operation.copied == "in"
     copied = where if where == operation.copied else None

@@ -1,9 +1,9 @@
 """Define every collective: what `size` means, its bus bandwidth, its buffers, and the options that it has.
 
 Does not import torch. To add a collective: one entry here and one in the table of `bench/rank/collectives.py`; a test
-requires both. MPI's call is in `bench/rank/mpi.py`; if MPI has none, the entry says why (`why_not_mpi`).
-Definitions are those of nccl-tests' PERFORMANCE.md, so that numbers can be compared: where each rank contributes a
-share, size counts all n shares.
+requires both. MPI's call is in `bench/rank/mpi.py`; if MPI has none, the entry has the reason (`why_not_mpi`).
+Definitions follow nccl-tests' PERFORMANCE.md, so that numbers can be compared: if each rank contributes a share, size
+counts all n shares.
 """
 
 from dataclasses import replace
@@ -16,9 +16,9 @@ from bench.catalog.subgroups import divide, group_size
 from bench.model.notices import SkipNotice
 from bench.model.records import OPTIONS, Case
 
-# Every buffer begins at a multiple of this, in bytes, and so does what is received behind what is sent.
+# Every buffer begins at a multiple of this number of bytes, and so does received data that follows sent data.
 ALIGNMENT = 512
-# NCCL moves packs of this many bytes, but single elements where a pointer is no multiple of them.
+# NCCL moves packs of this many bytes, but single elements if a pointer is not a multiple of it.
 PACK_BYTES = 16
 # Tensors in a coalesced all-reduce: as many as a bucket of gradients of a small model has.
 COALESCED_PIECES = 8
@@ -27,12 +27,12 @@ PLACES = {"in": "in place", "out": "out of place", "copied": "by a copy"}
 
 
 def _others(n: int) -> float:
-    """All of n shares but the rank's own cross the bus."""
+    """Return (n-1)/n: all of n shares except the rank's own cross the bus."""
     return (n - 1) / n
 
 
 def _ring(n: int) -> float:
-    """A ring sends each byte 2(n-1)/n times: reduce-scatter, then all-gather."""
+    """Return 2(n-1)/n: a ring sends each byte that often, by reduce-scatter, then all-gather."""
     return 2 * (n - 1) / n
 
 
@@ -142,12 +142,12 @@ OPERATIONS: dict[str, Operation] = {
 
 # The options of all operations: the general ones, then each operation's own.
 ALL_OPTIONS = (*OPTIONS, *(option for operation in OPERATIONS.values() for option in operation.own_options))
-# Those that are one call of a library: neither what a package does, nor what a job's beginning does.
+# Operations that are one call of a library: not operations of packages, and not those at the beginning of a job.
 CALLS = tuple(name for name, operation in OPERATIONS.items() if not (operation.startup or operation.rank))
 
 
 def usual(case: Case) -> Case:
-    """The case with options that its operation does not have at their defaults, so that equal cases have equal keys."""
+    """Return the case with options that its operation lacks at their defaults, so that equal cases have equal keys."""
     operation = OPERATIONS[case.op]
     changes = {option.name: option.default for option in OPTIONS if not operation.has(option)}
     if case.placement == operation.placements[0]:
@@ -162,23 +162,23 @@ def usual(case: Case) -> Case:
 
 
 def placement(case: Case) -> str:
-    """Whether the case works "in" or "out" of place, or the other way than the library's call, by a copy: "copied"."""
+    """Return "in" or "out" (of place), or "copied" if a copy makes the placement that the library's call lacks."""
     return OPERATIONS[case.op].placements[0] if case.placement == "usual" else case.placement
 
 
 def half(case: Case) -> str:
-    """Where the results of a case go, whoever puts them there: "in" or "out" of place; "" where no copy is made."""
+    """Return where the results of a case go, also by a copy: "in" or "out" of place; "" if there is no such copy."""
     return OPERATIONS[case.op].copied if placement(case) == "copied" else placement(case)
 
 
 def place_named(case: Case) -> str:
-    """The placement of a case in words, such as `out of place by a copy`."""
+    """Return the placement of a case in words, such as `out of place by a copy`."""
     words = (PLACES.get(half(case), ""), PLACES["copied"] if placement(case) == "copied" else "")
     return " ".join(filter(None, words))
 
 
 def buffer_bytes(case: Case) -> int:
-    """Most bytes that the buffers of one call take on a rank: those of the root, which holds more than the others."""
+    """Return the most bytes that the buffers of one call take on any rank. The root has more than other ranks."""
     if case.splits:
         itemsize = dtype_named(case.dtype).itemsize
         return case.size_bytes + itemsize * splits.most_received(
@@ -189,9 +189,9 @@ def buffer_bytes(case: Case) -> int:
 
 
 def size_unit(case: Case) -> int:
-    """Bytes that a size is a multiple of: equal pieces of whole elements, and of whole packs where it has them.
+    """Return the unit of sizes in bytes: equal pieces of whole elements, and of whole packs if they are large enough.
 
-    NCCL moves packs of PACK_BYTES only where every share begins at a multiple of them; nccl-tests rounds likewise.
+    NCCL moves packs only if every share begins at a multiple of PACK_BYTES; nccl-tests rounds likewise.
     """
     pieces, itemsize = OPERATIONS[case.op].pieces(ranks_together(case)), dtype_named(case.dtype).itemsize
     packs = pieces > 1 and case.size_bytes >= pieces * PACK_BYTES
@@ -199,13 +199,13 @@ def size_unit(case: Case) -> int:
 
 
 def behind(case: Case, elements: int) -> int:
-    """Number of the element at which received data begin, behind those that are sent: at a multiple of ALIGNMENT."""
+    """Return the index of the first received element, after the sent elements: at a multiple of ALIGNMENT bytes."""
     unit = ALIGNMENT // dtype_named(case.dtype).itemsize
     return -(-elements // unit) * unit
 
 
 def room_bytes(case: Case) -> int:
-    """Bytes that one buffer takes, with the gaps that put it and its parts at multiples of ALIGNMENT, or off them."""
+    """Return the bytes of one buffer, with gaps that put it and its parts at multiples of ALIGNMENT, or off them."""
     data = buffer_bytes(case)
     if not data:
         return 0
@@ -216,20 +216,20 @@ def room_bytes(case: Case) -> int:
 
 
 def ranks_together(case: Case) -> int:
-    """Number of ranks in one group: n in the definitions above."""
+    """Return the number of ranks in one group: n in the definitions above."""
     return group_size(case.groups, case.world_size)
 
 
 def algbw(case: Case, time_s: float) -> float | None:
-    """Algorithm bandwidth in bytes/s: size over time; None where a rank is alone, for nothing is communicated.
+    """Return the algorithm bandwidth in bytes/s: size over time; None if a rank is alone and communicates nothing.
 
-    None also if ranks share a GPU: readers would take the number for that of the GPU.
+    None also if ranks share a GPU: readers would take the number for the bandwidth of the GPU.
     """
     return None if ranks_together(case) == 1 or case.oversubscribed else case.size_bytes / time_s
 
 
 def busbw(case: Case, time_s: float) -> float | None:
-    """Bus bandwidth in bytes/s; None where there is no algorithm bandwidth, or if no data is moved."""
+    """Return the bus bandwidth in bytes/s; None if there is no algorithm bandwidth, or if no data is moved."""
     factor, rate = OPERATIONS[case.op].bus_factor, algbw(case, time_s)
     if factor is None or rate is None:
         return None
@@ -239,7 +239,7 @@ def busbw(case: Case, time_s: float) -> float | None:
 
 
 def heaviest_bytes(case: Case) -> float:
-    """Bytes that the busiest rank of an uneven all-to-all sends to others, or receives, on average over its calls."""
+    """Return the bytes that the busiest rank of an uneven all-to-all sends to others or receives, mean over calls."""
     itemsize, n = dtype_named(case.dtype).itemsize, ranks_together(case)
     assert case.splits is not None  # noqa: S101 - only such cases are asked for
     uneven, turns = case.splits, range(splits.calls(case.splits))
@@ -248,9 +248,9 @@ def heaviest_bytes(case: Case) -> float:
 
 
 def cycle(case: Case) -> int:
-    """Number of iterations until a case repeats itself: its rounds of pairs, its serial groups, its drift; else 1."""
+    """Return the number of iterations until a case repeats: rounds of pairs, serial groups or drift; else 1."""
     if OPERATIONS[case.op].paired:
         together = ranks_together(case)
-        return together - 1 + together % 2  # as many as `subgroups.rounds` gives
+        return together - 1 + together % 2  # as many as `subgroups.rounds` returns
     division = divide(case.groups, case.world_size)
     return len(division.groups) if division.serial else splits.calls(case.splits)

@@ -13,7 +13,7 @@ from bench.model.notices import Notice, SkipNotice, notice
 
 Kind = Literal["float", "integer", "unsigned", "bool", "complex"]
 
-# Small enough that many sums in a row stay exact in float32, large enough that the data of ranks differ.
+# Small enough for many exact sums in a row in float32, and large enough that the data of ranks differ.
 LARGEST_VALUE = 8
 # Factor by which NCCL's premul_sum multiplies each input. A power of two, so exact in every dtype.
 PREMULTIPLIER = 2
@@ -62,7 +62,7 @@ DTYPES = {
 }
 # Reduce ops that add.
 _SUMS = frozenset({"sum", "avg", "premul_sum"})
-# For operations that move Python objects or no data. It is no element type, and no configuration may name it.
+# Dtype of operations that move Python objects or no data. It is not an element type; no configuration may name it.
 BYTES = Dtype("bytes", 1, 0, "unsigned")
 
 _REAL: frozenset[Kind] = frozenset({"float", "integer", "unsigned", "bool"})
@@ -84,12 +84,12 @@ REDUCE_OPS = {
 
 
 def dtype_named(name: str) -> Dtype:
-    """The dtype of this name, which may also be BYTES."""
+    """Return the dtype of this name, which may also be BYTES."""
     return BYTES if name == BYTES.name else DTYPES[name]
 
 
 def unsupported_reduction(dtype: str, reduce_op: str, ranks: int) -> Notice | None:
-    """Why elements of a dtype cannot be reduced with this op over this many ranks; None if they can."""
+    """Return the reason why a dtype cannot be reduced with this op over this many ranks; None if it can."""
     if DTYPES[dtype].kind not in REDUCE_OPS[reduce_op].kinds:
         return notice(SkipNotice.UNDEFINED_REDUCTION, reduce_op=reduce_op, dtype=dtype)
     if spacing(dtype, reduce_op, ranks) is None:
@@ -98,30 +98,30 @@ def unsupported_reduction(dtype: str, reduce_op: str, ranks: int) -> Notice | No
 
 
 def growth(dtype: str, reduce_op: str, ranks: int) -> int:
-    """Factor by which a result is multiplied when all ranks reduce it in place once more."""
+    """Return the factor by which a result is multiplied when all ranks reduce it in place once more."""
     if not REDUCE_OPS[reduce_op].grows or DTYPES[dtype].kind == "bool":
         return 1
     return ranks * (PREMULTIPLIER if reduce_op == "premul_sum" else 1)
 
 
 def unit(dtype: str, reduce_op: str, ranks: int) -> int:
-    """What inputs are multiples of; for an average of few ranks, or of ranks that are no power of two, their number."""
+    """Return the factor of all inputs: for avg over few ranks, or not a power of two, the number of ranks; else 1."""
     return ranks if reduce_op == "avg" and (ranks & (ranks - 1) or ranks**2 <= _limit(dtype)) else 1
 
 
 def largest_value(dtype: str, reduce_op: str, ranks: int) -> int:
-    """v such that inputs in [-v, v], times `unit`, give an exact result; 0 where inputs must be 0 here and there."""
+    """Return v such that inputs in [-v, v], times `unit`, give an exact result; 0 if some inputs must be 0."""
     if DTYPES[dtype].kind == "bool" or reduce_op == "product":
-        return 1  # of a product only 1 and -1: any product of them is 1 or -1
+        return 1  # for a product only 1 and -1: any product of them is 1 or -1
     if reduce_op not in _SUMS:
         return min(LARGEST_VALUE, _limit(dtype))
     return min(LARGEST_VALUE, _most(dtype, reduce_op, ranks) // ranks)
 
 
 def spacing(dtype: str, reduce_op: str, ranks: int) -> int | None:
-    """k such that results are exact if every k-th rank has 1 or -1 at an element and the others 0; None if none is.
+    """Return k such that results are exact if each element is ±1 on every k-th rank and 0 on other ranks; else None.
 
-    1 where all ranks may have other values than 0. So a sum of bfloat16 can be verified over 512 ranks, too.
+    It is 1 if all ranks may have other values than 0. A sum of bfloat16 can thus be verified over 512 ranks, too.
     """
     if largest_value(dtype, reduce_op, ranks) >= 1:
         return 1
@@ -134,7 +134,7 @@ def _limit(dtype: str) -> int:
 
 
 def _most(dtype: str, reduce_op: str, ranks: int) -> int:
-    """Largest sum over ranks of inputs without sign, in units, for an exact result that no rounding could hide."""
+    """Return the largest sum over ranks of |inputs|, in units, for an exact result with no error hidden by rounding."""
     if (dtype, reduce_op) == ("float8_e4m3fn", "avg") and ranks > 2**9:
         return 0  # its smallest number is 1/512
     most = _limit(dtype) // unit(dtype, reduce_op, ranks) // (PREMULTIPLIER if reduce_op == "premul_sum" else 1)
@@ -144,12 +144,12 @@ def _most(dtype: str, reduce_op: str, ranks: int) -> int:
 
 
 def rounding(dtype: str, ranks: int) -> float:
-    """Relative error that an average may have: n roundings, as a library may multiply by a rounded 1/n."""
+    """Return the relative error that an average may have: n roundings, as a library may multiply by a rounded 1/n."""
     return ranks * 2.0 ** (1 - DTYPES[dtype].exact_bits) if ranks & (ranks - 1) else 0.0
 
 
 def calls_before_refill(dtype: str, reduce_op: str, ranks: int) -> int | None:
-    """How often a buffer may be reduced in place before it must be refilled to verify the result; None: any number."""
+    """Return how often a buffer may be reduced in place before verification needs a refill; None: any number."""
     if ranks == 1 and reduce_op != "premul_sum":
         return None
     if largest_value(dtype, reduce_op, ranks) < 1 or (reduce_op == "avg" and unit(dtype, reduce_op, ranks) < ranks):

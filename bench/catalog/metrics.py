@@ -15,7 +15,7 @@ class Metric:
     """One way to time calls."""
 
     name: str
-    # What is timed, in words.
+    # Description of the timed calls.
     about: str
     # True if an iteration is `Case.depth` calls back to back; otherwise it is one call.
     several: bool = True
@@ -44,15 +44,15 @@ ONE_BY_ONE = "isolated"
 
 
 def metric_of(case: Case) -> Metric:
-    """The entry of a case's metric."""
+    """Return the entry of a case's metric."""
     return METRICS[case.metric]
 
 
 def makes_groups(case: Case) -> bool:
-    """Whether its iterations make process groups: that is done by the host, and goes on in threads for a while."""
+    """Return whether a case's iterations make process groups. The host does that, and threads go on for a while."""
     return metric_of(case).makes_group or OPERATIONS[case.op].startup
 
 
 def order(name: str) -> int:
-    """Position of a metric in tables and plots; a metric that only another tool has comes last."""
+    """Return the position of a metric in tables and plots; a metric that only another tool has comes last."""
     return [*METRICS, name].index(name)

@@ -10,7 +10,7 @@ from bench.model.deferred import Deferred
 from bench.model.notices import SkipNotice
 from bench.model.records import Case, Option, OwnDetail, OwnOptions, OwnSettings, options_in
 
-# What most operations make back to back, in one word.
+# Unit that most operations make back to back, in one word.
 CALL = "call"
 SYNC, NO_BUFFERS = ("sync",), (0, 0)
 
@@ -20,26 +20,26 @@ class Operation:
     """One collective. Functions take n, the number of ranks in its group."""
 
     name: str
-    # What `size_bytes` counts, in words; a list shows what is between "bytes " and the first comma.
+    # Meaning of `size_bytes`, in words; a list shows the text between "bytes " and the first comma.
     size_means: str
     # Factor from algorithm to bus bandwidth (busbw = algbw * factor); None if no data is moved.
     bus_factor: Callable[[int], float] | None = lambda n: 1.0
-    # Bytes that a rank holds out of place, as multiples of the size and of a share (1/n); in place one size. Ranks
+    # Bytes of a rank's buffers out of place, as multiples of the size and of a share (1/n); in place one size. Ranks
     # may take as much from their arena (`collectives.room_bytes`).
     buffers: tuple[int, int] = (2, 0)
     # Number of equal pieces into which the size must divide; other sizes are rounded down.
     pieces: Callable[[int], int] = lambda n: 1
-    # True if it takes a reduce op; if it has a root.
+    # `reduces`: True if it takes a reduce op. `rooted`: True if it has a root.
     reduces: bool = False
     rooted: bool = False
     # "in" place, "out" of place, or both; the first is the usual one.
     placements: tuple[str, ...] = ("out",)
-    # The placement that a copy makes where the library has no such call: "out" by a copy before the call in place, "in"
-    # by a copy after the call out of place. Empty: none.
+    # Placement that a copy makes if the library has no such call: "out" by a copy before the call in place, "in" by a
+    # copy after the call out of place. Empty if there is none.
     copied: str = ""
     # "sync", and "async" if torch has an asynchronous call.
     calls: tuple[str, ...] = ("sync", "async")
-    # False for Python objects, and if no data is moved.
+    # `typed`: False for Python objects, and if no data is moved. `sized`: False if no data is moved.
     typed: bool = True
     sized: bool = True
     # Smallest number of ranks that it needs.
@@ -47,49 +47,49 @@ class Operation:
     # True if ranks call it in pairs, round by round (`rounds`). Iterations of different rounds cannot be pooled, so it
     # has no pipelined metric.
     paired: bool = False
-    # Why MPI has no such call; None if it has one (`bench/rank/mpi.py`).
+    # Reason why MPI has no such call; None if it has one (`bench/rank/mpi.py`).
     why_not_mpi: SkipNotice | None = None
-    # True if what a rank sends can be divided unevenly.
+    # True if the data that a rank sends can be divided unevenly.
     splits: bool = False
-    # True if a job does it before its first call; if a launch does it only once.
+    # `startup`: True if a job does it before its first call. `once`: True if a launch does it only once.
     startup: bool = False
     once: bool = False
-    # The general options of a case that it has; None: all of them. The others stay at their default; a configuration
+    # General options that its cases have; None means all of them. Other options stay at their defaults; a configuration
     # that lists them is refused.
     options: tuple[str, ...] | None = None
-    # Types of the options that only its cases have, of what a plan holds for them, and of what a launch keeps of them.
+    # Types of the options that only its cases have, of their settings in a plan, and of their results other than times.
     own: type[OwnOptions] = OwnOptions
     settings: type[OwnSettings] = OwnSettings
     detail: type[OwnDetail] = OwnDetail
-    # What is made back to back, in one word.
+    # Unit that is made back to back, in one word.
     unit: str = CALL
-    # True if its package says which results it checked.
+    # True if its package reports which results it checked.
     verifies_itself: bool = False
     # Seconds that a case takes in a launch; None if they follow from the time of a call.
     case_s: float | None = None
     # True if the cases of a launch are compared with each other round by round. They are measured in one batch, in
-    # processes of their own, in a fixed number of rounds (`OwnSettings.rounds`); a launch that lacks one measures all
-    # again. Ranks compute within a call, so that neither their arrivals nor a precision within a launch say anything.
+    # processes of their own, in a fixed number of rounds (`OwnSettings.rounds`); a launch that lacks a case measures
+    # all again. Ranks compute within a call, so that neither arrivals nor a precision within a launch have a meaning.
     round_by_round: bool = False
-    # Numbers that an iteration leaves on a rank, beside its start and its duration.
+    # Number of stamps that an iteration leaves on a rank in addition to its start and its duration.
     inner_stamps: Callable[[Case], int] = lambda case: 0
-    # What it does in ranks, a `rank.parts.RankPart`; None if it is one of the core's.
+    # Its code in ranks, a `rank.parts.RankPart`; None if the core has it.
     rank: Deferred | None = None
     # Modules that ranks need for it in addition to torch, and which would take seconds to load in each of them.
     rank_modules: tuple[str, ...] = ()
 
     @property
     def pooled(self) -> bool:
-        """Whether its calls use the buffers of a pool; Python objects, and what moves no data, have none."""
+        """Return whether its calls use the buffers of a pool; not for Python objects, nor if no data is moved."""
         return self.typed and self.sized
 
     def has(self, option: Option) -> bool:
-        """Whether its cases have the option."""
+        """Return whether its cases have the option."""
         if not option.of:
             return self.options is None or option.name in self.options
         return bool(getattr(self, option.of, False))
 
     @property
     def own_options(self) -> tuple[Option, ...]:
-        """The table of the options that only its cases have."""
+        """Return the table of the options that only its cases have."""
         return options_in(self.own)

@@ -1,4 +1,4 @@
-"""Divide unevenly what ranks send to each other in an all-to-all, as routing tokens to experts does.
+"""Divide unevenly the data that ranks send to each other in an all-to-all, as routing tokens to experts does.
 
 In: a distribution, the number of ranks, the elements that a rank sends, and the number of the call. Out: a
 matrix whose row a has the elements that rank a sends to each rank. Does not import torch.
@@ -6,10 +6,10 @@ matrix whose row a has the elements that rank a sends to each rank. Does not imp
     zipf:1.2        popularity of the k-th most popular rank is 1 / k^1.2       lognormal:1    exp(N(0, 1²))
     hot:4           one rank receives 4 times as much as the mean               rows:0,3;1,2   as written
     distance:1      a rank sends to the k-th rank after it k times as much as to the next, and nothing to itself, as
-                    alltoallv_perf of nccl-tests does; with 0.5, half of what it sends is divided so, half evenly
+                    alltoallv_perf of nccl-tests does; with 0.5, half of its data is divided in this way, half evenly
 
-Behind it `:seed=3` (which ranks are popular), and `:drift`: in each of DRIFT calls other ranks are. Rows that are
-written are scaled so that the largest sum is what a rank sends; with the sum itself they are exact.
+Suffixes: `:seed=3` (chooses the popular ranks), and `:drift` (other ranks are popular in each of DRIFT calls). Rows as
+written are scaled so that the largest sum is the number of elements a rank sends; they are exact if it is their sum.
 """
 
 import random
@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from bench.model.divisions import Splits
 from bench.model.notices import Notice, SkipNotice, notice
 
-# Calls until drifting popularity begins again.
+# Number of calls after which drifting popularity begins again.
 DRIFT = 8
 _NUMBER = r"\d+(?:\.\d+)?"
 _PATTERN = re.compile(
@@ -29,7 +29,7 @@ _PATTERN = re.compile(
 
 
 def parse(text: str) -> Splits:
-    """The distribution; raises ValueError with what is allowed."""
+    """Parse a distribution; raises ValueError with what is allowed."""
     match = _PATTERN.fullmatch(text)
     if not match:
         raise ValueError(f"{text!r} is no distribution: write zipf:1.2, lognormal:1, hot:4, distance:1 or rows:0,3;1,2")
@@ -44,7 +44,7 @@ def parse(text: str) -> Splits:
 
 
 def unsupported(splits: Splits, ranks: int) -> Notice | None:
-    """Why this number of ranks cannot be divided in this way; None if they can."""
+    """Return the reason why this number of ranks cannot be divided in this way; None if they can."""
     if splits.rows and len(splits.rows) != ranks:
         return notice(SkipNotice.MATRIX_ROWS, rows=len(splits.rows), ranks=ranks)
     if splits.kind == "hot" and splits.value > ranks:
@@ -53,12 +53,12 @@ def unsupported(splits: Splits, ranks: int) -> Notice | None:
 
 
 def calls(splits: Splits | None) -> int:
-    """Number of calls until the matrices begin again."""
+    """Return the number of calls after which the matrices begin again."""
     return DRIFT if splits is not None and splits.drift else 1
 
 
 def matrix(splits: Splits, ranks: int, elements: int, turn: int = 0) -> list[list[int]]:
-    """Elements from each rank (row) to each rank (column)."""
+    """Return the elements from each rank (row) to each rank (column), in call number `turn`."""
     if splits.rows:
         largest = max(map(sum, splits.rows)) or 1
         return [[part * elements // largest for part in row] for row in splits.rows]
@@ -70,7 +70,7 @@ def matrix(splits: Splits, ranks: int, elements: int, turn: int = 0) -> list[lis
 
 
 def heaviest(rows: Sequence[Sequence[int]]) -> int:
-    """The most that one rank sends to others, or receives from them: no exchange can end before that is through."""
+    """Return the most elements that one rank sends to others, or receives: no exchange ends before they are moved."""
     ranks = range(len(rows))
     sent = max(sum(rows[a]) - rows[a][a] for a in ranks)
     received = max(sum(rows[a][b] for a in ranks) - rows[b][b] for b in ranks)
@@ -78,20 +78,20 @@ def heaviest(rows: Sequence[Sequence[int]]) -> int:
 
 
 def most_received(splits: Splits, ranks: int, elements: int) -> int:
-    """The most elements that one rank receives in a call, its own included."""
+    """Return the most elements that one rank receives in a call, including its own."""
     every = (matrix(splits, ranks, elements, turn) for turn in range(calls(splits)))
     return max(sum(row[b] for row in rows) for rows in every for b in range(ranks))
 
 
 def _by_distance(spread: float, ranks: int) -> list[float]:
-    """The share of each rank, by how many ranks it comes after the sender."""
+    """Return the share of each rank, by its distance to the sender."""
     if ranks == 1:
         return [1.0]
     return [(1 - spread) / ranks + spread * distance / (ranks * (ranks - 1) / 2) for distance in range(ranks)]
 
 
 def _popularity(splits: Splits, ranks: int, turn: int) -> list[float]:
-    """The share of each rank, in an order that the seed and the turn choose."""
+    """Return the share of each rank, in an order that the seed and the turn choose."""
     dice = random.Random(f"{splits.seed}/{turn}")
     if splits.kind == "zipf":
         weights = [1 / (k + 1) ** splits.value for k in range(ranks)]
@@ -106,7 +106,7 @@ def _popularity(splits: Splits, ranks: int, turn: int) -> list[float]:
 
 
 def _apportioned(shares: Sequence[float], elements: int) -> list[int]:
-    """Whole numbers in these shares that add up to `elements`: the largest remainders are rounded up."""
+    """Return whole numbers in these shares that add up to `elements`: the largest remainders are rounded up."""
     exact = [share * elements for share in shares]
     parts = [int(share) for share in exact]
     by_remainder = sorted(range(len(parts)), key=lambda k: parts[k] - exact[k])

@@ -2,7 +2,7 @@
 
 contiguous:2   0 1 | 2 3        strided:2   0 2 | 1 3        with the suffix :serial, one group calls after the other
 strided:2@2, of 8 ranks: 0 2 | 1 3 | 4 6 | 5 7: groups of 2 ranks that are 2 apart, within each 4 ranks
-sets:0,3|1,2   these very groups, of equal size; ranks in none of them rest
+sets:0,3|1,2   exactly these groups, of equal size; ranks in no group rest
 
 In: a division, and the world size. Out: the global ranks of each group. Also pairs ranks, or nodes, round by
 round, such that each pair occurs once. Does not import torch.
@@ -31,12 +31,12 @@ class Subgroups:
     serial: bool = False
 
     def of(self, rank: int) -> int | None:
-        """Number of the group that a rank is in; None if it is in none."""
+        """Return the number of the group that a rank is in; None if it is in none."""
         return next((number for number, members in enumerate(self.groups) if rank in members), None)
 
 
 def parse(text: str) -> Division:
-    """The division that a text names; raises ValueError with what is allowed."""
+    """Parse the division that a text names; raises ValueError with what is allowed."""
     if text == str(WORLD):
         return WORLD
     if _SETS.fullmatch(text):
@@ -51,28 +51,28 @@ def parse(text: str) -> Division:
 
 
 def check(text: str) -> str:
-    """The text itself if it names a division into groups; raises ValueError with what is allowed."""
+    """Return the text itself if it names a division into groups; raises ValueError with what is allowed."""
     parse(text)
     return text
 
 
 def of_sets(groups: Iterable[Iterable[int]]) -> Division:
-    """These very groups, each in the order of ranks, whatever order they are listed in: torch sorts them, too."""
+    """Return a division into exactly these groups, each sorted by rank, because torch sorts them, too."""
     return Division("sets", sets=tuple(tuple(sorted(members)) for members in groups))
 
 
 def group_size(division: Division, world_size: int) -> int:
-    """Ranks in each group."""
+    """Return the number of ranks in each group."""
     return len(division.sets[0]) if division.sets else division.size or world_size
 
 
 def _stride(division: Division, world_size: int) -> int:
-    """Distance between neighbours in a group."""
+    """Return the distance between neighbours in a group."""
     return 1 if division.kind != "strided" else division.stride or world_size // division.size
 
 
 def unsupported(division: Division, world_size: int) -> Notice | None:
-    """Why this number of ranks cannot be divided in this way; None if they can."""
+    """Return the reason why this number of ranks cannot be divided in this way; None if they can."""
     if division.sets:
         ranks = [rank for members in division.sets for rank in members]
         if len({len(members) for members in division.sets}) > 1:
@@ -87,7 +87,7 @@ def unsupported(division: Division, world_size: int) -> Notice | None:
 
 
 def divide(division: Division, world_size: int) -> Subgroups:
-    """The groups of a division that `unsupported` allows."""
+    """Return the groups of a division that `unsupported` allows."""
     if division.sets:
         return Subgroups(division.sets)
     if division == WORLD:
@@ -104,9 +104,9 @@ def divide(division: Division, world_size: int) -> Subgroups:
 
 # ── pairs ────────────────────────────────────────────────────────────────────────────────────────
 def rounds(world_size: int) -> list[list[tuple[int, int]]]:
-    """Pairs of ranks, round by round, such that each pair occurs once: the circle method of tournaments.
+    """Return pairs of ranks, round by round, such that each pair occurs once: the circle method of tournaments.
 
-    n - 1 rounds of n/2 pairs; with an odd number of ranks n rounds, in each of which one rank rests.
+    There are n - 1 rounds of n/2 pairs; with an odd number of ranks, n rounds, and one rank rests in each.
     """
     ranks = [*range(world_size), *([-1] if world_size % 2 else [])]
     half = len(ranks) // 2
@@ -119,8 +119,8 @@ def rounds(world_size: int) -> list[list[tuple[int, int]]]:
 
 
 def partner(rank: int, turn: int, world_size: int) -> int | None:
-    """Partner of a rank in round `turn` of `rounds`; None if the rank rests. Does not make the whole schedule, which
-    has half a million pairs at 1024 ranks."""
+    """Return the partner of a rank in round `turn` of `rounds`; None if the rank rests. Does not make the whole
+    schedule, which has half a million pairs at 1024 ranks."""
     places = world_size + world_size % 2
     moving = places - 1  # rank 0 keeps its place, the others rotate
     place = (rank - 1 + turn) % moving + 1 if rank else 0

@@ -1,9 +1,9 @@
 """List the environment variables that may be set for ranks, and those that may be recorded.
 
 Both are allow-lists. For ranks, because some variables make a process load foreign code, start a program, open a port
-or write a file: the table has those of which it is known that they only tune. For records, because an environment can
-hold credentials: that of this machine (`machine.environment`), and that in the output of another tool (`importers`).
-Reads no environment.
+or write a file: the table has only variables that are known to tune and do nothing else. For records, because an
+environment can contain credentials: the environment of this machine (`machine.environment`), and the environment in the
+output of another tool (`importers`). Reads no environment.
 """
 
 import difflib
@@ -28,8 +28,8 @@ NETWORKS = {
 }
 # Sources: the environment variables of NCCL's guide 2.30 (without "Debugging" but NCCL_DEBUG) and the names in its
 # library; torch's page of ProcessGroupNCCL's; the names in torch's gloo; `ucx_info -f` and the sources of UCX;
-# `ompi_info -a` of Open MPI 5.0; libfabric's manual. Left out: what names a file, a folder, a plugin, a program, an
-# address or a port, what writes files, and what only another variable of these would bring to effect.
+# `ompi_info -a` of Open MPI 5.0; libfabric's manual. Left out: variables that name a file, a folder, a plugin, a
+# program, an address or a port, that write files, or that have an effect only with another variable of these kinds.
 _TABLES = {
     "NCCL": """
     NCCL_ALGO NCCL_ALLOC_P2P_NET_LL_BUFFERS NCCL_BUFFSIZE NCCL_CGA_CLUSTER_SIZE NCCL_CHECK_POINTERS NCCL_CHUNK_SIZE
@@ -119,12 +119,12 @@ _TABLES = {
 }
 # Variable → the library that it tunes.
 TUNING = {name: library for library, names in _TABLES.items() for name in names.split()}
-# These are read when a process starts, and ranks come from one that has started: sides of `ab` take them, as they have
-# processes of their own.
+# Variables that are read when a process starts. Ranks come from a process that has already started; only sides of `ab`
+# take them, because they have processes of their own.
 AT_START = frozenset(
     {"OMP_NUM_THREADS", "OMP_PROC_BIND", "OMP_WAIT_POLICY", "OMP_DYNAMIC", "MKL_NUM_THREADS", "MKL_DYNAMIC"}
 )
-# Below this likeness, names are alike only because they begin alike.
+# Smallest similarity of proposed names: with less, names are similar only because they begin with the same letters.
 LIKENESS = 0.8
 # No path, no space, nothing that a shell or a terminal would act upon. ";" divides operations, in NCCL only.
 VALUE = re.compile(r"[\w.,:^=+-]*(;\w+:[\w.,:^=+-]*)*", re.ASCII)
@@ -144,24 +144,24 @@ SHARED_GPU = {
 ALLOWED = re.compile(
     r"(NCCL_|GLOO_|TORCH_|OMP_|MKL_|CUDA_VISIBLE|UCX_|FI_)[A-Z0-9_]*"
     r"|SLURM_(JOB|STEP)_(ID|NUM_NODES|NUM_TASKS|NODELIST|PARTITION|TASKS_PER_NODE|GPUS|CPUS_PER_NODE)"
-    # What tunes Open MPI, by its frameworks; its job variables hold paths and addresses.
+    # Variables that tune Open MPI, by its frameworks; its job variables contain paths and addresses.
     r"|OMPI_MCA_(btl|pml|mtl|osc|coll|op|smsc|topo|mpi|mpool|rcache|threads)(?!\w*(_uri|dir|path|file))[A-Z0-9_]*",
     re.IGNORECASE,
 )
 
 
 def allowed(variables: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """The variables that may be recorded, sorted by name."""
+    """Return the variables that may be recorded, sorted by name."""
     return {name: value for name, value in sorted(variables) if ALLOWED.fullmatch(name)}
 
 
 def unsettable(name: str, value: str, fresh: bool = False) -> str | None:
-    """Why a variable may not be set for ranks; None if it may. fresh: they come from a process yet to be started."""
+    """Return the reason why ranks may not have a variable; None if they may. fresh: their process is yet to start."""
     return unknown(name, fresh) or unfit(value)
 
 
 def unknown(name: str, fresh: bool = False) -> str | None:
-    """Why a variable of this name may not be set for ranks, and which may; see `unsettable`."""
+    """Return the reason why ranks may not have a variable of this name, and similar names; see `unsettable`."""
     if name in TUNING or (fresh and name in AT_START):
         return None
     if name in AT_START:
@@ -172,10 +172,10 @@ def unknown(name: str, fresh: bool = False) -> str | None:
 
 
 def unfit(value: str) -> str | None:
-    """Why no variable may have this value; None if one may."""
+    """Return the reason why no variable may have this value; None if one may."""
     return None if VALUE.fullmatch(value) else "a value has only letters, digits and _ . , : ^ = + - (and ;name:)"
 
 
 def leaves_loopback(name: str, value: str) -> bool:
-    """Whether a variable may open ports of one machine to other machines."""
+    """Return whether a variable may open ports of one machine to other machines."""
     return name in NETWORKS and not set(value.split(",")) <= NETWORKS[name]

@@ -73,7 +73,7 @@ def ab(
         )
     smallest, budget_s = share("--min-change", min_change), _seconds(budget)
     differences = {"a": difference("--a", of_a), "b": difference("--b", of_b)}
-    # If one side has an interpreter of its own, a resumed run must find the other's as well.
+    # If one side names an interpreter, record the interpreter of the other side too, for a resumed run.
     usual = sys.executable if any(own.python for own in differences.values()) else None
     sides = {
         letter: _side(f"--{letter}", names.path_of(config), sets, differences[letter], usual)
@@ -92,15 +92,15 @@ def ab(
 
 
 def _fingerprint(a: Path, b: Path | None, more: list[Any]) -> bytes:
-    """What must be the same in all processes of a job."""
+    """Return the configurations and options that must be the same in all processes of a job, as bytes."""
     return b"\0".join([*(documents.read(names.path_of(config)) for config in (a, b or a)), repr(more).encode()])
 
 
 def _side(option: str, config: Path, sets: list[str], own: Difference, usual: str | None) -> Side:
-    """What the command line asks of a side. usual: its interpreter where it names none."""
+    """Make the `Side` that the command line asks for. usual: its interpreter if the command line names none."""
     path = usual
     if own.python is not None:
-        # Absolute, for a resume in another folder. Links stay: that of a virtual environment is what tells it.
+        # Absolute, for a resume in another folder. Links are kept: the link identifies a virtual environment.
         path = str(Path.cwd() / (shutil.which(own.python) or own.python))
         check_python(f"{option} python", path)
     settings = (*sets, *own.sets)
@@ -112,10 +112,10 @@ def _side(option: str, config: Path, sets: list[str], own: Difference, usual: st
 def _create(
     sides: dict[str, Side], state: AbState, argv: list[str], coordinator: "Coordinator | None", quiet: bool
 ) -> Path:
-    """Plan both sides, with one seed, and make the folder of the run."""
+    """Plan both sides, with one seed unless a configuration has its own, and make the folder of the run."""
     if unsupported := host.unsupported_platform():
         raise UnmeasurableError("", unsupported)
-    from bench.analyze import pairs  # here: loads numpy and scipy
+    from bench.analyze import pairs  # deferred import: loads numpy and scipy
 
     raws, plans = [], []
     for side in sides.values():
@@ -158,7 +158,7 @@ def _create(
 
 
 def _with_launches(config: Config, launches: int) -> Config:
-    """The configuration with as many launches as could be needed."""
+    """Return the configuration with this number of launches. Raises ConfigError if it has a budget."""
     if config.budget is not None:
         raise ConfigError("budget: ab has a budget of its own: remove the key, and use --budget")
     return config.model_copy(update={"launches": launches})

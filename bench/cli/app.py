@@ -41,7 +41,7 @@ EXIT_CODES = (
 
 
 def configs(incomplete: str) -> list[str]:
-    """Complete the name of a configuration, or the path of one."""
+    """Complete the name or the path of a configuration."""
     shipped = [path.stem for path in names.files() if path.stem.startswith(incomplete)]
     pattern = Path(f"{glob.escape(incomplete)}*.yaml")
     return shipped + sorted(str(path) for path in Path(f"{incomplete}*").parent.glob(pattern.name))
@@ -68,7 +68,7 @@ RunName = Annotated[
 ]
 
 
-# In the order of use.
+# Verbs, in the order in which they are used.
 VERBS = {
     "run": Verb(
         "cli.run:run", "Measure", "Measure a configuration; ends with a table, a report and plots.", "run gloo"
@@ -126,7 +126,7 @@ class Verbs(TyperGroup):
     """The table of verbs in --help, under the headings of `VERBS`."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write the verbs of each heading, with what they do."""
+        """Write the verbs under each heading, with their help."""
         for panel in dict.fromkeys(verb.panel for verb in VERBS.values()):
             with formatter.section(panel):
                 formatter.write_dl([(name, verb.help) for name, verb in VERBS.items() if verb.panel == panel])
@@ -137,7 +137,7 @@ def call(arguments: Sequence[str]) -> int:
     words = [*arguments, *environment.words_to_complete()]
     named = next((word for word in words if word in VERBS), None)
     try:
-        # Exit codes of verbs come back as values, and so does that of Ctrl-C while the words are read.
+        # With standalone_mode=False, exit codes are returned, including the code for Ctrl-C during parsing.
         app, given = _app(named), list(arguments)
         return int(app(given or ["--help"], prog_name=NAME, obj=given, standalone_mode=False))
     except typer.TyperException as error:
@@ -146,7 +146,7 @@ def call(arguments: Sequence[str]) -> int:
 
 
 def _usage(error: Any) -> str:
-    """What is wrong with the words of a command line, on one line that says what is allowed."""
+    """Format a usage error as one line, with the verbs that are allowed or a pointer to --help."""
     text = " ".join(error.format_message().split()).rstrip(".")
     if unknown := re.match("No such command '(.*?)'", text):
         return f"{unknown[1]}: no such verb{names.allowed(unknown[1], [*VERBS])}"
@@ -155,20 +155,20 @@ def _usage(error: Any) -> str:
 
 
 def _app(named: str | None) -> typer.Typer:
-    """The app with all verbs; those that are not called have only their name and help."""
+    """Make the app with all verbs. The verbs that are not called have only their name and help."""
     app = typer.Typer(
         name=NAME,
         cls=Verbs,
         help=DESCRIPTION,
         context_settings=HELP,
         pretty_exceptions_enable=False,
-        rich_markup_mode=None,  # rich alone takes as long to load as help may take
+        rich_markup_mode=None,  # loading rich alone would use up the time that --help may take
         epilog=EXIT_CODES,
     )
     app.callback(invoke_without_command=True)(_version)
     for name, verb in VERBS.items():
         function = verb.load() if name == named else _not_called
-        # Lines of a docstring must not end where they do in the source.
+        # Join the lines of each paragraph: line breaks of the source must not appear in --help.
         paragraphs = (" ".join(part.split()) for part in (function.__doc__ or "").split("\n\n"))
         text = "\n\n".join(filter(None, [verb.help, *paragraphs]))
         example = f"Example: {NAME} {verb.example}"
@@ -211,7 +211,7 @@ def _guarded(function: Callable[..., int | None]) -> Callable[..., None]:
             if error.filename is not None:
                 say(f"error: {BenchError(f'{error.filename}: {reason_of(error)}')}", err=True)
                 code = BenchError.exit_code
-            elif error.errno in {errno.ENOSPC, errno.EIO}:  # every file that is written is named in its error
+            elif error.errno in {errno.ENOSPC, errno.EIO}:  # an error on a file names the file, so this is stdout
                 _print_no_more()
                 say(f"error: stdout: {error.strerror}", err=True)
                 code = BenchError.exit_code
@@ -231,7 +231,7 @@ def _print_no_more() -> None:
 
 
 def _unexpected(error: Exception) -> str:
-    """One line on an error that nobody expected; its traceback goes to a file, as far as there is room for one."""
+    """Describe an unexpected error in one line, and write its traceback to a file if the disk has space."""
     text = f"internal error: {BenchError(type(error).__name__ + ': ' + str(error))}"
     try:
         with tempfile.NamedTemporaryFile(

@@ -93,7 +93,7 @@ def _within(
     noise_floor: float | None,
     across: str,
 ) -> int:
-    """Compare two sides of one run, such as two backends. Neither came first, so a slower one is no fault."""
+    """Compare two sides of one run, such as two backends. Neither side is older, so a slower side is not a failure."""
     from bench.analyze.compare import axis_of
 
     axis, path = axis_of(across), folders.find(RESULTS, name)
@@ -135,7 +135,7 @@ def _trend(
     }
     print_as(format, lambda: comparison.trend_document(trends, names), writers)
     if format is None:
-        from bench.report.plots import comparison as pictures  # here: loads matplotlib
+        from bench.report.plots import comparison as pictures  # deferred import: loads matplotlib
 
         say(f"\n{pictures.draw_trend(trends, names, PLOTS / f'{names[0]}-to-{names[-1]}')}")
     return 0

@@ -1,4 +1,4 @@
-"""Compare two kept runs, or the two sides of a run, and show it: for `compare`, `ab`, `run` and `report`."""
+"""Compare stored runs, or the two sides of a run, and show the result: for `compare`, `ab`, `run` and `report`."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -38,7 +38,7 @@ IfUndecided = Annotated[Undecided, typer.Option("--undecided", help="Exit code i
 
 
 def exiting(result: Comparison, undecided: Undecided) -> Comparison:
-    """The comparison, with the exit code for the case that nothing was decided."""
+    """Return the comparison with the exit code that applies if nothing was decided."""
     fatal = (ChangeVerdict.INCONCLUSIVE,) if undecided is Undecided.FAIL else ()
     three = undecided is Undecided.THREE
     return replace(result, fail_on=(ChangeVerdict.SLOWER, *fatal), undecided_exits=three)
@@ -56,7 +56,7 @@ class ComparisonFormat(StrEnum):
 
 
 def share(option: str, text: str) -> float:
-    """The value of an option, such as `5%`. Raises ConfigError."""
+    """Parse the value of an option, such as `5%`. Raises ConfigError."""
     try:
         return units.parse_share(text)
     except ValueError as error:
@@ -70,8 +70,8 @@ def compare_runs(
     noise_floor: float | None = None,
     across: str | None = None,
 ) -> Comparison:
-    """The comparison of runs, one or several on a side; both sides may be the same folder."""
-    from bench.analyze import compare  # here: loads numpy and scipy
+    """Compare runs, one or several on each side. Both sides may be the same folder."""
+    from bench.analyze import compare  # deferred import: loads numpy and scipy
 
     old = [folders.read(path) for path in before]
     new = old if after == before else [folders.read(path) for path in after]
@@ -86,7 +86,7 @@ def compare_runs(
 
 
 def _check_one_machine(side: Sequence[Run]) -> None:
-    """Raise ConfigError if runs of one side were measured on unlike machines: their launches cannot be one sample."""
+    """Raise ConfigError if runs of one side come from different machines: their launches cannot be one sample."""
     first = side[0]
     for run in side[1:]:
         if run.imported is None and first.imported is None and first.environment and run.environment:
@@ -97,8 +97,8 @@ def _check_one_machine(side: Sequence[Run]) -> None:
 
 
 def compare_sides(path: Path) -> Comparison:
-    """The comparison of the two sides of a run, as far as they have been measured."""
-    from bench.analyze import pairs  # here: loads numpy and scipy
+    """Compare the two sides of a run, as far as they have been measured."""
+    from bench.analyze import pairs  # deferred import: loads numpy and scipy
 
     folder = folders.RunFolder(path)
     a, b = folder.runs.values()
@@ -145,7 +145,7 @@ def print_comparison(
     folder: Path,
     format: ComparisonFormat | None,  # noqa: A002
 ) -> int:
-    """Print a comparison; without a format also draw it. folder: of its picture. Returns the exit code."""
+    """Print a comparison; without a format also draw it. Returns the exit code. folder: the folder of the picture."""
     from bench.report import comparison, junit, machine_format
 
     writers = {
@@ -165,7 +165,7 @@ def print_comparison(
 
 
 def exit_code(result: Comparison) -> int:
-    """1 if a verdict or a case is a failure; 3 if cases are missing, or nothing was decided where that matters."""
+    """Return 1 if a verdict or a case is a failure; 3 if cases or a required decision are missing; else 0."""
     return SLOWER_OR_FAILED if result.failed else UNDECIDED if result.undecided or result.lost else 0
 
 
@@ -174,11 +174,11 @@ def print_as(
     document: Callable[[], Sequence[Block]],
     writers: Mapping[ComparisonFormat, Callable[[], str]],
 ) -> None:
-    """Print a comparison in this format; None fits the document to the terminal. writers: other format → its text."""
+    """Print a comparison in this format; None fits the document to the terminal. writers: other format → its writer."""
     if format in {None, ComparisonFormat.LINE}:
         show(document(), format is ComparisonFormat.LINE)
     elif format is ComparisonFormat.MARKDOWN:
-        from bench.report import markdown  # here: loads tabulate
+        from bench.report import markdown  # deferred import: loads tabulate
 
         say(markdown.written(document()).rstrip("\n"))
     else:
@@ -187,6 +187,6 @@ def print_as(
 
 def _draw(result: Comparison, folder: Path) -> Path | None:
     """Draw a comparison, if it has a case. Returns the path of the picture."""
-    from bench.report.plots import comparison as pictures  # here: loads matplotlib
+    from bench.report.plots import comparison as pictures  # deferred import: loads matplotlib
 
     return pictures.draw_comparison(result, folder)

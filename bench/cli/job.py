@@ -24,11 +24,11 @@ def run_task(
     partial: bool = False,
     resumes: bool = False,
 ) -> int:
-    """Run `task` and return its exit code. It gets the `Coordinator` of the job; None if this process is in no job.
+    """Run `task` and return its exit code. The task gets the `Coordinator` of the job, or None outside a job.
 
-    asked: returns the configuration and whatever else must be the same in all processes, as bytes. trusted: ranks may
-    import what rank 0 names, even where `asked` does not name it. partial: whether the task can do without processes
-    that do not come. resumes: whether the task only measures what a run lacks, so that torchrun may start it again.
+    asked: returns the configuration and all else that must be the same in all processes, as bytes. trusted: ranks may
+    import modules that rank 0 names and `asked` does not. partial: whether the task can run without processes that do
+    not join. resumes: whether the task measures only what is missing in a run, so that torchrun may start it again.
     """
     from bench.launch import job
     from bench.launch.secret import JobSecret
@@ -41,9 +41,9 @@ def run_task(
             say(f"note: {wording.unused_allocation(*unused)}", err=True)
         interrupts.answer(*interrupts.asked_to_end())
         return task(None)
-    # A launcher sends SIGINT to processes that ignored it when they began, too.
+    # A launcher sends SIGINT also to processes that ignored it when they started.
     interrupts.answer(*{*interrupts.asked_to_end(), signal.SIGINT}, once=True)
-    if place.attempt and not resumes:  # one line is enough: that of rank 0
+    if place.attempt and not resumes:  # one message is enough: rank 0 prints it
         if place.rank:
             return JobError.exit_code
         raise JobError(wording.started_again(place.attempt))
@@ -54,8 +54,8 @@ def run_task(
         return run_agent(place, secret, asked, trusted)
     from bench.launch.coordinator import coordinating
 
-    # Launchers end the rest of a job as soon as one process exits with an error: before that,
-    # rank 0 starts to ignore SIGTERM, so that it still exits in order.
+    # Launchers end the rest of a job as soon as one process exits with an error. Before the other processes leave,
+    # rank 0 therefore starts to ignore SIGTERM, so that it still exits in order.
     with coordinating(
         place, secret, asked, before_leaving=lambda: interrupts.ignore(signal.SIGTERM), partial=partial
     ) as coordinator:

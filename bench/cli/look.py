@@ -1,6 +1,6 @@
-"""The verbs that look at what is there: `report`, `diagnose`, `list`, and `doctor` for the machine.
+"""The verbs that inspect runs and the machine: `report`, `diagnose`, `list` and `doctor`.
 
-Each imports what it needs when it is called: `list` loads neither numpy nor a part of torch.
+Each verb imports its modules when it is called: `list` loads neither numpy nor any part of torch.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from bench.model.errors import BenchError, ConfigError, UnmeasurableError
 from bench.model.notices import Notice
 from bench.store import folders
 
-# Formats of a report on stdout, and what writes each.
+# Format of a report on stdout → the function that writes it.
 FORMATS = {
     "markdown": Deferred("report.document:as_markdown"),
     "csv": Deferred("report.machine_format:to_csv"),
@@ -28,7 +28,7 @@ FORMATS = {
 }
 
 
-# What `list` can list; packages add what writes theirs.
+# Listings that packages add (name → the function that writes it), and the names of all listings of `list`.
 OF_PACKAGES = {name: listing for package in PACKAGES for name, listing in package.lists.items()}
 LISTINGS = ("runs", "operations", "backends", "configs", "variables", *OF_PACKAGES)
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ RUNS = Listing("runs")
 
 
 class PlotStyle(StrEnum):
-    """Looks of pictures."""
+    """Styles of pictures."""
 
     REPORT = "report"
     PAPER = "paper"
@@ -156,7 +156,7 @@ def list_(what: Annotated[Listing, typer.Argument(help="What to list.")] = RUNS)
                     if summary and folder.has_sides:
                         headline = str(len(summary)), folders.first_line(path)
                     elif summary:
-                        with contextlib.suppress(ValueError, KeyError):  # somebody else's, or half of one
+                        with contextlib.suppress(ValueError, KeyError):  # foreign or incomplete summary
                             headline = listings.headline(summary)
                     rows.append((path.name, folder.manifest, headline))
                 except BenchError as error:
@@ -199,8 +199,8 @@ def doctor() -> int:
 
     place = job.detect(environment.job_variables(), environment.starter())
     if place is not None and place.local_rank:
-        return 0  # the first process of each host speaks for it
-    if reason := host.unsupported_platform():  # without /proc, nothing else can be said of this machine
+        return 0  # the first process of each host reports on the host
+    if reason := host.unsupported_platform():  # without /proc, nothing else can be examined
         raise UnmeasurableError("", reason)
     machine = host.machine()
     if place is not None:

@@ -1,7 +1,7 @@
-"""Make a run from a configuration, measure what it lacks, and conclude it, for the verbs that measure.
+"""Create a run from a configuration, measure its missing cases, and write its report, for the verbs that measure.
 
-In: a configuration that is not yet parsed, or the folder of a run. Out: the exit code; the run's samples, how it ended
-and the machine before and after it, its tables, report and plots.
+In: a configuration that is not yet parsed, or the folder of a run. Out: the exit code; the run's samples, its status,
+the state of the machine before and after it, its tables, report and plots.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from bench.report.progress import CaseProgress
     from bench.report.view import View
 
-# What the analysis and the report need, imported while ranks start; with pictures, also what draws them.
+# Modules of the analysis and the report, imported while ranks start; with pictures, also the module that draws them.
 CONCLUDING = ("bench.analyze.analysis", "bench.report.document")
 DRAWING = ("bench.report.plots.figures",)
 
@@ -58,17 +58,17 @@ class Watch(Protocol):
     """An observer that prints the numbers of a run while it is measured."""
 
     def joined(self, launch: Launch, ranks: Sequence[RankFacts]) -> None:
-        """The ranks of a launch begin to measure. ranks: the facts of each."""
+        """Receive the facts about each rank when the ranks of a launch begin to measure."""
 
     def sampled(self, samples: Samples) -> None:
-        """A case was measured in a launch."""
+        """Receive the samples of a case that was measured in a launch."""
 
     def concluded(self, view: "View") -> None:
-        """The run has ended."""
+        """Receive the view of the run when the run has ended."""
 
 
 def source(config: Path) -> ConfigSource:
-    """The configuration in a file; raises ConfigError if there is none of this name."""
+    """Read the configuration in a file. Raises ConfigError if there is no configuration of this name."""
     path = names.path_of(config)
     if path != config and (own := names.FOLDERS[1] / path.name).exists() and not path.samefile(own):
         say(f"{config}: {path}, not the one that comes with CollBench", err=True)
@@ -87,8 +87,8 @@ def start(
 ) -> int:
     """Plan a new run, measure it and write its report; return the exit code.
 
-    live: measure row by row, and let what it makes of the run print each row when it is known. output: the folder of
-    the run; a new one in results/ if None. quiet: print one line.
+    live: measure row by row; it makes from the run the `Watch` that prints each row when it is known. output: the
+    folder of the run; None for a new folder in results/. quiet: print one line.
     """
     config = models.parse(asked.raw, asked.name, sets, asked.default_name)
     if unsupported := host.unsupported_platform():
@@ -110,7 +110,7 @@ def start(
 
 
 def kept_of(config: Config) -> dict[str, Any]:
-    """What packages read from the files that a configuration names: name of a package → what it read."""
+    """Return name of a package → the data that it reads from the files that the configuration names."""
     kept = {}
     for package in PACKAGES:
         if package.kept is not None and package.section is not None:
@@ -127,14 +127,14 @@ def measured(
     watch: Watch | None = None,
     quiet: bool = False,
 ) -> int:
-    """Measure what the run's plan contains and its folder does not; then print and write the report.
+    """Measure the cases of the plan that are missing in the run's folder; then print and write the report.
 
-    watch: prints rows meanwhile, so that neither a progress bar nor the tables at the end are shown.
+    watch: prints rows during the run, so that neither a progress bar nor the tables at the end are shown.
     """
     try:
         measure(path, plots, coordinator, watch=watch, quiet=quiet)
     except KeyboardInterrupt:
-        if folders.read(path).samples:  # a second Ctrl-C leaves at once
+        if folders.read(path).samples:  # a second Ctrl-C exits at once
             _conclude(path, plots, watch, quiet)
         raise
     try:
@@ -158,7 +158,7 @@ def _conclude(path: Path, plots: bool, watch: Watch | None, quiet: bool) -> int:
         say()
     conclude(run, analysis, plots, path, quiet, watch is None)
     entry = noise.entry_of(run, analysis)
-    if entry is not None and RESULTS.is_dir():  # not so where the only runs here are in folders of --output
+    if entry is not None and RESULTS.is_dir():  # False if all runs here were made with --output
         ledger.append(RESULTS, entry)
     problems = document.problems(run)
     for problem in problems:
@@ -174,9 +174,9 @@ def measure(
     watch: Watch | None = None,
     quiet: bool = False,
 ) -> None:
-    """Measure what is missing in a run, with a progress bar if not `quiet`. after_failure: even if a launch failed.
+    """Measure what is missing in a run, with a progress bar if not `quiet`. after_failure: go on after a failed launch.
 
-    watch: prints rows meanwhile, so that a line for each launch takes the place of the bar.
+    watch: prints rows during the run, so that a line for each launch replaces the bar.
     """
     with Journal(path) as journal:
         if not journal.locked:
@@ -184,12 +184,12 @@ def measure(
         before = folders.read(path)
         done = planning.done(before.plan, before.samples)
         if done is None:
-            if folders.read_manifest(path)["status"] != "complete":  # Ctrl-C came when all had been measured
+            if folders.read_manifest(path)["status"] != "complete":  # Ctrl-C came after the last measurement
                 with _marked(path):
                     pass
             return
         with contextlib.ExitStack() as stack:
-            # First of all: it loads torch while this process goes on.
+            # Entered first, because it loads torch in the background.
             launcher = stack.enter_context(starter(coordinator, [before.plan]))
             from bench.launch import sweep, turns
             from bench.report.live import LiveTable
@@ -239,7 +239,7 @@ def measure(
 
 
 class _Counted:
-    """An observer that hands everything on, and counts the measurements that a run has and those that failed."""
+    """An observer that forwards all events, and counts the measurements of a run and the failed ones among them."""
 
     def __init__(self, shown: "CaseProgress", before: Run) -> None:
         self.shown = shown
@@ -265,13 +265,13 @@ class _Counted:
         self.shown.extended(further)
 
     def counts(self) -> Measurements:
-        """The measurements that the run has by now."""
+        """Return the numbers of measurements made, failed and planned so far."""
         return {"made": len(self._failed), "failed": sum(self._failed.values()), "planned": self._planned}
 
 
 @contextlib.contextmanager
 def starter(coordinator: "Coordinator | None", plans: Sequence[Plan]) -> Iterator["Starter"]:
-    """Context of what starts the ranks of these plans: the processes of a job, or fork servers and mpirun here."""
+    """Yield the starter of the ranks of these plans: the processes of a job, or local fork servers and mpirun."""
     from bench.launch import launcher, mpirun
 
     if coordinator is not None:
@@ -294,12 +294,12 @@ def recorded_sessions(
     plans: Iterable[Plan],
     counted: Callable[[], Measurements] | None = None,
 ) -> Iterator[dict[str, list[Json]]]:
-    """Record one session for each side of a run: how it ended, and the machine before and after it.
+    """Record one session for each side of a run: its launches, its end, and the machine before and after it.
 
     Yields side → the list to which the caller adds the facts of each launch. Raises StoreError, before anything is
-    measured or written, if this machine or software may not be mixed with that of `sessions`, which came before.
-    facts: side → what its session records besides; a run without sides has one side, "". plans: what is measured.
-    counted: counts the measurements that the run has when the session ends.
+    measured or written, if this machine or software may not be mixed with the machine or software of the earlier
+    `sessions`. facts: side → additional facts of its session; a run without sides has one side, "". plans: the plans
+    that are measured. counted: counts the measurements of the run when the session ends.
     """
     here: Json = {"host": host.facts(), "before": host.state()}
     added: dict[str, Json] = {
@@ -322,7 +322,7 @@ def recorded_sessions(
 
 
 def _check_comparable(path: Path, recorded: Sequence[Session], here: Session, backends: Iterable[str]) -> None:
-    """Raise StoreError if `here` is another machine than the recorded one; print what else differs."""
+    """Raise StoreError if `here` differs in a fact that makes times incomparable; print the other differences."""
     from bench.analyze import comparability
 
     different = comparability.differences(recorded, here, backends)

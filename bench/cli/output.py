@@ -19,16 +19,16 @@ from bench.store import folders
 
 
 def analyzed(run: Run) -> Analysis:
-    """All conclusions from a run."""
-    from bench.analyze.analysis import analyze  # here: loads numpy and scipy
+    """Return all conclusions from a run."""
+    from bench.analyze.analysis import analyze  # deferred import: loads numpy and scipy
 
     return analyze(run)
 
 
 def documents_at(path: Path) -> Path:
-    """The folder for documents of the run in `path`: its own if it lies in results/ here and may be written to.
+    """Return the folder for documents of the run in `path`: its own folder if that is in results/ here and writable.
 
-    Other runs may be kept in version control, or belong to somebody else: their documents stand beside their pictures.
+    Other runs may be kept in version control, or belong to somebody else: their documents are with their pictures.
     """
     ours = RESULTS.resolve() in path.resolve().parents and os.access(path, os.W_OK)
     return path if ours else PLOTS / path.resolve().name
@@ -45,10 +45,10 @@ def conclude(
 ) -> None:
     """Print the tables of a run, write its report, then print caveats and answer. quiet: print one line.
 
-    show_tables: False leaves them out, where they were printed already. For the others see `write_report`.
+    show_tables: False if the tables were printed already. For the other parameters see `write_report`.
     Raises StoreError, after the answer was printed, if a document or a picture cannot be written.
     """
-    from bench.report import document  # here: it loads what writes tables
+    from bench.report import document  # deferred import: loads the writers of tables
 
     view = View(run, analysis)
     head, ending = document.terminal(view)
@@ -69,16 +69,16 @@ def conclude(
 
 
 def write_report(view: View, plots: bool, output: Path | None = None, paper: bool = False) -> list[str]:
-    """Write the documents, with pictures if `plots` or if some exist. Returns the paths of what was written.
+    """Write the documents, with pictures if `plots` or if some exist. Returns their paths and the pictures' folder.
 
     A run in a folder that `run --output` named has its documents and pictures there. output: the folder of the
-    documents; that of `documents_at` if None. paper: pictures that fit a column of a paper.
+    documents; None for the folder from `documents_at`. paper: draw pictures that fit a column of a paper.
     """
-    from bench.report import document  # here: it loads what writes tables
+    from bench.report import document  # deferred import: loads the writers of tables
 
     run = view.run
     chosen = run.manifest.get("output") == str(run.path.resolve()) and os.access(run.path, os.W_OK)
-    # A side of a run has a name with a colon, which is no name for a folder everywhere.
+    # The name of a side contains a colon, which some file systems do not allow in the name of a folder.
     name = run.name.replace(":", "-") if "side" in run.manifest else run.path.resolve().name
     pictures_at = run.path / "plots" if chosen and not (run.path / "plots").is_symlink() else PLOTS / name
     pictures = catalogue.draw(view, pictures_at, paper) if plots else catalogue.drawn(pictures_at)

@@ -68,18 +68,18 @@ def plan(
     return 0
 
 
-# The hosts are unknown: assume memory for everything, and the last-level cache of a usual server.
+# The hosts are unknown: assume memory for everything, and the last-level cache of a typical server.
 PLENTY_BYTES, USUAL_CACHE_BYTES = 2**60, 32 * 2**20
-# GPUs of a usual server; and a job without --nodes.
+# GPUs of a typical server, and hosts of a job without --nodes.
 USUAL_GPUS, USUAL_NODES = 8, 2
 
 
 def launch_file_for(
     config: Path, sets: list[str], launcher: LauncherName, nodes: int, each: int | None, verb: JobVerb = JobVerb.RUN
 ) -> str:
-    """The text of the file. each: ranks on a host; None for as many as the largest world size needs.
+    """Return the text of the file that starts the job. each: ranks per host; None: as the largest world size needs.
 
-    Without world sizes: one a GPU of a usual server, or one a host.
+    Without world sizes, or for a verb other than `run`, None means one rank per GPU of a typical server, or per host.
     """
     settings, _ = configuration.load(names.path_of(config), sets)
     return launch_file(launcher, wanted(settings, config, sets, nodes, each, verb))
@@ -88,7 +88,7 @@ def launch_file_for(
 def wanted(
     settings: Config, config: Path, sets: list[str], nodes: int, each: int | None, verb: JobVerb = JobVerb.RUN
 ) -> JobSpec:
-    """The job that the file has to start, with its estimated time."""
+    """Return the job that the file starts, with its estimated time."""
     gpus = any(BACKENDS[name].device == "cuda" for name in settings.backends)
     if settings.world_sizes and verb == JobVerb.RUN:
         each = each or math.ceil(max(settings.world_sizes) / nodes)
@@ -118,7 +118,7 @@ def wanted(
 
 
 def _programs() -> Path | None:
-    """The folder of this environment's programs if PATH finds no collbench, or that of another environment."""
+    """Return the folder of this environment's programs, if PATH finds another collbench or none; else None."""
     own = Path(sys.executable).with_name(NAME)
     found = shutil.which(NAME)
     return own.parent if own.exists() and (found is None or not own.samefile(found)) else None

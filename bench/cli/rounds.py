@@ -1,7 +1,7 @@
 """Measure rounds of launches whose sides take turns, within a budget; for `ab` and `tune`.
 
-In: the folder of a run, and for each round what measures its sides. Out: lines in samples.jsonl, and the samples in
-them. What a round measures, and when the rounds end, is the verb's.
+In: the journal of a run, and for each round the function that measures its sides. Out: lines in samples.jsonl, and
+their samples. The verb decides what a round measures and when the rounds end.
 """
 
 import time
@@ -14,7 +14,7 @@ from bench.model.records import Samples
 from bench.store.encoding import SampleLine
 from bench.store.folders import Journal, with_side
 
-# Measures what a launch of a side lacks: side, what takes each line, the turns of the side.
+# Measures what is missing in a launch of a side. Arguments: side, function that takes each line, turns of the side.
 MeasureSide = Callable[[str, Callable[[SampleLine], None], Turn], Measuring[None]]
 
 
@@ -27,9 +27,9 @@ class RoundsInTurns:
     show_failure: Callable[[str, Samples], None]
     # Time that earlier sessions of the run spent.
     earlier_s: float
-    # Samples that the run has so far, by side. A run without sides has all below "", and its lines name no side.
+    # Samples of the run so far, by side. A run without sides has all samples under "", and its lines name no side.
     samples: dict[str, list[Samples]]
-    # None if the ranks of a round can be alive together; else why they cannot.
+    # Reason why the ranks of all sides of a round cannot be alive at once; None if they can.
     alternate: Notice | None
     _began: float = field(default_factory=lambda: time.monotonic())
 
@@ -39,9 +39,9 @@ class RoundsInTurns:
         return self.earlier_s + time.monotonic() - self._began
 
     def within(self, budget_s: float, most: int, due: Callable[[int], bool]) -> Iterator[int]:
-        """Number the rounds from 1 to `most` that the budget allows.
+        """Yield the numbers of the rounds that the budget allows, from 1 to at most `most`.
 
-        A round begins only if one that takes as long as the last would end within `budget_s`. due: whether a round is
+        A round begins only if a round as long as the last one would end within `budget_s`. due: whether a round is
         made whatever the budget is, because it is one of the first, or was measured in an earlier session.
         """
         last_s = 0.0
@@ -53,7 +53,7 @@ class RoundsInTurns:
             last_s = self.spent_s - began_s
 
     def measure(self, sides: Sequence[str], seed: str, measure_side: MeasureSide) -> None:
-        """Measure a launch of each side, in turns that are drawn from `seed`, and keep its samples."""
+        """Measure a launch of each side, in turns whose random order comes from `seed`, and keep the samples."""
 
         def launch(side: str, turn: Turn) -> Measuring[None]:
             return measure_side(side, lambda line: self._keep(side, line), turn)
@@ -61,7 +61,7 @@ class RoundsInTurns:
         measure_in_turns(sides, seed, self.alternate is None, launch)
 
     def _keep(self, side: str, line: SampleLine) -> None:
-        """Write a line and add its samples to those that are known; they replace a lost measurement."""
+        """Write a line and add its samples to the run's samples, where they replace a lost measurement."""
         whole = self.samples.get("")
         self.journal.append(with_side(line.text, side) if whole is None else line.text)
         known, samples = self.samples[side] if whole is None else whole, line.samples

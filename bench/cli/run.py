@@ -53,7 +53,7 @@ def resume(
 
 
 def _resume(name: str | None, trust: bool, plots: bool, quiet: bool, coordinator: "Coordinator | None") -> int:
-    from bench.cli.comparison import conclude_sides, exit_code  # here: `run` starts ranks sooner without them
+    from bench.cli.comparison import conclude_sides, exit_code  # deferred import: `run` starts ranks sooner
     from bench.cli.sides import check_in_job, measure_sides
 
     path = folders.find(RESULTS, name)

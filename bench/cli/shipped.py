@@ -1,4 +1,4 @@
-"""The verbs that print what CollBench brings along: a configuration, the schema for editors, a page."""
+"""The verbs that print files of CollBench: a configuration, the JSON Schema for editors, a page of documentation."""
 
 from pathlib import Path
 from typing import Annotated
@@ -43,6 +43,6 @@ def docs(
 
 
 def _title(path: Path) -> str:
-    """The first heading of a page."""
+    """Return the first heading of a page; an empty text if it has none."""
     lines = path.read_text(encoding="utf-8").splitlines()
     return next((line.removeprefix("# ") for line in lines if line.startswith("# ")), "")

@@ -1,4 +1,4 @@
-"""Print blocks for people, as wide as the terminal is."""
+"""Print blocks for people, fitted to the width of the terminal."""
 
 import shutil
 import textwrap
@@ -10,12 +10,12 @@ from bench.report.screen import fitted, plain
 
 
 def show(blocks: Sequence[Block], quiet: bool = False) -> None:
-    """Print blocks. quiet: the first line of the first, a text. What programs read is printed without this."""
+    """Print blocks for people, not for programs. quiet: print only the first line of the first block, a text."""
     say_verdict(plain(str(blocks[0]).partition("\n")[0]) if quiet else fitted(blocks, _columns()))
 
 
 def show_hanging(first: str, text: str) -> None:
-    """Print a word or two, and behind them a text whose further lines begin where its first line does."""
+    """Print `first`, then `text` with a hanging indent: its further lines begin where its first line does."""
     say(textwrap.fill(first + text, _columns(), subsequent_indent=" " * len(first), break_on_hyphens=False))
 
 

@@ -1,7 +1,7 @@
 """The process of a side of `ab` that has an interpreter or environment variables of its own; not a verb.
 
-In: plans to measure. Out: lines for samples.jsonl, and records of process groups. The other end, and the way both
-talk, is `bench/launch/side_process.py`. Its ranks come from a fork server of its own.
+In: plans to measure. Out: lines for samples.jsonl, and records of process groups. The other end, and the protocol
+between both, is `bench/launch/side_process.py`. Its ranks come from its own fork server.
 """
 
 import contextlib
@@ -17,12 +17,12 @@ from bench.model.errors import BenchError
 
 
 def main(log: str, *arguments: str) -> None:
-    """Measure until the connection is closed. log: of the run. arguments: what to preload, then the connection."""
+    """Measure until the connection is closed. log: path of the run's log. arguments: modules to preload, connection."""
     *modules, descriptor = arguments
-    processes.end_with_parent()  # if it has ended already, so has the connection
+    processes.end_with_parent()  # if the parent has ended already, the connection is closed
     line = SideLine(descriptor)
     try:
-        with contextlib.suppress(EOFError, OSError):  # nobody listens any more
+        with contextlib.suppress(EOFError, OSError):  # the parent has closed the connection
             _serve(Path(log), modules, line)
     except BenchError as error:
         with contextlib.suppress(OSError):

@@ -1,7 +1,7 @@
 """Measure two sides in pairs of launches until there is a verdict; for `ab` and `run`.
 
-In: the folder of a run of two sides. Out: more lines in its samples.jsonl. Nothing is kept that could not
-be read from the folder again, so an interrupted run goes on where it was.
+In: the folder of a run of two sides. Out: more lines in its samples.jsonl. All state can be read from the folder
+again, so an interrupted run goes on where it stopped.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from bench.analyze.pairs import PairedCase
     from bench.launch.coordinator import Coordinator
 
-# Measures what a launch of a side lacks: side, number of the launch, what takes each line and the records, its turns.
+# Measures what is missing in a launch. Arguments: side, launch number, functions that take lines and records, turns.
 Measure = Callable[[str, int, Callable[[SampleLine], None], Callable[[Json], None], Turn], Measuring[None]]
 
 
@@ -50,41 +50,41 @@ class _TwoSides:
 
     @staticmethod
     def of(folder: RunFolder) -> "_TwoSides":
-        """Those that are in the folder of a run."""
+        """Read the plans, samples and environments from the folder of a run."""
         runs = folder.runs.items()
         samples = {side: list(run.samples) for side, run in runs}
         return _TwoSides(folder.plans, samples, {side: run.environment for side, run in runs})
 
     def cases(self) -> "list[PairedCase]":
-        """The cases of both sides in pairs."""
+        """Return the cases of both sides in pairs."""
         from bench.analyze import pairs
 
         cases, _, _ = pairs.matched(*(pairs.timed_cases(self.samples[s], self.plans[s]) for s in SIDES))
         return cases
 
     def incomplete(self) -> dict[int, list[str]]:
-        """The launches begun that have not been measured in full, by number: the sides that lack something."""
+        """Return the launches that were begun but not completed: number → the sides that are incomplete."""
         begun = range(1, 1 + max((s.launch for side in SIDES for s in self.samples[side]), default=0))
         lacking = {number: [side for side in SIDES if not self.complete(side, number)] for number in begun}
         return {number: sides for number, sides in lacking.items() if sides}
 
     def complete(self, side: str, number: int) -> bool:
-        """Whether all of a launch has been measured."""
+        """Return whether all cases of a launch have been measured."""
         plan = one_launch(self.plans[side], number)
         return bool(plan.order) and planning.done(plan, self.launch_samples(side, number)) is None
 
     def launch_samples(self, side: str, number: int) -> list[Samples]:
-        """The samples of one launch of a side."""
+        """Return the samples of one launch of a side."""
         return [samples for samples in self.samples[side] if samples.launch == number]
 
 
 def one_launch(plan: Plan, number: int) -> Plan:
-    """The plan of one launch."""
+    """Return the plan of one launch."""
     return replace(plan, order=tuple(launch for launch in plan.order if launch.number == number), launches=1)
 
 
 def check_in_job(sides: Mapping[str, Side]) -> None:
-    """Raise BenchError for what sides cannot have in a job, whose ranks come from processes that run already."""
+    """Raise BenchError if a side has its own interpreter or variables of AT_START: a job's processes run already."""
     for letter, side in sides.items():
         if side.python not in {None, sys.executable}:
             raise BenchError(
@@ -95,7 +95,7 @@ def check_in_job(sides: Mapping[str, Side]) -> None:
 
 
 def measure_sides(path: Path, coordinator: "Coordinator | None" = None, quiet: bool = False) -> None:
-    """Measure pairs until `analyze.pairs.why_end` says to end or the budget is spent; writes why into the manifest."""
+    """Measure pairs until `analyze.pairs.why_end` gives a reason or the budget is spent; record it in the manifest."""
     with Journal(path) as journal, contextlib.ExitStack() as stack:
         folder = RunFolder(path)
         state, measured = folder.ab, _TwoSides.of(folder)
@@ -121,7 +121,7 @@ def measure_sides(path: Path, coordinator: "Coordinator | None" = None, quiet: b
 
         try:
             for number, missing in measured.incomplete().items() if state.ended else ():
-                measure_pair(missing, number)  # what was lost; that it has ended stands
+                measure_pair(missing, number)  # lost measurements; `state.ended` stays
             state.ended = state.ended or _until_decided(path, measured, state, rounds, measure_pair, progress)
         finally:
             state.spent_s = round(rounds.spent_s, 2)
@@ -136,16 +136,16 @@ def _until_decided(
     measure_pair: Callable[[Sequence[str], int], None],
     progress: PairProgress,
 ) -> Ending:
-    """Measure pair after pair; returns why it ended. measure_pair: takes the sides that lack a launch, its number.
+    """Measure pair after pair; return why measuring ended. measure_pair: takes the incomplete sides, launch number.
 
-    Each look is noted in the manifest: which levels it had follows from the looks before it. After a change was named,
-    as many pairs follow again, if the budget suffices: they say how large it is, for nothing ended them when it looked
-    large.
+    Each look is recorded in the manifest, because its significance levels depend on the earlier looks. After a change
+    was named, the same number of pairs is measured again, if the budget suffices. They estimate the size of the change
+    without bias, because no stopping rule ended them when the change looked large.
     """
     from bench.analyze import pairs
 
     def look(share: float) -> Ending | None:
-        """Look at the pairs made so far, when this share of the budget is spent; returns why to end."""
+        """Judge the pairs made so far, when this share of the budget is spent; return why to end, or None."""
         state.looks = [look for look in state.looks if look[0] < made] + [(made, round(min(share, 1.0), 4))]
         folders.write_ab(path, state)
         judged = pairs.look(measured.cases(), state.looks, state.min_change)
@@ -157,7 +157,7 @@ def _until_decided(
         return why
 
     def due(number: int) -> bool:
-        """Whether it is the first pair, or one that lacks nothing."""
+        """Return whether this is the first pair, or a pair that is complete already."""
         return number == 1 or all(measured.complete(side, number) for side in SIDES)
 
     made, looked, most = 0, max((count for count, _ in state.looks), default=0), pairs.LOOKS[-1]
@@ -179,15 +179,15 @@ def _until_decided(
     return why or Ending(EndReason.BUDGET, made)
 
 
-# ── who starts the ranks of a side ───────────────────────────────────────────────────────────────
+# ── starting the ranks of a side ─────────────────────────────────────────────────────────────────
 @contextlib.contextmanager
 def _measuring(
     path: Path, measured: _TwoSides, sides: Mapping[str, Side], coordinator: "Coordinator | None"
 ) -> Iterator[tuple[Measure, dict[str, Json]]]:
-    """The function that measures a launch of a side, and what is known of each side besides this process's facts.
+    """Yield the function that measures a launch of a side, and facts about each side in addition to this process's.
 
-    If a side has an interpreter or variables of its own, both get a process of their own, because they must differ in
-    nothing else. Otherwise they share a fork server, and in a job its processes.
+    Outside a job, each side gets its own process if one side has its own interpreter or variables, because the sides
+    must not differ in anything else. Otherwise the sides share a fork server, or the processes of the job.
     """
     with contextlib.ExitStack() as stack:
         modules, log = preload([measured.plans[side] for side in SIDES]), path / folders.LOG

@@ -1,7 +1,7 @@
-"""Print: the only door to the terminal.
+"""Print text, with control characters made visible.
 
-What is printed may quote files of others: names of hosts, failures, labels. None of it reaches the terminal as anything
-but text.
+The text may quote files of others: names of hosts, failures, labels. Such a quotation must not control the terminal.
+All verbs print through this module.
 """
 
 import re
@@ -12,7 +12,7 @@ from bench.model.errors import BenchError
 from bench.model.notices import Notice
 from bench.model.visible import visible
 
-# Verdicts, and their colours where the terminal has them.
+# Verdicts and their colours, on a terminal with colours.
 COLOURED = (
     (re.compile(r"\b(SLOWER|FAIL|WRONG|DEFECT|MISSING)\b"), "red"),
     (re.compile(r"\b(FASTER|SAME|PASS)\b"), "green"),
@@ -21,8 +21,8 @@ COLOURED = (
 
 
 def say_verdict(text: str) -> None:
-    """Print a text on stdout whose verdicts are coloured on a terminal, unless NO_COLOR is set."""
-    from rich.console import Console  # imported here: help does not wait for it
+    """Print a text on stdout. Its verdicts are coloured on a terminal, unless NO_COLOR is set."""
+    from rich.console import Console  # deferred import: --help does not need it
 
     text, console = visible(text), Console()
     for pattern, colour in COLOURED if console.is_terminal and not console.no_color else ():
@@ -31,13 +31,13 @@ def say_verdict(text: str) -> None:
 
 
 def error_text(error: BenchError) -> str:
-    """What an error says, with the sentences of its reasons."""
-    from bench.report.notices import sentence  # imported here: most commands end without an error
+    """Return the text of an error, with the sentences of its reasons."""
+    from bench.report.notices import sentence  # deferred import: most commands end without an error
 
     reasons = dict.fromkeys(sentence(one) if isinstance(one, Notice) else one for one in error.reasons)
     return BenchError(": ".join(filter(None, [error.text, "; ".join(reasons)]))).text if reasons else error.text
 
 
 def say(text: object = "", err: bool = False, nl: bool = True) -> None:
-    """Print a text, with control characters written out. err: to stderr. nl: with a line break behind it."""
+    """Print a text, with control characters made visible. err: print to stderr. nl: end with a line break."""
     typer.echo(visible(str(text)), err=err, nl=nl)

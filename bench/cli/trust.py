@@ -1,7 +1,7 @@
-"""Refuse what a run's folder or a configuration may not ask for by itself, unless the command line confirms it.
+"""Refuse unsafe requests of a run's folder or a configuration, unless the command line confirms them.
 
-In: a run's folder, its plans, variables. Out: nothing, or an error of one line that names what would run and the option
-that allows it. Starts and imports nothing but an interpreter that was confirmed.
+In: a run's folder, its plans, variables. Out: nothing, or an error of one line that names the requests and the option
+that allows them. Imports nothing, and starts only interpreters that were confirmed.
 """
 
 import sys
@@ -39,7 +39,7 @@ class Difference:
 
 
 def difference(option: str, pairs: Sequence[str]) -> Difference:
-    """What the command line gives one side, as KEY=VALUE each. option: such as `--b`; raises ConfigError with it.
+    """Parse the KEY=VALUE pairs of one side. option: their option, such as `--b`, which a ConfigError names.
 
     A key that begins with a capital letter is a variable, `python` is the interpreter, and all others are settings.
     """
@@ -60,7 +60,7 @@ def difference(option: str, pairs: Sequence[str]) -> Difference:
 
 
 def check_resumed(path: Path, plans: Sequence[Plan], sides: Mapping[str, Side], trusted: bool) -> None:
-    """Raise StoreError if a run's folder, which may be somebody else's, asks for what was not confirmed."""
+    """Raise StoreError if a run's folder, which may be somebody else's, makes requests that were not confirmed."""
     of_plans = [(pair, False) for plan in plans for pair in encoding.variables_of(plan)]
     of_sides = [(pair, True) for side in sides.values() for pair in side.variables.items()]
     for (name, value), fresh in [*of_plans, *of_sides]:

@@ -1,1 +1,1 @@
-"""Configurations: a YAML file in, a validated model out, or an error that says line by line what to change."""
+"""Read configurations: a YAML file in, a validated model out, or an error that states line by line what to change."""

@@ -1,7 +1,7 @@
-"""Read YAML files strictly, and say at which line and column a key or value stands.
+"""Read YAML files strictly, and report the line and column of each key or value.
 
 In: the bytes of a file, and `--set` overrides. Out: a `Document`, or a ConfigError. Also writes plain values as YAML.
-Knows no keys: `fields.validate` holds a document against a model.
+Knows no keys: `fields.validate` checks a document against a model.
 
 For safety it refuses tags, aliases (a few bytes of them expand to gigabytes), duplicate keys, and files larger than
 MAX_YAML_BYTES.
@@ -24,13 +24,13 @@ from ruamel.yaml.reader import ReaderError
 
 from bench.model.errors import ConfigError
 
-# A hundred times the longest configuration we know of; parsing time grows with it.
+# A hundred times the longest configuration we know of; parsing time grows with the size.
 MAX_YAML_BYTES = 64 * 1024
-# Ours have three; the library's time grows with the cube of the depth.
+# Deepest nesting; our files have a depth of 3. The time of the YAML library grows with the cube of the depth.
 MOST_DEPTH = 30
 # Longest text of a value in a message; longer ones are cut.
 MOST_CHARACTERS = 60
-# Words of the YAML library that do not say what to change → words that do. The first that is found holds.
+# Message of the YAML library without a remedy → message with a remedy. The first pattern that matches applies.
 BETTER_WORDS = (
     (r"character '\\t'", "there is a tab here; indent with spaces"),
     (r"mapping values are not allowed", "a colon is not expected here; indent the keys of a section alike, and write a "
@@ -53,7 +53,7 @@ class Position:
     path: tuple[Part, ...]
     # `file:line:column`, or `--set …`.
     where: str
-    # Order of positions in a file; overrides, and what stands nowhere, come last.
+    # Order of positions in a file; overrides, and values without a position, come last.
     order: tuple[float, int]
 
 
@@ -69,7 +69,7 @@ class Document:
 
     @property
     def values(self) -> dict[str, Any]:
-        """Plain values, without marks."""
+        """Return plain values, without marks."""
         values: dict[str, Any] = _plain(self.root)
         return values
 
@@ -92,7 +92,7 @@ class Document:
         self.overrides[tuple(keys)] = name
 
     def place(self, path: Sequence[Part], of_key: bool = False) -> Position:
-        """Where the value of a path stands, or its key. Parts of the path that are not in the file are left out."""
+        """Return the position of the value at a path, or of its key. Parts that are not in the file are left out."""
         node: Any = self.root
         written: list[Part] = []
         where, order, overridden = self.source, (float("inf"), 0), False
@@ -117,7 +117,7 @@ class Document:
 
 
 def read(path: Path) -> bytes:
-    """The bytes of a file. Raises ConfigError."""
+    """Read the bytes of a file, at most MAX_YAML_BYTES + 1. Raises ConfigError."""
     try:
         with path.open("rb") as file:
             return file.read(MAX_YAML_BYTES + 1)
@@ -126,9 +126,9 @@ def read(path: Path) -> bytes:
 
 
 def document(raw: bytes, source: str, example: str, sets: Sequence[str] = ()) -> Document:
-    """The document in these bytes, with overrides applied. Raises ConfigError.
+    """Parse these bytes into a document and apply overrides. Raises ConfigError.
 
-    source: its name in messages. example: what it should hold at least.
+    source: name of the document in messages. example: minimal content, for a message.
     """
     if len(raw) > MAX_YAML_BYTES:
         raise ConfigError(f"{source}: larger than {MAX_YAML_BYTES // 1024} KiB: not a file of CollBench")
@@ -142,12 +142,12 @@ def document(raw: bytes, source: str, example: str, sets: Sequence[str] = ()) ->
 
 
 class _StrictParser(RoundTripParser):
-    """Refuses what is not allowed as soon as it comes, before the library makes a value of it."""
+    """A parser that refuses forbidden YAML at once, before the library makes a value of it."""
 
     depth = 0
 
     def get_event(self) -> Any:
-        """The next event; raises MarkedYAMLError."""
+        """Return the next event; raises MarkedYAMLError."""
         event = super().get_event()
         self.depth += isinstance(event, CollectionStartEvent) - isinstance(event, CollectionEndEvent)
         if self.depth > MOST_DEPTH:
@@ -160,7 +160,7 @@ class _StrictParser(RoundTripParser):
 
 
 def _load(raw: bytes, source: str, located: bool = True) -> Any:
-    """A YAML value with marks. located: an error says the line. Raises ConfigError."""
+    """Return a YAML value with marks. located: errors state the line. Raises ConfigError."""
     try:
         text = raw.decode("utf-8")
         yaml: Any = YAML(pure=True)
@@ -189,7 +189,7 @@ def _load(raw: bytes, source: str, located: bool = True) -> Any:
 
 
 def _check_keys(node: Any, source: str) -> None:
-    """Raise ConfigError if a key is not text, or a text is none: "\\ud800" is half of a character."""
+    """Raise ConfigError if a key is not text, or if a text contains half of a character, such as "\\ud800"."""
     if isinstance(node, str) and re.search("[\ud800-\udfff]", node):
         raise ConfigError(f"{source}: {short(node)}: half of a character, which no text can hold")
     if isinstance(node, CommentedMap):
@@ -203,7 +203,7 @@ def _check_keys(node: Any, source: str) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """The same value without the types in which the YAML library keeps marks and ways of writing."""
+    """Return the value without the types in which the YAML library keeps marks and styles."""
     if isinstance(value, dict):
         return {str(key): _plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
@@ -215,7 +215,7 @@ def _plain(value: Any) -> Any:
 
 
 def dump(settings: dict[str, Any]) -> str:
-    """The YAML of plain values, in their order: each key with its value on one line."""
+    """Return plain values as YAML, in their order: each key with its value on one line."""
     yaml: Any = YAML(typ="safe", pure=True)
     text = StringIO()
     yaml.default_flow_style, yaml.sort_base_mapping_type_on_output, yaml.width = None, False, 1000
@@ -224,7 +224,7 @@ def dump(settings: dict[str, Any]) -> str:
 
 
 def short(value: Any) -> str:
-    """A value as it was written, cut to fit into a line."""
+    """Return a value as it was written, cut to fit into a line."""
     if value is None or value == "":
         return "(empty)"
     text = in_flow(value)
@@ -232,7 +232,7 @@ def short(value: Any) -> str:
 
 
 def in_flow(value: Any) -> str:
-    """A value on one line, for people: as in YAML's flow style, without quotes."""
+    """Return a value on one line, for people: as in YAML's flow style, without quotes."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key}: {in_flow(inner)}" for key, inner in value.items()) + "}"
     if isinstance(value, list):

@@ -1,6 +1,6 @@
-"""What the models of configurations are made of: the strict section, the types of its values, and how it is validated.
+"""Define the base of configuration models: the strict section, the types of its values, and its validation.
 
-In: what YAML holds. Out: bytes, seconds, bytes a second, names that exist; or a ConfigError with all problems in the
+In: values from YAML. Out: bytes, seconds, bytes per second, names that exist; or a ConfigError with all problems in the
 order of the file, each on one line with file, line, column, key, value and remedy. A validator raises ValueError with
 the value and what is allowed, or `problem_at` for a value within its own; `validate` adds file, line and key.
 """
@@ -40,7 +40,7 @@ from bench.model.errors import ConfigError
 from bench.model.records import NAME_PATTERN, OPTIONS
 from bench.model.units import MOST_RANKS, parse_bytes, parse_rate, parse_seconds, parse_share
 
-# Types of our problems: of a value, of a key that is unknown, of a key that is missing.
+# Types of our problems: a wrong value, an unknown key, a missing key.
 VALUE, UNKNOWN, MISSING = "value", "unknown", "missing key"
 # Types of pydantic's problems → what is allowed, with the numbers of the problem. Others keep pydantic's words.
 WHOLE_NUMBER, NUMBER = "a whole number", "a number"
@@ -59,7 +59,7 @@ BETTER_WORDS = {
     "too_short": "at least {min_length} value",
     "string_too_short": "at least {min_length} characters",
 }
-# More lines than this are no help: the file is of another program.
+# Largest number of lines in a message: a file with more problems is a file of another program.
 MOST_LINES = 20
 T = TypeVar("T")
 Model = TypeVar("Model", bound="Strict")
@@ -73,13 +73,13 @@ class Strict(BaseModel):
 
     @classmethod
     def required_besides(cls, values: Mapping[str, Any]) -> Mapping[str, str]:
-        """Keys that are missing because of the values of others, and why. values: the plain ones, not validated."""
+        """Return the missing keys that other values require, with the reason. values: plain values, not validated."""
         return {}
 
     @model_validator(mode="wrap")
     @classmethod
     def _explain_problems(cls, values: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
-        """Validate; the ValidationError has all problems of this section in words for people.
+        """Validate this section. The ValidationError has all its problems in words for people.
 
         A misspelt key also makes the right key missing: only the misspelt one is reported.
         """
@@ -111,18 +111,18 @@ class Strict(BaseModel):
 
 
 def key(about: str, *examples: object, default: Any = ..., alias: str | None = None, advanced: bool = False) -> Any:
-    """A key of a section: what it is, examples of its value, and the value without it; none where it is required.
+    """Declare a key of a section: its description, examples and default; no default if it is required.
 
-    advanced: few need it, so the page lists it apart; the JSON Schema has it as `x-advanced`.
+    advanced: few users need it, so the page lists it separately; the JSON Schema marks it as `x-advanced`.
     """
     extra: dict[str, JsonValue] = {"x-advanced": True} if advanced else {}
     return Field(default, alias=alias, description=about, examples=[*examples], json_schema_extra=extra or None)
 
 
 def of_option(name: str, *examples: object, default: Any = None, advanced: bool = False, more: str = "") -> Any:
-    """The key of an option of cases, which says what the option is; without it, cases have the option's default.
+    """Declare the key of an option of cases, with the option's description and, by default, its default value.
 
-    more: what the key can say, and the option cannot.
+    more: text about the key that is not in the description of the option.
     """
     option = next(option for option in OPTIONS if option.name == name)
     about = option.about[0].upper() + option.about[1:] + "." + more
@@ -130,17 +130,17 @@ def of_option(name: str, *examples: object, default: Any = None, advanced: bool 
 
 
 def fields_of(section: type[BaseModel]) -> dict[str, FieldInfo]:
-    """The fields of a section under the keys that a file has."""
+    """Return the fields of a section by the keys that a file has."""
     return {field.alias or name: field for name, field in section.model_fields.items()}
 
 
 def problem_at(path: Sequence[str | int], text: str) -> ValidationError:
-    """What a validator raises for a value within its own. path: from there. text: the value and what is allowed."""
+    """Return a validator's error for an inner value. path: within the validated value. text: value and remedy."""
     return ValidationError.from_exception_data("section", [_problem(path, VALUE, text)])
 
 
 def unknown_keys(unknown: Sequence[str], keys: Sequence[str]) -> ValidationError:
-    """What a validator raises for unknown keys of a section that takes other keys than its model has."""
+    """Return a validator's error for unknown keys of a section that takes other keys than its model has."""
     return ValidationError.from_exception_data("section", [_unknown_key(key, keys) for key in unknown])
 
 
@@ -157,7 +157,7 @@ def _such_as(field: FieldInfo | None) -> str:
 
 
 def _in_words(details: ErrorDetails, field: FieldInfo | None) -> str:
-    """The value, and what is allowed instead."""
+    """Return the problem in words: the value, and what is allowed instead."""
     kind, value, context = details["type"], details.get("input"), details.get("ctx", {})
     if value is None:
         return f"the value is missing; write one{_such_as(field)}, or leave the key out"
@@ -171,13 +171,13 @@ def _in_words(details: ErrorDetails, field: FieldInfo | None) -> str:
     if kind not in BETTER_WORDS:
         return f"{short(value)}: {details['msg'].removeprefix('Input ')}"
     words = BETTER_WORDS[kind].format(**context)
-    # In quotes, where YAML reads '2' or 5% as text.
+    # In quotes if YAML reads the value as text, such as '2' or 5%.
     written = repr(value) if isinstance(value, str) and words in {WHOLE_NUMBER, NUMBER} else short(value)
     return f"{written}: {words}{_such_as(field) if isinstance(value, dict | list) else ''}"
 
 
 def validate(model: type[Model], document: Document, **defaults: Any) -> Model:
-    """The model, or a ConfigError with a line for each problem. defaults: of keys that the document lacks."""
+    """Return the validated model, or raise ConfigError with a line per problem. defaults: values of absent keys."""
     try:
         return model.model_validate({**defaults, **document.values})
     except ValidationError as error:
@@ -202,9 +202,9 @@ class OneOf:
     """Pydantic metadata: a text must be one of these names."""
 
     names: tuple[str, ...]
-    # What a name stands for, such as dtype.
+    # Kind of the names, such as dtype.
     what: str
-    # What else is allowed, in words.
+    # Other allowed values, in words.
     others: str = ""
 
     def check(self, value: Any) -> Any:

@@ -1,6 +1,6 @@
-"""Read a YAML file into a validated `Config`, or raise an error that says line by line what to change.
+"""Read a YAML file into a validated `Config`, or raise an error that states line by line what to change.
 
-In: the bytes of a YAML file and `--set` overrides. Out: a validated, frozen `Config` that holds exactly
+In: the bytes of a YAML file and `--set` overrides. Out: a validated, frozen `Config` that contains exactly
 what was written plus defaults. Does not look at the machine and does not expand anything: `plan` does.
 docs/configuration.md is made from the descriptions and examples here.
 """
@@ -58,15 +58,15 @@ Content = TypeVar("Content", bound=Strict)
 
 # An hour of calls of 4 µs.
 MOST_ITERATIONS = 10**9
-# Enough for memory that the second-level caches of ranks do not hold; filling more takes longer than measuring.
+# Larger than the second-level caches of ranks; filling even more memory would take longer than measuring.
 POOL_BYTES = 64 * 2**20
-# A report with more rows is not read any more, and a size too many costs minutes.
+# Nobody reads a report with more rows, and each additional size costs minutes.
 MAX_SIZES = 200
-# What `splits` takes besides even, in messages and in the documentation.
+# Values of `splits` other than even, in messages and in the documentation.
 EVEN_OTHERS = "{zipf: 1.2}, {lognormal: 1}, {hot: 4}, {distance: 1}, {matrix: [[0, 3], [1, 2]]}"
 
 
-# What packages add.
+# Sections that packages add.
 SECTIONS: tuple[PackageSection, ...] = tuple(
     package.section.value for package in PACKAGES if package.section is not None
 )
@@ -91,7 +91,7 @@ class SizeRange(Strict):
         return self
 
     def expand(self) -> list[int]:
-        """The sizes in bytes, ascending, distinct."""
+        """Return the sizes in bytes, ascending and distinct."""
         if self.step is not None:
             return list(range(self.from_, self.to + 1, self.step))[: MAX_SIZES + 1]
         sizes: list[int] = []
@@ -103,7 +103,7 @@ class SizeRange(Strict):
         return sizes
 
 
-# Its fields are those of `records.Sampling`, and those of FaultConfig are those of `records.Fault`: plans take them.
+# It has the fields of `records.Sampling`, and FaultConfig has the fields of `records.Fault`: plans are made from them.
 class SamplingConfig(Strict):
     """How many iterations a case gets in one launch."""
 
@@ -187,7 +187,7 @@ class SplitsConfig(Strict):
 
     @property
     def text(self) -> str:
-        """As `splits` reads it."""
+        """Return the distribution as text that `splits` parses."""
         if self.matrix is not None:
             rows = _matrix_of(self.matrix) if isinstance(self.matrix, str) else self.matrix
             return "rows:" + ";".join(",".join(map(str, row)) for row in rows)
@@ -197,7 +197,7 @@ class SplitsConfig(Strict):
 
 
 def _matrix_of(path: str) -> list[list[int]]:
-    """The whole numbers of a CSV file; raises ValueError."""
+    """Read the whole numbers of a CSV file; raises ValueError."""
     try:
         with Path(path).open(newline="") as file:
             return [[int(cell) for cell in row] for row in csv.reader(file) if row]
@@ -233,7 +233,7 @@ class FaultConfig(Strict):
 
 
 def _without_name(schema: dict[str, Any]) -> None:
-    """A file without a name has the name of the file."""
+    """Make `name` optional in the schema: its default is the name of the file."""
     schema["required"].remove("name")
 
 
@@ -339,7 +339,7 @@ class CoreConfig(Strict):
 
     @classmethod
     def required_besides(cls, values: Mapping[str, Any]) -> Mapping[str, str]:
-        """`operations`, or a section; `sizes` for operations that have one."""
+        """Require `operations` or a section; for an operation, require its section if it has one, otherwise `sizes`."""
         asked = values.get("operations")
         if asked is None and not any(section.name in values for section in SECTIONS):
             others = " or ".join(f"a section {section.name}" for section in SECTIONS)
@@ -374,22 +374,22 @@ class CoreConfig(Strict):
 
     @property
     def _sections(self) -> list[PackageSection]:
-        """The sections that the file has."""
+        """Return the sections that the file has."""
         return [section for section in SECTIONS if getattr(self, section.name) is not None]
 
     def section(self, model: type[Content]) -> Content | None:
-        """The section that is of this type; None if the file has none."""
+        """Return the section of this type; None if the file has none."""
         values = (getattr(self, section.name) for section in self._sections)
         return next((value for value in values if isinstance(value, model)), None)
 
     @property
     def split_texts(self) -> list[str]:
-        """Each distribution as `splits` reads it; empty: even."""
+        """Return each distribution as text that `splits` parses; empty text means even."""
         return ["" if isinstance(split, str) else split.text for split in self.splits]
 
     @property
     def size_list(self) -> list[int]:
-        """Message sizes in bytes."""
+        """Return the message sizes in bytes."""
         return self.sizes.expand() if isinstance(self.sizes, SizeRange) else list(self.sizes)
 
 

@@ -1,8 +1,8 @@
-"""Names that a user wrote: which one was meant, and which configuration file has it.
+"""Resolve names that a user wrote: propose the name that was meant, and find the configuration file of a name.
 
-In: what was written, and the names that exist. Out: words for the end of an error message; or the path of a
-configuration in `configs/` here, or of one that comes with CollBench, which need not exist if the user wrote a path.
-Reads no file.
+In: the written text, and the names that exist. Out: words for the end of an error message; or the path of a
+configuration in `configs/` here, or of a configuration that comes with CollBench. The path need not exist if the user
+wrote a path. Reads no file.
 """
 
 import difflib
@@ -12,8 +12,8 @@ from pathlib import Path
 
 from bench.model.errors import ConfigError
 
-# What other tools and libraries call the same thing, in lower case without separators. One spelling may mean a dtype
-# and an operation: a name is proposed only where it is allowed.
+# Names in other tools and libraries, in lower case without separators → our names. One spelling may mean a dtype and an
+# operation: a name is proposed only where it is allowed.
 OTHER_NAMES = {
     **dict.fromkeys(("fp32", "f32", "float", "single"), "float32"),
     **dict.fromkeys(("fp64", "f64", "double"), "float64"),
@@ -35,14 +35,14 @@ OTHER_NAMES = {
     "latency": "isolated",
     **dict.fromkeys(("throughput", "bandwidth"), "pipelined"),
 }
-# What stands before the list of names that are allowed.
+# Text before the list of allowed names.
 ALLOWED = " allowed: "
-# Below this likeness difflib proposes names that nobody meant.
+# Smallest similarity for difflib: with less, it proposes names that nobody meant.
 LIKENESS = 0.6
 
 
 def near(written: str, names: Sequence[str]) -> list[str]:
-    """The names that were most likely meant: none, one, or all that continue what was written (`xl`: `xl-2025`, …)."""
+    """Return the names that were most likely meant: none, one, or all that extend the text (`xl`: `xl-2025`, …)."""
     plain = _plain(written)
     same = [name for name in names if _plain(name) == plain]
     if same:
@@ -58,24 +58,24 @@ def _plain(name: str) -> str:
 
 
 def allowed(written: object, names: Sequence[str], others: str = "") -> str:
-    """`; did you mean 'gloo'? allowed: gloo, nccl`. others: what is allowed besides the names."""
+    """Return text such as `; did you mean 'gloo'? allowed: gloo, nccl`. others: values that are allowed, too."""
     found = near(str(written), names)
     meant = f"; did you mean {' or '.join(map(repr, found))}?" if found else ";"
     return f"{meant}{ALLOWED}{', '.join(filter(None, (*names, others)))}"
 
 
 # ── files of configurations ──────────────────────────────────────────────────────────────────────
-# Folders with configurations: the user's own come first. In a checkout both are the same one (`bench/configs` is a
-# link); an installed CollBench brings its own along.
+# Folders with configurations: the user's own come first. In a checkout both are the same folder (`bench/configs` is a
+# link); an installed CollBench contains its own.
 FOLDERS = (Path("configs"), Path(__file__).parents[1] / "configs")
 EXPECTED = "expected"
 SUFFIXES = {".yaml", ".yml"}
 
 
 def path_of(asked: Path, inside: str = "") -> Path:
-    """The file of a configuration. With a slash, or `.yaml` at its end, it is a path; else it is a name.
+    """Return the file of a configuration. A text with a slash or with `.yaml` at its end is a path; else it is a name.
 
-    inside: a folder of FOLDERS, such as EXPECTED. Raises ConfigError for a name that there is not.
+    inside: a folder in FOLDERS, such as EXPECTED. Raises ConfigError if no configuration has the name.
     """
     if asked.suffix in SUFFIXES or asked.is_file() or (len(asked.parts) > 1 and not asked.is_dir()):
         return asked
@@ -90,7 +90,7 @@ def path_of(asked: Path, inside: str = "") -> Path:
 
 
 def files(inside: str = "") -> Iterator[Path]:
-    """All configurations: a file of the user hides one of ours that has the same name."""
+    """Yield the files of all configurations. A file of the user hides our file of the same name."""
     seen: set[str] = set()
     for folder in FOLDERS:
         for path in sorted((folder / inside).glob("*.yaml")):

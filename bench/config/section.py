@@ -1,4 +1,4 @@
-"""What a package adds to a configuration: a section, under a key of its own."""
+"""Define the section that a package adds to a configuration, under a key of its own."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -12,16 +12,16 @@ class PackageSection:
 
     # Key of the section.
     name: str
-    # What the section holds.
+    # Model of the content.
     model: type[Strict]
     # Description and example, for the documentation.
     about: str
     example: dict[str, Any]
     # The operation that the section configures.
     operation: str
-    # What the operation lacks without the section; the message is "the operation X needs …".
+    # Content that the operation needs, in words; the message is "the operation X needs …".
     needs: str
-    # What the section measures, in words.
+    # Cases that the section measures, in words.
     cases: str
     # True if a budget divides time between these cases, too.
     takes_budget: bool = False

@@ -1,6 +1,6 @@
-"""The agent, in every process of a job except rank 0: start a rank for each launch when rank 0 asks, and report on it.
+"""Run the agent, in every process of a job except rank 0: start a rank per launch when rank 0 asks, and report on it.
 
-In: a `JobRank` and a function that returns what this process was asked to do. Out: its exit status, which is rank 0's.
+In: a `JobRank` and a function that returns the request of this process. Out: the exit status, which rank 0 sends.
 The agent measures nothing, prints nothing and loads no torch: its rank, a child process, does. So the agent answers
 even while the rank hangs. `protocol/messages.py` lists the messages.
 """
@@ -31,18 +31,18 @@ from bench.protocol import channel, messages
 from bench.protocol.channel import AuthenticatedConnection
 from bench.store import encoding
 
-# Polling interval of the agent, in seconds: short against the supervisor's time-outs.
+# Polling interval of the agent, in seconds: short compared with the supervisor's time-outs.
 LOOK_EVERY_S = 0.25
-# Rank 0 gets at most this many reports of progress a second, from all agents together.
+# Rank 0 receives at most this many progress reports per second, from all agents together.
 MOST_REPORTS_A_SECOND = 1000
 # Time limit of one attempt to reach rank 0, in seconds; behind a firewall, attempts run into it.
 CONNECT_S = 3.0
 # Pause between two attempts to reach rank 0, in seconds.
 AGAIN_S = 0.3
-# The connection of a rank is tried again for so long, in seconds: strangers may crowd rank 0's door. It gives up before
-# rank 0 takes the agent for stuck.
+# Attempts to open a rank's connection are repeated for this long, in seconds: strangers may crowd rank 0's port. The
+# agent gives up before rank 0 considers the agent stuck.
 RANK_LINE_TRIES_S = 15.0
-# After an interrupt, rank 0 has this long to end the job in order.
+# After an interrupt, rank 0 has this long to end the job in order, in seconds.
 LEAVE_WAIT_S = 5.0
 # Only the end of a rank's output is sent, because it shows why the rank exited.
 LOG_BYTES = 64 * 1024
@@ -51,7 +51,7 @@ LOG_BYTES = 64 * 1024
 def run_agent(place: JobRank, secret: JobSecret, asked: Callable[[], bytes], trusted: bool) -> int:
     """Serve rank 0 until it sends `leave`. Raises JobError if rank 0 cannot be reached, or is lost.
 
-    trusted: its rank may import what `asked` does not name, as the user confirmed for the run to resume.
+    trusted: its rank may import modules that `asked` does not name, as the user confirmed for the run to resume.
     """
     deadline = time.monotonic() + JOIN_WAIT_S
     interface = None
@@ -67,17 +67,17 @@ def run_agent(place: JobRank, secret: JobSecret, asked: Callable[[], bytes], tru
 
 @dataclass(slots=True)
 class _Child:
-    """A rank that runs."""
+    """A running rank."""
 
     launch: int
     process: LocalRank
     folder: Path
     meter: HealthMeter
-    # Ends the watch over the rank's GPU and this host's network adapters; `meter` then has a record of them.
+    # Closing it ends the watch over the rank's GPU and this host's network adapters; `meter` then has their record.
     watching: contextlib.ExitStack
     # Shortest time between two reports of progress, in seconds.
     report_s: float
-    # Progress of the rank as rank 0 knows it.
+    # Progress of the rank in the last report to rank 0.
     reported: int = 0
     # Monotonic time of the last report of progress.
     reported_at: float = 0.0
@@ -87,7 +87,7 @@ class _Child:
 
 @dataclass(slots=True)
 class _Agent:
-    """Carries out the messages of rank 0, one after the other."""
+    """Executes the messages of rank 0, one after the other."""
 
     rank: int
     line: AuthenticatedConnection
@@ -97,18 +97,18 @@ class _Agent:
     launcher: Launcher
     trusted: bool
     asked: Callable[[], bytes]
-    # Launch → its rank. There are several while two sides take turns.
+    # Maps a launch to its rank. There are several ranks while two sides take turns.
     children: dict[int, _Child] = field(default_factory=dict)
 
     def serve(self) -> int:
-        """Obey until rank 0 sends `leave`; returns the status that it sends."""
+        """Execute the messages of rank 0 until it sends `leave`; return the exit status in that message."""
         try:
             while True:
                 sentinels = [child.process.process.sentinel for child in self.children.values()]
                 ready: list[Any] = wait([self.line, *sentinels], LOOK_EVERY_S)  # type: ignore[list-item]
                 if self.line in ready:
                     message, job = messages.receive(self.line)
-                    if message["kind"] == "leave" and message.get("why"):  # rank 0, which prints, is of another job
+                    if message["kind"] == "leave" and message.get("why"):  # rank 0 belongs to another job
                         raise JobError(str(message["why"]))
                     if message["kind"] == "leave":
                         return int(message["code"])
@@ -132,7 +132,7 @@ class _Agent:
             return
         child = self.children.get(message.get("launch", 0))
         if child is None:
-            return  # that rank has ended meanwhile, and rank 0 has been told
+            return  # that rank has ended meanwhile, which rank 0 knows
         if message["kind"] == "kill":
             _kill(child)
         elif message["kind"] == "inspect":
@@ -141,7 +141,7 @@ class _Agent:
             self._tell(child, "inspected", state=child.process.state(), stack="")
 
     def _start(self, message: Json, encoded: bytes) -> None:
-        """Start a rank. encoded: its job, which is handed on as it came, if this process may do what it asks for."""
+        """Start a rank. encoded: its job, passed on unchanged if this process permits its imports and variables."""
         launch, folder = message["launch"], self.launcher.folder()
         try:
             line = self._rank_line()
@@ -177,7 +177,7 @@ class _Agent:
             self._refuse(launch, str(error))
 
     def _rank_line(self) -> AuthenticatedConnection:
-        """A connection for a rank; raises AuthenticationError or OSError where none can be had."""
+        """Return a connection for a rank; raise AuthenticationError or OSError if it cannot be opened in time."""
         deadline = time.monotonic() + RANK_LINE_TRIES_S
         while True:
             try:
@@ -192,7 +192,7 @@ class _Agent:
         messages.send(self.line, {"kind": "failed", "launch": launch, "text": text})
 
     def _report(self) -> None:
-        """Send what has changed since the last report."""
+        """Send changes since the last report to rank 0: progress, requested stacks, ends of ranks."""
         for child in list(self.children.values()):
             count, now = child.process.progress(), time.monotonic()
             if count != child.reported and now - child.reported_at >= child.report_s:
@@ -238,9 +238,9 @@ def _kill(child: _Child) -> None:
 def _reach(
     place: JobRank, secret: JobSecret, deadline: float
 ) -> tuple[AuthenticatedConnection, tuple[str, int], bytes]:
-    """A connection to rank 0, with the address and the port at which it was reached, and the key that it knew.
+    """Return a connection to rank 0, the address and the port at which it was reached, and the key that it knew.
 
-    Nothing is sent to a port for which there is no key. Raises ConfigError if there was none for any port.
+    Nothing is sent to a port without a key. Raises ConfigError if no port has a key, else JobError at the deadline.
     """
     problems: dict[int, str] = {}
     addresses: list[str] = []
@@ -277,7 +277,7 @@ def _reach(
 
 
 def addresses_of_rank_0(place: JobRank, deadline: float) -> list[str]:
-    """Where rank 0 may listen: the address of its name; if that is loopback, this host's own address as well."""
+    """Return where rank 0 may listen: the address of its name; if that is loopback, also this host's own address."""
     address = network.resolve(place.address, deadline)
     if address is None:
         return []

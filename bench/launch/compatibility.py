@@ -1,8 +1,8 @@
-"""Check that the processes of a job fit together, and merge what they report about their hosts.
+"""Check that the processes of a job are compatible, and merge their reports about their hosts.
 
-In: what this process was asked to do, and the handshake of each process. Out: one `Machine` to plan with, records of
-the hosts to keep, or a JobError that names the rank that does not fit and the remedy. Sends nothing: `coordinator` and
-`agent` do.
+In: the request of this process, and the handshake of each process. Out: one `Machine` for planning, records of the
+hosts for the results, or a JobError that names the incompatible rank and the remedy. Sends no messages: `coordinator`
+and `agent` send them.
 """
 
 import dataclasses
@@ -23,10 +23,10 @@ SHOWN_DIGITS = 8
 
 
 def handshake(place: JobRank, asked: Callable[[], bytes]) -> Json:
-    """The handshake of this process; rank 0 makes one of its own, too.
+    """Return the handshake of this process; rank 0 also makes a handshake for itself.
 
-    asked: returns what this process was asked to do, above all the configuration. If it raises BenchError, the
-    handshake carries the text, because only rank 0 prints.
+    asked: returns the request of this process, mainly the configuration, as bytes. If it raises BenchError, the
+    handshake contains the error text, because only rank 0 prints.
     """
     problem, fingerprint = None, ""
     try:
@@ -34,7 +34,7 @@ def handshake(place: JobRank, asked: Callable[[], bytes]) -> Json:
     except BenchError as error:
         problem = str(error)
     visible, facts = len(host.visible_gpus()), host.facts()
-    # One visible GPU is this rank's own (srun --gpus-per-task); of several it takes the one of its local rank.
+    # A single visible GPU is this rank's own (srun --gpus-per-task); otherwise the local rank is its GPU's number.
     device = 0 if visible == 1 else place.local_rank
     return {
         "kind": "handshake",
@@ -57,7 +57,7 @@ def handshake(place: JobRank, asked: Callable[[], bytes]) -> Json:
 
 
 def check(handshakes: Sequence[Json]) -> None:
-    """Raise JobError unless all processes were asked to do the same. handshakes: in order of rank."""
+    """Raise JobError unless all processes have the same version, world size and request. handshakes: by rank."""
     first = handshakes[0]
     for other in handshakes:
         if other["problem"]:
@@ -92,15 +92,15 @@ def check_gpus(handshakes: Sequence[Json]) -> None:
 
 
 def device_of(handshake: Json, share: bool = False) -> int:
-    """Number of the CUDA device that this rank uses. share: ranks may share one, as the user allows in a test."""
+    """Return the number of the rank's CUDA device. share: ranks may share a device, as the user allows in a test."""
     return int(handshake["device"]) % max(1, handshake["gpus"]) if share else int(handshake["device"])
 
 
 # ── the job as a whole ───────────────────────────────────────────────────────────────────────────
 def merged(handshakes: Sequence[Json]) -> Machine:
-    """The job as one `Machine`. Its weakest host sets the limits, because that host is in the largest world size.
+    """Return the job as one `Machine`. Its weakest host sets the limits, because the largest world size includes it.
 
-    memory_available_bytes: of the host that has the least; the ranks of one host share it.
+    The available memory is the memory of the host that has least; the ranks of one host share it.
     """
     machines = [machine_from_json(handshake["machine"]) for handshake in handshakes]
     missing: dict[str, Notice] = {}
@@ -135,10 +135,10 @@ def merged(handshakes: Sequence[Json]) -> Machine:
 
 
 def hosts(handshakes: Sequence[Json]) -> list[Json]:
-    """A record for each host, in order of its first rank: the `host.facts` of that host, and its ranks.
+    """Return a record per host, in order of its first rank: the `host.facts` of that host, and its ranks.
 
-    cores: those on which any of its ranks may run. fewest_cores: least number of cores of one of its ranks.
-    before: its `host.state` when it joined the job.
+    cores: cores on which any rank of the host may run. fewest_cores: lowest number of cores that a rank may use.
+    before: `host.state` of the host when it joined the job.
     """
     records: dict[tuple[str, ...], Json] = {}
     for handshake in handshakes:

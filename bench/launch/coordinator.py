@@ -1,13 +1,13 @@
-"""Rank 0 of a job: accept the agents of the other processes, have them start ranks, and notice which are lost.
+"""Coordinate a job from rank 0: accept the agents of the other processes, have them start ranks, notice lost agents.
 
-In: a `JobRank` and a function that returns what this process was asked to do. Out: a `Coordinator` with a description
-of the job and a `JobLauncher`, which `sweep` uses in place of a `Launcher`. Everything else (plan, folder, journal,
+In: a `JobRank` and a function that returns the request of this process. Out: a `Coordinator` with a description of
+the job and a `JobLauncher`, which `sweep` uses in place of a `Launcher`. Everything else (plan, folder, journal,
 report) is as on one machine. The other end is `agent`; `protocol/messages.py` lists the messages.
 
-Here, too, every launch has fresh processes and a fresh process group. The processes that torchrun or srun started stay
-outside of it: each forks a new rank for each launch, so a rank that hangs is killed from outside. A smaller world
-size uses the first ranks, or the first of those that were chosen. It is not a subgroup of a long-lived group, whose
-other ranks would wait and fail with it.
+In a job, too, every launch has fresh processes and a fresh process group. The processes that torchrun or srun started
+are not in that group: each forks a new rank per launch, so that it can kill a rank that hangs. A smaller world size
+uses the first ranks of the job, or the first chosen ranks. It is not a subgroup of a long-lived group: the other ranks
+of such a group would wait, and fail with it.
 """
 
 import contextlib
@@ -47,16 +47,16 @@ from bench.store import encoding, folders
 JOIN_WAIT_S = 120.0
 # Polling interval of the threads, in seconds: they notice the end of the job within it.
 LOOK_EVERY_S = 0.25
-# An agent opens the connection of a rank within milliseconds, before it forks the rank: beyond this time it is stuck.
+# An agent opens the connection of a rank within milliseconds, before it forks the rank: a slower agent is stuck.
 RANK_LINE_WAIT_S = 30.0
 RANK_LINE_SILENT_S = channel.SILENT_S + 15
-# Connections at a time on which the key is not yet proved. A full house lasts for CROWDED_S: then the one that has
-# waited longest makes room for the next, so that callers who send nothing keep nobody out.
+# Maximum number of connections that are not yet authenticated. At the maximum, the oldest connection is closed for the
+# next caller once it is CROWDED_S old, so that callers that send nothing lock nobody out.
 MOST_UNPROVEN = 64
 CROWDED_S = 0.05
-# What a message of another version, or of a process that should not be here, can cause.
+# Errors that a message from another version, or from a process outside the job, can cause.
 ODD = (AttributeError, KeyError, TypeError, ValueError)
-# The agents have this long to exit after the last message.
+# The agents have this long to exit after the last message, in seconds.
 LEAVE_WAIT_S = 5.0
 
 
@@ -66,15 +66,15 @@ class Coordinator:
 
     place: JobRank
     launcher: "JobLauncher"
-    # Handshakes of the processes that came, in order of rank.
+    # Handshakes of the processes that joined, in order of rank.
     handshakes: list[Json]
-    # Ranks of the processes that did not come.
+    # Ranks of the processes that did not join.
     absent: tuple[int, ...] = ()
     # Exit status of all processes of the job.
     code: int = 1
 
     def machine(self, demands: Demands | None = None) -> Machine:
-        """The job as a `Machine` to plan with. Raises JobError if ranks would share a GPU that they must not share."""
+        """Return the job as a `Machine` for planning. Raises JobError if ranks would share a GPU without permission."""
         shared = demands is not None and demands.shared_gpus
         if demands is not None and demands.gpus and not shared:
             compatibility.check_gpus(self.handshakes)
@@ -84,15 +84,15 @@ class Coordinator:
         return machine
 
     def choose(self, members: Sequence[int]) -> None:
-        """Let later launches use these processes of the job only, numbered anew in this order; rank 0 is the first."""
+        """Restrict later launches to these processes of the job, renumbered in this order; rank 0 is the first."""
         self.launcher.members = tuple(members)
 
     def lost(self) -> dict[int, str]:
-        """The ranks of processes that no longer answer, with the reasons."""
+        """Return the ranks of processes that no longer answer, with the reasons."""
         return self.launcher.agents.lost()
 
     def facts(self) -> Json:
-        """Facts for the record: the launcher, the number of ranks, and the hosts; ranks are numbered as in launches."""
+        """Return facts for the record: launcher, number of ranks, and hosts; ranks are numbered as in launches."""
         of_rank = {handshake["rank"]: handshake for handshake in self.handshakes}
         members = [of_rank[member] | {"rank": rank} for rank, member in enumerate(self.launcher.members)]
         started = {"launcher": self.place.launcher, "ranks": len(members)}
@@ -107,10 +107,10 @@ def coordinating(
     before_leaving: Callable[[], None],
     partial: bool = False,
 ) -> Iterator[Coordinator]:
-    """Context in which all agents of the job are connected. Raises JobError if the processes do not fit together.
+    """Connect all agents of the job while the context lasts. Raises JobError if the processes are not compatible.
 
-    asked: see `compatibility.handshake`. before_leaving: called before the agents are told to leave. partial: whether
-    the job goes on without processes that do not come in time.
+    asked: see `compatibility.handshake`. before_leaving: called before the agents receive `leave`. partial: whether
+    the job goes on without processes that do not join in time.
     """
     address = own_address(place, time.monotonic() + JOIN_WAIT_S)
     interface = None if place.one_host else network.interface_of(address)
@@ -133,7 +133,7 @@ def coordinating(
         except BenchError as error:
             agents.code = error.exit_code
             raise
-        except (OSError, MemoryError) as error:  # what `cli.app` makes of them
+        except (OSError, MemoryError) as error:  # the exit statuses are as in `cli.app`
             named = isinstance(error, MemoryError) or error.filename is not None
             agents.code = BenchError.exit_code if named else UNEXPECTED
             raise
@@ -145,21 +145,21 @@ def coordinating(
 
 
 def own_address(place: JobRank, deadline: float) -> str:
-    """The address at which rank 0 listens; raises JobError if its host's name is unknown at the deadline."""
+    """Return the address at which rank 0 listens; raise JobError if its host's name is unknown at the deadline."""
     address = network.resolve(place.address, deadline)
     if address is None:
         raise JobError(f"cannot resolve the host {place.address!r} of rank 0: set MASTER_ADDR to its name or number")
-    # Debian resolves a host's own name to 127.0.1.1, where other hosts do not find it.
+    # Debian resolves a host's own name to 127.0.1.1, where other hosts cannot reach it.
     if network.is_loopback(address) and not place.one_host:
         return network.own_address_towards(network.ELSEWHERE) or address
     return address
 
 
 def listen(place: JobRank, address: str, secret: JobSecret | None = None) -> socket.socket:
-    """A socket that listens on the first free port of the job; raises JobError.
+    """Return a socket that listens on the first free port of the job; raise JobError if there is none.
 
-    Also if another rank 0 of the same name still waits at a port before: ranks of one would join the other. secret: by
-    whose file such a rank 0 is known.
+    Raises JobError, too, if another rank 0 of the same name still waits at a lower port: ranks of one job would join
+    the other job. secret: its file on a lower port reveals such a rank 0.
     """
     try:
         listener = channel.listen(address, place.ports)
@@ -185,26 +185,26 @@ def listen(place: JobRank, address: str, secret: JobSecret | None = None) -> soc
 
 @dataclass(slots=True)
 class JobLauncher:
-    """Starts rank 0 of each launch here, and has the agents start the others."""
+    """Starts rank 0 of each launch in this process, and has the agents start the other ranks."""
 
     launcher: Launcher
     agents: "Agents"
     # Address of this host, where rank 0 listens.
     address: str
-    # Rank of the job → its GPU.
+    # Maps a rank of the job to its GPU number.
     devices: Mapping[int, int]
-    # Ranks of the job that launches may use, rank 0 first. Their places here are their ranks in a launch.
+    # Ranks of the job that launches may use, rank 0 first. The index of a rank here is its rank in a launch.
     members: tuple[int, ...]
     # Environment variables of the ranks, from the side of `ab` that is measured.
     variables: Mapping[str, str] = field(default_factory=dict)
     launches: Iterator[int] = field(default_factory=lambda: itertools.count(1))
-    # The ranks of MPI that were started last; None if there were none.
+    # The MPI ranks that were started last; None if no MPI ranks were started.
     mpi: Ranks | None = None
 
     def start(self, world_size: int, entry: str, job: object, log: Path = NO_LOG) -> Ranks:
-        """See `ranks.Starter.start`; raises LostRankError at once if an agent that should start one is lost.
+        """See `ranks.Starter.start`; raises LostRankError at once if an agent that should start a rank is lost.
 
-        Raises MpirunError for ranks of MPI after one of them ended before its time: the others would wait for it.
+        Raises MpirunError for MPI ranks if the last launch of MPI ranks failed: they would wait for a lost rank.
         """
         by_mpi = isinstance(job, LaunchJob) and BACKENDS[job.launch.backend].library == "mpi4py"
         if by_mpi and self.mpi is not None and self.mpi.failed:
@@ -221,7 +221,7 @@ class JobLauncher:
             folder = self.launcher.folder()
 
             def clean() -> None:
-                """Remove the folder of rank 0, and add to the log what the other ranks printed on their hosts."""
+                """Remove the folder of rank 0, and append the output of the other ranks on their hosts to the log."""
                 shutil.rmtree(folder, ignore_errors=True)
                 for rank in others:
                     if rank.log:
@@ -257,17 +257,17 @@ class JobLauncher:
 # ── the agents ───────────────────────────────────────────────────────────────────────────────────
 @dataclass(slots=True)
 class RemoteAgent:
-    """One other process of the job."""
+    """The agent in one other process of the job."""
 
     rank: int
     line: AuthenticatedConnection
     handshake: Json
     # Reads the messages of the agent.
     reader: threading.Thread
-    # Why the agent no longer answers; None while it does.
+    # Why the agent no longer answers; None while it answers.
     lost: str | None = None
     gone: bool = False
-    # Launch → the rank that the agent has started for it and that has not ended; several while two sides take turns.
+    # Maps a launch to the agent's rank that has not ended; there are several ranks while two sides take turns.
     ranks: "dict[int, RemoteRank]" = field(default_factory=dict)
 
     @property
@@ -289,12 +289,12 @@ class RemoteAgent:
 
 @dataclass(slots=True)
 class RemoteRank:
-    """A rank that an agent has started, with the last report of the agent on it. Implements `ranks.Rank`."""
+    """A rank that an agent has started, with the agent's last report on it. Implements `ranks.Rank`."""
 
     agents: "Agents"
     agent: RemoteAgent
     launch: int
-    # Rank in its launch; the rank of its agent may be another one.
+    # Rank in its launch; the rank of its agent in the job may differ.
     rank: int
     exit_code: int | None = None
     log: str = ""
@@ -316,12 +316,12 @@ class RemoteRank:
         return self.agent.lost
 
     def progress(self) -> int:
-        """The supervisor calls this often, so an interrupt of another process is raised here."""
+        """Return the reported progress; raise the interrupt of another process: the supervisor calls this often."""
         self.agents.raise_if_interrupted()
         return self.reported_progress
 
     def position(self) -> int:
-        """Only rank 0 reports it, and rank 0 is never on another host."""
+        """Return -1: only rank 0 reports a position, and rank 0 is never started by an agent."""
         return -1
 
     def state(self) -> str:
@@ -335,23 +335,23 @@ class RemoteRank:
         self.agent.tell({"kind": "inspect", "launch": self.launch})
 
     def kill(self) -> None:
-        """Tell its agent to kill it."""
+        """Have the agent kill the rank."""
         if self.exit_code is None and not self.lost:
             self.agent.tell({"kind": "kill", "launch": self.launch})
 
     def join(self, seconds: float) -> None:
-        """Wait until its agent has reported its end; an agent that does not is marked as lost."""
+        """Wait until the agent has reported the end of the rank; mark an agent that does not report it as lost."""
         self.agents.wait_until(lambda: self.exit_code is not None or self.lost or self.problem, seconds)
         if self.exit_code is None and self.problem is None:
             self.agent.lose("does not answer")
 
 
 class Agents:
-    """Context that accepts the agents, and at its end tells them to exit with the status `code`.
+    """Context that accepts the agents, and has them exit with the status `code` when it ends.
 
-    One thread accepts connections, and each connection has one that lets the caller prove the key and, if it is an
-    agent, reads its messages; so a caller or an agent that is stuck holds up nobody. The threads record what arrives
-    and turn away a second process with the same rank; everything else is decided in the main thread.
+    One thread accepts connections. Each connection has a thread that authenticates the caller and, if it is an agent,
+    reads its messages; so a caller or an agent that is stuck delays nobody else. The threads record the messages and
+    refuse a second process with the same rank; everything else is decided in the main thread.
     """
 
     def __init__(self, listener: socket.socket, key: bytes, world_size: int) -> None:
@@ -359,11 +359,11 @@ class Agents:
         self._changed = threading.Condition()
         self._members: dict[int, RemoteAgent] = {}
         self._lines: dict[tuple[int, int], AuthenticatedConnection] = {}
-        # Callers that have not proved the key yet, in order of arrival → when they were accepted.
+        # Maps each caller that is not yet authenticated, in order of arrival, to the time at which it was accepted.
         self._unproven: dict[socket.socket, float] = {}
         self._problem: str | None = None
         self._interrupted = self._closing = False
-        self.code = UNEXPECTED  # unless somebody says otherwise
+        self.code = UNEXPECTED  # until `coordinating` sets another status
 
     def __enter__(self) -> "Agents":
         self._listener.settimeout(LOOK_EVERY_S)
@@ -388,9 +388,9 @@ class Agents:
             line.close()
 
     def gather(self, own: Json, seconds: float, partial: bool = False, hint: str = "") -> list[Json]:
-        """All handshakes, in order of rank. Raises JobError if one is missing after `seconds`, or comes twice.
+        """Return all handshakes, in order of rank. Raises JobError if a rank is missing after `seconds` or joins twice.
 
-        partial: those that are missing are left out, unless all are. hint: what else the message about them says.
+        partial: missing ranks are left out, unless all are missing. hint: end of the message about missing ranks.
         """
         wanted = set(range(1, self._world_size))
         self.wait_until(lambda: self._interrupted or self._problem or wanted <= set(self._members), seconds)
@@ -407,7 +407,7 @@ class Agents:
         return [own, *(self._members[rank].handshake for rank in sorted(wanted - set(missing)))]
 
     def lost(self) -> dict[int, str]:
-        """The ranks of agents that no longer answer, with the reasons."""
+        """Return the ranks of agents that no longer answer, with the reasons."""
         return {rank: agent.lost for rank, agent in sorted(self._members.items()) if agent.lost is not None}
 
     def raise_if_interrupted(self) -> None:
@@ -416,16 +416,16 @@ class Agents:
             raise KeyboardInterrupt
 
     def wait_until(self, condition: Callable[[], object], seconds: float) -> None:
-        """Wait until the condition is true, which the threads check after each message, or `seconds` are over."""
+        """Wait until the condition is true, at most `seconds`; it is evaluated again after each message."""
         with self._changed:
             self._changed.wait_for(condition, seconds)
 
     def start(self, launch: int, devices: Mapping[int, int], order: Json, job: bytes) -> list[RemoteRank]:
-        """Have agents start ranks 1, 2, … of a launch. devices: of these agents, in order, the GPU of each.
+        """Have agents start ranks 1, 2, … of a launch. devices: maps the job ranks of these agents, in order, to GPUs.
 
-        order: what their `start` messages have in common. job: encoded.
+        order: common content of the `start` messages. job: encoded.
 
-        Raises LostRankError if one of these agents is lost: before anything is started, if that is known by then.
+        Raises LostRankError if one of these agents is lost; if that is known beforehand, no rank is started.
         Raises RankError if an agent could not start its rank.
         """
         self.raise_if_interrupted()
@@ -464,7 +464,7 @@ class Agents:
         return self._lines.pop(place)
 
     def launch_key(self, launch: int) -> bytes:
-        """The key by which the ranks of a launch know each other; no message tells it."""
+        """Return the key with which the ranks of a launch authenticate each other; no message contains it."""
         return channel.derived(self._key, f"launch {launch}")
 
     # ── the threads ──────────────────────────────────────────────────────────────────────────────
@@ -474,7 +474,7 @@ class Agents:
                 caller, _ = self._listener.accept()
             except TimeoutError:
                 continue
-            except OSError:  # above all too many open files: accept would fail again at once
+            except OSError:  # mostly too many open files: accept would fail again at once
                 time.sleep(LOOK_EVERY_S)
                 continue
             self._make_room()
@@ -487,7 +487,7 @@ class Agents:
                 time.sleep(LOOK_EVERY_S)
 
     def _make_room(self) -> None:
-        """Wait until fewer than MOST_UNPROVEN callers are unproven; hang up on the one that has waited longest."""
+        """Wait until fewer than MOST_UNPROVEN callers are unauthenticated; close the connection of the oldest."""
         with self._changed:
             while len(self._unproven) >= MOST_UNPROVEN and not self._closing:
                 oldest, accepted_at = next(iter(self._unproven.items()))
@@ -504,7 +504,7 @@ class Agents:
             self._changed.notify_all()
 
     def _greet(self, caller: socket.socket) -> None:
-        """Let the caller prove the key; the first message then says what the connection is for."""
+        """Authenticate the caller; its first message then states the purpose of the connection."""
         try:
             line = channel.answer(caller, self._key)
         except (AuthenticationError, OSError):
@@ -516,7 +516,7 @@ class Agents:
             message, _ = messages.receive(line)
             with self._changed:
                 if message["kind"] == "rank_line":
-                    # Longer than for the agent's connection: a host is known to be lost before its rank is silent.
+                    # Longer than for the agent's connection: a lost host is noticed before the silence of its rank.
                     channel.set_keepalive(line, RANK_LINE_SILENT_S)
                     self._lines[int(message["launch"]), int(message["rank"])] = line
                 elif message["kind"] == "handshake":
@@ -528,7 +528,7 @@ class Agents:
             self._read(agent)
 
     def _registered(self, handshake: Json, line: AuthenticatedConnection) -> RemoteAgent | None:
-        """The agent that says so; None where its rank cannot be, or is there already."""
+        """Register and return the agent that sent the handshake; None if its rank is invalid or already registered."""
         rank = int(handshake["rank"])
         other = self._members.get(rank)
         if other is not None or not 0 < rank < self._world_size:
@@ -544,7 +544,7 @@ class Agents:
         return agent
 
     def _read(self, agent: RemoteAgent) -> None:
-        """Record the messages of an agent until it is gone. It waits without a time limit, for messages only."""
+        """Record the messages of an agent until it is gone. The wait for the next message has no time limit."""
         while not agent.gone:
             message: Json = {"kind": "end"}
             with contextlib.suppress(EOFError, OSError):

@@ -1,6 +1,6 @@
-"""Check whether this machine can measure: findings, each with its remedy.
+"""Check whether this machine can measure, and give a remedy for each problem.
 
-Out: `DoctorFinding` values, which `cli` prints. The last ones are trials: real ranks join and sum a tensor.
+Out: `DoctorFinding` values, which `cli` prints. The last findings are trials: real ranks join and sum a tensor.
 """
 
 import os
@@ -24,15 +24,15 @@ from bench.model.units import counted, format_rounded_bytes, format_seconds
 from bench.store import locks
 from bench.store.encoding import SampleLine
 
-# The parent's pipes to a rank. A rank holds half as many: two sockets for each other rank, one per process group.
+# Open files of the parent per rank (pipes). A rank has half as many: two sockets per other rank, one per process group.
 FILES_A_RANK = 4
 # Files that each process has open in any case, with a margin.
 FILES_ANYWAY = 64
-# If the limit of open files allows fewer ranks than this on one host, a note says so.
+# If the limit of open files allows fewer ranks than this on one host, the finding is a note.
 RANKS_WANTED = 64
 # Bytes of /dev/shm, where NCCL puts its buffers between ranks of one host; containers often get 64 MiB.
 SHARED_MEMORY_WANTED = 2**30
-# Two ranks of Open MPI 5.0.11 start with 64 MiB of it, and not with 1 MiB.
+# Free bytes of /dev/shm for MPI: two ranks of Open MPI 5.0.11 start with 64 MiB, and not with 1 MiB.
 SHARED_MEMORY_OF_MPI = 2**25
 
 
@@ -48,12 +48,12 @@ class DoctorFinding:
 
 
 def _either(good: bool, subject: str, text: str, otherwise: str | Notice, remedy: str) -> DoctorFinding:
-    """`text` if this is good, else the note `otherwise` with its remedy."""
+    """Return the finding `text` if `good` is true, else the note `otherwise` with its remedy."""
     return DoctorFinding("ok", subject, text) if good else DoctorFinding("note", subject, otherwise, remedy)
 
 
 def examine(machine: Machine) -> Iterator[DoctorFinding]:
-    """All findings that need no rank."""
+    """Yield all findings that need no rank."""
     facts, state = host.facts(), host.state()
     torch, missing = facts["torch"], machine.backends_missing
     if not isinstance(torch, dict):
@@ -124,7 +124,7 @@ def examine(machine: Machine) -> Iterator[DoctorFinding]:
 
 
 def advice(cores: int) -> str:
-    """What to do before measuring."""
+    """Return advice on the load of the machine before a measurement."""
     load = os.getloadavg()[0]
     return (
         f"Stop other programs first: load {load:.1f}." if load / cores > LOAD_LIMIT else "The machine is idle enough."
@@ -132,7 +132,7 @@ def advice(cores: int) -> str:
 
 
 def open_files() -> DoctorFinding:
-    """For how many ranks the limit of open files is enough, after it was raised."""
+    """Raise the limit of open files, and report the number of ranks for which it is enough."""
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     files = environment.raise_file_limit()
     ranks = (files - FILES_ANYWAY) // FILES_A_RANK
@@ -144,7 +144,7 @@ def open_files() -> DoctorFinding:
 def trials(machine: Machine) -> Iterator[DoctorFinding]:
     """Measure and verify one all_reduce on each backend, through all steps of a run; takes a few seconds.
 
-    Two ranks on gloo and on MPI, and a rank on each GPU on NCCL.
+    gloo and MPI are tried with two ranks, NCCL with one rank per GPU.
     """
     yield _trial("gloo", 2, _gloo_remedy())
     if "mpi" not in machine.backends_missing:
@@ -155,7 +155,7 @@ def trials(machine: Machine) -> Iterator[DoctorFinding]:
 
 
 def _gloo_remedy() -> str:
-    """What to do if gloo's trial fails, as far as a cause can be found; empty if none can."""
+    """Return the remedy for a failed gloo trial, if a cause can be found; empty otherwise."""
     interface = environment.variables().get("GLOO_SOCKET_IFNAME")
     if interface is not None and not all(network.is_interface(name) for name in interface.split(",")):
         return f"GLOO_SOCKET_IFNAME={interface} names no interface of this host: unset it (gloo has no ^ and no lists)"
@@ -166,7 +166,7 @@ def _gloo_remedy() -> str:
 
 
 def _mpi_remedy() -> str:
-    """What to do if MPI's trial fails: Open MPI keeps its segments in /dev/shm. Empty if that has room."""
+    """Return the remedy for a failed MPI trial: room in /dev/shm, for Open MPI's segments. Empty if it has room."""
     shm = Path("/dev/shm")  # noqa: S108 - looked at, not written to
     room = shm.is_dir() and os.access(shm, os.W_OK) and shutil.disk_usage(shm).free >= SHARED_MEMORY_OF_MPI
     return "" if room else "Open MPI needs room in /dev/shm: docker run --shm-size=1g"

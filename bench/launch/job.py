@@ -1,8 +1,8 @@
-"""Which rank of a job this process is.
+"""Determine which rank of a job this process is.
 
 In: the variables of a launcher, and the name of the program that started this process (`environment`). Out: a
 `JobRank`; None if this process belongs to no job and starts its ranks by itself. Raises JobError if the variables are
-incomplete or contradict each other, or if many processes would each measure alone because none knows of the others.
+incomplete or contradict each other, or if many processes would each measure alone because they do not know their rank.
 Reads no environment and starts nothing.
 
 The order of launchers matters, because they nest: torchrun inside srun and mpirun inside a Slurm allocation have the
@@ -23,7 +23,7 @@ from bench.model.pages import page
 DEFAULT_PORT = 29500
 # Number of ports of which rank 0 takes the first free one; more than a few jobs on one host are rare.
 PORTS = 10
-# Derived ports are below those that kernels give to outgoing connections (32768 and up).
+# Derived ports are below the ephemeral ports, which kernels assign to outgoing connections (32768 and up).
 FIRST_DERIVED_PORT, DERIVED_PORTS = 20_000, 10_000
 
 LAST_PORT = 2**16 - 1
@@ -43,22 +43,22 @@ class JobRank:
     address: str
     # Rank 0 listens on one of these ports.
     ports: tuple[int, ...]
-    # A text that is the same in all processes of the job and differs from that of other jobs at the time.
+    # A text that is the same in all processes of the job and differs from the texts of other jobs at the time.
     identity: str
     # True if all processes of the job are on one host.
     one_host: bool
-    # How often torchrun has started the processes again.
+    # Number of times that torchrun has restarted the processes.
     attempt: int = 0
 
     def missing_backends(self) -> dict[str, Notice]:
-        """Backends that a job of this launcher cannot have → why."""
+        """Return the backends that a job of this launcher cannot use, with the reasons."""
         if self.launcher == OPEN_MPI:
             return {}
         return {"mpi": notice(SkipNotice.OTHER_LAUNCHER, launcher=self.launcher)}
 
     @property
     def hint(self) -> str:
-        """What to look at if ranks do not find each other: by hand, variables are often left in a shell."""
+        """Return a hint for ranks that do not find each other: variables set by hand are often left in a shell."""
         if self.launcher != BY_HAND:
             return ""
         return (
@@ -76,12 +76,12 @@ class _Variables:
     size: str
     local_rank: str
     local_size: str
-    # Names of the variables that tell one job from another.
+    # Names of the variables that distinguish one job from another.
     particular: tuple[str, ...] = ()
 
 
 _TORCH = _Variables("torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", ("TORCHELASTIC_RUN_ID",))
-# The name of no launcher: the variables were set by hand, by a script, or by Kubeflow's PyTorchJob.
+# Used in place of a launcher's name: the variables were set by hand, by a script, or by Kubeflow's PyTorchJob.
 BY_HAND = "RANK and WORLD_SIZE"
 OPEN_MPI = "mpirun (Open MPI)"
 _OPEN_MPI = _Variables(
@@ -92,7 +92,7 @@ _OPEN_MPI = _Variables(
     "OMPI_COMM_WORLD_LOCAL_SIZE",
     ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"),
 )
-# MPICH, Intel MPI, MVAPICH. They tell no number of the job: `_particulars` adds what is the same on all of its hosts.
+# MPICH, Intel MPI, MVAPICH. They set no job number: `_particulars` adds variables that are the same on all its hosts.
 _HYDRA = _Variables("mpirun (Hydra)", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
 _SLURM = _Variables(
     "srun",
@@ -112,10 +112,10 @@ _HOW = f"start it with torchrun, srun or mpirun ({page('operators')}), or as one
 
 
 def detect(variables: Variables, starter: str = "") -> JobRank | None:
-    """The `JobRank` of this process; None if it is in no job of several. starter: the program that started it."""
+    """Return the `JobRank` of this process; None outside a job of several ranks. starter: program that started it."""
     dialects = [dialect for dialect in _DIALECTS if dialect.rank in variables and _size(dialect, variables) is not None]
     if _HYDRA in dialects and _size(_SLURM, variables) == _size(_HYDRA, variables):
-        dialects.remove(_HYDRA)  # srun sets PMI variables, too, and its own ones also name the hosts
+        dialects.remove(_HYDRA)  # srun sets PMI variables, too, and its own variables also name the hosts
     if not dialects:
         _refuse_copies(variables, starter)
     _refuse_contradictions(dialects, variables)
@@ -123,7 +123,7 @@ def detect(variables: Variables, starter: str = "") -> JobRank | None:
     outer = next((dialect for dialect in several if dialect is not _TORCH), None)
     if "TORCHELASTIC_RUN_ID" in variables and _TORCH in dialects and outer is not None:
         own = _size(_TORCH, variables)
-        if own == _whole(variables, _TORCH.local_size):  # no torchrun knows of the others: each would make its own run
+        if own == _whole(variables, _TORCH.local_size):  # no torchrun knows the others: each starts its own run
             raise JobError(
                 f"{outer.launcher} started {_size(outer, variables)} torchruns, and each is a job of its own with "
                 f"{own} ranks: give torchrun --nnodes and --rdzv-endpoint, or start collbench itself with "
@@ -133,9 +133,9 @@ def detect(variables: Variables, starter: str = "") -> JobRank | None:
 
 
 def _refuse_contradictions(dialects: Sequence[_Variables], variables: Variables) -> None:
-    """Raise JobError if RANK and WORLD_SIZE, set by hand, cannot be those of a task that a launcher started.
+    """Raise JobError if RANK and WORLD_SIZE, set by hand, contradict the launcher that started this task.
 
-    Ranks would wait for others that never come: variables are left in a shell, or a script sets one RANK for all tasks.
+    Ranks would wait for ranks that never join: variables are left in a shell, or a script sets one RANK for all tasks.
     """
     if _TORCH not in dialects or "TORCHELASTIC_RUN_ID" in variables:
         return
@@ -143,7 +143,7 @@ def _refuse_contradictions(dialects: Sequence[_Variables], variables: Variables)
     for outer in dialects:
         tasks = _size(outer, variables) or 1
         own = _whole(variables, outer.rank)
-        # A task may start several ranks by itself, so more ranks than tasks contradict nothing.
+        # A task may start several ranks by itself, so more ranks than tasks are not a contradiction.
         if outer is _TORCH or tasks == 1 or own is None or (size or 1) > tasks or (rank, size) == (own, tasks):
             continue
         raise JobError(
@@ -153,10 +153,10 @@ def _refuse_contradictions(dialects: Sequence[_Variables], variables: Variables)
 
 
 def unused_allocation(variables: Variables) -> tuple[int, int] | None:
-    """Tasks and nodes of a Slurm allocation of several that this process, which is in no job, does not use; or None."""
+    """Return how many tasks and nodes of a Slurm allocation a process outside a job leaves unused; or None."""
     if not ("SLURM_JOB_ID" in variables or "SLURM_JOBID" in variables):
         return None
-    # A step of a single task was asked for as it is.
+    # The user requested a step with a single task.
     if variables.get("SLURM_STEP_NUM_TASKS") == "1":
         return None
     counts = [variables.get(name, "") for name in ("SLURM_NTASKS", "SLURM_JOB_NUM_NODES")]
@@ -165,7 +165,7 @@ def unused_allocation(variables: Variables) -> tuple[int, int] | None:
 
 
 def _refuse_copies(variables: Variables, starter: str) -> None:
-    """Raise JobError if variables are missing, or if none of many copies is told its rank: each would measure alone."""
+    """Raise JobError if variables are missing, or if many copies do not know their rank: each would measure alone."""
     for name, other in (("RANK", "WORLD_SIZE"), ("WORLD_SIZE", "RANK"), ("PMIX_RANK", "OMPI_COMM_WORLD_SIZE")):
         if name in variables and other not in variables:
             raise JobError(f"{name} is set, but {other} is not: unset it, or {_HOW}")
@@ -235,11 +235,11 @@ def _place(dialect: _Variables, variables: Variables) -> JobRank:
 
 
 def _particulars(dialect: _Variables, variables: Variables, one_host: bool) -> tuple[str, ...]:
-    """Names of the variables that tell this job from others, and that have one value in all of its processes.
+    """Return the names of variables that distinguish this job from others and are equal in all of its processes.
 
-    Of Hydra's jobs on one host it is the pid of the program that started the processes. Every host has one of its own,
-    so with several hosts it is Intel MPI's number of the job, or that of the batch job; jobs of MPICH without a batch
-    system differ in MASTER_PORT only.
+    For Hydra's jobs on one host, this is the pid of the program that started the processes. That pid differs between
+    hosts, so with several hosts it is Intel MPI's job number or the number of the batch job; MPICH jobs without a
+    batch system differ in MASTER_PORT only.
     """
     if dialect is not _HYDRA:
         return dialect.particular
@@ -247,7 +247,7 @@ def _particulars(dialect: _Variables, variables: Variables, one_host: bool) -> t
 
 
 def _address(dialect: _Variables, variables: Variables, all_local: bool) -> str:
-    """Address of rank 0's host. all_local: the launcher says that all ranks are on one host."""
+    """Return the address of rank 0's host. all_local: the launcher reports that all ranks are on one host."""
     nodes = None
     if dialect is _SLURM:
         counts = (_whole(variables, name) for name in ("SLURM_STEP_NUM_NODES", "SLURM_NNODES"))
@@ -270,7 +270,7 @@ def _address(dialect: _Variables, variables: Variables, all_local: bool) -> str:
 
 
 def first_host(hosts: str) -> str:
-    """The first host of Slurm's list, such as `node[003-007,12],login1`."""
+    """Return the first host of Slurm's list, such as `node003` of `node[003-007,12],login1`."""
     first = re.match(r"(?:[^,\[]|\[[^\]]*\])+", hosts)
     return re.sub(r"\[(\w+)[^\]]*\]", r"\1", first[0]) if first else hosts
 
@@ -278,7 +278,7 @@ def first_host(hosts: str) -> str:
 def _size(dialect: _Variables, variables: Variables) -> int | None:
     name = dialect.size
     if dialect is _SLURM and name not in variables and {"SLURM_STEP_ID", "SLURM_STEPID"} & set(variables):
-        name = "SLURM_NTASKS"  # outside a step it is the size of the allocation, not of a job
+        name = "SLURM_NTASKS"  # outside a step, SLURM_NTASKS is the size of the allocation
     return _whole(variables, name)
 
 

@@ -43,16 +43,16 @@ from bench.store import encoding, locks
 KEY_BYTES = 32
 FIRST, LAST = "bench.rank.server", "bench.rank.preload"
 # Signals that a terminal or a batch system sends to every process of the run: the measuring process answers them, and
-# ranks that ended by them would look like faults of their cases.
+# ranks that were ended by them would look like failures of their cases.
 ANSWERED_HERE = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
-# The path of a Unix socket has 107 bytes at most (sockaddr_un); multiprocessing names one "/listener-" and 8 letters.
+# The path of a Unix socket has 107 bytes at most (sockaddr_un); multiprocessing adds "/listener-" and 8 letters.
 LONGEST_SOCKET_PATH, SOCKET_NAME = 107, 18
-# Where sockets are made if the temporary folder has a longer path than that.
+# Folder for sockets if the path of the temporary folder is too long for them.
 SHORT_FOLDER = Path("/tmp")  # noqa: S108 - a private folder is made in it
-# When a pipe to the fork server breaks, the server is about to end.
+# After a pipe to the fork server breaks, the server has this long to end, in seconds.
 SERVER_END_S = 1.0
-# The fork server may stand still for so long before it has started a rank. It may take longer while it works: from a
-# slow file system, loading torch takes minutes.
+# The fork server may be idle for this long, in seconds, before it has started a rank. While it works, it may take
+# longer: from a slow file system, loading torch takes minutes.
 START_WAIT_S = 120.0
 # Polling interval of the watch over the fork server, in seconds.
 START_LOOK_S = 1.0
@@ -72,7 +72,7 @@ class LocalRank:
 
     rank: int
     process: BaseProcess
-    # Handle of the process; None if the process had ended before there could be one.
+    # Handle of the process; None if the process ended before a handle could be opened.
     handle: ProcessHandle | None
     # The fork server: the parent of the process, which reports its exit code.
     server: ProcessHandle
@@ -122,7 +122,7 @@ class LocalRank:
 
 
 def preload(plans: Sequence[Plan]) -> tuple[str, ...]:
-    """Modules that the fork server loads for the ranks of these plans, besides those that all need."""
+    """Return the modules that the fork server loads for ranks of these plans, in addition to the default modules."""
     operations = dict.fromkeys(case.op for plan in plans for case in plan.cases)
     stops = any(plan.settings.sampling.relative_error is not None for plan in plans)
     modules = [module for name in operations for module in OPERATIONS[name].rank_modules]
@@ -132,10 +132,10 @@ def preload(plans: Sequence[Plan]) -> tuple[str, ...]:
 class Launcher:
     """Context in which ranks can be started. Entering returns at once; torch loads meanwhile.
 
-    The thread that enters it must live as long as the context: when it ends, the kernel ends the fork server.
-    `interface` leads to ranks on other hosts; it is None if all ranks are on this one. `preload` names the modules
-    besides torch that every rank needs. The fork server loads them once; otherwise all ranks would load them at the
-    same time.
+    The thread that enters it must live as long as the context: when that thread ends, the kernel ends the fork server.
+    `interface` leads to ranks on other hosts; it is None if all ranks are on this host. `preload` names the modules
+    that every rank needs in addition to torch. The fork server loads them once; otherwise all ranks would load them
+    at the same time.
     """
 
     def __init__(self, interface: str | None = None, preload: Sequence[str] = ()) -> None:
@@ -172,20 +172,20 @@ class Launcher:
                     child.resume()
 
     def _running_server(self) -> ProcessHandle:
-        """The fork server; if there is none any more, another one is started.
+        """Return the fork server; start it if it does not run.
 
-        It is started with signals blocked that its ranks must not answer: they inherit that.
+        It is started with the signals blocked that its ranks must not answer: ranks inherit the signal mask.
         """
         if self._server is not None and not self._server.ended():
             return self._server
         self._context.set_forkserver_preload(self._preload)
         resource_tracker.ensure_running()  # starts a process, too, and then unblocks SIGINT
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, ANSWERED_HERE)  # here they wait; ignored, they would be lost
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, ANSWERED_HERE)  # blocked signals wait, ignored ones are lost
         try:
             with _sockets_in(self._sockets_folder()):
                 forkserver.ensure_running()
             pid = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
-            self._server = server = ProcessHandle(pid)  # kept before a signal that waits is raised
+            self._server = server = ProcessHandle(pid)  # kept before a pending signal is raised
         except OSError as error:
             raise RankError(f"the fork server could not be started in {self._rendezvous.folder}: {error}") from None
         finally:
@@ -193,7 +193,7 @@ class Launcher:
         return server
 
     def _sockets_folder(self) -> Path:
-        """The folder for multiprocessing's sockets: a short one if the path of the temporary folder is too long."""
+        """Return the folder for multiprocessing's sockets; its path is short if the temporary folder's is too long."""
         if len(os.fsencode(self._rendezvous.folder)) + SOCKET_NAME <= LONGEST_SOCKET_PATH:
             return self._rendezvous.folder
         if self._short is None:
@@ -222,7 +222,7 @@ class Launcher:
     ) -> Ranks:
         """See `ranks.Starter.start`.
 
-        variables: for each rank, environment variables besides those that all ranks inherit.
+        variables: for each rank, environment variables in addition to the inherited variables.
         """
         folder = self._rendezvous.place()
         board = Board(world_size)
@@ -254,7 +254,7 @@ class Launcher:
         return ranks
 
     def folder(self) -> Path:
-        """A new folder for the files of a rank, or of mpirun; the caller removes it."""
+        """Make a new folder for the files of a rank, or of mpirun; the caller removes it."""
         return self._rendezvous.place()
 
     def fork(
@@ -275,11 +275,11 @@ class Launcher:
         listener: socket.socket | None = None,
         variables: Mapping[str, str] = MappingProxyType({}),
     ) -> LocalRank:
-        """Fork one rank of a process group; its other ranks may be forked by other processes.
+        """Fork one rank of a process group; other processes may fork the other ranks of the group.
 
-        job: encoded. folder: for its files. line: its connection to the supervisor, if that is in another process; None
-        for a pipe to this process. board: that of its context, if it shares one. `RankContext` describes the others.
-        Raises LostRankError if the fork server ends meanwhile; the next call starts another.
+        job: encoded. folder: for the rank's files. line: connection of the rank to a supervisor in another process;
+        None for a pipe to this process. board: a board that ranks share, if any. `RankContext` describes the other
+        parameters. Raises LostRankError if the fork server ends meanwhile; the next call starts another server.
         """
         server, watch = self._running_server(), None
         try:
@@ -306,7 +306,7 @@ class Launcher:
             handle = ProcessHandle(process.pid)
         except psutil.NoSuchProcess:
             handle = None
-        except (EOFError, OSError) as error:  # of the operating system, or of a broken fork server
+        except (EOFError, OSError) as error:  # from the operating system, or from a broken fork server
             if server.ended(SERVER_END_S):
                 raise LostRankError(SERVER_STUCK if watch is not None and watch.ended_it else SERVER_LOST) from None
             raise RankError(f"the ranks' processes could not be started: {type(error).__name__} {error}") from None
@@ -314,10 +314,10 @@ class Launcher:
 
 
 class _EndingIfStuck:
-    """Context that ends the fork server if it stands still for START_WAIT_S: its pipe then ends, and start() returns.
+    """Context that ends the fork server if it is idle for START_WAIT_S: its pipe then ends, and start() fails.
 
-    A server that works, such as one that loads torch from a slow file system, is waited for. `ended_it` is True if the
-    server was ended here.
+    A server that works is not ended, for example while it loads torch from a slow file system. `ended_it` is True if
+    this context ended the server.
     """
 
     def __init__(self, server: ProcessHandle) -> None:
@@ -346,7 +346,7 @@ class _EndingIfStuck:
 
 @contextlib.contextmanager
 def _sockets_in(folder: Path) -> Iterator[None]:
-    """Context in which multiprocessing makes its sockets in `folder`; a killed process leaves one of its own behind."""
+    """Have multiprocessing make its sockets in `folder`; a killed process would leave its default folder behind."""
     settings = mp.current_process()._config  # type: ignore[attr-defined]
     before = settings.get("tempdir")
     settings["tempdir"] = str(folder)
@@ -358,16 +358,16 @@ def _sockets_in(folder: Path) -> Iterator[None]:
 
 # ── the rendezvous of ranks on one host ──────────────────────────────────────────────────────────
 PREFIX, LOCK = "collbench-", "lock"
-# Times that a folder is made, if other runs take it for abandoned before it is locked.
+# Number of attempts to make a folder: other runs may consider it abandoned before it is locked.
 TRIES = 3
 
 
 class RendezvousFolder:
     """Context with a private `folder` for rendezvous files, stacks and sockets; no other run removes it meanwhile.
 
-    The process that made it holds a lock in it and removes it at its end. If that process is killed, the next run on
-    this host finds the lock free and removes it. Names tell hosts apart: in a folder that several of them share, locks
-    may reach no further than one.
+    The process that made the folder keeps a lock in it, and removes the folder at the end of the context. If that
+    process is killed, the next run on this host finds the lock free and removes the folder. Names distinguish hosts:
+    in a place that several hosts share, a lock may be visible on one host only.
     """
 
     folder: Path
@@ -383,7 +383,7 @@ class RendezvousFolder:
                 self.folder = Path(tempfile.mkdtemp(prefix=_prefix(), dir=place))
             except OSError as error:
                 raise RankError(f"{place}: no folder can be made there (TMPDIR names another): {error}") from None
-            with contextlib.suppress(OSError):  # another run took it for abandoned before it was locked
+            with contextlib.suppress(OSError):  # another run removed it before it was locked
                 self._lock = os.open(self.folder / LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
                 if locks.exclusive(self._lock) is not False and (self.folder / LOCK).exists():
                     return self
@@ -395,17 +395,17 @@ class RendezvousFolder:
         os.close(self._lock)
 
     def place(self) -> Path:
-        """A new folder for one launch."""
+        """Make a new folder for one launch."""
         return Path(tempfile.mkdtemp(dir=self.folder))
 
 
 def _prefix() -> str:
-    """How the folders of this host and boot begin. Short: the path of a socket has 107 characters at most."""
+    """Return the prefix of folder names of this host and boot. Short: a socket's path has 107 bytes at most."""
     return PREFIX + hashlib.sha256(f"{host.hostname()} {host.boot()}".encode()).hexdigest()[:8] + "-"
 
 
 def remove_abandoned(place: Path | None = None) -> None:
-    """Remove the folders of runs on this host that were killed before they could do so."""
+    """Remove the folders that killed runs left on this host."""
     for folder in (place or Path(tempfile.gettempdir())).glob(f"{_prefix()}*"):
         with contextlib.suppress(OSError):  # it belongs to another user, or is just being removed
             lock = os.open(folder / LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)

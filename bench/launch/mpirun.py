@@ -1,13 +1,13 @@
-"""Start ranks of Open MPI: mpirun starts a placeholder for each, and the fork server forks the ranks themselves.
+"""Start Open MPI ranks: mpirun starts a placeholder for each rank, and the fork server forks the ranks themselves.
 
-In: how many ranks, and what each is to run. Out: `Ranks`, as from `launcher`. MPI identifies a process by the variables
-that mpirun gives it, not by its parent. So mpirun starts a small program in place of each rank (`mpirun_placeholder`),
-which hands over its variables; a rank with these variables in its environment is that process of the MPI job. It runs
-after 0.2 s (a fresh process loads torch for seconds). It is a child like every other rank, and so is watched, killed
-and blamed like them.
+In: the number of ranks, their entry point and job. Out: `Ranks`, as from `launcher`. MPI identifies a process by the
+variables that mpirun gives it, not by its parent. So mpirun starts a small program in place of each rank
+(`mpirun_placeholder`), which writes down its variables; a rank with these variables in its environment is that process
+of the MPI job. The rank runs after 0.2 s (a fresh process would load torch for seconds). It is a child like every
+other rank, and is watched, killed and named in failures in the same way.
 
-Nothing outlives a launch: the placeholders end when a lock is released, which the kernel also does if the process that
-holds it is killed; and mpirun ends with them. Open MPI's files for shared memory lie in a private folder in memory.
+Nothing outlives a launch: the placeholders end when a lock is released, and mpirun ends with them. The kernel releases
+the lock if its owner is killed. Open MPI's files for shared memory are in a private folder in memory.
 """
 
 import contextlib
@@ -34,8 +34,8 @@ from bench.store import folders
 
 # More ranks than cores are allowed, and the report warns of them; binding would put several ranks on one core.
 OPTIONS = ("--oversubscribe", "--bind-to", "none")
-# Without this Open MPI opens ports that it does not need on one host. To measure TCP, which then uses loopback, set
-# env: {OMPI_MCA_btl: ["self,sm", "self,tcp"]}. Before Open MPI 5, the transport by shared memory was called vader.
+# Unless the shared-memory transport is set, Open MPI opens ports that it does not need on one host. To measure TCP,
+# which then uses loopback, set env: {OMPI_MCA_btl: ["self,sm", "self,tcp"]}. Before Open MPI 5 its name was vader.
 SHARED_MEMORY, BEFORE_5 = "sm", "vader"
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 # A file system in memory, if the system has one.
@@ -45,7 +45,7 @@ START_WAIT_S = 60.0
 LOOK_EVERY_S = 0.005
 # mpirun ends 0.3 s after its placeholders.
 END_WAIT_S = 5.0
-# Characters of mpirun's output that fit into a one-line message.
+# Maximum number of characters of mpirun's output in a one-line message.
 MOST_QUOTED = 500
 OUTPUT, LOCK = "mpirun", "lock"
 
@@ -96,14 +96,14 @@ class MpiLauncher:
 
 
 def shared_memory(program: Path) -> str:
-    """The name that this mpirun's Open MPI has for its transport by shared memory."""
+    """Return the name of the shared-memory transport in this mpirun's Open MPI."""
     major = host.open_mpi_major(program)
-    # If the version is unknown, the newer name: an Open MPI that does not have it refuses to start.
+    # If the version is unknown, the newer name is used: an Open MPI that does not know it refuses to start.
     return BEFORE_5 if major is not None and major < 5 else SHARED_MEMORY
 
 
 def _environment(program: Path, folder: Path, memory: str, settings: Variables) -> dict[str, str]:
-    """Environment of mpirun and its ranks: what the user has set overrides our defaults for Open MPI."""
+    """Return the environment of mpirun and its ranks; variables of the user override our defaults for Open MPI."""
     by = shared_memory(program)
     defaults = {
         "OMPI_MCA_btl": f"self,{by}",
@@ -111,12 +111,12 @@ def _environment(program: Path, folder: Path, memory: str, settings: Variables) 
     }
     if memory:
         defaults[f"OMPI_MCA_btl_{by}_backing_directory"] = memory
-    wanted = {"TMPDIR": str(folder)} | (AS_ROOT if os.geteuid() == 0 else {})  # mpirun's own files go with the folder
+    wanted = {"TMPDIR": str(folder)} | (AS_ROOT if os.geteuid() == 0 else {})  # mpirun's files are removed with it
     return environment.for_mpirun(defaults, wanted, settings)
 
 
 def _variables(process: subprocess.Popen[bytes], folder: Path, world_size: int) -> list[dict[str, str]]:
-    """Wait until all placeholders run; return the variables of each rank, in order. Raises MpirunError."""
+    """Wait until all placeholders run; return the variables of every rank, in order. Raises MpirunError."""
     deadline = time.monotonic() + START_WAIT_S
     while len(places := [*folder.glob("place-*")]) < world_size:
         status, late = process.poll(), time.monotonic() > deadline
@@ -146,7 +146,7 @@ def _end(process: subprocess.Popen[bytes], lock: int) -> None:
 
 
 def _keep_output(output: Path, log: Path) -> None:
-    """Add what mpirun printed to the run's log."""
+    """Append mpirun's output to the run's log."""
     with contextlib.suppress(OSError, StoreError):
         text = output.read_bytes()
         if text:
@@ -155,9 +155,9 @@ def _keep_output(output: Path, log: Path) -> None:
 
 
 class ByBackend:
-    """Context in which ranks of any backend can be started: those of MPI through mpirun, all others directly.
+    """Context in which ranks of any backend can be started: MPI ranks through mpirun, all other ranks directly.
 
-    `preload` is that of a `Launcher`.
+    `preload` is passed to the `Launcher`.
     """
 
     def __init__(self, preload: Sequence[str] = ()) -> None:
@@ -171,7 +171,7 @@ class ByBackend:
         self._launcher.__exit__()
 
     def start(self, world_size: int, entry: str, job: object, log: Path = NO_LOG) -> Ranks:
-        """See `ranks.Starter.start`; the job is that of a launch."""
+        """See `ranks.Starter.start`; the job is a `LaunchJob`."""
         assert isinstance(job, LaunchJob)  # noqa: S101 - nothing else tells of a backend
         by_mpirun = BACKENDS[job.launch.backend].library == "mpi4py"
         starter: Starter = MpiLauncher(self._launcher) if by_mpirun else self._launcher

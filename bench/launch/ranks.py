@@ -1,4 +1,4 @@
-"""Interface of a rank to the supervisor, on any host: its connection, its state and how to end it.
+"""Define the interface of a rank to the supervisor, on any host: its connection, its state and how to end it.
 
 `launcher` implements it for child processes, `coordinator` for the ranks of other processes of a job. Starts no rank.
 """
@@ -38,35 +38,35 @@ class Rank(Protocol):
     @property
     def lost(self) -> str | None: ...
 
-    # What the rank printed on another host, once it has ended. On this host, ranks print into the run's log.
+    # Output of the rank on another host, once it has ended. On this host, ranks print into the run's log.
     @property
     def log(self) -> str: ...
 
-    # For a rank of another process, once it has ended: by host, what happened on GPUs and network adapters meanwhile
-    # (`machine.gpus`).
+    # For a rank of another process, once it has ended: by host, the record of GPUs and network adapters during the
+    # launch (`machine.gpus`).
     @property
     def health(self) -> Mapping[str, Json]: ...
 
     def progress(self) -> int:
-        """A number that grows with each iteration of the rank."""
+        """Return a number that grows with each iteration of the rank."""
 
     def position(self) -> int:
-        """Index of the case that the rank measures, as rank 0 reports it; -1 before the first, and on other ranks."""
+        """Return the index of the case that rank 0 measures; -1 before the first, and for ranks of other processes."""
 
     def state(self) -> str:
-        """Its state, from its operating system: running, sleeping, stopped, zombie, gone."""
+        """Return the state of the rank, from its operating system: running, sleeping, stopped, zombie, gone."""
 
     def ask_stack(self) -> None:
-        """Ask it to write its Python stack; a stopped process will not."""
+        """Ask the rank to write its Python stack; a stopped process writes none."""
 
     def stack(self) -> str:
-        """The stack that it wrote; empty until then."""
+        """Return the stack that the rank wrote; empty until then."""
 
     def kill(self) -> None:
-        """End it, whatever state it is in."""
+        """End the rank, whatever state it is in."""
 
     def join(self, seconds: float) -> None:
-        """Wait until it has ended, at most `seconds`."""
+        """Wait until the rank has ended, at most `seconds`."""
 
 
 @dataclass(slots=True)
@@ -78,28 +78,28 @@ class Ranks:
     clean: Callable[[], None]
     # Addresses beyond loopback on which the launcher of the ranks listened.
     open_to: tuple[str, ...] = ()
-    # True if one of the ranks ended before its time.
+    # True if the launch of these ranks failed.
     failed: bool = False
 
     def progress(self) -> tuple[int, ...]:
-        """The progress of each rank."""
+        """Return the progress of every rank."""
         return tuple(member.progress() for member in self.members)
 
     def position(self) -> int:
-        """Index of the case that rank 0 measures; -1 before the first."""
+        """Return the index of the case that rank 0 measures; -1 before the first."""
         return self.members[0].position()
 
     def kill(self) -> str | None:
-        """Kill every rank, wait until it has ended, and clean up. Returns which rank cannot be ended, in words.
+        """Kill every rank, wait for its end, and clean up. Returns a text that names ranks that did not end, or None.
 
-        A process that waits for a device or a file system that hangs reacts to no signal until it has been answered.
+        A process that waits for a hanging device or file system reacts to no signal until that answers.
         """
         for member in self.members:
             member.kill()
         for member in self.members:
             member.join(KILL_WAIT_S)
             member.connection.close()
-        # A zombie has ended, and only its parent, which may be stopped, cannot say so.
+        # A zombie has ended, but its parent, which may be stopped, has not reported it.
         running = [member for member in self.members if member.exit_code is None and member.lost is None]
         stuck = [member for member in running if member.state() != psutil.STATUS_ZOMBIE]
         names = ", ".join(f"rank {member.rank} ({member.state()})" for member in stuck)
@@ -108,7 +108,7 @@ class Ranks:
 
 
 # ── what ranks run ───────────────────────────────────────────────────────────────────────────────
-# Where nobody reads what ranks print.
+# Log of ranks whose output nobody reads.
 NO_LOG = Path(os.devnull)
 
 
@@ -127,5 +127,5 @@ class Starter(Protocol):
         """Start `world_size` ranks, each of which calls `entry(context, encoded job)`; the caller has to end them.
 
         entry: "package.module:function". job: a record; `store.encoding` encodes it here, and the entry decodes it on
-        whatever host the rank is. log: the file into which ranks print. Raises RankError if a rank cannot be started.
+        the host of the rank. log: the file into which ranks print. Raises RankError if a rank cannot be started.
         """

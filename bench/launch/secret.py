@@ -1,12 +1,12 @@
-"""Share the secret of a job between its processes; each one proves to the others that it knows it.
+"""Share the secret of a job between its processes, which authenticate each other with it.
 
 In: a `JobRank`, the text that the user has set as COLLBENCH_SECRET, and two folders. Out: the key of the job, on rank 0
-and on the others. What a launcher provides (ranks, addresses, ports, the job's number) is known to every user of the
-host, so no key is made of that alone.
+and on the other ranks. Every user of the host can know the data that a launcher provides (ranks, addresses, ports,
+the job's number), so the key is not derived from these data alone.
 
-Unless the user has set a secret, rank 0 makes a random one and leaves it in a file until all processes have joined: on
-one host in a private folder of this user, between hosts in the folder of results, which they share. A file that
-another user could have written or read is refused, on every side.
+If the user has set no secret, rank 0 makes a random secret and leaves it in a file until all processes have joined: on
+one host in a private folder of this user, on several hosts in the folder of results, which the hosts share. Every
+process refuses a file that another user could have written or read.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from bench.machine import host, network
 from bench.model.errors import ConfigError
 
 SECRET_BYTES = 32
-# Fewer characters could be guessed by trying. The files that CollBench writes for launchers use 64.
+# A shorter secret could be found by brute force. The files that CollBench writes for launchers use 64 characters.
 LEAST_CHARACTERS = 16
 VARIABLE = "COLLBENCH_SECRET"
 FOLDER_TRIES = 5
@@ -32,12 +32,12 @@ REMEDY = f"set {VARIABLE} to the same random text in all processes"
 
 @dataclass(frozen=True, slots=True)
 class JobSecret:
-    """The secret of a job. Raises ConfigError where the chosen one is too short."""
+    """The secret of a job. Raises ConfigError if the chosen secret is too short."""
 
     place: JobRank
     # The secret that the user chose for all processes; empty if rank 0 makes one.
     chosen: str
-    # Folder in which the private folder of this user lies.
+    # Folder that contains the private folder of this user.
     runtime: Path
     # Folder that all hosts of the job share.
     shared: Path
@@ -50,10 +50,10 @@ class JobSecret:
 
     @contextlib.contextmanager
     def made(self, port: int) -> Iterator[bytes]:
-        """The key on rank 0, which listens on `port`. The file lies there until the context ends.
+        """Yield the key on rank 0, which listens on `port`. The file with the secret exists until the context ends.
 
-        Only one process can listen on a port, so a file of this name that lies there already was left by a process that
-        was killed, and is replaced. Raises ConfigError if no private file can be written.
+        Only one process can listen on a port, so an existing file of this name was left by a killed process, and is
+        replaced. Raises ConfigError if no private file can be written.
         """
         if self.chosen:
             yield self._key(self.chosen)
@@ -73,20 +73,20 @@ class JobSecret:
                     path.parent.rmdir()  # refused while other jobs have files there
 
     def key(self, port: int) -> bytes | None:
-        """The key on another process, if rank 0 listens on `port`; None if there is no file. Raises ConfigError."""
+        """Return the key on other ranks, if rank 0 listens on `port`; None if there is no file. Raises ConfigError."""
         secret = self.chosen or self._read(port)
         return self._key(secret) if secret else None
 
     def path(self, port: int) -> Path:
-        """The file with the secret, if rank 0 listens on `port`."""
+        """Return the path of the file with the secret, if rank 0 listens on `port`."""
         folder, scope = self.shared, ""
-        if self.place.one_host:  # there a loopback address and a port mean something else in every namespace
+        if self.place.one_host:  # a loopback address and a port differ in meaning between namespaces
             folder, scope = self.runtime / f".collbench-{os.geteuid()}", f"{host.boot()} {network.namespace()}"
         name = "\n".join([self.place.identity, self.place.address, str(port), scope])
         return folder / f".secret-{hashlib.sha256(name.encode()).hexdigest()[:32]}"
 
     def _leave(self, path: Path, secret: str) -> None:
-        """Write the file, and its folder if need be, which another job may remove at its end in this very moment."""
+        """Write the file, and its folder if need be; another job that ends may remove the folder at the same time."""
         for tries_left in reversed(range(FOLDER_TRIES)):
             path.parent.mkdir(mode=0o700 if self.place.one_host else 0o777, exist_ok=True)
             try:
@@ -115,13 +115,13 @@ class JobSecret:
 
 
 def _write(path: Path, secret: str) -> None:
-    """Write a file that is private and complete from the moment at which others see it."""
+    """Write a file that is private and complete from the moment at which other processes see it."""
     temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
     descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(descriptor, "w") as file:
             file.write(secret)
-            # A file system that keeps no modes or owners is refused here, before the others wait.
+            # A file system that keeps no modes or owners is refused here, before the other processes wait.
             _refuse_unless_private(path, os.fstat(descriptor), stat.S_ISREG, "file")
         temporary.replace(path)
     except BaseException:
@@ -130,13 +130,13 @@ def _write(path: Path, secret: str) -> None:
 
 
 def _read(path: Path) -> str:
-    """The content of a private file. Raises ConfigError if it is not private, FileNotFoundError if there is none."""
+    """Return the content of a private file. Raises ConfigError if it is not private, FileNotFoundError if missing."""
     try:
-        # Not blocking: a pipe of somebody else would never be opened.
+        # Non-blocking: opening a named pipe of another user would wait for ever.
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         raise
-    except OSError as error:  # a link, or a file of somebody else
+    except OSError as error:  # a symbolic link, or a file of another user
         raise ConfigError(f"{path}: {(error.strerror or str(error)).lower()}: remove it, or {REMEDY}") from None
     with os.fdopen(descriptor, "rb") as file:
         _refuse_unless_private(path, os.fstat(descriptor), stat.S_ISREG, "file")
@@ -144,7 +144,7 @@ def _read(path: Path) -> str:
 
 
 def _refuse_unless_private(path: Path, status: os.stat_result, is_kind: Callable[[int], bool], kind: str) -> None:
-    """Raise ConfigError unless this user owns it and nobody else may read or write it."""
+    """Raise ConfigError unless `path` is of this kind, this user owns it, and nobody else may use it."""
     flaw = None
     if not is_kind(status.st_mode):
         flaw = f"it is no {kind}"

@@ -1,8 +1,8 @@
-"""A side of `ab` that needs an interpreter or environment variables of its own: a process that starts its ranks.
+"""Run a side of `ab` that needs its own interpreter or environment variables in a process that starts its ranks.
 
-In: its interpreter, and what that is to run. Out: `SideProcess`, which has it measure one launch after the other and
-hands on the lines for samples.jsonl. The process uses the other end, `SideLine`. Both talk over a pair of sockets, in
-the messages of `protocol/messages.py`; nothing is pickled.
+In: the interpreter and its arguments. Out: `SideProcess`, which has the process measure one launch after the other
+and passes on the lines for samples.jsonl. The process uses the other end, `SideLine`. Both exchange the messages of
+`protocol/messages.py` over a pair of sockets; nothing is pickled.
 """
 
 import contextlib
@@ -27,19 +27,19 @@ from bench.protocol import channel, messages
 from bench.store import encoding
 from bench.store.encoding import SampleLine
 
-# Time to load torch and start a fork server, from a cold disk.
+# Time limit for loading torch from a cold disk and starting a fork server, in seconds.
 READY_WAIT_S = 120.0
-# Time to end after the connection is closed; then it is killed.
+# After the connection is closed, the process has this long to end, in seconds; then it is killed.
 END_WAIT_S = 10.0
-# How long a side's process may be stopped before the run ends: somebody may look at it and let it go on.
+# A side's process may be stopped this long, in seconds, before the run ends: a user may inspect and continue it.
 STOPPED_S = 20.0
 
 
 class SideProcess:
     """Context in which the process of a side runs.
 
-    `name` is for errors, such as "side B". `python` is the path of the interpreter, and `arguments` are its arguments.
-    The number of the socket of the process is added to them; the process hands it to a `SideLine`.
+    `name` is for errors, such as "side B". `python` is the path of the interpreter, and `arguments` are its arguments,
+    to which the descriptor of the socket is added; the process passes the descriptor to a `SideLine`.
     """
 
     def __init__(self, name: str, python: str, arguments: Sequence[str], variables: Mapping[str, str]) -> None:
@@ -63,18 +63,18 @@ class SideProcess:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._line.close()  # tells it to end
+        self._line.close()  # then the process ends
         try:
             self._process.wait(END_WAIT_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
         self._folder.close()
-        if self._process.returncode < 0:  # it could not remove its folder
+        if self._process.returncode < 0:  # the process could not remove its folder
             remove_abandoned()
 
     def wait_until_ready(self) -> None:
-        """Wait until it can start ranks; sets `facts`: about its host and its packages. Raises BenchError."""
+        """Wait until the process can start ranks; set `facts` about its host and packages. Raises BenchError."""
         if not self._line.poll(READY_WAIT_S):
             raise BenchError(f"{self._name}: {self._python} is not ready after {READY_WAIT_S:g} s")
         message, _ = self._received()
@@ -88,7 +88,7 @@ class SideProcess:
         launched: Callable[[Json], None],
         turn: Turn,
     ) -> Measuring[None]:
-        """Measure a plan. probe, append, launched: see `sweep`."""
+        """Have the process measure a plan. probe, append, launched, turn: see `sweep`."""
         messages.send(self._line, {"kind": "measure", "probe": probe}, encoding.encoded(plan))
         while True:
             yield [self._line]
@@ -106,11 +106,11 @@ class SideProcess:
                         return
 
     def _tell_go(self, number: int) -> None:
-        with contextlib.suppress(OSError):  # it has ended, which is noticed when its line is read
+        with contextlib.suppress(OSError):  # the process has ended, which is noticed when its line is read
             messages.send(self._line, {"kind": "go", "number": number})
 
     def _received(self) -> tuple[Json, bytes]:
-        """The next message; raises BenchError if the process has ended or says that something is wrong."""
+        """Return the next message; raise BenchError if the process has ended or reports an error."""
         try:
             message, line = messages.receive(self._line)
         except (EOFError, OSError):
@@ -122,7 +122,7 @@ class SideProcess:
         return message, line
 
     def _end(self) -> str:
-        """How the process ended, in words."""
+        """Return, in words, how the process ended."""
         status = self._process.returncode
         if status is None:
             return f"says nothing for {END_WAIT_S:g} s"
@@ -132,9 +132,9 @@ class SideProcess:
 
 
 class StopWatch:
-    """Looks whether a process that is waited for stands still, which no time-out of its own can end.
+    """Detects that the process of a side is stopped, which no time-out inside that process can detect.
 
-    `name` is that of the side, for the error. `pid` is that of its process.
+    `name` is the name of the side, for the error. `pid` is the pid of its process.
     """
 
     def __init__(self, name: str, pid: int) -> None:
@@ -142,7 +142,7 @@ class StopWatch:
         self._since: float | None = None
 
     def look(self) -> None:
-        """Raise BenchError if it has been stopped for STOPPED_S."""
+        """Raise BenchError if the process has been stopped for STOPPED_S."""
         with contextlib.suppress(psutil.NoSuchProcess):
             still = psutil.Process(self._pid).status() in {psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP}
             self._since = (self._since or time.monotonic()) if still else None
@@ -151,7 +151,7 @@ class StopWatch:
 
 
 def check_python(name: str, python: str) -> None:
-    """Raise BenchError with one line if this interpreter cannot run the suite. name: of the option."""
+    """Raise BenchError with one line if this interpreter cannot run the suite. name: name of the option."""
     try:
         done = subprocess.run(
             [python, "-P", "-c", "import torch, numpy, scipy, psutil, pydantic, orjson, typer"],
@@ -168,7 +168,7 @@ def check_python(name: str, python: str) -> None:
 
 
 class SideLine:
-    """The other end, in the process of the side, at the socket `descriptor`. It is also the `Turn` of the side."""
+    """The process's end of the connection to its parent, at the socket `descriptor`; also the `Turn` of the side."""
 
     def __init__(self, descriptor: str) -> None:
         os.set_inheritable(int(descriptor), False)  # ranks must not keep it open
@@ -177,7 +177,7 @@ class SideLine:
         self._asked = 0
 
     def requests(self) -> Iterator[tuple[Plan, bool]]:
-        """The plans to measure, and whether to probe, until the connection is closed."""
+        """Yield plans to measure, and whether to probe, until the connection is closed."""
         with contextlib.suppress(EOFError, OSError):
             while True:
                 message, plan = messages.receive(self._line)
@@ -195,18 +195,18 @@ class SideLine:
         self.tell("turn", number=self._asked)
 
     def leave(self) -> None:
-        """See `Turn.leave`. The other end learns of it when other ranks ask, or when all is measured."""
+        """See `Turn.leave`. The parent notices it when other ranks ask, or when everything is measured."""
         self._granted = None
 
     def listening(self, measuring: Measuring[None]) -> Measuring[None]:
-        """Go through `measuring` and hear when the turn comes. Raises EOFError if nobody holds the other end."""
+        """Run `measuring`, and grant the turn when the parent sends `go`. Raises EOFError if the parent is gone."""
         with contextlib.closing(measuring), contextlib.suppress(StopIteration):
             waits = next(measuring)
             while True:
                 ready = yield [*waits, self._line]
                 if self._line in ready:
                     message, _ = messages.receive(self._line)
-                    # A turn that was asked for by ranks that have ended meanwhile is none.
+                    # A turn that was requested by ranks that have ended meanwhile is ignored.
                     if self._granted is not None and message["number"] == self._asked:
                         granted, self._granted = self._granted, None
                         granted()

@@ -1,14 +1,14 @@
-"""Watch the ranks of one launch from outside: pass on what they measure, and name the rank that ends it early.
+"""Watch the ranks of one launch from outside: pass on their results, and name the rank that ends the launch early.
 
 In: started `Ranks`, on this host or on others. Out: calls of `begun` and `sampled` with the results of the ranks, and
 a `Failure` if the launch did not reach its end. Every wait has a deadline.
 
 The failure is found from the evidence of all ranks: exit status, last error, Python stack, state of the process,
-progress. When one rank ends, all others soon fail too, with a closed connection: they are victims and are not named. So
-is a rank that NCCL's watchdog aborts because it waited too long: the one that did not come says nothing of a timeout,
-or had enqueued less. If the evidence points to no rank, none is named. What fails after this host or process stood
-still (a suspended laptop, a virtual machine that was moved, Ctrl-Z) is no fault of its case: it is lost, and a resume
-measures it again.
+progress. When one rank ends, all other ranks soon fail too, with a closed connection: they are victims and are not
+named. A rank that NCCL's watchdog aborts because it waited too long is a victim, too: the rank that did not come
+reports no timeout, or had enqueued fewer calls. If the evidence points to no rank, none is named. A failure after this
+host or process was suspended (a laptop, a virtual machine that was migrated, Ctrl-Z) is not a failure of its case: the
+case is lost, and a resume measures it again.
 """
 
 import contextlib
@@ -28,20 +28,20 @@ from bench.model.records import Failure, Json
 from bench.protocol import messages
 from bench.protocol.channel import Line
 
-# Most that one poll adds to the silence, in seconds. If the machine sleeps, is migrated or starves this process, that
-# also stops the ranks: the time between two polls does not show that they hang.
+# Maximum that one poll adds to the silence, in seconds. If the machine sleeps, is migrated or starves this process, the
+# ranks stop, too: the time between two polls does not show that they hang.
 LONGEST_LOOK_S = 2 * LOOK_EVERY_S
-# Two polls this many seconds apart show that this host or process stood still: connections may have timed out.
+# Two polls this many seconds apart show that this host or process was suspended: connections may have timed out.
 STOOD_STILL_S = 5.0
-# After a first rank ends, the others have this long to say why they fail: their messages are evidence.
+# After a first rank ends, the other ranks have this long, in seconds, to report why they fail, which is evidence.
 LAST_MESSAGES_S = 1.0
 # Loading torch from a cold disk can take a minute before the first sign of life.
 START_ALLOWANCE_S = 90.0
 # A Python stack is written within milliseconds by a process that can still handle signals.
 STACK_WAIT_S = 0.5
-# Characters of a line that ranks printed, in a message.
+# Maximum number of characters that a message quotes from a line that ranks printed.
 MOST_QUOTED = 200
-# Of a long log, the end says why ranks ended.
+# Only the end of a long log is read, because it shows why ranks ended.
 LOG_BYTES = 2**20
 
 
@@ -53,19 +53,19 @@ class LaunchOutcome:
     measured: int = 0
     # Index of the case that rank 0 was in when the launch ended; -1 before the first.
     position: int = -1
-    # What each rank reported about its process when it was ready.
+    # Facts that each rank reported about its process when it was ready.
     facts: list[Json] = field(default_factory=list)
-    # Time from the request until all ranks had joined; None if they never did.
+    # Time from the request until all ranks had joined; None if they never joined.
     ready_s: float | None = None
     # Why the launch ended early; None if it did not.
     failure: Failure | None = None
-    # Bounds of each rank's clock against rank 0's, at the start and at the end; None if all ranks read one clock.
+    # Bounds of the offset of each rank's clock from rank 0's, at start and end; None if all ranks read one clock.
     clocks: list[list[list[int]]] | None = None
-    # As in `ranks.Ranks`.
+    # See `ranks.Ranks`.
     open_to: tuple[str, ...] = ()
-    # What NCCL wrote of its choices, before the first case and during each, in a launch that only probes.
+    # NCCL's log of its choices, before the first case and during each case, in a launch that only probes.
     chosen: tuple[str, ...] = ()
-    # Which rank cannot be ended, so that nothing else should be measured; None if all could be ended.
+    # Text that names ranks that did not end, so that nothing else should be measured; None if all ranks ended.
     stuck: str | None = None
     # Health of GPUs and network adapters (`machine.gpus`).
     health: Json = field(default_factory=dict)
@@ -87,10 +87,10 @@ def run_launch(
     turn: Turn | None = None,
     meanwhile: contextlib.AbstractContextManager[object] = contextlib.nullcontext(),  # noqa: B008 - it has no state
 ) -> Measuring[LaunchOutcome]:
-    """Start ranks, watch them to their end, and end those that are left: all launches go through here.
+    """Start ranks, watch them to their end, and kill the remaining ranks: every launch is run by this function.
 
-    start: starts them; that mpirun or the process of a rank is missing is an outcome, too. meanwhile: entered when they
-    have started, left when they are done. The rest: as for `watch`.
+    start: starts the ranks; a missing mpirun or process of a rank gives an outcome with a failure. meanwhile: entered
+    when the ranks have started, left when they are done. The other parameters are as for `watch`.
     """
     requested = time.monotonic()
     try:
@@ -122,12 +122,11 @@ def watch(
 ) -> Measuring[LaunchOutcome]:
     """Watch until every rank is done or one of them fails. requested: monotonic time at which the start began.
 
-    timeout_s: longest silence; START_ALLOWANCE_S is added to it until all ranks have joined. before_go: takes the
-    facts of the ranks when all have joined, before they are told to measure. begun: takes the number in each message
-    `begin`. sampled: takes each line for the journal, and why it holds no number, or None. shown: takes each line
-    that holds first times, which are not for the journal. log: the file into which
-    ranks of this host print. turn: of ranks that take turns with others; while they wait for it, their silence does not
-    count.
+    timeout_s: longest permitted silence; START_ALLOWANCE_S is added to it until all ranks have joined. before_go: takes
+    the facts of the ranks when all have joined, before they receive `go`. begun: takes the number in each message
+    `begin`. sampled: takes each line for the journal, and why it has no result, or None. shown: takes lines with first
+    times, which are not for the journal. log: the file into which ranks of this host print. turn: the turn of a side
+    whose ranks take turns with the ranks of another side; while they wait for it, their silence does not count.
     """
     printed_from = _size(log)
     outcome = LaunchOutcome()
@@ -148,7 +147,7 @@ def watch(
             turn.ask(listener.tell_go)
         if listener.one_ended_early():
             listener.read_last_messages()
-            # A rank that is alive and reported no error may be the one that the others waited for: get its stack.
+            # A rank that is alive and reported no error may be the rank that the others waited for: get its stack.
             _ask_stacks([m for m in ranks.members if m.exit_code is None and not listener.reports[m.rank].error])
             outcome.failure = explain_exit(_evidence(ranks, listener.reports, log, printed_from))
             break
@@ -182,13 +181,13 @@ def _ask_stacks(members: Sequence[Rank]) -> None:
 
 
 def _now_s() -> float:
-    """Seconds of a clock that also goes on while the host is suspended, where there is one (Linux)."""
+    """Return the time, in seconds, of a clock that also runs while the host is suspended, if there is one (Linux)."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
 @dataclass(slots=True)
 class _Report:
-    """What a rank has reported so far."""
+    """The reports of a rank so far."""
 
     ready: bool = False
     # True if the rank waits for its turn.
@@ -207,32 +206,32 @@ class _Listener:
         self._members, self._outcome = ranks.members, outcome
         self._begun, self._sampled, self._shown = begun, sampled, shown
         self.reports = [_Report() for _ in ranks.members]
-        # True if all ranks wait for their turn, and it has been asked for.
+        # True if all ranks wait for their turn, and it has been requested.
         self.waiting = False
 
     def one_ended_early(self) -> bool:
-        """Whether a rank has raised an error, closed its connection or been lost before it had finished."""
+        """Return whether a rank has raised an error, closed its connection or been lost before it had finished."""
         return any(
             report.error is not None or ((report.silent or member.lost) and not report.finished)
             for member, report in zip(self._members, self.reports, strict=True)
         )
 
     def connections(self) -> list[Line]:
-        """The connections on which messages can come."""
+        """Return the connections on which messages can come."""
         return [member.connection for member in self._members if not self.reports[member.rank].silent]
 
     def listen(self, ready: Collection[Any]) -> bool:
-        """Receive what has arrived on the connections that are ready; returns whether there was a message."""
-        # That of a killed rank is ready, too: reading it gives EOFError, and the rank counts as silent.
+        """Receive the messages on the connections that are ready; return whether there was a message."""
+        # The connection of a killed rank is ready, too: reading it gives EOFError, and the rank counts as silent.
         ready = set(ready)
         return sum(self._receive(member) for member in self._members if member.connection in ready) > 0
 
     def tell_go(self) -> None:
-        """Tell all ranks to begin, or that it is their turn."""
+        """Send `go` to all ranks: they begin, or have their turn."""
         self.waiting = False
         for member, report in zip(self._members, self.reports, strict=True):
             report.asks = False
-            with contextlib.suppress(OSError):  # it has ended already, which is noticed elsewhere
+            with contextlib.suppress(OSError):  # the rank has ended, which is noticed elsewhere
                 messages.send(member.connection, {"kind": "go"})
 
     def read_last_messages(self) -> None:
@@ -247,7 +246,7 @@ class _Listener:
             time.sleep(0.02)
 
     def _receive(self, member: Rank) -> int:
-        """Record what has arrived from a rank; returns the number of its messages."""
+        """Record the messages that have arrived from a rank; return their number."""
         report, received = self.reports[member.rank], 0
         while not report.silent:
             try:
@@ -304,7 +303,7 @@ _IN_TORCH = re.compile(r"[/\\]torch[/\\]")
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What is known of one rank."""
+    """The evidence about one rank."""
 
     rank: int
     # None while the rank runs, negative for a signal.
@@ -319,30 +318,30 @@ class Evidence:
     state: str = "running"
     # Number of iterations so far.
     progress: int = 0
-    # Why the host of the rank no longer answers, or by which other process the rank ended; else None.
+    # Why nothing more can be known of the rank: its host no longer answers, or its parent was killed. Else None.
     lost: str | None = None
-    # Source files in which this rank waits for the others, such as that of the barrier. The functions called there
+    # Source files in which this rank waits for the others, such as the file of the barrier. The functions called there
     # leave no Python frame of their own.
     waits_in: tuple[str, ...] = ()
     # True if NCCL's watchdog aborted the rank because it waited too long.
     aborted: bool = False
-    # Number of the last call of the rank that NCCL had been given; None if the log does not report it.
+    # Number of the last call that the rank had enqueued in NCCL; None if the log does not report it.
     enqueued: int | None = None
-    # What NCCL reported to its watchdog, with what NCCL calls the last error.
+    # The error that NCCL reported to its watchdog, with NCCL's "last error"; None if it reported none.
     nccl: str | None = None
-    # The first line that ranks printed in this launch. They share a log, so it may be from any of them.
+    # The first line that ranks printed in this launch. Ranks share a log, so it may be from any of them.
     printed: str = ""
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether its stack shows that it is not waiting for the other ranks."""
+        """Return whether the stack shows that the rank is not waiting for the other ranks."""
         if not self.stack:
             return False
         return not _IN_TORCH.search(self.stack) and not any(file in self.stack for file in self.waits_in)
 
 
 def _evidence(ranks: Ranks, reports: Sequence[_Report], log: Path | None, printed_from: int) -> list[Evidence]:
-    """The evidence of each rank. printed_from: length of the log before the launch."""
+    """Return the evidence about each rank. printed_from: length of the log before the launch."""
     texts = [member.log for member in ranks.members]
     if log is not None:
         with contextlib.suppress(OSError), log.open("rb") as file:
@@ -371,7 +370,7 @@ def _evidence(ranks: Ranks, reports: Sequence[_Report], log: Path | None, printe
 
 
 def first_line(log: str) -> str:
-    """The first line with words, as far as a message has room for it."""
+    """Return the first line with words, at most MOST_QUOTED characters of it; empty if there is none."""
     lines = (line.strip() for line in log.splitlines())
     return next((line[:MOST_QUOTED] for line in lines if re.search(r"\w", line)), "")
 
@@ -381,13 +380,13 @@ def _size(log: Path | None) -> int:
 
 
 def watchdog(log: str) -> tuple[set[int], dict[int, int]]:
-    """The ranks that NCCL's watchdog aborted, and by rank the number of its last call, as far as the log tells."""
+    """Return the ranks that NCCL's watchdog aborted, and by rank the number of its last call, if the log has it."""
     aborted = {int(rank) for rank in _WATCHDOG.findall(log)}
     return aborted, {int(rank): int(number) for rank, number in _ENQUEUED.findall(log)}
 
 
 def nccl_errors(log: str) -> dict[int, str]:
-    """Rank → the first error that NCCL reported while its calls ran, in one line."""
+    """Return, by rank, the first error that NCCL reported while its calls ran, in one line."""
     found: dict[int, str] = {}
     for rank, *lines in _ASYNC.findall(log):
         found.setdefault(int(rank), "; ".join(line.strip() for line in lines if line)[:300])
@@ -395,16 +394,16 @@ def nccl_errors(log: str) -> dict[int, str]:
 
 
 def innermost_frame(dump: str) -> str | None:
-    """`in function (file.py:12)` of the first frame in a faulthandler dump; None if there is none."""
+    """Return the first frame in a faulthandler dump, as `in function (file.py:12)`; None if there is none."""
     match = re.search(r'File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>\S+)', dump)
     return f"in {match['function']} ({match['file']}:{match['line']})" if match else None
 
 
 # ── whom the evidence names ──────────────────────────────────────────────────────────────────────
 def explain_exit(ranks: Sequence[Evidence]) -> Failure:
-    """The failure of the rank that ended first, if known. In order: lost, killed, raised, stopped, left early."""
+    """Return the failure of the rank that ended first, if known. Order: lost, killed, raised, stopped, left early."""
     lost = [rank for rank in ranks if rank.lost is not None]
-    if lost:  # all of them with the fork server, some with another host
+    if lost:  # all ranks with the fork server, some with another host
         return Failure("lost", lost[0].rank if len(lost) < len(ranks) else None, str(lost[0].lost))
     for rank in ranks:
         if rank.exit_code == -signal.SIGABRT and rank.nccl is not None:
@@ -446,7 +445,7 @@ def explain_exit(ranks: Sequence[Evidence]) -> Failure:
 
 
 def _nccl_reported(ranks: Sequence[Evidence], victims: bool) -> Failure | None:
-    """The first error that NCCL reported while calls ran. victims: of ranks that only say that another one is gone."""
+    """Return NCCL's first error while calls ran: if `victims`, an error about a lost peer, else any other error."""
     for rank in ranks:
         if rank.nccl and bool(_VICTIM.search(rank.nccl)) is victims:
             return Failure("raised", rank.rank, f"rank {rank.rank}: {rank.nccl}")
@@ -454,7 +453,7 @@ def _nccl_reported(ranks: Sequence[Evidence], victims: bool) -> Failure | None:
 
 
 def _did_not_come(ranks: Sequence[Evidence]) -> Failure:
-    """The failure where NCCL's watchdog ended those that waited: of the one that did not, or had enqueued least."""
+    """Return the failure after NCCL's watchdog ended waiting ranks: of the rank that did not wait or enqueued least."""
     ended = "NCCL's watchdog ended the ranks that waited"
     others = [rank for rank in ranks if not rank.aborted]
     if len(others) == 1:
@@ -467,7 +466,7 @@ def _did_not_come(ranks: Sequence[Evidence]) -> Failure:
 
 
 def explain_hang(ranks: Sequence[Evidence], timeout_s: float) -> Failure:
-    """The failure of the rank that holds up the others: it is stopped, else not waiting, else an iteration behind."""
+    """Return the failure of the rank that delays the others: stopped, else not waiting, else an iteration behind."""
     if (failure := _nccl_reported(ranks, victims=False)) is not None:
         return failure
     silence = f"no rank made progress for {timeout_s:g} s"

@@ -1,11 +1,11 @@
-"""Measure a whole plan, launch by launch, in fresh processes; after a failure, go on in new ones.
+"""Measure a whole plan, launch by launch, in fresh processes; after a failure, go on in new processes.
 
-In: a plan, the samples that exist already, and callbacks for results. Out: lines for the journal, one for each case
-and launch, failures included. A failure costs only its case: the remaining cases of the launch go on in new
-processes. If the ranks cannot even join, all cases of the launch get that failure. With a budget, the first launch of
-every case is measured, later ones that would begin after its end are left out, and time that remains is spent on
-further launches of the cases with the widest intervals. It adds launches, not iterations: launches differ by more than
-the iterations within one do, and the report gives the interval over launches (docs/method.md, "Launches").
+In: a plan, the samples that exist already, and callbacks for results. Out: lines for the journal, one per case and
+launch, failures included. A failure costs only its case: the remaining cases of the launch go on in new processes. If
+the ranks cannot even join, all cases of the launch get that failure. With a time budget, the first launch of every case
+is measured, later launches that would begin after its end are left out, and the remaining time is spent on further
+launches of the cases with the widest intervals. The budget adds launches, not iterations: the between-launch variance
+is larger than the within-launch variance, and the report gives the interval over launches (docs/method.md, "Launches").
 """
 
 import dataclasses
@@ -41,19 +41,19 @@ class Observer(Protocol):
     """Receives progress events."""
 
     def launching(self, launch: Launch) -> None:
-        """Ranks are being started."""
+        """Called before the ranks of a launch are started."""
 
     def round_begins(self, launch: Launch, number: int) -> None:
-        """A round begins in which every case is visited once; 0: the warm-up."""
+        """Called when a round begins, in which every case is visited once; number 0 is the warm-up."""
 
     def first_times(self, lines: Sequence[SampleLine]) -> None:
-        """What the cases of a first launch have after one round; they come again, whole, when it ends."""
+        """Called with the lines of a first launch after one round; the complete lines follow when the launch ends."""
 
     def ended(self, case: Case, failure: str | None) -> None:
-        """A case has been measured. failure: why it failed, or None."""
+        """Called when a case has been measured. failure: why it failed, or None."""
 
     def extended(self, further: int) -> None:
-        """`further` more measurements will be made than announced; fewer if negative."""
+        """Called if `further` more measurements will be made than announced; fewer if negative."""
 
 
 class Silent:
@@ -66,7 +66,7 @@ class Silent:
     def extended(self, further: int) -> None: ...
 
 
-# Takes the outcome of a case: its line for samples.jsonl, and why it has no number, or None.
+# Takes the outcome of a case: its line for samples.jsonl, and why it has no result, or None.
 Keep = Callable[[Case, SampleLine, str | None], None]
 
 
@@ -83,13 +83,12 @@ def sweep(
     probe: bool = True,
     after_failure: bool = True,
 ) -> Measuring[None]:
-    """Measure what is in the plan and not among the samples that are `done`.
+    """Measure every case and launch of the plan that is not among the samples in `done`.
 
     append: takes each line of samples.jsonl. launched: takes a record of each launch, with the facts of its ranks.
-    before_go: takes a launch and the facts of its ranks when they are ready to measure. turn: of a side that takes
-    turns with another one.
-    probe: ask NCCL what it chooses, in launches at the end. after_failure: whether all else is measured after a launch
-    that failed.
+    before_go: takes a launch and the facts of its ranks when they are ready to measure. turn: the turn of a side that
+    takes turns with another side. probe: whether launches at the end record NCCL's choices. after_failure: whether the
+    rest of the plan is measured after a launch that failed.
     """
     spent = Spent()
     for samples in done if plan.budget_s is not None else ():
@@ -139,7 +138,7 @@ def sweep(
 
 
 def _order(plan: Plan, done: Sequence[Samples], spent: "Spent", observer: Observer) -> Iterator[Launch]:
-    """The planned launches that are not done; with a budget, those that it allows, and then further ones."""
+    """Yield the planned launches that are not done; with a budget, those within it, and then further launches."""
     planned = remaining(plan, done)
     if plan.budget_s is None:
         yield from planned
@@ -156,11 +155,11 @@ def _order(plan: Plan, done: Sequence[Samples], spent: "Spent", observer: Observ
 
 
 def _after(launch: Launch, outcome: LaunchOutcome, keep: Keep) -> Launch:
-    """Record the failure of a launch, if there was one; returns the launch with the cases that are left.
+    """Record the failure of a launch, if there was one; return the launch with the cases that remain.
 
-    The case that rank 0 was in failed. Those that were measured in the same rounds are left: their times are lost.
-    Before the first case, ranks only take the memory for all of them: the largest is taken out. Cases that are
-    compared round by round are all left.
+    The case that rank 0 was in failed. Other cases of the same rounds remain, because their times are lost. Before the
+    first case, ranks only allocate the memory for all cases: the largest case is recorded as failed. If cases are
+    compared round by round, all except the failed case remain.
     """
     together = OPERATIONS[launch.cases[0].op].round_by_round
     rest = launch.cases if together and outcome.measured < len(launch.cases) else launch.cases[outcome.measured :]
@@ -192,7 +191,7 @@ def _record(launch: Launch, outcome: LaunchOutcome) -> Json:
 
 # ── what NCCL chooses, asked in a launch of its own ──────────────────────────────────────────────
 def _to_probe(measured: Sequence[Launch]) -> list[Launch]:
-    """One launch of each kind of processes whose backend tells what it chooses, with all its cases."""
+    """Return one launch per kind of processes whose backend reports its choices (NCCL), with all its cases."""
     kinds: dict[tuple[object, ...], dict[str, Case]] = {}
     for launch in measured:
         for case in launch.cases:
@@ -202,7 +201,7 @@ def _to_probe(measured: Sequence[Launch]) -> list[Launch]:
 
 
 def _chosen(launch: Launch, outcome: LaunchOutcome) -> Json:
-    """By case: what NCCL chose for its last call, and how ranks reach each other."""
+    """Return, by case, NCCL's choices for its last call, and the transports between ranks."""
     ways = nccl_log.transports(outcome.chosen[0]) if outcome.chosen else []
     choices: Json = {}
     for case, text in zip(launch.cases, outcome.chosen[1:], strict=False):
@@ -237,12 +236,13 @@ class Spent:
 
 
 def next_launch(plan: Plan, spent: Spent, left_s: float) -> list[Launch]:
-    """One further launch of the cases whose intervals are wider than asked: widest first, as many as fit `left_s`.
+    """Return launches with the cases whose intervals are wider than requested, once each: widest first, in `left_s`.
 
-    Where no precision is asked for, no interval is narrow enough.
+    If no precision is requested, no interval is narrow enough.
 
-    An interval is narrow if it is so now and was one launch ago. Launches that agree by chance end nothing: stopping at
-    the first such launch, intervals covered 90 to 92 % in simulations; by this rule 93 to 95 %, for two launches more.
+    An interval counts as narrow if it is narrow now and was narrow one launch ago: launches that agree by chance do not
+    stop the case. In simulations, intervals that stopped at the first narrow launch covered 90 to 92 %; with this rule
+    93 to 95 %, for two launches more.
     """
     if spent.launches >= MOST_LAUNCHES:
         return []
@@ -269,5 +269,5 @@ def next_launch(plan: Plan, spent: Spent, left_s: float) -> list[Launch]:
 
 
 def _width(means_s: list[float], scatter: LaunchScatter) -> float:
-    """Relative half-width of the interval that a report would give; infinite with a single launch."""
+    """Return the relative half-width of the interval that a report would give; infinite with a single launch."""
     return launch_interval(np.array(means_s), scatter).relative_half_width if len(means_s) > 1 else float("inf")

@@ -1,11 +1,11 @@
 """Wait for several launches at once, in one thread, and let the ranks of two sides take turns.
 
 In: generators that measure. Each yields the connections that it waits for, and is sent those that have a message (or
-have ended). Out: what they return. `Turns` says which side's ranks may measure now, while those of the other side sleep
-until a message comes. Sends nothing itself: `supervisor` and `side_process` do.
+have ended). Out: their results. `Turns` decides which side's ranks may measure now, while the ranks of the other side
+sleep until a message comes. Sends no messages itself: `supervisor` and `side_process` send them.
 
-There are no threads, because multiprocessing looks after child processes from one thread only, and Ctrl-C arrives in
-the main thread.
+There are no threads, because multiprocessing manages child processes from one thread only, and Ctrl-C arrives in the
+main thread.
 """
 
 import contextlib
@@ -25,10 +25,10 @@ LOOK_EVERY_S = 0.25
 
 
 def drive(*generators: Measuring[T]) -> list[T]:
-    """Run generators side by side until all have ended; returns their results, in order.
+    """Run generators side by side until all have ended; return their results, in order.
 
-    All of them are resumed as soon as one has something to read, or after LOOK_EVERY_S. After an error, and after
-    Ctrl-C, all are closed.
+    All generators are resumed as soon as one of them has something to read, or after LOOK_EVERY_S. After an error, and
+    after Ctrl-C, all are closed.
     """
     results: dict[int, T] = {}
     waits: dict[int, Collection[Any]] = dict.fromkeys(range(len(generators)), ())
@@ -50,23 +50,23 @@ def drive(*generators: Measuring[T]) -> list[T]:
 
 
 class Turn(Protocol):
-    """The turns of one side, as the code that watches its ranks sees them."""
+    """The turns of one side, for the code that watches its ranks."""
 
     def ask(self, granted: Callable[[], None]) -> None:
-        """All ranks of the side wait: the last turn is over, and `granted` is called when the next one begins.
+        """Report that all ranks of the side wait: its turn is over, and `granted` is called when its next turn begins.
 
-        That may be at once.
+        The next turn may begin at once.
         """
 
     def leave(self) -> None:
-        """The ranks have ended: the side neither waits nor has the turn until other ranks ask."""
+        """Report that the ranks have ended: the side neither waits nor has the turn until new ranks ask."""
 
 
 class Turns:
     """Lets at most one side at a time measure, and only while the ranks of every other side wait.
 
     So nothing is measured while a side starts ranks, fills buffers or checks results. Turns come in rounds with one
-    turn of each side, in an order that is drawn anew from `seed`. A side that has ended has no more turns.
+    turn per side, in a new random order each round, from `seed`. A side that has ended has no more turns.
     """
 
     def __init__(self, sides: Sequence[str], seed: str) -> None:
@@ -76,7 +76,7 @@ class Turns:
         self._holder: str | None = None
 
     def of(self, side: str) -> Turn:
-        """The turns of one side."""
+        """Return the turns of one side."""
         return _TurnOfSide(self, side)
 
     def ask(self, side: str, granted: Callable[[], None]) -> None:
@@ -86,13 +86,13 @@ class Turns:
         self._grant()
 
     def leave(self, side: str) -> None:
-        """See `Turn.leave`. Nobody is granted a turn by it: the side may start other ranks."""
+        """See `Turn.leave`. This grants no turn to any side: the side may start new ranks."""
         self._waiting.pop(side, None)
         if self._holder == side:
             self._holder = None
 
     def end(self, side: str) -> None:
-        """The side has measured all: the others need not wait for it."""
+        """Report that the side has measured everything: the other sides need not wait for it."""
         self.leave(side)
         self._alive.discard(side)
         self._grant()
@@ -110,7 +110,7 @@ class Turns:
 def measure_in_turns(
     sides: Sequence[str], seed: str, at_once: bool, measure: Callable[[str, Turn], Measuring[None]]
 ) -> None:
-    """Measure a launch of each side, in turns. at_once: False if their ranks cannot be alive together."""
+    """Measure one launch per side, in turns. at_once: False if ranks of different sides cannot be alive together."""
 
     def launch(side: str, turns: Turns) -> Measuring[None]:
         yield from measure(side, turns.of(side))

@@ -1,1 +1,1 @@
-"""Facts about this machine, and the set-up of its processes. Used by parents and by ranks; no torch."""
+"""Read facts about this machine, and set up its processes. Used by parent processes and by ranks; no torch."""

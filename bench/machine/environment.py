@@ -1,4 +1,4 @@
-"""Read and set environment variables: those that ranks inherit, those of launchers, those that are recorded.
+"""Read and set environment variables: variables that ranks inherit, variables of launchers, recorded variables.
 
 No other module does so, except `launch/mpirun_placeholder.py`, which imports nothing of the suite. Only the variables
 of an allow-list (`bench/catalog/variables.py`) are recorded: the environment also holds credentials.
@@ -24,35 +24,35 @@ JOB_VARIABLES = re.compile(
     r"(LOCAL_)?(RANK|WORLD_SIZE)|MASTER_(ADDR|PORT)|TORCHELASTIC_(RUN_ID|RESTART_COUNT)|PET_\w+|RAY_JOB_ID"
     r"|OMPI_COMM_WORLD_\w+|OMPI_MCA_ess_base_jobid|PMIX?_\w+|MPI_LOCAL\w+|SLURM_\w+|I_MPI_HYDRA_UUID|PBS_JOBID|LSB_JOBID"
 )
-# Programs that may stand between a launcher and the process that it started.
+# Programs that may run between a launcher and the process that it started.
 WRAPPERS = frozenset({"sh", "bash", "dash", "zsh", "env", "timeout", "time", "numactl", "taskset", "nice"})
 # Variables by which mpirun finds the hosts of a batch job, or by which a process finds its MPI job.
 BATCH_VARIABLES = re.compile(r"SLURM|PBS_|LSB_|LSF_|SGE_|PE_HOSTFILE|FLUX_|PALS_|PMI|PRTE_|OMPI_(?!MCA_|ALLOW)")
 # Enough open files for 16 thousand ranks on one host. A limit in the millions slows programs that close every file.
 MOST_FILES = 2**16
-# Links are kept: the process of a side finds this package in a folder that holds a link to it and nothing else.
+# Links are not resolved: the process of a side finds this package in a folder that contains only a link to it.
 PACKAGE_ROOT = Path(__file__).absolute().parents[2]
-# As it was before `prepare_process`.
+# Value of PYTHONPATH before `prepare_process`.
 PYTHONPATH = os.environ.get("PYTHONPATH")
-# Is there where a driver for NVIDIA's GPUs is loaded.
+# Exists if a driver for NVIDIA's GPUs is loaded.
 NVIDIA = Path("/dev/nvidiactl")
 
 
 def prepare_process(interface: str | None = None) -> None:
     """Set the variables that every rank on this host inherits; call it before any rank starts.
 
-    interface: network interface that leads to ranks on other hosts; None if all ranks are on this one. A value that
-    the user has set is kept. One OpenMP thread: ranks share the cores, and no collective uses more. Flight recorder
-    off: it costs CPU in each NCCL call. Loopback, if all ranks are on this host: listeners are then closed to the
-    network. With several hosts, NCCL chooses its interfaces itself.
+    A default never replaces a value that the user has set. One OpenMP thread: ranks share the cores, and no collective
+    uses more. Flight recorder off: it costs CPU in each NCCL call. Loopback, if all ranks are on this host: listeners
+    are then closed to the network. With several hosts, NCCL chooses its interfaces itself.
+    interface: network interface that leads to ranks on other hosts; None if all ranks are on this host.
     """
     defaults = {
         "OMP_NUM_THREADS": "1",
         "TORCH_FR_BUFFER_SIZE": "0",
-        # Asked otherwise, torch initialises CUDA in the fork server, and no forked rank could use it.
+        # Without this NVML check, torch initialises CUDA in the fork server, and no forked rank could use CUDA.
         "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
     }
-    if NVIDIA.exists():  # the old name of it, which one of NCCL's checks still reads; elsewhere torch only complains
+    if NVIDIA.exists():  # old name of TORCH_FR_BUFFER_SIZE, still read by a check of NCCL; without GPUs torch warns
         defaults["TORCH_NCCL_TRACE_BUFFER_SIZE"] = "0"
     loopback = network.loopback_interface()
     if interface and interface != loopback:
@@ -66,36 +66,36 @@ def prepare_process(interface: str | None = None) -> None:
 
 
 def of_side(variables: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """The environment of a process that measures a side of `ab`: this process's own, and these variables.
+    """Return the environment of a process that measures a side of `ab`: this process's own, and these variables.
 
-    folder: a private, empty one. What lies beside an installed package, torch above all, would hide what the side's own
-    interpreter has, so the package is linked into it.
+    folder: a private, empty folder, in which this package is linked. Other packages in its installation folder, above
+    all torch, would hide the packages of the side's own interpreter.
     """
     (folder / "bench").symlink_to((PACKAGE_ROOT / "bench").resolve())
     return {**os.environ, **_found_in(folder), **variables}
 
 
 def _found_in(folder: Path) -> dict[str, str]:
-    """What has a Python find this package there: processes do not take over sys.path (Python 3.11).
+    """Return the variables with which Python finds this package in `folder`: processes do not inherit sys.path.
 
-    No module of the working folder: one named `bench` or `torch` would be taken for ours.
+    PYTHONSAFEPATH (Python 3.11) hides the working folder, whose `bench` or `torch` would be imported in place of ours.
     """
     return {"PYTHONPATH": os.pathsep.join([str(folder), *filter(None, [PYTHONPATH])]), "PYTHONSAFEPATH": "1"}
 
 
 def words_to_complete() -> list[str]:
-    """The words of a command line that a shell wants to complete; empty if it calls it."""
+    """Return the words of a command line that a shell wants to complete; empty if no completion is requested."""
     if "_COLLBENCH_COMPLETE" not in os.environ:
         return []
     return (os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS") or "").split()
 
 
 def raise_file_limit() -> int:
-    """Raise the limit of open files of this process and its children to MOST_FILES or the hard limit; returns it.
+    """Raise the limit on open files of this process and its children to MOST_FILES or the hard limit; return it.
 
-    Each rank holds sockets to every other rank, and the usual soft limit of 1024 is meant for old programs.
+    Each rank has sockets to every other rank, and the usual soft limit of 1024 is meant for old programs.
     """
-    import resource  # imported here: Windows, where plans can be made, lacks it
+    import resource  # deferred import: Windows, where plans can be made, lacks it
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == hard or soft == resource.RLIM_INFINITY:
@@ -111,13 +111,13 @@ def raise_file_limit() -> int:
 
 # ── for joining a job ────────────────────────────────────────────────────────────────────────────
 def job_variables() -> dict[str, str]:
-    """The variables that launchers set for the processes of a job, and the pid of the launcher on this host."""
+    """Return the variables that launchers set for the processes of a job, and the launcher's pid on this host."""
     own = {name: value for name, value in os.environ.items() if JOB_VARIABLES.fullmatch(name)}
     return own | {"COLLBENCH_STARTER_PID": str(_starter().pid)}
 
 
 def starter() -> str:
-    """Name of the program that started this process, skipping shells and wrappers; empty if it cannot be read."""
+    """Return the name of the program that started this process, without shells and wrappers; empty if unreadable."""
     try:
         return _starter().name()
     except psutil.Error:
@@ -125,12 +125,12 @@ def starter() -> str:
 
 
 def secret() -> str:
-    """The secret that the user has set for all processes of a job; empty if there is none."""
+    """Return the secret that the user has set for all processes of a job; empty without a secret."""
     return os.environ.get("COLLBENCH_SECRET", "")
 
 
 def runtime_folder() -> Path:
-    """The folder for what this user's programs leave while they run; the temporary folder where there is none."""
+    """Return the folder for runtime files of this user's programs; the temporary folder if there is none."""
     folder = os.environ.get("XDG_RUNTIME_DIR", "")
     return Path(folder if folder and os.access(folder, os.W_OK | os.X_OK) else tempfile.gettempdir())
 
@@ -145,17 +145,17 @@ def _starter() -> psutil.Process:
 
 
 def visible_devices() -> str | None:
-    """The value of CUDA_VISIBLE_DEVICES; None if it is not set."""
+    """Return the value of CUDA_VISIBLE_DEVICES; None if it is not set."""
     return os.environ.get("CUDA_VISIBLE_DEVICES")
 
 
 def variables() -> dict[str, str]:
-    """The variables of the allow-list that are set."""
+    """Return the variables of the allow-list that are set."""
     return allowed(os.environ.items())
 
 
 def apply(pairs: Iterable[tuple[str, str]]) -> None:
-    """Set variables of this process; an empty value unsets one."""
+    """Set variables of this process; an empty value unsets the variable."""
     for name, value in pairs:
         if value:
             os.environ[name] = value
@@ -169,9 +169,9 @@ def adopt(variables: Mapping[str, str]) -> None:
 
 
 def for_mpirun(defaults: Mapping[str, str], wanted: Mapping[str, str], settings: "Variables") -> dict[str, str]:
-    """Environment for mpirun: that of this process, which overrides `defaults`; `wanted`, then `settings` override it.
+    """Return the environment for mpirun: `defaults`, this process's environment, `wanted`, `settings`; the last wins.
 
-    Variables are left out by which mpirun would ask a batch system for hosts, or take itself for part of another job.
+    It lacks variables with which mpirun would ask a batch system for hosts, or take itself for part of another job.
     """
     own = {name: value for name, value in os.environ.items() if not BATCH_VARIABLES.match(name)}
     return {**defaults, **own, **wanted, **dict(settings.pairs)}

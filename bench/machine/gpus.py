@@ -1,7 +1,7 @@
-"""Facts about GPUs from NVML: which there are, their links, their state, and what a launch did to them. No torch.
+"""Read facts about GPUs from NVML: visible GPUs, their links, their state, and changes during a launch. No torch.
 
 In: the value of CUDA_VISIBLE_DEVICES, handles of GPUs. Out: JSON. A value that a card does not support is "not
-available". NVML is initialised once a process, because handles do not outlive a shutdown.
+available". NVML is initialised once per process, because handles do not outlive a shutdown.
 """
 
 import atexit
@@ -22,7 +22,7 @@ NVLINK_SENT, NVLINK_RECEIVED = 138, 139
 ALL_LINKS = 0xFFFFFFFF
 # Compute capabilities: from 9.0 on NVSwitch can multicast, but GPUs of 12.0 (RTX 50, RTX PRO) have no NVLink.
 HOPPER, CONSUMER_BLACKWELL = 90, 120
-# Why clocks are below what was asked for, as NVML counts it: name → NVML_PERF_POLICY_*, in ns.
+# Reasons for clocks below the requested clock; NVML counts the ns of each: name → NVML_PERF_POLICY_*.
 HELD_BACK = {"power": 0, "thermal": 1, "board": 3, "reliability": 5}
 INFINIBAND = Path("/sys/class/infiniband")
 # Counters of a port: data in words of 4 bytes, waits in ticks, and errors.
@@ -36,17 +36,17 @@ PORT_COUNTERS = (
     "port_rcv_errors",
     "port_xmit_discards",
 )
-# Between two looks at the GPUs, in seconds: NVML answers within 0.1 ms.
+# Interval between two readings of the GPUs, in seconds: NVML answers within 0.1 ms.
 LOOK_EVERY_S = 1.0
-# NVML's reasons that only say that nobody asks for more: idle, and clocks that were set.
+# NVML's throttle reasons that only mean that no higher clock is requested: idle, and clocks set by the user.
 HARMLESS_REASONS = 0x1 | 0x2
 
 
 @functools.cache
 def _nvml() -> Any:
-    """The NVML module, initialised, or None where there is no driver."""
+    """Return the initialised NVML module; None without a driver."""
     try:
-        import pynvml  # imported here: most commands need no GPU facts
+        import pynvml  # deferred import: most commands need no GPU facts
 
         pynvml.nvmlInit()
     except Exception:  # no package, no driver, or a driver that fails to start: no GPU can be used
@@ -56,7 +56,7 @@ def _nvml() -> Any:
 
 
 def _ask(question: Callable[..., Any]) -> Any:
-    """The answer of NVML; "not available" where it has none."""
+    """Return the answer of NVML; "not available" if NVML gives none."""
     try:
         return question(_nvml())
     except Exception:  # each NVML call may be unsupported by a card
@@ -64,11 +64,11 @@ def _ask(question: Callable[..., Any]) -> Any:
 
 
 def visible(chosen: str | None) -> list[Any]:
-    """Handles of the GPUs that CUDA_VISIBLE_DEVICES (`chosen`; None: not set) leaves; empty without a driver.
+    """Return handles of the GPUs that CUDA_VISIBLE_DEVICES (`chosen`; None: not set) allows; empty without a driver.
 
-    As CUDA reads it: an index, or the beginning of a UUID that only one GPU has; it stops at the first entry that it
-    does not know, and a GPU that is named twice leaves none. Of a GPU that is divided (MIG), an instance is used: the
-    first one, unless its UUID is named; without a choice only one instance of all.
+    Entries are read as CUDA reads them: an index, or the beginning of a UUID that only one GPU has. Reading stops at an
+    unknown entry; if a GPU is named twice, no GPU is visible. A divided GPU (MIG) gives one instance: the first, unless
+    an instance is named by its UUID. Without a choice, divided GPUs give one instance in total.
     """
     nvml = _nvml()
     if nvml is None:
@@ -99,19 +99,19 @@ def visible(chosen: str | None) -> list[Any]:
 
 
 def uuid(handle: Any) -> str:
-    """UUID of a GPU or of an instance."""
+    """Return the UUID of a GPU or of an instance."""
     return str(_ask(lambda n: n.nvmlDeviceGetUUID(handle)))
 
 
 def _number(handle: Any) -> str:
-    """Number of a GPU among all of its host, whichever are visible; of an instance, its UUID."""
+    """Return the number of a GPU among all GPUs of its host, visible or not; for an instance, its UUID."""
     number = _ask(lambda n: n.nvmlDeviceGetIndex(handle))
     return uuid(handle) if number == NOT_AVAILABLE else str(number)
 
 
 def facts(handle: Any) -> Json:
-    """Facts that do not change during a run. nvlinks: NVML's enum of the version of each link that is up, 0 if
-    it cannot be read. capability: compute capability, such as 90."""
+    """Return facts that do not change during a run. `nvlinks` has NVML's enum of the version of each link that is up, 0
+    if it cannot be read. `capability` is the compute capability, such as 90."""
     versions = []
     for link in _links_up(handle):
         version = _ask(lambda n, link=link: n.nvmlDeviceGetNvLinkVersion(handle, link))
@@ -134,12 +134,12 @@ def facts(handle: Any) -> Json:
 
 
 def _links_up(handle: Any) -> list[int]:
-    """Numbers of the NVLinks that are up."""
+    """Return the numbers of the NVLinks that are up."""
     return [n for n in range(MOST_NVLINKS) if _ask(lambda nvml, n=n: nvml.nvmlDeviceGetNvLinkState(handle, n)) == 1]
 
 
 def state(handle: Any) -> Json:
-    """Values that change during a run: read them before, meanwhile, and after."""
+    """Return values that change during a run: read them before, during and after it."""
     return {
         "sm_clock_mhz": _ask(lambda n: n.nvmlDeviceGetClockInfo(handle, n.NVML_CLOCK_SM)),
         "memory_clock_mhz": _ask(lambda n: n.nvmlDeviceGetClockInfo(handle, n.NVML_CLOCK_MEM)),
@@ -150,7 +150,7 @@ def state(handle: Any) -> Json:
 
 
 def unsupported_registration(handle: Any) -> Notice | None:
-    """Why NCCL's allocator, which torch uses only where memory can be multicast, will refuse; None if it may work."""
+    """Return why NCCL's allocator will refuse (torch uses it only if memory can be multicast); None if it may work."""
     version = capability(handle)
     if version is not None and not HOPPER <= version < CONSUMER_BLACKWELL:
         name = _ask(lambda n: n.nvmlDeviceGetName(handle))
@@ -161,7 +161,7 @@ def unsupported_registration(handle: Any) -> Notice | None:
 
 
 def driver() -> Json:
-    """Version of the driver, and the CUDA version that it can run, such as "13.0"; empty without a driver."""
+    """Return the version of the driver, and of the CUDA that it can run, such as "13.0"; empty without a driver."""
     if _nvml() is None:
         return {}
     cuda = _ask(lambda n: n.nvmlSystemGetCudaDriverVersion())
@@ -170,44 +170,44 @@ def driver() -> Json:
 
 
 def exclusive(handle: Any) -> bool:
-    """Whether only one process at a time may use the GPU (compute mode EXCLUSIVE_PROCESS)."""
+    """Return whether only one process at a time may use the GPU (compute mode EXCLUSIVE_PROCESS)."""
     return _ask(lambda n: n.nvmlDeviceGetComputeMode(handle) == n.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS) is True
 
 
 def capability(handle: Any) -> int | None:
-    """Compute capability, such as 90 for 9.0; None if it cannot be read."""
+    """Return the compute capability, such as 90 for 9.0; None if it cannot be read."""
     version = _ask(lambda n: n.nvmlDeviceGetCudaComputeCapability(handle))
     return 10 * version[0] + version[1] if isinstance(version, tuple | list) else None
 
 
 def memory_bytes_per_s(handle: Any) -> float:
-    """Peak bandwidth of a GPU's memory: two transfers in each cycle of its clock, over its whole bus."""
+    """Return the peak bandwidth of a GPU's memory: two transfers in each cycle of its clock, over its whole bus."""
     clock_mhz = _nvml().nvmlDeviceGetMaxClockInfo(handle, _nvml().NVML_CLOCK_MEM)
     return float(2 * clock_mhz * 1e6 * _nvml().nvmlDeviceGetMemoryBusWidth(handle) / 8)
 
 
 def free_bytes(handle: Any) -> int | None:
-    """Memory of the GPU that nobody uses; None if it cannot be read. CUDA itself would make a context to tell it."""
+    """Return the free bytes of GPU memory; None if they cannot be read. CUDA would need a context to report them."""
     nbytes = _ask(lambda n: n.nvmlDeviceGetMemoryInfo(handle).free)
     return nbytes if isinstance(nbytes, int) else None
 
 
-# ── what a launch did to GPUs and network adapters ───────────────────────────────────────────────
+# ── changes of GPUs and network adapters during a launch ─────────────────────────────────────────
 Counters = dict[str, int]
 
 
 class HealthMeter:
-    """Context of a launch. Afterwards `record` has what changed meanwhile; it is empty if ranks never started.
+    """Context of a launch. Afterwards `record` contains its changes; `record` is empty if ranks never started.
 
-    The meter costs nothing where there is nothing to read. Before and after a run GPUs are idle and their clocks low,
-    so readings there say nothing about the run: the meter keeps the worst state that it saw during the launch.
+    The meter costs nothing if there is nothing to read. Before and after a run GPUs are idle and their clocks low, so
+    readings at these times do not describe the run: the meter keeps the worst state during the launch.
     """
 
     def __init__(self, handles: Sequence[Any], infiniband: Path = INFINIBAND) -> None:
         self._handles, self._infiniband = handles, infiniband
         self._worst: list[Counters] = [{} for _ in handles]
         self._over = threading.Event()
-        self._after: tuple[list[Counters], dict[str, Counters]] | None = None  # until ranks have ended
+        self._after: tuple[list[Counters], dict[str, Counters]] | None = None  # None until ranks have ended
 
     def __enter__(self) -> "HealthMeter":
         self._before = self._counted()
@@ -224,7 +224,7 @@ class HealthMeter:
 
     @property
     def record(self) -> Json:
-        """What changed on each GPU, by its number, and on each port; without what cannot be read."""
+        """Return the changes on each GPU, by its number, and on each port, without values that cannot be read."""
         if self._after is None:
             return {}
         gpus = {
@@ -250,7 +250,7 @@ class HealthMeter:
                     worst["throttle_reasons"] = worst.get("throttle_reasons", 0) | reasons & ~HARMLESS_REASONS
 
     def _counted(self) -> tuple[list[Counters], dict[str, Counters]]:
-        """The counters of each GPU since it was started, and of each port, by names such as `mlx5_0/1`."""
+        """Return the counters of each GPU since its start, and of each port, by names such as `mlx5_0/1`."""
         ports: dict[str, Counters] = {}
         for counters in sorted(self._infiniband.glob("*/ports/*/counters")):
             port = ports[f"{counters.parents[2].name}/{counters.parent.name}"] = {}
@@ -263,7 +263,7 @@ class HealthMeter:
 
 
 def merged(records: Sequence[Mapping[str, Json]]) -> Json:
-    """Records by host as one; processes of one host may have watched other GPUs, or the same."""
+    """Merge records by host; processes of one host may have watched different GPUs, or the same GPUs."""
     together: Json = {}
     for by_host in records:
         for host, record in by_host.items():
@@ -273,7 +273,7 @@ def merged(records: Sequence[Mapping[str, Json]]) -> Json:
 
 
 def _counters(handle: Any) -> Counters:
-    """What a GPU counts, as far as it does."""
+    """Return the counters that a GPU supports."""
     questions: dict[str, Callable[..., Any]] = {
         "energy_mj": lambda n: n.nvmlDeviceGetTotalEnergyConsumption(handle),
         "pcie_replays": lambda n: n.nvmlDeviceGetPcieReplayCounter(handle),

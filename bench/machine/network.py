@@ -1,4 +1,4 @@
-"""Interfaces, addresses and listening sockets of this host, to reach the other hosts of a job and no others.
+"""Find interfaces and addresses that reach the other hosts of a job, and confine listening sockets to an interface.
 
 Out: interface names and addresses as text. Sends nothing but name look-ups: the kernel knows the routes.
 """
@@ -26,7 +26,7 @@ PIDFD_GETFD = 438
 
 
 def interface_of(address: str) -> str | None:
-    """Name of the interface that has this address; None if none has it."""
+    """Return the name of the interface that has this address; None if no interface has it."""
     for name, addresses in psutil.net_if_addrs().items():
         if any(own.address.partition("%")[0] == address for own in addresses):
             return name
@@ -34,17 +34,17 @@ def interface_of(address: str) -> str | None:
 
 
 def is_interface(name: str) -> bool:
-    """Whether this host has an interface of this name."""
+    """Return whether this host has an interface of this name."""
     return name in psutil.net_if_addrs()
 
 
 def loopback_interface() -> str | None:
-    """Name of the interface with a loopback address, of IPv4 or, without one, of IPv6; None without any."""
+    """Return the name of the interface with a loopback address (IPv4, else IPv6); None if there is none."""
     return interface_of(LOOPBACK) or interface_of(LOOPBACK_IPV6)
 
 
 def unusable_loopback() -> Notice | None:
-    """Why ranks on this host cannot reach each other over the loopback interface; None if they can."""
+    """Return why ranks on this host cannot reach each other over the loopback interface; None if they can."""
     name, stats = loopback_interface(), psutil.net_if_stats()
     named = name or ("lo" if "lo" in stats else None)
     if named is None:
@@ -57,7 +57,7 @@ def unusable_loopback() -> Notice | None:
 
 
 def resolve(host: str, deadline: float) -> str | None:
-    """The numeric address of a host; None if its name is still unknown at the deadline (monotonic)."""
+    """Return the numeric address of a host; None if its name is still unknown at the deadline (monotonic)."""
     while True:
         try:
             addresses = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
@@ -70,7 +70,7 @@ def resolve(host: str, deadline: float) -> str | None:
 
 
 def own_address_towards(address: str) -> str | None:
-    """The address of this host from which packets to `address` leave; None without a route."""
+    """Return the address of this host from which packets to `address` leave; None without a route."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
@@ -81,13 +81,13 @@ def own_address_towards(address: str) -> str | None:
 
 
 def interface_towards(address: str) -> str | None:
-    """The interface that leads to `address`, which may be an address of this host; None without a route."""
+    """Return the interface that leads to `address`, which may be an address of this host; None without a route."""
     own = own_address_towards(address)
     return interface_of(own) if own else None
 
 
 def namespace() -> str:
-    """The network namespace of this process: the same text means the same loopback; empty where there is none."""
+    """Return the network namespace of this process: the same text means the same loopback; empty if unavailable."""
     try:
         return str(Path("/proc/self/ns/net").readlink())
     except OSError:  # not Linux
@@ -95,15 +95,15 @@ def namespace() -> str:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether the address can be reached from this host only."""
+    """Return whether the address can be reached from this host only."""
     return ipaddress.ip_address(address.partition("%")[0]).is_loopback
 
 
 # ── listening sockets of a child, where the program itself offers no way to confine them ─────────
 def confine(pid: int, interface: str) -> list[str]:
-    """Bind the listening TCP sockets of a child to an interface; returns the addresses that could not be bound.
+    """Bind the listening TCP sockets of a child to an interface; return the addresses that could not be bound.
 
-    mpirun is such a program: it listens on every interface for daemons on other hosts, whatever its parameters say
+    mpirun needs this: it listens on every interface for daemons on other hosts, whatever its parameters say
     (PRRTE 3: `oob_tcp_listener.c` binds to INADDR_ANY), and any process that connects could pass for such a daemon.
     On Linux a process can bind a duplicate of its child's socket to an interface (SO_BINDTODEVICE, without privileges
     from 5.7 on). On other systems the socket stays open and is returned.
@@ -122,7 +122,7 @@ def confine(pid: int, interface: str) -> list[str]:
 
 
 def borrowed_socket(pid: int, descriptor: int) -> socket.socket:
-    """A duplicate, in this process, of a child's socket (pidfd_getfd, Linux 5.6)."""
+    """Return a duplicate, in this process, of a child's socket (pidfd_getfd, Linux 5.6)."""
     handle = os.pidfd_open(pid)
     try:
         ours = ctypes.CDLL(None, use_errno=True).syscall(PIDFD_GETFD, handle, descriptor, 0)

@@ -1,7 +1,7 @@
-"""End processes: bind this one to its parent, and end another one without hitting an unrelated process.
+"""End processes: this process with its parent, and another process without hitting an unrelated one.
 
-In: process numbers. Out: a `ProcessHandle`, which means one process for good: its number may go to another once it
-has ended.
+In: process numbers. Out: a `ProcessHandle`, which always means the same process: the number of a process may go to
+another process once it has ended.
 """
 
 import contextlib
@@ -14,15 +14,15 @@ import weakref
 
 import psutil
 
-# Of prctl, from <linux/prctl.h>.
+# Option of prctl, from <linux/prctl.h>.
 PR_SET_PDEATHSIG = 1
 
 
 def end_with_parent(parent: int | None = None) -> bool:
-    """Have the kernel kill this process when the thread that started it ends, even a stopped one; False if it cannot.
+    """Have the kernel kill this process, even if stopped, when the thread that started it ends; False if impossible.
 
-    Only Linux can. parent: number of the process that started this one, if known. If it has ended before this call,
-    this process ends at once.
+    Only Linux can do that. If the parent has ended before this call, this process ends at once.
+    parent: number of the process that started this process, if known.
     """
     if sys.platform != "linux" or ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0):
         return False
@@ -32,7 +32,7 @@ def end_with_parent(parent: int | None = None) -> bool:
 
 
 class ProcessHandle:
-    """A process and no other. On Linux it is a pidfd; elsewhere psutil compares the times at which processes began.
+    """Exactly one process. On Linux the handle is a pidfd; elsewhere psutil compares the start times of processes.
 
     Raises psutil.NoSuchProcess if there is no process of this number.
     """
@@ -62,7 +62,7 @@ class ProcessHandle:
             return
 
     def ended(self, seconds: float = 0.0) -> bool:
-        """Whether it has ended, or does so within `seconds`."""
+        """Return whether the process has ended, or ends within `seconds`."""
         if self._descriptor is not None:
             return bool(self._ends.poll(1000 * seconds))
         try:
@@ -72,21 +72,21 @@ class ProcessHandle:
         return True
 
     def children(self) -> list[psutil.Process]:
-        """Those that it started and that have not ended."""
+        """Return the descendants of the process that have not ended."""
         try:
             return self._process.children(recursive=True)
         except psutil.NoSuchProcess:
             return []
 
     def work_done(self) -> tuple[float, ...]:
-        """CPU seconds and bytes that it has used so far: numbers that grow while it works."""
+        """Return CPU seconds and bytes read and written by the process so far: numbers that grow while it works."""
         with contextlib.suppress(psutil.Error, AttributeError):  # macOS does not count bytes
             cpu, counted = self._process.cpu_times(), self._process.io_counters()
             return cpu.user + cpu.system, counted.read_chars, counted.write_chars
         return ()
 
     def state(self) -> str:
-        """Its state, from the operating system: running, sleeping, stopped, zombie, gone."""
+        """Return the state of the process: running, sleeping, stopped, zombie, gone."""
         try:
             return str(self._process.status())
         except psutil.NoSuchProcess:

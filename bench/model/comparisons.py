@@ -17,7 +17,7 @@ from bench.model.records import Case, Ending
 
 # Smallest relative change of a time that matters by default: a smaller one is rarely worth tracing.
 MIN_CHANGE = 0.05
-# Most further launches that are advised: beyond, measuring differently helps more than launching again.
+# Largest number of further launches that is advised: beyond it, another way to measure helps more than more launches.
 MOST_FURTHER_LAUNCHES = 200
 
 
@@ -43,8 +43,8 @@ class Judgement:
     verdict: ChangeVerdict
     # Reason for the verdict.
     reason: Notice
-    # P-value of no change, corrected for the number of cases, as the rule used it; None if it is unknown how launches
-    # differ.
+    # P-value of no change, corrected for the number of cases, as the rule used it; None if the variance between
+    # launches is unknown.
     p: float | None = None
     # Confidence level of the interval, such as 0.975: for SAME, the level of its two one-sided tests; for other
     # verdicts, a level corrected for the number of cases.
@@ -109,7 +109,7 @@ class Change:
 
 
 class Absence(StrEnum):
-    """Why a run has no time of a case."""
+    """Reason why a run has no time for a case."""
 
     NOT_ASKED = "not asked for"
     NOT_YET = "not measured yet"
@@ -163,7 +163,7 @@ class Comparison:
     pairs: int = 0
     # Number of pairs measured after the verdict.
     fresh_pairs: int = 0
-    # Index over the fresh pairs. It was not chosen because it was large.
+    # Index over the fresh pairs. It has no selection bias: it was not chosen because it was large.
     fresh: Interval | None = None
     # Index AFTER / BEFORE of each pair.
     ratios: tuple[float, ...] = ()
@@ -177,26 +177,26 @@ class Comparison:
     alternate: Notice | None = None
     # True if both sides ran on virtual GPUs, whose times follow a rule.
     virtual: bool = False
-    # True if a change rests on the assumption that the two occasions differ as launches do.
+    # True if a change rests on the assumption that the between-run variance is like the between-launch variance.
     assumes_steady: bool = False
-    # Notices that belong beside the verdict.
+    # Notices to show next to the verdict.
     remarks: tuple[Notice, ...] = ()
 
     @property
     def failed(self) -> bool:
-        """Whether a verdict is a failure, or a case failed after."""
+        """Return whether a verdict is a failure, or a case failed on the second side only."""
         verdicts = {self.verdict, *(change.verdict for change in self.changes)}
         return bool(self.broken) or not verdicts.isdisjoint(self.fail_on)
 
     @property
     def undecided(self) -> bool:
-        """Whether a decision was asked for and there is none; also if there was nothing to decide."""
+        """Return whether a decision was asked for and there is none, or there was nothing to decide."""
         return self.verdict == ChangeVerdict.INCONCLUSIVE and (self.undecided_exits or not self.changes)
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """A level of a trend: from one run on, a case takes `time_s`."""
+    """A level of a trend: consecutive runs in which a case takes `time_s`."""
 
     # Position of the first run of the level.
     first: int
@@ -218,7 +218,7 @@ class Trend:
 
     @property
     def changed(self) -> tuple[Level, ...]:
-        """Every level but the first."""
+        """Return all levels except the first."""
         return self.levels[1:]
 
 
@@ -255,5 +255,5 @@ class SessionDifference:
 
     @property
     def blocking(self) -> bool:
-        """Whether the difference makes times incomparable."""
+        """Return whether the difference makes times incomparable."""
         return self.fact in BLOCKING

@@ -1,10 +1,10 @@
 """Define the types of conclusions, which `analyze` computes from facts and `report` shows.
 
-    Run ─▶ Summary ─┬─▶ Fit, Bound    how time depends on size, and what no run can beat
+    Run ─▶ Summary ─┬─▶ Fit, Bound    how time depends on size, and upper bounds of the bandwidth
                     └─▶ Finding       a rank, a link or a size that stands out, with its evidence
 
-Each type holds its evidence and its notices. Everything is frozen. Units: seconds, bytes, bytes per second. Nothing
-here reads or computes. The types of facts are in `records`, those of conclusions from several runs in `comparisons`.
+Each type contains its evidence and its notices. Everything is frozen. Units: seconds, bytes, bytes per second. Nothing
+here reads or computes. `records` has the types of facts, `comparisons` the types of conclusions from several runs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class IntervalKind(StrEnum):
-    """What an interval is made from."""
+    """The data from which an interval is made."""
 
     OVER_LAUNCHES = "over launches"
     OVER_RUNS = "over runs"
@@ -41,7 +41,7 @@ class IntervalKind(StrEnum):
 class Interval:
     """A value and the interval around it.
 
-    Without an interval (`IntervalKind.NONE`), low and high are the value, and must not be shown.
+    `low` and `high` equal the value if there is no interval (`IntervalKind.NONE`). They must then not be shown.
     """
 
     value: float
@@ -55,7 +55,7 @@ class Interval:
 
     @property
     def relative_half_width(self) -> float:
-        """Half the width of the interval, relative to the value; infinite where no interval is known."""
+        """Return half the interval's width, relative to the value; infinite without interval, or if the value is 0."""
         return (self.high - self.low) / 2 / self.value if self.known and self.value else float("inf")
 
 
@@ -65,8 +65,8 @@ class Stall:
 
     # Share of the iterations that are in the slower mode.
     share: float
-    # Mean of each mode (`fast_s` and `slow_s`): within a launch, the means weighted by the shares add up to the mean of
-    # all.
+    # Mean of each mode (`fast_s` and `slow_s`). Within a launch, the means weighted by the shares add up to the mean of
+    # all iterations.
     fast_s: float
     slow_s: float
 
@@ -132,14 +132,14 @@ class Summary:
 
     @property
     def only_clock(self) -> bool:
-        """Whether reading the clock takes about as long as the calls, so that it is what was measured."""
+        """Return whether reading the clock takes about as long as the calls, so that times mainly show the clock."""
         return bool(self.time_s and self.timer_s and self.time_s.value * self.case.depth < 2 * self.timer_s)
 
 
 # ── models and bounds ────────────────────────────────────────────────────────────────────────────
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """t = alpha_s + size * beta_s_per_byte, for sizes from `low` to `high` bytes, both included."""
+    """A segment of a fit: t = alpha_s + size * beta_s_per_byte, for sizes from `low` to `high` bytes, both included."""
 
     low: int
     high: int
@@ -166,7 +166,7 @@ class Fit:
     note: Notice | None = None
 
 
-# The bound that a user gives.
+# Name of the bound that the user states.
 LINK_AS_GIVEN = "link as given"
 
 
@@ -176,9 +176,9 @@ class Bound:
 
     backend: str
     world_size: int
-    # Where the bound comes from.
+    # Source of the bound.
     name: str
-    # In bytes/s.
+    # Highest bus bandwidth, in bytes/s.
     busbw: float
 
 
@@ -199,7 +199,7 @@ class Finding:
     """A rank, node, link or size that stands out."""
 
     kind: FindingKind
-    # Such as "rank 2", "node h5" or "link 0–3".
+    # Name of the rank, node, link or size, such as "rank 2", "node h5" or "link 0–3".
     subject: str
     notice: Notice
     cases: tuple[Case, ...] = ()
@@ -231,15 +231,15 @@ class Diagnosis:
     """The late and slow ranks, nodes and links of a run."""
 
     findings: tuple[Finding, ...]
-    # What could not be determined, and why.
+    # Questions that could not be answered, with the reason.
     silent: tuple[Notice, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ChoiceChange:
-    """How NCCL's choice changes with the size, in cases that differ in size only."""
+    """Changes of NCCL's choice with the size, in cases that differ only in size."""
 
-    # The case from which size on the choice is another, and the choice; the smallest size first.
+    # The case at which each choice begins, and the choice; the smallest size first.
     begins: tuple[tuple[Case, str], ...]
 
 
@@ -260,6 +260,5 @@ class Analysis:
     # Maps the name of a package to its conclusions, from its own cases (which are also among the summaries) or from
     # others.
     of_packages: Mapping[str, object] = field(default_factory=dict)
-    # Cases that packages show themselves.
-    # The notice, among `notices`, on what is missing; None if nothing is missing.
+    # The notice on missing measurements, which is also among `notices`; None if nothing is missing.
     incomplete: Notice | None = None

@@ -19,12 +19,12 @@ class Deferred:
 
     @property
     def module(self) -> str:
-        """The full name of the module."""
+        """Return the full name of the module."""
         return "bench." + self.target.partition(":")[0]
 
     @cached_property
     def value(self) -> Any:
-        """The object; its module is imported when this is first read."""
+        """Return the object. Its module is imported when the object is first read."""
         return operator.attrgetter(self.target.partition(":")[2])(importlib.import_module(self.module))
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:

@@ -1,7 +1,7 @@
-"""Define how the ranks of a world are divided into groups, and how unevenly an all-to-all divides what a rank sends.
+"""Define how the ranks of a world are divided into groups, and how unevenly an all-to-all divides the data of a rank.
 
-`catalog/subgroups.py` and `catalog/splits.py` read these from text and say what they mean for a number of ranks. A key
-has them as the text that `str` gives.
+`catalog/subgroups.py` and `catalog/splits.py` parse both from text, and compute groups and parts for a number of ranks.
+The key of a case contains the text that `str` returns.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class Division:
     sets: tuple[tuple[int, ...], ...] = ()
 
     def __str__(self) -> str:
-        """Such as `world`, `strided:2@4`, `contiguous:4:serial` or `sets:0,3|1,2`."""
+        """Return the division as text, such as `world`, `strided:2@4`, `contiguous:4:serial` or `sets:0,3|1,2`."""
         if self.kind == "world":
             return self.kind
         if self.kind == "sets":
@@ -36,7 +36,7 @@ WORLD = Division()
 
 @dataclass(frozen=True, slots=True, order=True)
 class Splits:
-    """A distribution of what a rank sends in an all-to-all."""
+    """A distribution of the data that a rank sends in an all-to-all."""
 
     # One of zipf, lognormal, hot, distance and rows.
     kind: str
@@ -44,10 +44,10 @@ class Splits:
     value: float = 0.0
     rows: tuple[tuple[int, ...], ...] = ()
     seed: int = 0
-    # True if other ranks are popular in each of a number of calls.
+    # True if the popular ranks differ from call to call; they repeat after a number of calls.
     drift: bool = False
 
     def __str__(self) -> str:
-        """Such as `zipf:1.2:seed=3:drift` or `rows:0,3;1,2`."""
+        """Return the distribution as text, such as `zipf:1.2:seed=3:drift` or `rows:0,3;1,2`."""
         what = ";".join(",".join(map(str, row)) for row in self.rows) if self.rows else f"{self.value:.12g}"
         return f"{self.kind}:{what}" + f":seed={self.seed}" * (self.seed > 0) + ":drift" * self.drift

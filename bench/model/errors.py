@@ -1,6 +1,6 @@
-"""Define the errors that a user can correct; each message is one line that says what to change, or a line a problem.
+"""Define the errors that a user can correct; each message is one line with the remedy, or one line per problem.
 
-    BenchError                    exit code 2 unless said otherwise
+    BenchError                    exit code 2 unless stated otherwise
     ├── ConfigError               the YAML or a --set
     ├── StoreError                a run folder: missing, damaged, newer, in use, disk full
     ├── ForeignError              a file of another tool: damaged, unknown, or without a fact that is needed
@@ -22,12 +22,12 @@ import re
 from bench.model.notices import Notice
 from bench.model.visible import visible
 
-# Exit codes of a run that was interrupted by Ctrl-C or a signal, and of one that met an error which nobody expected
-# (EX_SOFTWARE of sysexits.h): a mistake in CollBench, and no verdict on what was measured.
+# Exit codes: of a run that Ctrl-C or a signal interrupted, and of a run with an unexpected error (EX_SOFTWARE of
+# sysexits.h), which is a mistake in CollBench and not a verdict on the measurements.
 INTERRUPTED, UNEXPECTED = 130, 70
 
 
-# What Python says of damaged JSON → what stands there.
+# Python's message on damaged JSON → description of the damage.
 JSON_WORDS = {
     "Expecting value": "a value is missing here",
     "Expecting property name": "a key in double quotes is missing here",
@@ -39,13 +39,13 @@ JSON_WORDS = {
 
 
 class BenchError(Exception):
-    """An error whose message is one line and tells the user what to change.
+    """An error whose message is one line and states what the user must change.
 
-    What it quotes of a file may hold anything: line breaks become blanks, what cannot be seen is written out.
+    Text quoted from a file may contain any character: line breaks become blanks, invisible characters are escaped.
     """
 
     exit_code = 2
-    # Reasons, which follow the text behind a colon.
+    # Reasons, which follow the text after a colon.
     reasons: tuple[Notice | str, ...] = ()
 
     def __init__(self, text: str, *reasons: Notice | str) -> None:
@@ -53,19 +53,19 @@ class BenchError(Exception):
         self.text, self.reasons = _printable(text), reasons
 
     def __str__(self) -> str:
-        """The text with the names of its reasons, for whoever cannot write their sentences (`cli.terminal` can)."""
+        """Return the text with the names of its reasons. `cli.terminal` writes the reasons as sentences instead."""
         named = (f"{one.kind} {dict(one.values)}" if isinstance(one, Notice) else one for one in self.reasons)
         return ": ".join(filter(None, [self.text, "; ".join(named)]))
 
 
 def damaged_json(place: object, error: Exception) -> str:
-    """A sentence on a file that is no JSON: where it breaks, and what should stand there. place: the file."""
+    """Return a sentence on a file that is not JSON: position and description of the error. place: the file."""
     where = f":{error.lineno}:{error.colno}" if isinstance(error, json.JSONDecodeError) else ""
     return f"{place}{where}: damaged JSON: {json_words(error)}"
 
 
 def json_words(error: Exception) -> str:
-    """What should stand where JSON breaks."""
+    """Return a description of an error in JSON."""
     text = str(error).partition(": line ")[0]
     return next((words for theirs, words in JSON_WORDS.items() if text.startswith(theirs)), text[:100])
 
@@ -75,7 +75,7 @@ def _printable(text: str) -> str:
 
 
 class ConfigError(BenchError):
-    """The configuration cannot be used: for each problem a line with file, key, value and what is allowed."""
+    """The configuration cannot be used. The message has a line per problem: file, key, value and what is allowed."""
 
     def __init__(self, *problems: str) -> None:
         Exception.__init__(self, *problems)
@@ -97,7 +97,7 @@ class UnmeasurableError(BenchError):
 
 
 class RankError(BenchError):
-    """The ranks' processes could not be started; rank: the one that is to blame, None if none is."""
+    """The ranks' processes could not be started. rank: the rank at fault; None if no rank is at fault."""
 
     def __init__(self, text: str, rank: int | None = None) -> None:
         super().__init__(text)
@@ -109,7 +109,7 @@ class MpirunError(RankError):
 
 
 class JobError(BenchError):
-    """The processes of a job were told contradictory things, do not fit together, or do not find each other."""
+    """The processes of a job got contradictory instructions, do not fit together, or do not find each other."""
 
 
 class LostRankError(RankError):
@@ -117,7 +117,7 @@ class LostRankError(RankError):
 
 
 def reason_of(error: OSError) -> str:
-    """What an operating system's error says, for a message."""
+    """Return the reason of an operating system's error, for a message."""
     if error.errno == errno.ENOSPC:
         return "the disk is full"
     return (error.strerror or str(error)).lower()

@@ -1,7 +1,7 @@
-"""What a run's folder records about the run and its machine: the shapes of manifest.json and environment.json.
+"""Define the facts that a run's folder records about the run and its machine: manifest.json and environment.json.
 
-`store.facts` holds what was read against them, so that what computes and prints need not ask again. Any key may be
-missing. Loads no validator, since ranks load this.
+`store.facts` checks the files against these types, so that other code need not check again. Any key may be
+missing. Imports no validator, because ranks import this module.
 """
 
 from typing import Annotated, Any
@@ -15,7 +15,7 @@ Fact = str | int | float | bool | None
 Facts = dict[str, Fact]
 Ranks = Annotated[int, Ge(0), Le(MOST_RANKS)]
 Whole = Annotated[int, Gt(-(2**63)), Lt(2**63)]
-# At, low and high end, in ns, of each rank: at the start of a launch and at its end.
+# Clock offset of a rank to rank 0: time, lower and upper bound, in ns. Clocks: per rank, at start and end of a launch.
 Clock = Annotated[list[Whole], MinLen(3), MaxLen(3)]
 Clocks = Annotated[list[Annotated[list[Clock], MinLen(1)]], MinLen(2), MaxLen(2)]
 
@@ -66,9 +66,9 @@ class HostFacts(TypedDict, total=False):
     gpus: list[GpuFacts]
     infiniband: list[Facts]
     variables: dict[str, str]
-    # Of a job: the cores on which any rank of the job on this host may run.
+    # In a job, the cores on which any rank of the job on this host may run.
     cores: list[int]
-    # Of a job: the ranks on this host.
+    # In a job, the ranks on this host.
     ranks: list[int]
     fewest_cores: int
     before: Snapshot
@@ -84,7 +84,7 @@ class RankFacts(TypedDict, total=False):
     device: str
     device_name: Fact
     device_uuid: Fact
-    # Maps "before", "joined" and "left" to a mapping from the name of a package to what it saw in the process.
+    # Maps "before", "joined" and "left" to a mapping from the name of a package to its facts about the process.
     seen: dict[str, dict[str, dict[str, Any]]]
     nccl: str | None
     mpi: str | None
@@ -92,7 +92,7 @@ class RankFacts(TypedDict, total=False):
 
 
 class Health(TypedDict, total=False):
-    """The counts of GPUs and InfiniBand ports during a launch: name → counter → value."""
+    """The counters of GPUs and InfiniBand ports during a launch: name → counter → value."""
 
     gpus: dict[str, dict[str, Whole]]
     infiniband: dict[str, dict[str, Whole]]
@@ -189,7 +189,7 @@ class Measurements(TypedDict):
 
 
 class Manifest(TypedDict, total=False):
-    """The name, times, state and command line of a run; for a run of two sides, also what each side is."""
+    """The name, times, state and command line of a run; for a run of two sides, also its sides."""
 
     name: str
     started: str

@@ -1,4 +1,4 @@
-"""Define notices: what a reader must know beside a number, as a kind with values.
+"""Define notices: facts that a reader must know in addition to a number, each as a kind with values.
 
 A notice has no words. `report.notices` has the sentence and the remedy of each kind, and programs filter by the kind.
 """
@@ -80,7 +80,7 @@ class CaseNotice(NoticeKind):
     DISPATCH_BOUND = "dispatch-bound"
     LEFT_OUT = "left-out"
     FAILED_LAUNCHES = "failed-launches"
-    # What was seen while a case ran, and may have caused its outliers.
+    # Disturbances that were seen while a case ran and may have caused its outliers.
     STEAL = "steal"
     QUOTA_USED = "quota-used"
 
@@ -198,7 +198,7 @@ class SkipNotice(NoticeKind):
     SERIAL_GROUPS = "serial-groups"
     MATRIX_ROWS = "matrix-rows"
     TOO_HOT = "too-hot"
-    # What a backend has.
+    # Features of a backend.
     NO_MPI_CALL = "no-mpi-call"
     MPI_JOINS_BEFORE = "mpi-joins-before"
     OF_TORCH = "of-torch"
@@ -232,7 +232,7 @@ class SkipNotice(NoticeKind):
     HOST_MEMORY = "host-memory"
     GPU_MEMORY = "gpu-memory"
     LAUNCH_MEMORY = "launch-memory"
-    # All of them.
+    # Several reasons at once.
     SEVERAL = "several-reasons"
 
 
@@ -264,14 +264,14 @@ class HardshipNotice(NoticeKind):
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Something that a reader must know beside a number."""
+    """A fact that a reader must know in addition to a number."""
 
     kind: NoticeKind
     # Values of the sentence: numbers in seconds, bytes and shares, names, lists of them, or further notices.
     values: Mapping[str, Value] = field(default_factory=dict)
     # Keys of the cases that it is about; empty if it is about all.
     cases: tuple[str, ...] = ()
-    # The host that it is about; None if there is one only.
+    # The host that it is about; None if there is only one host.
     host: str | None = None
     # The run that it is about, in a comparison.
     run: str | None = None
@@ -284,12 +284,12 @@ Value = str | int | float | tuple[str, ...] | tuple[float, ...] | tuple[Notice, 
 
 
 def notice(kind: NoticeKind, cases: Iterable[str] = (), host: str | None = None, **values: Value) -> Notice:
-    """A notice with these values."""
+    """Return a notice with these values."""
     return Notice(kind, values, tuple(cases), host)
 
 
 def kind_named(name: str) -> NoticeKind:
-    """The kind of this name, in the sets that are loaded; raises ValueError if none has it."""
+    """Return the kind of this name, from the sets that are loaded; raises ValueError if no set has it."""
     kinds = (kind for each in NoticeKind.__subclasses__() for kind in each)
     if (found := next((kind for kind in kinds if kind == name), None)) is None:
         raise ValueError(f"{name!a:.60}: CollBench has no notice of this kind")
@@ -297,10 +297,10 @@ def kind_named(name: str) -> NoticeKind:
 
 
 def of_run(run: str, notices: Iterable[Notice]) -> list[Notice]:
-    """The notices, each with the run that it is about."""
+    """Return the notices, each with the run that it is about."""
     return [replace(one, run=run) for one in notices]
 
 
 def with_counts(found: Mapping[Notice, int], name: str = "count") -> list[Notice]:
-    """The notices, each with its number as one more value."""
+    """Return the notices, each with its number as one more value; notices with number 0 are left out."""
     return [replace(one, values={**one.values, name: number}) for one, number in found.items() if number]

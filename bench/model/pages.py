@@ -1,9 +1,9 @@
-"""Where a reader finds a page of the documentation: the only place that knows it."""
+"""Give the address of a page of the documentation; no other module forms addresses."""
 
-# The address below which docs/ is published, with a slash at its end; empty while it is published nowhere.
+# Address at which docs/ is published, with a slash at its end; empty if docs/ is not published.
 ADDRESS = ""
 
 
 def page(name: str) -> str:
-    """How to read a page. name: its path below docs/, without suffix, such as `studies/gloo-stalls`."""
+    """Return address or command of a page. name: its path in docs/ without suffix, such as `studies/gloo-stalls`."""
     return f"{ADDRESS}{name}/" if ADDRESS else f"collbench docs {name.rpartition('/')[2]}"

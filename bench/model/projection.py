@@ -1,7 +1,7 @@
 """Group values by a key, and cases into tables by the fields that rows and columns show.
 
-In: cases, or what is known of them. Out: groups in the order of their first members. Writes no text: `report.tables`
-names tables, rows and columns.
+In: cases, or items that belong to cases. Out: groups in the order of their first members. Writes no text:
+`report.tables` names tables, rows and columns.
 """
 
 from collections.abc import Callable, Iterable
@@ -12,7 +12,7 @@ from bench.model.records import Case
 
 T = TypeVar("T")
 K = TypeVar("K")
-# Field that a projection may name → the fields that a residue has at these values.
+# Field that a projection may name → fields of a case with the values that they have in the residue.
 NEUTRAL: dict[str, dict[str, Any]] = {
     "asked": {"size_bytes": 0, "asked_bytes": 0},
     "world_size": {"world_size": 0},
@@ -22,7 +22,7 @@ NEUTRAL: dict[str, dict[str, Any]] = {
 
 
 def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
-    """The items by key; keys, and the items of a key, keep their order."""
+    """Return the items by key; keys, and the items of a key, keep their order."""
     groups: dict[K, list[T]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)
@@ -31,7 +31,7 @@ def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """The fields by which the cases of one table differ: those that rows show, and those that columns show.
+    """The fields in which the cases of one table differ: fields shown by rows, and fields shown by columns.
 
     The model is benchstat's `benchproc`, which calls the rest of a case the residue.
     """
@@ -41,21 +41,21 @@ class Projection:
     column: tuple[str, ...] = ()
 
     def residue(self, case: Case) -> Case:
-        """The part of a case that its table shares: the case with neutral values of the fields."""
+        """Return the part of a case that its table shares: the case with neutral values of the fields."""
         return replace(
             case, **{name: value for field in self.row + self.column for name, value in NEUTRAL[field].items()}
         )
 
     def row_of(self, case: Case) -> tuple[Any, ...]:
-        """The values of the fields that rows show."""
+        """Return the values of the fields that rows show."""
         return tuple(getattr(case, field) for field in self.row)
 
     def column_of(self, case: Case) -> tuple[Any, ...]:
-        """The values of the fields that columns show."""
+        """Return the values of the fields that columns show."""
         return tuple(getattr(case, field) for field in self.column)
 
     def tables(self, items: Iterable[T], case_of: Callable[[T], Case]) -> dict[Case, list[T]]:
-        """The items by the residue of their cases."""
+        """Return the items by the residue of their cases."""
         return grouped(items, lambda item: self.residue(case_of(item)))
 
 
@@ -64,7 +64,7 @@ RANKS = Projection(column=("world_size",))
 # Cases that differ in size, and cases of any size and number of ranks.
 SIZES = Projection(row=("asked",))
 KINDS = Projection(row=("asked",), column=("world_size",))
-# Those of one table of a report.
+# Cases of one table of a report.
 TABLES = Projection(row=("asked",), column=("world_size", "scheduling"))
-# Those of one row of nccl-tests.
+# Cases of one row of nccl-tests.
 PLACEMENTS = Projection(column=("placement",))

@@ -31,9 +31,9 @@ if TYPE_CHECKING:  # numpy is only needed where arrays are made: planning and li
 Json = dict[str, Any]
 # Recorded in place of a fact that could not be read; the fact is never left out.
 NOT_AVAILABLE = "not available"
-# Load average a core up to which other work hardly takes time from the ranks.
+# Load average per core up to which other work hardly takes time from the ranks.
 LOAD_LIMIT = 0.25
-# What a cgroup's cpu.max says where it sets no quota.
+# Value of a cgroup's cpu.max that sets no quota.
 UNLIMITED = "max"
 # Allowed names of a run, in letters of any alphabet: the name becomes a part of the names of folders.
 NAME_PATTERN = r"[^\W_][\w.-]{0,63}"
@@ -90,13 +90,13 @@ def option(
     needs_processes: bool = False,
     first: bool = False,
 ) -> Any:
-    """A field of a case that is an option, and what the table of options says of it; see `Option`."""
+    """Declare a field of a case that is an option, with its row in the table of options; see `Option`."""
     row = {"about": about, "words": words, "key": key, "of": of, "needs_processes": needs_processes, "first": first}
     return field(default=default, metadata=row)
 
 
 def _by_operation(base: type, source: Any, handler: Any) -> Any:
-    """The schema of pydantic for one of the types below; for the base, that of all its types, by their operation."""
+    """Return the pydantic schema of a type below; for the base, the schema of all its subclasses, by operation."""
     if source is not base:
         return handler(source)
     kinds = {kind.operation: kind for kind in base.__subclasses__()}
@@ -112,7 +112,7 @@ class Variables:
     pairs: tuple[tuple[str, str], ...] = ()
 
     def __str__(self) -> str:
-        """Such as `NCCL_ALGO=Ring NCCL_PROTO=LL`."""
+        """Return the variables as text, such as `NCCL_ALGO=Ring NCCL_PROTO=LL`."""
         return " ".join(f"{name}={value}" for name, value in self.pairs)
 
 
@@ -123,17 +123,17 @@ class OwnOptions:
     `catalog.operation.Operation.own` names that subclass. The base is for operations without such options.
     """
 
-    # Name of the operation, by which JSON tells the subclasses apart.
+    # Name of the operation, by which JSON distinguishes the subclasses.
     operation: str = ""
 
     @property
     def shared(self) -> OwnOptions:
-        """The options that all cases of a round share. A skip with these options is a skip of all of them."""
+        """Return the options that all cases of a round share. A skip with these options is a skip of all of them."""
         return self
 
     @property
     def is_control(self) -> bool:
-        """Whether the case only shows the noise of a run."""
+        """Return whether the case only shows the noise of a run."""
         return False
 
     @classmethod
@@ -145,13 +145,13 @@ class OwnOptions:
 class OwnSettings:
     """The settings of a plan that only the cases of one operation need. The package declares a subclass."""
 
-    # Name of the operation, by which JSON tells the subclasses apart.
+    # Name of the operation, by which JSON distinguishes the subclasses.
     operation: str = ""
     # Number of rounds of a launch, for cases that are compared round by round.
     rounds: int = 10
 
     def needed_by(self, cases: Sequence[Case]) -> OwnSettings:
-        """The settings, reduced to what these cases name."""
+        """Return the settings, reduced to the parts that these cases name."""
         return self
 
     @classmethod
@@ -161,7 +161,7 @@ class OwnSettings:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One thing to measure: what all operations have, then the table of options, then the operation's own options.
+    """One case to measure: fields of all operations, then the table of options, then the operation's own options.
 
     An option is declared here, or in the operation's `OwnOptions`, and nowhere else: configurations, keys, plans,
     labels, expectations and documentation read these tables. The key leaves out options at their default.
@@ -278,33 +278,33 @@ class Case:
 
     @property
     def asked(self) -> int:
-        """The size that was asked for, which `size_bytes` may have rounded down to whole equal shares."""
+        """Return the requested size, which `size_bytes` may have rounded down to whole equal shares."""
         return self.asked_bytes or self.size_bytes
 
     @property
     def key(self) -> str:
-        """The only join key between runs, such as `all_reduce/gloo/n4/float32/1048576`."""
+        """Return the only join key between runs, such as `all_reduce/gloo/n4/float32/1048576`."""
         head = f"{self.op}/{self.backend}/n{self.world_size}/{self.dtype}/{self.size_bytes}"
         return "/".join([head, *self.extras])
 
     @property
     def extras(self) -> list[str]:
-        """What differs from the defaults, such as `reduce_op=max`."""
+        """Return the options that differ from their defaults, such as `reduce_op=max`."""
         values = [(option, getattr(self, option.name)) for option in OPTIONS]
         values += [(option, getattr(self.own, option.name)) for option in options_in(type(self.own))]
         return [f"{option.name}={value}" for option, value in values if value != option.default]
 
     @property
     def shared(self) -> Case:
-        """The case with only those own options that all cases of a round share."""
+        """Return the case with only those own options that all cases of a round share."""
         return replace(self, own=self.own.shared)
 
     def value(self, name: str) -> Any:
-        """The value of a field or of one of the operation's own options; None if the operation has no such option."""
+        """Return the value of a field or of an own option of the operation; None if it has no such option."""
         return getattr(self, name) if name in CASE_FIELDS else getattr(self.own, name, None)
 
     def with_value(self, name: str, value: Any) -> Case:
-        """The case with another value of a field or of one of its operation's own options."""
+        """Return the case with another value of a field or own option; unchanged if it has no such option."""
         if name in CASE_FIELDS:
             return replace(self, **{name: value})
         return replace(self, own=replace(self.own, **{name: value})) if hasattr(self.own, name) else self
@@ -326,11 +326,11 @@ class Option:
     of: str
     # True if cases with different values cannot share processes.
     needs_processes: bool
-    # True if labels name the value right behind the operation.
+    # True if labels name the value directly after the operation.
     first: bool
 
     def in_words(self, value: Any) -> str:
-        """A value as people read it; empty if there is none."""
+        """Return a value in words for people; empty if the value is None."""
         if value is None:
             return ""
         return self.words(value) if callable(self.words) else self.words.format(value)
@@ -365,8 +365,8 @@ class Launch:
     cases: tuple[Case, ...]
 
 
-# Processes that have just begun are slower, whatever they call: for so long the cases that a launch measures first are
-# warmed up together. By 16 % in the first block of 64 KiB under SCHED_BATCH (± 11 %, 40 launches); so, -1.5 % (± 5 %).
+# Joint warm-up of the first cases of a launch, because fresh processes are slower in every call: the first block of
+# 64 KiB under SCHED_BATCH is 16 % slower without it (± 11 %, 40 launches), and -1.5 % with it (± 5 %).
 LAUNCH_WARMUP_S = 0.25
 
 
@@ -422,15 +422,15 @@ class Settings:
     # True if only the placements of a case share rounds, and one size follows the other, as in nccl-tests.
     row_by_row: bool = False
     faults: tuple[Fault, ...] = ()
-    # Name of an operation → what only its cases need.
+    # Name of an operation → settings that only its cases need.
     own: dict[str, OwnSettings] = field(default_factory=dict)
 
     def rounds_of(self, case: Case) -> int:
-        """Number of rounds of a launch, for cases that are compared round by round."""
+        """Return the number of rounds of a launch, for cases that are compared round by round."""
         return self.own.get(case.op, OwnSettings()).rounds
 
     def needed_by(self, cases: Sequence[Case]) -> Settings:
-        """The settings with only what the cases need."""
+        """Return the settings with only the parts that the cases need."""
         of_operations = {op: [case for case in cases if case.op == op] for op in self.own}
         own = {op: self.own[op].needed_by(members) for op, members in of_operations.items() if members}
         return replace(self, own=own)
@@ -453,13 +453,13 @@ class Plan:
 
     @property
     def cases(self) -> tuple[Case, ...]:
-        """The distinct cases, by operation, backend, dtype, world size and size."""
+        """Return the distinct cases in the order of `case_order`."""
         distinct = {case.key: case for launch in self.order for case in launch.cases}
         return tuple(sorted(distinct.values(), key=case_order))
 
     @property
     def total(self) -> int:
-        """Measurements to make: cases times launches."""
+        """Return the number of measurements to make: cases times launches."""
         return sum(len(launch.cases) for launch in self.order)
 
 
@@ -504,7 +504,7 @@ class AbState:
     min_change: float
     budget_s: float
     each: bool
-    # What the exit code is when nothing was decided: pass, fail or 3.
+    # Exit code if nothing was decided: pass, fail or 3.
     undecided: str
     seed: int
     # Reason why launches of A and B alternate; None if the ranks of A and B take turns.
@@ -531,7 +531,7 @@ class Job:
 
 
 def case_order(case: Case) -> tuple[object, ...]:
-    """Sort key for tables: first the fields that are equal within a table, then world size, then size."""
+    """Return the sort key for tables: first the fields that are equal within a table, then world size, then size."""
     values = (case.value(option.name) for option in (*OPTIONS, *options_in(type(case.own))))
     ordered = (value if isinstance(value, int | float) else str(value or "") for value in values)
     return (case.op, case.backend, case.metric, case.dtype, *ordered, case.world_size, case.size_bytes)
@@ -571,10 +571,10 @@ class Timings:
     wait_ns: Integers | None = None
     # Number of calls back to back in one iteration.
     calls: int = 1
-    # Number of iterations in each block, in order. Other cases were measured between two blocks. Empty if it is not
-    # known, as in runs of earlier versions.
+    # Number of iterations in each block, in order. Other cases were measured between two blocks. Empty if it is
+    # unknown, as in runs of earlier versions.
     blocks: tuple[int, ...] = ()
-    # Name → nanoseconds of what an iteration consists of: arrays whose first axes are iterations and ranks. The package
+    # Name of a part of an iteration → its nanoseconds, as arrays whose first axes are iterations and ranks. The package
     # of the operation chooses the names; most operations have none.
     inner_ns: dict[str, Integers] = field(default_factory=dict)
     # For cases that are compared round by round, the share of the machine's CPU time that other processes used in each
@@ -583,25 +583,25 @@ class Timings:
 
     @property
     def slowest_s(self) -> Floats:
-        """Maximum over ranks of each iteration, in seconds a call: the time of a program that waits for all ranks."""
+        """Return each iteration's maximum over ranks, in seconds per call: the time of a program that waits for all."""
         slowest: Floats = self.duration_ns.max(axis=1) / (1e9 * self.calls)
         return slowest
 
     @property
     def arrivals_ns(self) -> Integers | None:
-        """Times at which the ranks were ready, with a different zero in each iteration; None if they are not known."""
+        """Return the times at which ranks were ready, with another zero in each iteration; None if they are unknown."""
         if self.host_ns is None:
             return self.start_ns
         return None if self.wait_ns is None else -self.wait_ns
 
     @property
     def arrays(self) -> dict[str, Integers]:
-        """All arrays that have a row for each iteration, those of `inner_ns` excepted."""
+        """Return all arrays that have a row per iteration, except the arrays of `inner_ns`."""
         named = {name: getattr(self, name) for name in ("start_ns", "duration_ns", "host_ns", "wait_ns")}
         return {name: array for name, array in named.items() if array is not None}
 
     def iterations(self, chosen: slice | NDArray[np.bool_], blocks: tuple[int, ...] = ()) -> Timings:
-        """Some of the iterations. blocks: the blocks that they are from; empty if that is not known."""
+        """Return the timings of some iterations. blocks: number of these iterations in each block; empty if unknown."""
         arrays: Json = {name: array[chosen] for name, array in self.arrays.items()}
         inner = {name: array[chosen] for name, array in self.inner_ns.items()}
         return replace(self, **arrays, inner_ns=inner, blocks=blocks)
@@ -645,15 +645,15 @@ class Aggregate:
     iterations: int | None = None
     # Times of the calls, for each process that the tool reports separately; empty if it does not report them.
     each_s: tuple[tuple[float, ...], ...] = ()
-    # True if such a time begins when its process calls and ends when its call is over, with a barrier between the
-    # calls. If False, it lasts from one call to the next, which is the same for all processes, whichever was late.
+    # True if each time is from the start to the end of a call of its process, with a barrier between the calls. If
+    # False, it is from one call to the next, and the same for all processes, even if one of them was late.
     apart: bool = False
-    # True if the tool found the result right; None if it does not say.
+    # True if the tool found the result right; None if the tool does not report it.
     verified: bool | None = None
 
     @property
     def slowest_s(self) -> tuple[float, ...]:
-        """The time of each call in its slowest process."""
+        """Return the time of each call in its slowest process."""
         return tuple(map(max, zip(*self.each_s, strict=True)))
 
 
@@ -662,14 +662,14 @@ class InvariantCheck:
     """The check of one invariant."""
 
     invariant: str
-    # None if the invariant does not apply; `text` then says why.
+    # None if the invariant does not apply; `text` then has the reason.
     ok: bool | None
     text: str
 
 
 @dataclass(frozen=True)
 class OwnDetail:
-    """What one launch keeps besides times, of cases of one operation. The package declares a subclass."""
+    """Results of one launch other than times, for cases of one operation. The package declares a subclass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -691,12 +691,12 @@ class Samples:
     aggregate: Aggregate | None = None
     # Invariants that a package checked before timing.
     checks: tuple[InvariantCheck, ...] = ()
-    # What one launch keeps besides the times.
+    # Results of the launch other than times.
     detail: OwnDetail | None = None
 
     @property
     def final(self) -> bool:
-        """Whether a resume leaves the entry as it is. It measures again what was lost or did not start."""
+        """Return whether a resume leaves the entry as it is. A resume repeats what was lost or did not start."""
         return self.failure is None or self.failure.kind not in {"lost", "start"}
 
 
@@ -720,5 +720,5 @@ class Run:
 
     @property
     def imported(self) -> ImportFacts | None:
-        """What the manifest says of the source of the numbers, if another tool measured them; else None."""
+        """Return the manifest's facts on the source of the numbers, if another tool measured them; else None."""
         return self.manifest.get("imported")

@@ -9,13 +9,13 @@ letter. Raises ValueError with a sentence; callers add file and key.
 import re
 from collections.abc import Sequence
 
-# Texts that a line has room for.
+# Number of texts for which a line has room.
 FEW = 5
 # Seconds in a nanosecond and in a microsecond; bytes in a mebibyte.
 NS, US, MIB = 1e-9, 1e-6, 2**20
 # More ranks than any cluster has; a larger number is a typing error, or damage.
 MOST_RANKS = 65536
-# More elements, or bytes, than any memory holds; a larger number is damage.
+# More elements, or bytes, than any memory has; a larger number is damage.
 MOST_ELEMENTS = 2**63 - 1
 _DECIMAL = {"kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _BINARY = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
@@ -40,7 +40,7 @@ def _split(text: str, what: str, example: str) -> tuple[str, str]:
 
 
 def parse_bytes(value: int | str) -> int:
-    """Bytes from an int or from text such as `"64MiB"` or `"1.5 GB"`; always a whole, positive number."""
+    """Parse bytes from an int or from text such as `"64MiB"` or `"1.5 GB"`; always a whole, positive number."""
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise ValueError(f"{value!r} is not a size; write bytes or a size such as 1MiB")
     if isinstance(value, int):
@@ -70,7 +70,7 @@ def _unknown_byte_unit(number: str, unit: str) -> str:
 
 
 def parse_seconds(value: int | float | str) -> float:
-    """Seconds from a number (seconds) or from text such as `"50ms"` or `"10 min"`; never negative."""
+    """Parse seconds from a number (seconds) or from text such as `"50ms"` or `"10 min"`; never negative."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ValueError(f"{value!r} is not a duration; write seconds or a duration such as 50ms")
     if isinstance(value, str):
@@ -85,7 +85,7 @@ def parse_seconds(value: int | float | str) -> float:
 
 
 def parse_rate(value: str) -> float:
-    """Bytes a second from text such as `"25 Gbit/s"`, `"430 GB/s"` or `"1 GiB/s"`; always positive."""
+    """Parse bytes per second from text such as `"25 Gbit/s"`, `"430 GB/s"` or `"1 GiB/s"`; always positive."""
     match = _RATE.fullmatch(value) if isinstance(value, str) else None
     if match is None:
         raise ValueError(f"{value!r} is not a rate; write a number and a unit, such as 25 Gbit/s or 3 GB/s")
@@ -108,7 +108,7 @@ def _unknown_rate_unit(text: str, number: str, unit: str) -> str:
 
 
 def parse_link(text: str) -> tuple[float, float]:
-    """Seconds and bytes per second of a link such as `2ms + 1GB/s`."""
+    """Parse the latency in seconds and the rate in bytes per second of a link such as `2ms + 1GB/s`."""
     latency, plus, rate = text.partition("+")
     if not plus:
         raise ValueError("write latency and rate, such as 2ms + 1GB/s")
@@ -116,7 +116,7 @@ def parse_link(text: str) -> tuple[float, float]:
 
 
 def parse_share(value: int | float | str) -> float:
-    """A share of at least 0 and less than 1, from text such as `"5%"` or from a number such as `0.05`."""
+    """Parse a share of at least 0 and less than 1, from text such as `"5%"` or from a number such as `0.05`."""
     match = None if isinstance(value, bool) else _SHARE.fullmatch(str(value))
     if match is None:
         raise ValueError(f"{value!r} is not a share; write 5% or 0.05")
@@ -127,7 +127,7 @@ def parse_share(value: int | float | str) -> float:
 
 
 def format_bytes(size: int) -> str:
-    """The shortest exact text: `1 MiB`, `1 MB`, `1536 B`. `parse_bytes` reads it back to the same number."""
+    """Format bytes as the shortest exact text: `1 MiB`, `1 MB`, `1536 B`. `parse_bytes` reads the same number back."""
     for unit, factor in (*reversed(_BINARY.items()), ("GB", 10**9), ("MB", 10**6), ("KB", 10**3)):
         if size % factor == 0 and size:
             return f"{size // factor} {unit}"
@@ -135,7 +135,7 @@ def format_bytes(size: int) -> str:
 
 
 def format_rounded_bytes(size: float) -> str:
-    """About this many bytes, for people: `1.4 GiB`. Not exact and never parsed back."""
+    """Format about this many bytes, for people: `1.4 GiB`. The text is not exact and never parsed back."""
     for unit, factor in reversed(_BINARY.items()):
         if size >= factor:
             return f"{_three_digits(size / factor)} {unit}"
@@ -143,7 +143,7 @@ def format_rounded_bytes(size: float) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """Three significant digits with the unit that suits: `556 µs`, `1.61 ms`, `62.8 s`, `3.5 min`."""
+    """Format seconds in the unit that suits, to about three digits: `556 µs`, `1.61 ms`, `62.8 s`, `3.5 min`."""
     if seconds >= 120:
         return f"{seconds / 60:.1f} min"
     for unit, factor in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
@@ -154,7 +154,7 @@ def format_seconds(seconds: float) -> str:
 
 
 def format_rate(bytes_per_second: float) -> str:
-    """GB/s with GB = 1e9, as nccl-tests prints it, to three significant digits."""
+    """Format a rate in GB/s with GB = 1e9, as nccl-tests prints it, to three significant digits."""
     return f"{_three_digits(bytes_per_second / 1e9)}"
 
 
@@ -170,26 +170,26 @@ def _three_digits(number: float) -> str:
 
 
 def format_ratio(ratio: float) -> str:
-    """Three decimals, of small ones two significant digits: `1.210`, `0.976`, `0.0013`."""
+    """Format a ratio with three decimals, or a small one with two significant digits: `1.210`, `0.976`, `0.0013`."""
     return f"{ratio:.3f}" if ratio >= 0.0995 else f"{ratio:.2g}"
 
 
 def first_few(texts: Sequence[str], most: int = FEW, separator: str = ", ") -> str:
-    """The first of several texts, and how many more there are: `a, b and 3 more`."""
+    """Join the first of several texts, and state how many more there are: `a, b and 3 more`."""
     more = f" and {len(texts) - most} more" if len(texts) > most else ""
     return separator.join(texts[:most]) + more
 
 
 def counted(number: int, noun: str) -> str:
-    """`1 case`, `2 cases`, `3 launches`."""
+    """Format a number with its noun: `1 case`, `2 cases`, `3 launches`."""
     return f"{number} {noun}{'' if number == 1 else 'es' if noun.endswith('ch') else 's'}"
 
 
 def format_modes(slow_share: float, fast_s: float, slow_s: float) -> str:
-    """Such as `39 % of calls take 3.70 ms, others 620 µs`. fast_s, slow_s: mean of each mode."""
+    """Format two modes as `39 % of calls take 3.70 ms, others 620 µs`. fast_s, slow_s: mean of each mode."""
     return f"{format_share(slow_share)} of calls take {format_seconds(slow_s)}, others {format_seconds(fast_s)}"
 
 
 def format_share(share: float, digits: int = 0) -> str:
-    """Such as `39 %`; digits: behind the point."""
+    """Format a share as `39 %`. digits: number of decimals."""
     return f"{100 * share:.{digits}f} %"

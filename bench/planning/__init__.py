@@ -1,1 +1,1 @@
-"""Plans: a configuration and a machine in, the cases in the order of measuring out."""
+"""Make plans: from a configuration and a machine, the cases in the order in which they are measured."""

@@ -1,4 +1,4 @@
-"""Expand a `Config` into cases, and say why a machine cannot measure a case.
+"""Expand a `Config` into cases, and give the reason why a machine cannot measure a case.
 
 In: a `Config` or a `Case`, and a `Machine`. Out: the cases, or a reason as a notice. Starts nothing.
 """
@@ -22,19 +22,19 @@ from bench.model.notices import Notice, SkipNotice, notice
 from bench.model.records import OPTIONS, Case, Machine, Option, Variables
 from bench.planning.footprint import buffer_bytes, scratch_bytes, temporary_bytes
 
-# Memory of a rank besides the buffers of its case: private pages of an idle torch process (about 60 MiB measured)
+# Memory of a rank apart from the buffers of its case: private pages of an idle torch process (about 60 MiB measured)
 # and the backend's own buffers.
 RANK_OVERHEAD_BYTES = 100 * 2**20
 # Share for the ranks; the rest is for the page cache, the parent process and the other processes of the machine.
 USABLE_SHARE_OF_MEMORY = 0.8
-# Memory of a rank on its GPU besides buffers: CUDA's context, NCCL's communicator and channels.
+# Memory of a rank on its GPU apart from buffers: CUDA's context, NCCL's communicator and channels.
 GPU_OVERHEAD_BYTES = 2**30
 
 
 def combinations(config: Config, machine: Machine) -> Iterable[Case]:
-    """Every case that is asked for, once, but for those of packages.
+    """Return each configured case once, without the cases of packages.
 
-    Values of options that an operation does not have make no further cases.
+    Values of options that an operation does not have add no cases.
     """
     distinct: dict[str, Case] = {}
     operators = [OPERATIONS[name] for name in config.operations if OPERATIONS[name].rank is None]
@@ -46,7 +46,7 @@ def combinations(config: Config, machine: Machine) -> Iterable[Case]:
                 chosen["metric"] = ONE_BY_ONE
             depth = config.pipeline_depth if METRICS[chosen["metric"]].several else 1
             case = Case(operation.name, backend, n, dtype, size, depth=depth, oversubscribed=shared, **chosen)
-            # All roots of a group: those of the world that are in it.
+            # `roots: all` gives the ranks of the world; a group has only the first of these roots.
             if config.roots != "all" or case.root < ranks_together(case):
                 case = _whole_pieces(collectives.usual(case))
                 distinct.setdefault(case.key, case)
@@ -54,14 +54,14 @@ def combinations(config: Config, machine: Machine) -> Iterable[Case]:
 
 
 def worlds(config: Config, machine: Machine) -> list[tuple[str, int]]:
-    """Every backend with every number of its ranks."""
+    """Return every backend with each of its world sizes."""
     return [(backend, n) for backend in config.backends for n in world_sizes(config, machine, backend)]
 
 
 def world_sizes(config: Config, machine: Machine, backend: str) -> list[int]:
-    """The numbers of ranks that are asked for; else powers of two up to the job's or machine's size, and that size.
+    """Return the configured world sizes; else powers of two up to the size of the job or machine, and that size.
 
-    One rank communicates with nobody: it is measured where there is one GPU only, and shows what a call costs.
+    A world of one rank does not communicate: it is measured if there is only one GPU, and shows the cost of a call.
     """
     if config.world_sizes:
         return config.world_sizes
@@ -71,19 +71,19 @@ def world_sizes(config: Config, machine: Machine, backend: str) -> list[int]:
 
 
 def oversubscribed(config: Config, machine: Machine, backend: str, world_size: int) -> bool:
-    """Whether ranks have to share a GPU, which the configuration allows."""
+    """Return whether ranks share a GPU: the configuration allows it, and there are more ranks than GPUs."""
     return config.oversubscribe_gpu and BACKENDS[backend].device == "cuda" and world_size > machine.gpus
 
 
 def option_values(config: Config, operation: Operation, world_size: int) -> Iterable[dict[str, Any]]:
-    """Every combination of the values that a configuration lists for options of an operation."""
+    """Yield every combination of the values that a configuration lists for the options of an operation."""
     options = [option for option in OPTIONS if option.key and operation.has(option)]
     for values in itertools.product(*(values_of(config, option, world_size) for option in options)):
         yield {option.name: value for option, value in zip(options, values, strict=True)}
 
 
 def values_of(config: Config, option: Option, world_size: int) -> Sequence[Any]:
-    """The values that a configuration lists for an option."""
+    """Return the values that a configuration lists for an option."""
     if option.name == "settings":
         # Every combination of values of the environment variables.
         assignments = [[(name, value) for value in values] for name, values in sorted(config.env.items())]
@@ -99,7 +99,7 @@ def values_of(config: Config, option: Option, world_size: int) -> Sequence[Any]:
 
 
 def _whole_pieces(case: Case) -> Case:
-    """The case with its size rounded down to equal pieces, as nccl-tests does."""
+    """Return the case with its size rounded down to equal pieces, as in nccl-tests."""
     if OPERATIONS[case.op].pieces(ranks_together(case)) == 1:
         return case
     unit = collectives.size_unit(case)
@@ -108,7 +108,7 @@ def _whole_pieces(case: Case) -> Case:
 
 
 def unsupported(case: Case, machine: Machine, pool_bytes: int, flush_bytes: int) -> Notice | None:
-    """Why this machine, or the job that a launcher started, cannot measure the case; None if it can."""
+    """Return why this machine, or the job that a launcher started, cannot measure the case; None if it can."""
     return (
         unsupported_here(case, machine)
         or unsupported_anywhere(case)
@@ -117,7 +117,7 @@ def unsupported(case: Case, machine: Machine, pool_bytes: int, flush_bytes: int)
 
 
 def unsupported_here(case: Case, machine: Machine) -> Notice | None:
-    """Why this machine cannot measure the case, whatever its size: ranks, backend, GPUs; None if it can."""
+    """Return why this machine cannot measure the case at any size: ranks, backend, GPUs; None if it can."""
     if machine.ranks is not None:
         if case.world_size > machine.ranks:
             return notice(SkipNotice.JOB_RANKS, ranks=machine.ranks)
@@ -146,7 +146,7 @@ def unsupported_here(case: Case, machine: Machine) -> Notice | None:
 
 
 def unsupported_anywhere(case: Case) -> Notice | None:
-    """Why no machine can measure the case, because of its ranks, its backend or its data; None if some machine can."""
+    """Return why no machine can measure the case (ranks, backend or data); None if some machine can."""
     operation, dtype = OPERATIONS[case.op], dtype_named(case.dtype)
     if (reason := subgroups.unsupported(case.groups, case.world_size)) is not None:
         return reason
@@ -191,19 +191,19 @@ def _unsupported_by_memory(case: Case, machine: Machine, pool_bytes: int, flush_
 
 
 def overhead_bytes(case: Case) -> int:
-    """Bytes of a rank besides the buffers of its case, on its GPU or its host."""
+    """Return the bytes of a rank apart from the buffers of its case, on its GPU or its host."""
     on_gpu = BACKENDS[case.backend].device == "cuda"
     return temporary_bytes(case) + GPU_OVERHEAD_BYTES if on_gpu else RANK_OVERHEAD_BYTES
 
 
 def sharing_memory(case: Case, machine: Machine) -> int:
-    """Number of ranks that share the memory of one GPU or host."""
+    """Return the number of ranks that share the memory of one GPU or host."""
     if BACKENDS[case.backend].device == "cuda":
         return math.ceil(case.world_size / max(1, machine.gpus)) if case.oversubscribed else 1
     return min(case.world_size, machine.ranks_a_host or case.world_size)
 
 
 def usable_bytes(machine: Machine, on_gpu: bool) -> float | None:
-    """Bytes that all ranks on one GPU or host may use; None if that is not known."""
+    """Return the bytes that all ranks on one GPU or host may use together; None if unknown."""
     free = machine.gpu_free_bytes if on_gpu else machine.memory_available_bytes
     return None if free is None else USABLE_SHARE_OF_MEMORY * free

@@ -8,9 +8,9 @@ call work on cold memory, but virtual machines report their host's cache, and fi
 63 % of a rank's time. An operation in place needs enough buffers for calls back to back without a refill between them
 (docs/method.md, "Data").
 
-Each iteration gives a start and a duration for each rank. All of them are kept as they are, not condensed into
-quantiles, which would not show which rank was late, and when. To bound their number, which grows with the ranks, fewer
-iterations are measured (docs/method.md, "Order, warm-up, stopping").
+Each iteration gives a start and a duration for each rank. All of them are kept and not condensed into quantiles, which
+would not show which rank was late, and when. Their number grows with the ranks; to limit it, fewer iterations are
+measured (docs/method.md, "Order, warm-up, stopping").
 """
 
 import math
@@ -32,21 +32,21 @@ MAX_STAMP_PAIRS = 2**18
 MOST_BATCH_BYTES = 2**30
 # Messages up to this size take no time to prepare, in comparison with the start of the ranks.
 MOST_SMALL_BYTES = 2**20
-# Most cases measured together: if a rank dies before their last round, all of them are measured again.
+# Most cases measured together: if a rank dies before the last round, all of these cases are measured again.
 MOST_TOGETHER = 16
-# Operations of which ProcessGroupNCCL makes one flat tensor in each call.
+# Operations for whose list of tensors ProcessGroupNCCL allocates one flat tensor in each call.
 FLATTENED = frozenset({"all_gather_list", "reduce_scatter_list"})
-# Fewer iterations than this are no measurement of a case: two in each of four blocks.
+# Fewest iterations that measure a case: two in each of four blocks.
 FEWEST_ITERATIONS = 8
-# Long calls are made so often if that takes no longer than PATIENCE times `seconds_per_case`: four calls say too little
-# where blocks explain half of what launches seem to differ by.
+# Long calls get FEWEST_ITERATIONS if they take at most PATIENCE times `seconds_per_case`: four calls show too little if
+# differences between blocks explain half of the apparent between-launch variance.
 PATIENCE = 6
 
 
 def pool_slots(case: Case, pool_bytes: int) -> int:
-    """Number of buffers that a case uses in turn; with `rotate`, enough to fill the pool.
+    """Return the number of buffers that a case uses in turn: enough for `depth` calls without a refill in between.
 
-    Always enough for `depth` calls back to back without a refill between them.
+    With `rotate` or `reused`, also enough to fill the pool; metrics with fixed buffers need at most `depth` buffers.
     """
     if case.size_bytes == 0 or OPERATIONS[case.op].rank is not None:
         return 1
@@ -65,12 +65,12 @@ def pool_slots(case: Case, pool_bytes: int) -> int:
 
 
 def calls_between_refills(case: Case) -> int | None:
-    """How often a buffer may be used before it must be refilled; None: any number of times."""
+    """Return how often a buffer may be used before it must be refilled; None means any number of times."""
     return None if case.buffers == "reused" else _exact_calls(case)
 
 
 def checked_apart(case: Case) -> bool:
-    """Whether calls on new data are checked in place of the timed ones, whose results are not exact any more."""
+    """Return whether calls on new data are checked in place of the timed calls, whose results are no longer exact."""
     return case.buffers == "reused" and _exact_calls(case) is not None
 
 
@@ -81,25 +81,25 @@ def _exact_calls(case: Case) -> int | None:
         return None
     if case.op.startswith("all_reduce"):
         return calls_before_refill(case.dtype, case.reduce_op, ranks_together(case))
-    return 1  # reduce destroys the root's input, reduce_scatter a part of every rank's
+    return 1  # reduce destroys the root's input, reduce_scatter a part of every rank's input
 
 
 def buffer_bytes(case: Case, pool_bytes: int) -> int:
-    """Bytes of buffers that one rank holds for a case, without `scratch_bytes`."""
+    """Return the bytes of buffers on one rank for a case, without `scratch_bytes`."""
     return collectives.room_bytes(case) * pool_slots(case, pool_bytes)
 
 
 def aligned(nbytes: int) -> int:
-    """The bytes that a pool takes in a rank's memory: every pool begins at a multiple of ALIGNMENT."""
+    """Round the bytes of a pool up to a multiple of ALIGNMENT, because every pool begins at such a multiple."""
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
 def batches(cases: Sequence[Case], settings: Settings, small_apart: bool = False) -> list[tuple[Case, ...]]:
-    """Cases of one launch that are measured in the same rounds, in order: as many as memory allows, or one row.
+    """Divide the cases of a launch, in order, into batches that share rounds: as many as memory allows, or one row.
 
-    A rank holds the pools of a whole batch. Cases that are compared round by round are always one; they have no pools.
+    A rank allocates the pools of a whole batch. Cases compared round by round are always one batch, without pools.
     small_apart: if sizes ascend, a batch ends before the first large message, so that the times of small messages are
-    known before buffers of large ones are filled.
+    known before the buffers of large messages are filled.
     """
     kind, pool_bytes = cases[0], settings.pool_bytes
     if OPERATIONS[kind.op].round_by_round:
@@ -126,29 +126,29 @@ def batches(cases: Sequence[Case], settings: Settings, small_apart: bool = False
 
 
 def arena_bytes(cases: Sequence[Case], pool_bytes: int) -> int:
-    """Bytes of buffers that one rank holds for cases that are measured together, without `scratch_bytes`."""
+    """Return the bytes of buffers on one rank for cases that are measured together, without `scratch_bytes`."""
     return sum(aligned(buffer_bytes(case, pool_bytes)) for case in cases)
 
 
 def temporary_bytes(case: Case) -> int:
-    """Bytes that torch allocates in each call with NCCL: lists of tensors are flattened, and copied back."""
+    """Return the bytes that torch allocates in each call with NCCL: lists of tensors are flattened, and copied back."""
     return case.size_bytes if case.op in FLATTENED else 0
 
 
 def scratch_bytes(case: Case, flush_bytes: int) -> int:
-    """Bytes that `flush` overwrites before each call, so that no buffer is in a cache."""
+    """Return the bytes that `flush` overwrites before each call, so that no buffer is in a cache."""
     return flush_bytes if case.buffers == "flush" else 0
 
 
 def most_iterations(case: Case) -> int:
-    """Most iterations of a case in one launch; never fewer than an interval needs in each round or group."""
-    # An iteration leaves a start and a duration on a rank, and what is within it.
+    """Return the most iterations of a case in one launch; at least what an interval needs in each round or group."""
+    # An iteration leaves a start, a duration and its inner stamps on each rank.
     numbers = 2 + OPERATIONS[case.op].inner_stamps(case)
     return max(FEWEST_ITERATIONS * cycle(case), 2 * MAX_STAMP_PAIRS // (case.world_size * numbers))
 
 
 def bounded(plan: Plan) -> dict[int, int]:
-    """World size → most iterations of a case in one launch, where that is less than the plan asks for."""
+    """Map a world size to the most iterations of a case in one launch, if the plan asks for more."""
     sampling = plan.settings.sampling
     most: dict[int, int] = {}
     for case in plan.cases:

@@ -1,4 +1,4 @@
-"""What a package does while a run is planned."""
+"""Define the part of a package in planning a run."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,14 +11,14 @@ from bench.model.records import Case, Machine, Plan, Settings, Skip
 
 @dataclass(slots=True)
 class Expansion:
-    """What a configuration asks of a package."""
+    """Cases of a package that a configuration asks for."""
 
     # Cases that the package has examined itself.
     checked: list[Case] = field(default_factory=list)
     skips: list[Skip] = field(default_factory=list)
-    # Cases that the core examines like its own: memory, fewest ranks, what the backend has.
+    # Cases that the core examines like its own cases: memory, fewest ranks, operations of the backend.
     unchecked: list[Case] = field(default_factory=list)
-    # From the plan, the plan with what these cases name.
+    # Returns the plan with the settings that these cases refer to.
     complete: Callable[[Plan], Plan] = lambda plan: plan
 
 
@@ -26,14 +26,14 @@ class Expansion:
 class PlanningPart:
     """A package's part of planning."""
 
-    # The cases of its section.
+    # Returns the cases of the package's section.
     expand: Callable[[Config, Machine, Mapping[str, Any]], Expansion]
-    # Memory of a rank for those of its cases that a launch compares round by round; None if it is not known.
+    # Bytes of memory of a rank for the cases that a launch compares round by round; None if unknown.
     launch_bytes: Callable[[Sequence[Case], Settings], int | None] = lambda cases, settings: None
-    # What its cases import of the user's, as "module:name".
+    # Objects of the user's code that the cases import, as "module:name".
     imports: Callable[[Sequence[Case], Settings], set[str]] = lambda cases, settings: set()
 
 
 def parts() -> list[PlanningPart]:
-    """Those of all packages."""
+    """Return the planning parts of all packages."""
     return [package.planning.value for package in PACKAGES if package.planning is not None]

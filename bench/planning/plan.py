@@ -47,27 +47,27 @@ from bench.planning.parts import parts
 
 # L2 cache of the largest GPUs (126 MB on a B200): without CUDA the driver does not report it.
 LARGEST_GPU_CACHE_BYTES = 128 * 2**20
-# Memory for the buffers of cases that are measured in the same rounds, on all ranks of a host: at most so much, and at
-# most this part of what is available. Of a GPU's memory likewise this part.
+# Memory for the buffers of cases that are measured in the same rounds, on all ranks of a host: at most the first value,
+# and at most the available memory divided by the second value. On a GPU, at most its free memory divided by the latter.
 MOST_BATCH_BYTES_OF_A_HOST, SHARE_OF_MEMORY_FOR_A_BATCH = 2**32, 4
 # Time to load torch before the first set of ranks starts: measured 2.5 s.
 FIRST_START_S = 3.0
-# What a case of a launch takes beside warm-up and timed calls: seconds, and calls to fill and verify buffers (measured
+# Cost of a case in a launch apart from warm-up and timed calls: seconds, and calls to fill and verify buffers (measured
 # by `make bench-self`: 25 to 28 ms, and 2.1 to 2.5 calls).
 HANDLING_S, HANDLING_CALLS = 0.035, 2.5
-# Tables, report and plots at the end; measured 3 to 5 s.
+# Time for tables, report and plots at the end: measured 3 to 5 s.
 CONCLUDE_S = 4.0
 # Share of a budget for the planned launches; the rest buys further launches of the cases with the widest intervals.
-# Small, because launches differ more than iterations do: many short launches are better than few long ones.
+# Small, because between-launch variance exceeds within-launch variance: many short launches beat few long launches.
 FIRST_LAUNCHES_SHARE = 0.3
 # Shortest time for a case in a launch: it gives the fewest iterations, as any shorter time would.
 FEWEST_S = 0.01
 
 
 def expand(config: Config, machine: Machine, seed: int, kept: Mapping[str, Any] = MappingProxyType({})) -> Plan:
-    """The plan of all cases that the configuration asks for, without those that this machine cannot measure.
+    """Return the plan of all cases that the configuration asks for, without cases that this machine cannot measure.
 
-    kept: name of a package → what it has read from the files that its section names.
+    kept: name of a package → data that the package has read from the files that its section names.
     """
     cases: list[Case] = []
     skips: list[Skip] = []
@@ -93,7 +93,7 @@ def expand(config: Config, machine: Machine, seed: int, kept: Mapping[str, Any] 
 
 
 def row_by_row(plan: Plan) -> Plan:
-    """The plan with each row of its tables measured to its end before the next one, as nccl-tests measures.
+    """Return the plan with each row of its tables measured to its end before the next row, as in nccl-tests.
 
     A row is then known as soon as it is measured. Rows keep the order of the table in every launch, and the blocks of a
     case are not spread over the launch: a drift of the machine moves the same sizes each time.
@@ -108,9 +108,9 @@ def row_by_row(plan: Plan) -> Plan:
 
 
 def plan_cases(config: Config, machine: Machine, seed: int, name: str, cases: Sequence[Case]) -> Plan:
-    """The plan of these cases, in this order, sampled as the configuration says; it has no budget.
+    """Return the plan of these cases, in this order, with the configuration's sampling and without a budget.
 
-    One launch has them all; a case that occurs again is measured in the next launch.
+    The first launch has all cases; a case that occurs again is measured in the next launch.
     """
     launches: list[list[Case]] = []
     counts: Counter[str] = Counter()
@@ -124,7 +124,7 @@ def plan_cases(config: Config, machine: Machine, seed: int, name: str, cases: Se
 
 
 def _plan(config: Config, machine: Machine, seed: int, order: Iterable[Launch]) -> Plan:
-    """A plan of these launches, without skips, budget and what its cases name."""
+    """Return a plan of these launches, without skips, budget and settings of packages."""
     settings = Settings(
         sampling=Sampling(**config.sampling.model_dump()),
         seed=seed,
@@ -146,7 +146,7 @@ def _plan(config: Config, machine: Machine, seed: int, order: Iterable[Launch]) 
 
 
 def _flush_bytes(config: Config, machine: Machine) -> int:
-    """Memory that holds more than the caches do."""
+    """Return the bytes that `flush` overwrites: twice the largest cache."""
     on_gpu = any(BACKENDS[name].device == "cuda" for name in config.backends)
     return 2 * max(machine.last_level_cache_bytes, LARGEST_GPU_CACHE_BYTES if on_gpu else 0)
 
@@ -157,7 +157,7 @@ def _order(cases: list[Case], launches: int, seed: int) -> Iterable[Launch]:
     kinds = list(by_kind)
     for launch in range(1, launches + 1):
         dice.shuffle(kinds)
-        if launch == 1:  # a table of everything is there soon: first what takes most ranks
+        if launch == 1:  # most ranks first, so that a table of all cases is complete early
             kinds.sort(key=lambda kind: -by_kind[kind][0].world_size)
         for kind in kinds:
             shuffled = list(by_kind[kind])
@@ -168,11 +168,11 @@ def _order(cases: list[Case], launches: int, seed: int) -> Iterable[Launch]:
 
 
 def process_kind(case: Case) -> tuple[object, ...]:
-    """Cases of one kind share processes. Others cannot: NCCL, for one, reads its variables once in a process.
+    """Return the kind of a case: only cases of one kind share processes. NCCL reads its variables once per process.
 
-    Groups that are made and left go on in threads for a while, which would make other cases slower. Once a communicator
-    of NCCL was captured in a graph, each later call on it waits for an event more. Cases of a package share processes
-    with nothing else.
+    Threads of groups that were made and left continue for a while, which would slow other cases. Once a communicator of
+    NCCL was captured in a graph, each later call on it waits for one more event. Cases that are compared round by round
+    share processes only with the cases that they are compared with.
     """
     apart = (getattr(case, option.name) for option in OPTIONS if option.needs_processes)
     return (
@@ -186,7 +186,7 @@ def process_kind(case: Case) -> tuple[object, ...]:
 
 
 def _within_budget(sampling: Sampling, budget_s: float, launches: int, cases: list[Case]) -> Sampling:
-    """The sampling with `seconds_per_case` cut so that the planned launches take FIRST_LAUNCHES_SHARE of the budget."""
+    """Return the sampling with `seconds_per_case` cut: planned launches take FIRST_LAUNCHES_SHARE of the budget."""
     of_kinds = {process_kind(case): case.backend for case in cases}
     start_s = sum(BACKENDS[backend].start_s for backend in of_kinds.values())
     handling = sum(_handling_s(case) + sampling.warmup_s for case in cases)
@@ -195,7 +195,7 @@ def _within_budget(sampling: Sampling, budget_s: float, launches: int, cases: li
 
 
 def unmeasurable_reason(plan: Plan) -> Notice | None:
-    """Why nothing of the plan can be measured here; None if something can."""
+    """Return why no case of the plan can be measured here; None if at least one case can."""
     if plan.total:
         return None
     reasons = tuple(dict.fromkeys(skip.reason for skip in plan.skips))
@@ -203,7 +203,7 @@ def unmeasurable_reason(plan: Plan) -> Notice | None:
 
 
 def too_large(plan: Plan, machine: Machine) -> Notice | None:
-    """Why the memory here does not suffice for a plan, which another machine may have made; None if it does."""
+    """Return why the memory here does not suffice for a plan, perhaps made on another machine; None if it does."""
     for launch in plan.order:
         usable = usable_bytes(machine, on_gpu=BACKENDS[launch.backend].device == "cuda")
         needed = _launch_bytes(launch, plan.settings, machine)
@@ -219,10 +219,10 @@ def too_large(plan: Plan, machine: Machine) -> Notice | None:
 
 
 def reason_to_alternate(plans: Sequence[Plan], machine: Machine) -> Notice | None:
-    """Why the ranks of all plans cannot be alive at once, so that their launches must alternate; None if they can."""
+    """Return why ranks of all plans cannot be alive at once and launches must alternate; None if they can."""
     if any(case.load != "none" for plan in plans for case in plan.cases):
         return notice(TurnNotice.LOAD)
-    needed: dict[bool, list[int]] = {False: [], True: []}  # by whether it is on a GPU: of each plan that uses it
+    needed: dict[bool, list[int]] = {False: [], True: []}  # on a GPU or not → bytes of each plan there
     for plan in plans:
         launches: dict[bool, list[int]] = {}
         for launch in (launch for launch in plan.order if launch.number == 1):
@@ -241,7 +241,7 @@ def reason_to_alternate(plans: Sequence[Plan], machine: Machine) -> Notice | Non
 
 
 def _launch_bytes(launch: Launch, settings: Settings, machine: Machine) -> int:
-    """Bytes that the ranks of a launch hold together on one GPU or host, as far as they are known."""
+    """Return the bytes that the ranks of a launch take together on one GPU or host, as far as they are known."""
     cases = launch.cases
     if OPERATIONS[cases[0].op].round_by_round:
         buffers = sum(part.launch_bytes(cases, settings) or 0 for part in parts())
@@ -253,7 +253,7 @@ def _launch_bytes(launch: Launch, settings: Settings, machine: Machine) -> int:
 
 
 def demands(asked: Config | Plan) -> Demands:
-    """What a configuration or a plan requires of the job that measures it."""
+    """Return the requirements that a configuration or a plan has of the job that measures it."""
     if isinstance(asked, Plan):
         backends, shared = {case.backend for case in asked.cases}, any(case.oversubscribed for case in asked.cases)
     else:
@@ -262,15 +262,15 @@ def demands(asked: Config | Plan) -> Demands:
 
 
 def done(plan: Plan, samples: Sequence[Samples]) -> int | None:
-    """How many of `plan.total` measurements are made; None if nothing is left to do."""
+    """Return how many of `plan.total` measurements are made; None if no measurement is left."""
     made = sum(entry.final for entry in samples)
     return None if made >= plan.total and plan.budget_s is None else made
 
 
 def remaining(plan: Plan, samples: Sequence[Samples]) -> list[Launch]:
-    """The launches with cases that still have to be measured, each with only these cases.
+    """Return the launches with cases that still have to be measured, each with only these cases.
 
-    Where cases are compared round by round and one is missing, its launch measures all again but those that failed.
+    If cases are compared round by round and one case is missing, its launch repeats all cases except failed cases.
     """
     failures = {(sample.case.key, sample.launch): sample.failure for sample in samples if sample.final}
     rest = []
@@ -284,14 +284,14 @@ def remaining(plan: Plan, samples: Sequence[Samples]) -> list[Launch]:
 
 
 def estimate_s(plan: Plan) -> float:
-    """How long the run takes at most (adaptive), or about (fixed count, from rough rates)."""
+    """Estimate the seconds of the run: an upper limit (adaptive), or a rough value from rough rates (fixed count)."""
     if plan.budget_s is not None:
         return plan.budget_s
     return FIRST_START_S + sum(launch_s(launch, plan.settings.sampling) for launch in plan.order) + CONCLUDE_S
 
 
 def launch_s(launch: Launch, sampling: Sampling) -> float:
-    """Estimate how long a launch takes, from the start of its ranks, as `estimate_s` does."""
+    """Estimate the seconds of a launch from the start of its ranks, as `estimate_s` does for the run."""
     seconds = BACKENDS[launch.backend].start_s + LAUNCH_WARMUP_S * bool(sampling.warmup and sampling.warmup_s)
     for case in launch.cases:
         if (fixed_s := OPERATIONS[case.op].case_s) is not None:
@@ -311,7 +311,7 @@ def _handling_s(case: Case) -> float:
 
 
 def _call_s(case: Case) -> float:
-    """A call, from rough rates. CPU ranks share the cores of their host."""
+    """Estimate the seconds of a call from rough rates. CPU ranks share the cores of their host."""
     backend = BACKENDS[case.backend]
     shared = max(1.0, case.world_size / 2) if backend.device == "cpu" else 1.0
     return (backend.latency_s + case.size_bytes / backend.bytes_per_s) * shared

@@ -1,21 +1,21 @@
-"""TCP connections between the processes of a run, on which both ends prove that they know a key.
+"""Open TCP connections between the processes of a run; both ends prove that they know a key.
 
 In: an address and a key. Out: an `AuthenticatedConnection`, over which `messages` sends and receives. Does not
 interpret messages.
 
-The end that listens sends its version and a nonce. Each end then proves by HMAC-SHA256 that it knows the key; what it
-proves holds its role, both nonces and the listener's address as it sees it, so that a proof cannot be sent back, used
-again, or relayed from another address. Every later message carries an HMAC by a key of this connection and direction,
-over its number and content: whoever sits in between can drop messages, but not change, repeat or add one. Nothing is
-encrypted: whoever can read a cluster's network can read the numbers, too.
+The end that listens sends its version and a nonce. Each end then proves by HMAC-SHA256 that it knows the key. A proof
+covers the role of its end, both nonces and the listener's address as that end sees it, so it cannot be reflected,
+replayed, or relayed from another address. Every later message carries an HMAC over its number and content; its key is
+used for one connection and one direction. A man in the middle can drop messages, but not change, repeat or add them.
+Nothing is encrypted: everybody who can read a cluster's network can read the results.
 
-Messages are framed by `multiprocessing.connection.Connection`; proving the key is written by hand, in some thirty lines
-on the standard library's hmac. The `authkey` of multiprocessing would not do: its `Listener.accept` proves one caller
-after the other, without a time limit, so a caller that sends nothing locks out all others; each end answers a challenge
-that the other end chose alone (MD5 until Python 3.11), bound to no address; and later messages are not protected at
-all. TLS needs certificates on every host, and pyzmq's CURVE a socket that a forked rank cannot inherit.
+Messages are framed by `multiprocessing.connection.Connection`. Authentication is some thirty lines of our own on the
+standard library's hmac. The `authkey` of multiprocessing is not enough: its `Listener.accept` checks callers one by one
+without a time limit, so a caller that sends nothing locks out all others; each end answers a challenge that the other
+end alone chose (MD5 until Python 3.11) and that is bound to no address; later messages are not protected at all. TLS
+needs certificates on every host, and pyzmq's CURVE needs a socket that a forked rank cannot inherit.
 
-Until a caller has proved the key, only as many bytes are read from it as CollBench sends, all within one deadline.
+Until the other end is authenticated, only as many bytes are read from it as CollBench sends, all within one deadline.
 """
 
 import contextlib
@@ -31,15 +31,15 @@ from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection
 from typing import Self
 
-# Changes with the protocol, so that two versions tell each other instead of waiting.
+# Changes with the protocol, so that two versions detect the difference instead of waiting for each other.
 GREETING = b"collbench 3 "
 NONCE_BYTES = PROOF_BYTES = 32
-# Time limit for proving the key, in seconds, for all of it together. Both ends need milliseconds; a stranger may send
-# nothing at all, or a byte now and then.
+# Time limit of the whole authentication, in seconds. Both ends need milliseconds; a stranger may send nothing at all,
+# or a byte now and then.
 PROOF_S = 10
-# Time limit for one message that has begun, in seconds; beyond it, its sender is stuck.
+# Time limit for a message that has begun, in seconds; a sender that needs longer is stuck.
 MESSAGE_S = 30
-# Largest message: a line for samples.jsonl has some megabytes.
+# Largest message, in bytes: a line for samples.jsonl can have several megabytes.
 MOST_BYTES = 2**28
 # TCP keep-alive: after SILENT_S seconds without data the kernel sends ASK_TIMES probes, ASK_AGAIN_S seconds apart.
 SILENT_S, ASK_AGAIN_S, ASK_TIMES = 10, 5, 3
@@ -48,9 +48,9 @@ BACKLOG = 1024
 
 
 class AuthenticatedConnection:
-    """One end of a connection, after both ends have proved the key; it can be sent to a child process, once.
+    """One end of an authenticated connection; it can be sent to a child process, once.
 
-    Raises OSError where a message is not what the other end sent.
+    Raises OSError if a message is not the message that the other end sent.
     """
 
     def __init__(self, raw: Connection, send_key: bytes, receive_key: bytes) -> None:
@@ -64,7 +64,7 @@ class AuthenticatedConnection:
         self._sent += 1
 
     def recv_bytes(self) -> bytes:
-        """The next message. Raises EOFError when the other end is gone."""
+        """Return the next message. Raises EOFError when the other end is gone."""
         framed = self._raw.recv_bytes(MOST_BYTES)
         data, tag = framed[:-PROOF_BYTES], framed[-PROOF_BYTES:]
         if not hmac.compare_digest(tag, _tag(self._receive_key, self._received, data)):
@@ -74,7 +74,7 @@ class AuthenticatedConnection:
         return data
 
     def hang_up(self) -> None:
-        """End the connection for all who read or write it, in whatever thread."""
+        """Shut the connection down for all its readers and writers, in every thread."""
         with _socket_of(self._raw) as view:
             view.shutdown(socket.SHUT_RDWR)
 
@@ -101,21 +101,21 @@ def _tag(key: bytes, number: int, data: bytes) -> bytes:
 
 
 def derived(key: bytes, purpose: str) -> bytes:
-    """A key for one purpose, such as one launch; it tells nothing of the key that it is derived from."""
+    """Derive a key for one purpose, such as one launch; `key` cannot be computed from it."""
     return hmac.digest(key, b"derived|" + purpose.encode(), "sha256")
 
 
 # ── the end that listens ─────────────────────────────────────────────────────────────────────────
 def listen(host: str, ports: Iterable[int]) -> socket.socket | None:
-    """A socket that listens on the first free port; None if all are taken.
+    """Return a socket that listens on the first free port; None if all are taken.
 
-    Raises OSError where `host` is not an address of this machine.
+    Raises OSError if `host` is not an address of this machine.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     for port in ports:
         listener = socket.socket(family, socket.SOCK_STREAM)
         try:
-            # Otherwise closed connections of an earlier run hold the port for a minute.
+            # Otherwise closed connections of an earlier run block the port for a minute.
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind((host, port))
             listener.listen(BACKLOG)
@@ -129,7 +129,7 @@ def listen(host: str, ports: Iterable[int]) -> socket.socket | None:
 
 
 def answer(caller: socket.socket, key: bytes) -> AuthenticatedConnection:
-    """The connection to an accepted caller; raises AuthenticationError if the caller does not know the key."""
+    """Return the connection to an accepted caller; raise AuthenticationError if the caller does not know the key."""
     deadline = time.monotonic() + PROOF_S
     try:
         place, nonce = _text_of(caller.getsockname()), secrets.token_bytes(NONCE_BYTES)
@@ -165,14 +165,14 @@ def connect(host: str, port: int, key: bytes, seconds: float) -> AuthenticatedCo
 
 
 def _greets(answerer: socket.socket, deadline: float) -> bool:
-    """Whether it is CollBench that listens: something else greets otherwise, or says nothing first."""
+    """Return whether CollBench listens there: other programs send another greeting, or wait for data first."""
     with contextlib.suppress(EOFError, OSError):
         return _read_exactly(answerer, len(GREETING), deadline) == GREETING
     return False
 
 
 def _read_exactly(raw: socket.socket, count: int, deadline: float) -> bytes:
-    """The next `count` bytes, whatever comes behind them. Raises EOFError, and OSError at the deadline (monotonic)."""
+    """Return the next `count` bytes, and read no more. Raises EOFError, and OSError at the deadline (monotonic)."""
     data = b""
     while len(data) < count:
         raw.settimeout(max(0.0, deadline - time.monotonic()))
@@ -203,7 +203,7 @@ def _check(proof: bytes, key: bytes, role: bytes, context: bytes) -> None:
 
 
 def _text_of(address: tuple[object, ...]) -> bytes:
-    """Host and port of a socket's address, the same text on both ends."""
+    """Return host and port of a socket's address as text, which is the same on both ends."""
     host, port = address[:2]
     return f"{str(host).partition('%')[0]} {port}".encode()
 
@@ -234,5 +234,5 @@ def set_keepalive(line: Line, seconds: int) -> None:
 
 
 def _socket_of(line: Line) -> socket.socket:
-    """The connection as a socket on a duplicate descriptor: closing the socket does not close the connection."""
+    """Return the connection as a socket on a duplicate descriptor; closing the socket leaves the connection open."""
     return socket.socket(fileno=os.dup(line.fileno()))

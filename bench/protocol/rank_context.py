@@ -1,6 +1,6 @@
-"""The context that a parent hands to a rank: with the memory and the barrier of ranks on one host, and how it begins.
+"""Define the context that a parent gives to a rank, the memory and barrier of ranks on one host, and a rank's start.
 
-In: what the launcher knows. Out: what a rank needs to join the others, to be watched, and to talk to its parent.
+In: data from the launcher. Out: all that a rank needs to join the other ranks, be watched, and talk to its parent.
 """
 
 import ctypes
@@ -24,7 +24,7 @@ from bench.model.records import Json
 from bench.protocol import messages
 from bench.protocol.channel import Line
 
-# Bytes from one semaphore to the next. A `sem_t` has 32 at most; processors load lines of 64 bytes in pairs.
+# Bytes from one semaphore to the next. A `sem_t` has at most 32; processors load cache lines of 64 bytes in pairs.
 SEMAPHORE_BYTES = 128
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -32,7 +32,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 class Board:
     """Memory that the ranks of one launch share with their parent: counters, and two semaphores for each rank.
 
-    It has no name, so nothing is left of it, whoever is killed. It can be sent to a child process.
+    The memory has no name, so nothing of it remains, whichever process is killed. It can be sent to a child process.
     """
 
     def __init__(self, world_size: int, descriptor: int | None = None) -> None:
@@ -42,10 +42,10 @@ class Board:
         self._descriptor = _nameless_file(size) if descriptor is None else descriptor
         weakref.finalize(self, os.close, self._descriptor)
         memory = mmap.mmap(self._descriptor, size)
-        # A counter for each rank, and behind them one more than the index of the case that rank 0 measures (0: none
-        # yet). The parent reads them when a rank dies; a message would wake the parent while ranks measure.
+        # One counter per rank, and then the index of the case that rank 0 measures, plus one (0: no case yet). The
+        # parent reads them when it polls; a message would wake the parent while ranks measure.
         self.counts = (ctypes.c_uint64 * (world_size + 1)).from_buffer(memory, counts_at)
-        first = ctypes.addressof(self.counts) - counts_at  # the array keeps the memory where it is
+        first = ctypes.addressof(self.counts) - counts_at  # the memory stays mapped while the array exists
         # Addresses of the semaphores.
         self.semaphores = [ctypes.c_void_p(first + number * SEMAPHORE_BYTES) for number in range(2 * world_size)]
 
@@ -58,7 +58,7 @@ def _received(world_size: int, descriptor: Any) -> Board:
 
 
 def _nameless_file(size: int) -> int:
-    """The descriptor of a file of zeros that has no name; in memory on Linux."""
+    """Return the descriptor of a file of zeros that has no name; on Linux, the file is in memory."""
     if sys.platform == "linux":
         descriptor = os.memfd_create("collbench")
     else:
@@ -74,15 +74,15 @@ class SemaphoreBarrier:
 
     Compared with `dist.barrier` on a gloo control group (interleaved blocks in one process group on two cores), a
     barrier takes 0.11 ms instead of 0.8 ms at 2 ranks, and 0.8 ms instead of 3.8 ms at 4 ranks. The 90th percentile
-    of the arrival skew fell from 0.17 to 0.08 ms and from 4.1 to 0.7 ms. After gloo's barrier its threads still have
-    work to do, and they compete with the timed call for the cores. Ranks of a job share no memory and have to use
+    of the arrival skew fell from 0.17 to 0.08 ms and from 4.1 to 0.7 ms. After gloo's barrier, gloo's threads still
+    have work to do, and they compete with the timed call for the cores. Ranks of a job share no memory and have to use
     `dist.barrier`.
 
-    Each barrier has another rank as its master, in turn. The master releases the others and therefore leaves first or
+    The ranks take turns as master, one barrier each. The master releases the other ranks and therefore leaves first or
     last: a fixed master would look early or late (docs/develop/statistics.md, "Naming a rank").
 
-    Rank r uses two semaphores of the board: number 2r to wait for the others, as master, and number 2r + 1 to wait
-    until it may go on.
+    Rank r waits on two semaphores of the board: as master, on number 2r for the other ranks; otherwise, on number
+    2r + 1 for the master.
     """
 
     rank: int
@@ -90,7 +90,7 @@ class SemaphoreBarrier:
     rounds: int = 0
 
     def wait(self) -> None:
-        """Return once every rank has called it. If a rank dies, the others wait until the supervisor ends them."""
+        """Return once every rank has called it. If a rank dies, the other ranks wait until the supervisor ends them."""
         self.rounds += 1
         world_size = self.board.world_size
         master = self.rounds % world_size
@@ -114,7 +114,7 @@ class SemaphoreBarrier:
 
 
 def barriers(board: Board) -> list[SemaphoreBarrier] | list[None]:
-    """One object per rank; together they are one barrier. None where a semaphore must have a name (macOS)."""
+    """Return one barrier object per rank; None per rank if the system requires named semaphores (macOS)."""
     if any(_libc.sem_init(semaphore, 1, 0) for semaphore in board.semaphores):
         return [None] * board.world_size
     return [SemaphoreBarrier(rank, board) for rank in range(board.world_size)]
@@ -122,7 +122,7 @@ def barriers(board: Board) -> list[SemaphoreBarrier] | list[None]:
 
 @dataclass(slots=True)
 class RankContext:
-    """All that the launcher gives to a rank: its number, the connection to its parent, the rendezvous with others."""
+    """All data that the launcher gives to a rank: its number, the connection to its parent, the rendezvous."""
 
     rank: int
     world_size: int
@@ -133,7 +133,7 @@ class RankContext:
     board: Board
     # "file:PATH" or "tcp:HOST:PORT", through which the process group forms.
     rendezvous: str
-    # Key of the launch, by which its ranks know each other.
+    # Key of the launch, with which its ranks authenticate each other.
     key: bytes
     # File into which the rank prints.
     log: Path
@@ -148,7 +148,7 @@ class RankContext:
 
     @property
     def on_one_host(self) -> bool:
-        """Whether all ranks are on this host."""
+        """Return whether all ranks are on this host."""
         kind, _, place = self.rendezvous.partition(":")
         return kind == "file" or is_loopback(place.rpartition(":")[0])
 
@@ -157,7 +157,7 @@ class RankContext:
         self.board.counts[self.rank] += 1
 
     def enters(self, position: int) -> None:
-        """Note that this rank now measures the launch's case number `position`, from 0; only rank 0's note counts."""
+        """Record that rank 0 now measures case number `position` of the launch, from 0; do nothing on other ranks."""
         if self.rank == 0:
             self.board.counts[self.world_size] = position + 1
 
@@ -166,17 +166,17 @@ class RankContext:
         messages.send(self.connection, message, payload)
 
     def wait_for_go(self) -> None:
-        """Wait for a message of the parent; the only one that it sends is `go`."""
+        """Wait for a message from the parent, which sends only `go`."""
         self.connection.recv_bytes()
 
     def wait_for_turn(self) -> None:
-        """Give up the turn, and sleep until the next one. Every rank does so itself: in a barrier, MPI would spin."""
+        """Give up the turn, and sleep until the next turn. Every rank calls it: in a barrier, MPI would busy-wait."""
         self.send({"kind": "turn"})
         self.wait_for_go()
 
 
 def enter(target: str, context: RankContext, job: bytes) -> None:
-    """First function of a rank: have `target` do its job, which it decodes.
+    """Run the job of a rank by `target`, which decodes it; this is the first function of the process.
 
     target: text, "package.module:function", because the parent must not import that module.
     """

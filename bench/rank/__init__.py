@@ -1,1 +1,1 @@
-"""One rank: join the others, call collectives, time them, verify the data. Runs in rank processes; loads torch."""
+"""Run one rank: join other ranks, call collectives, time them, verify the data. Runs in rank processes; loads torch."""

@@ -1,12 +1,12 @@
-"""Describe each collective: what each rank sends and receives, and how torch.distributed calls it.
+"""Describe each collective: the data that each rank sends and receives, and its call in torch.distributed.
 
     case ─▶ Transfer ─▶ (tensors: with its buffers) CallArguments ─▶ (BuildCall, of torch or of MPI) Call
 
 In: a case, a rank and the number of ranks. Out: a `Transfer`; and from a transfer with its buffers, a function without
 arguments that makes the call. An asynchronous call returns its handle at once. Ranks are numbered within the subgroup.
 Lengths and positions are in elements of one buffer. In place, outgoing and incoming data share their elements; out of
-place, received data lie behind sent data. Owns no buffer. To add a collective: an entry in
-`bench/catalog/collectives.py` and one in the table below; where MPI has it too, its call in `mpi`.
+place, received data lie behind sent data. This module owns no buffer. To add a collective, add an entry in
+`bench/catalog/collectives.py` and an entry in the table below; if MPI has the collective too, add its call in `mpi`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,13 +28,13 @@ from bench.rank import torch_names
 NOTHING = (0, 0)
 
 # ── the types ────────────────────────────────────────────────────────────────────────────────────
-# A call that is ready to be timed; an asynchronous one returns a handle that is waited for.
+# A call that is ready to be timed; an asynchronous call returns a handle to wait for.
 Call = Callable[[], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Subgroup:
-    """The ranks that call an operation together: all of the world, or one group of its division."""
+    """The ranks that call an operation together: all ranks of the world, or one group of its division."""
 
     # Rank of this process, and number of ranks, within the subgroup.
     rank: int
@@ -50,11 +50,11 @@ class Subgroup:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """After the call, elements start … start+length hold `rank`'s data from `offset` on."""
+    """A range of received elements: after the call, start … start+length contain `rank`'s data from `offset` on."""
 
     start: int
     length: int
-    # None if the elements hold the reduced data.
+    # None if the elements contain the reduced data.
     rank: int | None
     offset: int = 0
 
@@ -63,21 +63,21 @@ class Span:
 class Transfer:
     """The data that a call on one rank sends and receives."""
 
-    # Elements of the buffer of the rank that are sent and received: (start, stop).
+    # Elements of the rank's buffer that are sent and received: (start, stop).
     sends: tuple[int, int]
     receives: tuple[int, int]
-    # What the received elements must hold.
+    # Expected content of the received elements.
     arrives: tuple[Span, ...]
     # In point-to-point operations, the rank to send to and the rank to receive from.
     to: int | None = None
     source: int | None = None
-    # Number of elements to and from each rank, where the numbers differ.
+    # Number of elements to and from each rank, if the numbers differ.
     sent: tuple[int, ...] = ()
     received: tuple[int, ...] = ()
 
 
 class CallArguments(NamedTuple):
-    """One call on one rank."""
+    """Arguments of one call on one rank."""
 
     subgroup: Subgroup
     case: Case
@@ -91,7 +91,7 @@ class CallArguments(NamedTuple):
         return self.subgroup.rank == self.case.root
 
     def shares(self, buffer: torch.Tensor) -> list[torch.Tensor]:
-        """Views of a buffer that holds the shares of all ranks, one view a rank."""
+        """Return views of a buffer that contains the shares of all ranks, one view per rank."""
         return list(buffer.view(self.subgroup.size, -1))
 
 
@@ -110,7 +110,7 @@ class LibraryCalls(NamedTuple):
 
 
 def built(calls: LibraryCalls, s: CallArguments) -> Call:
-    """A call of a library, with the copy of a case that asks for one."""
+    """Build a call of a library; if the placement of the case is "copied", the call includes the copy."""
     build, copied = calls.on_buffers[s.case.op], OPERATIONS[s.case.op].copied
     if placement(s.case) != "copied":
         return build(s)
@@ -124,7 +124,7 @@ def built(calls: LibraryCalls, s: CallArguments) -> Call:
 
         return copied_back
     in_place = build(s._replace(case=case, outgoing=incoming))
-    if not outgoing.numel():  # it only receives
+    if not outgoing.numel():  # this rank only receives
         return in_place
 
     def copied_first() -> Any:
@@ -135,13 +135,13 @@ def built(calls: LibraryCalls, s: CallArguments) -> Call:
 
 
 def rest() -> None:
-    """The call of a rank that takes no part in this iteration: it does nothing."""
+    """Do nothing: the call of a rank that takes no part in this iteration."""
 
 
 class Collective(NamedTuple):
     """One operation on buffers."""
 
-    # (subgroup, case, elements in `size_bytes`, turn) → what the rank transfers in this turn; None if it rests.
+    # (subgroup, case, elements in `size_bytes`, turn) → the rank's transfer in this turn; None if it rests.
     transfer: Callable[[Subgroup, Case, int, int], Transfer | None]
     # Builds torch's call.
     call: BuildCall
@@ -151,11 +151,11 @@ class ObjectCollective(NamedTuple):
     """One operation on Python objects."""
 
     call: BuildObjectCall
-    # (subgroup, case, the objects of all ranks) → what a rank receives.
+    # (subgroup, case, the objects of all ranks) → the objects that a rank receives.
     arrives: Callable[[Subgroup, Case, list[bytes]], list[bytes]]
 
 
-# ── what is sent and received ────────────────────────────────────────────────────────────────────
+# ── transfers: the data sent and received ────────────────────────────────────────────────────────
 def _all_reduce(member: Subgroup, case: Case, length: int, turn: int) -> Transfer:
     """Each rank contributes all its data and receives the whole result."""
     start = 0 if placement(case) == "in" else behind(case, length)
@@ -221,7 +221,7 @@ def _scatter(member: Subgroup, case: Case, length: int, turn: int) -> Transfer:
 
 
 def _all_to_all(member: Subgroup, case: Case, length: int, turn: int) -> Transfer:
-    """Each rank receives its share of every rank's data: an equal one, or as `splits` divides them."""
+    """Each rank receives its share of every rank's data: an equal share, or the share that `splits` gives."""
     if case.splits:
         return _divided(member, case, splits.matrix(case.splits, member.size, length, turn))
     share = length // member.size
@@ -232,7 +232,7 @@ def _all_to_all(member: Subgroup, case: Case, length: int, turn: int) -> Transfe
 
 
 def _all_to_all_uneven(member: Subgroup, case: Case, length: int, turn: int) -> Transfer:
-    """Parts in the ratio 0 : 1 : … : n-1, the last with the remainder; rank a sends part (a + b) mod n to rank b."""
+    """Rank a sends part (a + b) mod n to rank b; parts are in the ratio 0 : 1 : … : n-1, the last has the remainder."""
     size = member.size
     whole = size * (size - 1) // 2
     parts = [length * part // whole if whole else 0 for part in range(size)]
@@ -241,7 +241,7 @@ def _all_to_all_uneven(member: Subgroup, case: Case, length: int, turn: int) -> 
 
 
 def _divided(member: Subgroup, case: Case, rows: Sequence[Sequence[int]]) -> Transfer:
-    """Elements from each rank (row) to each rank (column), what is received in order of rank."""
+    """Return the transfer of elements from each rank (row) to each rank (column), received in order of rank."""
     sent, received = tuple(rows[member.rank]), tuple(row[member.rank] for row in rows)
     first = behind(case, max(map(sum, rows)))
     spans, start = [], first
@@ -252,7 +252,7 @@ def _divided(member: Subgroup, case: Case, rows: Sequence[Sequence[int]]) -> Tra
 
 
 def _send_recv(member: Subgroup, case: Case, length: int, turn: int) -> Transfer | None:
-    """An even rank and the next one; the one that is even, or odd, as the root is, sends. A last rank alone rests."""
+    """Ranks 2k and 2k+1 are a pair; the rank with the parity of the root sends. A last rank without a partner rests."""
     other = member.rank ^ 1
     if other >= member.size:
         return None
@@ -269,12 +269,12 @@ def _sendrecv_pair(member: Subgroup, case: Case, length: int, turn: int) -> Tran
 
 
 def _sendrecv_ring(member: Subgroup, case: Case, length: int, turn: int) -> Transfer:
-    """Each rank sends to the next rank and receives from the one before."""
+    """Each rank sends to the next rank and receives from the previous rank."""
     return _to_and_from(case, length, (member.rank + 1) % member.size, (member.rank - 1) % member.size)
 
 
 def _pairwise(member: Subgroup, case: Case, length: int, turn: int) -> Transfer | None:
-    """Each rank exchanges data with another partner in each turn; with an odd number of ranks, one rests."""
+    """Each rank exchanges data with a different partner in each turn; with an odd number of ranks, one rank rests."""
     other = partner(member.rank, turn, member.size)
     return None if other is None else _to_and_from(case, length, other, other)
 
@@ -295,12 +295,12 @@ REDUCE_SCATTER = torch_names.newest(dist, "reduce_scatter_single", "reduce_scatt
 
 
 def _how(s: CallArguments) -> dict[str, Any]:
-    """Arguments that every collective takes."""
+    """Return the arguments that every collective takes."""
     return {"group": s.subgroup.handle, "async_op": s.case.call == "async"}
 
 
 def _reduction(case: Case) -> Any:
-    """torch's name for the case's reduce op."""
+    """Return torch's object for the case's reduce op."""
     if case.reduce_op == "premul_sum":
         return torch_names.private("torch.distributed", "_make_nccl_premul_sum")(float(PREMULTIPLIER))
     return getattr(dist.ReduceOp, case.reduce_op.upper())
@@ -312,7 +312,7 @@ def _call_all_reduce_coalesced(s: CallArguments) -> Call:
     asynchronous = s.case.call == "async"
 
     def call() -> Any:
-        # Without a device: with one, torch's watchdog and flight recorder do not see the calls.
+        # No device is given: with a device, torch's watchdog and flight recorder do not see the calls.
         with coalescing(group=group, async_ops=asynchronous) as together:
             for piece in pieces:
                 dist.all_reduce(piece, op=op, group=group)
@@ -332,7 +332,7 @@ def _call_all_to_all(s: CallArguments) -> Call:
 
     def counts_first() -> Any:
         dist.all_to_all_single(received, sent, group=s.subgroup.handle)
-        received.tolist()  # the host must know them before it can make room for the data
+        received.tolist()  # the host must know the counts before it can make room for the data
         return data()
 
     return counts_first
@@ -365,7 +365,7 @@ def _call_both_ways(s: CallArguments) -> Call:
     return call
 
 
-# ── on Python objects, and the barrier ───────────────────────────────────────────────────────────
+# ── calls on Python objects, and the barrier ─────────────────────────────────────────────────────
 def _all_gather_object(subgroup: Subgroup, case: Case, own: list[bytes], into: list[Any]) -> Call:
     into.extend([None] * subgroup.size)
     return partial(dist.all_gather_object, into, own[subgroup.rank], group=subgroup.handle)
@@ -390,12 +390,12 @@ def _scatter_object(subgroup: Subgroup, case: Case, own: list[bytes], into: list
 
 
 def barrier_of(subgroup: Subgroup, case: Case) -> Call:
-    """The barrier of the subgroup."""
+    """Return the barrier call of the subgroup."""
     return partial(dist.barrier, group=subgroup.handle, async_op=case.call == "async")
 
 
 COLLECTIVES: dict[str, Collective] = {
-    # By position: arguments by name cost a call 0.1 µs.
+    # Arguments by position: arguments by name would add 0.1 µs to a call.
     "all_reduce": Collective(
         _all_reduce, lambda s: partial(dist.all_reduce, s.incoming, _reduction(s.case), *_how(s).values())
     ),

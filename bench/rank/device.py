@@ -1,7 +1,7 @@
-"""Where calls run: the host's clock, or a GPU with its stream, events, graphs and memory.
+"""Define the devices that run calls: a CPU with the host's clock, or a GPU with its stream, events and graphs.
 
-In: a torch device. Out: a `Device`. Timing reaches a GPU only through it, so a test can put a simulated device in its
-place, whose time advances by rule (`tests/simulated_device.py`).
+In: a torch device. Out: a `Device`. Timing reaches a GPU only through it, so a test can replace it by a simulated
+device, whose time advances by rule (`tests/simulated_device.py`).
 """
 
 import functools
@@ -15,8 +15,8 @@ import torch
 from bench.rank import torch_names
 
 Action = Callable[[], object]
-# Cycles of one wait by which a GPU's cycles are converted to time, about 5 ms; all of them together take this long or
-# longer, because an idle GPU has a fifth of its clock at first; two in a row must agree; and then the last one counts.
+# Calibration of a GPU's cycles to time: cycles of one wait, about 5 ms; least total time, because an idle GPU has a
+# fifth of its clock at first; relative difference within which two waits in a row agree, the last counts; most waits.
 CALIBRATION_CYCLES, RISING_S, AGREEING, MOST_CALIBRATIONS = 10**7, 0.1, 0.02, 100
 # The kernel wakes a sleeping process at most this much too late (60 to 250 µs were seen).
 OVERSLEEP_S = 3e-4
@@ -26,23 +26,23 @@ class Event(Protocol):
     """An instant on the device's current stream."""
 
     def record(self) -> None:
-        """Mark the instant at which all that was enqueued until now is done."""
+        """Mark the instant at which all work that is enqueued so far is done."""
 
     def passed(self) -> bool:
-        """Whether that instant has come; does not wait for it."""
+        """Return whether the marked instant has passed; do not wait for it."""
 
     def ns_since(self, earlier: Any) -> int:
-        """Nanoseconds since an earlier event; both must have passed."""
+        """Return the nanoseconds since an earlier event; both must have passed."""
 
 
 class Graph(Protocol):
-    """Captured calls."""
+    """A graph of captured calls."""
 
     def replay(self) -> None:
-        """Enqueue them again, in one go."""
+        """Enqueue all captured calls again, in one operation."""
 
     def reset(self) -> None:
-        """Let go of them; a communicator cannot be destroyed while a graph holds its calls."""
+        """Release the captured calls: a communicator cannot be destroyed while a graph contains its calls."""
 
 
 class Device(Protocol):
@@ -54,22 +54,22 @@ class Device(Protocol):
     enqueues: bool
 
     def clock_ns(self) -> int:
-        """The host's monotonic clock."""
+        """Return the time of the host's monotonic clock."""
 
     def synchronize(self) -> None:
-        """Wait until all that was enqueued is done."""
+        """Wait until all enqueued work is done."""
 
     def event(self) -> Event:
-        """A new event, recorded once: the device makes it only then, which takes time."""
+        """Return a new event, recorded once: the device creates an event when it is recorded, which takes time."""
 
     def occupy(self, nanoseconds: int) -> None:
-        """Keep the stream busy for about so long, so that calls can be enqueued behind it."""
+        """Keep the stream busy for about this time, so that calls can be enqueued behind it."""
 
     def captured(self, calls: Action, connected: bool = False) -> Graph:
-        """The calls as a graph. They are executed once beforehand, unless `connected`; capturing does not execute."""
+        """Return the calls as a graph. Execute them once beforehand, unless `connected`; capturing does not execute."""
 
     def aside(self, lane: int) -> AbstractContextManager[object]:
-        """Context in which another stream is the current one, of those that are numbered by `lane`."""
+        """Return a context in which the further stream with number `lane` is the current stream."""
 
 
 class Host:
@@ -82,7 +82,7 @@ class Host:
         self.clock_ns = time.perf_counter_ns
 
     def synchronize(self) -> None:
-        """Nothing is under way."""
+        """Do nothing: CPU calls are synchronous."""
 
     def event(self) -> Event:
         raise NotImplementedError("a CPU has no stream")
@@ -98,7 +98,7 @@ class Host:
 
 
 class Gpu:
-    """A CUDA device, by its current stream."""
+    """A CUDA device, used through its current stream."""
 
     enqueues = True
 
@@ -107,7 +107,7 @@ class Gpu:
         self.clock_ns = time.perf_counter_ns
         self._sleep = torch_names.private("torch.cuda", "_sleep")
         self._lanes: dict[int, torch.cuda.Stream] = {}
-        # Now, and not within the first timed iteration.
+        # Calibrated now, not within the first timed iteration.
         self._cycles_a_ns = cycles_a_ns(self, self._sleep)
 
     def synchronize(self) -> None:
@@ -139,9 +139,9 @@ class Gpu:
 
 
 def cycles_a_ns(device: Device, sleep: Callable[[int], object]) -> float:
-    """Cycles that a GPU under load counts in a nanosecond. sleep: keeps its stream busy for this many cycles.
+    """Measure the cycles per nanosecond of a GPU under load. sleep: keeps the stream busy for this many cycles.
 
-    If its clock rises later, the stream is occupied too shortly, which is noticed; if it falls, for too long.
+    If the clock rises later, the stream is occupied for too short a time, which is detected; if it falls, for too long.
     """
     before, after = device.event(), device.event()
     began, last = device.clock_ns(), 0.0
@@ -169,16 +169,16 @@ class _GpuEvent:
         return round(milliseconds * 1e6)
 
 
-@functools.cache  # a GPU is calibrated for 0.1 s
+@functools.cache  # calibrating a GPU takes 0.1 s
 def device_of(handle: torch.device) -> Device:
-    """The device behind torch's name for it."""
+    """Return the `Device` for a device of torch."""
     return Gpu(handle) if handle.type == "cuda" else Host(handle)
 
 
 def idle(seconds: float) -> None:
     """Wait for this many seconds: sleep for most of them, then poll the clock to end on time.
 
-    A short wait only polls: a sleep of nothing gives the core away, and a call of 0.5 ms then took 1.3 times as long.
+    A short wait only polls: even a sleep of 0 s gives the core away, and a call of 0.5 ms then took 1.3 times as long.
     """
     ends = time.perf_counter() + seconds
     if seconds > OVERSLEEP_S:

@@ -1,7 +1,7 @@
-"""Define a joined process group: all that measuring needs of one, whichever library communicates.
+"""Define the interface of a joined process group, which is the same for every communication library.
 
-`process_group` implements it with torch.distributed, `mpi` with mpi4py. Bounds, too, how far the clocks of the ranks
-differ.
+`process_group` implements it with torch.distributed, `mpi` with mpi4py. This module also computes bounds of the clock
+offsets between ranks.
 """
 
 import io
@@ -24,33 +24,33 @@ T = TypeVar("T")
 
 
 class PlainUnpickler(pickle.Unpickler):
-    """Loads numbers, text, bytes and containers of them; a pickle that names a function or a class is refused."""
+    """An unpickler of numbers, text, bytes and containers of them; it refuses pickles that name a function or class."""
 
     def find_class(self, module: str, name: str) -> Any:
         raise pickle.UnpicklingError(f"an object of another rank names {module}.{name}, and plain data need no class")
 
 
 def pickled(value: object) -> bytes:
-    """A value for `unpickled`."""
+    """Pickle a value for `unpickled`."""
     return pickle.dumps(value)
 
 
 def unpickled(data: bytes | bytearray) -> Any:
-    """What `pickled` made of plain data (`PlainUnpickler`); raises UnpicklingError for anything else."""
+    """Unpickle plain data that `pickled` encoded (`PlainUnpickler`); raise UnpicklingError for anything else."""
     return PlainUnpickler(io.BytesIO(data)).load()
 
 
 class Group(ABC):
     """A joined process group.
 
-    `device` is where the buffers of this rank live. `calls` has the calls of the library for each operation. `world` is
-    the library's object for all ranks. `barrier` and `align` are called directly, without methods around them: Python
+    The buffers of this rank are on `device`. `calls` contains the library's call for each operation. `world` is the
+    library's object for all ranks. `barrier` and `align` are called directly, without methods around them: Python code
     that runs after a barrier makes this rank late.
     """
 
-    # Returns on every rank once all have called it.
+    # Returns on every rank once all ranks have called it.
     barrier: Callable[[], object]
-    # Enqueues a call for which the devices of all ranks wait; does nothing where calls are done when they return.
+    # Enqueues a call in which the devices of all ranks wait for each other; does nothing if calls are synchronous.
     align: Callable[[], object]
 
     def __init__(self, rank: int, world_size: int, device: Device, calls: LibraryCalls, world: Any = None) -> None:
@@ -62,20 +62,20 @@ class Group(ABC):
 
     @abstractmethod
     def gather(self, value: T) -> list[T]:
-        """Every rank's value, in order of rank, on every rank, on no queue of what is timed.
+        """Return every rank's value, in order of rank, on every rank; share no queue with timed calls.
 
         value: plain data (`PlainUnpickler`). Every rank passes a value of the same type: the ranks are processes of one
-        launch, which run the same code and have proved that they know its key.
+        launch, which run the same code and have proved that they know the launch's key.
         """
 
     def subgroup(self, case: Case) -> Subgroup:
-        """The ranks that call a case together. Every rank must ask for the same cases in the same order."""
+        """Return the ranks that call a case together. Every rank must ask for the same cases in the same order."""
         if case.groups not in self._subgroups:
             self._subgroups[case.groups] = self.new_subgroup(case, together=True)
         return self._subgroups[case.groups]
 
     def new_subgroup(self, case: Case, together: bool = False) -> Subgroup:
-        """As `subgroup`, in groups that are made by this call. together: all at once, where the library can."""
+        """Return a subgroup as `subgroup` does, but in new groups. together: make all at once, if the library can."""
         division = divide(case.groups, self.world_size)
         number = division.of(self.rank)
         handle = self._connect(division, number, together)
@@ -91,7 +91,7 @@ class Group(ABC):
 
     @abstractmethod
     def single_rank_subgroup(self) -> Subgroup:
-        """This rank alone, on the same backend."""
+        """Return a subgroup of this rank alone, on the same backend."""
 
     @abstractmethod
     def send_number(self, rank: int, number: int) -> None:
@@ -103,12 +103,12 @@ class Group(ABC):
 
     @abstractmethod
     def _connect(self, division: Subgroups, number: int | None, together: bool) -> Any:
-        """Make all groups of a division. Returns the library's object for group `number`, which is this rank's own."""
+        """Make all groups of a division. Return the library's object for group `number`, which is this rank's own."""
 
 
 # ── clocks ───────────────────────────────────────────────────────────────────────────────────────
 class Bounds(NamedTuple):
-    """A rank's clock minus rank 0's is between low and high, in ns, at `at_ns` on rank 0's clock."""
+    """Lower and upper bound, in ns, of a rank's clock minus rank 0's clock, at `at_ns` on rank 0's clock."""
 
     at_ns: int
     low_ns: int
@@ -116,11 +116,11 @@ class Bounds(NamedTuple):
 
 
 def clock_bounds(group: Group) -> list[Bounds] | None:
-    """On rank 0, the bounds of each rank; None on the other ranks, and where all ranks read the same clock.
+    """Return the clock bounds of each rank on rank 0; None on other ranks, or if all ranks read the same clock.
 
-    Bounds, not estimates. Rank 0 takes a stamp, rank r answers with its own stamp, rank 0 takes a second one. The
-    answer was made between the two, so the offset lies between answer − second and answer − first stamp (Cristian
-    1989). The bounds of all rounds are intersected.
+    These are bounds, not estimates. Rank 0 takes a timestamp, rank r answers with its own timestamp, rank 0 takes a
+    second timestamp. The answer was made between the two, so the clock offset lies between answer − second and
+    answer − first timestamp (Cristian 1989). The bounds of all rounds are intersected.
     """
     if len(set(group.gather(host.clock()))) == 1:
         return None

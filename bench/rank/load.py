@@ -1,6 +1,6 @@
-"""Keep the cores of a launch's ranks busy: other processes, one on each of their cores.
+"""Keep the cores of a launch's ranks busy with background processes, one per core.
 
-In: what they do, and this rank's share of the host's cores. Out: nothing; the processes end with the rank. Linux only.
+In: the kind of load, and this rank's cores of the host. Out: nothing; the processes end with the rank. Linux only.
 """
 
 import os
@@ -13,7 +13,7 @@ BURST_S = 0.01
 
 
 def begin(kind: str, cores: Sequence[int]) -> None:
-    """Start a process on each of these cores. To be called before this process has a second thread."""
+    """Start a process on each of these cores. Call this before the current process has a second thread."""
     parent = os.getpid()
     for core in cores:
         if os.fork() == 0:

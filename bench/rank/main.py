@@ -3,15 +3,15 @@
 In: a `RankContext` (which rank this is, the connection to its parent) and an encoded `Job`. Out, over the connection,
 JSON messages:
 
-    ready    every rank, with facts that only it knows; it then waits until the parent tells it to begin
-    turn     any rank, if the job takes turns: it has timed a block, and waits until the parent tells it to go on
+    ready    every rank, with facts that only the rank knows; the rank then waits for the parent's `go`
+    turn     any rank, if the job takes turns: the rank gives up its turn, and waits for the parent's `go`
     begin    rank 0: a round begins
     sampled  rank 0: a case ended, with its line for samples.jsonl
     error    any rank: an exception, which ends it
-    chosen   rank 0, in a launch that only probes: what NCCL wrote of its choices
-    done     every rank: all cases measured; rank 0: how the clocks differ
+    chosen   rank 0, in a launch that only probes: NCCL's log of its choices
+    done     every rank: all cases are measured; from rank 0, with the clock bounds
 
-Writes no file but the log, which takes what torch and its libraries print.
+Writes no file except the log, which receives the output of torch and its libraries.
 """
 
 import contextlib
@@ -35,19 +35,19 @@ from bench.rank.rounds import Batch, workload_of
 from bench.rank.tensors import Arena
 from bench.store import encoding
 
-# NCCL connects in the first call of a kind, and may tell more of it.
+# NCCL connects in the first call of a kind, and may log more during it.
 PROBE_CALLS = 2
 
 
 def main(context: RankContext, job: bytes) -> None:
-    """Entry of a rank's process; never returns."""
+    """Run a rank's process from its beginning; never return."""
     run_rank(context, lambda: _work(context, encoding.decoded(job, Job)))
 
 
 def _work(context: RankContext, job: Job) -> Json:
     kind = job.launch.cases[0]
     part = _part(kind)
-    # A package may send objects of a user's classes; what is measured otherwise are byte strings.
+    # A package may send objects of a user's classes; all other measured objects are byte strings.
     objects = process_group.plain_objects() if part is None or part.plain else contextlib.nullcontext()
     with objects, entered(context, job) as group:
         if job.probe:
@@ -62,16 +62,16 @@ def _work(context: RankContext, job: Job) -> Json:
 
 
 def _part(kind: Case) -> RankPart | None:
-    """What the package of a case does in ranks; None for a case of the core."""
+    """Return the part in ranks of a case's package; None for a case of the core."""
     deferred = OPERATIONS[kind.op].rank
     return None if deferred is None else deferred.value
 
 
 @contextmanager
 def entered(context: RankContext, job: Job) -> Iterator[Group]:
-    """Set up this process as the cases of a launch want it, and join the other ranks.
+    """Set up this process as the cases of a launch require, and join the other ranks.
 
-    All cases of a launch have the same scheduling and settings, so the first one stands for all. Threads that torch
+    All cases of a launch have the same scheduling and settings, so the first case represents all. Threads that torch
     starts from here on inherit the scheduling.
     """
     kind = job.launch.cases[0]
@@ -92,12 +92,12 @@ def entered(context: RankContext, job: Job) -> Iterator[Group]:
 
 
 def _log_of(context: RankContext) -> Path:
-    """The file that NCCL writes into while it is probed."""
+    """Return the path of the log that NCCL writes during probing."""
     return context.stack_file.with_name(f"nccl-{context.rank}.log")
 
 
 def _measure(context: RankContext, job: Job, group: Group) -> None:
-    """Measure the cases batch by batch, and send a line for each."""
+    """Measure the cases batch by batch, and send a line for each case."""
     pool_bytes = job.settings.pool_bytes
     together = batches(job.launch.cases, job.settings, small_apart=job.launch.number == 1)
     nbytes = max(arena_bytes(cases, pool_bytes) for cases in together)
@@ -114,19 +114,19 @@ def _measure(context: RankContext, job: Job, group: Group) -> None:
 
 
 def _show(context: RankContext, cases: Sequence[Samples]) -> None:
-    """Send what cases have so far; nothing of it is kept."""
+    """Send the results of the cases so far; they are not kept."""
     context.send({"kind": "shown"}, b"\n".join(map(encoding.samples_to_line, cases)))
 
 
 @contextmanager
 def buffers_of(job: Job, group: Group, nbytes: int) -> Iterator[Arena]:
-    """The memory of all buffers; registered, if the launch asks for it, with the groups that its cases use."""
+    """Yield the memory of all buffers; register it, if the launch asks for that, with the groups that its cases use."""
     kind = job.launch.cases[0].memory
     if kind == "plain":
         yield Arena(nbytes, group.device.handle)
         return
     used = {case.groups: group.subgroup(case) for case in job.launch.cases}
-    # A rank that is in none of the groups of a division does not call in it, and does not register with it.
+    # A rank in none of the groups of a division makes no calls in that division, and does not register with it.
     handles = [subgroup.handle for subgroup in used.values() if not subgroup.idle]
     with process_group.registered_memory(group.device.handle, handles, kind == "symmetric") as register:
         arena = Arena(nbytes, group.device.handle)
@@ -136,14 +136,14 @@ def buffers_of(job: Job, group: Group, nbytes: int) -> Iterator[Arena]:
 
 
 def _probe(context: RankContext, job: Job, group: Group, log: Path) -> None:
-    """Make the calls of each case with NCCL's log on, so that it tells which algorithm it chose; nothing is timed.
+    """Make the calls of each case with NCCL's log on, which reports the algorithm that NCCL chose; nothing is timed.
 
-    Sends what NCCL wrote into `log` until the first case and during each case; `bench/machine/nccl_log.py` reads it.
-    This is a launch of its own, because every line of the log takes a lock and a write on rank 0, which would make it
-    the slow one.
+    Send the text that NCCL wrote into `log` before the first case and during each case; `bench/machine/nccl_log.py`
+    reads it. This is a separate launch, because every line of the log takes a lock and a write on rank 0, which would
+    make rank 0 the straggler.
     """
     settings = replace(job.settings, pool_bytes=0, flush_bytes=0)
-    # Registered where the cases have it so: NCCL chooses other kernels for such memory.
+    # Registered if the cases register their memory: NCCL chooses other kernels for registered memory.
     with buffers_of(job, group, max(arena_bytes([case], 0) for case in job.launch.cases)) as arena:
         texts = [_text_from(log, 0)]
         for position, case in enumerate(job.launch.cases):
@@ -160,7 +160,7 @@ def _probe(context: RankContext, job: Job, group: Group, log: Path) -> None:
 
 
 def _text_from(log: Path, start: int) -> bytes:
-    """What was written since byte `start`."""
+    """Return the content of the log from byte `start` on; empty if the log cannot be read."""
     try:
         with log.open("rb") as file:
             file.seek(start)

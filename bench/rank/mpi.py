@@ -1,16 +1,15 @@
 """Join the processes of an MPI job through mpi4py, and build MPI's call of each collective.
 
 In: a `RankContext` whose variables make this process a rank of MPI (`mpirun`). Out: an `MpiGroup`. The barrier and the
-gathering of results use a communicator of their own, so that they share no queue with what is timed.
+gathering of results use a communicator of their own, so that they share no queue with timed calls.
 
-The barrier is MPI's and not the semaphores of `protocol/rank_context.py`: a call of MPI takes microseconds, and ranks
+The barrier is MPI's, not the semaphores of `protocol/rank_context.py`: a call of MPI takes microseconds, and ranks
 that sleep in a semaphore wake up many microseconds apart (docs/method.md, "MPI"). mpi4py is loaded in the functions:
 loading it initialises MPI, which only a rank may do.
 
-The buffers are those of every other backend: torch tensors on the CPU, whose memory MPI gets with a type. Data that are
-only copied are sent as words of the element's size, because MPI has no float16, bfloat16 or float8. Where torch takes a
-list of tensors, the MPI call is the one that takes a count for each piece (the v-variants, Reduce_scatter), with the
-same pieces.
+The buffers are torch tensors on the CPU, as for other backends; MPI gets their memory with a datatype. Data that are
+only copied are sent as words of the element's size, because MPI has no float16, bfloat16 or float8. If torch takes a
+list of tensors, the call of MPI takes a count for each piece (the v-variants, Reduce_scatter), with the same pieces.
 """
 
 import errno
@@ -50,8 +49,8 @@ OPS = {"sum": "SUM", "product": "PROD", "max": "MAX", "min": "MIN", "band": "BAN
 # A bool is sent as a byte, which must stay 0 or 1: its sum is the maximum, its product the minimum.
 BOOL_OPS = OPS | {"sum": "MAX", "product": "MIN"}
 INTERFACE_SETTING = "OMPI_MCA_btl_tcp_if_include"
-# mpirun's daemon answers a rank that ends, and notes its end afterwards. On a busy machine a rank can disconnect before
-# that: it counts as lost, and the next launch hangs (OpenPMIx issues 3931, 4113). A low priority gives the daemon time.
+# mpirun's daemon answers a rank that ends, and records its end afterwards. On a busy machine a rank can disconnect
+# before: it counts as lost, and the next launch hangs (OpenPMIx issues 3931, 4113). Low priority gives the daemon time.
 NICE_AT_END = 12
 # In a job each rank listens at a port of its own: from LOWEST_PORT on, RANKS ports for each of JOBS jobs. Linux gives
 # higher ports to outgoing connections.
@@ -68,7 +67,7 @@ def _mpi() -> Any:
 
 
 class MpiGroup(Group):
-    """The world of MPI."""
+    """The process group of all ranks of MPI."""
 
     def __init__(self, context: RankContext, world: Any, control: Any) -> None:
         calls = LibraryCalls(CALLS, OBJECT_CALLS, _barrier)
@@ -94,7 +93,7 @@ class MpiGroup(Group):
 
     @property
     def world(self) -> Any:
-        """mpi4py's communicator of all ranks."""
+        """Return mpi4py's communicator of all ranks."""
         return self._world
 
     def single_rank_subgroup(self) -> Subgroup:
@@ -110,9 +109,9 @@ def joined(
 ) -> Iterator[Group]:
     """Join the other ranks; leave MPI at the end of the context if nothing was raised in it.
 
-    timeout_s, ctas, scheduling: not used, because MPI has neither of them; the parent ends a hang.
+    timeout_s, ctas, scheduling: not used, because MPI has none of them; the parent ends a hang.
     """
-    in_job = context.rendezvous.startswith("tcp:")  # also one on this host only
+    in_job = context.rendezvous.startswith("tcp:")  # also for a job on this host only
     if in_job:
         _listen_where_known(context)
         if context.on_one_host and INTERFACE_SETTING not in environment.variables():
@@ -131,18 +130,18 @@ def joined(
     yield MpiGroup(context, world, control)
     if in_job:
         os.nice(NICE_AT_END)
-    # Not in a `finally`: it waits for the other ranks.
+    # Not in a `finally`: finalising waits for the other ranks.
     MPI.Finalize()
 
 
 def _listen_where_known(context: RankContext) -> None:
     """Let Open MPI listen at the port that this rank had in the job's last launch, once that port is free.
 
-    mpirun's daemons tell other ranks the port that they heard of first, and a fresh process cannot correct them. A port
-    stays taken for a minute if its side was the first to end a connection.
+    mpirun's daemons report to other ranks the first port that they learned, and a fresh process cannot correct it. A
+    port stays in use for a minute if its side was the first to end a connection (TIME_WAIT).
     """
     if not environment.variables().keys().isdisjoint(PORT_SETTINGS.values()):
-        return  # the user chose
+        return  # the user chose the ports
     job = zlib.crc32(environment.job_variables().get("PMIX_NAMESPACE", "").encode())
     port = LOWEST_PORT + job % JOBS * RANKS + context.rank % RANKS
     environment.adopt({setting: str(port) for setting in PORT_SETTINGS.values()})
@@ -154,7 +153,7 @@ def _listen_where_known(context: RankContext) -> None:
 
 
 def _is_free(port: int) -> bool:
-    """Whether a rank can listen there in every family of addresses that this host has."""
+    """Return whether a rank can listen at this port in every address family of this host."""
     for family in PORT_SETTINGS:
         try:
             with socket.socket(family) as probe:
@@ -166,19 +165,19 @@ def _is_free(port: int) -> bool:
 
 
 def version() -> str:
-    """The MPI library that is loaded, such as "Open MPI v5.0.11"."""
+    """Return the name and version of the loaded MPI library, such as "Open MPI v5.0.11"."""
     return str(_mpi().Get_library_version()).split("\n")[0].split(",")[0].strip("\0 ")
 
 
 def buffer_of(tensor: torch.Tensor) -> list[Any]:
-    """A tensor's memory and type of number, as mpi4py takes them."""
+    """Return a tensor's memory and datatype, as mpi4py takes them."""
     mpi = _mpi()
     memory = mpi.buffer.frombuffer(tensor.detach().view(-1).view(torch.uint8).numpy())  # keeps the tensor
     return [memory, getattr(mpi, NUMBERS[str(tensor.dtype).removeprefix("torch.")])]
 
 
 def in_place() -> Any:
-    """MPI's IN_PLACE."""
+    """Return MPI's IN_PLACE."""
     return _mpi().IN_PLACE
 
 
@@ -186,10 +185,10 @@ def in_place() -> Any:
 def _data(
     s: CallArguments, tensor: torch.Tensor, reduced: bool = False, pieces: Sequence[int] | None = None
 ) -> list[Any]:
-    """A buffer as mpi4py takes it: memory, counts and displacements of `pieces` if given, type.
+    """Return a buffer as mpi4py takes it: memory, counts and displacements of `pieces` if given, datatype.
 
-    reduced: whether the elements are reduced, so that MPI must know their number type. Without `pieces` mpi4py counts
-    the elements itself, and divides by the number of ranks where MPI wants the count of a share.
+    Without `pieces`, mpi4py counts the elements itself, and divides by the number of ranks if MPI needs the count of a
+    share. reduced: whether the elements are reduced, so that MPI must know their number type.
     """
     mpi, dtype = _mpi(), DTYPES[s.case.dtype]
     memory = mpi.buffer.frombuffer(tensor.view(torch.uint8).numpy())  # keeps the tensor
@@ -198,7 +197,7 @@ def _data(
 
 
 def _sent(s: CallArguments, reduced: bool = False) -> Any:
-    """The outgoing buffer, or MPI's IN_PLACE."""
+    """Return the outgoing buffer, or MPI's IN_PLACE."""
     return _mpi().IN_PLACE if placement(s.case) == "in" else _data(s, s.outgoing, reduced)
 
 
@@ -211,7 +210,7 @@ def _op(case: Case) -> Any:
 
 
 def _call(s: CallArguments, name: str, *arguments: Any, **named: Any) -> Call:
-    """A call of the communicator's method of this name, or of its nonblocking variant."""
+    """Build a call of the communicator's method of this name, or of the method's nonblocking variant."""
     method = f"I{name.lower()}" if s.case.call == "async" else name
     return functools.partial(getattr(s.subgroup.handle, method), *arguments, **named)
 
@@ -285,7 +284,7 @@ CALLS: dict[str, BuildCall] = {
 }
 
 
-# ── on Python objects, and the barrier ───────────────────────────────────────────────────────────
+# ── calls on Python objects, and the barrier ─────────────────────────────────────────────────────
 def _all_gather_object(subgroup: Subgroup, case: Case, own: list[bytes], into: list[Any]) -> Call:
     def call() -> None:
         into[:] = subgroup.handle.allgather(own[subgroup.rank])
@@ -327,6 +326,6 @@ OBJECT_CALLS: dict[str, BuildObjectCall] = {
 
 
 def _barrier(subgroup: Subgroup, case: Case) -> Call:
-    """The barrier of the subgroup."""
+    """Return the barrier call of the subgroup."""
     call: Call = subgroup.handle.Ibarrier if case.call == "async" else subgroup.handle.Barrier
     return call

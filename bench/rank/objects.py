@@ -1,4 +1,4 @@
-"""Run the operations without buffers of their own: on pickled Python objects, the barrier, and what a job does once.
+"""Run the operations on pickled Python objects, the barrier, and operations that a job does once, such as joining.
 
 In: a case, a joined `Group`, and for objects a seed. Out: the `Workload` of that case.
 """
@@ -18,7 +18,7 @@ from bench.rank.group import Group
 from bench.rank.tensors import MOST_READY, SINGLE_RANK_BYTES, TensorOperation
 from bench.rank.workload import Workload, Wrapped
 
-# Received objects are kept for the check after the timed calls: the last ones, at most this many bytes or one call's.
+# The last received objects are kept for the check after the timed calls: at most this many bytes, or one call.
 MOST_KEPT_BYTES = 64 * 2**20
 
 
@@ -74,13 +74,13 @@ class ObjectOperation(Workload):
 
 @functools.lru_cache(maxsize=1)
 def _objects(seed: int, ranks: int, nbytes: int, only: int | None) -> list[bytes]:
-    """One object a rank; with `only`, all but that rank's are empty."""
+    """Make one object per rank; with `only`, the objects of all other ranks are empty."""
     dice = np.random.default_rng([seed, nbytes])
     return [dice.bytes(nbytes) if only in {None, rank} else b"" for rank in range(ranks)]
 
 
 class BarrierOperation(Workload):
-    """A barrier. It has no result that shows whether a rank left before all had come, so nothing is verified."""
+    """A barrier. It has no result that shows whether a rank left before all had arrived, so nothing is verified."""
 
     waits_on_host = True
 
@@ -98,12 +98,12 @@ class BarrierOperation(Workload):
         return self._group.calls.barrier(self._group.single_rank_subgroup(), case)
 
 
-# ── what a job does once ─────────────────────────────────────────────────────────────────────────
-# Each iteration makes a group of its own and leaves it before the next one, outside the timing.
+# ── operations that a job does once ──────────────────────────────────────────────────────────────
+# Each iteration makes its own group and leaves it before the next iteration, outside the timing.
 class Joining(Workload):
-    """`init_process_group`, which a launch makes once: when the ranks joined; calling it again does nothing.
+    """`init_process_group`, which a launch calls once, when the ranks join; the call of this workload does nothing.
 
-    Its one iteration is that call of this launch, of which the group kept the start and the duration.
+    The only iteration is that call when joining, whose start and duration the group recorded.
     """
 
     waits_on_host = True
@@ -155,5 +155,5 @@ class FirstCall(Wrapped):
         return self._inner.prepare()
 
     def single_rank_call(self) -> Call | None:
-        """None: what dispatching a later call costs says nothing of a first one."""
+        """Return None: the dispatch cost of a later call says nothing about a first call."""
         return None

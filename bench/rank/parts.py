@@ -1,4 +1,4 @@
-"""What a package does in ranks: set up the process, and make the workloads of its operations."""
+"""Define a package's part in ranks: set up the process, and make the workloads of the package's operations."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from bench.rank.workload import Workload
 
 
 class Stage(Protocol):
-    """What the cases of a package's launch share on this rank."""
+    """The state that the cases of a package's launch share on this rank."""
 
     def workload(self, case: Case) -> Workload:
-        """The workload of one of the cases, ready to be called."""
+        """Return the workload of one of the cases, ready to be called."""
 
 
 @dataclass(frozen=True)
 class RankPlace:
-    """Where the cases of a package run on this rank."""
+    """The resources of this rank for the cases of a package."""
 
     group: Group
     arena: Arena
@@ -35,13 +35,13 @@ class RankPlace:
 
 @dataclass(frozen=True)
 class RankPart:
-    """What a package's operation does in ranks."""
+    """A package's part in ranks."""
 
-    # The stage of a launch, from a case, settings, the number of the launch and a place.
+    # Makes the stage of a launch from a case, settings, the number of the launch and a place.
     stage: Callable[[Case, Settings, int, RankPlace], Stage]
     # Sets up the process for a case and a rank, before the ranks join.
     prepare: Callable[[Case, int], None] = lambda case, rank: None
-    # Modules in which a rank that waits for others may be.
+    # Modules in which a rank may wait for other ranks.
     waits_in: tuple[ModuleType, ...] = ()
-    # True if ranks send each other byte strings only; others may send objects of a user's classes.
+    # True if ranks send each other byte strings only; False if they may send objects of a user's classes.
     plain: bool = True

@@ -1,14 +1,14 @@
-"""Load torch and all else that a rank needs, once, in the fork server. The server does so by importing this module.
+"""Load torch and all else that a rank needs, once, in the fork server, which imports this module.
 
-What is loaded is frozen (`gc.freeze`): a garbage collection in a rank would otherwise write to, and so copy, every page
-of torch's objects that the rank shares with the server (0.1 to 0.3 s a collection, measured).
+The loaded objects are frozen (`gc.freeze`): a garbage collection in a rank would otherwise write to, and so copy, every
+page of torch's objects that the rank shares with the server (0.1 to 0.3 s per collection, measured).
 """
 
 import gc
 import sys
 from types import TracebackType
 
-gc.disable()  # what is loaded contains no garbage: collecting takes a tenth of the loading time
+gc.disable()  # the loaded objects contain no garbage, and collecting takes a tenth of the loading time
 
 import bench.rank.main  # noqa: E402 - torch, numpy and all that a rank needs
 import bench.rank.process  # noqa: E402
@@ -16,7 +16,7 @@ from bench.model.records import Job  # noqa: E402
 from bench.store import encoding  # noqa: E402
 
 encoding.prepare_to_decode(Job)
-bench.rank.process.looked()  # loads what looks
+bench.rank.process.looked()  # loads the packages' `look` functions
 
 gc.collect()
 gc.freeze()

@@ -1,8 +1,8 @@
-"""Run the process of a rank, whatever it measures: join the other ranks, report it, do the work, and end.
+"""Run the process of a rank, whatever it measures: join the other ranks, report this, do the work, and end.
 
 In: a `RankContext` and the work. Out: a joined `Group`, of the same type for every library; and to the
-parent the messages `ready`, before the rank is told to begin, then `done` or `error`. The process ends when its parent
-ends, and prints into the log. Knows nothing of what is measured.
+parent the messages `ready`, before the parent sends `go`, then `done` or `error`. The process ends when its parent
+ends, and prints into the log. This module does not depend on the measured operations.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from bench.protocol.rank_context import RankContext
 from bench.rank import mpi, process_group, server, timing
 from bench.rank.group import Group
 
-# Any number but 0: leaving with status 0 before the work is done is a fault of its own.
+# Any number except 0: ending with status 0 before the work is done is a different kind of failure.
 STATUS_AFTER_ERROR = 70
-# What packages saw in this process before it joined the others.
+# Observations of packages in this process before it joined the other ranks.
 _SEEN: Json = {}
-# Library that a backend belongs to → how a rank joins the others.
+# Library that a backend belongs to → the function with which a rank joins the other ranks.
 JOINED = {"torch": process_group.joined, "mpi4py": mpi.joined}
 
 
@@ -59,7 +59,7 @@ def run_rank(context: RankContext, work: Callable[[], Json]) -> None:
 
 
 def looked() -> Json:
-    """Name of a package → what it sees in this process now."""
+    """Return name of a package → the package's observations in this process now."""
     return {package.name: package.look.value() for package in PACKAGES if package.look is not None}
 
 
@@ -71,7 +71,7 @@ def joined(
 
 
 def facts(group: Group, backend: str) -> Json:
-    """Facts that only the rank itself knows."""
+    """Return the facts that only the rank itself knows."""
     handle = group.device.handle
     facts = {
         "rank": group.rank,
@@ -93,10 +93,10 @@ def facts(group: Group, backend: str) -> Json:
 def wait_to_begin(
     context: RankContext, group: Group, facts: Callable[[], Json], waits_in: Sequence[ModuleType] = ()
 ) -> None:
-    """Tell the parent that this rank can communicate, and its facts; then wait until the parent tells it to begin.
+    """Report to the parent that this rank can communicate, with its facts; then wait for the parent's `go`.
 
-    waits_in: modules, besides those of torch, in which this rank waits for the others. A rank that hangs in any other
-    module is taken for the one that holds up the others.
+    waits_in: modules, in addition to torch's, in which this rank waits for other ranks. If a rank hangs in any other
+    module, it is taken to be the rank that blocks the others.
     """
     group.gather(group.rank)  # a first collective: a rank that cannot communicate is not ready
     files = [str(module.__file__) for module in (rank_context, mpi, timing, *waits_in)]
@@ -105,9 +105,9 @@ def wait_to_begin(
 
 
 def _end_with_parent() -> None:
-    """End when the fork server or the measuring process ends, even by SIGKILL, and even inside a collective.
+    """End this process when the fork server or the measuring process ends, even by SIGKILL or inside a collective.
 
-    On Linux the kernel sees to it: the fork server ends with the measuring process, and the ranks with the server.
+    On Linux the kernel does this: the fork server ends with the measuring process, and the ranks with the server.
     """
     if processes.end_with_parent(server.PID if os.getpid() != server.PID else None):
         return
@@ -123,8 +123,8 @@ def _end_with_parent() -> None:
 
 
 def _write_to_log(context: RankContext) -> None:
-    """Send all that this process prints to the context's log, and its stack, on SIGUSR1, to its stack file."""
-    # O_NOFOLLOW: the folder may be somebody else's, and its log a link to a file of the user.
+    """Redirect this process's output to the context's log, and its stack, on SIGUSR1, to the context's stack file."""
+    # O_NOFOLLOW: the folder may belong to another user, and its log may be a link to a file of this user.
     log = os.open(context.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     os.dup2(log, sys.stdout.fileno())
     os.dup2(log, sys.stderr.fileno())
@@ -134,7 +134,7 @@ def _write_to_log(context: RankContext) -> None:
 
 
 def one_line(error: BaseException) -> str:
-    """Type and first line of an exception, in at most 300 characters; of NCCL's the lines with the cause, too."""
+    """Return type and first line of an exception, in at most 300 characters; for NCCL also the lines with the cause."""
     lines = str(error).strip().splitlines() or [""]
     if lines[0].startswith("NCCL error"):  # then "ncclSystemError: …", "Last error:", and the error itself
         where, _, version = lines[0].rpartition("NCCL version")

@@ -1,7 +1,7 @@
-"""Join a process group of torch: the measured one, and a gloo control group beside it; use what only NCCL has.
+"""Join torch's process groups: the measured group, and a gloo control group; use features that only NCCL has.
 
 In: a `RankContext` and the name of a backend. Out: a `TorchGroup`. The control group carries gathered results, so that
-they share no queue with what is timed; before it does, each of its members proves that it knows the launch's key.
+they share no queue with timed calls; before that, each of its members proves that it knows the launch's key.
 """
 
 import contextlib
@@ -29,8 +29,8 @@ from bench.rank.collectives import COLLECTIVES, OBJECT_COLLECTIVES, LibraryCalls
 from bench.rank.device import Device, device_of
 from bench.rank.group import Group, PlainUnpickler, T
 
-# The parent ends a hang after the run's timeout and names the rank to blame. The group's own timeout, which tells less,
-# comes later: it is for ranks whose parent is gone.
+# The parent ends a hang after the run's timeout and names the rank to blame. The group's own timeout, which reports
+# less, comes later: it is for ranks whose parent has ended.
 GROUP_TIMEOUT_FACTOR = 2
 
 
@@ -47,7 +47,7 @@ class TorchGroup(Group):
         control: dist.ProcessGroup | None,
         barrier: Callable[[], object],
         ctas: int = 0,
-        # Scheduling as in a case; it also holds for further groups.
+        # Scheduling as in a case; it also applies to further groups.
         scheduling: str = "normal",
         # Called after each group that is made, because many groups take longer to make than a rank may be silent.
         tick: Callable[[], None] = rest,
@@ -70,7 +70,7 @@ class TorchGroup(Group):
 
     def gather(self, value: T) -> list[T]:
         gathered: list[Any] = [None] * self.world_size
-        with plain_objects():  # `joined` has made sure who the members are; nobody has, who is on the way between them
+        with plain_objects():  # `joined` has verified the members; nothing has verified the network between them
             dist.all_gather_object(gathered, value, group=self._control)
         return gathered
 
@@ -92,13 +92,13 @@ class TorchGroup(Group):
         return self._alone
 
     def leave(self, subgroup: Subgroup) -> None:
-        # new_group returns on a rank once it is connected; closing its connections would fail ranks that still connect.
+        # new_group returns on a rank once that rank is connected; closing its connections then would fail other ranks.
         self.barrier()
         if not subgroup.idle:
             dist.destroy_process_group(subgroup.handle)
 
     def _connect(self, division: Subgroups, number: int | None, together: bool) -> Any:
-        if together and self.device.enqueues:  # one by one, each of 256 pairs of nodes would split the world anew
+        if together and self.device.enqueues:  # one by one, each of 256 pairs of nodes would split the world again
             ranks = [list(members) for members in division.groups]
             return dist.split_group(split_ranks=ranks, timeout=self._timeout, pg_options=_options(self._ctas))
         # torch requires that every rank makes every group, in the same order.
@@ -119,8 +119,8 @@ def joined(
 
     Raises RuntimeError if a member of the control group does not know the key of the launch.
 
-    ctas: CTAs of NCCL's communicators; 0: NCCL chooses. scheduling: as in a case; only batch is done here, because
-    real time must begin before torch starts threads.
+    ctas: CTAs of NCCL's communicators; 0: NCCL chooses. scheduling: as in a case; only `batch` is applied here, because
+    real-time scheduling must begin before torch starts threads.
     """
     device = torch.device("cpu")
     if BACKENDS[backend].device == "cuda":
@@ -134,7 +134,7 @@ def joined(
         began = time.perf_counter_ns()
         dist.init_process_group(
             backend,
-            # Others can read the keys of a TCPStore, so the prefix hides nothing; it keeps launches and jobs apart.
+            # Other processes can read the keys of a TCPStore: the prefix hides nothing; it separates launches and jobs.
             store=dist.PrefixStore(derived(context.key, "store").hex(), _store(context, timeout_s)),
             rank=context.rank,
             world_size=context.world_size,
@@ -166,7 +166,7 @@ def joined(
 
 @contextmanager
 def _scheduled(backend: str, scheduling: str, groups: int) -> Iterator[None]:
-    """Context in which this rank becomes a member of this many groups, each of which starts a loop thread."""
+    """Apply the scheduling to the loop threads of this many groups, which this rank joins within the context."""
     if scheduling != "batch":
         yield
         return
@@ -177,9 +177,9 @@ def _scheduled(backend: str, scheduling: str, groups: int) -> Iterator[None]:
 
 
 def _store(context: RankContext, timeout_s: float) -> dist.Store:
-    """The store through which ranks exchange their addresses.
+    """Return the store through which ranks exchange their addresses.
 
-    A TCPStore of torch listens on every interface of its machine, unless it is given a socket that listens already.
+    A TCPStore of torch listens on every interface of its machine, unless it gets a socket that listens already.
     """
     kind, _, place = context.rendezvous.partition(":")
     if kind == "file":
@@ -194,15 +194,15 @@ def _store(context: RankContext, timeout_s: float) -> dist.Store:
     )
 
 
-# ── who is in the group ──────────────────────────────────────────────────────────────────────────
+# ── the members of the group ─────────────────────────────────────────────────────────────────────
 
 
 def prove_membership(context: RankContext, group: dist.ProcessGroup) -> None:
     """Raise RuntimeError unless every member of a gloo group knows the key of the launch.
 
-    gloo and torch's store ask nobody for a key: whoever reaches their ports in time takes the place of a rank. So each
-    member draws a nonce and proves, for all nonces, that it knows the key. Both calls are gloo's all-gather of tensors,
-    which goes over the same connections as the all-gather that carries objects later, and unpickles nothing.
+    gloo and torch's store do not authenticate: any process that reaches their ports in time takes the place of a rank.
+    So each member draws a nonce and proves, for all nonces, that it knows the key. Both calls are gloo's all-gather of
+    tensors, which uses the same connections as the later all-gather of objects, and unpickles nothing.
     """
 
     def gathered(own: bytes) -> list[bytes]:
@@ -219,7 +219,7 @@ def prove_membership(context: RankContext, group: dist.ProcessGroup) -> None:
 
 @contextmanager
 def plain_objects() -> Iterator[None]:
-    """Context in which torch's collectives on Python objects load plain data only, on whatever group."""
+    """Let torch's collectives on Python objects load plain data only within this context, in every group."""
     usual = torch_names.private(distributed_c10d, "_unpickler")
     vars(distributed_c10d)["_unpickler"] = PlainUnpickler
     try:
@@ -228,15 +228,15 @@ def plain_objects() -> Iterator[None]:
         vars(distributed_c10d)["_unpickler"] = usual
 
 
-# ── what only NCCL has ───────────────────────────────────────────────────────────────────────────
-# Written to the documented behaviour of torch's ProcessGroupNCCL; `make test-gpu` runs it where there is a GPU.
+# ── features that only NCCL has ──────────────────────────────────────────────────────────────────
+# Written to the documented behaviour of torch's ProcessGroupNCCL; `make test-gpu` runs it if there is a GPU.
 def shared_gpu(rank: int) -> dict[str, str]:
-    """Environment settings of a rank that shares its GPU; to be set before its first communicator is made."""
+    """Return environment settings of a rank that shares its GPU; to be set before its first communicator is made."""
     return SHARED_GPU | {"NCCL_HOSTID": f"{SHARED_GPU['NCCL_HOSTID']}-r{rank}"}
 
 
 def _options(ctas: int) -> Any:
-    """Options of a process group with exactly `ctas` CTAs (CUDA blocks); None if it is 0: NCCL chooses."""
+    """Return options of a process group with exactly `ctas` CTAs (CUDA blocks); None if it is 0: NCCL chooses."""
     if not ctas:
         return None
     options = dist.ProcessGroupNCCL.Options()
@@ -246,11 +246,11 @@ def _options(ctas: int) -> Any:
 
 @contextlib.contextmanager
 def registered_memory(device: torch.device, groups: Sequence[Any], symmetric: bool) -> Iterator[Callable[[], None]]:
-    """Context in which allocations come from NCCL's allocator, until `register` is called, which it gives.
+    """Let allocations come from NCCL's allocator until the yielded function is called, which registers them.
 
-    groups: those of this rank that will use the memory (None: all of the world), each connected; the ranks of a group
-    register together. At its end the memory is given back: whatever was allocated must not be used any more.
-    symmetric: as windows, at the same place on every rank. Raises RuntimeError where NCCL's allocator is refused.
+    At the end of the context the memory is freed and must not be used any more. Raises RuntimeError if NCCL's allocator
+    is refused. groups: this rank's groups that will use the memory (None: the whole world), each connected; the ranks
+    of a group register together. symmetric: register as windows, at the same place on every rank.
     """
     world, *backends = [
         torch_names.private(group or dist.group.WORLD, "_get_backend")(device) for group in (None, *groups)
@@ -270,18 +270,18 @@ def registered_memory(device: torch.device, groups: Sequence[Any], symmetric: bo
     with contextlib.ExitStack() as allocating:
         allocating.enter_context(torch.cuda.use_mem_pool(pool))
         yield register
-    # Before the communicators are left, and before the pool, which this function keeps alive, is freed.
+    # Deregister before the communicators are left, and before the pool, which this function keeps alive, is freed.
     for backend in reversed(registered):
         backend.deregister_mem_pool(pool)
 
 
 def gpu_uuid(device: torch.device) -> str:
-    """UUID of a GPU as CUDA tells it, written as NVML does, so that both can be compared."""
+    """Return the UUID of a GPU from CUDA, in the format of NVML, so that both can be compared."""
     return f"GPU-{torch.cuda.get_device_properties(device).uuid}"
 
 
 def nccl_version() -> str:
-    """The NCCL version that is loaded, which can differ from the one torch was built with."""
+    """Return the NCCL version that is loaded, which can differ from the version that torch was built with."""
     runtime = getattr(dist.ProcessGroupNCCL, "get_runtime_nccl_version", None)
     version = runtime() if runtime is not None else torch.cuda.nccl.version()
     return ".".join(str(part) for part in version) if isinstance(version, tuple) else str(version)

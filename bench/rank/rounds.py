@@ -1,10 +1,10 @@
 """Measure cases together, in rounds: each round visits every case for one block, in a new random order.
 
 In: cases, the `Job`, the joined `Group`, the rank's `Arena`. Out: `Samples` of each case, in the order of the cases.
-Every rank goes through the same calls in the same order; in a job with turns, each rank waits for its turn before each
-block, and keeps it until it asks for the next one. One gather before the rounds tells which results are wrong
-and how long a call takes, one a round has the times of all cases, and one at the end the last checks and the costs.
-`sampling` decides how long the next block is, `timing` times it.
+Every rank makes the same calls in the same order; in a job with turns, each rank waits for its turn before each
+block, and keeps the turn until it asks for the next one. One gather before the rounds collects wrong results and the
+duration of a call, one gather per round collects the times of all cases, and one gather at the end collects the last
+checks and the costs. `sampling` decides how long the next block is, `timing` times it.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ from bench.rank.workload import BlockUse, Flushed, Workload, plant
 if TYPE_CHECKING:
     from bench.model.records import Integers
 
-# CPU time of other processes that the kernel's accounting cannot tell from none: it counts in ticks of each core.
+# CPU time of other processes that the kernel's accounting cannot distinguish from 0: it counts in ticks of each core.
 UNSEEN_TICKS = 2
-# Fields of `Usage` with an entry a rank, and those that are sums over hosts.
+# Fields of `Usage` with one entry per rank, and fields that are sums over hosts.
 PER_RANK = ("cpu_s", "involuntary_switches", "peak_rss_bytes", "timer_cost_ns", "floor_ns")
 PER_HOST = ("machine_busy_s", "steal_s", "throttled")
-# Ranks rest for so long when they have shown their first times, so that drawing them takes no core from timed calls.
+# Pause of all ranks after they have shown their first times, so that drawing these takes no core from timed calls.
 SHOWN_S = 0.1
 
 
@@ -59,9 +59,9 @@ def workload_of(
     tick: Callable[[], None] = rest,
     stage: Stage | None = None,
 ) -> Workload:
-    """The workload of a case, ready to be called.
+    """Return the workload of a case, ready to be called.
 
-    tick: called now and then while buffers are filled and checked. stage: of an operation of a package.
+    tick: called repeatedly while buffers are filled and checked. stage: the stage of a package's operation.
     """
     workload: Workload
     operation, seed = OPERATIONS[case.op], settings.seed
@@ -84,7 +84,7 @@ def workload_of(
 
 
 class Batch:
-    """Cases that are measured together. `first` is the position of the first one in the launch, from 0."""
+    """Cases that are measured together. `first` is the position of the first case in the launch, from 0."""
 
     def __init__(
         self, cases: Sequence[Case], first: int, context: RankContext, job: Job, group: Group, arena: Arena
@@ -105,9 +105,9 @@ class Batch:
             self._cases.append(measured)
 
     def measure(self, show: Callable[[Sequence[Samples]], None]) -> list[Samples]:
-        """Measure every case, and check its results before and after.
+        """Measure every case, and check its results before and after timing.
 
-        show: takes what the cases have after one round that times calls, on rank 0, in the first launch.
+        show: receives the results after one timed round, on rank 0, in the first launch, unless ranks take turns.
         """
         shows = self._job.launch.number == 1 and not self._job.turns
         ranks = self._group.gather([(measured.checked(), measured.first_s) for measured in self._cases])
@@ -128,7 +128,7 @@ class Batch:
         return self._conclude()
 
     def _show(self, cases: list[_MeasuredCase], show: Callable[[Sequence[Samples]], None]) -> None:
-        """Hand out what the cases have so far; all ranks rest meanwhile."""
+        """Pass on the results of the cases so far; all ranks pause meanwhile."""
         if self._group.rank == 0:
             show([measured.samples(None, None) for measured in cases])
         time.sleep(SHOWN_S)
@@ -138,7 +138,7 @@ class Batch:
         order = list(unfinished)
         random.Random(f"{self._job.settings.seed}/{self._job.launch.number}/{number}").shuffle(order)
         if OPERATIONS[order[0].case.op].round_by_round:
-            gc.collect()  # such calls leave cycles, which would keep large tensors
+            gc.collect()  # such calls leave reference cycles, which would keep large tensors
         own: dict[int, RankTimings] = {}
         for measured in order:
             if self._job.turns:
@@ -159,7 +159,7 @@ class Batch:
     def _conclude(self) -> list[Samples]:
         """End the cases, check the results of all ranks, and return the samples of each case.
 
-        All ranks call it, and do the same in the same order: cases that are checked apart make one more call.
+        All ranks do the same in the same order, because cases that are checked apart make one more call.
         """
         for measured in self._cases:
             self._context.enters(measured.position)
@@ -184,7 +184,7 @@ class Batch:
 
 
 class _MeasuredCase:
-    """One case of a batch on this rank: what is called, how far it is measured, and what it has cost."""
+    """One case of a batch on this rank: its workload, the state of its measurement, and its costs."""
 
     def __init__(
         self, case: Case, position: int, group: Group, arena: Arena, job: Job, context: RankContext, stage: Stage | None
@@ -196,7 +196,7 @@ class _MeasuredCase:
         self.spent: Json = {}
         self.failure: Failure | None = None
         self._detail: OwnDetail | None = None
-        # Without planted faults: for what is not a call.
+        # The workload without planted faults, for everything except calls.
         self._inner = workload_of(case, group, arena, job.settings, context.tick, stage)
         self.work, barrier = plant(job.settings.faults, case, job.launch.number, group.rank, self._inner, group.barrier)
         self._timer = timing.CaseTimer(self.work, case, barrier, context.tick, group.device, group.align)
@@ -205,12 +205,12 @@ class _MeasuredCase:
         self._inner.stamps()
 
     def call(self, captured: bool = False) -> None:
-        """Make one call of each turn, without a barrier before it, and check all but the last, which can be now."""
+        """Make one call per turn, without a barrier before it, and check all results but the last (see `checked`)."""
         took, device = [], self._group.device
         for turn in range(cycle(self.case)):
             if turn:
                 self._problem = self.checked()
-                self.work.renew()  # on all ranks, also where one rested or was wrong
+                self.work.renew()  # on all ranks, also if a rank rested or had a wrong result
             began = time.perf_counter()
             timing.call_once(self.work, self.case, device if captured else None)
             device.synchronize()
@@ -218,11 +218,11 @@ class _MeasuredCase:
         self.first_s = sum(took) / len(took)
 
     def checked(self) -> str | None:
-        """The first wrong result on this rank since the beginning, as a sentence."""
+        """Return the first wrong result on this rank since the beginning, as a sentence; None if all are right."""
         return self._problem or self.work.verify()
 
     def start(self, first_s: float, warm_s: float) -> None:
-        """Set the first block. first_s: how long one call took on the slowest rank. warm_s: least time of warm-ups."""
+        """Set the first block. first_s: time of one call on the slowest rank. warm_s: least time of the warm-up."""
         sampling, operation = self._job.settings.sampling, OPERATIONS[self.case.op]
         if operation.once or operation.round_by_round:
             rounds = 1 if operation.once else self._job.settings.rounds_of(self.case)
@@ -246,18 +246,18 @@ class _MeasuredCase:
         if (use := self._inner.block_ends()) is not None:
             timings["use"] = use
         if (stamps := self._inner.stamps()) is not None:
-            # On a GPU host times were measured first, in as many further iterations.
+            # On a GPU, host times were measured first, in as many further iterations, whose stamps are dropped.
             timings["inner"] = stamps[-self.sampler.block.total :]
         return timings
 
     def close(self) -> None:
-        """Let go of what only timing needs; in the first launch, keep the details of the case."""
+        """Close the timer; in the first launch, keep the details of the case."""
         self._timer.close()
         if self.failure is None and self._job.launch.number == 1:
             self._detail = self._inner.detail()
 
     def failed(self, problems: list[str | None], when: str) -> Failure | None:
-        """A failure if any rank's data are wrong; one rank alone is named. problems: what each rank's check said."""
+        """Return a failure if any rank's data are wrong; name the rank if it is the only one. problems: per rank."""
         wrong = {rank: problem for rank, problem in enumerate(problems) if problem is not None}
         if not wrong:
             return None
@@ -267,7 +267,7 @@ class _MeasuredCase:
         return Failure("wrong", first if len(wrong) == 1 else None, text, tuple(wrong) if len(wrong) > 1 else ())
 
     def costs(self) -> Json:
-        """The costs of the case on this rank, to be gathered, by fields of `Usage`; None: not measured."""
+        """Return the costs of the case on this rank, to be gathered, by fields of `Usage`; None: not measured."""
         call = self.work.single_rank_call() if self.failure is None else None
         peak_rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return self.spent | {
@@ -279,7 +279,7 @@ class _MeasuredCase:
         }
 
     def samples(self, usage: Usage | None, failure: Failure | None) -> Samples:
-        """The line for samples.jsonl. usage: None before the end. failure: after timing."""
+        """Return the samples, for a line of samples.jsonl. usage: None before the end. failure: found after timing."""
         launch = self._job.launch.number
         if self.failure is not None:
             return Samples(self.case, launch, time.time(), failure=self.failure, checks=self._inner.checks())
@@ -301,7 +301,7 @@ class _MeasuredCase:
 
 
 def _timings(ranks: list[RankTimings], depth: int) -> Timings:
-    """The timings of all ranks for one block, as arrays of shape (iterations, ranks)."""
+    """Return the timings of all ranks for one block, as arrays of shape (iterations, ranks)."""
 
     def columns(lists: list[list[int]]) -> Integers:
         return np.array(lists, dtype=np.int64).T
@@ -315,7 +315,7 @@ def _timings(ranks: list[RankTimings], depth: int) -> Timings:
         start_ns=columns([rank["start_ns"] for rank in ranks]),
         duration_ns=columns([rank["duration_ns"] for rank in ranks]),
         host_ns=columns(hosts) if hosts else None,
-        # The rank that comes last waits for none, but for how long its stream was occupied.
+        # The rank that comes last waits for no other rank, only while its own stream is occupied.
         wait_ns=(waited := columns(waits)) - waited.min(axis=1, keepdims=True) if waits else None,
         calls=depth,
         inner_ns={
@@ -327,32 +327,32 @@ def _timings(ranks: list[RankTimings], depth: int) -> Timings:
 
 
 def _foreign_cpu(ranks: list[BlockUse], wall_s: float) -> float:
-    """Share of a host's CPU time that others than its ranks used; of several hosts, the largest. -1: not known."""
+    """Return the share of a host's CPU time that processes other than ranks used, maximum over hosts; -1: unknown."""
     shares = []
     for name in {rank["host"] for rank in ranks}:
         neighbours = [rank for rank in ranks if rank["host"] == name]
         busy_s = neighbours[0]["busy_s"]
         if busy_s is None:
             return -1.0
-        # Less what cannot be seen, not from it on: else short blocks of a steady load go only if they took long.
+        # The undetectable time is subtracted; as a threshold it would, under steady load, exclude only long blocks.
         seen_s = busy_s - sum(rank["own_s"] for rank in neighbours) - UNSEEN_TICKS / os.sysconf("SC_CLK_TCK")
         shares.append(round(max(seen_s, 0.0) / (wall_s * neighbours[0]["cores"]), 4))
     return max(shares)
 
 
-# ── what a case costs ────────────────────────────────────────────────────────────────────────────
+# ── costs of a case ──────────────────────────────────────────────────────────────────────────────
 class _Meter:
-    """Adds up what passes between `reset` and `spent`, and between one `spent` and the next, by fields of `Usage`."""
+    """Adds up the usage between `reset` and `spent`, and between one `spent` and the next, by fields of `Usage`."""
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
-        """Leave out what has passed until now."""
+        """Leave out all usage until now."""
         self._last = self._read()
 
     def spent(self, so_far: Json) -> Json:
-        """What passed since the last reading, added to `so_far` ({} at first); None where it is not known."""
+        """Return the usage since the last reading, added to `so_far` ({} at first); values are None if unknown."""
         before, self._last = self._last, self._read()
         changes = {
             name: None if after is None or before[name] is None else after - before[name]
@@ -365,7 +365,7 @@ class _Meter:
 
     @staticmethod
     def _read() -> Json:
-        """Counters of this rank and of its host, now; it takes 0.1 ms."""
+        """Read the counters of this rank and of its host, which takes 0.1 ms."""
         own = resource.getrusage(resource.RUSAGE_SELF)
         busy_s, steal_s = host.busy_and_steal_s(except_for=mp.parent_process())
         return {
@@ -379,13 +379,13 @@ class _Meter:
 
 
 def _usage(ranks: list[Json], measured: _MeasuredCase, buffer_bytes: int) -> Usage:
-    """The usage of a case from what it cost each rank (`costs`), and from what this rank saw of it."""
+    """Return the usage of a case from its costs on each rank (`costs`), and from this rank's own records."""
     fields: Json = {}
     for name in PER_RANK:
         values = [rank[name] for rank in ranks]
         fields[name] = None if None in values else values
     for name in PER_HOST:
-        # Each rank leaves out its own parent, so the smallest value of a host is that of the rank with the busiest one.
+        # Each rank leaves out its own parent, so the smallest value of a host is from the rank with the busiest parent.
         least: dict[str, float] = {}
         for rank in ranks:
             if rank[name] is not None:

@@ -1,11 +1,11 @@
 """Decide how many iterations of a case to measure, block by block: the only feedback loop of the suite.
 
-In: how long one call took, then the timings of all ranks for each block. Out: the next block, or None and why measuring
-stopped. Every rank applies the same rules to the same gathered numbers, so all ranks decide the same without a vote; no
-clock is read here.
+In: the duration of one call, then the timings of all ranks for each block. Out: the next block, or the reason why
+measuring stopped. Every rank applies the same rules to the same gathered numbers, so all ranks decide the same without
+a vote; no clock is read here.
 
-A launch visits its cases in rounds, one block of each case a round, so that the blocks of a case are spread over the
-launch: times keep a mode for some tens of iterations, and one contiguous stretch can lie within a mode
+A launch visits its cases in rounds, one block of each case per round, so that the blocks of a case are spread over the
+launch: times stay in one mode for some tens of iterations, and one contiguous series can lie within one mode
 (docs/method.md, "Order, warm-up, stopping").
 """
 
@@ -22,15 +22,15 @@ from bench.stats.intervals import FEWEST_BLOCKS, within_launch
 
 # The time for a case is spent in this many rounds, unless a block would be longer than LONGEST_BLOCK_S: then in more.
 ROUNDS, LONGEST_BLOCK_S = 5, 0.04
-# Warm-up before each block: this many calls, but no longer than AGAIN_S; none where one call takes LONG_CALL_S.
+# Warm-up before each block: this many calls, but no longer than AGAIN_S; none if one call takes at least LONG_CALL_S.
 AGAIN, AGAIN_S, LONG_CALL_S = 2, 0.005, 0.05
-# Blocks of warm-up of the cases that a launch measures first; the first ones are slow, and say too little of how many
-# calls fit. A fixed number, so that two sides that take turns have as many.
+# Blocks of warm-up of the cases that a launch measures first; the first blocks are slow, and predict badly how many
+# calls fit. The number is fixed, so that two sides that take turns have equally many.
 WARMUPS = 3
-# Looks in a row at which the interval must be as narrow as asked: a single one may be so by chance.
+# Looks in a row at which the interval must be as narrow as requested: at a single look it may be so by chance.
 LOOKS = 2
 UNBOUNDED = 2**62
-# Iterations with dispatching in their device time are left out where they are this share of all at most.
+# Iterations with dispatching in their device time are left out if they are at most this share of all iterations.
 MOST_LEFT_OUT = 0.5
 
 
@@ -47,7 +47,7 @@ class Block:
 
 
 class Sampler:
-    """The blocks of one case in one launch: `block` is the next one until `stopped_by` is set."""
+    """The blocks of one case in one launch: `block` is the next block until `stopped_by` is set."""
 
     def __init__(
         self,
@@ -60,9 +60,9 @@ class Sampler:
         first_s: float = 0.0,
         # True if each iteration of a fixed number is a block of its own.
         singly: bool = False,
-        # True if the number of blocks follows from the time for a case, not from measurements: both sides have as many.
+        # True if the number of blocks follows from the time for a case, not from measurements: equal on both sides.
         in_turns: bool = False,
-        # Least time of the warm-up, where there is one.
+        # Least time of the warm-up, if there is one.
         warm_s: float = 0.0,
     ) -> None:
         fixed = min(sampling.iterations, most) if sampling.iterations else None
@@ -73,7 +73,7 @@ class Sampler:
         self._elapsed_s, self._narrow = 0.0, 0
         self._warm_s, self._warms = warm_s, bool(warm_s and sampling.warmup and sampling.warmup_s)
         self._warmups = list[Timings]()
-        # Each block, and which of its iterations have dispatching in their device time, where that is known.
+        # Each block, with a mask of its iterations that have dispatching in their device time, if that is known.
         self._blocks = list[tuple[Timings, NDArray[np.bool_] | None]]()
         self.stopped_by: str | None = None
         self._fixed: list[int] | None = None  # the sizes of the blocks of a fixed number of iterations
@@ -85,12 +85,12 @@ class Sampler:
         self.block = Block(warmup, 0) if warmup else self._next()
 
     def add(self, timings: Timings, elapsed_s: float, dispatch_bound: NDArray[np.bool_] | None = None) -> None:
-        """Take in the block that was asked for, from all ranks, and decide on the next one.
+        """Add the requested block, with the timings of all ranks, and decide on the next block.
 
-        elapsed_s: of the block on the slowest rank, with everything around the calls. dispatch_bound: iterations in
-        whose device time there is dispatching on any rank. That is no time of the call, so they are left out, on all
-        ranks, and others are measured in their place; but where they are most of all, dispatching is what the case is
-        bound by, and they are kept and counted. The rule does not look at the times.
+        elapsed_s: time of the block on the slowest rank, with everything around the calls. dispatch_bound: iterations
+        whose device time includes dispatching on any rank. Dispatching is not part of the call, so these iterations are
+        left out on all ranks, and other iterations replace them; but if they are the majority, the case is bound by
+        dispatching, and they are kept and counted. The rule does not depend on the times.
         """
         self._one_s = elapsed_s / self.block.total
         if not self.block.timed:
@@ -99,7 +99,7 @@ class Sampler:
             self._warmups.append(timings.iterations(slice(None, self.block.warmup)))
         if self.block.timed:
             bound = None if dispatch_bound is None else dispatch_bound[self.block.warmup :]
-            if bound is not None and self._cycle > 1:  # without one of its rounds, a cycle is none
+            if bound is not None and self._cycle > 1:  # a cycle must have all its rounds
                 bound = np.repeat(bound.reshape(-1, self._cycle).any(axis=1), self._cycle)
             self._blocks.append((timings.iterations(slice(self.block.warmup, None)), bound))
             self._elapsed_s += elapsed_s
@@ -109,17 +109,17 @@ class Sampler:
 
     @property
     def warmup(self) -> Timings | None:
-        """The first warm-up and those before blocks, in their order; None without one."""
+        """Return the first warm-up and the warm-ups before blocks, in their order; None without a warm-up."""
         return _joined(self._warmups) if self._warmups else None
 
     @property
     def timed(self) -> Timings:
-        """All blocks, in their order, without what is left out."""
+        """Return all blocks, in their order, without the iterations that are left out."""
         return _joined(self._kept)
 
     @property
     def timed_blocks(self) -> int:
-        """Number of blocks whose times are kept."""
+        """Return the number of blocks whose times are kept."""
         return len(self._blocks)
 
     @property
@@ -130,24 +130,24 @@ class Sampler:
 
     @property
     def left_out(self) -> int | None:
-        """Number of iterations, in whole cycles, left out because dispatching is in their time; None if not known."""
+        """Return the number of iterations, in whole cycles, left out because of dispatching; None if unknown."""
         bound, share = self._bound()
         return bound if bound is None or share <= MOST_LEFT_OUT else 0
 
     @property
     def dispatch_bound(self) -> int | None:
-        """Number of iterations, in whole cycles, kept though dispatching is in their time; None if not known."""
+        """Return the number of iterations, in whole cycles, kept in spite of dispatching; None if unknown."""
         bound, share = self._bound()
         return bound if bound is None or share > MOST_LEFT_OUT else 0
 
     def _bound(self) -> tuple[int | None, float]:
-        """Number of iterations with dispatching in their device time, None where that is not known; their share."""
+        """Return the number of iterations with dispatching in their device time, None if unknown; and their share."""
         known = [bound for _, bound in self._blocks if bound is not None]
         number = sum(int(bound.sum()) for bound in known)
         return (number, number / sum(map(len, known))) if known else (None, 0.0)
 
     def _decide(self) -> str | None:
-        """Why to stop: "precision", "time" or "count"; None to go on."""
+        """Return the reason to stop, "precision", "time" or "count"; None to continue."""
         sampling, rounds, done = self._sampling, len(self._blocks), self._done
         if self._fixed is not None:
             return "count" if rounds == len(self._fixed) else None
@@ -181,7 +181,7 @@ class Sampler:
             return Block(self._again(), self._fixed[len(self._blocks)])
         done = self._done
         wanted = self._block_s / self._one_s if self._one_s else self._sampling.max_iterations / ROUNDS
-        if self._again():  # few blocks of two calls take less warm-up than many of one
+        if self._again():  # few blocks of two calls need less warm-up than many of one call
             wanted = max(FEWEST_ITERATIONS / FEWEST_BLOCKS, wanted)
         cycles = max(1, min(int(wanted / self._cycle), (self._sampling.max_iterations - done) // self._cycle))
         return Block(self._again(), cycles * self._cycle)
@@ -191,14 +191,14 @@ class Sampler:
         return min(self._sampling.seconds_per_case / ROUNDS, LONGEST_BLOCK_S)
 
     def _again(self) -> int:
-        """Iterations of the warm-up before a block: whole cycles, so that a block begins with the first round."""
+        """Return the warm-up iterations before a block: whole cycles, so that a block begins with the first round."""
         if self._sampling.warmup == 0 or self._one_s >= LONG_CALL_S:
             return 0
         return self._cycle if self._cycle > 1 else _fitting(AGAIN, AGAIN_S, self._one_s)
 
 
 def _joined(blocks: Sequence[Timings]) -> Timings:
-    """Blocks of one case, one after the other."""
+    """Concatenate blocks of one case."""
     arrays: Json = {name: np.concatenate([block.arrays[name] for block in blocks]) for name in blocks[0].arrays}
     inner = {name: np.concatenate([block.inner_ns[name] for block in blocks]) for name in blocks[0].inner_ns}
     sizes = tuple(len(block.duration_ns) for block in blocks)
@@ -207,5 +207,5 @@ def _joined(blocks: Sequence[Timings]) -> Timings:
 
 
 def _fitting(count: int, seconds: float, one_s: float) -> int:
-    """Number of iterations of `one_s` that fit the time: at least one and at most `count`, which may be 0."""
+    """Return how many iterations of `one_s` fit the time: at least one and at most `count`, which may be 0."""
     return min(count, max(1, math.floor(seconds / one_s))) if one_s > 0 else count

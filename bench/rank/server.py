@@ -1,7 +1,7 @@
-"""The first module that the fork server loads: from then on the server ends when the process that started it does.
+"""Let the fork server end when the process that started it ends; the server imports this module before all others.
 
-It does so by importing this module. Should that process have ended already, the server notices it by its pipe, before
-it forks a rank. The ranks take the server's number from here, to notice that it ended while they were forked.
+If that process has ended already, the server notices this from its pipe, before it forks a rank. The ranks take the
+server's process id from here, to notice that the server ended while they were forked.
 """
 
 import os

@@ -1,12 +1,12 @@
 """Run the operations on tensors: fill buffers that the next calls use, hand out calls, check the results, refill.
 
-In: a case, a joined `Group`, the rank's `Arena`. Out: the `Workload` of that case. `collectives` says what is sent and
-what must arrive, and `collectives` or `mpi` how the library is called.
+In: a case, a joined `Group`, the rank's `Arena`. Out: the `Workload` of that case. `collectives` defines the data to
+send and to receive, and `collectives` or `mpi` builds the library's call.
 
-The data are one sequence of small integers, in which each rank begins at another position. What a right result equals
-is reduced here in integer arithmetic and not by a backend. The sequence repeats with a prime period, which no segment
-size divides, and each buffer of a pool begins one element further, so that data of another position, rank or call are
-noticed.
+The data are one sequence of small integers, in which each rank begins at a different position. The expected results
+are reduced here in integer arithmetic, not by a backend. The sequence repeats with a prime period, which no segment
+size divides, and each buffer of a pool begins one element further, so that data of a wrong position, rank or call are
+detected.
 """
 
 import dataclasses
@@ -33,16 +33,16 @@ from bench.rank.workload import Workload
 # Calls on this many buffers are built once and kept. Building twenty before a pipelined iteration lets the ranks idle
 # long enough to change its time (2 % at 4 KiB). Keeping more would waste memory.
 MOST_READY = 64
-# Largest size of the call in a group of one rank: what dispatching costs does not depend on the size.
+# Largest size of the call in a group of one rank: the dispatch cost does not depend on the size.
 SINGLE_RANK_BYTES = 64 * 2**10
 # Largest prime below 2**18: 1 MiB of float32, which stays in a cache while it is copied out.
 PERIOD = 262_139
 # Data on a GPU are repeated to about this many bytes: launching a kernel takes longer than copying 1 MiB.
 GPU_BYTES = 2**25
-# Distance between the beginnings of two neighbouring ranks: no multiple of the prime PERIOD, so that no two of fewer
-# than PERIOD ranks begin at the same position.
+# Distance between the first positions of two neighbouring ranks: not a multiple of the prime PERIOD, so that no two of
+# fewer than PERIOD ranks begin at the same position.
 SHIFT = 104_729
-# Hardly an input or a result has this value (as a bool it is True): an element that still has it was not received.
+# Inputs and results rarely have this value (as a bool it is True): an element that still has it was not received.
 POISON = 101
 
 Integers = NDArray[np.int64]
@@ -60,10 +60,10 @@ _COMBINE = {
 
 
 class Arena:
-    """One allocation a rank and launch, from which cases take their pools, so that cases cause no page faults."""
+    """One allocation per rank and launch, from which cases take their pools, so that cases cause no page faults."""
 
     def __init__(self, nbytes: int, device: torch.device) -> None:
-        # Its pages come into being when buffers are filled, which is before the calls on them are timed.
+        # Its pages are mapped when buffers are filled, which is before the calls on them are timed.
         room = torch.empty(nbytes + ALIGNMENT, dtype=torch.uint8, device=device)
         start = -room.data_ptr() % ALIGNMENT
         self._bytes = room[start : start + nbytes]
@@ -75,7 +75,7 @@ class Arena:
         return int(self._bytes.numel())
 
     def take(self, nbytes: int, dtype: torch.dtype) -> torch.Tensor:
-        """The next `nbytes` as a flat tensor, aligned as `footprint.aligned` says."""
+        """Return the next `nbytes` as a flat tensor, aligned as by `footprint.aligned`."""
         start, self._taken = self._taken, self._taken + aligned(nbytes)
         if start + nbytes > self.nbytes:
             raise ValueError(f"{start + nbytes} bytes wanted of an arena of {self.nbytes}")
@@ -86,11 +86,11 @@ class Arena:
         self._taken = 0
 
     def free(self) -> None:
-        """Give the memory back; nothing that was taken of it may be used any more."""
+        """Free the memory; tensors taken from it must not be used any more."""
         self._bytes = self._bytes.new_empty(0)
 
     def scratch(self, nbytes: int) -> torch.Tensor:
-        """Zeros at first, beside the arena; all cases share them."""
+        """Return a scratch buffer outside the arena, zero at first, which all cases share."""
         if self._scratch.numel() < nbytes:
             self._scratch = torch.zeros(nbytes, dtype=torch.uint8, device=self._bytes.device)
         return self._scratch[:nbytes]
@@ -125,14 +125,14 @@ class TensorOperation(Workload):
             self._sum = _reduced(seed, case.dtype, reduce_op, self._subgroup.size, group.device.handle)
         self._mark = _marked_element(self._turns)
         self._turn = self._calls = 0
-        # Of each buffer: how often it was used since it was filled, and in which turn last (-1: only rests so far).
+        # For each buffer: number of uses since it was filled, and the turn of the last use (-1: only rests so far).
         # Buffers not reached yet have no entry: a pool of small buffers has millions.
         self._used: list[int] = []
         self._last: list[int] = []
         self._stale: list[tuple[int, int]] = []
-        self._latest: tuple[int, Transfer] | None = None  # the last call that was not a rest, and its buffer
+        self._latest: tuple[int, Transfer] | None = None  # buffer and transfer of the last call that was not a rest
         self._ready: dict[tuple[int, int], Call] = {}
-        self._filled = 0  # buffers, from the first one on
+        self._filled = 0  # number of filled buffers, from the first on
 
     def prepare(self) -> Call:
         if self._stale:
@@ -169,7 +169,7 @@ class TensorOperation(Workload):
     def ready(self, most: int) -> list[Call]:
         if self._stale:
             self._refill_stale()
-        # As far as no buffer must be refilled, nor be marked again after it was used.
+        # As many calls as possible without refilling a buffer, or marking it again after it was used.
         before_refill = self._fresh * self._slots - self._calls
         before_reuse = self._slots - self._calls % self._slots if self._mark is not None else most
         return [self.prepare() for _ in range(max(1, min(most, before_refill, before_reuse, MOST_READY)))]
@@ -188,7 +188,7 @@ class TensorOperation(Workload):
 
     def verify(self) -> str | None:
         for first, stop in self._runs():
-            rested = self._last[first] < 0  # it begins with the first buffer again as the other ranks do
+            rested = self._last[first] < 0  # not checked, but then begins with the first buffer as other ranks do
             wrong = None if rested else self._wrong(first, stop, self._last[first], self._used[first])
             if wrong is not None:
                 return wrong
@@ -196,7 +196,7 @@ class TensorOperation(Workload):
         return None
 
     def renew(self) -> None:
-        """Fill again as many buffers as were filled, and begin with the first."""
+        """Refill as many buffers as were filled, and begin with the first buffer."""
         stop, self._filled = self._filled, 0
         self._fill_up_to(stop)
         self._begin_with_the_first()
@@ -248,7 +248,7 @@ class TensorOperation(Workload):
         self._calls = 0
 
     def _fill(self, first: int, stop: int) -> None:
-        """Poison what is received, then write what is sent."""
+        """Poison the elements to receive, then write the data to send."""
         transfers = [turn for turn in self._turns if turn is not None]
         if not transfers:
             return
@@ -263,13 +263,13 @@ class TensorOperation(Workload):
             self._tick()
 
     def _runs(self) -> Iterator[tuple[int, int]]:
-        """(first, stop) of adjacent buffers that were used equally often, and last in the same turn."""
+        """Yield (first, stop) of adjacent buffers that were used equally often, and last in the same turn."""
         changes = np.flatnonzero(np.diff(self._last).astype(bool) | np.diff(self._used).astype(bool)) + 1
         borders = [0, *changes.tolist(), len(self._used)]
         return pairwise(borders) if self._used else iter(())
 
     def _wrong(self, first: int, stop: int, turn: int, times: int) -> str | None:
-        """The first wrong element in buffers first … stop, each used `times` times and last in `turn`; else None."""
+        """Return the first wrong element in buffers first … stop, each used `times` times, last in `turn`, or None."""
         transfer = self._turns[turn]
         for span in transfer.arrives if transfer is not None else ():
             source, begin = self._data, span.offset
@@ -293,7 +293,7 @@ class TensorOperation(Workload):
 
 
 def turns(case: Case, subgroup: Subgroup) -> list[Transfer | None]:
-    """The transfer of this rank in each iteration of a cycle; None where it rests."""
+    """Return the transfer of this rank in each iteration of a cycle; None for an iteration in which it rests."""
     length = case.size_bytes // DTYPES[case.dtype].itemsize
     transfer_of = COLLECTIVES[case.op].transfer
     if subgroup.idle:
@@ -309,7 +309,7 @@ def _arguments(subgroup: Subgroup, case: Case, transfer: Transfer, buffer: torch
 
 
 def _marked_element(exchanges: list[Transfer | None]) -> int | None:
-    """An element that is received and not sent: poisoned before each call, it shows whether anything arrived."""
+    """Return an element that is received and not sent: poisoned before each call, it shows whether data arrived."""
     transfer = next((transfer for transfer in exchanges if transfer is not None), None)
     if transfer is None:
         return None
@@ -320,13 +320,13 @@ def _marked_element(exchanges: list[Transfer | None]) -> int | None:
 # ── the data ─────────────────────────────────────────────────────────────────────────────────────
 @functools.lru_cache(maxsize=4)  # the sizes of a launch share their data
 def _sequence(seed: int, dtype: str, reduce_op: str | None, ranks: int, device: torch.device) -> torch.Tensor:
-    """Periods of the inputs. reduce_op: None where nothing is reduced, so that any small integer can be used."""
+    """Return periods of the inputs. reduce_op: None if nothing is reduced, so that any small integer can be used."""
     return _tensor(_inputs(seed, dtype, reduce_op, ranks), dtype, device)
 
 
 @functools.lru_cache(maxsize=4)
 def _reduced(seed: int, dtype: str, reduce_op: str, ranks: int, device: torch.device) -> torch.Tensor:
-    """Periods of what reducing the inputs of `ranks` ranks gives."""
+    """Return periods of the reduced inputs of `ranks` ranks."""
     inputs = _inputs(seed, dtype, reduce_op, ranks)
     total = functools.reduce(_COMBINE[reduce_op], (np.roll(inputs, -SHIFT * rank) for rank in range(ranks)))
     if DTYPES[dtype].kind == "bool":
@@ -337,21 +337,21 @@ def _reduced(seed: int, dtype: str, reduce_op: str, ranks: int, device: torch.de
 
 
 def _begin_of(rank: int) -> int:
-    """The position in the sequence at which the data of a rank begin."""
+    """Return the position in the sequence at which the data of a rank begin."""
     return rank * SHIFT % PERIOD
 
 
 def _rows(data: torch.Tensor, begin: int, first: int, count: int, length: int) -> torch.Tensor:
-    """The data of buffers first, first + 1, …, from position `begin` on: shape (count, length), a view of `data`.
+    """Return the data of buffers first, first + 1, … from position `begin` on: a view of `data`, shape (count, length).
 
-    data: two periods or more. count and length: as `_pieces` has them.
+    data: two periods or more. count and length: no larger than `_pieces` makes them.
     """
     # With strides (1, 1) a single row looks to torch like a transposed column: copying it would take 30 times as long.
     return data.as_strided((count, length), (1 if count > 1 else length, 1), (begin + first) % PERIOD)
 
 
 def _pieces(first: int, stop: int, begin: int, end: int, data: torch.Tensor) -> Iterator[tuple[int, int, int, int]]:
-    """Rows first … stop, columns begin … end in pieces for `_rows`, each with no more elements than half the data."""
+    """Divide rows first … stop, columns begin … end into pieces for `_rows`, each no larger than half of `data`."""
     most = (data.numel() - PERIOD) // 2
     columns = max(1, min(most, end - begin))
     for row in range(first, stop, rows := max(1, most // columns)):
@@ -360,7 +360,7 @@ def _pieces(first: int, stop: int, begin: int, end: int, data: torch.Tensor) -> 
 
 
 def _difference(got: torch.Tensor, want: torch.Tensor, tolerance: float) -> tuple[int, int] | None:
-    """Row and column of the first element that differs; tolerance: relative, 0 for none."""
+    """Return row and column of the first different element, or None; tolerance: relative and absolute, 0 for none."""
     if got.dtype == torch.bool:  # gloo adds bools as bytes: 2 is true as well
         got, want = got.view(torch.uint8).clamp(max=1), want.view(torch.uint8).clamp(max=1)
     elif got.element_size() == 1 and got.is_floating_point():  # torch cannot compare float8
@@ -372,7 +372,7 @@ def _difference(got: torch.Tensor, want: torch.Tensor, tolerance: float) -> tupl
 
 
 def _inputs(seed: int, dtype: str, reduce_op: str | None, ranks: int) -> Integers:
-    """One period of the inputs; of complex numbers, their real parts."""
+    """Draw one period of the inputs; for complex numbers, of their real parts."""
     kind, dice = DTYPES[dtype].kind, np.random.default_rng([seed])
     largest = LARGEST_VALUE if reduce_op is None else largest_value(dtype, reduce_op, ranks)
     if kind == "bool" or (kind == "unsigned" and reduce_op == "product"):
@@ -389,7 +389,7 @@ def _inputs(seed: int, dtype: str, reduce_op: str | None, ranks: int) -> Integer
 
 
 def _tensor(values: NDArray[Any], dtype: str, device: torch.device) -> torch.Tensor:
-    """Two periods as a tensor, or more on a GPU; the imaginary part of a complex number is the next real part."""
+    """Return two periods as a tensor, more on a GPU; the imaginary part of a complex number is the next real part."""
     one = torch.from_numpy(values).to(torch.float64)
     if DTYPES[dtype].kind == "complex":
         one = torch.complex(one, one.roll(-1))

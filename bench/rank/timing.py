@@ -1,26 +1,26 @@
-"""Time iterations on this rank: one stamp before the calls, one after, everything else outside.
+"""Time iterations on this rank: one timestamp before the calls, one after, everything else outside.
 
 In: a workload, then counts. Out: a `RankTimings` with integer nanoseconds of this rank for each block. `sampling`
 decides how many iterations are made, `rounds` verifies the results, and `main` sends them. Order on a CPU:
 
     prepare (buffers, refill) → barrier → stamp → call, or calls [→ waits] → stamp
 
-On a GPU a call returns before it is done, and two things are measured, one after the other. Host time, for all
+On a GPU a call returns before it is done, and two times are measured, one after the other. Host time, for all
 iterations of a block: as above, with the device idle before the barrier and before the last stamp. Device time:
 
     prepare → device idle → barrier → stamp of the start → event → occupy the stream → align the ranks on the device
     → event → call, or calls [→ waits] → event → device idle
 
-What waits on the host is timed by the host only: nothing can be enqueued behind it.
+Operations that wait on the host are timed by the host only: nothing can be enqueued behind them.
 
-Everything from `occupy` on is enqueued while the device is busy, so that the time between the last two events has
-neither dispatching in it nor waiting for a rank that left the barrier late. The time between the first two is how long
-this rank's device waited until all began: the rank that waits least came last. For how long its own stream is occupied
-is part of that, but of no difference between ranks: the first event comes before. A replay with pauses is not enqueued
-behind anything, because its pauses would be over before the device begins.
+Everything from `occupy` on is enqueued while the device is busy, so that the time between the last two events includes
+neither dispatching nor waiting for a rank that left the barrier late (a straggler). The time between the first two
+events is the wait of this rank's device until all devices began: the rank that waits least came last. The wait includes
+the time for which the rank's own stream is occupied, which does not affect differences between ranks, because the first
+event comes before. A replay with pauses is not enqueued behind anything: its pauses would end before the device begins.
 
-Calls are prepared several at a time, where nothing has to be done between them: Python that runs between two calls
-makes the second one slower, by 1 to 3 % at 4 KiB. Asynchronous calls are all made before the first is waited for.
+Calls are prepared several at a time, if nothing has to be done between them: Python code that runs between two calls
+makes the second call slower, by 1 to 3 % at 4 KiB. Asynchronous calls are all made before the first is waited for.
 """
 
 import statistics
@@ -36,12 +36,12 @@ from bench.rank.collectives import Call
 from bench.rank.device import Action, Device, Event, Graph
 from bench.rank.workload import BlockUse, Stamps, Workload
 
-# The stream is occupied for at least LEAST_BACKLOG_NS, and for SPARE times what enqueueing took lately (the median of
-# RECENT iterations), but never for longer than this. Where that was too short it is doubled, which then fades away.
+# The stream is occupied for SPARE times the recent enqueueing time (the median of RECENT iterations), between
+# LEAST_BACKLOG_NS and MOST_BACKLOG_NS. If that was too short, a boost doubles it, up to MOST_BOOST; it decays by FADE.
 LEAST_BACKLOG_NS, SPARE, RECENT, MOST_BACKLOG_NS, FADE, MOST_BOOST = 200_000, 2, 9, 20_000_000, 0.9, 64
-# Empty pairs of events that show what an event costs.
+# Number of empty pairs of events that show the cost of an event.
 EMPTY_PAIRS = 21
-# Prepares the next iterations, from 1 to the given number: what to do in each of them.
+# Prepares the next iterations, from 1 to the given number: returns one action for each iteration.
 Prepare = Callable[[int], Sequence[Action]]
 
 
@@ -53,11 +53,11 @@ class RankTimings(TypedDict):
     duration_ns: list[int]
     # Time of the whole block, with everything around the calls except filling buffers.
     elapsed_ns: int
-    # On GPUs, host time until the device was idle again. Not every device and operation has this and what follows.
+    # On GPUs, host time until the device was idle again. Not every device and operation has this and the later fields.
     host_ns: NotRequired[list[int]]
-    # For each iteration, True if the stream was idle before all was enqueued, so that its time has dispatching in it.
+    # For each iteration, True if the stream was idle before all was enqueued, so that its time includes dispatching.
     dispatch_bound: NotRequired[list[bool]]
-    # Time from when the device is ready until the devices of all ranks are ready, and so until the calls.
+    # Time from when this rank's device is ready until the devices of all ranks are ready, when the calls begin.
     wait_ns: NotRequired[list[int]]
     # Stamps within each iteration.
     inner: NotRequired[list[Stamps]]
@@ -65,9 +65,9 @@ class RankTimings(TypedDict):
 
 
 class CaseTimer:
-    """Times blocks of iterations of one case, each iteration after a barrier: one call, or `depth` back to back.
+    """Times blocks of iterations of one case, each iteration after a barrier: one call, or `depth` calls back to back.
 
-    `tick` is called after each iteration. `align` enqueues a call for which all ranks' devices wait, if they enqueue.
+    `tick` is called after each iteration. `align` enqueues a call in which all ranks' devices wait, if they enqueue.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class CaseTimer:
         if self._stream is not None:
             self._stream.make_events(count)
         began = clock()
-        if self._prepare is None:  # not made before: capturing a graph makes calls
+        if self._prepare is None:  # not when the timer is made: capturing a graph makes calls
             self._prepare, self._graph = PREPARE[self._case.metric](self._workload, self._case, self._device)
         if self._stream is None:
             starts, durations = _on_host(self._prepare, count, self._barrier, self._tick)
@@ -111,13 +111,13 @@ class CaseTimer:
         return timings
 
     def cost_ns(self) -> float:
-        """Median time in ns that is measured where nothing is called: what reading the clock, or the events, costs."""
+        """Return the median time in ns measured without a call: the cost of reading the clock, or the events."""
         if self._stream is None or self._workload.waits_on_host:
             return stamp_cost_ns()
         return self._stream.empty_pair_ns()
 
     def close(self) -> None:
-        """Let go of what was captured: a process group cannot be left while a graph holds its calls."""
+        """Release the captured graph: a process group cannot be left while a graph contains its calls."""
         if self._graph is not None:
             self._device.synchronize()
             self._graph.reset()
@@ -125,7 +125,7 @@ class CaseTimer:
 
 
 def call_once(workload: Workload, case: Case, capturing: Device | None = None) -> None:
-    """Make one call and wait for it, without a barrier before it. capturing: where to make it as a graph of its own."""
+    """Make one call and wait for it, without a barrier before it. capturing: device on which to make it as a graph."""
     call = _one_awaited(workload) if case.call == "async" else workload.prepare()
     if capturing is None:
         call()
@@ -178,12 +178,12 @@ def _pipelined(workload: Workload, case: Case, device: Device) -> tuple[Prepare,
 
 
 def _graphed(workload: Workload, case: Case, device: Device) -> tuple[Prepare, Graph]:
-    """`depth` calls as a graph, one on each buffer of the pool; what is waited for is waited for within it."""
+    """Capture `depth` calls as a graph, on successive buffers of the pool; asynchronous calls are awaited within it."""
     workload.reserve(case.depth)
     graph = device.captured(_several([workload.prepare() for _ in range(case.depth)], case.call == "async"))
 
     def prepare(most: int) -> list[Action]:
-        # The same replay; its calls are prepared only to count them, and to refill buffers where the data needs it.
+        # The replay is always the same; calls are prepared only to count them, and to refill buffers if needed.
         workload.reserve(case.depth)
         for _ in range(case.depth):
             workload.prepare()
@@ -202,9 +202,9 @@ PREPARE: dict[str, Callable[[Workload, Case, Device], tuple[Prepare, Graph | Non
 
 
 def _on_host(prepare: Prepare, count: int, barrier: Action, tick: Action) -> tuple[list[int], list[int]]:
-    """Starts and durations of calls that are done when they return."""
+    """Return starts and durations of calls that are done when they return."""
     clock = time.perf_counter_ns
-    # Lists would keep two new objects per iteration, whose memory pushes others out of the caches (2 % of 3 µs).
+    # Lists would keep two new objects per iteration, whose memory evicts other data from the caches (2 % of 3 µs).
     starts, stops = array("q", bytes(8 * count)), array("q", bytes(8 * count))
     done = 0
     while done < count:
@@ -222,7 +222,7 @@ def _on_host(prepare: Prepare, count: int, barrier: Action, tick: Action) -> tup
 class _Backlog:
     """The time for which the stream is occupied before each iteration, so that everything is enqueued meanwhile.
 
-    A stall of the host makes one iteration late; the median, and a boost that fades, forget it.
+    A stall of the host makes one iteration late; its effect is limited by the median, and by the decay of the boost.
     """
 
     def __init__(self) -> None:
@@ -235,7 +235,7 @@ class _Backlog:
         return min(MOST_BACKLOG_NS, max(LEAST_BACKLOG_NS, round(self._boost * SPARE * lately)))
 
     def learn(self, enqueued_ns: int, late: bool) -> None:
-        """Take in how long enqueueing took, and whether the stream was idle before that was over."""
+        """Record how long enqueueing took, and whether the stream was idle before enqueueing ended."""
         self._took.append(enqueued_ns)
         self._boost = min(MOST_BOOST, 2 * self._boost) if late else max(1.0, FADE * self._boost)
 
@@ -261,18 +261,18 @@ class _Stream:
         self._backlog = _Backlog()
 
     def make_events(self, count: int) -> None:
-        """Events for this many iterations; making one takes time."""
+        """Make events for this many iterations beforehand, because making an event takes time."""
         event = self._device.event
         while len(self._events) < count:
             self._events.append((event(), event(), event()))
 
     def host_times(self, prepare: Prepare, count: int, barrier: Action, tick: Action) -> tuple[list[int], list[int]]:
-        """Starts and durations by the host's clock, until the device is idle again."""
+        """Return starts and durations by the host's clock, until the device is idle again."""
         device, clock = self._device, self._device.clock_ns
         starts, durations = [0] * count, [0] * count
         for i in range(count):
             (call,) = prepare(1)
-            # Before the barrier and not after it: whatever a rank does after the barrier makes it late.
+            # Before the barrier, not after it: anything that a rank does after the barrier makes it late.
             device.synchronize()
             barrier()
             start = clock()
@@ -283,7 +283,7 @@ class _Stream:
         return starts, durations
 
     def timed(self, prepare: Prepare, count: int, barrier: Action, tick: Action, behind: bool) -> _Timed:
-        """Times by events. behind: whether calls are enqueued behind other work."""
+        """Time iterations by events. behind: whether calls are enqueued behind other work."""
         device, clock = self._device, self._device.clock_ns
         starts, late = [0] * count, [False] * count
         for i in range(count):
@@ -311,7 +311,7 @@ class _Stream:
         return _Timed(starts, durations, [before.ns_since(aligning) for aligning, before, _ in events], late)
 
     def empty_pair_ns(self) -> float:
-        """Median ns between two events behind other work, with nothing between them."""
+        """Return the median ns between two events behind other work, with nothing between them."""
         self.make_events(EMPTY_PAIRS)
         pairs = [(before, after) for _, before, after in self._events[:EMPTY_PAIRS]]
         for before, after in pairs:
@@ -323,7 +323,7 @@ class _Stream:
 
 
 def floor_ns(call: Call, device: Device, repeats: int = 21) -> float:
-    """Median host time in ns of a call that needs no other rank: what dispatching it costs."""
+    """Return the median host time in ns of a call that needs no other rank: the cost of dispatching it."""
     clock, took = device.clock_ns, []
     for _ in range(repeats):
         start = clock()
@@ -334,7 +334,7 @@ def floor_ns(call: Call, device: Device, repeats: int = 21) -> float:
 
 
 def stamp_cost_ns(repeats: int = 201) -> float:
-    """Median time in ns between two stamps with nothing between them: what reading the clock costs."""
+    """Return the median time in ns between two timestamps with nothing between them: the cost of reading the clock."""
     clock = time.perf_counter_ns
     distances = []
     for _ in range(repeats):

@@ -1,8 +1,8 @@
-"""Get the names of torch that not every version has: private ones, and those that came or went since 2.9.
+"""Get the names of torch that not every version has: private names, and names added or removed since 2.9.
 
-In: where a name is looked up. Out: what it stands for, or a RuntimeError that says what is missing and what for. The
-table has the versions from 2.9 to 2.15, as their packages have it (2.9.1, 2.10.0, 2.11.0, 2.12.1, 2.14.1 and
-2.15.0 were read); a test holds it, and every other name of torch that is used, against the installed one.
+In: the owner of a name. Out: the object with that name, or a RuntimeError that states the missing name and its use. The
+table covers the versions from 2.9 to 2.15, as in their packages (2.9.1, 2.10.0, 2.11.0, 2.12.1, 2.14.1 and
+2.15.0 were read); a test compares it, and every other name of torch that is used, with the installed version.
 """
 
 import importlib
@@ -19,7 +19,7 @@ class Name:
     """A name of torch."""
 
     path: str
-    # What does not work without the name.
+    # The feature that needs the name.
     needed_for: str
     # The first and the last version that has the name: `since` and `until`.
     since: tuple[int, int] = OLDEST
@@ -35,7 +35,7 @@ NAMES = (
     Name("torch.distributed.distributed_c10d._unpickler", "operations on Python objects"),
     Name("torch.distributed.ProcessGroup._get_backend", "memory: registered and symmetric"),
     Name("torch.nn.parallel.DistributedDataParallel._get_ddp_logging_data", "the buckets of torch's DDP"),
-    # Public, but not in all versions: the newer name is taken where there is one.
+    # Public, but not in all versions: the newer name is used if it exists.
     Name("torch.distributed.all_gather_single", "all_gather", since=(2, 13)),
     Name("torch.distributed.all_gather_into_tensor", "all_gather, before 2.13"),
     Name("torch.distributed.reduce_scatter_single", "reduce_scatter", since=(2, 13)),
@@ -45,7 +45,7 @@ _NEEDED_FOR = {name.path.rpartition(".")[2]: name.needed_for for name in NAMES}
 
 
 def private(owner: Any, name: str) -> Any:
-    """A private name of a module of torch (its dotted name will do) or of one of its objects; raises RuntimeError."""
+    """Return a private attribute of a torch module (or of its dotted name) or object; raise RuntimeError without it."""
     try:
         return getattr(importlib.import_module(owner) if isinstance(owner, str) else owner, name)
     except (ImportError, AttributeError):
@@ -57,13 +57,13 @@ def private(owner: Any, name: str) -> Any:
 
 
 def version() -> tuple[int, int]:
-    """The version of torch that is loaded: major and minor number."""
+    """Return the version of torch that is loaded: major and minor number."""
     major, minor = torch.__version__.split(".")[:2]
     return int(major), int(minor)
 
 
 def newest(owner: Any, *names: str) -> Any:
-    """The first of several names that this version of torch has; raises RuntimeError if it has none of them."""
+    """Return the first of these names that the loaded torch has; raise RuntimeError if it has none of them."""
     for name in names:
         if (found := getattr(owner, name, None)) is not None:
             return found

@@ -1,9 +1,9 @@
-"""Define what is measured: an operation that can be called repeatedly and whose results can be checked.
+"""Define the interface of a workload: an operation that can be called repeatedly and whose results can be checked.
 
-`tensors` has the operations on buffers, `objects` those without, and packages have their own (`rank.parts`); `rounds`
-builds the workload of a case. Here stand what they have in common, and what is put around any of them: caches that are
-flushed before each call, and faults that are planted on purpose, to prove that the suite notices them. Without a fault
-for this rank and case nothing is put around, so that a run without faults pays nothing.
+`tensors` has the operations on buffers, `objects` the operations without, and packages have their own (`rank.parts`);
+`rounds` builds the workload of a case. This module also has wrappers for any workload: one flushes the caches before
+each call, others plant faults on purpose, to prove that the suite detects them. Without a fault for this rank and case
+there is no wrapper, so that a run without faults has no extra cost.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bench.model.records import Case, Fault, InvariantCheck, OwnDetail
 from bench.rank.collectives import Call
 from bench.rank.device import Action, idle
 
-# Name → nanoseconds of what one iteration consists of (`Timings.inner_ns`).
+# Name → nanoseconds, for the parts of one iteration (`Timings.inner_ns`).
 Stamps = dict[str, int | list[int]]
 
 
@@ -38,7 +38,7 @@ class BlockUse(TypedDict):
 
 
 class Workload(ABC):
-    """An operation to call repeatedly; only its calls are timed. The defaults fit one without buffers and results."""
+    """An operation to call repeatedly; only its calls are timed. By default it has no buffers and no results."""
 
     # True if the calls wait on the host until the device has done something, so that nothing can be enqueued behind
     # them, and only the host's clock can time them.
@@ -48,50 +48,50 @@ class Workload(ABC):
 
     @abstractmethod
     def prepare(self) -> Call:
-        """The next call, ready to be timed; refills buffers where the data needs it."""
+        """Return the next call, ready to be timed; refill buffers if the data need it."""
 
     def ready(self, most: int) -> list[Call]:
-        """The next calls, 1 to `most` of them, that need nothing between them; as `prepare` otherwise."""
+        """Return the next 1 to `most` calls, with nothing to do between them; otherwise the same as `prepare`."""
         return [self.prepare()]
 
     def reserve(self, calls: int) -> None:  # noqa: B027 - nothing to fill
-        """Fill what the next `calls` calls use. If the pool is large enough, they need no refill between."""
+        """Fill the buffers of the next `calls` calls. If the pool is large enough, they need no refill in between."""
 
     def verify(self) -> str | None:
-        """None if all results since the last check are right, else a sentence on the first wrong one."""
+        """Return None if all results since the last check are right, else a sentence on the first wrong result."""
         return None
 
     def renew(self) -> None:  # noqa: B027 - nothing to fill
         """Fill buffers again, so that the result of the next call can be checked, whatever was called before."""
 
     def corrupt(self) -> bool:
-        """Change one element of what was received last, as a fault would; False where nothing was received.
+        """Change one element of the data received last, as a fault would; return False if nothing was received.
 
-        The next `verify` must see the change, also if further calls come before.
+        The next `verify` must detect the change, even if further calls come before it.
         """
         return False
 
     def single_rank_call(self) -> Call | None:
-        """The same call in a group of this rank alone: what dispatching costs. None if that has no meaning."""
+        """Return the same call in a group of this rank alone, to time its dispatch; None if that has no meaning."""
         return None
 
     def block_begins(self) -> None:  # noqa: B027 - nothing to do
-        """Called before each block of iterations."""
+        """Prepare for a block of iterations; called before each block."""
 
     def block_ends(self) -> BlockUse | None:
-        """Called after each block; returns what it used, where other processes' use of the CPU is watched."""
+        """Return the block's use of the CPU, if other processes' use is monitored; called after each block."""
         return None
 
     def stamps(self) -> list[Stamps] | None:
-        """Inner stamps of the iterations since they were last taken; None if the operation has none."""
+        """Return the inner stamps of all iterations since the last call of `stamps`; None if the operation has none."""
         return None
 
     def checks(self) -> tuple[InvariantCheck, ...]:
-        """What was checked besides results."""
+        """Return the invariants that were checked, in addition to results."""
         return ()
 
     def detail(self) -> OwnDetail | None:
-        """What one launch keeps besides times; called after the last block, by all ranks."""
+        """Return the details that one launch keeps in addition to times; called after the last block, by all ranks."""
         return None
 
 
@@ -153,7 +153,7 @@ class Flushed(Wrapped):
 def plant(
     faults: Sequence[Fault], case: Case, launch: int, rank: int, workload: Workload, barrier: Action
 ) -> tuple[Workload, Action]:
-    """The workload and the barrier of this rank, with the faults that the plan has for this rank, case and launch.
+    """Return the workload and barrier of this rank, with the faults that are planned for this rank, case and launch.
 
     raise  raise an exception        exit  leave with status 0       kill     send SIGKILL to itself
     stop   send SIGSTOP to itself    hang  never enter the call      corrupt  change one element of the result
@@ -172,7 +172,7 @@ def plant(
 
 
 def _late(fault: Fault, barrier: Action) -> Action:
-    """A barrier after which this rank idles."""
+    """Return a barrier after which this rank idles."""
     numbers = itertools.count(1)  # the verifying call has no barrier before it: the first measured call is number 1
 
     def late() -> None:
@@ -194,7 +194,7 @@ class _Faulty(Wrapped):
         return self._planted(self._inner.prepare())
 
     def ready(self, most: int) -> list[Call]:
-        # As without a fault, for a slowness to be its only difference; others end with a call, or spoil its result.
+        # As without a fault, so that slowness is the only difference; other faults stop the rank or corrupt one result.
         return (
             [self._planted(call) for call in self._inner.ready(most)] if self._fault.do == "slow" else [self.prepare()]
         )
@@ -216,7 +216,7 @@ class _Faulty(Wrapped):
     def _slowly(self, call: Call) -> None:
         """Make the call, then keep the core busy for `share` of the time that it took.
 
-        A wait before the call would be hidden where the other ranks are later. Sleeping would take too long in a
+        A wait before the call would be hidden if the other ranks are later. Sleeping would take too long in a
         process that wakes late.
         """
         clock = time.perf_counter_ns
@@ -228,7 +228,7 @@ class _Faulty(Wrapped):
 
 
 def _finish(work: Any) -> None:
-    """Wait for what an asynchronous call has begun."""
+    """Wait for the handle of an asynchronous call; other results need no wait."""
     if hasattr(work, "wait"):
         work.wait()
 

@@ -1,7 +1,7 @@
-"""What a document is made of: a list of blocks, and tables as lists of columns.
+"""Define the blocks that a document consists of, and tables as lists of columns.
 
-In: texts. Out: blocks, for all renderers: `markdown` writes files, `page` one of HTML, `screen` fits a terminal. In
-texts, `**` marks what is strong and a backtick what is code; nothing else is a mark.
+In: texts. Out: blocks, for all renderers: `markdown` writes Markdown files, `page` an HTML file, `screen` fits a
+terminal. In texts, `**` marks bold text and a backtick marks code; there are no other marks.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -63,7 +63,7 @@ class Fold:
     blocks: tuple["Block", ...]
 
 
-# A text by itself is a paragraph; its lines stay lines.
+# A plain text is a paragraph; its line breaks are kept.
 Block: TypeAlias = str | Heading | Items | Table | Picture | Code | Fold
 Blocks: TypeAlias = list[Block]
 
@@ -79,19 +79,19 @@ class Column(Generic[Row]):
 
 
 def in_line(text: str) -> str:
-    """A text on one line: nothing that it quotes begins a line of its own."""
+    """Return a text on one line, so that text which it quotes cannot begin a new line."""
     return " ".join(text.split("\n"))
 
 
 def left(header: str, cell: Callable[[Row], str]) -> Column[Row]:
-    """A column of words."""
+    """Return a column of words, aligned to the left."""
     return Column(header, cell, "left")
 
 
 def keyed(
     headers: Iterable[tuple[str, Key]], cell: Callable[[Row, Key], str], align: Align = "right"
 ) -> list[Column[Row]]:
-    """A column for each key. headers: (header, key) of each; cell: of a row and a key."""
+    """Return a column for each key. headers: pairs (header, key). cell: makes the text for a row and a key."""
 
     def column(header: str, key: Key) -> Column[Row]:
         return Column(header, lambda row: cell(row, key), align)
@@ -100,28 +100,28 @@ def keyed(
 
 
 def table(rows: Iterable[Row], columns: Sequence[Column[Row]]) -> Blocks:
-    """A row for each of these; nothing without rows."""
+    """Return a table of these rows; nothing without rows."""
     cells = tuple(tuple(in_line(column.cell(row)) for column in columns) for row in rows)
     headers, aligned = tuple(column.header for column in columns), tuple(column.align for column in columns)
     return [Table(headers, cells, aligned)] if cells else []
 
 
 def items(texts: Iterable[str]) -> Blocks:
-    """A list; nothing without texts."""
+    """Return a list of these texts; nothing without texts."""
     listed = tuple(map(in_line, texts))
     return [Items(listed)] if listed else []
 
 
 def fold(summary: str, blocks: Sequence[Block]) -> Blocks:
-    """Blocks that a reader opens; nothing without blocks."""
+    """Return folded blocks, which a reader opens; nothing without blocks."""
     return [Fold(summary, tuple(blocks))] if blocks else []
 
 
 def below(text: str, blocks: Sequence[Block]) -> Blocks:
-    """Blocks below a sentence that announces them; nothing without blocks."""
+    """Return blocks below a sentence that introduces them; nothing without blocks."""
     return [text, *blocks] if blocks else []
 
 
 def section(title: str, blocks: Sequence[Block], level: int = 2) -> Blocks:
-    """Blocks below a heading; nothing without blocks."""
+    """Return blocks below a heading; nothing without blocks."""
     return [Heading(title, level), *blocks] if blocks else []

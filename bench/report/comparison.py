@@ -1,7 +1,7 @@
 """Write comparisons of runs, for people: two runs, two sides in pairs, many runs.
 
-In: a `Comparison`, or `Trend` values. Out: blocks, the verdict in its first line. Computes only
-layout and counts. CSV, JSON and JUnit are in `machine_format`, pictures in `plots.comparison`.
+In: a `Comparison`, or `Trend` values. Out: blocks; the verdict comes first in a file and last on a terminal. Computes
+only layout and counts. CSV and JSON are in `machine_format`, JUnit in `junit`, pictures in `plots.comparison`.
 """
 
 from collections import Counter
@@ -47,14 +47,14 @@ CORRECTED = (
     "Intervals are corrected for the number of cases. In brackets: how many more launches on each side would decide an "
     "undecided case with a probability of 80 %, if ratio and scatter stay as measured."
 )
-# Facts of hardware that the first line names if they differ, and what stands for a fact that a run does not have.
+# Hardware facts that the headline names if they differ, and values that mean that a run does not have the fact.
 HARDWARE = {"cpu.model": "CPU", "gpus": "GPU"}
 UNKNOWN = frozenset({"-", "", "none", NOT_AVAILABLE})
-# Characters of a fact; longer values, such as a commit with its branch, would make the table too wide.
+# Maximum characters of a fact; longer values, such as a commit with its branch, would make the table too wide.
 LONGEST_FACT = 60
-# Changes whose bound is below this share have a decimal.
+# Changes whose bound is below this share are printed with a decimal.
 FINE = 0.02
-# From this factor on, a change is told in times and not in percent.
+# From this factor on, a change is given as a factor and not in percent.
 MANY_TIMES = 2
 # An interval of a ratio that spans more than this factor is not shown.
 MOST_SPANNED = 1000
@@ -64,7 +64,7 @@ LISTS = {"broken": "Measured before, failed after", "only_before": "Only before"
 
 # ── two runs, or two sides that took turns ───────────────────────────────────────────────────────
 def document(result: Comparison) -> Blocks:
-    """For a file: the verdict, what it rests on, and how it was reached."""
+    """Return the blocks for a file: the verdict, the evidence for it, and the method."""
     shown: Blocks = [headline(result), Heading(f"{result.before} → {result.after}"), *_body(result)]
     method = [f"The smallest change that matters is {result.min_change * 100:g} %. {CORRECTED}"]
     if result.whole is not None:
@@ -80,7 +80,7 @@ def document(result: Comparison) -> Blocks:
 
 
 def terminal(result: Comparison) -> Blocks:
-    """For a terminal: what the verdict rests on, and at the end the verdict."""
+    """Return the blocks for a terminal: the evidence for the verdict, and at the end the verdict."""
     sides = f"{result.before}\n{result.after}" if result.ended else f"{result.before} → {result.after}"
     return [sides, *_body(result), headline(result)]
 
@@ -97,12 +97,12 @@ def _body(result: Comparison) -> Blocks:
 
 
 def in_order(changes: Sequence[Change]) -> list[Change]:
-    """The changes in the order of the tables."""
+    """Return the changes in the order of the tables."""
     return sorted(changes, key=lambda change: case_order(change.case))
 
 
 def headline(result: Comparison) -> str:
-    """Such as `SLOWER by 13 % overall [3 – 25 %]; 11 cases slower, 5 faster, 2 undecided`."""
+    """Format the verdict as `SLOWER by 13 % overall [3 – 25 %]; 11 cases slower, 5 faster, 2 undecided`."""
     counts = Counter(change.verdict for change in result.changes)
     named = [(counts[verdict], WORDS[verdict]) for verdict in VERDICTS if counts[verdict]]
     cases = ", ".join(f"{count} {word}" for count, word in named)
@@ -126,7 +126,7 @@ def headline(result: Comparison) -> str:
     if result.virtual:
         parts.append(f"virtual GPUs: times {BY_RULE}")
     parts += sentences(result.remarks)
-    # Another CPU or GPU explains a change before anything else does.
+    # A different CPU or GPU is the most likely explanation of a change.
     for fact, before, after in result.differences:
         if fact in HARDWARE and UNKNOWN.isdisjoint((before, after)):
             parts.append(f"another {HARDWARE[fact]}: {before} → {after}")
@@ -134,16 +134,16 @@ def headline(result: Comparison) -> str:
 
 
 def _assumption(result: Comparison) -> str:
-    """The assumption that a change rests on."""
+    """Return the assumption that a change rests on; empty if there is none."""
     return ", if the machine was as steady between the runs as between launches" if result.assumes_steady else ""
 
 
 def _by(ratio: Interval, result: Comparison) -> str:
-    """Such as ` by 13 % overall [3 – 25 %]`; of large changes `: 59 times as fast overall [56 – 63]`.
+    """Format a change as ` by 13 % overall [3 – 25 %]`; a large change as `: 59 times as fast overall [56 – 63]`.
 
-    Sides that take turns are measured until something is decided, which ends them when a change looks large, so the
-    middle is too large. Pairs measured after that do not exaggerate: they are shown where they show the change, too;
-    otherwise the bound comes first, such as ` by at least 3 % overall`.
+    Sides that take turns are measured until a decision. This ends the measurement when a change looks large, so the
+    middle of the interval is too large. Pairs measured after the decision have no such bias: they are shown if they
+    confirm the change; otherwise the bound comes first, as in ` by at least 3 % overall`.
     """
     fresh = result.fresh
     if fresh is not None and (fresh.low > 1 if ratio.value > 1 else fresh.high < 1):
@@ -168,33 +168,33 @@ def _by(ratio: Interval, result: Comparison) -> str:
 
 
 def judgement_text(judged: Change | Judgement) -> str:
-    """Such as `ratio 1.210 [1.100 – 1.330] (97.5 %), p 0.002: p ≤ 0.025`."""
+    """Format a judgement as `ratio 1.210 [1.100 – 1.330] (97.5 %), p 0.002: p ≤ 0.025`."""
     p = "" if judged.p is None else f", p {judged.p:.2g}"
     level = f" ({judged.level * 100:.4g} %)" if judged.level is not None else ""
     return f"ratio {ratio_text(judged.ratio)}{level}{p}: {sentence(judged.reason)}"
 
 
 def ratio_text(ratio: Interval) -> str:
-    """Such as `1.210 [1.100 – 1.330]`; a dash for an interval that is not known."""
+    """Format a ratio as `1.210 [1.100 – 1.330]`, with a dash for an interval that is unknown."""
     return f"{format_ratio(ratio.value)} {interval_text(ratio, format_ratio)}"
 
 
 def _short(ratio: float) -> str:
-    """Two or three digits: `28`, `3.6`, `1.04`, `0.35`."""
+    """Format a ratio with two or three digits: `28`, `3.6`, `1.04`, `0.35`."""
     decimals = 0 if ratio >= 9.95 else 1 if ratio >= 1.995 else 2
     return f"{ratio:.2g}" if ratio < 0.0995 else f"{ratio:.{decimals}f}"
 
 
 def _shown(ratio: Interval) -> Interval:
-    """The ratio; without an interval that spans more than MOST_SPANNED, which two pairs of launches can leave."""
+    """Return the ratio, without its interval if that spans more than MOST_SPANNED, as after two pairs of launches."""
     spans = ratio.known and ratio.high > MOST_SPANNED * ratio.low
     return Interval(ratio.value, ratio.value, ratio.value, IntervalKind.NONE) if spans else ratio
 
 
 def _tables(changes: Sequence[Change], sides: tuple[str, str]) -> Blocks:
-    """One row a change: times, ratio with its interval, verdict. What all names have in common stands above the table.
+    """Return one row per change: times, ratio with its interval, verdict. Common parts of names are above the table.
 
-    Then the exposed communication of cases that compute, too.
+    A second table has the exposed communication of cases that also compute.
     """
     common, short = common_parts([parts_on_both_sides(change.case, change.other) for change in changes])
     rows = list(zip(short, changes, strict=True))
@@ -213,7 +213,7 @@ def _tables(changes: Sequence[Change], sides: tuple[str, str]) -> Blocks:
 
 
 def _verdict(change: Change) -> str:
-    """The verdict; of an open one, how many further launches a side would decide it in four of five tries."""
+    """Return the verdict; if undecided, also the further launches per side for a verdict with a probability of 80 %."""
     if change.verdict != INCONCLUSIVE:
         return change.verdict
     known = _shown(change.ratio).kind == IntervalKind.OVER_LAUNCHES and change.further_launches
@@ -221,7 +221,7 @@ def _verdict(change: Change) -> str:
 
 
 def _reasons(result: Comparison) -> Blocks:
-    """Reasons of cases, each once."""
+    """List the reasons for the verdicts, each reason once with its cases."""
     remarks = grouped(in_order(result.changes), lambda change: sentence(change.reason))
     everywhere = len(result.changes)
     return items(
@@ -231,7 +231,7 @@ def _reasons(result: Comparison) -> Blocks:
 
 
 def direction(exposed: ExposedChange) -> str:
-    """`more` or `less`; why not, where that is not resolved."""
+    """Return `more` or `less`; else `not resolved`, with the kind of the interval unless that is over launches."""
     if exposed.resolved:
         return "more" if exposed.difference.value > 0 else "less"
     kind = exposed.difference.kind
@@ -259,7 +259,7 @@ DIFFERENCES: list[Column[tuple[str, str, str]]] = [
 
 # ── many runs ────────────────────────────────────────────────────────────────────────────────────
 def trend_document(trends: Sequence[Trend], runs: Sequence[str]) -> Blocks:
-    """How many cases changed their level, the runs with their numbers, one row per case."""
+    """Return the number of cases that changed level, the runs with their numbers, and one row per case."""
     numbers: list[Column[tuple[int, str]]] = [Column("", lambda row: str(row[0])), left("run", lambda row: row[1])]
     columns: list[Column[Trend]] = [
         left("case", lambda trend: label(trend.case)),
@@ -275,7 +275,7 @@ def trend_document(trends: Sequence[Trend], runs: Sequence[str]) -> Blocks:
 
 
 def _levels(trend: Trend, runs: Sequence[str]) -> str:
-    """Where the level changed, and by how much."""
+    """Describe each change of level: its size, and the run from which it applies."""
     changes = []
     for level in trend.changed:
         alone = " (only the last run so far)" if level.first == len(trend.runs) - 1 else ""
@@ -284,5 +284,5 @@ def _levels(trend: Trend, runs: Sequence[str]) -> str:
 
 
 def percent(ratio: float) -> str:
-    """A ratio as a change: `+31 %`."""
+    """Format a ratio as a change: `+31 %`."""
     return f"{ratio - 1:+.0%}".replace("%", " %")

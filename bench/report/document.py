@@ -1,9 +1,9 @@
-"""Write report.md and report.html: what was measured, on what, how far to trust it, the tables, the pictures.
+"""Write report.md and report.html: the answer, tables, pictures, how far to trust the numbers, and the machine.
 
 In: the `View` of a run, the pictures that exist. Out: blocks, also for the terminal, and files. The HTML page is the
 same document with the pictures inside, so that one file can be mailed. Packages describe what they measured
-(`parts.Description`). An imported run is described as far as its files tell. Computes no statistics but the median
-width of the intervals.
+(`parts.Description`). An imported run is described as far as its files allow. The only statistic that is computed here
+is the median width of the intervals.
 """
 
 import os
@@ -49,12 +49,12 @@ from bench.report.tables import (
 from bench.report.view import View
 
 VIRTUAL_NOTE = f"**Virtual GPUs**: these times {labels.BY_RULE}."
-# Tables that the answer speaks of, and caveats above it on a terminal; tables and report have all.
+# Maximum number of tables in the answer, and of caveats above it on a terminal; tables and report have all.
 MOST_ANSWERED = MOST_CAVEATS = 3
-# Kinds of collectives, and rows of each, whose numbers the answer has as a table.
+# Maximum number of kinds of collectives, and of rows per kind, for which the answer has tables.
 MOST_TABLED, MOST_ROWS = 2, 6
 REPORT = "report.md"
-# Notes that a reader will still read.
+# Maximum number of notes on single cases that the report lists.
 MOST_NOTES = 200
 NO_RANK = "none"
 # Scheduling of a case → words for it.
@@ -63,14 +63,14 @@ SCHEDULING = {
     "batch": "gloo's loop threads under SCHED_BATCH (batch)",
     "rr": "real-time scheduling (rr)",
 }
-# Pictures that are not folded, besides the first.
+# Pictures that are not folded, in addition to the first picture.
 UNFOLDED = tuple(kind.name for kind in PICTURES if kind.unfolded)
-# Beginning of a note on a case that the tables have as a column.
+# Kind of notice on a case that the tables show as a column.
 IN_COLUMNS = CaseNotice.STOPPED_EARLY
 
 
 def documents(view: View, pictures: Sequence[Picture], folder: Path, output: Path) -> dict[str, str]:
-    """The files of a report, by name. folder: where its pictures are. output: where the files will be."""
+    """Return the files of a report: name → content. folder: where its pictures are. output: where the files will be."""
     address = os.path.relpath(folder, output)
     files = {f"{address}/{name}.png": folder / f"{name}.png" for _, name in pictures}
     report = build(view, pictures, address)
@@ -82,7 +82,7 @@ def documents(view: View, pictures: Sequence[Picture], folder: Path, output: Pat
 
 
 def build(view: View, pictures: Sequence[Picture] = (), folder: str = "") -> Blocks:
-    """The whole report: the answer first, what only some readers need folded.
+    """Build the whole report: the answer comes first, and parts that only some readers need are folded.
 
     folder: the path from the report to the pictures.
     """
@@ -122,12 +122,12 @@ def build(view: View, pictures: Sequence[Picture] = (), folder: str = "") -> Blo
 
 
 def as_markdown(view: View) -> str:
-    """The whole report without pictures, for standard output."""
+    """Return the whole report as Markdown without pictures, for standard output."""
     return markdown.written(build(view))
 
 
 def _failed(run: Run) -> Blocks:
-    """The measurements that failed: a row for each case and way to fail."""
+    """Return a table of the measurements that failed: a row for each case and failure."""
     failed = [(samples.case, samples.failure, samples.launch) for samples in run.samples if samples.failure is not None]
     launches = grouped(failed, lambda measured: measured[:2])
     columns: list[Column[tuple[Case, Failure]]] = [
@@ -141,7 +141,7 @@ def _failed(run: Run) -> Blocks:
 
 
 def _details(shown: Sequence[CaseTable]) -> Blocks:
-    """Everything about each case, table by table; nothing if there are more than MOST_SECTIONS tables to browse."""
+    """Return all details on each case, table by table; nothing if there are more than MOST_SECTIONS tables."""
     blocks: Blocks = []
     for each in shown if len(shown) <= MOST_SECTIONS else ():
         blocks += [f"**{each.title}**"] if len(shown) > 1 else []
@@ -150,7 +150,7 @@ def _details(shown: Sequence[CaseTable]) -> Blocks:
 
 
 def _notes(summaries: Sequence[Summary]) -> Blocks:
-    """The notices of single cases, but for those that tables have as a column."""
+    """Return the notices on single cases, except notices that the tables show as a column."""
     noted = [(s.case, text) for s in summaries for text in sentences(n for n in s.notices if n.kind != IN_COLUMNS)]
     more = len(noted) - MOST_NOTES
     columns: list[Column[tuple[Case, str]]] = [
@@ -164,7 +164,7 @@ def _notes(summaries: Sequence[Summary]) -> Blocks:
 
 
 def _left_out(run: Run) -> Blocks:
-    """The cases that were skipped, by reason."""
+    """Return a table of the skipped cases, by reason."""
     columns: list[Column[list[Skip]]] = [
         Column("cases", lambda skips: str(len(skips))),
         left("which", lambda skips: labels.span([skip.case for skip in skips])),
@@ -174,9 +174,9 @@ def _left_out(run: Run) -> Blocks:
 
 
 def terminal(view: View) -> tuple[Blocks, Blocks]:
-    """What `run` and `report` print: first the tables, then caveats and the answer.
+    """Return the blocks that `run` and `report` print: first the tables, then caveats and the answer.
 
-    A run of a package begins with its answer: its tables say why, and are longer than a screen.
+    The answer comes first if a package's description `leads`: its tables explain the answer and exceed a screen.
     """
     reply = answer_blocks(view, listed=False) or [_no_answer(view.run)] * bool(view.run.samples)
     more = len(view.caveats) - MOST_CAVEATS
@@ -184,14 +184,14 @@ def terminal(view: View) -> tuple[Blocks, Blocks]:
     notes: Blocks = ["\n".join(lines)] if lines else []
     first = any(description.leads for description in view.descriptions)
     above, below = (reply, notes) if first else ([], [*notes, *reply])
-    # The tables of collectives, then those of packages.
+    # The tables of collectives, then the tables of packages.
     of_packages = [block for description in view.descriptions for block in description.brief]
     shown = [*(terminal_tables(view.tables) if view.calls or not view.run.samples else []), *of_packages]
     return [*above, *shown], below
 
 
 def problems(run: Run) -> list[str]:
-    """A sentence with the number of failed measurements, and how many a resume would repeat; empty if none failed."""
+    """Return a sentence on the failed measurements and how many a resume would repeat; nothing if none failed."""
     failed = [samples for samples in run.samples if samples.failure is not None]
     lost = sum(not samples.final for samples in failed)
     again = f"; collbench resume {run.path} measures {lost} of them again" if lost else ""
@@ -200,13 +200,13 @@ def problems(run: Run) -> list[str]:
 
 # ── the answer ───────────────────────────────────────────────────────────────────────────────────
 def brief(view: View) -> str:
-    """The answer in one line: what is missing, and what was found first."""
+    """Return the answer in one line: what is missing, and the first result."""
     texts = answer(view) or [_no_answer(view.run)]
     return " ".join(texts[: 1 + (view.analysis.incomplete is not None) + view.virtual])
 
 
 def answer(view: View) -> list[str]:
-    """What is missing; the numbers that answer most questions; what stands out; and how far to trust it.
+    """Return the answer: what is missing, the main numbers, what stands out, and how far to trust the numbers.
 
     Empty if nothing is missing and nothing was measured.
     """
@@ -214,7 +214,7 @@ def answer(view: View) -> list[str]:
 
 
 def answer_blocks(view: View, listed: bool) -> Blocks:
-    """The answer; of few kinds of collectives, their numbers as tables. listed: whether sentences are a list."""
+    """Return the answer; with few kinds of collectives, their numbers are tables. listed: make sentences a list."""
 
     def told(texts: Sequence[str]) -> Blocks:
         return items(texts) if listed else ["\n".join(map(in_line, texts))] * bool(texts)
@@ -231,7 +231,7 @@ def answer_blocks(view: View, listed: bool) -> Blocks:
 
 
 def _answer(view: View) -> tuple[list[str], list[str], list[str]]:
-    """What comes before the numbers; those of collectives; and all else."""
+    """Return three parts: the text before the numbers, the numbers of collectives, and all other sentences."""
     analysis, calls = view.analysis, _call_lines(view)
     lines = [text for description in view.descriptions for text in description.answer]
     stated = [sentence(finding.notice) for finding in (*analysis.diagnosis.findings, *analysis.inconsistencies)]
@@ -245,7 +245,7 @@ def _answer(view: View) -> tuple[list[str], list[str], list[str]]:
 
 
 def _call_lines(view: View) -> list[str]:
-    """A line for each of the first tables of collectives."""
+    """Return a line for each of the first MOST_ANSWERED tables of collectives."""
     timed = view.timed_tables
     names = [each.name for each in timed]
     lines = []
@@ -257,7 +257,7 @@ def _call_lines(view: View) -> list[str]:
 
 
 def _stopped(view: View) -> list[str]:
-    """Say why or when a run with a budget stopped; empty without a budget."""
+    """State why or when a run with a budget stopped; empty without a budget."""
     plan = view.run.plan
     if plan.budget_s is None or view.analysis.incomplete is not None:
         return []
@@ -270,7 +270,7 @@ def _stopped(view: View) -> list[str]:
 
 
 def _trust(view: View) -> str:
-    """Typical and worst precision, what was verified, and how many caveats there are."""
+    """Return a sentence on typical and worst precision, on verification, and on the number of caveats."""
     phrases = []
     what, widths = tables.widths({s.case: s.time_s for s in view.calls if s.time_s is not None})
     if len(widths) > 1:
@@ -290,7 +290,7 @@ def _trust(view: View) -> str:
 
 
 def _table_answer(shown: CaseTable) -> str:
-    """The time of the smallest size at each world size, and the best bus bandwidth."""
+    """Return a sentence with the time of the smallest size at each world size, and the best bus bandwidth."""
     if not shown.members:
         return "no time, because the calls take as long as reading the clock."
     size, smallest = shown.rows[0]
@@ -306,7 +306,7 @@ def _table_answer(shown: CaseTable) -> str:
 
 
 def _no_answer(run: Run) -> str:
-    """Why there is no number: nothing was measured, or all of it failed."""
+    """State why there is no number: nothing was measured, or all measurements failed."""
     failures = [(samples.case, samples.failure) for samples in run.samples if samples.failure is not None]
     if not failures:
         return NOTHING_MEASURED
@@ -315,7 +315,7 @@ def _no_answer(run: Run) -> str:
 
 
 def _verified(view: View) -> str:
-    """Whether the results were verified, and how many were wrong."""
+    """State whether the results were verified, and how many were wrong."""
     run = view.run
     wrong = sum(samples.failure is not None and samples.failure.kind == "wrong" for samples in run.samples)
     if run.imported is not None and wrong:
@@ -335,7 +335,7 @@ def _verified(view: View) -> str:
 
 # ── what was measured, on what, and how ──────────────────────────────────────────────────────────
 def _subject(run: Run) -> str:
-    """The operations of the run, and when it began."""
+    """Return the operations of the run, and the time when it began."""
     operations = sorted({case.op for case in run.plan.cases}) or ["nothing"]
     named = first_few(operations)
     if run.imported is not None:
@@ -344,7 +344,7 @@ def _subject(run: Run) -> str:
 
 
 def _where(run: Run) -> list[str]:
-    """When it was measured, on what, and with what, in few words."""
+    """Return short texts on the run: its name, which has its time, the machine, and the version of torch."""
     host: Any = run.environment[0].get("host", {}) if run.environment else {}
     cpu, torch = host.get("cpu", {}), host.get("packages", {}).get("torch")
     cores = f"{cpu['usable_cores']} cores" if cpu.get("usable_cores") else ""
@@ -354,7 +354,7 @@ def _where(run: Run) -> list[str]:
 
 
 def _circumstances(view: View) -> list[str]:
-    """Lines on the cases, the state of the run, the machine, its software, and the data."""
+    """Return lines on the cases, the state of the run, the machine, its software, and the data."""
     run, cases, summaries = view.run, view.run.plan.cases, view.analysis.summaries
     session = run.environment[0] if run.environment else {}
     lines = []
@@ -397,7 +397,7 @@ def _circumstances(view: View) -> list[str]:
 
 
 def machine_lines(session: Session) -> list[str]:
-    """Lines on the launcher, machine, GPUs and software, as far as they are known."""
+    """Return lines on the launcher, machine, GPUs and software, as far as they are known."""
     lines = []
     if "job" in session:
         names = list(dict.fromkeys(str(host.get("hostname")) for host in session["hosts"]))
@@ -427,7 +427,7 @@ def machine_lines(session: Session) -> list[str]:
 
 
 def duration(manifest: Manifest) -> str:
-    """Such as `; took 62.8 s`; empty if it is not known."""
+    """Format the duration of a run as `; took 62.8 s`; empty if it is unknown."""
     started, finished = manifest.get("started"), manifest.get("finished")
     if not started or not finished:
         return ""
@@ -436,7 +436,7 @@ def duration(manifest: Manifest) -> str:
 
 
 def method(view: View) -> Blocks:
-    """How the numbers were measured: a line on calls, and one on each package that measures in its own way."""
+    """Describe how the numbers were measured: a line on calls, and a line per package that has its own method."""
     of_packages = [description.method for description in view.descriptions if description.method]
     summaries = view.calls or ([] if of_packages else view.analysis.summaries)
     calls = [method_of_calls(view.run, summaries)] if summaries else []
@@ -444,7 +444,7 @@ def method(view: View) -> Blocks:
 
 
 def method_of_calls(run: Run, summaries: Sequence[Summary]) -> str:
-    """A line on how collectives were measured. summaries: of at least one."""
+    """Return a line on how collectives were measured. summaries: at least one."""
     cases = [s.case for s in summaries]
     metrics = " and ".join(dict.fromkeys(map(labels.metric_name, cases)))
     if run.imported is not None:

@@ -1,4 +1,4 @@
-"""Write as text what stands out in a run: slow ranks, outliers, models of time.
+"""Describe in text what stands out in a run: slow ranks, outliers, models of time.
 
 In: conclusions. Out: blocks and sentences. Computes only shares and layout.
 """
@@ -38,7 +38,7 @@ OUTLIERS_EXPLAINED = (
 
 
 def standing_out(analysis: Analysis) -> Blocks:
-    """What every reader should see: who is slow, and contradictions."""
+    """Return the findings that every reader should see: slow ranks, nodes and links, and contradictions."""
     shown = [Heading("What stands out"), *diagnosis(analysis.diagnosis)]
     if analysis.inconsistencies:
         shown += [
@@ -49,19 +49,19 @@ def standing_out(analysis: Analysis) -> Blocks:
 
 
 def diagnosis(result: Diagnosis) -> Blocks:
-    """The findings, then what was not found or could not be told."""
+    """List the findings, then what was not found or could not be determined."""
     named = [f"**{finding.subject}**: {sentence(finding.notice)}" for finding in result.findings]
     return items([*named, *sentences(result.silent)]) or ["Nothing was checked."]
 
 
 def _choice_change(change: ChoiceChange) -> str:
-    """Such as `all_reduce · nccl · float32 · 8 ranks: RING LL, 1 channel from 1 KiB on; NVLS SIMPLE from 1 MiB on`."""
+    """Format choices as `all_reduce · nccl · float32 · 8 ranks: RING LL from 1 KiB on; NVLS SIMPLE from 1 MiB on`."""
     parts = (f"{chosen} from {format_bytes(case.size_bytes)} on" for case, chosen in change.begins)
     return f"{label(SIZES.residue(change.begins[0][0]))}: {'; '.join(parts)}"
 
 
 def folded(analysis: Analysis) -> Blocks:
-    """What only some readers need: outliers, what NCCL chose, models and bounds, if there are any."""
+    """Return the folded parts, which only some readers need: outliers, NCCL's choices, models and bounds, if any."""
     outliers: list[Column[Summary]] = [
         left("case", lambda s: label(s.case)),
         Column("outliers", lambda s: f"{s.outliers} of {s.iterations}"),
@@ -90,7 +90,7 @@ def folded(analysis: Analysis) -> Blocks:
 
 
 def _models(fits: Sequence[Fit]) -> Blocks:
-    """One row per series of sizes."""
+    """Return a table of the models, with one row per series of sizes."""
     columns: list[Column[Fit]] = [
         left("operation", lambda fit: label(KINDS.residue(fit.case))),
         Column("ranks", lambda fit: str(fit.case.world_size)),

@@ -1,9 +1,9 @@
 """Write runs and comparisons as JUnit XML, which continuous-integration services show.
 
 In: the view of a run, or a comparison of runs. Out: text that fits the schema of Ant's tasks and junit-10 of Jenkins.
-There is a failure or an error exactly where the exit code is 1: verdicts that exit with 1 are failures, and so are
-cases of a run that failed in a launch; a case that was measured before and failed after, and a check of something that
-was not measured, are errors. INCONCLUSIVE is skipped where it is no failure, and so are cases that were not measured.
+There is a failure or an error exactly if the exit code is 1. Failures are verdicts that exit with 1, and cases of a run
+that failed in a launch. Errors are cases that were measured before and failed after, and checks of something that was
+not measured. Skipped are INCONCLUSIVE if it is not a failure, and cases that were not measured.
 """
 
 import xml.etree.ElementTree as ET
@@ -25,9 +25,9 @@ from bench.report.view import View
 
 
 class JUnitSuite:
-    """A suite of test cases that grows; `text` writes it.
+    """A suite of test cases: `add` adds a case, `text` writes the suite.
 
-    name: of the run or the comparison. started: when it was measured, or now. host: where; localhost if not known.
+    name: name of the run or the comparison. started: when it was measured; None for now. host: localhost if unknown.
     """
 
     def __init__(self, name: str, started: str | None = None, host: object = None) -> None:
@@ -37,7 +37,7 @@ class JUnitSuite:
             name=name,
             package="collbench",
             id="0",
-            timestamp=f"{moment:%Y-%m-%dT%H:%M:%S}",  # the schema of Ant's tasks takes no zone
+            timestamp=f"{moment:%Y-%m-%dT%H:%M:%S}",  # the schema of Ant's tasks allows no time zone
             hostname=str(host or "localhost"),
         )
         ET.SubElement(ET.SubElement(self._element, "properties"), "property", name="collbench", value=__version__)
@@ -59,7 +59,7 @@ class JUnitSuite:
             self._said.append(f"{name}: {text}")
 
     def text(self, notices: str = "") -> str:
-        """The suite with its counts, as text that every parser takes. notices: lines for the whole."""
+        """Return the suite with its counts, as XML that every parser accepts. notices: lines on the whole suite."""
         suite = self._element
         ET.SubElement(suite, "system-out").text = "\n".join(filter(None, [notices, *self._said]))
         ET.SubElement(suite, "system-err")
@@ -77,7 +77,7 @@ class JUnitSuite:
 
 
 def to_junit(view: View) -> str:
-    """One suite of a run: each case that was tried or skipped."""
+    """Return one suite for a run, with each case: tried, skipped or not tried."""
     run = view.run
     host = run.environment[0].get("host", {}).get("hostname") if run.environment else None
     suite = JUnitSuite(run.name, run.manifest.get("started"), host)
@@ -105,7 +105,7 @@ def to_junit(view: View) -> str:
 
 
 def comparison_junit(result: Comparison) -> str:
-    """One suite: the whole, every common case, and the cases that were measured before and failed after."""
+    """Return one suite: the whole, common cases, cases that failed only after, and cases with a time only before."""
     suite = JUnitSuite(f"{result.before} → {result.after}")
     rows = [(class_of(change.case), change.case.key, change.verdict, _sentence(change)) for change in result.changes]
     if result.whole is not None:
@@ -123,7 +123,7 @@ def comparison_junit(result: Comparison) -> str:
 
 
 def _sentence(change: Change) -> str:
-    """Verdict, times, ratio with its interval, p, the reason, further launches that would decide, exposed."""
+    """Return verdict, times, ratio with its interval, p, reason, further launches to decide, exposed communication."""
     times = f"{change.verdict}: {format_seconds(change.before.value)} → {format_seconds(change.after.value)}"
     more = f"about {change.further_launches} further launches would decide" if change.further_launches else ""
     exposed = ""
@@ -136,10 +136,10 @@ def _sentence(change: Change) -> str:
 
 
 def _notices_text(found: Sequence[Notice]) -> str:
-    """A line for each notice, with its kind in brackets."""
+    """Return a line for each notice, with its kind in brackets."""
     return "\n".join(f"[{one.kind}] {sentence(one)}" for one in found)
 
 
 def class_of(case: Case) -> str:
-    """The name under which JUnit sorts a case."""
+    """Return the class name under which JUnit sorts a case."""
     return f"{case.op}.{case.backend}"

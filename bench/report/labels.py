@@ -1,8 +1,8 @@
 """Describe cases in few words: labels, titles, and numbers with their intervals.
 
-In: cases. Out: short texts. `describe` says what cases are, in parts; labels, titles and lists are made of its parts.
-What an operation does not have is no part: a barrier has no size, Python objects have no dtype. Computes no statistics
-and no layout, and loads no large package.
+In: cases. Out: short texts. `describe` divides cases into parts, from which labels, titles and lists are made. If an
+operation does not have a property, there is no part for it: a barrier has no size, Python objects have no dtype.
+Computes no statistics and no layout, and loads no large package.
 """
 
 import itertools
@@ -18,14 +18,14 @@ from bench.model.records import OPTIONS, Case, options_in
 from bench.model.units import counted as counted
 from bench.model.units import first_few, format_bytes, format_seconds
 
-# Stands for a number, a size or an interval that does not exist.
+# Replaces a number, a size or an interval that does not exist.
 NOTHING = "-"
-# What is said of times on virtual GPUs.
+# Remark on times on virtual GPUs.
 BY_RULE = "follow a rule; they were not measured on hardware"
 SEPARATOR = " · "
-# Options that are a part also at their default, and first. Others are parts only where they differ from it.
+# Options that are parts even at their default, and come first. Other options are parts only if they differ from it.
 ALWAYS = ("reduce_op", "placement", "root", "metric", "buffers")
-# Fields in the order of parts. A package names options that follow the operation.
+# Fields in the order of parts. A package names the options that come directly after the operation.
 FIELDS = ("op", "backend", "dtype", "world_size", "size_bytes")
 NAMES = tuple(dict.fromkeys([*FIELDS, *ALWAYS, *(option.name for option in ALL_OPTIONS)]))
 # Longer lists of groups or parts are cut.
@@ -33,7 +33,7 @@ LONGEST = 24
 # Options whose values the table of options cannot put into words. Empty words are left out.
 WORDS: dict[str, Callable[[Case], str]] = {
     "metric": lambda case: metric_name(case),
-    "depth": lambda case: "",  # the metric's name holds it
+    "depth": lambda case: "",  # the metric's name contains it
     "placement": place_named,
     "groups": lambda case: f"groups {short(str(case.groups))}",
     "splits": lambda case: f"parts {short(str(case.splits))}",
@@ -41,45 +41,45 @@ WORDS: dict[str, Callable[[Case], str]] = {
 
 
 def short(text: str) -> str:
-    """A division or a distribution; of a list of groups or parts, its beginning."""
+    """Return the text of a division or distribution, cut after LONGEST characters."""
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
 
 
 # ── numbers ──────────────────────────────────────────────────────────────────────────────────────
 def size_text(size_bytes: int) -> str:
-    """A size; a dash where there is none."""
+    """Format a size; a dash if there is none."""
     return format_bytes(size_bytes) if size_bytes else NOTHING
 
 
 def seconds_text(value: float | None) -> str:
-    """A time; a dash where there is none, or where it is zero."""
+    """Format a time; a dash if there is none, or if it is zero."""
     return format_seconds(value) if value else NOTHING
 
 
 def ranks_text(count: int) -> str:
-    """`1 rank`, `2 ranks`."""
+    """Format a number of ranks: `1 rank`, `2 ranks`."""
     return counted(count, "rank")
 
 
 def interval_text(interval: Interval, text: Callable[[float], str]) -> str:
-    """Such as `[1.00 – 1.20 ms]`; a dash if no interval is known."""
+    """Format an interval as `[1.00 – 1.20 ms]`; a dash if it is unknown."""
     return f"[{between(text(interval.low), text(interval.high))}]" if interval.known else NOTHING
 
 
 def with_interval(interval: Interval | None, text: Callable[[float], str]) -> str:
-    """Such as `1.10 ms [1.00 – 1.20 ms]`; without the bracket if no interval is known; a dash if no value is."""
+    """Format as `1.10 ms [1.00 – 1.20 ms]`; as `1.10 ms` if the interval is unknown; a dash if there is no value."""
     if interval is None:
         return NOTHING
     return text(interval.value) + (f" {interval_text(interval, text)}" if interval.known else "")
 
 
 def between(low: str, high: str) -> str:
-    """`1.00 – 1.20 ms`, or `900 µs – 1.20 ms`: a unit that both have stands once."""
+    """Format two limits as `1.00 – 1.20 ms`, or `900 µs – 1.20 ms`: a common unit is written once."""
     number, _, unit = low.rpartition(" ")
     return f"{number if number and high.endswith(f' {unit}') else low} – {high}"
 
 
-# ── what cases are ───────────────────────────────────────────────────────────────────────────────
+# ── parts of cases ───────────────────────────────────────────────────────────────────────────────
 @dataclass(frozen=True)
 class CasePart:
     """One property of a case."""
@@ -88,7 +88,7 @@ class CasePart:
     name: str
     # Value of the field, as people read it.
     words: str
-    # True if the part can be left unsaid: an option at its default, as in all described cases of the operation.
+    # True if the part can be left out: an option that has its default in all described cases of the operation.
     usual: bool = False
 
 
@@ -96,7 +96,7 @@ Parts = list[CasePart]
 
 
 def describe(cases: Sequence[Case]) -> tuple[Parts, list[Parts]]:
-    """What all cases are, and what each one is besides.
+    """Return the parts that all cases have in common, and the other parts of each case.
 
     An option at its default is a part if it is one of ALWAYS, or if another case of the operation differs from it.
     """
@@ -104,7 +104,7 @@ def describe(cases: Sequence[Case]) -> tuple[Parts, list[Parts]]:
 
 
 def case_parts(cases: Sequence[Case]) -> list[Parts]:
-    """All parts of each case."""
+    """Return all parts of each case."""
     unusual: dict[str, set[str]] = {}
     for case in cases:
         options = (*OPTIONS, *options_in(type(case.own)))
@@ -114,9 +114,9 @@ def case_parts(cases: Sequence[Case]) -> list[Parts]:
 
 
 def divide(described: Sequence[Parts]) -> tuple[Parts, list[Parts]]:
-    """The parts that all have in common, and the others of each.
+    """Divide the parts of cases into the parts that all cases have in common, and the other parts of each case.
 
-    A case without a dtype or one of ALWAYS does not keep the others from having it in common.
+    The dtype and options of ALWAYS can be common even if some cases do not have them.
     """
     named: dict[str, Parts] = {}
     for parts in described:
@@ -132,7 +132,7 @@ def divide(described: Sequence[Parts]) -> tuple[Parts, list[Parts]]:
 
 
 def _parts(case: Case, unusual: Collection[str]) -> Parts:
-    """unusual: options that are not at their default in some case of the operation."""
+    """Return the parts of a case. unusual: options that are not at their default in some case of the operation."""
     operation = OPERATIONS[case.op]
     words = {
         "op": case.op,
@@ -154,17 +154,17 @@ def _parts(case: Case, unusual: Collection[str]) -> Parts:
 
 
 def label(case: Case) -> str:
-    """Such as `all_reduce · gloo · float32 · 4 ranks · 1 MiB`; then the options that are not at their default."""
+    """Format as `all_reduce · gloo · float32 · 4 ranks · 1 MiB`; then the options that are not at their default."""
     return SEPARATOR.join(label_parts(case))
 
 
 def label_parts(case: Case) -> list[str]:
-    """The parts of its label."""
+    """Return the parts of a case's label."""
     return [part.words for part in describe([case])[0] if not part.usual]
 
 
 def parts_on_both_sides(before: Case, after: Case) -> list[str]:
-    """The parts of a case's label on two sides, such as `all_reduce`, `gloo`, `2 ranks`, `64 KiB → 80 KiB`."""
+    """Return the parts of a label on two sides, such as `all_reduce`, `gloo`, `2 ranks`, `64 KiB → 80 KiB`."""
     old, new = label_parts(before), label_parts(after)
     if len(old) == len(new):
         return [a if a == b else f"{a} → {b}" for a, b in zip(old, new, strict=True)]
@@ -175,44 +175,44 @@ def parts_on_both_sides(before: Case, after: Case) -> list[str]:
 
 
 def on_both_sides(pair: Change | Unpaired) -> str:
-    """The label of a case on two sides."""
+    """Return the label of a case on two sides."""
     return SEPARATOR.join(parts_on_both_sides(pair.case, pair.other))
 
 
 def title(case: Case) -> str:
-    """Title of the case's table: `all_reduce on gloo (float32, sum, in place, isolated, rotate buffers)`."""
+    """Format the title of a case's table: `all_reduce on gloo (float32, sum, in place, isolated, rotate buffers)`."""
     head, *words = in_words(describe([KINDS.residue(case)])[0])
     return f"{head} ({', '.join(words)})"
 
 
 def without_usual(parts: Parts) -> Parts:
-    """The parts that must be said: those that differ within an operation or from its default, and the metric."""
+    """Return the parts that cannot be left out: the metric, and all parts that are not `usual`."""
     return [part for part in parts if part.name == "metric" or not part.usual]
 
 
 def in_words(parts: Parts) -> list[str]:
-    """Such as `all_reduce on gloo`, `float32`."""
+    """Return the words of parts, such as `all_reduce on gloo`, `float32`."""
     head = " on ".join(part.words for part in parts if part.name in {"op", "backend"})
     return [*([head] if head else []), *(part.words for part in parts if part.name not in {"op", "backend"})]
 
 
 def metric_name(case: Case) -> str:
-    """Such as `isolated`, or `pipelined (20 back to back)`."""
+    """Return the name of a case's metric, such as `isolated`, or `pipelined (20 back to back)`."""
     if (unit := OPERATIONS[case.op].unit) != CALL:
         return f"{case.depth} {unit}s back to back" if case.depth > 1 else f"single {unit}s"
     return case.metric if case.depth == 1 else f"{case.metric} ({case.depth} back to back)"
 
 
 def dtype_words(case: Case) -> list[str]:
-    """The dtype, where the operation has one."""
+    """Return a list with the dtype; empty if the operation has none."""
     return [case.dtype] if OPERATIONS[case.op].typed else []
 
 
 def common_parts(parts: Sequence[Sequence[str]]) -> tuple[str, list[str]]:
-    """What all labels have in common, and each label without it. A label is never left empty. parts: of each label.
+    """Return the common parts of all labels, and each label without them, which is never empty. parts: of each label.
 
-    Of `a · x · 1 KiB` and `a · x · 2 KiB`: `a · x`, then `1 KiB` and `2 KiB`. Of labels that have different numbers of
-    parts, those at the beginning.
+    Example: from `a · x · 1 KiB` and `a · x · 2 KiB`, `a · x`, then `1 KiB` and `2 KiB`. If labels have different
+    numbers of parts, only common parts at the beginning count.
     """
     names = [SEPARATOR.join(own) for own in parts]
     if len(parts) < 2:
@@ -229,7 +229,7 @@ def common_parts(parts: Sequence[Sequence[str]]) -> tuple[str, list[str]]:
 
 
 def span(cases: Sequence[Case]) -> str:
-    """Many cases in one line: every value that occurs in them, once; sizes as a range. For one case, its label."""
+    """Describe many cases in one line: each value that occurs, once; sizes as a range. For one case, its label."""
     if len(cases) == 1:
         return label(cases[0])
     ranks = ", ".join(str(n) for n in sorted({case.world_size for case in cases}))
@@ -241,7 +241,7 @@ def span(cases: Sequence[Case]) -> str:
 
 
 def variety(cases: Iterable[Case]) -> list[str]:
-    """The dtypes of the cases, and the values of each option that differs among them or from its default."""
+    """Return the dtypes of the cases, and the values of each option that differs among them or from its default."""
     values: dict[str, Parts] = {name: [] for name in NAMES}
     for parts in case_parts([KINDS.residue(case) for case in cases]):
         for part in parts:
@@ -251,5 +251,5 @@ def variety(cases: Iterable[Case]) -> list[str]:
 
 
 def _listed(words: Iterable[str]) -> str:
-    """Each word once."""
+    """Join the first few words, each once."""
     return first_few(list(dict.fromkeys(words)))

@@ -2,7 +2,7 @@
 
 In: a `JobSpec`. Out: text, made from a template in `launch_templates/`. The files in `examples/launch/` are made by
 this module too; a test keeps them equal.
-`launch.job` reads what a launcher tells each process, and how the processes find each other.
+`launch.job` reads the variables that a launcher sets for each process, and how the processes find each other.
 """
 
 import json
@@ -16,7 +16,7 @@ from string import Template
 
 # Time limit of a job: estimates are rough, so twice the estimate, and some minutes to start on many hosts.
 TIME_FACTOR, EXTRA_MINUTES = 2, 10
-# Between a scheduler's signal and its kill: enough to stop in order, so that the run can be resumed.
+# Time between a scheduler's signal and its kill: enough to stop in order, so that the run can be resumed.
 WARNING_S = 60
 
 
@@ -37,7 +37,7 @@ class LauncherName(StrEnum):
     MPIRUN = "mpirun"
 
 
-# A label of DNS has 63 characters at most; a pod's name adds its number to the job's.
+# A DNS label has 63 characters at most; the name of a pod is the name of the job and a number.
 MOST_OF_A_NAME = 63 - len("-99999")
 TEMPLATES = Path(__file__).parent / "launch_templates"
 FILE_NAMES = {
@@ -79,12 +79,12 @@ class JobSpec:
         return [self.verb.value, self.config, *(part for text in self.sets for part in ("--set", text))]
 
     def program(self, name: str) -> str:
-        """A program as a word of a shell."""
+        """Return a program as a quoted word for a shell."""
         return shlex.quote(str(self.programs / name)) if self.programs else name
 
 
 def launch_file(launcher: LauncherName, job: JobSpec) -> str:
-    """The file for one launcher."""
+    """Return the file for one launcher."""
     note = ""
     if job.largest > job.ranks:
         note = f"# World sizes above {job.ranks} will be skipped: the largest asked for is {job.largest}.\n"
@@ -108,7 +108,7 @@ def launch_file(launcher: LauncherName, job: JobSpec) -> str:
         items="\n".join(f"            - {json.dumps(part)}" for part in job.arguments),
         gpus=gpus.get(launcher, "") if job.gpus else "",
         uses_gpus=job.gpus,
-        # Each rank sees all GPUs of its host, or NCCL cannot use the links between them.
+        # Each rank must see all GPUs of its host; otherwise NCCL cannot use the links between them.
         bind="--gpu-bind=none " if job.gpus else "",
         minutes=math.ceil(TIME_FACTOR * job.seconds / 60) + EXTRA_MINUTES,
         warning=WARNING_S,
@@ -117,12 +117,12 @@ def launch_file(launcher: LauncherName, job: JobSpec) -> str:
 
 
 def _job_name(name: str) -> str:
-    """A name for the job that Kubernetes allows, too: a label of DNS (RFC 1123), which its pods' names begin with."""
+    """Return a job name that Kubernetes allows too: a DNS label (RFC 1123), with which its pods' names begin."""
     allowed = re.sub(r"[^a-z0-9-]+", "-", name.lower())
     return f"collbench-{allowed}"[:MOST_OF_A_NAME].rstrip("-")
 
 
-# What the files say of each verb. A gate goes on without a node that fails, if its scheduler lets it.
+# Texts of the files for each verb. A gate goes on without a failed node, if its scheduler allows it.
 _WORDS = {
     JobVerb.RUN: {
         "results": "results are in results/",

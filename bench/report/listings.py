@@ -1,4 +1,4 @@
-"""Write what `list` lists, for a terminal.
+"""Write the lists that `list` prints on a terminal.
 
 In: manifests, the tables of operations and backends, configurations. Out: blocks. Loads neither pandas nor the model
 of configurations, so that `list` answers quickly.
@@ -31,7 +31,7 @@ FACTORS = {1.0: "1", 0.75: "(n-1)/n", 1.5: "2(n-1)/n"}
 
 # ── runs ────────────────────────────────────────────────────────────────────────────────────────
 def runs(found: Iterable[tuple[str, Json, tuple[str, str]]]) -> Blocks:
-    """One line per run. found: its name, its manifest, and (number of cases, best result) from its summary."""
+    """Return one line per run. found: names, manifests, and (number of cases, best result) from the summaries."""
     columns: list[Column[tuple[str, Json, tuple[str, str]]]] = [
         left("run", lambda row: row[0]),
         left("started (UTC)", lambda row: str(row[1].get("started", ""))[:16].replace("T", " ")),
@@ -43,7 +43,7 @@ def runs(found: Iterable[tuple[str, Json, tuple[str, str]]]) -> Blocks:
 
 
 def headline(rows: Sequence[Mapping[str, str]]) -> tuple[str, str]:
-    """The number of measured cases in a summary, and the best result."""
+    """Return the number of measured cases in a summary, and the best result."""
     measured = [row for row in rows if row.get("time_s")]
     for part in parts():
         if (best_of_part := part.best(measured)) is not None:
@@ -60,10 +60,10 @@ def headline(rows: Sequence[Mapping[str, str]]) -> tuple[str, str]:
 
 # ── the catalog ──────────────────────────────────────────────────────────────────────────────────
 def operations() -> Blocks:
-    """The table of operations, as far as possible a line each: what their size counts, and their bus factor."""
+    """Return the table of operations, if possible on one line each: which bytes size counts, and the bus factor."""
     columns: list[Column[Operation]] = [
         left("operation", lambda op: op.name),
-        # The rest of the sentence stands beside the tables of a run.
+        # The whole sentence is in the notes on the tables of a run.
         left(
             "size: the bytes …",
             lambda op: re.split("[,;:(]", op.size_means.removeprefix("bytes "))[0].strip() if op.sized else NOTHING,
@@ -75,13 +75,13 @@ def operations() -> Blocks:
 
 
 def _factor(op: Operation) -> str:
-    """busbw / algbw as a formula; its value at 4 ranks if FACTORS has no formula for it."""
+    """Return busbw / algbw as a formula, or its value at 4 ranks if FACTORS has no formula for it."""
     value = op.bus_factor(4) if op.bus_factor is not None else None
     return NOTHING if value is None else FACTORS.get(value, f"{value:g} at n = 4")
 
 
 def _lacks(op: str, backend: str) -> str:
-    """What the backend does not support for this operation, in words, beyond what it supports for no operation."""
+    """Describe what the backend does not support for this operation, apart from its limits for all operations."""
     table, operation = BACKENDS[backend], OPERATIONS[op]
     missing = unsupported_operation(op, table)
     if missing is not None:
@@ -94,7 +94,7 @@ def _lacks(op: str, backend: str) -> str:
 
 
 def backends(missing: Mapping[str, Notice]) -> Blocks:
-    """The table of backends: whether they can be used here, and what they do not support."""
+    """Return the tables of backends: whether they can be used here, and what they do not support."""
 
     def named(names: Iterable[str]) -> str:
         return ", ".join(sorted(names)) or NOTHING
@@ -124,7 +124,7 @@ def backends(missing: Mapping[str, Notice]) -> Blocks:
 
 
 def variables() -> Blocks:
-    """The environment variables that may be set for ranks, by the library that they tune."""
+    """Return the environment variables that may be set for ranks, by the library that they tune."""
     of_library: dict[str, list[str]] = {}
     for name, library in TUNING.items():
         of_library.setdefault(library, []).append(name)
@@ -135,7 +135,7 @@ def variables() -> Blocks:
 
 
 def configs(files: Sequence[Path]) -> Blocks:
-    """Names of configurations, with the first sentence of their comment, and where their files are."""
+    """Return the names of configurations, with the first sentence of their comment, and the folders of the files."""
 
     def purpose(path: Path) -> str:
         lines = path.read_text(encoding="utf-8").splitlines()

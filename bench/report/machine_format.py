@@ -46,13 +46,13 @@ from bench.report.view import View
 
 # First characters of a formula in spreadsheets.
 FORMULAS = ("=", "+", "-", "@")
-# A ratio with its interval, and what that was computed over.
+# Columns of a ratio, of its interval, and of the kind of the interval.
 RATIO = ("ratio", "ratio_low", "ratio_high", "interval")
 
 
 # ── one run ──────────────────────────────────────────────────────────────────────────────────────
 def to_json(view: View) -> str:
-    """The run with all its cases; null where there is no number."""
+    """Return the run with all its cases as JSON, with null if there is no number."""
     run, analysis = view.run, view.analysis
     entries: Json = {}
     for columns in package_columns():
@@ -76,7 +76,7 @@ def to_json(view: View) -> str:
 
 
 def diagnosis_json(diagnosis: Diagnosis) -> str:
-    """What was found, and why nothing was where nothing was."""
+    """Return as JSON what a diagnosis found, and what it could not determine and why."""
     findings = [*map(public_finding, diagnosis.findings)]
     return _json(PublicDiagnosis(findings=findings, silent=tuple(map(public_notice, diagnosis.silent))))
 
@@ -94,7 +94,7 @@ class _Untitled(GenerateJsonSchema):
 
 
 def run_model() -> type[PublicRun]:
-    """The model of a run with what packages add."""
+    """Make the model of a run, with the fields that packages add."""
     columns = package_columns()
     models: Any = (*(column.case for column in columns), PublicCase)
     bases: Any = (*(column.entries for column in columns), PublicRun)
@@ -103,7 +103,7 @@ def run_model() -> type[PublicRun]:
 
 
 def json_schema() -> Json:
-    """The JSON Schema of `to_json`."""
+    """Return the JSON Schema of `to_json`."""
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         **run_model().model_json_schema(mode="serialization", schema_generator=_Untitled),
@@ -111,7 +111,7 @@ def json_schema() -> Json:
 
 
 def public_cases(view: View) -> list[PublicCase]:
-    """The cases, with what their packages add."""
+    """Return the cases, with the fields that their packages add."""
     added = {
         case: (columns.case, own)
         for columns in package_columns()
@@ -125,9 +125,9 @@ def public_cases(view: View) -> list[PublicCase]:
 
 
 def to_csv(view: View) -> str:
-    """summary.csv: one typed row per case, in seconds, bytes and bytes/s; empty where there is no number.
+    """Return summary.csv: one typed row per case, in seconds, bytes and bytes/s; a cell without a number is empty.
 
-    Options that no operation of the run has are no columns, nor are fields of packages that measured nothing.
+    Options that no operation of the run has are not columns, nor are fields of packages that measured nothing.
     """
     operations = [OPERATIONS[name] for name in {summary.case.op for summary in view.analysis.summaries}]
     of_run = {option.name for operation in operations for option in operation.own_options}
@@ -150,24 +150,24 @@ def to_csv(view: View) -> str:
 
 
 def _whole_or_none(value: object) -> bool:
-    """Whether a cell is empty or a whole number."""
+    """Return whether a cell is empty or a whole number."""
     return value is None or (isinstance(value, int | float) and not isinstance(value, bool) and value == value // 1)
 
 
 def _counted_or_as_is(value: Any, count: bool) -> Any:
-    """A number of a column of whole numbers as such a number; another cell as it is."""
+    """Return the cell of a column of whole numbers (`count`) as an int, and any other cell as it is."""
     return int(value) if count and value is not None else value
 
 
 # ── comparisons ──────────────────────────────────────────────────────────────────────────────────
 def comparison_csv(result: Comparison) -> str:
-    """One row per case; the ratios of its pairs of launches in one field."""
+    """Return one row per case, with the ratios of its pairs of launches in one field."""
     rows = [_change_row(change) for change in result.changes]
     return csv_text([{**row, "pair_ratios": " ".join(map(repr, row["pair_ratios"]))} for row in rows])
 
 
 def comparison_json(result: Comparison) -> str:
-    """Everything: the overall verdict, the cases, what else differs, cases on one side only, the warnings."""
+    """Return all of a comparison as JSON: verdict, cases, other differences, cases on one side only, warnings."""
     plain = ("before", "after", "verdict", "min_change", "across", "pairs", "fresh_pairs")
     document = {
         **{name: getattr(result, name) for name in plain},
@@ -199,7 +199,7 @@ LOWER_END, UPPER_END = "Lower end of its interval.", "Upper end of its interval.
 
 
 def comparison_openmetrics(result: Comparison) -> str:
-    """Verdict and ratios AFTER / BEFORE, of the whole and of each case."""
+    """Return verdicts and ratios AFTER / BEFORE, for the whole and for each case, as OpenMetrics."""
     judged = [("all", result.whole)] if result.whole is not None else []
     judged += [(on_both_sides(change), change.judgement) for change in result.changes]
     sides = {"before": openmetrics.timeless(result.before), "after": openmetrics.timeless(result.after)}
@@ -218,7 +218,7 @@ def comparison_openmetrics(result: Comparison) -> str:
 
 
 def _change_row(change: Change) -> Json:
-    """One case. key: on the side before. The fields of exposed communication are None but for cases that compute."""
+    """Return the fields of one case, with its key before. Exposed communication is None unless the case computes."""
     exposed = change.exposed
     limits = ("exposed_difference_s", "exposed_difference_low_s", "exposed_difference_high_s")
     return {
@@ -237,12 +237,12 @@ def _change_row(change: Change) -> Json:
 
 
 def trend_csv(trends: Sequence[Trend]) -> str:
-    """One row per case and run."""
+    """Return one row per case and run."""
     return csv_text([{"key": row["key"], **time} for row in _trend_rows(trends) for time in row["times"]])
 
 
 def trend_json(trends: Sequence[Trend], runs: Sequence[str]) -> str:
-    """The runs, oldest first, and the cases with their times and steps."""
+    """Return as JSON the runs, oldest first, and the cases with their times and steps."""
     return json.dumps({"runs": list(runs), "cases": _trend_rows(trends)}, indent=1, ensure_ascii=False)
 
 
@@ -265,7 +265,7 @@ def _trend_rows(trends: Sequence[Trend]) -> list[Json]:
 
 
 def judgement_columns(judged: Judgement) -> Json:
-    """A judgement; the limits of the ratio are None if no interval is known."""
+    """Return the fields of a judgement; the limits of the ratio are None if the interval is unknown."""
     return {
         "verdict": judged.verdict,
         **interval_columns(judged.ratio, *RATIO),
@@ -277,7 +277,7 @@ def judgement_columns(judged: Judgement) -> Json:
 
 
 def csv_text(rows: Sequence[Json]) -> str:
-    """Rows with the same keys as CSV."""
+    """Format rows, which have the same keys, as CSV."""
     text = io.StringIO()
     if rows:
         writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
@@ -287,7 +287,7 @@ def csv_text(rows: Sequence[Json]) -> str:
 
 
 def _in_csv(value: Any) -> Any:
-    """A value for a cell; of a text that spreadsheets would take for a formula, they are told that it is text."""
+    """Return the value of a cell; an apostrophe marks a text that spreadsheets would take for a formula as text."""
     if not isinstance(value, str):
         return value
     return f"'{visible(value)}" if value.lstrip().startswith(FORMULAS) else visible(value)

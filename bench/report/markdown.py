@@ -1,7 +1,7 @@
 """Write blocks as Markdown, for files that others open.
 
-In: blocks. Out: Markdown in which nothing runs, loads or links but the blocks' own pictures and folded parts. What
-looks like a link or HTML elsewhere is quoted, such as a host that is named `<img src=…>`. Code is left as it is.
+In: blocks. Out: Markdown without active content, apart from the blocks' own pictures and folded parts. Other text that
+looks like a link or HTML is escaped, such as a host that is named `<img src=…>`. Code is left as it is.
 """
 
 import re
@@ -12,16 +12,16 @@ from tabulate import tabulate
 from bench.model.visible import visible
 from bench.report.blocks import Block, Code, Fold, Heading, Items, Picture, Table
 
-# A part that a reader opens, as GitHub shows it.
+# Beginning and end of a folded part, as GitHub shows it.
 OPENED, CLOSED = "<details><summary>{}</summary>", "</details>"
-# What begins HTML, an image, a link or its address, which some viewers load or open. As entities they are mere text.
+# Characters that begin HTML, an image, a link or its address, which viewers may load. As entities, they are plain text.
 _ACTIVE = re.compile(r"<|(?<=!)\[|(?<=\])[(:\[]|(?<=:)/(?=/)|(?<=www)\.")
 # A bar that ends a cell of a table.
 _BAR = re.compile(r"(?<!\\)\|")
 
 
 def written(blocks: Sequence[Block]) -> str:
-    """A file of these blocks."""
+    """Return the text of a file with these blocks."""
     return _joined(blocks) + "\n"
 
 

@@ -1,6 +1,6 @@
 """Write notices: one sentence and one remedy for each kind.
 
-In: notices, which have kinds and values. Out: text, and what JSON has of a notice. Decides nothing.
+In: notices, which have kinds and values. Out: text, which JSON contains too. Decides nothing.
 """
 
 import string
@@ -31,7 +31,7 @@ from bench.model.units import counted, format_bytes, format_rate, format_rounded
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """The sentence of a kind. Values stand in braces; `_Values` has their formats."""
+    """The sentence of a kind of notice. Values are in braces; `_Values` has their formats."""
 
     text: str
     # What a user can do about it; empty if nothing can be done.
@@ -273,7 +273,7 @@ CORE: Mapping[NoticeKind, Sentence] = {
         "ranks that compute after a barrier are not tested for being late: they leave the barrier together"
     ),
     FindingNotice.LATE: Sentence(f"{_LATE}costs up to{_COST}"),
-    # On GPUs the wait is not in the operation's time: all are aligned before it.
+    # On GPUs the waiting time is not part of the operation's time: all ranks are aligned before the operation.
     FindingNotice.LATE_ON_GPU: Sentence(f"{_LATE}makes others wait, beside the time, for up to{_COST}"),
     FindingNotice.SLOW_RANK: Sentence(
         "rank {rank} is slow: all its exchanges take {share:share} longer (p = {p:.1g}{launches:here of}; "
@@ -462,11 +462,11 @@ CORE: Mapping[NoticeKind, Sentence] = {
 
 
 class _Values(string.Formatter):
-    """Formats of values: those of `FORMATS`, `count NOUN`, `after TEXT` and `lead NOUN` for a value that may be
-    absent, and Python's.
+    """Formats of values: the formats in `FORMATS`, `count NOUN`, `after TEXT` and `lead NOUN` for a value that may be
+    absent, and Python's formats.
 
-    `after TEXT|FORMAT` is TEXT and the value in this format, `lead NOUN` is the noun, the values and a colon; nothing
-    if the value is None, 0 or empty.
+    `after TEXT|FORMAT` is TEXT and the value in this format; nothing if the value is None, 0 or empty. `lead NOUN` is
+    the noun, the values and a colon; nothing if the value is None.
     """
 
     def format_field(self, value: Any, spec: str) -> str:
@@ -490,7 +490,7 @@ def _here(launches: int) -> str:
 
 
 def _first_of(reasons: Iterable[Notice]) -> str:
-    """The first sentence, and how many others there are."""
+    """Return the first sentence, and the number of other reasons."""
     first, *more = dict.fromkeys(map(sentence, reasons))
     return f"{first} (and {counted(len(more), 'other reason')}: see plan)" if more else first
 
@@ -523,29 +523,29 @@ FORMATS: Mapping[str, Callable[[Any], str]] = {
 
 @cache
 def table() -> Mapping[NoticeKind, Sentence]:
-    """The sentence of each kind, of the core and of all packages."""
+    """Return the sentence for each kind of notice, of the core and of all packages."""
     tables = [package.sentences.value for package in PACKAGES if package.sentences is not None]
     return {kind: text for table in (CORE, *tables) for kind, text in table.items()}
 
 
 def names() -> list[str]:
-    """The names of all kinds."""
+    """Return the names of all kinds of notices."""
     return sorted(kind.value for kind in table())
 
 
 def meaning(notice: Notice) -> str:
-    """What a notice says, without its remedy."""
+    """Return the sentence of a notice without its remedy, after its host and run."""
     about = [f"host {notice.host}"] * (notice.host is not None) + [notice.run] * (notice.run is not None)
     return ": ".join([*map(str, about), _filled(table()[notice.kind].text, notice)])
 
 
 def remedy(notice: Notice) -> str:
-    """What a user can do about it; empty if nothing can be done."""
+    """Return what a user can do about a notice; empty if nothing can be done."""
     return _filled(table()[notice.kind].remedy, notice)
 
 
 def _filled(text: str, notice: Notice) -> str:
-    """The text with the values in their places. Raises StoreError if they do not fit, as in a file that was changed."""
+    """Insert the values into the text. Raises StoreError if they do not fit, as in a file that was changed."""
     try:
         return _Values().vformat(text, (), notice.values)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
@@ -554,10 +554,10 @@ def _filled(text: str, notice: Notice) -> str:
 
 
 def sentence(notice: Notice) -> str:
-    """A notice with its remedy, on one line."""
+    """Return a notice with its remedy, on one line."""
     return "; ".join(filter(None, [meaning(notice), remedy(notice)]))
 
 
 def sentences(notices: Iterable[Notice]) -> list[str]:
-    """The sentences of several."""
+    """Return the sentences of several notices."""
     return [sentence(notice) for notice in notices]

@@ -1,7 +1,7 @@
-"""Write gauges as OpenMetrics has them, which node_exporter's textfile collector reads.
+"""Write gauges in the OpenMetrics format, which node_exporter's textfile collector reads.
 
 In: names, labels, values. Out: lines; the last line of a file is `END`. Every family has its type and a help. A verdict
-is a number, so that a verdict that changes goes on in its series; labels name what was measured, not when.
+is a number, so that a changed verdict stays in its time series; labels name what was measured, not when.
 """
 
 import hashlib
@@ -13,40 +13,40 @@ from bench.model.notices import Notice
 from bench.model.records import Plan
 
 END = "# EOF"
-# What the names of our own gauges begin with.
+# Prefix of the names of our own gauges.
 PREFIX = "collbench"
 _ESCAPED = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 _MOMENT = re.compile(r"^\d{8}T\d{6}Z-")
 
 
 def gauge(name: str, rows: Iterable[tuple[Mapping[str, str], float | None]], about: str, unit: str = "") -> list[str]:
-    """A gauge with a value for each set of labels; no line without a value. Labels without a text are left out."""
+    """Return a gauge, with a line for each set of labels that has a value. Labels without a text are left out."""
     told = [f"{name}{{{_text(labels)}}} {value:.10g}" for labels, value in rows if value is not None]
     unit_line = [f"# UNIT {name} {unit}"] * bool(unit)
     return [f"# TYPE {name} gauge", *unit_line, f"# HELP {name} {about}", *told] if told else []
 
 
 def verdicts(name: str, rows: Iterable[tuple[Mapping[str, str], str]], words: Sequence[str], about: str) -> list[str]:
-    """A gauge of verdicts as numbers, by their position in `words`, which the help explains."""
+    """Return a gauge of verdicts as numbers: their position in `words`, which the help explains."""
     meaning = ", ".join(f"{number} {word}" for number, word in enumerate(words))
     return gauge(name, [(labels, float(words.index(word))) for labels, word in rows], f"{about}: {meaning}.")
 
 
 def notices(labels: Mapping[str, str], found: Iterable[Notice]) -> list[str]:
-    """How often each kind of notice was given."""
+    """Return a gauge of how often each kind of notice was given."""
     counts = Counter(one.kind.value for one in found)
     rows = [({**labels, "kind": kind}, float(count)) for kind, count in counts.items()]
     return gauge(f"{PREFIX}_notices", rows, "How often a kind of notice was given.")
 
 
 def series_of(plan: Plan) -> dict[str, str]:
-    """Labels of a run: its name without its time, and a digest of its cases, equal for runs of one configuration."""
+    """Return labels of a run: its name without its time, and a digest of cases, equal for runs of one configuration."""
     keys = "\n".join(sorted({case.key for case in plan.cases}))
     return {"run": plan.name, "config": hashlib.sha256(keys.encode()).hexdigest()[:8]}
 
 
 def timeless(run: str) -> str:
-    """The name of a run's folder without its time."""
+    """Return the name of a run's folder without its time."""
     return _MOMENT.sub("", run)
 
 

@@ -1,7 +1,7 @@
-"""Write blocks as one file of HTML, in the colours that the reader's system has: no other file, no network.
+"""Write blocks as one HTML file that needs no other file and no network, in the light or dark colours of the system.
 
 In: blocks, and files of pictures. Out: HTML. All text is escaped; the guide for readers, a page of the documentation,
-is the only Markdown that is rendered, and its renderer is loaded only then.
+is the only Markdown that is rendered, and its renderer is loaded only for it.
 """
 
 import base64
@@ -15,13 +15,13 @@ from bench.model.visible import visible
 from bench.report.blocks import Align, Block, Code, Fold, Heading, Items, Picture, Table
 
 READING = Path(__file__).parent / "reading.md"
-# Larger SVG files, of pictures with a mark for each sample, make the page slow; their PNG is taken.
+# Larger SVG files, from pictures with a mark for each sample, make the page slow; the PNG file is used instead.
 MOST_SVG_BYTES = 300_000
 # Tables with more columns are printed in smaller letters.
 WIDE = 8
 # A table or picture that is wider than the page scrolls in a box of its own.
 BOX = '<div class="box">{}</div>'
-# Marks of texts.
+# Marks in texts for bold text and for code.
 _STRONG, _CODE = re.compile(r"\*\*(.+?)\*\*", re.DOTALL), re.compile("`([^`]+)`")
 _STYLE = """
 :root { color-scheme: light dark; --text: #1a1a1a; --back: #fff; --line: #ddd; --strong: #666; --soft: #f4f6f8; }
@@ -63,7 +63,7 @@ details > *:not(summary) { margin-left: .4em; }
   h2, summary { break-after: avoid; } img, tr { break-inside: avoid; }
 }
 """
-# What is folded would not be printed. Below a picture with several series, a box for each switches it off.
+# Opens folded parts before printing, and adds a checkbox for each series below a picture with several series.
 _SCRIPT = """
 addEventListener("DOMContentLoaded", () => document.querySelectorAll("figure").forEach(figure => {
   const named = [...figure.querySelectorAll("[data-name]")], boxes = document.createElement("figcaption");
@@ -82,7 +82,7 @@ addEventListener("beforeprint", () => document.querySelectorAll("details").forEa
 
 
 def page(blocks: Sequence[Block], title: str, pictures: Mapping[str, Path]) -> str:
-    """The blocks as HTML. pictures: address → file (PNG); an SVG beside it is taken if it is small."""
+    """Return the blocks as HTML. pictures: address → PNG file; an SVG file next to it is used if it is small."""
     names: list[str] = []
     parts = [_html(block, names, pictures) for block in blocks]
     names.append("How to read this report")
@@ -100,7 +100,7 @@ def page(blocks: Sequence[Block], title: str, pictures: Mapping[str, Path]) -> s
 
 
 def _html(block: Block, names: list[str], pictures: Mapping[str, Path]) -> str:
-    """One block. names: of the parts that the contents list, to which its own are added."""
+    """Return one block as HTML. names: entries of the table of contents, to which the block's entries are added."""
     match block:
         case Heading(text, level):
             if level != 2:
@@ -137,16 +137,16 @@ def _row(tag: str, cells: Sequence[str], aligned: Sequence[Align]) -> str:
 
 
 def _marked(text: str) -> str:
-    """A text with its marks as tags."""
+    """Return a text as HTML, with tags for its marks."""
     return _CODE.sub(r"<code>\1</code>", _STRONG.sub(r"<strong>\1</strong>", html.escape(visible(text))))
 
 
 def _guide() -> str:
-    """The page on how to read a report, but for what is for programs."""
-    from markdown_it import MarkdownIt  # here: only this page needs a renderer
+    """Return the page on how to read a report, without the section for programs."""
+    from markdown_it import MarkdownIt  # deferred import: only this page needs a renderer
 
     text = READING.read_text(encoding="utf-8").split("\n", 1)[1].partition("\n## In a program\n")[0]
-    # Other pages are named, not linked: the file stands alone.
+    # Other pages are named, not linked: the file is self-contained.
     text = re.sub(r"\[[^\]]*\]\(([\w/-]+\.md)\)", r"docs/\1", text).replace("\n## ", "\n### ")
     rendered = str(MarkdownIt("commonmark", {"html": False}).enable("table").render(text))
     return rendered.replace("<table>", BOX.partition("{}")[0] + "<table>").replace(
@@ -155,7 +155,7 @@ def _guide() -> str:
 
 
 def _policy() -> str:
-    """What a browser may do with the page: show it, with the pictures in it, and run its one script. No network."""
+    """Return the policy for browsers: they may show the page and its pictures, and run its one script. No network."""
     script = base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode()
     return (
         f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{script}'; "
@@ -164,7 +164,7 @@ def _policy() -> str:
 
 
 def _picture(file: Path, title: str) -> str:
-    """A picture: one with series as part of the page, where they can be pointed at and switched off."""
+    """Return a picture. SVG with series becomes part of the page, so that series can be hovered and switched off."""
     vector = file.with_suffix(".svg")
     chosen = vector if vector.is_file() and vector.stat().st_size <= MOST_SVG_BYTES else file
     content = chosen.read_bytes()

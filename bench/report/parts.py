@@ -1,4 +1,4 @@
-"""What a package adds to reports, tables and lists."""
+"""Define what a package adds to reports, tables and lists."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,22 +12,22 @@ from bench.report.public import PublicCase, PublicModel
 
 @dataclass(frozen=True)
 class PlannedText:
-    """What `plan` says of a package's cases."""
+    """The text that `plan` prints on a package's cases."""
 
-    # What is measured; without it, the labels of the cases are listed.
+    # Description of the cases; without it, their labels are listed.
     scenes: Sequence[Block] = ()
-    # Rounds and the like.
+    # Words on how the cases are measured, such as the number of rounds.
     how: Sequence[str] = ()
     notes: Sequence[str] = ()
-    # What the estimated time does not contain.
+    # Work that the estimated time does not contain.
     untimed: str = ""
 
 
 @dataclass(frozen=True)
 class CaseColumns:
-    """What a package adds to CSV and JSON."""
+    """The fields that a package adds to CSV and JSON."""
 
-    # The model of its cases, and the values of the fields that this adds to `PublicCase`.
+    # The model of its cases, and the values of the fields that the model adds to `PublicCase`.
     case: type[PublicCase]
     values: Callable[[Run, Analysis], dict[Case, Json]]
     # The model of further entries of a run's JSON, and their values.
@@ -37,9 +37,9 @@ class CaseColumns:
 
 @dataclass(frozen=True)
 class Description:
-    """What a package says of a run. The document, the terminal and the answer lay it out."""
+    """A package's description of a run. The document, the terminal and the answer arrange its parts."""
 
-    # Sentences that answer.
+    # Sentences of the answer.
     answer: Sequence[str] = ()
     # Sections of the document, and the same for a terminal.
     body: Blocks = field(default_factory=list)
@@ -49,9 +49,9 @@ class Description:
     # Phrases of the sentence on trust: how precise its numbers are, and which results were checked.
     precision: Sequence[str] = ()
     verified: str = ""
-    # Sentences on what speaks against its numbers.
+    # Sentences with caveats on its numbers.
     caveats: Sequence[str] = ()
-    # Lines on what was measured, and one on how; empty if nothing was.
+    # Lines on what was measured, and one line on the method; empty if nothing was measured.
     circumstances: Sequence[str] = ()
     method: str = ""
     # The page that explains its numbers, and whether its answer comes before the tables.
@@ -64,18 +64,18 @@ class ReportPart:
     """A package's part of reports and lists."""
 
     describe: Callable[[Run, Analysis], Description]
-    # What `plan` says of its cases.
+    # Makes the text that `plan` prints on its cases.
     planned: Callable[[Plan, Machine], PlannedText] = lambda plan, machine: PlannedText()
-    # The best result among rows of a summary; None if the rows have none of its own.
+    # Finds the best result in the rows of a summary; None if the rows have no result of this package.
     best: Callable[[Sequence[Mapping[str, str]]], str | None] = lambda rows: None
     columns: CaseColumns | None = None
 
 
 def parts() -> list[ReportPart]:
-    """Those of all packages."""
+    """Return the report parts of all packages."""
     return [package.report.value for package in PACKAGES if package.report is not None]
 
 
 def package_columns() -> list[CaseColumns]:
-    """What packages add to CSV and JSON."""
+    """Return the fields that packages add to CSV and JSON."""
     return [part.columns for part in parts() if part.columns is not None]

@@ -1,4 +1,4 @@
-"""Write what a run would do, for a terminal.
+"""Describe what a run would do, for a terminal.
 
 In: a `Plan`. Out: blocks. Loads no pandas, so that `plan` answers quickly.
 """
@@ -18,12 +18,12 @@ from bench.report.labels import NOTHING, counted, variety
 from bench.report.notices import sentence
 from bench.report.parts import parts
 
-# Reasons for skipping cases that a reader will still read.
+# Maximum number of reasons for skipping cases that are printed.
 MOST_REASONS = 12
 
 
 def plan(plan: Plan, machine: Machine) -> Blocks:
-    """What a run would do: cases, memory, skips, and how long it takes."""
+    """Describe what a run would do: cases, memory, skips, and the estimated time."""
     s = plan.settings.sampling
     count = (
         f"{s.iterations} iterations each"
@@ -62,7 +62,7 @@ def plan(plan: Plan, machine: Machine) -> Blocks:
 
 
 def _skipped(plan: Plan) -> Blocks:
-    """The cases that are left out, by reason."""
+    """List the cases that are skipped, by reason."""
     if not plan.skips:
         return []
     reasons = grouped(plan.skips, lambda skip: (sentence(skip.reason), skip.case.backend))
@@ -98,14 +98,14 @@ PLANNED: list[Column[_PlanRow]] = [
 
 
 def _plan_table(plan: Plan, calls: Sequence[Case]) -> Blocks:
-    """A row for each operation and backend; several if its variants differ in ranks or sizes."""
+    """Return a row for each operation and backend; several rows if its variants differ in ranks or sizes."""
 
     def reach(variant: Sequence[Case]) -> frozenset[tuple[int, int]]:
         return frozenset((case.world_size, case.asked) for case in variant)
 
     rows = []
     for cases in grouped(calls, lambda case: (case.op, case.backend)).values():
-        # Variants that differ in neither numbers of ranks nor sizes share a row.
+        # Variants with the same numbers of ranks and the same sizes share a row.
         for several in grouped(KINDS.tables(cases, lambda case: case).values(), reach).values():
             cases = [case for members in several for case in members]
             sizes = [tables.row_name(row) for row in tables.size_rows(several[0])]
@@ -114,9 +114,9 @@ def _plan_table(plan: Plan, calls: Sequence[Case]) -> Blocks:
 
 
 def smallest_change(changes: Sequence[float], cases: int) -> str:
-    """A line on the smallest changes that two such runs would show; empty if none is known.
+    """Return a line on the smallest changes that two such runs can detect; empty if none is known.
 
-    changes: of the cases that the ledger knows, ascending. cases: number of all cases.
+    changes: the smallest change of each case that is in the ledger, ascending. cases: number of all cases.
     """
     if not changes:
         return ""
@@ -129,5 +129,5 @@ def smallest_change(changes: Sequence[float], cases: int) -> str:
 
 
 def _change(share: float) -> str:
-    """A change; of large ones, the factor."""
+    """Format a change as a share, or a large change as a factor."""
     return format_share(share) if share < 1 else f"{1 + share:.1f}×"

@@ -31,9 +31,9 @@ from bench.report.labels import describe, label, ranks_text
 from bench.report.live import LiveTable
 from bench.store.encoding import SampleLine
 
-# Least time between two rounds that are drawn, so that drawing takes no core from what is timed.
+# Shortest time between two rounds that are drawn, so that drawing takes no core from the calls that are timed.
 REDRAWN_S = 2.0
-# What the ranks of a launch have in common (`process_kind`): launches of one kind take about as long.
+# Properties that all ranks of a launch share (`process_kind`). Launches of one kind take similar times.
 Kind: TypeAlias = tuple[object, ...]
 
 
@@ -48,10 +48,10 @@ class _Above(Progress):
 
 
 class TimeLeft:
-    """Predicts the time that a plan still takes: its estimates, scaled by how long launches took so far."""
+    """Predicts the remaining time of a plan: its estimates, scaled by the durations of launches so far."""
 
     def __init__(self, plan: Plan, clock: Callable[[], float] = time.monotonic) -> None:
-        """plan: of the launches that are still to be made."""
+        """Begin to count the time. plan: contains only the launches that are still to be made."""
         self._clock, self._began = clock, clock()
         self._budget_s = plan.budget_s
         self._sampling = plan.settings.sampling
@@ -59,24 +59,24 @@ class TimeLeft:
         self._waiting = {
             (process_kind(launch.cases[0]), launch.number): launch_s(launch, self._sampling) for launch in plan.order
         }
-        # Kind of launch → how long the last one took, over its estimate.
+        # Kind of launch → duration of its last launch, divided by the estimate.
         self._factors: dict[Kind, float] = {}
         # Kind, estimate and beginning of the launch that is measured.
         self._now: tuple[Kind, float, float] | None = None
 
     def launching(self, launch: Launch) -> None:
-        """A launch begins, and the one before it has ended."""
+        """Note that a launch begins, and that the launch before it has ended."""
         now, kind = self._clock(), process_kind(launch.cases[0])
         if self._now is not None and self._now[1]:
             before, estimate_s, began = self._now
             self._factors[before] = (now - began) / estimate_s
         self._waiting.pop((kind, launch.number), None)
-        # Launch 0 times nothing; a launch after a failure has the cases that are left.
+        # Launch 0 times nothing; a launch after a failure has only the remaining cases.
         estimate_s = launch_s(launch, self._sampling) if launch.number else 0.0
         self._now = (kind, estimate_s, now)
 
     def seconds(self) -> float:
-        """Return the seconds that are left from now on."""
+        """Return the predicted number of seconds from now to the end."""
         now = self._clock()
         if self._budget_s is not None:
             return max(0.0, self._budget_s - (now - self._began))
@@ -87,13 +87,13 @@ class TimeLeft:
         return left_s
 
     def _factor(self, kind: Kind) -> float:
-        """Return the factor of this kind of launch; else the mean of those of other kinds; 1 in the first launch."""
+        """Return the factor of this kind of launch; else the mean factor of other kinds; 1 in the first launch."""
         factors = list(self._factors.values()) or [1.0]
         return self._factors.get(kind, sum(factors) / len(factors))
 
 
 class _Left(ProgressColumn):
-    """The time that is left."""
+    """A column with the remaining time."""
 
     def __init__(self, left: TimeLeft) -> None:
         super().__init__()
@@ -129,20 +129,20 @@ class ProgressBar:
         self._progress.stop()
 
     def print_failure(self, text: str) -> None:
-        """Print a red line that stays. It is no markup: gloo's messages have brackets."""
+        """Print a red line that stays. It is not read as markup, because gloo's messages have brackets."""
         self._line(text, "red")
 
     def _line(self, text: str, style: str | None = None) -> None:
         self._console.print(visible(text), style=style, highlight=False, markup=False, soft_wrap=True)
 
     def _describe(self, text: str, **changes: float) -> None:
-        """Show what is done now."""
+        """Show this text as the current activity."""
         self._progress.update(self._task, description=visible(text), **changes)  # type: ignore[arg-type]
         self._progress.refresh()
 
 
 class CaseProgress(ProgressBar):
-    """The progress of a sweep: cases done in all launches, what ranks do now, and the time that is left."""
+    """The progress of a sweep: cases done in all launches, current activity of the ranks, and remaining time."""
 
     def __init__(
         self,
@@ -153,17 +153,17 @@ class CaseProgress(ProgressBar):
         launches: int | None = None,
         left: TimeLeft | None = None,
     ) -> None:
-        """live: what the run has so far. launches: as many as are planned."""
+        """Make the bar. live: the table of the results so far. launches: number of planned launches."""
         columns = [] if left is None else [TextColumn("left"), _Left(left)]
         super().__init__(
             console, "starting the ranks", total, done, MofNCompleteColumn(), TimeElapsedColumn(), *columns
         )
         self._total, self._live, self._launches, self._left = total, live, launches, left
-        # When a round was last drawn.
+        # Time when a round was last drawn.
         self._drawn_s = 0.0
 
     def launching(self, launch: Launch) -> None:
-        """Ranks are being started: without a terminal, a line."""
+        """Show that ranks are being started; without a terminal, print a line."""
         if self._left is not None:
             self._left.launching(launch)
         if self._console.is_terminal:
@@ -178,15 +178,15 @@ class CaseProgress(ProgressBar):
             )
 
     def _sharpen(self) -> None:
-        """Show the table so far above the bar; no call is timed now."""
+        """Show the table so far above the bar. It is called only while no call is timed."""
         if self._live is not None and self._console.is_terminal:
-            # The bar, and a line for what scrolls in.
+            # Two lines stay free: for the bar, and for a line that scrolls in.
             self._progress.lines = self._live.lines(self._console.width, self._console.height - 2)
 
     def round_begins(self, launch: Launch, number: int) -> None:
-        """Every case is visited once more; number 0 is the warm-up.
+        """Show that a round begins, which visits every case once; number 0 is the warm-up.
 
-        Later rounds are drawn now and then: their first call may begin before the drawing ends.
+        Later rounds are drawn at most every REDRAWN_S seconds: their first call may begin before the drawing ends.
         """
         if number == 0:
             self._sharpen()
@@ -196,14 +196,14 @@ class CaseProgress(ProgressBar):
         self._describe(f"{_words(launch, self._launches)}, {f'round {number}' if number else 'warm-up'}")
 
     def first_times(self, lines: Sequence[SampleLine]) -> None:
-        """Show what cases have after one round; the ranks rest meanwhile."""
+        """Show the times of the cases after one round, while the ranks rest."""
         if self._live is not None and self._console.is_terminal:
             self._live.take_first(lines)
             self._sharpen()
             self._progress.refresh()
 
     def ended(self, case: Case, failure: str | None) -> None:
-        """A case is measured, or has failed for a reason."""
+        """Count a case that has ended. failure: the reason if it failed, which is printed."""
         self._progress.advance(self._task)
         if failure is not None:
             self.print_failure(f"failed: {label(case)}: {failure}")
@@ -215,7 +215,7 @@ class CaseProgress(ProgressBar):
 
 
 def _words(launch: Launch, launches: int | None = None) -> str:
-    """Such as `gloo, 2 ranks, launch 3 of 8`; with what labels name first, if the cases share it."""
+    """Format a launch as `gloo, 2 ranks, launch 3 of 8`, after options that labels name first and all cases share."""
     names = {option.name for option in OPERATIONS[launch.cases[0].op].own_options if option.first}
     first = [part.words for part in describe(launch.cases)[0] if part.name in names]
     of = f" of {launches}" if launches is not None and launch.number <= launches else ""
@@ -224,7 +224,7 @@ def _words(launch: Launch, launches: int | None = None) -> str:
 
 
 class PairProgress(ProgressBar):
-    """The progress of a run of two sides: how many pairs there are, and the verdict as it forms."""
+    """The progress of a run of two sides: the number of pairs, and the verdict so far."""
 
     def __init__(self, console: Console, budget_s: float, spent_s: float) -> None:
         limit = TextColumn(f"of at most {format_seconds(budget_s)}")
@@ -236,7 +236,7 @@ class PairProgress(ProgressBar):
         self._describe(f"pair {pairs}: {self._judged}", completed=spent_s)
 
     def show_look(self, whole: Judgement | None, verdicts: Sequence[str], pairs: int) -> None:
-        """The judgements at a look; without a terminal, a line."""
+        """Show the judgements at a look; without a terminal, print a line."""
         counts = ", ".join(f"{verdicts.count(verdict)} {verdict.lower()}" for verdict in dict.fromkeys(verdicts))
         index = ""
         if whole is not None:

@@ -1,7 +1,7 @@
-"""Define what programs read of a run: the models of its JSON, whose fields are also the columns of summary.csv.
+"""Define the models of a run in JSON, which programs read, and whose fields are also the columns of summary.csv.
 
-A field has its name in CSV; where JSON says the unit in the name, it has another one there. `machine_format` fills the
-models and makes docs/report-schema.json of them. Packages add to them by `CaseColumns`. Computes nothing.
+The name of a field is its name in CSV; JSON has another name if that contains the unit. `machine_format` fills the
+models and makes docs/report-schema.json from them. Packages add fields by `CaseColumns`. Computes nothing.
 """
 
 import math
@@ -15,31 +15,31 @@ from bench.model.notices import Notice, Value
 from bench.model.records import Case, Json, Option
 from bench.report import notices
 
-# A text that may quote files of others. It is passed on as it is, halves of characters too: what prints it makes them
-# visible.
+# A text that may quote files of others. It is passed on as it is, even with surrogates, which are halves of characters:
+# the code that prints the text makes them visible.
 Text = SkipValidation[str]
-# A number; null where there is none, and for NaN and infinities, which JSON does not have.
+# A number; null if there is none, and for NaN and infinities, which JSON does not have.
 Number = Annotated[
     float | None, BeforeValidator(lambda value: value if value is None or math.isfinite(value) else None)
 ]
-# Marks a field that is no column of summary.csv.
+# Marks a field that is not a column of summary.csv.
 JSON_ONLY = "json-only"
 
 
 def about(text: str, json_name: str | None = None) -> Any:
-    """A field, with what it is. json_name: its name in JSON, where that says the unit."""
+    """Return a field with its description. json_name: its name in JSON, if that contains the unit."""
     return Field(description=text, serialization_alias=json_name)
 
 
 class PublicModel(BaseModel):
-    """Values are read from attributes of the same names where an object is given."""
+    """A model that can also be made from an object, whose attributes have the names of the fields."""
 
     # Deferred: most verbs load these models and use none.
     model_config = ConfigDict(from_attributes=True, defer_build=True)
 
 
 class _NamesOfKinds:
-    """Lists the kinds of notices in the schema; only then are those of packages loaded."""
+    """Lists the kinds of notices in the schema; the kinds of packages are loaded only for it."""
 
     @staticmethod
     def __get_pydantic_json_schema__(_: object, handler: object) -> Json:
@@ -69,12 +69,12 @@ class PublicNotice(PublicModel):
     host: Text | None = about("the host that it is about; null if there is one only")
 
 
-# An option whose values are objects, or that the case's operation does not have, is text.
+# Fields of options. An option whose values are objects is text.
 OF_OPTIONS: Any = {
     option.name: (type(option.default) if isinstance(option.default, str | int | float) else str, about(option.about))
     for option in ALL_OPTIONS
 }
-# What a case is. mypy does not see fields that are made of the table of options.
+# Fields that describe a case. mypy does not see fields that are made from the table of options.
 CaseFields: Any = create_model(
     "CaseFields",
     __base__=PublicModel,
@@ -148,7 +148,7 @@ class PublicFinding(PublicModel):
 
 
 class PublicDiagnosis(PublicModel):
-    """Who is slow, and why nothing was found where nothing was."""
+    """The ranks, nodes and links that are slow, and what could not be determined and why."""
 
     findings: list[PublicFinding]
     silent: tuple[PublicNotice, ...] = about("what was not found, or could not be told")
@@ -188,7 +188,7 @@ class PublicRun(PublicModel):
 
 
 def case_values(summary: Summary) -> Json:
-    """The fields of `PublicCase`."""
+    """Return the values for the fields of `PublicCase`."""
     case, stall = summary.case, summary.stall
     computed = {
         **interval_columns(summary.time_s, "time_s", "time_low_s", "time_high_s", "interval"),
@@ -209,13 +209,13 @@ def case_values(summary: Summary) -> Json:
 
 
 def _option_value(case: Case, option: Option) -> Any:
-    """The value of an option; its default if the case's operation has no such option."""
+    """Return the value of an option; its default if the case's operation has no such option."""
     value = option.default if (own := case.value(option.name)) is None else own
     return value if isinstance(value, str | int | float) else str(value or "")
 
 
 def public_notice(notice: Notice) -> PublicNotice:
-    """The notice with its sentence."""
+    """Return the notice with its sentence and remedy."""
     values = {name: _plain(value) for name, value in notice.values.items() if value is not None}
     fields = {"kind": notice.kind.value, "text": notices.meaning(notice), "remedy": notices.remedy(notice)}
     return PublicNotice(**fields, values=values, cases=notice.cases, host=notice.host)
@@ -228,16 +228,16 @@ def _plain(value: Value) -> Any:
 
 
 def public_finding(finding: Finding) -> PublicFinding:
-    """The finding, with keys of its cases."""
+    """Return the finding, with the keys of its cases."""
     values = {name: getattr(finding, name) for name in PublicFinding.model_fields}
     of_finding = {"cases": [case.key for case in finding.cases], "notice": public_notice(finding.notice)}
     return PublicFinding(**values | of_finding)
 
 
 def interval_columns(interval: Interval | None, *names: str) -> Json:
-    """A value and its interval under these names: value, lower and upper limit, kind; the kind may be left out.
+    """Return a value and its interval under these names: value, lower and upper limit, kind; kind may be left out.
 
-    All are None if there is no value, the limits if no interval is known.
+    All are None if there is no value. The limits are None if the interval is unknown.
     """
     if interval is None:
         return dict.fromkeys(names)

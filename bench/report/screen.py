@@ -1,7 +1,7 @@
 """Write blocks for a terminal: tables and sentences of at most its width.
 
-rich's own Markdown was tried: it centres headings, ends items with bullets of its own, and cuts cells of tables that
-are too wide, which here become records. Loads no renderer of Markdown.
+rich's own Markdown was tried: it centres headings, ends items with bullets of its own, and cuts the cells of tables
+that are too wide. Here such a table becomes records. Loads no renderer of Markdown.
 """
 
 import io
@@ -22,21 +22,21 @@ GAP = 2
 RULE = "─"
 # From this level on, headings have no line below them.
 HEADINGS = 3
-# Stands for a space while lines are broken; rich breaks at every character that Unicode calls a space.
+# Replaces a space while lines are broken, because rich breaks at every character that Unicode calls a space.
 NO_BREAK = "\ue000"
-# What begins an item or an indented line: the lines that follow are indented with it.
+# Beginning of an item or of an indented line: the lines that follow get the same indent.
 _MARK = re.compile(r"^(\s*)([-*] |\d+\. )?")
-# A number and its unit, which stay in one line.
+# A number and its unit, which stay on one line.
 _UNIT = re.compile(r"(\d) ([nµm]?s|min|h|[KMGT]?i?B|GB/s)\b")
 
 
 def fitted(blocks: Sequence[Block], width: int) -> str:
-    """The blocks in at most `width` columns; code and words that are longer stay whole."""
+    """Write the blocks in at most `width` columns; code and words that are longer stay whole."""
     return "\n\n".join("\n".join(_lines(block, width)) for block in blocks)
 
 
 def plain(text: str) -> str:
-    """The text without marks of emphasis."""
+    """Return the text without marks of emphasis."""
     return text.replace("**", "")
 
 
@@ -59,7 +59,7 @@ def _lines(block: Block, width: int) -> list[str]:
 
 
 def _sentence(line: str, width: int) -> list[str]:
-    """A line, wrapped; what follows an item of a list is indented with it."""
+    """Wrap a line; the further lines of a list's item are indented with the item."""
     line = plain(line)
     if len(line) <= width:
         return [line]
@@ -70,9 +70,9 @@ def _sentence(line: str, width: int) -> list[str]:
 
 
 def _table(table: Table, width: int) -> list[str]:
-    """The lines of a table whose columns are narrowed until it fits; else its rows one below the other.
+    """Return the lines of a table whose columns are narrowed until it fits; if that fails, its rows as records.
 
-    A number and its unit stay on one line: a character that is no space stands between them while rich wraps cells.
+    A number and its unit stay on one line: NO_BREAK replaces the space between them while rich wraps cells.
     """
     cells = [[_UNIT.sub(rf"\1{NO_BREAK}\2", cell) for cell in row] for row in (table.headers, *table.rows)]
     columns = list(zip(*cells, strict=True))
@@ -90,12 +90,12 @@ def _table(table: Table, width: int) -> list[str]:
     # Wider than asked: rich must not narrow the columns again.
     Console(file=out, width=2 * width, color_system=None).print(drawn)
     lines = [line.replace(NO_BREAK, " ").rstrip() for line in out.getvalue().rstrip("\n").split("\n")]
-    # rich draws the rule below the headers as far as the padding goes.
+    # rich draws the rule below the headers into the padding, one character too far.
     return [line[:-1] if set(line) == {RULE} else line for line in lines]
 
 
 def _narrowed(widths: list[int], least: Sequence[int], width: int) -> list[int] | None:
-    """Widths of columns that fit: the widest are narrowed first, down to their longest word. None if that fails."""
+    """Return widths of columns that fit: the widest are narrowed first, to their longest word. None if that fails."""
     available = width - GAP * (len(widths) - 1)
     while sum(widths) > available:
         wide = [number for number, column_width in enumerate(widths) if column_width > least[number]]
@@ -106,7 +106,7 @@ def _narrowed(widths: list[int], least: Sequence[int], width: int) -> list[int] 
 
 
 def _records(headers: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> Iterator[str]:
-    """Each row by itself: its first cell, and the others with their headers below it."""
+    """Yield the lines of each row as a record: its first cell, and below it the other cells with their headers."""
     for row in rows:
         yield from _sentence(row[0], width)
         for header, cell in zip(headers[1:], row[1:], strict=True):

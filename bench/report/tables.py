@@ -1,7 +1,7 @@
 """Arrange summaries in tables: a row for each size that was asked for, a column for each number of ranks.
 
 In: summaries. Out: tables with titles, their notes, and their blocks for a document or a terminal. `labels` has the
-words; computes no statistics.
+words. This module computes no statistics.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,11 +20,11 @@ from bench.report.labels import NOTHING, interval_text, ranks_text, seconds_text
 
 # Number of ranks and scheduling.
 ColumnKey = tuple[int, str]
-# Tables that fill a few screens, and sections that a reader can still browse; if there are more, one table holds all.
+# Tables that fill a few screens, and sections that a reader can browse; if there are more, one table contains all.
 MOST_TABLES, MOST_SECTIONS = 6, 60
-# Smallest bandwidth that is shown, in bytes a second.
+# Smallest bandwidth that is shown, in bytes per second.
 LEAST_RATE = 1e7
-# Columns of times with both ends of their intervals that fit into 80 characters.
+# Columns of times with both limits of their intervals that fit into 80 characters.
 MOST_INTERVALS = 2
 # Smaller sizes are printed in bytes, so their rounding needs no explanation.
 SMALLEST_ROUND = 1024
@@ -51,7 +51,7 @@ class CaseTable:
 
     @cached_property
     def rows(self) -> list[tuple[str, dict[ColumnKey, Summary]]]:
-        """Name of a row and its summaries by column; the sizes ascend."""
+        """The rows, by ascending size: name of the row, and its summaries by column."""
         by_case = {summary.case: summary for summary in self.members}
         return [
             (row_name(row), {TABLES.column_of(case): by_case[case] for case in row}) for row in size_rows(list(by_case))
@@ -59,7 +59,7 @@ class CaseTable:
 
     @property
     def name(self) -> str:
-        """Such as `all_reduce on gloo`: the title without the words in brackets."""
+        """The title without the words in brackets, such as `all_reduce on gloo`."""
         return self.title.partition(" (")[0]
 
     @property
@@ -69,7 +69,7 @@ class CaseTable:
 
 
 def tables(summaries: Sequence[Summary]) -> list[CaseTable]:
-    """The tables of these summaries, in their order."""
+    """Return the tables of these summaries, in the order of the summaries."""
     made = TABLES.tables(summaries, lambda summary: summary.case).items()
     several = [len({summary.case.scheduling for summary in members}) > 1 for _, members in made]
     titled = [residue if more else members[0].case for (residue, members), more in zip(made, several, strict=True)]
@@ -77,28 +77,28 @@ def tables(summaries: Sequence[Summary]) -> list[CaseTable]:
 
 
 def columns(cases: Iterable[Case]) -> dict[ColumnKey, str]:
-    """The columns of cases and their headers, in order: `2 ranks`; `2 ranks normal` where scheduling differs."""
+    """Return the columns of cases and their headers, in order: `2 ranks`; `2 ranks normal` if scheduling differs."""
     keys = sorted({TABLES.column_of(case) for case in cases}, key=lambda key: (key[0], key[1] != "normal", key[1]))
     several = len({scheduling for _, scheduling in keys}) > 1
     return {(n, scheduling): ranks_text(n) + f" {scheduling}" * several for n, scheduling in keys}
 
 
 def size_rows(cases: Sequence[Case]) -> list[list[Case]]:
-    """The rows of cases that differ in size, ranks and scheduling only: one per size that was asked for, ascending."""
+    """Group cases that differ only in size, ranks and scheduling into rows: one per requested size, ascending."""
     return list(grouped(sorted(cases, key=lambda case: (case.asked, case.world_size)), TABLES.row_of).values())
 
 
 def row_name(row: Sequence[Case]) -> str:
-    """The size of a row: `4 KiB`, or `≤ 4 KiB` where it was rounded down for some numbers of ranks."""
+    """Return the size of a row: `4 KiB`, or `≤ 4 KiB` if it was rounded down for some numbers of ranks."""
     return ("≤ " if any(case.asked_bytes for case in row) else "") + size_text(row[0].asked)
 
 
-# ── below tables ─────────────────────────────────────────────────────────────────────────────────
+# ── notes on tables ──────────────────────────────────────────────────────────────────────────────
 def notes(cases: Sequence[Case]) -> list[str]:
-    """Notes on a table: what its size counts, how the backend differs, why there is no bandwidth, imbalance, rounding.
+    """Return notes on a table: meaning of its size, properties of the backend, missing bandwidth, imbalance, rounding.
 
-    An uneven division has a note of what it costs at best: no call ends before its busiest rank has sent and received
-    everything.
+    An uneven division has a note on its lowest possible cost: no call ends before its busiest rank has sent and
+    received everything.
     """
     first = cases[0]
     operation, backend = OPERATIONS[first.op], BACKENDS[first.backend]
@@ -120,7 +120,7 @@ def notes(cases: Sequence[Case]) -> list[str]:
 
 
 def rounding(cases: Sequence[Case]) -> list[str]:
-    """A sentence on sizes that were rounded down to whole equal shares; empty if none of at least 1 KiB was."""
+    """Return a sentence on sizes of at least 1 KiB that were rounded down to whole equal shares; empty if none was."""
     odd = sorted({(case.size_bytes, ranks_together(case)) for case in cases if case.asked_bytes >= SMALLEST_ROUND})
     if not odd:
         return []
@@ -129,12 +129,12 @@ def rounding(cases: Sequence[Case]) -> list[str]:
 
 
 def notes_of(members: Sequence[Summary]) -> list[str]:
-    """The notes on a table of these summaries."""
+    """Return the notes on a table of these summaries."""
     return [*notes([summary.case for summary in members]), *_two_modes(members)]
 
 
 def _two_modes(members: Sequence[Summary]) -> list[str]:
-    """A sentence on the cases of a table whose calls have two modes: the widest apart; empty if there is none."""
+    """Return a sentence on cases whose calls have two modes, the widest apart first; empty if there are none."""
     modes = [(summary.case, summary.stall) for summary in members if summary.stall is not None]
     modes.sort(key=lambda mode: -mode[1].slow_s / mode[1].fast_s)
     headers = columns(summary.case for summary in members)
@@ -147,7 +147,7 @@ def _two_modes(members: Sequence[Summary]) -> list[str]:
 
 
 def width(summaries: Sequence[Summary]) -> str:
-    """What is shown around the times of these: `95 % interval`, or what stands for it."""
+    """Name the intervals of these times: `95 % interval`, `range of launches`, both, or that none is known."""
     kinds = {s.time_s.kind for s in summaries if s.time_s is not None and s.time_s.known}
     if IntervalKind.RANGE not in kinds:
         return "95 % interval" if kinds else "no interval is known"
@@ -155,7 +155,7 @@ def width(summaries: Sequence[Summary]) -> str:
 
 
 def widths(times: Mapping[Case, Interval]) -> tuple[str, dict[Case, float]]:
-    """Relative half-widths of the intervals, and what they are: ranges of launches where no case has another one."""
+    """Return the meaning of the intervals and their relative half-widths; ranges of launches only if all are ranges."""
     sure = {case: time for case, time in times.items() if time.known and time.kind != IntervalKind.RANGE}
     shown = sure or {case: time for case, time in times.items() if time.known}
     what = "precision" if sure else "spread of launches (too few for a 95 % interval)"
@@ -164,9 +164,9 @@ def widths(times: Mapping[Case, Interval]) -> tuple[str, dict[Case, float]]:
 
 # ── the tables ───────────────────────────────────────────────────────────────────────────────────
 def terminal_tables(shown: Sequence[CaseTable], only_times: bool = False) -> Blocks:
-    """Tables for the terminal: an overview of each, or one table of all if there are more than MOST_TABLES.
+    """Return tables for the terminal: an overview of each, or one table of all if there are more than MOST_TABLES.
 
-    only_times: without bus bandwidths and notes, for the screen of a run that is being measured.
+    only_times: leave out bus bandwidths and notes, for the screen of a run that is being measured.
     """
     if not shown:
         return [NOTHING_MEASURED]
@@ -186,7 +186,7 @@ def terminal_tables(shown: Sequence[CaseTable], only_times: bool = False) -> Blo
 
 
 def sections(shown: Sequence[CaseTable]) -> Blocks:
-    """A section for each table, or one table for all if there are more than MOST_SECTIONS."""
+    """Return a section for each table, or one table for all if there are more than MOST_SECTIONS."""
     if len(shown) > MOST_SECTIONS:
         return [Heading("All cases"), *_in_one(shown), IN_FULL]
     written: Blocks = []
@@ -200,9 +200,9 @@ def sections(shown: Sequence[CaseTable]) -> Blocks:
 
 
 def _pivot(shown: CaseTable, cells: Cells) -> Blocks:
-    """One row per size; for each number of ranks a column for each of these. cells: header → cell of a summary.
+    """Return one row per size, with a column per number of ranks and cell. cells: header → cell of a summary.
 
-    An empty header is that of the number of ranks.
+    An empty header is replaced by the number of ranks.
     """
     headers = [(header or ranks, (key, cell)) for key, ranks in shown.columns.items() for header, cell in cells.items()]
 
@@ -214,7 +214,7 @@ def _pivot(shown: CaseTable, cells: Cells) -> Blocks:
 
 
 def _in_one(shown: Sequence[CaseTable]) -> Blocks:
-    """Many tables as one, a row for each size of each; above it what all have in common, below it their notes."""
+    """Join tables into one, with a row per table and size; common properties are above it, and notes below it."""
     every = [s for each in shown for s in each.members]
     common, own = labels.describe([KINDS.residue(each.members[0].case) for each in shown])
     rows = []
@@ -243,7 +243,7 @@ def _in_one(shown: Sequence[CaseTable]) -> Blocks:
 
 
 def answer_table(shown: CaseTable) -> Blocks:
-    """A row for each number of ranks: time of the smallest and the largest size, and what the largest one reaches."""
+    """Return a row per number of ranks: times of the smallest and largest size, bus bandwidth of the largest size."""
     ends = dict([shown.rows[0], shown.rows[-1]])
     largest = shown.rows[-1][1]
     rates = {key: rate_text(largest[key].busbw if key in largest else None) for key in shown.columns}
@@ -260,7 +260,7 @@ def answer_table(shown: CaseTable) -> Blocks:
 
 
 def case_details(members: Sequence[Summary]) -> Blocks:
-    """One row per case with everything that says how far to trust it; a line for what all cases have alike."""
+    """Return one row per case with all details on how far to trust it, and a line with values that are all equal."""
     several = len({s.case.scheduling for s in members}) > 1
     details: list[tuple[str, Callable[[Summary], str]]] = [
         (width(members), lambda s: interval_text(s.time_s, format_seconds) if s.time_s else NOTHING),
@@ -299,7 +299,7 @@ def case_details(members: Sequence[Summary]) -> Blocks:
 
 
 def _if_timed(cell: Callable[[Summary], str]) -> Callable[[Summary], str]:
-    """The cell; a dash where nothing was timed."""
+    """Return the cell, replaced by a dash if nothing was timed."""
     return lambda s: NOTHING if s.time_s is None else cell(s)
 
 
@@ -310,19 +310,19 @@ def _outliers(s: Summary) -> str:
 
 
 def _stopped_by(s: Summary) -> str:
-    """Where it did not end for its precision, with the mean half-width within the launches that it had reached."""
+    """Return why the case ended; if it missed its precision, also its mean half-width within launches."""
     if s.asked is None or s.reached is None or s.reached <= s.asked:
         return " and ".join(s.stopped_by)
     return f"{' and '.join(s.stopped_by)} at ±{format_share(s.reached)}"
 
 
 def rate_text(bytes_per_s: float | None) -> str:
-    """A bandwidth; below LEAST_RATE it only tells the latency over again."""
+    """Format a bandwidth; a dash below LEAST_RATE, where bandwidth only repeats the latency."""
     return format_rate(bytes_per_s) if bytes_per_s and bytes_per_s >= LEAST_RATE else NOTHING
 
 
 def time_and_interval(summary: Summary) -> str:
-    """Such as `1.10 ms [1.00 – 1.20 ms]`; `627 µs ±108 %, too noisy` if the interval is wider than the time."""
+    """Format as `1.10 ms [1.00 – 1.20 ms]`; `627 µs ±108 %, too noisy` if the half-width exceeds the time."""
     time_s = summary.time_s
     if time_s is not None and time_s.known and time_s.relative_half_width > 1:
         return f"{time_and_width(summary)}, too noisy"
@@ -330,12 +330,12 @@ def time_and_interval(summary: Summary) -> str:
 
 
 def _time_width_and_rate(summary: Summary) -> str:
-    """Such as `1.86 ms ±97% (0.281)`."""
+    """Format time, half-width and bus bandwidth as `1.86 ms ±97 % (0.281)`."""
     return time_and_width(summary) + (f" ({format_rate(summary.busbw)})" if summary.time_s and summary.busbw else "")
 
 
 def time_and_width(summary: Summary) -> str:
-    """Such as `1.86 ms ±97%`."""
+    """Format time and half-width as `1.86 ms ±97 %`."""
     if summary.time_s is None:
         return FAILED
     width = f" ±{format_share(summary.time_s.relative_half_width)}" if summary.time_s.known else ""

@@ -1,4 +1,4 @@
-"""Gather once what a report shows of a run; the terminal, documents, formats for programs and pictures render it.
+"""Gather once the contents of a report; the terminal, documents, formats for programs and pictures render them.
 
 In: a `Run` and its analysis. Out: a `View`, whose parts are made when the first renderer needs them. It has the
 summaries of collectives; each package describes the cases that the package measured.
@@ -20,7 +20,7 @@ from bench.report.tables import CaseTable, tables
 
 @dataclass(frozen=True)
 class View:
-    """What a report shows of a run."""
+    """The contents of a report on a run."""
 
     run: Run
     analysis: Analysis
@@ -33,9 +33,9 @@ class View:
         return View(replace(self.run, samples=samples), replace(self.analysis, summaries=summaries))
 
     def only(self, fields: Mapping[str, object]) -> "View":
-        """The view of the cases that have these values: name of a field of a case → value.
+        """Return the view of the cases that have these values: name of a field of a case → value.
 
-        Raises ConfigError if there is none.
+        Raises ConfigError if no case has them.
         """
 
         def wanted(case: Case) -> bool:
@@ -73,12 +73,12 @@ class View:
 
     @cached_property
     def descriptions(self) -> list[Description]:
-        """What packages say, in the order of their table."""
+        """The packages' descriptions of the run, in the order of the table of packages."""
         return [part.describe(self.run, self.analysis) for part in parts()]
 
     @cached_property
     def caveats(self) -> list[str]:
-        """Sentences on what speaks against the numbers, the weightiest first. The answer has what is missing."""
+        """Sentences with caveats: of packages, then of the run, the gravest first. What is missing is in the answer."""
         rest = (notice for notice in self.analysis.notices if notice.kind is not RunNotice.INCOMPLETE)
         return [*(text for description in self.descriptions for text in description.caveats), *sentences(rest)]
 

@@ -1,4 +1,4 @@
-"""Sentences for values that rooms below hand over: one function for each kind.
+"""Write sentences for values that other modules return: one function for each kind of value.
 
 In: values. Out: text for the terminal. Decides nothing.
 """
@@ -14,7 +14,7 @@ from bench.report.notices import sentence
 
 
 def refused_resume(path: Path, recorded: Session, differences: Sequence[SessionDifference]) -> str:
-    """Why a run cannot be resumed here, and how to go on. differences: those that make times incomparable."""
+    """State why a run cannot be resumed here, and how to go on. differences: the blocking differences."""
     both = "; ".join(f"{d.fact}: {d.recorded} there, {d.here} here" for d in differences)
     job, facts = recorded.get("job"), {d.fact for d in differences}
     if job and facts & {SessionFact.LAUNCHER, SessionFact.RANKS, SessionFact.HOSTS, SessionFact.PLACEMENT}:
@@ -28,18 +28,18 @@ def refused_resume(path: Path, recorded: Session, differences: Sequence[SessionD
 
 
 def unlike_runs(first: str, other: str, differences: Sequence[SessionDifference]) -> str:
-    """Why two runs cannot be on one side of a comparison."""
+    """State why two runs cannot be on one side of a comparison."""
     both = "; ".join(f"{d.fact}: {d.recorded} and {d.here}" for d in differences)
     return f"{first} and {other} cannot be one side of a comparison ({both}): compare them with each other"
 
 
 def changed_fact(difference: SessionDifference) -> str:
-    """A fact that differs between sessions of a run, and does not keep them apart."""
+    """Describe a fact that differs between sessions of a run, without making their times incomparable."""
     return f"{difference.fact} changed since this run was measured: {difference.recorded} before, {difference.here} now"
 
 
 def state(manifest: Manifest) -> str:
-    """How a run ended, and how many of its measurements failed or are missing, as far as it recorded that."""
+    """Return the status of a run, and how many measurements failed or are missing, as far as it is recorded."""
     status, counts = str(manifest.get("status")), manifest.get("measurements")
     names = Measurements.__annotations__
     # `list` reads manifests that nothing has checked.
@@ -48,7 +48,7 @@ def state(manifest: Manifest) -> str:
 
 
 def lacking(counts: Measurements) -> list[str]:
-    """Which measurements of a run failed or are missing; empty if it has all."""
+    """Return how many measurements of a run failed, and how many are missing; empty if it has all."""
     failed, missing = counts["failed"], max(0, counts["planned"] - counts["made"])
     return [
         *([f"{failed} of {counts['made']} failed"] if failed else []),
@@ -57,7 +57,7 @@ def lacking(counts: Measurements) -> list[str]:
 
 
 def interrupted_after(path: Path, counts: Measurements | None) -> str:
-    """What is kept of a run that was interrupted while its report was written."""
+    """State what is kept of a run that was interrupted while its report was written."""
     lacks = [] if counts is None else lacking(counts)
     kept = f"measurements: {', '.join(lacks)}" if lacks else "everything was measured"
     again = f"; collbench resume {path} measures what was lost" if lacks else ""
@@ -65,13 +65,13 @@ def interrupted_after(path: Path, counts: Measurements | None) -> str:
 
 
 def absence(case: Unpaired) -> str:
-    """Why a case has no time on the other side."""
+    """State why a case has no time on the other side."""
     detail = " ".join((sentence(case.detail) if isinstance(case.detail, Notice) else case.detail).split())
     return {Absence.FAILED_ONCE: f"in a launch: {detail}"}.get(case.why, detail or case.why.value)
 
 
 def ended(ending: Ending, budget_s: float | None) -> str:
-    """Why two sides are no longer measured."""
+    """State why the measurement of two sides ended."""
     match ending.reason:
         case EndReason.DECIDED:
             return f"decided after {ending.pairs} pairs"
@@ -87,7 +87,7 @@ def ended(ending: Ending, budget_s: float | None) -> str:
 
 
 def unused_allocation(tasks: int, nodes: int) -> str:
-    """Says that a run by hand uses one host of a Slurm allocation, and how to use all tasks."""
+    """State that a run by hand uses one host of a Slurm allocation, and how to use all tasks."""
     return (
         f"this Slurm allocation has {tasks} tasks on {nodes} node{'s' * (nodes > 1)}, and this command measures "
         "this host alone. To use all of them: srun collbench …"
@@ -95,7 +95,7 @@ def unused_allocation(tasks: int, nodes: int) -> str:
 
 
 def started_again(attempt: int) -> str:
-    """Why a job that torchrun has started again does not begin anew."""
+    """State why a job that torchrun has started again does not measure again."""
     return (
         f"torchrun started this job again (attempt {attempt + 1}), which would measure the whole configuration again: "
         "what was measured is kept; go on with torchrun … collbench resume, and use --max-restarts=0"

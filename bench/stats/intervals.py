@@ -20,15 +20,15 @@ Floats = NDArray[np.float64]
 
 CONFIDENCE = 0.95
 ERROR_RATE = 1 - CONFIDENCE
-# With fewer blocks, their means say too little about how blocks scatter.
+# Fewest blocks for an interval: the means of fewer blocks show too little of the variance between blocks.
 FEWEST_BLOCKS = 4
-# Of launches with a slow mode that a fifth of the calls are in, ten in a row, intervals from 160 calls hold the mean in
-# 90 %, from 300 in 95 % (claim coverage-one-launch).
+# Fewest calls for an interval from one launch. If a fifth of the calls are in a slow mode, ten in a row, intervals from
+# 160 calls contain the mean in 90 % of launches, and intervals from 300 in 95 % (claim coverage-one-launch).
 FEWEST_OF_ONE_LAUNCH = 300
-# Launches for a 95 % interval and for a `LaunchScatter`. The range of k launches holds their median in 1 - 2^(1-k),
-# whatever they scatter like: 4 do in 88 %, 5 in 94 %.
+# Launches for a 95 % interval and for a `LaunchScatter`. The range of k launches contains their median with probability
+# 1 - 2^(1-k), whatever their distribution: 88 % for 4 launches, 94 % for 5.
 FEWEST_OVER_LAUNCHES = 5
-# The largest autocorrelation that so few launches can show.
+# Largest autocorrelation that few launches can show.
 MOST_CORRELATED = 0.8
 # Below this, skewness changes no digit of an interval, and Hall's transformation divides by it.
 LEAST_SKEWNESS = 1e-6
@@ -37,7 +37,7 @@ FEWEST_FOR_PERCENTILE = {10: 36, 50: 1, 90: 36, 99: 368}
 
 
 def within_launch(times_s: Floats, blocks: Sequence[int]) -> Interval:
-    """Mean of all iterations of one launch, and its interval.
+    """Return the mean of all iterations of one launch, and its interval.
 
     blocks: number of iterations in each block, in order. The interval comes from the means of the blocks: Student's t
     on their logarithms, around the mean of all. Blocks lie far enough apart to be independent; iterations do not.
@@ -52,19 +52,19 @@ def within_launch(times_s: Floats, blocks: Sequence[int]) -> Interval:
 
 
 def of_one_launch(times_s: Floats, blocks: Sequence[int]) -> Interval:
-    """What a run of one launch may say: no interval from fewer calls than show a mode that lasts for some of them."""
+    """Return the interval of a run of one launch; none below FEWEST_OF_ONE_LAUNCH calls, which may miss a slow mode."""
     interval = within_launch(times_s, blocks)
     return interval if len(times_s) >= FEWEST_OF_ONE_LAUNCH else without_interval(interval.value)
 
 
 def block_means(times_s: Floats, blocks: Sequence[int]) -> Floats:
-    """The mean of each block of one launch's iterations."""
+    """Return the mean of each block of one launch's iterations."""
     ends = np.cumsum(blocks)
     return np.asarray(np.add.reduceat(times_s, [0, *ends[:-1]]) / blocks)
 
 
 def quantiles(ordered: Floats, shares: Sequence[float]) -> list[float]:
-    """Quantiles of a sorted array, linear between its values: `numpy.quantile`, ten times as fast for short series."""
+    """Return quantiles of a sorted array, linear between values: `numpy.quantile`, ten times as fast if short."""
     last = len(ordered) - 1
     values: list[float] = np.interp(np.multiply(shares, last), np.arange(last + 1), ordered).tolist()
     return values
@@ -72,7 +72,7 @@ def quantiles(ordered: Floats, shares: Sequence[float]) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class LaunchScatter:
-    """What the launches of a kind of cases have in common: the launches of one case are too few to show it."""
+    """Scatter that the launches of a kind of cases have in common: the launches of one case are too few to show it."""
 
     # Correlation of successive launches, from 0 to MOST_CORRELATED.
     autocorrelation: float = 0.0
@@ -80,12 +80,12 @@ class LaunchScatter:
     skewness: float = 0.0
 
 
-# Launches that are taken as independent and lognormal.
+# Launches that are assumed to be independent and lognormal.
 LOGNORMAL = LaunchScatter()
 
 
 def of_launches(means: Floats, scatter: LaunchScatter = LOGNORMAL) -> Interval:
-    """What a run of several launches may say: the range of fewer than FEWEST_OVER_LAUNCHES, else `launch_interval`."""
+    """Return the interval over launches: the range of fewer than FEWEST_OVER_LAUNCHES, else `launch_interval`."""
     if len(means) >= FEWEST_OVER_LAUNCHES:
         return launch_interval(means, scatter)
     center = float(np.exp(np.mean(np.log(means)))) if np.all(means > 0) else float(np.mean(means))
@@ -93,9 +93,9 @@ def of_launches(means: Floats, scatter: LaunchScatter = LOGNORMAL) -> Interval:
 
 
 def launch_interval(means: Floats, scatter: LaunchScatter = LOGNORMAL) -> Interval:
-    """Geometric mean of the launches' means, with Student's t on their logarithms (two launches or more).
+    """Return the geometric mean of the launches' means, with Student's t on their logarithms (two launches or more).
 
-    Successive launches that correlate widen the interval: their variance says too little about their mean. Skewness
+    Autocorrelation of successive launches widens the interval, because it reduces the effective sample size. Skewness
     widens the interval on the side of the rare launches (Hall, J. R. Statist. Soc. B 54, 1992).
     """
     logs = np.log(means)
@@ -108,7 +108,7 @@ def launch_interval(means: Floats, scatter: LaunchScatter = LOGNORMAL) -> Interv
 
 
 def _without_skewness(t: float, skewness: float, count: int) -> float:
-    """The value of the t statistic of `count` skewed values that is as rare as `t` is without skewness."""
+    """Return the t statistic of `count` skewed values that is as rare as `t` is without skewness."""
     if abs(skewness) < LEAST_SKEWNESS:
         return t
     root = float(np.sqrt(count))
@@ -117,11 +117,11 @@ def _without_skewness(t: float, skewness: float, count: int) -> float:
 
 
 def launch_scatter(cases: Sequence[Floats]) -> LaunchScatter:
-    """Autocorrelation and skewness of launches, pooled over the cases, from the logarithms of each case's launches.
+    """Return autocorrelation and skewness of launches, pooled over cases, from the logarithms of each case's launches.
 
     The autocorrelation of n values around their own mean is too low, to first order by (1 + 3r) / n (Kendall,
-    Biometrika 41, 1954), which is put back. The skewness is the mean of the cases' G1 (Joanes and Gill, J. R. Statist.
-    Soc. D 47, 1998). Cases with fewer than FEWEST_OVER_LAUNCHES launches, or without scatter, do not count.
+    Biometrika 41, 1954); this bias is corrected. The skewness is the mean of the cases' G1 (Joanes and Gill, J. R.
+    Statist. Soc. D 47, 1998). Cases with fewer than FEWEST_OVER_LAUNCHES launches, or without scatter, do not count.
     """
     centred = [logs - np.mean(logs) for logs in cases if len(logs) >= FEWEST_OVER_LAUNCHES and np.ptp(logs) > 0]
     if not centred:
@@ -139,9 +139,9 @@ def _skewness(centred: Floats) -> float:
 
 
 def mean_interval(values: Floats, variance: float, freedom: float, error_rate: float = ERROR_RATE) -> Interval:
-    """Mean of one value a launch with Student's t; values may be negative, as differences are.
+    """Return the mean of one value per launch with Student's t; values may be negative, as differences are.
 
-    variance, freedom: of one value, with its degrees of freedom, as `verdicts.moderated` gives them.
+    variance, freedom: variance of one value and its degrees of freedom, as `verdicts.moderated` returns them.
     """
     half = student_quantile(freedom, error_rate) * float(np.sqrt(variance / len(values)))
     center = float(np.mean(values))
@@ -149,14 +149,14 @@ def mean_interval(values: Floats, variance: float, freedom: float, error_rate: f
 
 
 def without_interval(value: float) -> Interval:
-    """A value without an interval."""
+    """Return a value without an interval."""
     return Interval(value, value, value, IntervalKind.NONE)
 
 
 def ratio_of_intervals(before: Interval, after: Interval) -> Interval:
-    """AFTER / BEFORE where a side has one launch: half-widths of the logarithms add in quadrature.
+    """Return AFTER / BEFORE if a side has one launch: half-widths of the logarithms add in quadrature.
 
-    It does not include how launches differ, so no verdict may rest on it alone. Without an interval if a side has none.
+    It excludes the between-launch variance, so no verdict may rest on it alone. It has no interval if a side has none.
     """
     if not (before.known and after.known):
         return without_interval(after.value / before.value)
@@ -167,9 +167,9 @@ def ratio_of_intervals(before: Interval, after: Interval) -> Interval:
 
 
 def difference_of_intervals(before: Interval, after: Interval) -> Interval:
-    """AFTER − BEFORE where a side has too few launches: half-widths add in quadrature. No verdict may rest on it.
+    """Return AFTER − BEFORE if a side has too few launches: half-widths add in quadrature. No verdict may rest on it.
 
-    Without an interval if a side has none.
+    It has no interval if a side has none.
     """
     if not (before.known and after.known):
         return without_interval(after.value - before.value)
@@ -181,8 +181,8 @@ def difference_of_intervals(before: Interval, after: Interval) -> Interval:
 
 @functools.cache
 def student_quantile(freedom: float, error_rate: float = ERROR_RATE) -> float:
-    """Student's quantile of a two-sided interval that misses at this rate."""
-    from scipy.special import stdtrit  # here: a rank loads it only where a stop rule needs it
+    """Return Student's quantile for a two-sided interval that misses at this rate."""
+    from scipy.special import stdtrit  # here: a rank loads it only if a stop rule needs it
 
     return float(stdtrit(freedom, 1 - error_rate / 2))
 
@@ -196,7 +196,7 @@ def _from_logs(center: float, down: float, up: float, kind: IntervalKind) -> Int
 
 
 def average_ranks(values: Floats) -> Floats:
-    """Ranks from 1, ties sharing their mean; `scipy.stats.rankdata`, several times as fast for short series."""
+    """Return ranks from 1, with mean ranks for ties: `scipy.stats.rankdata`, several times as fast for short series."""
     order = np.argsort(values)
     ordered = values[order]
     ranks = np.empty(len(values))

@@ -1,10 +1,10 @@
 """Find a change of level, a second mode and outliers in the times of launches.
 
-In: times of one case. Out: whether they were steady, a `Stall`, numbers of outliers. Nothing is left out because of
-them.
+In: times of one case. Out: whether they were steady, a `Stall`, numbers of outliers. No time is left out because of
+these results.
 
 A second mode is a second peak of the density of the logarithms (Gaussian kernel) that is slower by half or more and
-holds enough of the times to matter, with a valley between the two.
+contains enough of the times to matter, with a valley between the two.
 """
 
 import math
@@ -17,13 +17,13 @@ from bench.model.conclusions import Stall
 from bench.stats import intervals
 from bench.stats.intervals import Floats, average_ranks
 
-# A launch is looked at in at most MOST_PARTS parts of at least SHORTEST_PART times each.
+# A launch is divided into at most MOST_PARTS parts of at least SHORTEST_PART times each.
 MOST_PARTS, SHORTEST_PART = 40, 5
-# What a change must save, in units of the variance, for each unit of the logarithm of the number of times.
+# Penalty of a change, in units of the variance, per unit of the logarithm of the number of times.
 PENALTY = 3.0
-# With fewer times a change and chance cannot be told apart.
+# Fewest times with which a change can be distinguished from chance.
 FEWEST_FOR_CHANGE = 20
-# A change within this share of the launch, at its beginning or its end, leaves no level to speak of there.
+# A change within this share of the launch, at its beginning or its end, leaves too few times for a level there.
 ENDS = 0.25
 # Kernel width in standard deviations: the usual rules, made for one mode, would blur two into one.
 BANDWIDTH = 0.25
@@ -32,16 +32,16 @@ GRID = 160
 FEWEST_SLOW, SMALLEST_SHARE, SMALLEST_RATIO = 5, 0.03, 1.5
 # Highest valley between two modes, as a share of the lower peak; a dent in one mode is shallower.
 DEEPEST_ALLOWED = 0.5
-# Times that the density is estimated from: more give the same result more slowly.
+# Number of times from which the density is estimated: more give the same result more slowly.
 MOST_OF_DENSITY = 600
 
 
 # ── steady or not ────────────────────────────────────────────────────────────────────────────────
 def steady(times_s: Floats) -> bool:
-    """Whether the level stays the same in the first and in the last quarter of one launch's times, in their order.
+    """Return whether the level stays the same in the first and in the last quarter of one launch's times, in order.
 
-    Times become normal scores of their ranks, so that an outlier weighs no more than its rank does. Sums of neighbours
-    over the root of their number have the variance of single scores, so the search takes few parts instead of all.
+    Times are replaced by normal scores of their ranks, so that an outlier weighs no more than its rank. Sums of
+    neighbours over the root of their number have the variance of single scores: a search of few parts suffices.
     """
     n = len(times_s)
     if n < FEWEST_FOR_CHANGE or np.ptp(times_s) == 0:
@@ -54,11 +54,11 @@ def steady(times_s: Floats) -> bool:
 
 
 def change_points(values: Floats, shortest: int, penalty: float) -> list[int]:
-    """Where the level of a series changes: positions from which on it is another, ascending.
+    """Return the positions at which the level of a series changes, ascending: each is the first of a new level.
 
-    Of all partitions into segments of `shortest` values or more, the one whose squared deviations from the segments'
-    means, plus `penalty` a change, are least: optimal partitioning (Jackson et al., IEEE Signal Processing Letters 12,
-    2005). Exact; its time grows with the square of the length.
+    Optimal partitioning (Jackson et al., IEEE Signal Processing Letters 12, 2005): of all partitions into segments of
+    `shortest` values or more, it takes the one with the least squared deviations from the segments' means, plus
+    `penalty` per change. The result is exact; the time grows with the square of the length.
     """
     n = len(values)
     sums, squares = (np.concatenate([[0.0], np.cumsum(values**power)]) for power in (1, 2))
@@ -81,7 +81,7 @@ def change_points(values: Floats, shortest: int, penalty: float) -> list[int]:
 
 # ── two modes ────────────────────────────────────────────────────────────────────────────────────
 def second_mode(times_s: Floats) -> Stall | None:
-    """The slower one of two modes; None where there is one mode."""
+    """Return the slower of two modes; None if there is one mode."""
     logs = np.log(times_s)
     # A cheap test first: too few times differ from the median by the smallest ratio, so there is no second mode.
     slow = np.count_nonzero(logs > np.median(logs) + np.log(SMALLEST_RATIO))
@@ -100,7 +100,7 @@ def second_mode(times_s: Floats) -> Stall | None:
 
 
 def _deepest_valley(logs: Floats) -> float | None:
-    """Where to cut between two modes: the valley deepest relative to its lower side; None if none is deep enough."""
+    """Return the cut between two modes: the valley deepest relative to its lower side; None if none is deep enough."""
     grid = np.linspace(logs.min(), logs.max(), GRID)
     density = _density(logs, grid)
     sides = np.minimum(np.maximum.accumulate(density), np.maximum.accumulate(density[::-1])[::-1])
@@ -110,15 +110,15 @@ def _deepest_valley(logs: Floats) -> float | None:
 
 
 def _density(values: Floats, grid: Floats) -> Floats:
-    """Density of the values on a grid, up to a factor: `scipy.stats.gaussian_kde`, whose import takes too long."""
+    """Return the density on a grid, up to a factor: `scipy.stats.gaussian_kde`, whose import takes too long."""
     width = BANDWIDTH * float(np.std(values, ddof=1))
     return np.asarray(np.exp(-0.5 * ((grid[:, None] - values) / width) ** 2).sum(axis=1))
 
 
 def common_mode(launches: Sequence[Floats]) -> Stall | None:
-    """The second mode that at least half of the launches have; launches are never pooled: a slow one is no mode.
+    """Return the second mode of at least half of the launches. They are never pooled: a slow launch is not a mode.
 
-    share: mean over all launches. fast_s, slow_s: geometric means over those that have the mode.
+    share: mean over all launches. fast_s, slow_s: geometric means over the launches that have the mode.
     """
     modes = [mode for times in launches if (mode := second_mode(times)) is not None]
     if 2 * len(modes) < len(launches) or not modes:
@@ -128,7 +128,7 @@ def common_mode(launches: Sequence[Floats]) -> Stall | None:
 
 
 def outliers(launches: Sequence[Floats]) -> tuple[int, int]:
-    """Iterations beyond Tukey's upper fences, 1.5 and 3 interquartile ranges above the upper quartile of a launch."""
+    """Count iterations above Tukey's fences, 1.5 and 3 interquartile ranges above the upper quartile of a launch."""
     near = far = 0
     for times_s in launches:
         low, high = intervals.quantiles(np.sort(times_s), [0.25, 0.75])
@@ -138,5 +138,5 @@ def outliers(launches: Sequence[Floats]) -> tuple[int, int]:
 
 
 def over_launches(values: Sequence[float] | Floats) -> float:
-    """Geometric mean: launches differ by factors, and its reciprocal is the geometric mean of the rates."""
+    """Return the geometric mean: launches differ by factors, and its reciprocal is the geometric mean of the rates."""
     return float(np.exp(np.mean(np.log(np.maximum(values, 1e-12)))))

@@ -1,8 +1,8 @@
-"""Spend an error rate over several looks at growing data, so that all looks together are wrong as often as one may be.
+"""Spend an error rate over several looks at growing data, so that all looks together have the error rate of one test.
 
-In: for each look, the share of the budget that is spent and how much is known by then. Out: the nominal level of each
+In: for each look, the share of the budget that is spent and the information by then. Out: the nominal level of each
 look. Lan & DeMets, "Discrete sequential boundaries for clinical trials", Biometrika 70, 1983: the error spent by a look
-is fixed by a function of the budget, so that neither number nor times of the looks need be known before.
+is fixed by a function of the budget, so that neither number nor times of the looks need to be known before.
 """
 
 import math
@@ -23,20 +23,20 @@ Floats = NDArray[np.float64]
 
 
 def spent(share: float) -> float:
-    """Part of the error rate that may be spent when this share of the budget is: a function like Pocock's.
+    """Return the part of the error rate to spend until this share of the budget is spent: a function like Pocock's.
 
-    It leaves about the same level to each look: `ab` is to end early where sides differ much.
+    It leaves about the same level to each look: `ab` is to end early if sides differ much.
     """
     return math.log1p((math.e - 1) * min(max(share, 0.0), 1.0))
 
 
 def levels(shares: Sequence[float], information: Sequence[float], error_rate: float, two_sided: bool) -> list[float]:
-    """Nominal level of each look: p-values up to it count at this look.
+    """Return the nominal level of each look: p-values up to it are significant at this look.
 
-    shares: of the budget spent at each look, ascending. information: at each look, in any unit that grows with the
-    inverse variance, such as the number of pairs. two_sided: level of a two-sided test; else of a one-sided one.
-    The joint distribution of the looks is that of a Brownian motion, integrated look by look (Armitage, McPherson &
-    Rowe, Journal of the Royal Statistical Society A 132, 1969).
+    shares: share of the budget spent at each look, ascending. information: its amount at each look, in any unit that
+    grows with the inverse variance, such as the number of pairs. two_sided: the test is two-sided, not one-sided. The
+    looks have the joint distribution of a Brownian motion, integrated look by look (Armitage, McPherson & Rowe, Journal
+    of the Royal Statistical Society A 132, 1969).
     """
     nominal: list[float] = []
     before, density, points, paid = 0.0, np.ones(1), np.zeros(1), 0.0
@@ -44,7 +44,7 @@ def levels(shares: Sequence[float], information: Sequence[float], error_rate: fl
         due, root, step = error_rate * spent(share) - paid, math.sqrt(time), math.sqrt(time - before)
 
         def crossed(boundary: float, density: Floats = density, points: Floats = points, step: float = step) -> float:
-            """Probability to be beyond the boundary now, and not at any look before."""
+            """Return the probability of being beyond the boundary now, and not at any look before."""
             beyond = ndtr((points - boundary) / step)
             if two_sided:
                 beyond = beyond + ndtr((-boundary - points) / step)
@@ -64,7 +64,7 @@ def levels(shares: Sequence[float], information: Sequence[float], error_rate: fl
 
 
 def _weights(grid: Floats) -> Floats:
-    """Weights of the trapezoidal rule."""
+    """Return the weights of the trapezoidal rule."""
     weights = np.full(len(grid), grid[1] - grid[0])
     weights[[0, -1]] /= 2
     return weights

@@ -1,10 +1,10 @@
 """Decide whether cases changed: all cases at once, from the launches of two runs or from pairs of launches.
 
 In: arrays of seconds, one per case and side (`unpaired`), or of log ratios, one per case (`paired`). Out: a `Judgement`
-of each case, and of the run as a whole. Knows neither runs nor cases: `compare` and `pairs` match them.
+for each case, and for the run as a whole. Knows neither runs nor cases: `compare` and `pairs` match them.
 
-SAME by two one-sided tests, each at its own level and without correction for the number of cases, because all cases
-must be SAME for the whole to be (intersection and union: Berger, Technometrics 24, 1982). SLOWER and FASTER by
+SAME results from two one-sided tests (equivalence), each at its own level and uncorrected for the number of cases, as
+all must be SAME for the whole to be SAME (intersection-union: Berger, Technometrics 24, 1982). SLOWER and FASTER: by
 Student's t on logarithms with Holm's correction, because a run is SLOWER if any case is (docs/develop/statistics.md).
 Tests compare the uncorrected results with those of `scipy.stats.ttest_ind`, which is not used here because it can
 neither predict the result of further launches nor take variances in parts.
@@ -23,30 +23,30 @@ from bench.model.conclusions import Interval, IntervalKind
 from bench.model.notices import Notice, VerdictNotice, notice
 from bench.stats.intervals import Floats, ratio_of_intervals
 
-# Share of comparisons that may name a change where nothing changed, by the tests' own assumptions. It is below the 5 %
-# that are promised: few launches that are not quite normal make it more (simulated, 3 cases: by a tenth to a half).
+# Largest false-alarm rate by the tests' own assumptions. It is below the 5 % that are promised, because few launches
+# that are not quite normal increase it (simulated, 3 cases: by a tenth to a half).
 ERROR_RATE = 0.03
 # Level of each of the two one-sided tests for SAME.
 SAME_RATE = 0.05
-# With fewer launches on a side nothing is decided: if launches have two modes, an interval over 2 or 3 of them holds
-# the truth in 46 to 75 % only.
+# Fewest launches on a side for a decision: if launches have two modes, an interval over 2 or 3 of them contains the
+# true value with a probability of only 46 to 75 %.
 FEWEST_LAUNCHES = 4
 # Smallest standard deviation of the logarithms of launches: closer means come from the resolution of the clock (GPU
 # events have steps of up to 0.5 µs), not from a lack of variation.
 SMALLEST_SCATTER = 1e-3
-# The same for values in seconds: one step of the clock.
+# Smallest standard deviation of values in seconds: one step of the clock.
 TICK_S = 1e-9
 # Probability with which the advised number of further launches decides, if ratio and scatter stay as they are.
 POWER = 0.8
-# Degrees of freedom of the prior of moderated variances at most: as good as infinite, where cases have one variance.
+# Largest degrees of freedom of the prior of shrunk variances: practically infinite, if cases have one variance.
 MOST_FREEDOM = 1e6
-# With fewer variances, too little can be learnt from their scatter: drawn together over 3 unlike cases, variances made
-# `ab` of identical sides name a change in 4.7 % in place of 3.2 % of simulated runs.
+# Fewest variances to shrink: fewer do not show their common distribution. Shrinkage over 3 different cases
+# raised the false-alarm rate of `ab` with identical sides from 3.2 % to 4.7 % of simulated runs.
 FEWEST_CASES = 6
-# Cases that show together by how much launches of about the same time scatter. Scatter falls with the time of a case,
-# so one value for all cases would be that of small messages.
+# Number of cases with similar times over which the variance of launches is averaged. Scatter falls with the time of a
+# case, so one value for all cases would be the scatter of small messages.
 NEIGHBOURS = 5
-# Two launches that differ much leave an interval that no number can hold; beyond this factor (10²¹) all are alike.
+# Largest |log ratio|: an interval from two very different launches may overflow; beyond 10²¹, size makes no difference.
 WIDEST_LOG = 50.0
 
 Texts = NDArray[np.str_]
@@ -63,7 +63,7 @@ class Part:
     freedom: Floats
     # True if further launches add to `count` and `freedom`.
     grows: bool = True
-    # Multiple of `variance` that does not shrink with launches, such as an occasion that scatters like a launch.
+    # Multiple of `variance` that launches do not reduce, such as a between-run variance as large as `variance`.
     besides: Floats | float = 0.0
 
 
@@ -81,29 +81,29 @@ class Estimates:
 
 # ── from launches to estimates ───────────────────────────────────────────────────────────────────
 def unpaired(before: Sequence[Floats], after: Sequence[Floats], alike: bool = True) -> Estimates:
-    """From the times of launches; their number may differ between cases and sides, but is 2 or more.
+    """Estimate differences from the times of launches: 2 or more, in numbers that may differ between cases and sides.
 
-    alike: variances are drawn together. They are not of runs, which move all cases at once: as many cases tell no more.
+    alike: shrink the variances. Not if values are runs, which move all cases at once: more cases add no information.
     """
     sides = [[np.log(times) for times in side] for side in (before, after)]
     return _estimates(sides, SMALLEST_SCATTER, alike)
 
 
 def paired(ratios: Sequence[Floats]) -> Estimates:
-    """From log ratios after / before, one per pair of launches; 2 or more of each case."""
+    """Estimate differences from log ratios after / before, one per pair of launches; 2 or more per case."""
     return _estimates([ratios], SMALLEST_SCATTER)
 
 
 def with_occasions(estimates: Estimates, scatter: Floats, freedom: Floats) -> Estimates:
-    """The estimates if each side also varies from occasion to occasion, by a standard deviation of `scatter`."""
+    """Return the estimates with a between-run variance on each side, of standard deviation `scatter`."""
     part = Part(2 * scatter**2, np.ones_like(scatter), freedom, grows=False)
     return replace(estimates, parts=(*estimates.parts, part))
 
 
 def occasions_as_launches(estimates: Estimates, occasions: Sequence[float] = (1, 1)) -> Estimates:
-    """The estimates if each side also varies from occasion to occasion as it does from launch to launch.
+    """Return the estimates with a between-run variance on each side that is like the between-launch variance.
 
-    occasions: number of them on each side.
+    occasions: number of runs on each side.
     """
     sides = zip(estimates.parts, _of_occasions(estimates), occasions, strict=True)
     parts = tuple(replace(part, besides=variance / part.variance / count) for part, variance, count in sides)
@@ -111,10 +111,10 @@ def occasions_as_launches(estimates: Estimates, occasions: Sequence[float] = (1,
 
 
 def _of_occasions(estimates: Estimates) -> list[Floats]:
-    """Variances of an occasion that scatters like a launch, one array per side.
+    """Return between-run variances that are like the between-launch variances, one array per side.
 
-    A case has the larger of its own variance and the mean variance of the NEIGHBOURS that take about as long, because
-    an occasion moves calm cases, too.
+    A case has the larger of its own variance and the mean variance of the NEIGHBOURS cases that take about as long,
+    because a run also moves cases with little scatter.
     """
     found = []
     for part, levels in zip(estimates.parts, estimates.levels, strict=True):
@@ -127,11 +127,11 @@ def _of_occasions(estimates: Estimates) -> list[Floats]:
 
 
 def index_with_occasions(index: Estimates, cases: Estimates, occasions: Sequence[float] = (1, 1)) -> Estimates:
-    """The index over cases, if each occasion moves all cases in one direction, each by as much as its launches scatter.
+    """Return the index over cases with between-run variance: a run moves all cases one way, by the launches' scatter.
 
-    The launches of the index do not show that scatter: what moves one case and not the others averages out in it. So
-    each side also scatters by the mean of the cases' standard deviations, with the fewest degrees of freedom that a
-    case has. occasions: number of them on each side.
+    The launches of the index do not show that variance: changes of single cases average out in the index. So each side
+    also scatters by the mean of the cases' standard deviations, with the fewest degrees of freedom of any case.
+    occasions: number of runs on each side.
     """
     moved = tuple(
         Part(
@@ -143,7 +143,7 @@ def index_with_occasions(index: Estimates, cases: Estimates, occasions: Sequence
 
 
 def _estimates(sides: Sequence[Sequence[Floats]], smallest_scatter: float, alike: bool = True) -> Estimates:
-    """One side of differences, or two sides, whose difference is the second less the first."""
+    """Return the estimates from one side of differences, or from two sides, whose difference is second minus first."""
     counts = [np.array([len(case) for case in side], dtype=float) for side in sides]
     means = [np.array([np.mean(case) for case in side], dtype=float) for side in sides]
     variances = np.array([max(float(np.var(case, ddof=1)), smallest_scatter**2) for side in sides for case in side])
@@ -156,14 +156,14 @@ def _estimates(sides: Sequence[Sequence[Floats]], smallest_scatter: float, alike
 
 # ── variances from few launches ──────────────────────────────────────────────────────────────────
 def moderated(variances: Floats, freedom: Floats) -> tuple[Floats, Floats]:
-    """The moderated variances, and their degrees of freedom; both as they were with few cases.
+    """Return the shrunk variances, and their degrees of freedom; both unchanged with fewer than FEWEST_CASES cases.
 
-    Each variance is drawn towards what all cases have in common, as far as they have it: the empirical Bayes method of
+    Each variance is shrunk towards the common variance of all cases, as far as the cases agree: empirical Bayes as in
     limma (Smyth, "Linear models and empirical Bayes methods for assessing differential expression", Statistical
     Applications in Genetics and Molecular Biology 3, 2004). With 4 launches a variance is known to a factor of 5 only;
     a few that are small by chance would otherwise look like changes.
-    variances: positive. freedom: of each; number of launches less one. No variance gets more degrees of freedom than
-    all have together, as in limma.
+    variances: positive. freedom: for each variance, the number of launches less one. No variance gets more degrees of
+    freedom than all have together, as in limma.
     """
     if len(variances) < FEWEST_CASES:
         return variances, freedom
@@ -172,7 +172,7 @@ def moderated(variances: Floats, freedom: Floats) -> tuple[Floats, Floats]:
 
 
 def _prior(variances: Floats, freedom: Floats) -> tuple[float, float]:
-    """Variance and degrees of freedom of the prior, from mean and variance of the logarithms (Smyth, section 6.2)."""
+    """Return the prior's variance and degrees of freedom, from mean and variance of logarithms (Smyth, section 6.2)."""
     centred = np.log(variances) - digamma(freedom / 2) + np.log(freedom / 2)
     mean = float(np.mean(centred))
     excess = float(np.var(centred, ddof=1) - np.mean(polygamma(1, freedom / 2)))
@@ -183,7 +183,7 @@ def _prior(variances: Floats, freedom: Floats) -> tuple[float, float]:
 
 
 def _inverse_trigamma(value: float) -> float:
-    """x with trigamma(x) = value, by Newton's method on 1 / trigamma, which is nearly a straight line."""
+    """Return x with trigamma(x) = value, by Newton's method on 1 / trigamma, which is nearly a straight line."""
     x = 0.5 + 1 / value
     for _ in range(50):
         now = float(polygamma(1, x))
@@ -206,15 +206,15 @@ class Levels:
 
     @property
     def shared(self) -> "Levels":
-        """The levels if the whole gets a verdict besides the cases: both share the error rate for changes equally.
+        """Return the levels if the whole also gets a verdict: whole and cases share the error rate for changes equally.
 
-        SAME must hold for all of them, so its level stays the same.
+        All of them must be SAME, so the level of SAME stays the same.
         """
         return replace(self, change=self.change / 2)
 
 
 def judge(estimates: Estimates, smallest: float, levels: Levels) -> list[Judgement]:
-    """The judgement of each case; smallest: the relative change that matters, such as 0.05."""
+    """Return the judgement of each case. smallest: the equivalence margin, as a relative change such as 0.05."""
     if not len(estimates.difference):
         return []
     error, freedom = _error(estimates, 0)
@@ -226,7 +226,7 @@ def judge(estimates: Estimates, smallest: float, levels: Levels) -> list[Judgeme
     same = np.abs(estimates.difference) + narrow < limit
     verdicts = np.select([same, low > 0, high < 0], [SAME, SLOWER, FASTER], INCONCLUSIVE)
     further = np.where(verdicts == INCONCLUSIVE, _further(estimates, limit, levels), 0).tolist()
-    # Each verdict stands beside the interval that it follows from.
+    # Each verdict is shown with the interval that it follows from.
     width = np.where(same, narrow, half)
     logs = estimates.difference + np.array([np.zeros_like(width), -width, width])
     ratios = np.exp(np.clip(logs, -WIDEST_LOG, WIDEST_LOG)).T.tolist()
@@ -246,7 +246,7 @@ def judge(estimates: Estimates, smallest: float, levels: Levels) -> list[Judgeme
 
 
 def _reason(verdict: ChangeVerdict, smallest: float, levels: Levels) -> Notice:
-    """Why the tests give this verdict."""
+    """Return the reason for this verdict."""
     if verdict == INCONCLUSIVE:
         return notice(VerdictNotice.NEITHER, change=levels.change, smallest=smallest, same=levels.same)
     if verdict == SAME:
@@ -255,10 +255,10 @@ def _reason(verdict: ChangeVerdict, smallest: float, levels: Levels) -> Notice:
 
 
 def _further(estimates: Estimates, limit: float, levels: Levels) -> NDArray[np.int64]:
-    """The fewest further launches on each side that decide with a probability of POWER; 0 if no number does.
+    """Return the fewest further launches per side that decide with a probability of POWER; 0 if no number does.
 
-    All cases get them at once: launches are a setting of a run. If ratio and scatter stay as they are, and if nothing
-    is selected before, so that Holm's correction asks for the most.
+    All cases get them at once: launches are a setting of a run. Assumes that ratio and scatter stay as they are, and
+    that no case is selected before, so that Holm's correction is strictest.
     """
     error, freedom = _error(estimates, np.arange(1, MOST_FURTHER_LAUNCHES + 1)[:, None])
     away = np.abs(estimates.difference)
@@ -271,12 +271,12 @@ def _further(estimates: Estimates, limit: float, levels: Levels) -> NDArray[np.i
 
 
 def undecided(judgement: Judgement, reason: Notice) -> Judgement:
-    """The judgement without its verdict."""
+    """Return the judgement with the verdict INCONCLUSIVE, for this reason."""
     return replace(judgement, verdict=INCONCLUSIVE, reason=reason)
 
 
 def gravest(verdicts: Sequence[ChangeVerdict], whole: Judgement | None = None, each: bool = False) -> ChangeVerdict:
-    """One verdict for all: the gravest. If the whole is SAME, undecided cases do not matter, unless `each`."""
+    """Return the gravest verdict of all. If the whole is SAME, undecided cases are ignored, unless `each`."""
     for grave in (SLOWER, FASTER, INCONCLUSIVE):
         if grave in verdicts:
             return SAME if grave == INCONCLUSIVE and whole and whole.verdict == SAME and not each else grave
@@ -284,9 +284,9 @@ def gravest(verdicts: Sequence[ChangeVerdict], whole: Judgement | None = None, e
 
 
 def _error(estimates: Estimates, further: Counts) -> tuple[Floats, Floats]:
-    """Standard error of the difference, and its degrees of freedom (Welch and Satterthwaite).
+    """Return the standard error of the difference, and its degrees of freedom (Welch and Satterthwaite).
 
-    further: launches to come on each side.
+    further: number of further launches on each side.
     """
     total, spread = np.zeros(()), np.zeros(())
     for part in estimates.parts:
@@ -298,11 +298,11 @@ def _error(estimates: Estimates, further: Counts) -> tuple[Floats, Floats]:
 
 
 def half_width(estimates: Estimates, error_rate: float) -> tuple[Floats, float]:
-    """Half-widths of intervals that exclude 0 where Holm's procedure selects the case; their level.
+    """Return half-widths of intervals that exclude 0 exactly if Holm's procedure selects the case; their error rate.
 
-    With R of m cases selected, p ≤ error_rate / (m − R + 1) in each of them and in no other, which is to say that the
-    interval of confidence 1 − error_rate / (m − R + 1) excludes 0. It is no narrower than that of 1 − R error_rate / m,
-    so that of the selected intervals a share of error_rate at most misses (Benjamini and Yekutieli, Journal of the
+    With R of m cases selected, p ≤ error_rate / (m − R + 1) in exactly these cases: their intervals of confidence level
+    1 − error_rate / (m − R + 1) exclude 0. They are at least as wide as intervals of level 1 − R error_rate / m, so
+    that at most a share of error_rate of the selected intervals misses (Benjamini and Yekutieli, Journal of the
     American Statistical Association 100, 2005).
     """
     error, freedom = _error(estimates, 0)
@@ -313,7 +313,7 @@ def half_width(estimates: Estimates, error_rate: float) -> tuple[Floats, float]:
 
 
 def _corrected(p: Floats) -> Floats:
-    """p-values corrected over all cases (Holm, Scandinavian Journal of Statistics 6, 1979)."""
+    """Return p-values corrected over all cases (Holm, Scandinavian Journal of Statistics 6, 1979)."""
     order = np.argsort(p)
     corrected = np.empty_like(p)
     corrected[order] = np.minimum(np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1)), 1)
@@ -322,10 +322,10 @@ def _corrected(p: Floats) -> Floats:
 
 # ── the run as a whole ───────────────────────────────────────────────────────────────────────────
 def index(before: Sequence[Floats], after: Sequence[Floats]) -> Estimates | None:
-    """The geometric mean of all cases; None unless all have the same number of launches on each side.
+    """Return the geometric mean of all cases; None if cases have different numbers of launches on a side.
 
-    It is formed within each launch, so that what moves all cases of a launch alike is part of its scatter. All cases
-    weigh the same: weights that are chosen on the launches that are tested make more false verdicts.
+    It is formed within each launch, so that a change common to all cases of a launch is part of its scatter. All cases
+    have the same weight: weights that are chosen on the tested launches increase the false-alarm rate.
     """
     if len({len(times) for times in before}) > 1 or len({len(times) for times in after}) > 1:
         return None
@@ -337,10 +337,10 @@ def index(before: Sequence[Floats], after: Sequence[Floats]) -> Estimates | None
 def differences(
     *sides: Sequence[Floats], error_rate: float = ERROR_RATE, occasions: bool = False
 ) -> list[tuple[Interval, bool]]:
-    """AFTER − BEFORE of each case, for values that may be negative, and whether it differs from zero.
+    """Return AFTER − BEFORE per case, for values that may be negative, and whether it differs from zero.
 
-    sides: of launches before and after; or one of differences, one for each pair of launches. As for verdicts, on the
-    values themselves. occasions: sides were measured on different occasions, which differ as launches do.
+    sides: launches before and after; or one side of differences, one per pair of launches. The tests are as for
+    verdicts, on the values themselves. occasions: the sides are from different runs, which differ as launches do.
     """
     if not sides[0]:
         return []
@@ -354,13 +354,13 @@ def differences(
 
 # ── one launch on a side ─────────────────────────────────────────────────────────────────────────
 def by_noise_floor(before: Interval, after: Interval, smallest: float, floor: float | None) -> Judgement:
-    """The judgement where a side has one launch, so that it is unknown how launches differ.
+    """Return the judgement if a side has one launch, so that the between-launch variance is unknown.
 
     floor: the largest relative difference between two measurements of the same thing, as stated by the user. The
-    ratio's interval then combines 1 + floor and the intervals within the launches, in quadrature. Without a floor:
-    INCONCLUSIVE.
+    ratio's interval then combines 1 + floor and the intervals within the launches, in quadrature. The verdict is
+    INCONCLUSIVE without a floor.
     """
-    within = ratio_of_intervals(before, after)  # without width where a side is another tool's single number
+    within = ratio_of_intervals(before, after)  # without width if a side is another tool's single number
     if floor is None:
         return Judgement(within, INCONCLUSIVE, notice(VerdictNotice.ONE_LAUNCH))
     down, up = (

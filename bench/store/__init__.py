@@ -1,1 +1,1 @@
-"""Run folders: their files, how records are encoded in them, and who may write."""
+"""Read and write run folders: their files, the encoding of records in them, and the locks of writers."""

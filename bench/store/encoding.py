@@ -1,4 +1,4 @@
-"""Convert records to JSON and back: plan.json, lines of samples.jsonl, and what processes send each other.
+"""Convert records to JSON and back: plan.json, lines of samples.jsonl, and messages between processes.
 
 In: a Plan, Samples, or a value for another process. Out: JSON or bytes; and the other way round. Touches no file:
 `folders` does. The format is described in docs/develop/results-format.md.
@@ -53,18 +53,18 @@ NAMED: dict[str, set[str]] = {
     "metric": {*METRICS},
     "reduce_op": {*REDUCE_OPS},
 }
-# Of `Timings`: those that not every operation or device has.
+# Arrays of `Timings` that not every operation or device has.
 OTHER_ARRAYS = ("host_ns", "wait_ns")
 
 
 @functools.cache
 def _adapter(kind: Any) -> TypeAdapter[Any]:
-    """Made on first use: a rank needs those of the values that it gathers (`prepare_to_decode`), and no other."""
+    """Make an adapter on first use: a rank needs only adapters for values that it gathers (`prepare_to_decode`)."""
     return TypeAdapter(kind)
 
 
 def plan_to_json(plan: Plan) -> Json:
-    """The content of plan.json. Each case is written once; the order refers to it by number."""
+    """Return the content of plan.json. Each case is written once; the order refers to cases by number."""
     numbers = {case.key: number for number, case in enumerate(plan.cases)}
     order = [
         {
@@ -82,7 +82,7 @@ def plan_to_json(plan: Plan) -> Json:
 
 
 def plan_from_json(data: Json) -> Plan:
-    """The inverse of `plan_to_json`; raises ValueError, KeyError or TypeError on anything else."""
+    """Read the plan, as the inverse of `plan_to_json`; raises ValueError, KeyError or TypeError on anything else."""
     cases = [_case_from_json(case) for case in data["cases"]]
     order = [
         {**launch, "number": launch["launch"], "cases": [cases[_place(number)] for number in launch["cases"]]}
@@ -97,20 +97,20 @@ def plan_from_json(data: Json) -> Plan:
 
 
 def _notice_to_json(notice: Notice) -> Json:
-    """Its kind and values, and the host if it is about one."""
+    """Return the notice's kind and values, and the host if it is about one host."""
     data = dataclasses.asdict(notice)
     return {name: data[name] for name in ("kind", "values", "host") if data[name] is not None}
 
 
 def _place(number: int) -> int:
-    """A place in a list, counted from its beginning: Python would count a negative one from the end."""
+    """Return an index of a list; raises ValueError if it is negative, because Python would count it from the end."""
     if number < 0:
         raise ValueError(f"case {number}: no such place")
     return number
 
 
 def _case_to_json(case: Case) -> Json:
-    """Options at their defaults are left out."""
+    """Return the JSON of a case, without options at their defaults."""
     usual = {option.name for option in OPTIONS if getattr(case, option.name) == option.default}
     usual |= {"own", *(["asked_bytes"] if not case.asked_bytes else [])}
     values = dataclasses.asdict(case)
@@ -146,13 +146,13 @@ def _case_from_json(data: Json) -> Case:
 
 
 def machine_from_json(data: Json) -> Machine:
-    """A machine of a handshake, as `dataclasses.asdict` wrote it; raises ValueError on anything else."""
+    """Return the machine of a handshake, as `dataclasses.asdict` wrote it; raises ValueError on anything else."""
     machine: Machine = _adapter(Machine).validate_python(data)
     return machine
 
 
 def side_from_json(data: Json) -> Side:
-    """What a manifest says of a side, as `dataclasses.asdict` wrote it; raises ValueError on anything else."""
+    """Return the side in a manifest, as `dataclasses.asdict` wrote it; raises ValueError on anything else."""
     side: Side = _adapter(Side).validate_python(data)
     if side.python is not None and not side.python.startswith("/"):
         raise ValueError(f"python: {side.python!a} is no absolute path of an interpreter")
@@ -160,7 +160,7 @@ def side_from_json(data: Json) -> Side:
 
 
 def ab_from_json(data: Json) -> AbState:
-    """The state of `ab` in a manifest, as `dataclasses.asdict` wrote it; raises ValueError on anything else."""
+    """Return the state of `ab` in a manifest, as `dataclasses.asdict` wrote it; raises ValueError on anything else."""
     state: AbState = _adapter(AbState).validate_python(data)
     if state.undecided not in {"pass", "fail", "3"}:
         raise ValueError(f"undecided: {state.undecided!a}")
@@ -170,18 +170,18 @@ def ab_from_json(data: Json) -> AbState:
 
 
 def prepare_to_decode(*kinds: Any) -> None:
-    """Make what reads values of these types: 20 ms for a large one, which a forked rank then saves."""
+    """Make the adapters for these types. A large one takes 20 ms, which a forked rank then saves."""
     for kind in kinds:
         _adapter(kind)
 
 
 def encoded(value: Any) -> bytes:
-    """A value for another process, such as the job of a rank, as JSON; NaN and infinity are kept."""
+    """Return a value for another process, such as the job of a rank, as JSON; NaN and infinity are kept."""
     return to_json(value, inf_nan_mode="constants")
 
 
 def decoded(data: bytes | str, kind: Any) -> Any:
-    """The inverse of `encoded`; raises ValueError, in one line, if it is not of this type."""
+    """Read a value, as the inverse of `encoded`; raises ValueError, in one line, if it is not of this type."""
     try:
         return _adapter(kind).validate_json(data, strict=True)
     except ValidationError as error:
@@ -191,13 +191,13 @@ def decoded(data: bytes | str, kind: Any) -> Any:
 
 
 def variables_of(job: Job | Plan) -> list[tuple[str, str]]:
-    """Name and value of each environment variable that ranks of a job, or of a plan, set for themselves."""
+    """Return name and value of each environment variable that ranks of a job or plan set for themselves."""
     cases = job.launch.cases if isinstance(job, Job) else job.cases
     return sorted({pair for case in cases for pair in case.settings.pairs})
 
 
 def imports_of(job: Job | Plan) -> list[str]:
-    """What ranks of a job, or of a plan, import of the user, as "module:name"."""
+    """Return the user's objects that ranks of a job, or of a plan, import, as "module:name"."""
     cases = job.launch.cases if isinstance(job, Job) else job.cases
     return sorted(set().union(*(part.imports(cases, job.settings) for part in parts())))
 
@@ -210,12 +210,12 @@ class SampleLine:
 
     @functools.cached_property
     def samples(self) -> Samples:
-        """The samples in the line; raises what `samples_from_line` raises."""
+        """Return the samples in the line; raises the errors of `samples_from_line`."""
         return samples_from_line(self.text)
 
 
 def samples_to_line(samples: Samples) -> bytes:
-    """One line of `samples.jsonl`, without its newline. Arrays are written as one list a rank."""
+    """Return one line of `samples.jsonl`, without its newline. Arrays are written as one list per rank."""
     data = {
         "case": _case_to_json(samples.case),
         **{name: getattr(samples, name) for name in ("launch", "unix_s", "base_ns", "stopped_by")},
@@ -234,7 +234,7 @@ def samples_to_line(samples: Samples) -> bytes:
 
 
 def samples_from_line(line: bytes) -> Samples:
-    """The inverse of `samples_to_line`; raises ValueError, KeyError or TypeError on anything else."""
+    """Read samples, as the inverse of `samples_to_line`; raises ValueError, KeyError or TypeError on anything else."""
     # orjson: reading 70 MB of samples takes 0.6 s instead of 2.2 s
     data: Json = orjson.loads(line)
     samples = Samples(
@@ -266,7 +266,7 @@ def _detail_from_json(data: Json) -> OwnDetail | None:
 
 
 def _timings_to_json(timings: Timings | None) -> Json | None:
-    """Fields at their defaults are left out. Arrays: one list a rank, in it one entry an iteration."""
+    """Return the JSON of timings, without fields at their defaults. Arrays: a list per rank, an entry per iteration."""
     if timings is None:
         return None
     data: Json = {}
@@ -305,7 +305,7 @@ def _timings_from_json(data: Json | None) -> Timings | None:
 
 
 def _array(ranks: list[Any], *dimensions: int) -> Integers:
-    """Times of iterations, on ranks, and with three dimensions of what an iteration consists of."""
+    """Return times as an array (iterations, ranks), or with a third axis for the parts of an iteration."""
     import numpy as np  # here, so that `list` and `plan` start without it
 
     array = np.array(ranks, dtype=np.int64)

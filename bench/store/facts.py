@@ -1,7 +1,7 @@
-"""Check the shape of what a run's folder records about the run and its machine: manifest.json, environment.json.
+"""Check the facts that a run's folder records about the run and its machine: manifest.json, environment.json.
 
-In: what was read of a file, which anybody may have written. Out: the same, typed; ValueError for a value of another
-type than those that are read later, so that other code need not check again. Further keys are allowed.
+In: the content of a file, which anybody may have written. Out: the same content, typed; ValueError if a value that is
+read later has another type, so that other code need not check again. Further keys are allowed.
 """
 
 import re
@@ -16,12 +16,12 @@ from bench.model.facts import LaunchFacts, Manifest, Session
 from bench.model.notices import Notice
 from bench.model.records import Json
 
-# Of a rank, such as `cuda:3` or `cpu`.
+# Device of a rank, such as `cuda:3` or `cpu`.
 _DEVICE = re.compile(r"[a-z]+(:\d{1,4})?")
 
 
 def manifest_of(data: Json) -> Manifest:
-    """The manifest; raises ValueError, with the key, for one that is not as it is written."""
+    """Return the manifest; raises ValueError, with the key, if a value is not as CollBench writes it."""
     manifest: Manifest = _checked(Manifest, data)
     for name, moment in (("started", manifest.get("started")), ("finished", manifest.get("finished"))):
         if moment is not None and datetime.fromisoformat(moment).utcoffset() is None:
@@ -30,7 +30,7 @@ def manifest_of(data: Json) -> Manifest:
 
 
 def notices_of(manifest: Manifest) -> list[Notice]:
-    """The notices of an imported run; raises ValueError for a kind that no part of CollBench has."""
+    """Return the notices of an imported run; raises ValueError for a kind that no part of CollBench has."""
     kept = manifest.get("imported", {}).get("notices", [])
     for package in PACKAGES if kept else ():
         if package.sentences is not None:
@@ -40,7 +40,7 @@ def notices_of(manifest: Manifest) -> list[Notice]:
 
 
 def environment_of(data: list[Any]) -> list[Session]:
-    """The sessions; raises ValueError, with the key, for those that are not as they are written."""
+    """Return the sessions; raises ValueError, with the key, if a value is not as CollBench writes it."""
     sessions: list[Session] = _checked(list[Session], data)
     for number, session in enumerate(sessions):
         if "job" in session and "hosts" not in session:

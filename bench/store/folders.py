@@ -3,8 +3,8 @@
 In: a plan, samples as they are measured, finished documents. Out: a run, or a list of folders. `encoding` converts
 plans and samples to JSON and back. No other module writes these files, except log.txt, to which ranks and launchers
 append. `samples.jsonl` is appended and synced line by line and never rewritten; every other file is written whole or
-not at all (a temporary file of a new name, then a rename, then the folder is synced). Only one process at a time holds
-the `Journal` of a run.
+not at all (a temporary file of a new name, then a rename, then the folder is synced). Only one process at a time can
+open the `Journal` of a run.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ SCHEMA = 7
 
 MANIFEST, CONFIG, PLAN, ENVIRONMENT = "manifest.json", "config.yaml", "plan.json", "environment.json"
 SAMPLES, LOG, SUMMARY, REPORT = "samples.jsonl", "log.txt", "summary.csv", "report.md"
-# Who measures into the run: there for as long as it does, or until the next one does.
+# Names the process that measures into the run. It is removed afterwards, or replaced by the next such process.
 OWNER = "owner.json"
-# A run of two sides (verb `ab`) has these besides, and lines of samples.jsonl begin with their side. RUN:a and RUN:b
-# name the sides; their documents are in folders of that name.
+# A run of two sides (verb `ab`) has these files in addition, and lines of samples.jsonl begin with their side. RUN:a
+# and RUN:b name the sides; their documents are in folders of that name.
 SIDES = ("a", "b")
 CONFIG_B, PLAN_B = "config-b.yaml", "plan-b.json"
-# Largest document, and largest line of samples: of thousands of ranks they have some megabytes.
+# Largest document, and largest line of samples, in bytes; with thousands of ranks, they have some megabytes.
 MOST_BYTES_READ = 2**28
 MOST_OF_A_MANIFEST = 2**20  # which `list` reads of every run; they have 2 KiB
-# Damaged lines that are named one by one.
+# Largest number of damaged lines that are named one by one.
 MOST_DAMAGED = 5
 
 T = TypeVar("T")
@@ -68,8 +68,8 @@ def create(
 ) -> Path:
     """Make `root/<utc>-<name>/`, or `output`, with all files of a run and no samples. Never touches an existing run.
 
-    output: must not exist, or be an empty folder; the manifest then names it, too. facts: what the manifest holds
-    besides schema, name, times and status (command line, version, commit). kept: name of a package → what it keeps in
+    output: must not exist, or be an empty folder; the manifest then names it, too. facts: content of the manifest in
+    addition to schema, name, times and status (command line, version, commit). kept: name of a package → its data for
     the folder.
     """
     from bench.store import encoding  # here: it loads pydantic, which `list` does not need
@@ -97,7 +97,7 @@ def create(
 
 
 def _new_folder(path: Path) -> Path:
-    """A folder of this name, or with a number behind it where another run began in the same second."""
+    """Make a folder of this name, with a number at its end if another run began in the same second."""
     if path.parent.is_symlink() and not path.parent.exists():
         raise StoreError(
             f"{path.parent}: a link to {path.parent.readlink()}, which does not exist: make it, or mount it"
@@ -115,7 +115,7 @@ def _new_folder(path: Path) -> Path:
 
 
 def create_sides(root: Path, plans: tuple[Plan, Plan], configs: tuple[bytes, bytes], facts: Json) -> Path:
-    """As `create`, for a run of two sides."""
+    """Make the folder of a run of two sides, as `create` does for other runs."""
     from bench.store import encoding  # as above
 
     path = create(root, plans[0], configs[0], facts)
@@ -127,7 +127,7 @@ def create_sides(root: Path, plans: tuple[Plan, Plan], configs: tuple[bytes, byt
 
 
 def with_side(line: bytes, side: str) -> bytes:
-    """A line of samples.jsonl with its side."""
+    """Return a line of samples.jsonl with its side."""
     return _start_of(side) + line[1:]
 
 
@@ -137,7 +137,7 @@ def _start_of(side: str) -> bytes:
 
 @contextlib.contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Context in which an error of the operating system becomes a StoreError that names `path`."""
+    """Turn an error of the operating system into a StoreError that names `path`."""
     try:
         yield
     except OSError as error:
@@ -168,7 +168,7 @@ def write(path: Path, content: bytes | str) -> None:
 
 
 def _sync_folder(path: Path) -> None:
-    """Force to disk which files a folder has: a rename is lost in a power failure otherwise."""
+    """Force the list of a folder's files to disk: a power failure could otherwise undo a rename."""
     folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with contextlib.suppress(OSError):  # some network file systems refuse
@@ -183,7 +183,7 @@ def update_manifest(path: Path, **changes: Any) -> None:
 
 
 def write_environment(path: Path, sessions: Sequence[Mapping[str, Any]]) -> None:
-    """Write what was read of the machine, one entry a session (the first run, and each resume)."""
+    """Write the facts about the machine, one entry per session (the first run, and each resume)."""
     write(path / ENVIRONMENT, _json_text(sessions))
 
 
@@ -193,7 +193,7 @@ def discard(path: Path) -> None:
 
 
 def is_being_written(path: Path) -> bool:
-    """Whether a living process holds the run's journal, as far as can be told from here."""
+    """Return whether a living process has the run's journal open, as far as this host can know."""
     try:
         fd = open_plain(path / SAMPLES, os.O_RDONLY)
     except StoreError:
@@ -206,9 +206,9 @@ def is_being_written(path: Path) -> bool:
 
 
 def open_plain(path: Path, flags: int) -> int:
-    """A descriptor of a file that is neither a link nor a pipe or device. Raises StoreError.
+    """Open a file that is neither a link nor a pipe or device, and return its descriptor. Raises StoreError.
 
-    A run folder may have come from somebody else: what is added to a link would end up in a file of the user.
+    A run folder may have come from somebody else: text that is appended to a link would go into a file of the user.
     """
     try:
         # Without O_NONBLOCK, opening a pipe waits for its other end.
@@ -222,12 +222,12 @@ def open_plain(path: Path, flags: int) -> int:
 
 
 def appending(path: Path) -> BinaryIO:
-    """A plain file that is there, opened to add to it. Raises StoreError."""
+    """Open an existing plain file for appending. Raises StoreError."""
     return open(open_plain(path, os.O_WRONLY | os.O_APPEND), "ab")
 
 
 def _other_owner(path: Path, taken: bool | None) -> Owner | None:
-    """Who may be measuring into the run although its lock was taken, or although it has none; None if nobody."""
+    """Return the owner who may be measuring into the run although its lock is free or there are no locks; else None."""
     try:
         owner = Owner(**json.loads(_content(path / OWNER)))
     except (StoreError, ValueError, TypeError):
@@ -241,8 +241,8 @@ def _other_owner(path: Path, taken: bool | None) -> Owner | None:
 class Journal:
     """`samples.jsonl`, opened for appending and locked: a second writer gets a StoreError.
 
-    Opening it drops an incomplete last line, which only a crash while writing leaves behind. Where locks do not reach
-    other hosts, the run names its owner (OWNER). log.txt, into which ranks write meanwhile, must be a plain file, too.
+    Opening it drops an incomplete last line, left by a crash while writing. The run names its owner (OWNER), in case
+    locks do not reach other hosts. log.txt, into which ranks write meanwhile, must be a plain file, too.
     """
 
     def __init__(self, path: Path) -> None:
@@ -261,7 +261,7 @@ class Journal:
                     f"{run}: process {owner.pid} on host {owner.host} may be measuring into this run (the locks of "
                     f"this file system cannot tell); if it has ended, remove {run / OWNER}"
                 )
-            self.locked = bool(taken)  # False where the file system has no locks
+            self.locked = bool(taken)  # False if the file system has no locks
             write(run / OWNER, _json_text(dataclasses.asdict(locks.this_process())))
             content = self._path.read_bytes()
             os.ftruncate(self._fd, content.rfind(b"\n") + 1)
@@ -294,7 +294,7 @@ class Journal:
 class RunFolder:
     """The folder of a run, or of one side of it (its folder `a` or `b`), finished or not.
 
-    Each of its files is read once, when something in it is first needed; what is wrong with a file is then a StoreError
+    Each of its files is read once, when its content is first needed. A damaged or missing file then raises a StoreError
     of one line.
     """
 
@@ -304,17 +304,17 @@ class RunFolder:
 
     @functools.cached_property
     def manifest(self) -> Json:
-        """The manifest, as `read_manifest` gives it."""
+        """Return the manifest, as `read_manifest` returns it."""
         return read_manifest(self.path)
 
     @property
     def has_sides(self) -> bool:
-        """Whether it is the folder of a run of two sides, not one of them."""
+        """Return whether it is the folder of a run of two sides, and not of one side."""
         return "sides" in self.manifest and not self._side
 
     @functools.cached_property
     def sides(self) -> dict[str, Side]:
-        """What was asked of each side; empty for a run that has no sides."""
+        """Return the request for each side; empty for a run that has no sides."""
         from bench.store import encoding  # here: it loads pydantic, which `list` does not need
 
         if not self.has_sides:
@@ -324,7 +324,7 @@ class RunFolder:
 
     @functools.cached_property
     def ab(self) -> AbState:
-        """The state of `ab`."""
+        """Return the state of `ab`."""
         from bench.store import encoding  # as above
 
         with _naming_damage(f"{self.path / MANIFEST}: ab:"):
@@ -332,7 +332,7 @@ class RunFolder:
 
     @functools.cached_property
     def plans(self) -> dict[str, Plan]:
-        """The plans by side; a run without sides has one, below "". They have all launches that could be needed."""
+        """Return the plans by side, or by "" for a run without sides. They have all launches that could be needed."""
         from bench.store import encoding  # as above
 
         plans = {}
@@ -345,7 +345,7 @@ class RunFolder:
 
     @functools.cached_property
     def runs(self) -> dict[str, Run]:
-        """The runs by side, whose samples are in one file; a run without sides is below ""."""
+        """Return the runs by side, or by "" for a run without sides. The samples of both sides are in one file."""
         from bench.store import encoding, facts  # as above
 
         if not (self.path / SAMPLES).exists():
@@ -360,7 +360,7 @@ class RunFolder:
 
     @property
     def run(self) -> Run:
-        """The run, or its side that the path names."""
+        """Return the run, or its side that the path names."""
         if self.has_sides:
             name = self._named.name
             raise StoreError(f"{self._named}: a run of two sides; name one of them: {name}:a or {name}:b")
@@ -377,8 +377,8 @@ class RunFolder:
             manifest = facts.manifest_of({**self.manifest, "side": side} if side else self.manifest)
             notices = [*facts.notices_of(manifest), *notices]
         plan = self.plans[side]
-        # A launch of cases that are compared round by round has been measured again if it was interrupted while its
-        # lines were written.
+        # If a launch of cases that are compared round by round was interrupted while its lines were written, it was
+        # measured again, and the later lines count.
         samples = list({(entry.case, entry.launch): entry for entry in lines}.values())
         planned = {case.key for case in plan.cases}
         if strange := sum(entry.case.key not in planned for entry in samples):
@@ -406,7 +406,7 @@ def read(path: Path) -> Run:
 
 
 def _side_of(path: Path) -> tuple[Path, str]:
-    """The folder of a run and the side that a path names; no side if it names the run."""
+    """Return the folder of a run and the side that a path names; the side is empty if the path names the run."""
     path = path.resolve() if path.name in {"", "."} else path
     if path.name in SIDES and not (path / MANIFEST).is_file() and (path.parent / MANIFEST).is_file():
         return path.parent, path.name
@@ -419,7 +419,7 @@ def write_ab(path: Path, state: AbState) -> None:
 
 
 def read_manifest(path: Path) -> Json:
-    """The manifest; its status "running" becomes "interrupted" if no process is writing."""
+    """Return the manifest; its status "running" becomes "interrupted" if no process is writing."""
     if not path.is_dir():
         raise StoreError(f"{path}: no such folder")
     if not (_side_of(path)[0] / MANIFEST).is_file():
@@ -437,13 +437,13 @@ def read_manifest(path: Path) -> Json:
 
 
 def incomplete(path: Path) -> str:
-    """Why a folder is no run: what of the files of one it lacks."""
+    """Return the reason why a folder is not a run: the files that it lacks."""
     lacking = [name for name in (MANIFEST, PLAN, ENVIRONMENT, SAMPLES) if not (path / name).is_file()]
     return f"not a run folder: it has no {', '.join(lacking)}"
 
 
 def read_summary(path: Path) -> list[dict[str, str]]:
-    """The rows of summary.csv as the last report wrote it; none if there is no report yet."""
+    """Return the rows of summary.csv as the last report wrote them; none if there is no report yet."""
     try:
         return list(csv.DictReader(io.StringIO(_content(path / SUMMARY).decode(), newline="")))
     except (StoreError, UnicodeError, csv.Error):
@@ -451,7 +451,7 @@ def read_summary(path: Path) -> list[dict[str, str]]:
 
 
 def first_line(path: Path) -> str:
-    """The first line of the report that was written last; empty if there is none."""
+    """Return the first line of the last report; empty if there is none."""
     try:
         with open(open_plain(path / REPORT, os.O_RDONLY), encoding="utf-8") as file:
             return file.readline().strip()
@@ -460,7 +460,7 @@ def first_line(path: Path) -> str:
 
 
 def newest(root: Path) -> Path:
-    """The run that was started last."""
+    """Return the run that was started last."""
     folders = list(runs(root))
     if not folders:
         raise StoreError(f"{root}: no runs here yet; make one with: collbench run gloo")
@@ -468,12 +468,12 @@ def newest(root: Path) -> Path:
 
 
 def strays(root: Path) -> list[Path]:
-    """Folders below `root` that are no runs, because their manifest is missing."""
+    """Return the folders below `root` that are not runs, because their manifest is missing."""
     return sorted({path for path in root.iterdir() if path.is_dir()} - {*runs(root)}) if root.is_dir() else []
 
 
 def runs(root: Path) -> Iterator[Path]:
-    """All run folders below `root`, oldest first (the names begin with the UTC time)."""
+    """Yield all run folders below `root`, oldest first (the names begin with the UTC time)."""
     if root.is_dir():
         yield from sorted(path for path in root.iterdir() if (path / MANIFEST).is_file())
 
@@ -481,7 +481,7 @@ def runs(root: Path) -> Iterator[Path]:
 def find(root: Path, run: str | None) -> Path:
     """Find a run by path, by name below `root`, or by the end of its name (the newest match); None: the newest run.
 
-    With `:a` or `:b` behind it, a side of a run.
+    A name with `:a` or `:b` at its end is a side of a run.
     """
     if run is None:
         return newest(root)
@@ -505,12 +505,12 @@ def find(root: Path, run: str | None) -> Path:
 def _read_lines(
     path: Path, samples_from_line: Callable[[bytes], Samples], starts: Sequence[bytes]
 ) -> list[tuple[list[Samples], list[Notice]]]:
-    """For each of `starts`, the samples in the lines that begin so, and a notice of each line that is damaged.
+    """Return, for each of `starts`, the samples in the lines that begin with it, and a notice per damaged line.
 
     Read line by line: a large run has hundreds of megabytes of text, and its arrays take a fraction of that.
     """
     found: list[tuple[list[Samples], list[Notice]]] = [([], []) for _ in starts]
-    # Without garbage collection: to search the millions of short-lived integers for cycles takes a fifth of the time.
+    # Garbage collection is off: searching the millions of short-lived integers for cycles takes a fifth of the time.
     gc.disable()
     try:
         with open(open_plain(path, os.O_RDONLY), "rb") as file:
@@ -540,7 +540,7 @@ def _read_lines(
 
 @contextlib.contextmanager
 def _naming_damage(where: str) -> Iterator[None]:
-    """Turn what reading a damaged value raises into a StoreError of one line."""
+    """Turn an error from reading a damaged value into a StoreError of one line."""
     try:
         yield
     except json.JSONDecodeError as error:
@@ -552,9 +552,9 @@ def _naming_damage(where: str) -> Iterator[None]:
 
 
 def _content(path: Path, most: int = MOST_BYTES_READ) -> bytes:
-    """What a plain file holds; raises StoreError, also for one that is too large."""
+    """Return the content of a plain file; raises StoreError, also if the file is too large."""
     with open(open_plain(path, os.O_RDONLY), "rb") as file:
-        # No more than the file has is asked for: a limit of memory (ulimit -v) refuses 256 MiB for a small file.
+        # Ask for no more than the size of the file: a memory limit (ulimit -v) refuses 256 MiB for a small file.
         content = file.read(min(most, os.fstat(file.fileno()).st_size) + 1)
     if len(content) > most:
         raise StoreError(f"{path}: larger than {format_bytes(most)}")

@@ -1,8 +1,8 @@
-"""Read and write the noise ledger: how much each run on this machine varied, one line of `results/ledger.jsonl` each.
+"""Read and write the noise ledger: the noise of each run on this machine, one line per run in `results/ledger.jsonl`.
 
 In: a `LedgerEntry`. Out: all entries. Lines are only appended, each in one write under a lock, so that several runs can
-end at the same time. Launches of one run have an occasion in common (the boot of the machine, its neighbours), so that
-only a history shows by how much occasions differ. The format: docs/develop/results-format.md.
+end at the same time. Launches of one run share the boot of the machine and its neighbours, so that only a history shows
+the between-run variance. The format: docs/develop/results-format.md.
 """
 
 import json
@@ -21,7 +21,7 @@ FILE = "ledger.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class MachineIdentity:
-    """Facts that must be equal for two runs to differ only by their occasions: what an upgrade changes is no noise."""
+    """Facts that must be equal if two runs are to show between-run variance: a change by an upgrade is not noise."""
 
     hosts: str
     cpu: str
@@ -39,11 +39,11 @@ class MachineIdentity:
     sampling: str
 
     def is_same_hardware(self, other: "MachineIdentity") -> bool:
-        """Whether only software or sampling differs."""
+        """Return whether the hardware is the same. Software, launcher, boot and sampling may differ."""
         return (self.hosts, self.cpu, self.cores, self.gpus) == (other.hosts, other.cpu, other.cores, other.gpus)
 
     def is_same(self, other: "MachineIdentity") -> bool:
-        """Whether only the boot differs. NCCL counts where both know it: `plan` has no ranks that loaded it."""
+        """Return whether at most the boot differs. NCCL counts if both report it: `plan` has no ranks that load it."""
         nccl = {self.nccl, other.nccl} - {NOT_AVAILABLE}
         return len(nccl) <= 1 and replace(self, boot="", nccl="") == replace(other, boot="", nccl="")
 
@@ -55,9 +55,9 @@ class CaseNoise:
     launches: int
     # Geometric mean, over the launches, of the mean times of the launches, in seconds.
     mean_s: float
-    # Standard deviation from launch to launch.
+    # Between-launch standard deviation.
     launch: float
-    # Standard deviation from block to block within a launch; None if there are too few blocks.
+    # Within-launch standard deviation, between blocks; None if there are too few blocks.
     block: float | None
 
 
@@ -76,7 +76,7 @@ _ENTRY = TypeAdapter(LedgerEntry)
 
 
 def append(root: Path, entry: LedgerEntry) -> None:
-    """Add a line. Raises StoreError."""
+    """Append the entry as a line. Raises StoreError."""
     line = json.dumps(asdict(entry), separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
     try:
         fd = os.open(root / FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
@@ -93,7 +93,7 @@ def append(root: Path, entry: LedgerEntry) -> None:
 
 
 def read(root: Path) -> list[LedgerEntry]:
-    """All entries, oldest first; of a run that was resumed, the last. Lines that cannot be read count as missing."""
+    """Return all entries, oldest first; for a resumed run, only its last. Lines that cannot be read are left out."""
     try:
         lines = (root / FILE).read_bytes().splitlines()
     except OSError:

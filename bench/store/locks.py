@@ -1,7 +1,7 @@
-"""Lock open files, as far as their file system can, and name who has opened one, as far as locks do not tell.
+"""Lock open files, as far as their file system can, and record the owner of a file, in case locks do not suffice.
 
 In: a file descriptor. Out: whether the lock was taken. Some file systems of clusters have no locks (Lustre mounted
-without `flock`: ENOSYS), others have locks that reach no other host; then the record of an `Owner` has to do.
+without `flock`: ENOSYS), others have locks that reach no other host; then the record of an `Owner` replaces them.
 """
 
 import errno
@@ -20,17 +20,17 @@ NO_LOCKS = frozenset({errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLC
 
 
 def exclusive(fd: int) -> bool | None:
-    """Take the lock alone, at once. True: it was free. False: another process has it. None: there are no locks."""
+    """Take an exclusive lock, at once. True: it was free. False: another process has it. None: there are no locks."""
     return _taken(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def shared(fd: int) -> bool | None:
-    """Take the lock beside others who share it, at once; as `exclusive` otherwise."""
+    """Take a shared lock, at once. True: it was free or shared. False and None: as for `exclusive`."""
     return _taken(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
 
 
 def wait_for(fd: int) -> bool | None:
-    """Take the lock alone, however long another process has it; None if there are no locks."""
+    """Take an exclusive lock, however long another process has it; None if there are no locks."""
     return _taken(fd, fcntl.LOCK_EX)
 
 
@@ -47,7 +47,7 @@ def _taken(fd: int, how: int) -> bool | None:
 
 
 def supported(folder: Path) -> bool:
-    """Whether files in this folder can be locked; True if no file can be made there, which others report."""
+    """Return whether files in this folder can be locked; True if no file can be made there, which others report."""
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             return exclusive(file.fileno()) is not None
@@ -56,7 +56,7 @@ def supported(folder: Path) -> bool:
 
 
 def reach_other_hosts(path: Path) -> bool:
-    """Whether a lock in this file system keeps processes on other hosts away, too, by its mount options."""
+    """Return whether a lock in this file system also keeps out processes on other hosts, by its mount options."""
     mounts = {mount.mountpoint: mount.opts for mount in psutil.disk_partitions(all=True)}
     place = next((str(folder) for folder in (path.resolve(), *path.resolve().parents) if str(folder) in mounts), "/")
     return not LOCAL & set(mounts.get(place, "").split(","))
@@ -74,7 +74,7 @@ class Owner:
     began: float
 
     def may_live(self) -> bool:
-        """False if the process has surely ended. Nothing is known of processes on other hosts."""
+        """Return False if the process has surely ended. A process on another host is assumed to be alive."""
         if (self.host, self.boot) != (socket.gethostname(), _boot()):
             return self.host != socket.gethostname()
         try:
@@ -84,7 +84,7 @@ class Owner:
 
 
 def this_process() -> Owner:
-    """The owner that this process is."""
+    """Return the owner that names this process."""
     return Owner(socket.gethostname(), _boot(), os.getpid(), psutil.Process().create_time())
 
 

@@ -1,1 +1,1 @@
-"""Cases whose launches fall into two groups, and what goes with them. Loads no torch."""
+"""Find cases with bimodal launches, and the facts that differ between the two groups. Does not import torch."""

@@ -10,7 +10,7 @@ NAME = "bimodality"
 
 
 class LaunchFact(StrEnum):
-    """What is recorded of each launch, and may go with its kind."""
+    """Facts that are recorded for each launch and may differ between the two kinds."""
 
     CORES = "cores"
     HOST = "host"
@@ -25,13 +25,13 @@ class LaunchFact(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Companion:
-    """Facts that go with the kind of a launch, and divide the launches alike."""
+    """Facts that differ between the two kinds of launches, and divide the launches in the same way."""
 
-    # Each with its rank; None for a fact of the whole launch.
+    # Each fact with its rank; None for a fact of the whole launch.
     facts: tuple[tuple[LaunchFact, int | None], ...]
-    # Whether a slower launch has more of it; None for facts that are no numbers.
+    # True if the mean value is larger in slower launches; None for facts that are not numbers.
     more: bool | None = None
-    # Values of the slower launches and of the others, the first ones of many.
+    # Values in the slower launches and in the other launches; only the first values if there are many.
     slow: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
 
@@ -48,10 +48,10 @@ class LaunchModes:
     # Geometric means of the means of the faster launches, and of the slower launches.
     fast_s: float
     slow_s: float
-    # Ends of the 95 % interval of the probability that a launch is slow (Clopper and Pearson).
+    # Limits of the 95 % interval of the probability that a launch is slow (Clopper and Pearson).
     low: float
     high: float
-    # What differs between the groups, the surest first.
+    # Facts that differ between the groups, most certain first.
     companions: tuple[Companion, ...] = ()
 
 
@@ -59,11 +59,11 @@ class LaunchModes:
 class GlooStalls:
     """Whether gloo's small calls stall here, and how much faster they are if its loop threads run under SCHED_BATCH."""
 
-    # One of "stalls", "none", "undecided"; "other": calls stall, and SCHED_BATCH is no remedy; "harms": SCHED_BATCH
-    # makes them slower; "untested": calls stall that were not measured under it. If SCHED_BATCH makes calls faster and
-    # the reason is not known: "disturbed": other programs used the cores; "both": calls under SCHED_BATCH stall, too.
+    # One of "stalls", "none", "undecided"; "other": calls stall, and SCHED_BATCH is not a remedy; "harms": SCHED_BATCH
+    # makes calls slower; "untested": calls stall, and SCHED_BATCH was not measured. If SCHED_BATCH makes calls faster
+    # for an unknown reason: "disturbed": other programs used the cores; "both": calls under SCHED_BATCH stall, too.
     verdict: str
-    # Numbers of ranks for which the verdict holds.
+    # Numbers of ranks for which the verdict is true.
     ranks: tuple[int, ...]
     # Largest size of the small calls.
     largest_bytes: int
@@ -88,6 +88,6 @@ class ModesAnalysis:
 
 
 def modes_of(analysis: Analysis) -> ModesAnalysis:
-    """What a run says of modes; nothing if it was not asked."""
+    """Return a run's conclusions on modes; empty if the run was not analysed for modes."""
     concluded = analysis.of_packages.get(NAME)
     return concluded if isinstance(concluded, ModesAnalysis) else ModesAnalysis()

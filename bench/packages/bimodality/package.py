@@ -1,4 +1,4 @@
-"""What `bimodality` adds to the core: conclusions on a run, and sentences in its answer."""
+"""Define the package `bimodality`: conclusions on a run, and sentences in its answer."""
 
 from bench.catalog.package import Package
 from bench.model.deferred import Deferred

@@ -1,4 +1,4 @@
-"""Write as sentences what a run says of modes: of gloo's calls, and of launches.
+"""Write a run's conclusions on modes as sentences: modes of gloo's calls, and of launches.
 
 In: conclusions. Out: sentences. Computes only shares and layout.
 """
@@ -12,7 +12,7 @@ from bench.report.parts import Description, ReportPart
 
 # Cause and remedy of gloo's stalls.
 STUDY = page("studies/gloo-stalls")
-# Measures small calls without the stall beside them: `make gloo-stalls`.
+# Command that compares small calls with and without the remedy, as in `make gloo-stalls`.
 TEST = "collbench ab gloo-stalls --b 'scheduling=[batch]'"
 FACTS = {
     LaunchFact.CORES: "cores of rank {rank}",
@@ -25,12 +25,12 @@ FACTS = {
     LaunchFact.OTHER_PROCESSES: "CPU time of other processes",
     LaunchFact.STEAL: "CPU time that the hypervisor took",
 }
-# Cases with launches of two kinds that are told one by one.
+# Largest number of cases with launches of two kinds that are described one by one.
 MOST_CASES = 3
 
 
 def answers(analysis: Analysis) -> list[str]:
-    """On gloo's calls; then on each case whose launches are of two kinds, of many cases on the first ones."""
+    """Return sentences on gloo's calls, then on each case whose launches are of two kinds (the first MOST_CASES)."""
     modes = modes_of(analysis)
     stalls = [stalls_sentence(found, len(modes.stalls) > 1) for found in modes.stalls]
     told = [launches_sentence(found) for found in modes.launches[:MOST_CASES]]
@@ -39,7 +39,7 @@ def answers(analysis: Analysis) -> list[str]:
 
 
 def launches_sentence(modes: LaunchModes) -> str:
-    """Such as `2 of 8 launches take 41.0 ms, 6 take 28.0 ms: a launch is slow with probability 0.25 [0.03 – 0.65]`."""
+    """Format `2 of 8 launches take 41.0 ms, 6 take 28.0 ms: a launch is slow with probability 0.25 [0.03 – 0.65]`."""
     slow, rest = len(modes.slow), modes.launches - len(modes.slow)
     different = "; ".join(map(companion_words, modes.companions))
     reason = f"different: {different}" if different else "nothing that was recorded goes with it"
@@ -52,7 +52,7 @@ def launches_sentence(modes: LaunchModes) -> str:
 
 
 def companion_words(companion: Companion) -> str:
-    """Such as `cores of rank 0, cores of rank 1 (slow: 0; others: 0, 1)`."""
+    """Format facts as `cores of rank 0, cores of rank 1 (slow: 0; others: 0, 1)`."""
     facts = ", ".join(FACTS[fact].format(rank=rank) for fact, rank in companion.facts)
     if companion.more is not None:
         return f"{facts} ({'more' if companion.more else 'less'} where slow)"
@@ -60,7 +60,7 @@ def companion_words(companion: Companion) -> str:
 
 
 def stalls_sentence(stalls: GlooStalls, with_ranks: bool = False) -> str:
-    """What gloo's small calls wait for, and how much faster they are without; or that neither is so."""
+    """Describe the stalls of gloo's small calls and the speed-up under SCHED_BATCH, or state that there is no stall."""
     also = stalls.disturbed and stalls.verdict != "disturbed"
     doubt = " Other programs used the cores meanwhile: calls wait for these, too." if also else ""
     return _stalls_text(stalls, with_ranks) + doubt

@@ -1,1 +1,1 @@
-"""The verb `bits`: is it the same sum, bit for bit?"""
+"""The verb `bits`: compare results of the same sum bit by bit."""

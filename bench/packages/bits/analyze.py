@@ -1,16 +1,16 @@
 """Compare results of the same sums bit by bit: repeated, in other processes, in larger messages, with other options.
 
-In: a plan, and the folders of what ranks received (`bits.launch`), of one side or of two. Out: a `BitsRow` for each
-operation, dtype, backend, world size and variation:
+In: a plan, and the folders with the results that ranks received (`bits.launch`), for one side or two. Out: a `BitsRow`
+for each operation, dtype, backend, world size and variation:
 
     call again       the second call in the same process
     fresh launch     other processes
-    ranks            of operations whose result all ranks hold: each rank with rank 0
-    larger message   the same elements, as the beginning of each share of a larger message: only its cut differs
+    ranks            each rank with rank 0, for operations whose result is the same on all ranks
+    larger message   the same elements, as the beginning of each share of a larger message, which is cut differently
     …                each option of the configuration that must not change the result: placement, alignment, memory, env
     side B           another interpreter or environment
 
-Hashes of blocks are compared first; the bits of a block are read only where its hashes differ.
+Hashes of blocks are compared first; the bits of a block are read only if its hashes differ.
 """
 
 from collections import defaultdict
@@ -33,7 +33,7 @@ from bench.packages.bits.planning import BLOCK, CALLS, VARIED, family, place, re
 AGAIN, LAUNCH, RANKS, LARGER, SIDE = "call again", "fresh launch", "ranks", "larger message", "side B"
 # The variations that need no option of the configuration.
 BUILT_IN = (AGAIN, LAUNCH, RANKS, LARGER, SIDE)
-# Operations whose whole result every rank holds.
+# Operations whose whole result every rank receives.
 _SHARED = {"all_reduce", "all_reduce_coalesced", "all_gather", "all_gather_list", "broadcast"}
 # Elements as unsigned integers of their size.
 Bits = NDArray[np.unsignedinteger[Any]]
@@ -47,14 +47,14 @@ class Result:
     rank: int
     # Hashes of the blocks.
     hashes: tuple[str, ...]
-    # Number of elements of each part; one part is behind the other.
+    # Number of elements of each part; the parts follow each other.
     parts: tuple[int, ...]
     # File of the raw bytes.
     path: Path
 
     @cached_property
     def bits(self) -> Bits:
-        """The elements."""
+        """Return the elements as unsigned integers."""
         return np.memmap(self.path, dtype=f"u{DTYPES[self.case.dtype].itemsize}", mode="r")
 
     @property
@@ -63,7 +63,7 @@ class Result:
 
 
 def compared(plan: Plan, sides: Sequence[tuple[Path, Sequence[Sequence[Json]]]]) -> list[BitsRow]:
-    """One row for each operation, dtype, backend, world size and variation. sides: folder and facts of each side."""
+    """Return a row per operation, dtype, backend, world size and variation. sides: folder and facts of each side."""
     results: dict[tuple[int, Case, int, int], list[Result]] = {}
     wrong: dict[Case, int] = defaultdict(int)
     for side, (folder, facts) in enumerate(sides):
@@ -85,7 +85,7 @@ def compared(plan: Plan, sides: Sequence[tuple[Path, Sequence[Sequence[Json]]]])
 
 
 def _in_order(row: BitsRow) -> tuple[object, ...]:
-    """Sums before data that are only moved, as these are never the news; variations that need no option first."""
+    """Return the sort key of a row: sums before data that are only moved; variations that need no option first."""
     case, built_in = row.case, row.variation in BUILT_IN
     place = BUILT_IN.index(row.variation) if built_in else len(BUILT_IN)
     return row.moves, case.op, case.dtype, case.backend, case.world_size, place, row.variation
@@ -103,7 +103,7 @@ def _moves(case: Case) -> bool:
 
 
 def _row_of(case: Case) -> Case:
-    """The case that stands for a row: of no size, as the configuration's first variation."""
+    """Return the case that represents a row: without a size, and with the options in VARIED at their defaults."""
     return SIZES.residue(family(case))
 
 
@@ -114,7 +114,7 @@ Pairs = list[tuple[Result, Result]]
 def _comparisons(
     plan: Plan, results: dict[tuple[int, Case, int, int], list[Result]]
 ) -> Iterator[tuple[Case, str, Pairs, Compared]]:
-    """(case, variation, pairs of results of which the first is the baseline, which results these are)."""
+    """Yield (case, variation, pairs of results with the baseline first, description of the compared results)."""
     bases = {of: _base(cases) for of, cases in grouped(plan.cases, family).items()}
     sizes = SIZES.tables(bases.values(), lambda base: base)
     for (side, case, launch, call), received in results.items():
@@ -152,12 +152,12 @@ def _comparisons(
 
 
 def _base(cases: Sequence[Case]) -> Case:
-    """Of cases that differ in what must not matter, the most usual one, else the first."""
+    """Return the baseline of cases that differ in options in VARIED: the fewest options off default, else the first."""
     return min(cases, key=lambda case: len(_changed(case, family(case))))
 
 
 def variation(case: Case, base: Case) -> str:
-    """What a case does otherwise than the one that it is compared with, in words."""
+    """Format the options in which a case differs from the case that it is compared with."""
     return ", ".join(f"{name} {getattr(case, name) or 'default'}" for name in _changed(case, base))
 
 
@@ -195,7 +195,7 @@ def _differing(pairs: Iterable[tuple[Result, Result]], seed: int, compared: Comp
 
 
 def _places(base: Result, varied: Result) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Positions of the same elements in both: all, or of a smaller message the beginning of each part of the larger."""
+    """Return the positions of the same elements in both: all, or the beginning of each part of the larger message."""
     if base.parts == varied.parts:
         places = np.arange(base.count)
         return places, places
@@ -205,14 +205,14 @@ def _places(base: Result, varied: Result) -> tuple[NDArray[np.int64], NDArray[np
 
 
 def _blocks_that_differ(base: Result, varied: Result) -> NDArray[np.int64] | None:
-    """Blocks whose hashes differ; None where blocks are of different elements, so that all must be read."""
+    """Return the blocks whose hashes differ; None if blocks contain different elements, so that all must be read."""
     if base.parts != varied.parts:
         return None
     return np.flatnonzero(np.array(base.hashes) != np.array(varied.hashes))
 
 
 def distance_ulp(base: Bits, varied: Bits) -> Bits:
-    """How many representable numbers two floats are apart, from their bits as unsigned integers."""
+    """Return the distance of two floats in representable numbers (ULP), from their bits as unsigned integers."""
     width = base.dtype.itemsize * 8
     sign = np.uint64(1) << np.uint64(width - 1)
     a, b = base.astype(np.uint64), varied.astype(np.uint64)
@@ -222,11 +222,11 @@ def distance_ulp(base: Bits, varied: Bits) -> Bits:
 
 
 def _nearer(base: Result, chosen: tuple[Bits, Bits], places: NDArray[np.int64], seed: int) -> tuple[int, int]:
-    """How many of these elements are nearer to the sum in more precision in the first, and in the second result."""
+    """Count the elements that are nearer to the higher-precision sum in the first result, and in the second result."""
     exact = reference(base.case, seed, base.rank, base.count)
     if exact is None:
         return 0, 0
-    with np.errstate(invalid="ignore"):  # what differs may be no number, which is nearer to nothing
+    with np.errstate(invalid="ignore"):  # an element may be NaN, which is not nearer to any number
         errors = [np.abs(_as_floats(bits, base.case.dtype) - exact[places]) for bits in chosen]
     return int((errors[0] < errors[1]).sum()), int((errors[1] < errors[0]).sum())
 

@@ -1,4 +1,4 @@
-"""The verb `bits`: are results the same bits when calls are repeated, in other processes or in larger messages?"""
+"""The verb `bits`: compare results bit by bit when calls are repeated, in other processes or in larger messages."""
 
 import contextlib
 import json
@@ -42,7 +42,7 @@ from bench.store import encoding, folders
 if TYPE_CHECKING:
     from bench.launch.coordinator import Coordinator
 
-# Raw results of all launches on disk: more is a configuration for timing, not for this.
+# Limit of the raw results of all launches on disk; a configuration with more data is for timing, not for this verb.
 MOST_BYTES = 8 * 2**30
 DOCUMENT, DATA = "bits.md", "bits.json"
 EVERYTHING = "all"
@@ -79,7 +79,7 @@ def bits(
 
 
 def _compared(path: Path, sets: list[str], side_b: Difference) -> tuple[list[BitsRow], str]:
-    """Have ranks make the results, and compare them. Returns the rows, and the name of the configuration."""
+    """Run the ranks, and compare their results. Return the rows, and the name of the configuration."""
     from bench.packages.bits import analyze as analysis  # here: loads numpy
 
     if side_b.sets:
@@ -113,7 +113,7 @@ def _compared(path: Path, sets: list[str], side_b: Difference) -> tuple[list[Bit
 
 
 def _comparable(plan: Plan, path: Path) -> Plan:
-    """The plan with the cases whose bits can be compared, without launches that lose all; says what is left out."""
+    """Return the plan with only the cases whose bits can be compared, without empty launches; print omitted cases."""
     left_out: dict[str, set[str]] = {}
     order = []
     for launch in plan.order:
@@ -140,7 +140,7 @@ def _comparable(plan: Plan, path: Path) -> Plan:
 
 
 def _other_side(plan: Plan, folder: Path, python: str, environ: dict[str, str]) -> None:
-    """Have another process, with its own interpreter and environment, fill a folder with its results."""
+    """Run another process, with its own interpreter and environment, that writes its results to a folder."""
     command = [python, "-m", "bench.packages.bits.cli", str(folder), str(os.getpid())]
     with subprocess.Popen(
         command, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -152,7 +152,7 @@ def _other_side(plan: Plan, folder: Path, python: str, environ: dict[str, str]) 
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     _, told = side.communicate(given, LOOK_EVERY_S)
                     break
-                given = None  # it was taken the first time
+                given = None  # the first call has taken the input
                 watch.look()
         finally:
             if side.poll() is None:
@@ -163,7 +163,7 @@ def _other_side(plan: Plan, folder: Path, python: str, environ: dict[str, str]) 
 
 
 def _written(rows: list[BitsRow], name: str) -> None:
-    """Print the table and what differs; write the documents below plots/."""
+    """Print the table of differences and the headline; write the documents below plots/."""
     folder = PLOTS / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-bits-{name}"
     folders.make_folder(folder)
     on_gpus = any(BACKENDS[row.case.backend].device == "cuda" for row in rows)
@@ -175,7 +175,7 @@ def _written(rows: list[BitsRow], name: str) -> None:
 
 
 def _code(rows: list[BitsRow], require: list[str]) -> int:
-    """1 if something is not identical that must be."""
+    """Return exit code 1 if a result that must be identical is not identical, else 0."""
     known = dict.fromkeys(row.variation for row in rows)
     for name in require:
         if name != EVERYTHING and name not in known:
@@ -191,7 +191,7 @@ def _code(rows: list[BitsRow], require: list[str]) -> int:
 
 
 def serve(plan: Plan, folder: Path) -> None:
-    """The other side: run the plan, and leave the results in the folder."""
+    """Run the plan as side B, and leave the results in the folder."""
     with mpirun.ByBackend(preload([plan])) as launcher:
         launching.collect(plan, launcher, folder)
 

@@ -1,4 +1,4 @@
-"""Define what `bits` concludes: how results of two calls differ, bit for bit."""
+"""Define the conclusions of `bits`: differences between results of two calls, bit by bit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bench.model.records import Case
 
 
 class Baseline(StrEnum):
-    """What results are compared with."""
+    """The results that other results are compared with."""
 
     FIRST_CALL = "first call of the launch"
     SIDE_A = "side A"
@@ -21,12 +21,12 @@ class Baseline(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """Which results are compared."""
+    """Description of the results that are compared."""
 
     baseline: Baseline
-    # The launch of the results, where launches or their calls are compared.
+    # The launch of the results, if launches or their calls are compared.
     launch: int = 0
-    # The case of the baseline, where cases are compared; in words for an option, in bytes for a larger message.
+    # The case of the baseline, if cases are compared: an option in words, or the size of a larger message.
     option: str = ""
     size_bytes: int = 0
 
@@ -35,7 +35,7 @@ class Compared:
 class Differing:
     """Two results of the same sum, or of the same data moved, compared bit by bit."""
 
-    # Size of the message; of two messages, that of the smaller one.
+    # Size of the message; for two messages, the smaller size.
     size_bytes: int
     # Number of elements that were compared, on all ranks.
     elements: int
@@ -43,9 +43,9 @@ class Differing:
     differing: int
     # Largest distance between two of these elements, in units in the last place.
     furthest_ulp: int
-    # Rank, and the first element of its result that differs. None if all are equal.
+    # Rank, and the first element of its result that differs. None if all elements are equal.
     first: tuple[int, int] | None
-    # Numbers of differing elements that are closer to the exact sum in (baseline, variation). (0, 0) if there is none.
+    # Number of differing elements that are closer to the exact sum in (baseline, variation). (0, 0) without that sum.
     nearer: tuple[int, int]
     compared: Compared
 

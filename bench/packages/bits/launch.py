@@ -1,7 +1,7 @@
-"""Have ranks make the calls of a plan on data whose sums are rounded, and keep what they received.
+"""Run the calls of a plan on data whose sums are rounded, and keep the results of all ranks.
 
-In: a plan, a private folder. Out: for each launch and case, what its ranks said of their results, and a folder with
-the raw ones. Times nothing, and writes no run: `bits.analyze` compares.
+In: a plan, a private folder. Out: for each launch and case, the facts that ranks report on their results, and a folder
+with the raw results. Times nothing, and writes no run: `bits.analyze` compares.
 """
 
 import json
@@ -16,14 +16,14 @@ from bench.model.records import Job, Json, Launch, Plan
 from bench.model.units import counted
 from bench.packages.bits.planning import BitsJob, place
 
-# One line for each launch: its position in the plan, and for each case what its ranks said.
+# File with one line per launch, in the order of the plan: for each case, the facts that its ranks reported.
 FACTS = "facts.jsonl"
 
 
 def collect(plan: Plan, launcher: Starter, folder: Path, begun: Callable[[Launch], None] = lambda _: None) -> None:
-    """Run every launch of the plan; raises UnmeasurableError, with the reason, if one of them fails.
+    """Run every launch of the plan. Raises UnmeasurableError, with the reason, if a launch fails.
 
-    begun: takes each launch before it starts.
+    begun: called with each launch before it starts.
     """
     with (folder / FACTS).open("w", encoding="utf-8") as facts:
         for position, launch in enumerate(plan.order):
@@ -32,7 +32,7 @@ def collect(plan: Plan, launcher: Starter, folder: Path, begun: Callable[[Launch
 
 
 def facts_of(folder: Path) -> list[list[Json]]:
-    """For each launch of the plan, in order, and for each of its cases: `ranks`, what each rank said."""
+    """Return for each launch of the plan, in order, and for each of its cases: `ranks`, the facts of each rank."""
     return [json.loads(line) for line in (folder / FACTS).read_text(encoding="utf-8").splitlines()]
 
 

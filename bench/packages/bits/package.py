@@ -1,4 +1,4 @@
-"""What `bits` adds to the core: a verb."""
+"""Define the package `bits`: one verb."""
 
 from bench.catalog.package import Package, Verb
 

@@ -1,8 +1,8 @@
-"""Define what is compared bit by bit: the cases, their variations, and data whose sums are not exact.
+"""Define the inputs of comparisons bit by bit: the cases, their variations, and data whose sums are not exact.
 
 In: a plan, a case. Out: cases that can be compared, the case that a variation is compared with, and the data that a
-rank sends. The data of a rank begin alike in messages of all sizes: the elements of a smaller message are the first of
-each share of a larger one, so that their results differ only in how the library cuts the message.
+rank sends. A rank's data begin with the same elements in messages of all sizes: a smaller message is the beginning of
+each share of a larger message, so that results differ only in how the library cuts the message.
 """
 
 from dataclasses import dataclass, replace
@@ -18,16 +18,16 @@ from bench.model.records import OPTIONS, Case, Job, Launch
 
 Values = NDArray[np.float64]
 
-# Elements of a block, of which ranks keep one hash.
+# Number of elements in a block; ranks keep one hash per block.
 BLOCK = 4096
-# Calls of each case in a launch: the second must give the same bits.
+# Calls of each case in a launch: the second call must give the same bits.
 CALLS = 2
 # Options of a case that must not change the bits of its result. Root, reduce op and dtype change what is computed.
 VARIED = {
     "buffers", "metric", "scheduling", "depth", "placement", "call", "settings", "ctas", "memory", "oversubscribed",
     "alignment",
 }  # fmt: skip
-# Operations that send another share to each rank: a share of a smaller message is the beginning of one of a larger.
+# Operations that send another share to each rank: a smaller message's share is the beginning of a larger message's.
 _SHARES = {"reduce_scatter", "reduce_scatter_list", "scatter", "all_to_all", "all_to_all_list"}
 
 
@@ -41,17 +41,17 @@ class BitsJob:
 
     @property
     def launch(self) -> Launch:
-        """The launch whose cases are called."""
+        """Return the launch whose cases are called."""
         return self.job.launch
 
 
 def place(folder: Path, position: int) -> Path:
-    """The folder of the raw results of a launch, in that of all. position: of the launch in the plan."""
+    """Return the folder with the raw results of a launch, inside `folder`. position: of the launch in the plan."""
     return folder / f"launch-{position}"
 
 
 def uncomparable(case: Case) -> str | None:
-    """Why the results of a case are not compared; None if they are."""
+    """Return the reason why the results of a case are not compared; None if they are compared."""
     operation = OPERATIONS[case.op]
     if not operation.pooled or operation.rank is not None:
         return "it has no buffers whose bits could be compared"
@@ -65,32 +65,32 @@ def uncomparable(case: Case) -> str | None:
 
 
 def family(case: Case) -> Case:
-    """What a case has in common with all its variations."""
+    """Return the case with the options in VARIED at their defaults: the same for all variations of a case."""
     changes = {option.name: option.default for option in OPTIONS if option.name in VARIED}
     return replace(case, **changes)
 
 
 def shares(case: Case) -> int:
-    """Into how many shares the data that a rank sends are divided."""
+    """Return the number of shares into which the data that a rank sends are divided."""
     return ranks_together(case) if case.op in _SHARES else 1
 
 
 def values(seed: int, rank: int, share: int, count: int) -> Values:
-    """The first values of a share of a rank's data: normal, with all bits of a float32, so that sums are rounded.
+    """Draw the first values of a share of a rank's data: normal, with all bits of a float32, so that sums are rounded.
 
-    The first values do not depend on how many are drawn.
+    The first values do not depend on `count`.
     """
     drawn = np.random.default_rng([seed, rank, share]).standard_normal(count)
     return drawn.astype(np.float32).astype(np.float64)
 
 
 def exact_values(seed: int, rank: int, share: int, count: int) -> Values:
-    """As `values`, with all bits of a float64."""
+    """Draw values as `values` does, with all bits of a float64."""
     return np.random.default_rng([seed, rank, share]).standard_normal(count)
 
 
 def sent(case: Case, seed: int, rank: int, count: int) -> Values:
-    """The data that a rank sends, before they are rounded to the dtype: `count` elements, share after share."""
+    """Return the data that a rank sends, before they are rounded to the dtype: `count` elements, share after share."""
     draw = exact_values if case.dtype == "float64" else values
     numbers = shares(case)
     drawn = [draw(seed, rank, share, count // numbers) for share in range(numbers)]
@@ -99,10 +99,10 @@ def sent(case: Case, seed: int, rank: int, count: int) -> Values:
 
 
 def reference(case: Case, seed: int, rank: int, count: int) -> NDArray[np.longdouble] | None:
-    """The sum that a rank should receive, added in more precision than the case has.
+    """Return the sum that a rank should receive, added in higher precision than the case has.
 
-    count: elements that the rank receives. None where the result is no sum of floats, or this machine has no more
-    precision than the case.
+    None if the result is not a sum of floats, or if this machine has no higher precision than the case.
+    count: number of elements that the rank receives.
     """
     if case.reduce_op not in {"sum", "avg"} or case.dtype not in _ROUNDED or not OPERATIONS[case.op].reduces:
         return None
@@ -116,7 +116,7 @@ def reference(case: Case, seed: int, rank: int, count: int) -> NDArray[np.longdo
 
 
 def _to_bfloat16(data: Values) -> Values:
-    """Rounded to the nearest bfloat16, ties to even."""
+    """Round to the nearest bfloat16, ties to even."""
     bits = data.astype(np.float32).view(np.uint32)
     rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)
     return rounded.view(np.float32).astype(np.float64)

@@ -1,12 +1,12 @@
-"""Make each case's call twice on data whose sums are rounded, and keep hashes and bits of what this rank received.
+"""Make each case's call twice on data whose sums are rounded, and keep hashes and bits of this rank's results.
 
 In: an encoded `BitsJob`. Out: for each case a message with the hashes of all ranks, and
-files with the raw results, which the parent reads only where hashes differ:
+files with the raw results, which the parent reads only if hashes differ:
 
-    FOLDER/<case>-<rank>       what the first call gave, part after part
-    FOLDER/<case>-<rank>-1     what the second gave, if it differs
+    FOLDER/<case>-<rank>       result of the first call, part after part
+    FOLDER/<case>-<rank>-1     result of the second call, if it differs
 
-Data that are only moved are compared here with what was sent. Times nothing.
+Data that are only moved are compared here with the data that were sent. Times nothing.
 """
 
 import hashlib
@@ -32,13 +32,13 @@ from bench.rank.process import facts, run_rank, wait_to_begin
 from bench.rank.tensors import POISON, Arena, turns
 from bench.store import encoding
 
-# Cases whose hashes are gathered in one call: with more ranks than cores, a call takes longer than hashing.
+# Number of cases whose hashes are gathered in one call: with more ranks than cores, a call takes longer than hashing.
 TOGETHER = 16
 DIGEST_BYTES = 8
 
 
 def main(context: RankContext, job: bytes) -> None:
-    """Entry of a rank's process; never returns."""
+    """Run a rank's process; never return."""
     run_rank(context, lambda: _work(context, encoding.decoded(job, BitsJob)))
 
 
@@ -52,7 +52,7 @@ def _work(context: RankContext, bits: BitsJob) -> Json:
 
 
 def _compare(context: RankContext, bits: BitsJob, group: Group, arena: Arena) -> None:
-    """Make the calls of all cases, and send a line for each."""
+    """Make the calls of all cases, and send a line for each case."""
     job = bits.job
     for first in range(0, len(job.launch.cases), TOGETHER):
         cases, own = job.launch.cases[first : first + TOGETHER], []
@@ -68,7 +68,7 @@ def _compare(context: RankContext, bits: BitsJob, group: Group, arena: Arena) ->
 
 
 def _results(case: Case, position: int, bits: BitsJob, group: Group, arena: Arena) -> Json:
-    """Hashes of each call's result; how many elements each part has; how many that were only moved are wrong."""
+    """Return hashes of each call's result, numbers of elements of the parts, and the number of wrong moved elements."""
     job = bits.job
     subgroup = group.subgroup(case)
     transfer = turns(case, subgroup)[0]
@@ -104,21 +104,21 @@ def _results(case: Case, position: int, bits: BitsJob, group: Group, arena: Aren
 
 
 def hashes(data: NDArray[np.uint8], itemsize: int) -> Iterator[str]:
-    """A hash of each block of elements."""
+    """Yield a hash of each block of elements."""
     for start in range(0, len(data), BLOCK * itemsize):
         yield hashlib.blake2b(data[start : start + BLOCK * itemsize].tobytes(), digest_size=DIGEST_BYTES).hexdigest()
 
 
 def _as_sent(case: Case, seed: int, rank: int, count: int) -> torch.Tensor:
-    """What a rank sends, in the dtype of the case."""
+    """Return the data that a rank sends, in the dtype of the case."""
     data = torch.from_numpy(sent(case, seed, rank, count))
     dtype = getattr(torch, case.dtype)
-    # By way of float32, as the reference is rounded: numbers were drawn with its bits.
+    # Converted by way of float32, like the reference: values were drawn with the bits of a float32.
     return data if case.dtype == "float64" else data.to(torch.float32).to(dtype)
 
 
 def _received(buffer: torch.Tensor, transfer: Transfer) -> NDArray[np.uint8]:
-    """The bytes of what arrived, part after part."""
+    """Return the bytes that arrived, part after part."""
     parts = [buffer[span.start : span.start + span.length] for span in transfer.arrives]
     if not parts:
         return np.zeros(0, np.uint8)
@@ -127,7 +127,7 @@ def _received(buffer: torch.Tensor, transfer: Transfer) -> NDArray[np.uint8]:
 
 
 def _wrong(case: Case, transfer: Transfer, received: NDArray[np.uint8], seed: int, ranks: int) -> int:
-    """Elements that were only moved, and are not as they were sent."""
+    """Count the elements that were only moved and differ from the elements that were sent."""
     itemsize, wrong, place = DTYPES[case.dtype].itemsize, 0, 0
     for span in transfer.arrives:
         if span.rank is not None:
@@ -141,6 +141,6 @@ def _wrong(case: Case, transfer: Transfer, received: NDArray[np.uint8], seed: in
 
 
 def _is_for(fault: Fault, case: Case, launch: int, rank: int, call: int) -> bool:
-    """Whether a planted fault flips a bit here: in the first call, at byte `iteration`."""
+    """Return whether a planted fault flips a bit here: in the first call, at byte `iteration`."""
     wanted = ((fault.world_size, case.world_size), (fault.size_bytes, case.size_bytes), (fault.launch, launch))
     return fault.do == "corrupt" and fault.rank == rank and not call and all(w in {None, have} for w, have in wanted)

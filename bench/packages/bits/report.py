@@ -1,4 +1,4 @@
-"""Write which results are the same bits: a table, a sentence for each that is not, and the same as JSON.
+"""Report which results are identical bit by bit: a table, a sentence for each difference, and the rows as JSON.
 
 In: rows of comparisons. Out: blocks, and a dictionary. Computes only sums and layout.
 """
@@ -13,7 +13,7 @@ from bench.report.blocks import Blocks, Column, Heading, items, keyed, left, sec
 from bench.report.labels import NOTHING, counted, dtype_words, ranks_text
 
 IDENTICAL = "identical"
-# Sentences on what differs; the rest is in bits.json.
+# Largest number of sentences on differences; the rest is in bits.json.
 MOST_SENTENCES = 24
 EXPLAINED = (
     "Each cell compares results bit by bit, of data whose sums are rounded: identical, or the share of elements that "
@@ -22,9 +22,9 @@ EXPLAINED = (
 
 
 def headline(rows: Sequence[BitsRow], virtual: bool = False) -> str:
-    """Such as `11 of 36 comparisons are not the same bits (call again, fresh launch)`; a defect first.
+    """Format `11 of 36 comparisons are not the same bits (call again, fresh launch)`; a defect comes first.
 
-    virtual: whether GPUs were stood in for.
+    virtual: True if virtual GPUs were used in place of GPUs.
     """
     differing = [row for row in rows if not row.identical]
     defects = [row for row in rows if row.moves and (row.wrong or not row.identical)]
@@ -39,7 +39,7 @@ def headline(rows: Sequence[BitsRow], virtual: bool = False) -> str:
 
 
 def brief(rows: Sequence[BitsRow]) -> Blocks:
-    """The table of what differs, and in a sentence each what is identical in every variation."""
+    """Return the table of operations that differ, then lines on operations that are identical in every variation."""
     differing = {(_name(row), row.case.world_size) for row in rows if row.wrong or not row.identical}
     shown = [row for row in rows if (_name(row), row.case.world_size) in differing]
     same: dict[str, list[int]] = {}
@@ -60,7 +60,7 @@ def _listed(worlds: Sequence[int]) -> str:
 
 
 def results(rows: Sequence[BitsRow]) -> Blocks:
-    """A row for each operation, dtype, backend and world size; a column for each variation."""
+    """Return a table: a row per operation, dtype, backend and world size, and a column per variation."""
     cells: dict[tuple[str, str], dict[str, str]] = {}
     for row in rows:
         cells.setdefault((_name(row), ranks_text(row.case.world_size)), {})[row.variation] = cell(row)
@@ -71,7 +71,7 @@ def results(rows: Sequence[BitsRow]) -> Blocks:
 
 
 def cell(row: BitsRow) -> str:
-    """Such as `identical`, or `31.7 %, 3 ULP`."""
+    """Format a cell as `identical`, or as `31.7%, 3 ULP`."""
     if row.wrong:
         return f"{row.wrong} wrong"
     if row.identical:
@@ -85,7 +85,7 @@ def cell(row: BitsRow) -> str:
 
 
 def sentences(rows: Sequence[BitsRow]) -> list[str]:
-    """For each row that is not identical: from which size on, the first element, and how often it is nearer."""
+    """Return a sentence per row that differs: smallest size, first element, and share nearer to the exact sum."""
     texts = []
     for row in rows:
         differing = sorted((c for c in row.comparisons if c.differing), key=lambda c: c.size_bytes)
@@ -111,7 +111,7 @@ def _sentence(differing: Sequence[Differing]) -> str:
 
 
 def _which(compared: Compared) -> str:
-    """Such as `launch 2 with launch 1`."""
+    """Format the compared results as `launch 2 with launch 1`."""
     match compared.baseline:
         case Baseline.FIRST_CALL:
             return f"launch {compared.launch}"
@@ -127,7 +127,7 @@ def _which(compared: Compared) -> str:
 
 
 def document(rows: Sequence[BitsRow], name: str, virtual: bool = False) -> Blocks:
-    """The blocks of bits.md."""
+    """Return the blocks of bits.md."""
     differs = section("What differs", items(sentences(rows)))
     return [
         Heading(f"{name}: is it the same sum?", 1),
@@ -139,7 +139,7 @@ def document(rows: Sequence[BitsRow], name: str, virtual: bool = False) -> Block
 
 
 def as_json(rows: Sequence[BitsRow]) -> Json:
-    """bits.json: the rows with all their comparisons."""
+    """Return the content of bits.json: the rows with all their comparisons."""
     return {
         "rows": [
             {

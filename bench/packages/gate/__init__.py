@@ -1,1 +1,1 @@
-"""The gate: is every node of a job good enough?"""
+"""Check that every node of a job, and every case of a run, is good enough."""

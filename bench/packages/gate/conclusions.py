@@ -9,7 +9,7 @@ from bench.model.records import Case
 
 
 class CheckVerdict(StrEnum):
-    """Whether the measurement is good enough, for a line of a table or for a node of a fleet."""
+    """Verdict on a line of a table, or on a node of a fleet: is the measurement good enough?"""
 
     PASS = "PASS"  # noqa: S105 - a verdict
     FAIL = "FAIL"
@@ -19,9 +19,9 @@ class CheckVerdict(StrEnum):
 
 
 class GateNotice(NoticeKind):
-    """Why a node or a line of a table has its verdict."""
+    """Reasons for the verdict on a node, a fleet, a line of a table, or a table."""
 
-    # Of a node.
+    # Notices on a node.
     DROPPED = "dropped"
     ROUNDS_FAILED = "rounds-failed"
     # Why a node is dropped.
@@ -43,14 +43,14 @@ class GateNotice(NoticeKind):
     ONE_OF_TWO = "one-of-two"
     NOT_SHOWN = "not-shown"
     USUAL_UNKNOWN = "usual-unknown"
-    # Of a fleet.
+    # Notices on a fleet.
     NONE_INSIDE = "none-inside"
     SOME_NOT_INSIDE = "some-not-inside"
     UNEQUAL_NODES = "unequal-nodes"
     STAGE_FAILED = "stage-failed"
     GIVEN_UP = "given-up"
     NOT_JOINED = "not-joined"
-    # Of a line of a table.
+    # Notices on a line of a table.
     LINE_FAILED = "line-failed"
     NO_BANDWIDTH = "no-bandwidth"
     NO_TIME = "no-time"
@@ -58,7 +58,7 @@ class GateNotice(NoticeKind):
     FEW_OF_LINE = "few-launches-of-line"
     NOT_IN_RUN = "not-in-run"
     ABOVE_ON_AVERAGE = "above-on-average"
-    # Of a table.
+    # Notices on a table.
     A_LINE_MISSES = "a-line-misses"
     A_LINE_MISSING = "a-line-missing"
     ALL_REACH = "all-reach"
@@ -70,12 +70,12 @@ class GateNotice(NoticeKind):
 
 @dataclass(frozen=True, slots=True)
 class NodeCheck:
-    """Whether a node of a fleet is good enough."""
+    """The verdict on a node of a fleet."""
 
     node: int
     # Verdict: PASS, FAIL or INCONCLUSIVE.
     verdict: CheckVerdict
-    # Rate as a share of the usual one, or of what a table expects, with its interval. None if unknown.
+    # Rate as a share of the usual rate, or of the rate in a table, with its interval. None if unknown.
     rate: Interval | None
     # Reason for the verdict.
     note: Notice | None = None
@@ -92,19 +92,19 @@ class SlowPath:
 
 @dataclass(frozen=True, slots=True)
 class GateVerdict:
-    """Whether a fleet is good enough."""
+    """The verdict on a fleet."""
 
-    # FAIL if a node fails; else INCONCLUSIVE if a node is inconclusive, something broke, or a path is slow.
+    # FAIL if a node fails or a rank is absent; else INCONCLUSIVE if a node is undecided, a stage failed or a path slow.
     verdict: CheckVerdict
     # Checks of the nodes, in order.
     nodes: tuple[NodeCheck, ...]
-    # Notices on what was not measured.
+    # Notices on links and ranks that were not measured.
     remarks: tuple[Notice, ...]
-    # Notices on what failed meanwhile and could be ascribed to no node.
+    # Notices on failures that could not be attributed to a node.
     broken: tuple[Notice, ...]
-    # What is slow between groups of nodes.
+    # Slow path between groups of nodes. None if there is none.
     path: SlowPath | None = None
-    # True if virtual GPUs stood in for real ones, so that times follow a rule.
+    # True if the GPUs were virtual, so that times follow a rule.
     virtual: bool = False
 
 
@@ -122,7 +122,7 @@ class Check:
     # Verdict: PASS, FAIL, INCONCLUSIVE or MISSING.
     verdict: CheckVerdict
     note: Notice | None = None
-    # Where the expectation stands, and when it was last found there. "" if the table does not say it.
+    # Publication of the expected value, and when it was last found there. "" if the table does not give it.
     source: str = ""
 
 
@@ -133,6 +133,6 @@ class CheckedTable:
     checks: tuple[Check, ...]
     verdict: CheckVerdict
     reason: Notice
-    # Measured bandwidth over the least that the table allows, over all lines that can be tested together. None if they
+    # Geometric mean of measured / least allowed bandwidth over all lines that can be tested together. None if they
     # cannot be tested together.
     index: Interval | None = None

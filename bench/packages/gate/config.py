@@ -1,4 +1,4 @@
-"""Read a table of the bus bandwidths that a machine should reach, or raise an error that says what to change.
+"""Read a table of the bus bandwidths that a machine should reach, or raise an error that names the necessary change.
 
 In: a YAML file such as
 
@@ -6,8 +6,8 @@ In: a YAML file such as
     expect:
       - {operation: all_reduce, backend: nccl, world_size: 8, dtype: float32, size: 1GiB, busbw: 430 GB/s}
 
-Out: `Expectations`, with rates in bytes per second. Does not look at any run: `gate.analyze.tables` compares the two.
-Published tables (`configs/expected/`) name the hardware that they are of, and apply to nothing else:
+Out: `Expectations`, with rates in bytes per second. Reads no run: `gate.analyze.tables` compares a run with a table.
+Published tables (`configs/expected/`) name their hardware, and apply to no other hardware:
 
       - {operation: all_reduce, backend: nccl, gpu: H100, nodes: 1, ranks_per_node: 8, metric: pipelined,
          busbw: 460 GB/s, tolerance: 0%, source: "…, 2026-11-23"}
@@ -40,10 +40,10 @@ from bench.model.units import MOST_RANKS
 
 # Expected values usually come from data sheets and other people's tables, which have round numbers.
 DEFAULT_TOLERANCE = 0.1
-# Options that a case may have at any value, unless the line names one. Of all others, a line that names none means the
-# default.
+# Options that may have any value in a case if the line does not name them. For all other options, a line that does not
+# name them means the default.
 OPEN = ("reduce_op", "buffers")
-# Options that a line writes otherwise than a configuration does: type and example of a value.
+# Options with another syntax in a line than in a configuration: type and example of a value.
 WRITTEN: dict[str, tuple[Any, object]] = {
     "root": (Root, 1),
     "scheduling": (Scheduling, "batch"),
@@ -53,7 +53,7 @@ WRITTEN: dict[str, tuple[Any, object]] = {
 
 
 def _option(option: Option) -> Any:
-    """Type and description of an option, with the values that its key in a configuration takes."""
+    """Return type and description of an option, with the values that its key in a configuration accepts."""
     setting = Config.model_fields[option.key]
     written, example = WRITTEN.get(option.name, (None, None))
     if written is None:
@@ -64,7 +64,7 @@ def _option(option: Option) -> Any:
     about = f"{option.about[0].upper()}{option.about[1:]}."
     if option.name in OPEN:
         return written | None, key(f"{about} Without it, any.", example, default=None)
-    # A line writes what is an object in a case as text.
+    # Values that are objects in a case are text in a line.
     default = option.default if isinstance(option.default, int | float | str) else str(option.default or "")
     return written, key(about, example, default=default)
 
@@ -72,7 +72,7 @@ def _option(option: Option) -> Any:
 if TYPE_CHECKING:
     Options = Strict
 else:
-    # A key for each option that a configuration has a key for, but metric, which stands beside the others of a line.
+    # A key for each option with a key in a configuration, except metric, which is a key of the line itself.
     Options = create_model(
         "Options",
         __base__=Strict,
@@ -81,7 +81,7 @@ else:
 
 
 class Expectation(Strict):
-    """A line of the table: a case, perhaps on some hardware, and the bandwidth that it should reach."""
+    """A line of the table: a case, optionally its hardware, and the bandwidth that the case should reach."""
 
     operation: OperationName = key("The operation.", "all_reduce")
     backend: BackendName = key("The backend.", "nccl")
@@ -119,7 +119,7 @@ class Expectation(Strict):
         return self
 
     def option(self, name: str) -> Any:
-        """The value that a case must have of this option; None if it may have any."""
+        """Return the value that a case must have for this option; None if any value is allowed."""
         return self.metric if name == "metric" else getattr(self.options, name)
 
 
@@ -148,11 +148,11 @@ class Expectations(Strict):
     )
 
     def least(self, line: Expectation) -> float:
-        """The bus bandwidth in bytes/s that passes: what is expected, less the tolerance of the line or of the file."""
+        """Return the least bus bandwidth in bytes/s that passes: the expected value less its tolerance."""
         return line.busbw * (1 - self.tolerance_of(line))
 
     def tolerance_of(self, line: Expectation) -> float:
-        """The share by which a line may be missed."""
+        """Return the share by which the bandwidth of a line may fall short."""
         return self.tolerance if line.tolerance is None else line.tolerance
 
 

@@ -1,4 +1,4 @@
-"""What the gate adds to the core: is it good enough? A verb for the nodes of a job, and one for a run and a table."""
+"""Register the gate with the core: a verb that checks the nodes of a job, and a verb that checks a run with a table."""
 
 from bench.catalog.package import Package, Verb
 from bench.model.deferred import Deferred

@@ -1,1 +1,1 @@
-"""Other tools: results of nccl-tests, rccl-tests and OSU in, nccl-tests' flags and columns."""
+"""Work with other tools: import results of nccl-tests, rccl-tests and OSU; use nccl-tests' flags and columns."""

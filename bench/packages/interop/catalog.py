@@ -1,12 +1,12 @@
 """Translate names of operations, dtypes and reduce ops between nccl-tests and CollBench.
 
-The names are from the README and `common.cu` of nccl-tests 2.19. What only nccl-tests has is listed too, so that it can
-be refused with a reason. Does not import torch.
+The names are from the README and `common.cu` of nccl-tests 2.19. Names that only nccl-tests has are listed too, so that
+they can be refused with a reason. Does not import torch.
 
-alltoallv_perf (`src/alltoallv.cu` of NVIDIA/nccl-tests, 2026; its header describes it): with the total T that a rank
-sends, rank i sends T · ((1 − s)/n + s · d / (n(n−1)/2)) to the rank d places after it, rounded down to 16 bytes, where
-s is NCCL_TESTS_ALLTOALLV_SPREAD (1). With NCCL_TESTS_ALLTOALLV_MATRIX_FILE a matrix of bytes takes the place of that,
-and the column `count` is 0. Its bus bandwidth is (n−1)/n of the algorithm bandwidth, whatever stays on a rank.
+alltoallv_perf (`src/alltoallv.cu` of NVIDIA/nccl-tests, 2026; its header describes it): T is the total that a rank
+sends. Rank i sends T · ((1 − s)/n + s · d / (n(n−1)/2)) to the rank d places after it, rounded down to 16 bytes; s is
+NCCL_TESTS_ALLTOALLV_SPREAD (1). With NCCL_TESTS_ALLTOALLV_MATRIX_FILE, a matrix of bytes replaces this formula, and the
+column `count` is 0. The bus bandwidth is (n−1)/n of the algorithm bandwidth, however much data stays on a rank.
 """
 
 # Name of the test, such as `alltoall` in `alltoall_perf` → operation.
@@ -22,10 +22,10 @@ OPERATIONS = {
     "sendrecv": "sendrecv_ring",
 }
 OPERATIONS_LACKING = {"hypercube": "rounds of exchanges along the axes of a cube"}
-# The test of uneven shares, our operation for it, and what sets its division: a spread of 0 to 1, or a matrix.
+# The test with uneven shares, our operation for it, and variables that set the division: a spread (0 to 1) or a matrix.
 UNEVEN_TEST, UNEVEN_OPERATION = "alltoallv", "all_to_all"
 SPREAD, MATRIX_FILE, DEFAULT_SPREAD = "NCCL_TESTS_ALLTOALLV_SPREAD", "NCCL_TESTS_ALLTOALLV_MATRIX_FILE", 1.0
-# What a rank sends to another is rounded down to a multiple of this many bytes.
+# The message from one rank to another is rounded down to a multiple of this many bytes.
 UNEVEN_ALIGNMENT = 16
 
 DTYPES = {
@@ -40,11 +40,11 @@ DTYPES = {
     "f8e4m3": "float8_e4m3fn",
     "f8e5m2": "float8_e5m2",
 }
-# torch reduces neither of them on any backend.
+# torch cannot reduce these dtypes on any backend.
 DTYPES_LACKING = ("uint32", "uint64")
 
 REDUCE_OPS = {"sum": "sum", "prod": "product", "min": "min", "max": "max", "avg": "avg", "mulsum": "premul_sum"}
-# What nccl-tests prints for an operation without a reduce op, and for one without a root.
+# Values that nccl-tests prints for an operation without a reduce op, and for an operation without a root.
 NO_REDUCE_OP, NO_ROOT = "none", -1
 
 
@@ -63,12 +63,12 @@ RCCL_NAMES = {
 
 
 def operation_of(test: str) -> str | None:
-    """Our operation for a test of nccl-tests, such as `alltoall`; None if there is none."""
+    """Return our operation for a test of nccl-tests, such as `alltoall`; None if there is no such operation."""
     return UNEVEN_OPERATION if test == UNEVEN_TEST else OPERATIONS.get(test)
 
 
 def uneven_bytes(ranks: int, elements: int, itemsize: int, spread: float) -> int:
-    """Bytes that each rank sends in alltoallv_perf: its column `size`. elements: its column `count`."""
+    """Return the bytes that each rank sends in alltoallv_perf (its column `size`). elements: its column `count`."""
     total = elements * ranks * itemsize
     if ranks == 1:
         return total // UNEVEN_ALIGNMENT * UNEVEN_ALIGNMENT
@@ -78,17 +78,17 @@ def uneven_bytes(ranks: int, elements: int, itemsize: int, spread: float) -> int
 
 
 def test_named(operation: str) -> str:
-    """The test of nccl-tests for an operation, such as `alltoall_perf`; made from our name if it has none."""
+    """Return nccl-tests' test for an operation, such as `alltoall_perf`; made from our name if there is no test."""
     return f"{_turned(OPERATIONS).get(operation, operation)}_perf"
 
 
 def dtype_named(dtype: str) -> str:
-    """The name of a dtype in nccl-tests; ours if it has none."""
+    """Return the name of a dtype in nccl-tests; our name if nccl-tests has none."""
     return _turned(DTYPES).get(dtype, dtype)
 
 
 def reduce_op_named(reduce_op: str) -> str:
-    """The name of a reduce op in nccl-tests; ours if it has none."""
+    """Return the name of a reduce op in nccl-tests; our name if nccl-tests has none."""
     return _turned(REDUCE_OPS).get(reduce_op, reduce_op)
 
 

@@ -1,4 +1,4 @@
-"""Define what an import has to say of the numbers in a file."""
+"""Define the kinds of notices that an import gives on the numbers in a file."""
 
 from bench.model.notices import NoticeKind
 
@@ -31,7 +31,7 @@ class ImportNotice(NoticeKind):
     DATATYPE_ASSUMED = "datatype-assumed"
     WINDOW_ASSUMED = "window-assumed"
     LIBRARY_UNKNOWN = "library-unknown"
-    # Why rows were left out; their number is a value.
+    # Reasons why rows were left out; the number of rows is a value of the notice.
     UNREADABLE = "unreadable-rows"
     NO_COUNTERPART = "no-counterpart"
     CPU_TIME = "cpu-time"

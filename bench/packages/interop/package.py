@@ -1,4 +1,4 @@
-"""What other tools' formats add to the core: two verbs, and a format of reports."""
+"""Define the package `interop`: two verbs, sentences for notices, and formats of reports."""
 
 from bench.catalog.package import Package, Verb
 from bench.model.deferred import Deferred

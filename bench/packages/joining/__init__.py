@@ -1,1 +1,1 @@
-"""What joining a process group does to a process, and what stays behind. Loads no torch."""
+"""Find changes in a process that result from joining a process group, and stay after leaving. Does not import torch."""

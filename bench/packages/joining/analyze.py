@@ -1,6 +1,6 @@
-"""Say what joining a group changed in a process for good, and what each further group costs it.
+"""Find permanent changes in a process that result from joining a group, and the memory cost of each further group.
 
-In: an `Observed` of each rank. Out: notices. A process in which nothing changed for good gives none.
+In: an `Observed` per rank. Out: notices. A process without permanent changes gives no notices.
 """
 
 import contextlib
@@ -16,9 +16,9 @@ from bench.model.records import Run
 from bench.packages.joining.process_state import BEFORE, CALLED, GROUPS, LEFT, STAGES, InitNotice, Observed
 
 # The server of torch's TCPStore, which rank 0 of a job runs so that ranks find each other, keeps a pipe to its thread
-# until the process ends: both ends are CollBench's own, and no backend left them.
+# until the process ends: both ends are CollBench's own, and no backend left them open.
 STORE_FILES = {"pipe": 2}
-# Less memory than this stays behind or comes with each group in any process that allocates.
+# Any process that allocates may keep less memory than LEFT_BYTES, and grow by less than GROUP_BYTES per group.
 LEFT_BYTES, GROUP_BYTES = 50 * 2**20, 2**20
 
 
@@ -32,7 +32,7 @@ class Kept:
 
 
 def remarks(ranks: Sequence[Observed]) -> list[Notice]:
-    """What changed for good, with the ranks in which it did; those are left out if it did in all."""
+    """Return notices on permanent changes, with the ranks that changed; `only` is None if all ranks changed."""
     seen: dict[Notice, list[int]] = {}
     for observed in ranks:
         for found in _of_rank(observed):
@@ -75,9 +75,9 @@ def _of_rank(observed: Observed) -> Iterator[Notice]:
 
 
 def _seen(run: Run) -> Iterator[tuple[str, list[Kept]]]:
-    """Backend, and what was seen in a rank before it joined, then, and when it had left; of each that tells all.
+    """Yield backend and states of a rank before joining, after joining and after leaving, for each complete record.
 
-    Files of rank 0's store in a job are left out: they are no backend's.
+    Files of rank 0's store in a job are left out: they do not belong to a backend.
     """
     for session in run.environment:
         for backend, states, rank in _of_launches(session):
@@ -90,7 +90,7 @@ def _of_launches(session: Session) -> Iterator[tuple[str, list[Kept], int | None
     for launch in session.get("launches", []):
         for rank in launch.get("ranks", []):
             seen = rank.get("seen", {})
-            with contextlib.suppress(LookupError, TypeError, ValueError):  # of another version, or damaged
+            with contextlib.suppress(LookupError, TypeError, ValueError):  # records of another version, or damaged
                 states = [
                     Kept(tuple(map(int, state["affinity"])), _counts(state["threads"]), _counts(state["files"]))
                     for state in (seen[stage]["joining"] for stage in ("before", "joined", "left"))
@@ -105,7 +105,7 @@ def _counts(value: object) -> dict[str, int]:
 
 
 def notices(run: Run) -> list[Notice]:
-    """On the ranks of a run: fewer cores once they had joined, threads and files that stayed when they had left."""
+    """Return notices on the ranks of a run: fewer cores after joining, threads and files that stayed after leaving."""
     return list(dict.fromkeys(found for backend, states in _seen(run) for found in _of_states(backend, *states)))
 
 
@@ -122,7 +122,7 @@ def _of_states(backend: str, before: Kept, joined: Kept, after: Kept) -> Iterato
 
 
 def facts(run: Run) -> dict[str, str]:
-    """What `compare` and `ab` show where it differs, such as between two versions of a library."""
+    """Return the facts that `compare` and `ab` show if they differ, such as between two versions of a library."""
     values: dict[str, set[int]] = {}
     for backend, (_, joined, _) in _seen(run):
         values.setdefault(f"cores of a rank ({backend})", set()).add(len(joined.affinity))
@@ -132,7 +132,7 @@ def facts(run: Run) -> dict[str, str]:
 
 
 def _more(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
-    """Name → how many more of it there are."""
+    """Return name → increase of its count, only for counts that increased."""
     return dict(Counter(after) - Counter(before))
 
 

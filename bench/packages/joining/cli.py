@@ -1,4 +1,4 @@
-"""The verb `init`: start ranks that look at themselves before, in and after a process group, and print what changed."""
+"""The verb `init`: start ranks that inspect themselves before, in and after a process group, and print the changes."""
 
 import json
 from dataclasses import asdict
@@ -18,7 +18,7 @@ from bench.packages.joining.analyze import remarks
 
 
 class InitFormat(StrEnum):
-    """Formats of what is printed."""
+    """Formats of the output."""
 
     JSON = "json"
 

@@ -1,6 +1,6 @@
-"""Start ranks that look at themselves, and read what they saw.
+"""Start ranks that inspect themselves, and read their results.
 
-In: a backend and a number of ranks. Out: an `Observed` of each. Writes no run.
+In: a backend and a number of ranks. Out: an `Observed` per rank. Writes no run.
 """
 
 from bench.launch import mpirun
@@ -17,7 +17,7 @@ GROUPS_MADE = 20
 
 
 def observed(backend: str, ranks: int) -> list[Observed]:
-    """What each rank saw. Raises UnmeasurableError if one of them fails."""
+    """Return the observed state of each rank. Raises UnmeasurableError if a rank fails."""
     call = Launch(backend, ranks, 1, (Case("all_reduce", backend, ranks, "float32", 4096),))
     with RendezvousFolder() as private, mpirun.ByBackend() as launcher:
         folder = private.place()

@@ -1,4 +1,4 @@
-"""What the verb `init` adds to the core: a verb, and what is looked at in the ranks of each run."""
+"""Define the package `joining`: the verb `init`, and the state that is recorded in the ranks of each run."""
 
 from bench.catalog.package import Package, Verb
 from bench.model.deferred import Deferred

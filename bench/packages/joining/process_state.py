@@ -1,4 +1,4 @@
-"""Define what is inspected in a process, and the job of the ranks that are inspected."""
+"""Define the state of a process that is inspected, and the job of the inspected ranks."""
 
 from dataclasses import dataclass, field
 
@@ -13,7 +13,7 @@ STAGES = (BEFORE, JOINED, CALLED, GROUPS, LEFT)
 class InitNotice(NoticeKind):
     """What was seen in ranks."""
 
-    # What there is more of than before, and how many; the other notices hold these.
+    # A name with a larger count than before, and the increase; other notices contain these.
     MORE = "more"
     # In the ranks of a run.
     CORES_TAKEN = "cores-taken"
@@ -37,7 +37,7 @@ class ProcessState:
 
     # Cores on which the first thread may run.
     affinity: tuple[int, ...]
-    # Name of a thread, kind of an open file, and scheduling of a thread (policies) → how many there are.
+    # Counts by name of a thread, by kind of an open file, and by scheduling policy of a thread.
     threads: dict[str, int]
     files: dict[str, int]
     policies: dict[str, int]

@@ -1,7 +1,7 @@
-"""Join a process group, call, make more groups and leave, and look at this process before and after each.
+"""Join a process group, make a call, make more groups and leave; inspect this process before and after each step.
 
-In: an encoded `InitJob`. Out: a file for each rank, FOLDER/rank-N.json, with an `Observed`. Nothing of CollBench's own
-groups is made: what is seen is what the library does. Needs Linux: all is read from /proc/self.
+In: an encoded `InitJob`. Out: a file for each rank, FOLDER/rank-N.json, with an `Observed`. CollBench makes no group
+of its own, so that all changes result from the library. Needs Linux: everything is read from /proc/self.
 """
 
 import contextlib
@@ -32,15 +32,15 @@ POLICIES = {os.SCHED_OTHER: "normal", os.SCHED_BATCH: "batch", os.SCHED_FIFO: "f
 ELEMENTS = 1024
 # Signals that the C library handles as soon as a process has a second thread.
 OF_LIBC = {32, 33}
-# Threads that were told to end need a moment.
+# Waiting time for threads that were asked to end.
 END_WAIT_S = 0.3
 JOIN_TIMEOUT_S = 60
-# A call of all ranks, and what makes another group of them and calls in it.
+# Two functions: one makes a call of all ranks; the other makes another group of all ranks, and a call in it.
 Member = tuple[Callable[[], object], Callable[[], object]]
 
 
 def main(context: RankContext, encoded: bytes) -> None:
-    """Entry of a rank's process; never returns."""
+    """Run a rank's process; never return."""
 
     def work() -> Json:
         job: InitJob = encoding.decoded(encoded, InitJob)
@@ -65,7 +65,7 @@ def _begin(context: RankContext) -> None:
 def observed(
     library: AbstractContextManager[Member], groups: int, ready: Callable[[], None] = lambda: None
 ) -> dict[str, ProcessState]:
-    """The process at each stage. ready: called once it has joined, before the first call."""
+    """Return the state of the process at each stage. ready: called after joining, before the first call."""
     stages = {BEFORE: snapshot()}
     with library as (call, new_group):
         stages[JOINED] = snapshot()
@@ -84,7 +84,7 @@ def observed(
 # ── libraries ────────────────────────────────────────────────────────────────────────────────────
 @contextlib.contextmanager
 def torch_group(context: RankContext, backend: str) -> Iterator[Member]:
-    """torch.distributed on this backend, as a training script begins and ends it."""
+    """Begin and end torch.distributed on this backend, as a training script does."""
     device = torch.device("cpu")
     if BACKENDS[backend].device == "cuda":
         device = torch.device("cuda", context.device % torch.cuda.device_count())
@@ -109,7 +109,7 @@ def torch_group(context: RankContext, backend: str) -> Iterator[Member]:
 
 @contextlib.contextmanager
 def mpi_world() -> Iterator[Member]:
-    """MPI, which begins when mpi4py is imported."""
+    """Begin and end MPI, which begins when mpi4py is imported."""
     import numpy as np
     from mpi4py import MPI
 
@@ -127,7 +127,7 @@ def mpi_world() -> Iterator[Member]:
 
 # ── the process ──────────────────────────────────────────────────────────────────────────────────
 def look() -> Json:
-    """What `run` keeps of this process; nothing where the system has no /proc."""
+    """Return the part of the state of this process that `run` keeps; empty if the system has no /proc."""
     if not Path("/proc/self/status").exists():
         return {}
     kept = asdict(snapshot())
@@ -135,11 +135,11 @@ def look() -> Json:
 
 
 def snapshot() -> ProcessState:
-    """This process now."""
+    """Return the state of this process now."""
     status = dict(line.split(":\t", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":\t" in line)
     threads, policies, files = Counter[str](), Counter[str](), Counter[str]()
     for task in Path("/proc/self/task").iterdir():
-        with contextlib.suppress(OSError):  # one that has just ended
+        with contextlib.suppress(OSError):  # a thread that has just ended
             threads[(task / "comm").read_text().strip()] += 1
             policies[POLICIES.get(os.sched_getscheduler(int(task.name)), "other")] += 1
     for entry in Path("/proc/self/fd").iterdir():
@@ -158,13 +158,13 @@ def snapshot() -> ProcessState:
 
 
 def _kind(target: str) -> str:
-    """What an open file is: socket, pipe, eventpoll, or file."""
+    """Return the kind of an open file: socket, pipe, eventpoll, or file."""
     kind, _, rest = target.partition(":")
     return rest.strip("[]") if kind == "anon_inode" else kind if rest else "file"
 
 
 def _variables() -> Iterator[str]:
-    """Names in the environment that C code sees, which Python's copy does not follow."""
+    """Yield the names in the environment that C code sees; Python's copy does not follow its changes."""
     environ = ctypes.POINTER(ctypes.c_char_p).in_dll(ctypes.CDLL(None), "environ")
     number = 0
     while entry := environ[number]:

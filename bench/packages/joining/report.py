@@ -1,6 +1,6 @@
-"""Write what joining a process group did to a process.
+"""Write the effects of joining a process group on a process.
 
-In: an `Observed` of each rank, and remarks on them. Out: blocks. Computes only differences.
+In: an `Observed` per rank, and remarks on them. Out: blocks. Computes only sums.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +11,7 @@ from bench.packages.joining.process_state import STAGES, InitNotice, Observed, P
 from bench.report.blocks import Blocks, Column, items, keyed, left, table
 from bench.report.notices import Sentence, sentences
 
-# What no remark means. Threads and files of groups that are still there are in the table.
+# Text if there are no remarks. Threads and files of groups that still exist are in the table.
 NOTHING_LEFT = (
     "No thread, open file, variable or signal handler is left, less than 50 MiB of memory stays in use, and each group "
     "adds less than 1 MiB."
@@ -41,7 +41,7 @@ SENTENCES: Mapping[NoticeKind, Sentence] = {
 
 
 def document(ranks: Sequence[Observed], backend: str, remarks: Sequence[Notice]) -> Blocks:
-    """What was remarked, then rank 0 at each stage."""
+    """Return the remarks, then a table of rank 0 at each stage."""
     first = ranks[0]
     versions = ", ".join(f"{name} {version}" for name, version in first.versions.items())
     rows: list[list[str]] = [

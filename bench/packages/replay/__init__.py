@@ -1,1 +1,1 @@
-"""Recorded jobs: where their time in calls went, and their calls made again here."""
+"""Account for the time in the calls of recorded jobs, and replay these calls on this machine."""

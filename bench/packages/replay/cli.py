@@ -1,4 +1,4 @@
-"""The verb `replay`: measure the calls of a recorded job here, or say where its time in calls went."""
+"""Define the verb `replay`: measure the calls of a recorded job here, or report where its time in calls went."""
 
 import json
 import re
@@ -24,12 +24,12 @@ from bench.store import folders
 if TYPE_CHECKING:
     from bench.launch.coordinator import Coordinator
 
-# Ranks on a machine whose number of ranks nobody chose: as many as have a core or GPU of their own.
+# Fewest ranks if the user chooses no number: the default is the recorded number, at most one rank per core or GPU.
 FEWEST_RANKS = 2
 
 
 class LookFormat(StrEnum):
-    """Formats of what `--look` says."""
+    """Formats of the output of `--look`."""
 
     JSON = "json"
 
@@ -116,19 +116,19 @@ def _look(paths: list[Path], save: Path | None, plots: bool, chosen: LookFormat 
 
 
 def _name_of(paths: list[Path]) -> str:
-    """A name for what is made of these files."""
+    """Return a name for a run or folder that is made from these files."""
     name = paths[0].resolve().name.split(".")[0]
     return re.sub(r"[^\w.-]+", "-", name)[:50].strip("-._") or "job"
 
 
 def _configuration(paths: list[Path], world_size: int | None, coordinator: "Coordinator | None") -> ConfigSource:
-    """The configuration that `run` would take for the same."""
+    """Return the configuration with which `run` would measure the same replay."""
     from bench.machine import host
     from bench.packages.replay import importers as traces
 
     recorded = traces.read(paths)
     machine = host.machine()
-    # A replay needs several ranks, so it takes GPUs only where each rank has one.
+    # A replay needs several ranks, so it uses GPUs only if each rank has its own GPU.
     few = coordinator is None and machine.gpus < max(FEWEST_RANKS, world_size or 0)
     chosen = "gloo" if "nccl" in machine.backends_missing or few else "nccl"
     here = (

@@ -1,4 +1,4 @@
-"""Define the conclusions on recorded jobs: where their time in calls went, and what the same calls take here."""
+"""Define the conclusions on recorded jobs: where their time in calls went, and how long the same calls take here."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -12,13 +12,13 @@ from bench.packages.replay.replayed_calls import NAME
 
 @dataclass(frozen=True, slots=True)
 class RecordedTime:
-    """The time that a recorded job spent in calls, in seconds a step, as the mean over the recorded ranks."""
+    """The time that a recorded job spent in calls, in seconds per step, as the mean over the recorded ranks."""
 
-    # Number of calls a step.
+    # Number of calls per step.
     calls: float
-    # Time in which a call was under way; None if no duration was recorded.
+    # Time in which a call was in progress; None if no duration was recorded.
     in_calls_s: float | None
-    # Part for moving the data: as long as the call took on the rank where it was shortest, which waited for nobody.
+    # Part for moving data: the duration of the call on the rank where it was shortest, which waited for no rank.
     moved_s: float
     # Rest of the same calls: waiting for other ranks.
     waited_s: float
@@ -26,14 +26,14 @@ class RecordedTime:
     unsplit_s: float
     # World rank → seconds that the other ranks waited for it.
     waited_for: dict[int, float] = field(default_factory=dict)
-    # Part of in_calls_s in which nothing was computed. None if computing was not recorded.
+    # Exposed communication: part of in_calls_s in which nothing was computed. None if computing was not recorded.
     exposed_s: float | None = None
-    # Number of calls a step whose duration was not recorded.
+    # Number of calls per step whose duration was not recorded.
     untimed: float = 0.0
 
 
 def together(chosen: Sequence[RecordedTime]) -> RecordedTime:
-    """The time of several kinds of calls, or groups; what is known of none of them stays unknown."""
+    """Return the sum of several times; `in_calls_s` is None if all are unknown, `exposed_s` if any is unknown."""
     waited_for: dict[int, float] = defaultdict(float)
     for time in chosen:
         for rank, waited_s in time.waited_for.items():
@@ -54,7 +54,7 @@ def together(chosen: Sequence[RecordedTime]) -> RecordedTime:
 
 @dataclass(frozen=True, slots=True)
 class RecordedKind:
-    """Calls that differ only in when they were made, and by whom."""
+    """Calls of one kind: equal in operation, dtype, size and number of ranks."""
 
     operation: str
     # None if the dtype was not recorded.
@@ -68,7 +68,7 @@ class RecordedKind:
     time: RecordedTime
     # Size of a call, as `list operations` defines it. None if the dtype or the elements were not recorded.
     size_bytes: int | None = None
-    # Bus bandwidth in bytes/s while data moved; while calls ran, if moving is not known. None without sizes and times.
+    # Bus bandwidth in bytes/s while data moved, or while calls ran if the moving time is unknown. None if unknown.
     busbw: float | None = None
 
 
@@ -79,28 +79,28 @@ class RecordedJob:
     source: str
     backend: str | None
     world_size: int | None
-    # World ranks whose files were given; without `files`, they are told.
+    # World ranks of the recorded ranks; only numbers of files if `files` is not empty.
     ranks: tuple[int, ...]
     steps: int
     # None if durations were not recorded.
     total: RecordedTime | None
-    # Kinds of calls, and groups by their name; the longest first.
+    # Kinds of calls, and groups as (name, time); the longest time first.
     kinds: tuple[RecordedKind, ...] = ()
     groups: tuple[tuple[str, RecordedTime], ...] = ()
-    # Notices on what is not reported, and why.
+    # Notices on withheld conclusions, with reasons.
     withheld: tuple[Notice, ...] = ()
-    # Rank that the others waited for more than chance allows. None if there is none.
+    # Straggler: rank that the other ranks waited for longer than chance allows. None if there is none.
     named: int | None = None
     # Whether steps were marked.
     marked: bool = False
-    # Names of the files, if they do not tell their ranks: `ranks` are then only numbers of files.
+    # Names of the files if they do not record their ranks; `ranks` are then only numbers of files.
     files: tuple[str, ...] = ()
-    # Rank that ends its calls late, and by how many seconds a step after the first rank, over all calls.
+    # Rank that ends its calls late, and its delay after the first rank in seconds per step, summed over all calls.
     ends_late: tuple[int, float] | None = None
 
     @property
     def late(self) -> tuple[int, float] | None:
-        """The rank that is named, and its share of all waiting."""
+        """Return the straggler (`named`) and its share of the total waiting time; None if there is none."""
         if self.total is None or self.named is None:
             return None
         return self.named, self.total.waited_for[self.named] / sum(self.total.waited_for.values())
@@ -110,7 +110,7 @@ class RecordedJob:
 class StepBar:
     """One call in the timeline of a step."""
 
-    # Case that stands for all calls of the same kind.
+    # Case that represents all calls of the same kind.
     kind: Case
     # Time since the start of the first call.
     start_s: float
@@ -121,29 +121,29 @@ class StepBar:
 class ReplayedKind:
     """Calls of one kind in a step of a recorded job."""
 
-    # Case that stands for all these calls.
+    # Case that represents all these calls.
     case: Case
-    # Number of calls a step, mean over ranks.
+    # Number of calls per step, mean over ranks.
     calls: float
     # Number of ranks of a group.
     ranks: int
     # Recorded time of all these calls in a step, mean over ranks. None if durations were not recorded.
     recorded: RecordedTime | None
-    # Time of all these calls in a step here, mean over ranks.
+    # Time of all these calls in a step of the replay, mean over ranks.
     time: Interval
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayedStep:
-    """The communication of one step of a recorded job, made again.
+    """The replay of the communication in one step of a recorded job.
 
-    Times are the seconds in which a call is under way, mean over ranks.
+    Times are seconds in which at least one call is in progress, as the mean over ranks.
     """
 
     case: Case
     source: str
     recorded_world: int | None
-    # Sentence on whose calls are made, if ranks make other calls than in the job. "" if each rank makes its own.
+    # Sentence that states whose calls are made, if ranks do not make their own recorded calls; else "".
     stand_in: str
     gaps: bool
     time: Interval
@@ -162,11 +162,11 @@ class ReplayAnalysis:
 
     # The recorded job, if the run has one.
     recorded: RecordedJob | None = None
-    # Steps of the recorded job, made again.
+    # Replayed steps of the recorded job.
     steps: tuple[ReplayedStep, ...] = ()
 
 
 def replays_of(analysis: Analysis) -> ReplayAnalysis:
-    """What a run says of replays; nothing if it has none."""
+    """Return the conclusions on replays in an analysis; empty conclusions if there are none."""
     concluded = analysis.of_packages.get(NAME)
     return concluded if isinstance(concluded, ReplayAnalysis) else ReplayAnalysis()

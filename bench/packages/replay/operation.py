@@ -1,4 +1,4 @@
-"""The operation that recorded jobs add: a replay of calls."""
+"""Define the operation that this package adds: a replay of recorded calls."""
 
 from bench.catalog.operation import SYNC, Operation
 from bench.model.deferred import Deferred
@@ -8,7 +8,7 @@ from bench.packages.replay.replayed_calls import NAME, ReplayOptions, ReplaySett
 
 
 def recorded_stamps(case: Case) -> int:
-    """Start and duration of each call of a replay, where there are several."""
+    """Return the stamps per iteration: start and duration of each call; 0 if the replay has only one call."""
     calls = recording_in(case).calls
     return 2 * calls if calls > 1 else 0
 

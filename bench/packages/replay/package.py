@@ -1,4 +1,4 @@
-"""What recorded jobs add to the core: an operation with its section, its conclusions and pictures, and a verb."""
+"""Register the package `replay` with the core: an operation, its section, conclusions and pictures, and a verb."""
 
 from bench.catalog.package import KeptFile, Package, PictureKind, Verb
 from bench.model.deferred import Deferred

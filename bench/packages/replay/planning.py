@@ -1,19 +1,19 @@
-"""Turn a recorded job into calls that ranks of this machine make again, and list what differs from the recording.
+"""Turn a recorded job into calls that ranks of this machine replay, and list the differences from the recording.
 
-In: a `CallList`, a backend, a number of ranks. Out: a `Replay`, and the `Case` that stands for it.
+In: a `CallList`, a backend, a number of ranks. Out: a `Replay`, and the `Case` that represents it.
 
-    as many ranks, all recorded    each rank makes its own calls, in the groups and to the peers of the recording
-    otherwise                      every rank makes the calls of one rank, the lowest recorded one, scaled as below
+    same world size, all recorded    each rank makes its own calls, in the groups and to the peers of the recording
+    otherwise                        every rank makes the calls of the lowest recorded rank, scaled as below
 
-The latter is said in the first sentence wherever ranks made different calls. With fewer ranks than recorded:
+If recorded ranks made different calls, the first sentence of the report states whose calls are made. Scaling:
 
-    group       of s ranks, S apart: at most all ranks, at the same distance where that divides them
-    size        what all ranks of a group hold together stays: a parameter that is gathered, a gradient that is reduced
-    all-to-all  a rank sends as much as it did; parts for ranks that are not there go to those that are, in turn
-    send, recv  an exchange with the neighbours in a ring, of the same size
+    group       s ranks, S apart: at most all ranks, at the same distance if such groups divide the world
+    size        the total over all ranks of a group is kept: a gathered parameter, a reduced gradient
+    all-to-all  a rank sends the same amount; parts for missing ranks go to the existing ranks in turn
+    send, recv  an exchange of the same size with the neighbours in a ring
 
-What a format does not tell is assumed, never quietly: each assumption is one of `Replay.changes`. When calls ran is
-taken from a timeline of the device only, never from when they were enqueued.
+If a format lacks a fact, the fact is assumed, and each assumption is listed in `Replay.changes`. The times at which
+calls ran come only from a timeline of the device or of gloo's threads, never from enqueue times.
 """
 
 import hashlib
@@ -51,13 +51,13 @@ from bench.planning.cases import option_values, oversubscribed, worlds
 from bench.planning.footprint import buffer_bytes
 from bench.planning.parts import Expansion, PlanningPart
 
-# Calls of one step beyond which stamps of a launch would not fit (`footprint.MAX_STAMP_PAIRS`).
+# Most calls of one step: the stamps of a launch with more calls would not fit (`footprint.MAX_STAMP_PAIRS`).
 MOST_CALLS = 20_000
 # Hexadecimal digits of the hash of the calls in a key.
 DIGITS = 12
-# Operations whose `size` counts all shares, not one rank's.
+# Operations whose `size` counts the shares of all ranks, not the share of one rank.
 _WHOLE_OUT = {"all_gather", "all_gather_list", "gather"}
-# dtype that takes the place of one that the backend lacks, by size in bytes.
+# Size of a dtype in bytes → dtype that replaces it if the backend lacks it.
 _SUBSTITUTES = {1: "uint8", 2: "bfloat16", 4: "float32", 8: "float64", 16: "complex128"}
 
 
@@ -69,13 +69,13 @@ class _Step:
     recorded: int
     # World rank that makes the calls. None if the recording does not name it.
     rank: int | None
-    # Positions of the calls among those of the rank.
+    # Positions of these calls among all calls of the rank.
     places: tuple[int, ...]
     calls: tuple[RecordedCall, ...]
 
 
 def expand(config: Config, machine: Machine, kept: Mapping[str, CallList]) -> Expansion:
-    """The replays of the section, a case for each backend, world size and combination of options."""
+    """Return the replays of the section: a case for each backend, world size and combination of options."""
     section, operation = config.section(ReplaySection), OPERATIONS[NAME]
     if section is None:
         return Expansion()
@@ -97,7 +97,7 @@ def expand(config: Config, machine: Machine, kept: Mapping[str, CallList]) -> Ex
 
 
 def replay(recorded: CallList, backend: str, world_size: int, gaps: bool = False) -> Replay:
-    """The calls of one step. Raises ForeignError if none of them can be made again, or if no gaps are known."""
+    """Return the replay of one step. Raises ForeignError if no call can be replayed, or if wanted gaps are unknown."""
     calls = [call for rank in recorded.ranks for call in rank.calls]
     if gaps and not any(call.ran_s is not None for call in calls):
         raise ForeignError(
@@ -114,7 +114,7 @@ def replay(recorded: CallList, backend: str, world_size: int, gaps: bool = False
         raise ForeignError(f"{source}: nothing can be made again", *(changes or ["it has no calls"]))
     if (most := max(len(made) for _, made in lists)) > MOST_CALLS:
         raise ForeignError(f"{source}: {most} calls a step; at most {MOST_CALLS} can be replayed: cut it")
-    # A buffer for each of the calls between two refills: a job, too, reduces other gradients in each call.
+    # One buffer per call between two refills: in a job, too, each call reduces different gradients.
     depths: Counter[Case] = Counter()
     for _, made in lists:
         depths |= Counter(case for _, _, case in made)
@@ -131,14 +131,14 @@ def replay(recorded: CallList, backend: str, world_size: int, gaps: bool = False
 
 
 def case_of(replayed: Replay, base: Case) -> Case:
-    """The case that stands for a replay, of a backend and world size as `base`.
+    """Return the case that represents a replay, with the backend and world size of `base`.
 
-    Its key has a hash of the calls and pauses, not of what was recorded of them.
+    Its key contains a hash of the calls and pauses, not of other facts in the recording.
     """
     order = [[(call.case, call.after, round(call.pause_s, 9)) for call in made.calls] for made in replayed.lists]
     cases = [asdict(replace(case, asked_bytes=0)) for case in replayed.cases]
     for fields in cases:
-        del fields["asked_bytes"]  # it tells no cases apart
+        del fields["asked_bytes"]  # it does not distinguish cases
     content = json.dumps([cases, order], sort_keys=True)
     digest = hashlib.sha256(content.encode()).hexdigest()[:DIGITS]
     held = sum(buffer_bytes(case, 0) for case in replayed.cases)
@@ -152,9 +152,9 @@ def _sources(recorded: CallList) -> str:
 
 # ── which step ───────────────────────────────────────────────────────────────────────────────────
 def _last_step(recorded: CallList) -> tuple[list[_Step], list[Notice]]:
-    """Each rank's calls of the last step, if on each rank all steps made the same calls; else all calls.
+    """Return each rank's calls of the last step if all steps of each rank made the same calls; else all calls.
 
-    With what is to be said of it.
+    Also returns a notice on this choice if several steps were recorded.
     """
     last = max((call.step for rank in recorded.ranks for call in rank.calls if call.step is not None), default=None)
     steps = []
@@ -181,30 +181,30 @@ def _kind(call: RecordedCall) -> tuple[object, ...]:
 
 
 # ── whose calls, as which cases ──────────────────────────────────────────────────────────────────
-# The calls that a rank makes again: position among the rank's calls, the call, its case.
+# Calls that a rank replays, each as (position among the rank's recorded calls, call, case).
 Made = list[tuple[int, RecordedCall, Case]]
 
 
 class _Builder:
-    """Turns calls of ranks into cases, and counts what had to be changed."""
+    """Turns calls of ranks into cases, and counts the changes that this needs."""
 
     def __init__(self, recorded: CallList, steps: Sequence[_Step], backend: str, world_size: int) -> None:
         self._recorded, self._backend, self._world_size = recorded, backend, world_size
         self._steps = [step for step in steps if step.calls]
         self._changed: Counter[Notice] = Counter()
-        self._own = False  # whether calls are made in the very groups of the recording
+        self._own = False  # True if calls are made in exactly the recorded groups
 
     def changes(self) -> list[Notice]:
-        """What differs from the recording."""
+        """Return notices on the differences from the recording."""
         world = self._recorded.world_size
         others = world is not None and world != self._world_size
         changes = [notice(ChangeNotice.OTHER_WORLD, recorded=world, ranks=self._world_size)] if others else []
         return changes + with_counts(self._changed)
 
     def lists(self) -> tuple[list[tuple[int, Made]], str]:
-        """(position of the recorded rank, its calls) for each rank of this world, or once for all of them.
+        """Return (position of the recorded rank, its calls) per rank of this world, or one such pair for all ranks.
 
-        Also returns the sentence on whose calls are made, if ranks make other calls than in the job.
+        Also returns a sentence that states whose calls are made, if ranks do not make their own calls; else "".
         """
         reason = ""
         if self._recorded.world_size == self._world_size:
@@ -219,7 +219,7 @@ class _Builder:
         return [(self._steps[0].recorded, self._made(self._steps[0]))], self._stand_in(reason)
 
     def _stand_in(self, reason: str) -> str:
-        """Whose calls every rank makes, if ranks made different calls, or may have."""
+        """Return whose calls every rank makes; "" if all recorded ranks made the same calls, none of them one-way."""
         who = self._steps[0].rank
         lists = {tuple(_shape(call) for call in step.calls) for step in self._steps}
         staged = any(call.operation in ONE_WAY for step in self._steps for call in step.calls)
@@ -232,7 +232,7 @@ class _Builder:
         return f"{text} ({reason})" if reason else text
 
     def _steps_of_ranks(self) -> tuple[list[_Step], str]:
-        """The calls of each rank of the world; or none, and why there are none."""
+        """Return the calls of each rank of the world and ""; or an empty list and the reason why it is empty."""
         by_rank = {step.rank: step for step in self._steps}
         if None in by_rank:
             return [], "the files do not name their ranks"
@@ -253,7 +253,7 @@ class _Builder:
         return [(place, call, case) for place, call in kept if (case := self._case_of(step, place, call)) is not None]
 
     def _case_of(self, step: _Step, place: int, call: RecordedCall) -> Case | None:
-        """The case of a call; None if it cannot be made again."""
+        """Return the case of a call; None if the call cannot be replayed."""
         if self._own and call.peer is not None and step.rank is not None:
             pair = (min(step.rank, call.peer), max(step.rank, call.peer))
             sender = call.peer if call.operation == "recv" else step.rank
@@ -282,7 +282,7 @@ class _Builder:
         return case
 
     def _sized(self, step: _Step, place: int, call: RecordedCall) -> Case | None:
-        """The case of a call with its size, parts and root, before what the backend can do is asked."""
+        """Return the case of a call with its size, parts and root; None without a size. Backend limits are ignored."""
         groups, dtype = self._groups(call), self._dtype(call)
         case = collectives.usual(
             Case(call.operation, self._backend, self._world_size, dtype, 0, buffers="hot", groups=groups)
@@ -315,7 +315,7 @@ class _Builder:
         return case
 
     def _groups(self, call: RecordedCall) -> Division:
-        """The group of a call, or the division of this world that is like the recorded one."""
+        """Return the group of a call, or the division of this world that is most similar to the recorded group."""
         size = len(call.group) if call.group else call.group_size
         if size is None or self._world_size == 1:
             return WORLD
@@ -353,7 +353,7 @@ class _Builder:
         return other
 
     def _splits(self, step: _Step, place: int, call: RecordedCall, together: int) -> Splits | None:
-        """The parts from each rank to each rank: as all ranks recorded them, or all alike; None for equal parts."""
+        """Return the parts from each rank to each rank, as recorded or with one rank's parts for all; None if equal."""
         if call.splits_in is None:
             self._changed[notice(ChangeNotice.EQUAL_PARTS)] += 1
             return None
@@ -371,9 +371,9 @@ class _Builder:
         return Splits("rows", rows=tuple(map(tuple, rows)))
 
     def _recorded_rows(self, step: _Step, place: int, call: RecordedCall) -> list[list[int]] | None:
-        """The parts that each rank of the group sent in the same call; None unless all of them are recorded.
+        """Return the parts that each rank of the group sent in the same call; None if they are not all recorded.
 
-        The calls of ranks belong together by their place among the calls of the group, if sequence numbers agree.
+        Calls of ranks are matched by their position among the all-to-alls of the group, if sequence numbers agree.
         """
         members = call.group or range(self._recorded.world_size or 0)
         ranks = {rank.rank: rank for rank in self._recorded.ranks}
@@ -394,15 +394,15 @@ class _Builder:
 
 
 def _shape(call: RecordedCall) -> tuple[object, ...]:
-    """In what the calls of ranks agree that do the same in groups of their own."""
+    """Return the fields that are equal if ranks make the same call, each in its own group."""
     size = len(call.group) if call.group else call.group_size
     return call.operation, call.dtype, call.elements_in, size
 
 
 def _exchanges(step: _Step) -> _Step:
-    """The calls of a rank, in which a send and a receive of as much with the same peer, one behind the other, are one.
+    """Merge each send with an adjacent receive of the same size, dtype and peer into one exchange.
 
-    A job makes them together (`batch_isend_irecv`); one after the other, both ranks would wait for each other.
+    A job makes both at once (`batch_isend_irecv`). Made one after the other, both ranks would wait for each other.
     """
     places, calls = list[int](), list[RecordedCall]()
     for place, call in zip(step.places, step.calls, strict=True):
@@ -424,7 +424,7 @@ def _sent(call: RecordedCall) -> int | None:
 
 
 def _contradiction(lists: Sequence[Made], world_size: int) -> str:
-    """Why these calls of all ranks do not fit together; "" if they do: each group's members make its calls alike."""
+    """Return why the calls of ranks do not match; "" if all members of each group make the same calls in it."""
     if any(not 0 <= member < world_size for made in lists for _, _, case in made for member in _members(case)):
         return "groups reach beyond the ranks"
     for rank, made in enumerate(lists):
@@ -446,14 +446,14 @@ def _contradiction(lists: Sequence[Made], world_size: int) -> str:
 
 
 def _members(case: Case) -> tuple[int, ...]:
-    """The ranks of a case that is made in one group."""
+    """Return the ranks of a case that has one group."""
     return subgroups.divide(case.groups, case.world_size).groups[0]
 
 
 def _divided(depths: Sequence[tuple[Case, int]], world_size: int) -> tuple[tuple[Case, ...], dict[Case, int]]:
-    """Cases that differ in their group alone, as one case of all these groups: a rank then holds its buffers once.
+    """Merge cases that differ only in their group into one case of all these groups, so that a rank has one buffer set.
 
-    Out: the cases with their depths, and the number of the case that each given one became.
+    Returns the merged cases with their depths, and for each given case the position of its merged case.
     """
     alike: dict[Case, list[list[Case]]] = {}
     for case, _ in depths:
@@ -478,7 +478,7 @@ def _divided(depths: Sequence[tuple[Case, int]], world_size: int) -> tuple[tuple
 
 
 def _division(row: Sequence[Case], world_size: int) -> Division:
-    """The groups of cases as one division, in few words where it has them."""
+    """Return the groups of cases as one division, in the short form (contiguous or strided) if there is one."""
     if not row[0].groups.sets:
         return row[0].groups
     groups = sorted(_members(case) for case in row)
@@ -492,7 +492,7 @@ def _division(row: Sequence[Case], world_size: int) -> Division:
 
 
 def _whole_elements(call: RecordedCall, ranks: int) -> int | None:
-    """Elements of what `size` counts (`operations`); None if they were not recorded."""
+    """Return the number of elements that `size` counts (see `operations`); None if it was not recorded."""
     into, out = call.elements_in, call.elements_out
     if call.operation in _WHOLE_OUT:
         if call.operation != "gather" and out:
@@ -505,13 +505,13 @@ def _whole_elements(call: RecordedCall, ranks: int) -> int | None:
 
 # ── in which order, with which pauses ────────────────────────────────────────────────────────────
 def _in_turn(made: Made, number_of: Mapping[Case, int], gaps: bool) -> tuple[ReplayedCall, ...]:
-    """The calls of a rank. An asynchronous one is waited for before the call that began to run after it had ended.
+    """Return the calls of a rank. Before a call, the rank waits for asynchronous calls that ended before it began.
 
-    A pause is the time in which none of the rank's calls ran, up to this one, or which passed since the last one began
-    if that is still under way.
+    A pause lasts from the end of the rank's earlier calls to the begin of this call. If the previous call is
+    asynchronous and still in progress, the pause lasts from the begin of the previous call.
     """
     calls, under_way = [], dict[int, float]()
-    latest: float | None = None  # when the rank was free to make the next call, by the recording's clock
+    latest: float | None = None  # time from which the rank could make the next call, by the recording's clock
     for at, (place, call, case) in enumerate(made):
         began = call.ran_s
         ended = {earlier: end for earlier, end in under_way.items() if began is not None and end <= began}

@@ -10,16 +10,16 @@ from bench.packages.replay.conclusions import ReplayedStep, replays_of
 from bench.packages.replay.report import kind_name, rank_named, recorded_kind, recorded_sentence
 from bench.report.plots.figures import COLOURS, time_axis, wrapped
 
-# Letters in a line of a title, and of a row's name.
+# Most characters per line of a title, and of the name of a row.
 TITLE, ROW_NAME = 115, 44
-# More rows are too small to read.
+# Most rows of a panel: more rows would be too small to read.
 MOST_ROWS = 45
 # Colour of the kinds of calls that have no colour of their own.
 OTHERS = "#BBBBBB"
 
 
 def recorded(run: Run | None, analysis: Analysis) -> list[Figure]:
-    """Time in calls by kind, divided into moving and waiting; and for whom ranks waited."""
+    """Draw the time in calls by kind, divided into moving and waiting, and the waiting time for each rank."""
     job = replays_of(analysis).recorded
     if job is None or job.total is None or not job.total.in_calls_s:
         return []
@@ -61,14 +61,14 @@ def recorded(run: Run | None, analysis: Analysis) -> list[Figure]:
 
 
 def steps(run: Run, analysis: Analysis) -> list[Figure]:
-    """The calls of a step along time: a page for each replay, the recording above and the median step below."""
+    """Draw the calls of a step on a time axis: one page per replay, the recording above and the median step below."""
     return [_replay_figure(step) for step in replays_of(analysis).steps if step.bars]
 
 
 def _replay_figure(step: ReplayedStep) -> Figure:
-    """A row for each kind of call, so that calls that overlap are seen. Kinds without a colour share the last row."""
+    """Draw a row per kind of call, so that overlapping calls are visible. Kinds without a colour share the last row."""
     kinds = [kind.case for kind in step.kinds]
-    # A name beside each row says more than a legend of colours.
+    # A name next to each row is clearer than a legend of colours.
     names = [wrapped(kind_name(kind), ROW_NAME) for kind in step.kinds[: len(COLOURS)]]
     if len(kinds) > len(COLOURS):
         names.append(f"{len(kinds) - len(COLOURS)} further kinds")

@@ -1,9 +1,9 @@
-"""Make the calls of a recorded job again: one iteration is all calls of a step, each with stamps of its own.
+"""Replay the calls of a recorded job: one iteration is all calls of a step, each with its own stamps.
 
-In: a case, the settings with its `Replay`, and where it runs. Out: the `Workload` of that case. Each rank has calls of
-its own. Each distinct call is an operation with buffers and data of its own, so that its results are checked as those
-of any other case. An asynchronous call is over when its work is; the rank waits for it before the call before which it
-had ended in the recording, or at the end of the step.
+In: a case, the settings with its `Replay`, and the place of the rank. Out: the `Workload` of that case. Each rank has
+its own calls. Each distinct call is an operation with its own buffers and data, so its results are checked like the
+results of any other case. An asynchronous call ends when its work ends. The rank waits for it before the first call
+that began after its end in the recording, or at the end of the step.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ class ReplayOperation(Workload):
         self._asynchronous = [replay.cases[call.case].call == "async" for call in self._calls]
         self.waits_on_host = any(work.waits_on_host for work in self._inner)
         self.pauses = any(call.pause_s for made in replay.lists for call in made.calls)
-        # Calls of one communicator end in their order; those of others need streams of their own to be waited for.
+        # Calls of one communicator end in order; waits for calls of different communicators need separate streams.
         groups = list(dict.fromkeys(case.groups for case in replay.cases))
         self._lanes = [groups.index(replay.cases[call.case].groups) for call in self._calls]
         self._steps: list[Marks] = []
-        self._free: list[Marks] = []  # of steps whose stamps have been read: events take time to make
+        self._free: list[Marks] = []  # for reuse, after their stamps have been read: creating events takes time
 
     def prepare(self) -> Call:
-        """All calls of the next step: buffers are refilled now, not between them, and events are made now."""
+        """Refill buffers, create events, and return a function that makes all calls of the next step."""
         self.reserve(1)
         calls = [self._inner[call.case].prepare() for call in self._calls]
         marks = self._free.pop() if self._free else marks_on(self._device, self._lanes)
@@ -63,11 +63,11 @@ class ReplayOperation(Workload):
         return None
 
     def corrupt(self) -> bool:
-        spoilt = [work.corrupt() for work in self._inner]  # all of them: some are overwritten by the next step
+        spoilt = [work.corrupt() for work in self._inner]  # corrupt all operations: the next step overwrites some
         return any(spoilt)
 
     def stamps(self) -> list[Stamps]:
-        """The stamps of all steps since the last time that they were taken; zeros beyond this rank's last call."""
+        """Return the stamps of all steps since the previous call, with zeros after this rank's last recorded call."""
         self._device.synchronize()
         beyond = [0] * (self._most - len(self._calls))
         stamps: list[Stamps] = [
@@ -81,7 +81,7 @@ class ReplayOperation(Workload):
 def make_step(
     planned: Sequence[ReplayedCall], calls: Sequence[Call], asynchronous: Sequence[bool], marks: Marks
 ) -> None:
-    """Make the calls, with their pauses; wait for asynchronous ones where the recording had them behind it."""
+    """Make the calls with their pauses; before a call, wait for the asynchronous calls in its `after`."""
     pending: dict[int, Any] = {}
     marks.begin()
     for number, (plan, call) in enumerate(zip(planned, calls, strict=True)):
@@ -101,10 +101,10 @@ def make_step(
 
 
 class _HostMarks:
-    """The instants of one step by the host's clock; an asynchronous call is over when the thread that runs it says so.
+    """Times of one step by the host's clock. An asynchronous call ends when the thread that runs it reports its end.
 
-    start, stop: a call is about to be made; it is over. launched: an asynchronous call was made; returns what `over`
-    takes, which waits until the call is over. stamps: once the device is idle.
+    `start` is called before a call is made, `stop` after its end. `launched` is called after an asynchronous call was
+    made; its result is the argument of `over`, which waits for the end of the call. `stamps` needs an idle device.
     """
 
     def __init__(self, calls: int) -> None:
@@ -123,7 +123,7 @@ class _HostMarks:
         self._stops[number] = 0
         try:
             return work.get_future().then(lambda _: self.stop(number))
-        except RuntimeError:  # gloo's sends and receives have none: they are over when the rank has waited for them
+        except RuntimeError:  # gloo's sends and receives have no future: they end when the rank has waited for them
             return work
 
     def over(self, number: int, launched: Any) -> None:
@@ -137,10 +137,10 @@ class _HostMarks:
 
 
 class _EventMarks:
-    """The instants as events on the device's current stream, which waits for asynchronous calls where the host does.
+    """Times of one step as events on the current stream, which waits for asynchronous calls where the host does.
 
-    An asynchronous call is over when a stream beside it says so, which waits for this call and does nothing else: on
-    the current stream, the calls between would count as part of it.
+    The end of an asynchronous call is recorded on a separate stream, which waits only for this call: on the current
+    stream, the calls in between would count as part of it.
     """
 
     def __init__(self, device: Device, lanes: Sequence[int]) -> None:
@@ -172,23 +172,23 @@ class _EventMarks:
         return [start.ns_since(self._began) for start in self._starts], [b.ns_since(a) for a, b in pairs]
 
 
-# Where the instants of one step are kept, call by call.
+# Times of each call of one step.
 Marks = _HostMarks | _EventMarks
 
 
 def marks_on(device: Device, lanes: Sequence[int]) -> Marks:
-    """Marks for calls on a device. lanes: for each call, the number of its communicator."""
+    """Return marks for calls on a device. lanes: for each call, the number of its communicator."""
     return _EventMarks(device, lanes) if device.enqueues else _HostMarks(len(lanes))
 
 
 class ReplayStage:
-    """What the replays of a launch share on this rank."""
+    """State on this rank that the replays of a launch share."""
 
     def __init__(self, case: Case, settings: Settings, launch: int, place: RankPlace) -> None:
         self._settings, self._place = settings, place
 
     def workload(self, case: Case) -> ReplayOperation:
-        """The calls of the case's recording."""
+        """Return the workload that replays the recording of a case."""
         replay, place = replay_of(self._settings, case), self._place
         return ReplayOperation(replay, place.group, place.arena, self._settings.seed, place.tick)
 

@@ -1,10 +1,10 @@
-"""The collective calls that a recorded job made, in one type for every format of recording.
+"""Define the collective calls of a recorded job: one type for all formats of recordings.
 
     files of profilers ─▶ (importers) CallList ─▶ (store) X.calls.jsonl ─▶ CallList ─▶ (planning) Replay
                                                                                             └─▶ (analyze) RecordedJob
 
-What a format leaves out or cuts off is None and counted in `unknown`; nothing is invented. Everything is frozen. Units
-are elements and seconds.
+Facts that a format omits or truncates are None and counted in `unknown`; nothing is invented. All classes are frozen.
+Units are elements and seconds.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from enum import StrEnum
 from bench.model.notices import Notice, NoticeKind
 from bench.model.units import MOST_ELEMENTS, MOST_RANKS
 
-# The error rate at which a rank is named.
+# False-alarm rate at which a rank is named as the straggler.
 NAMED_RATE = 0.04
-# Operations of recorded calls between two ranks, and those in which each rank sends something else to each.
+# Operations between two ranks, and operations in which each rank sends different data to every rank.
 ONE_WAY = frozenset({"send", "recv"})
 ALL_TO_ALL = frozenset({"all_to_all", "all_to_all_list", "all_to_all_uneven"})
 
 
 class ReplayNotice(NoticeKind):
-    """What a recording does not show."""
+    """Facts that a recording does not show."""
 
     NUMBERED_BY_FILES = "numbered-by-files"
     UNEQUAL_STEPS = "unequal-steps"
@@ -54,7 +54,7 @@ class ReplayNotice(NoticeKind):
 
 
 class Fact(StrEnum):
-    """What a recording may not say of its calls."""
+    """Facts on calls that a recording may lack."""
 
     DTYPE = "dtype"
     ELEMENTS = "elements"
@@ -69,7 +69,7 @@ class Fact(StrEnum):
 class RecordedCall:
     """One call on one rank.
 
-    Raises ValueError for numbers that no job has, because a reader of a list may count ranks and elements by them.
+    Raises ValueError for impossible numbers of ranks or elements, because later code may enumerate them.
     """
 
     # Name in `catalog.collectives`; an operation that is not there keeps the format's own name.
@@ -79,14 +79,14 @@ class RecordedCall:
     # Elements of this rank's input and output.
     elements_in: int | None
     elements_out: int | None
-    # Elements for each rank of the group (in) and from each rank (out). Empty if all are equal, None if unknown.
+    # Elements sent to each rank of the group (in), received from each rank (out). Empty if equal, None if unknown.
     splits_in: tuple[int, ...] | None = ()
     splits_out: tuple[int, ...] | None = ()
     # World ranks of the group. None if unknown.
     group: tuple[int, ...] | None = None
     # Number of ranks of the group. None if even that is unknown.
     group_size: int | None = None
-    # Name of the group, which is the same on all its ranks, where the ranks are not recorded.
+    # Name of the group, equal on all its ranks; identifies the group if its ranks are not recorded.
     communicator: str | None = None
     # World rank of the root of a rooted call.
     root: int | None = None
@@ -94,27 +94,26 @@ class RecordedCall:
     peer: int | None = None
     # Stream on which the call ran. Calls of different streams may overlap.
     stream: str | None = None
-    # Time since the first call of the recording at which this call was made, that is, enqueued. It does not show when
-    # the call ran.
+    # Time at which this call was enqueued, since the first call of the recording. It does not show when the call ran.
     start_s: float | None = None
     # Time at which the call began to run, by the same clock, from a timeline of the device or of gloo's worker thread.
     # None without such a timeline.
     ran_s: float | None = None
-    # Time that the call ran, with the wait for ranks that came late.
+    # Duration of the call, including the wait for late ranks (stragglers).
     duration_s: float | None = None
-    # Part of duration_s in which nothing was computed; of calls that run at the same time, it is counted for the one
-    # that ends first. None if computing was not recorded.
+    # Exposed communication: part of duration_s in which nothing was computed. If calls overlap, it is counted for the
+    # call that ends first. None if computing was not recorded.
     exposed_s: float | None = None
-    # True if the caller went on at once.
+    # True if the caller continued without waiting for the end of the call.
     asynchronous: bool | None = None
-    # Number of the call within its group, by which calls of different ranks are joined. None if the format has none.
+    # Number of the call within its group, by which calls of different ranks are matched. None if the format has none.
     sequence: int | None = None
     # Step of the job in which the call was made.
     step: int | None = None
     # NCCL's algorithm and protocol.
     chosen: str | None = None
-    # True if the call ran in one kernel with others (torch's coalesced groups, batches of sends and receives). The time
-    # of such a group is divided equally among its calls, one after the other, so it does not say who waited.
+    # True if the call ran in one kernel with other calls (torch's coalesced groups, batches of sends and receives). The
+    # time of the kernel is divided equally among its calls, in sequence, so it does not show which rank waited.
     batched: bool = False
 
     def __post_init__(self) -> None:
@@ -138,15 +137,15 @@ class RankRecording:
     began_s: float | None = field(default=None, compare=False)
     # Name of the host. None if the file does not have it; a saved list never has it.
     host: str | None = field(default=None, compare=False)
-    # Time from began_s of the earliest rank to began_s, of a job on one host. None if they cannot be compared.
+    # Time from began_s of the earliest rank to began_s, for a job on one host. None if clocks cannot be compared.
     offset_s: float | None = None
-    # True if the rank is only in the name of the file.
+    # True if only the name of the file contains the rank.
     by_name: bool = field(default=False, compare=False)
-    # Host and pid, where the file tells them. A saved list never has it.
+    # Host and pid, if the file records them. A saved list never does.
     process: tuple[str, int] | None = field(default=None, compare=False)
-    # Number of calls that were not complete; they are among the calls.
+    # Number of incomplete calls; `calls` includes them.
     incomplete: int = field(default=0, compare=False)
-    # Kernels that communicate and belong to none of the calls: their number, and their time.
+    # Number and time of communication kernels that belong to no recorded call.
     unclaimed: int = 0
     unclaimed_s: float = 0.0
 
@@ -158,7 +157,7 @@ class RankRecording:
 
 @dataclass(frozen=True, slots=True)
 class Gaps:
-    """Calls that are missing between the first and the last of a recording, by their numbers; of all ranks."""
+    """Calls of all ranks that are missing between the first and the last recorded call, by their sequence numbers."""
 
     recorded: int
     # Calls from the first to the last number.
@@ -177,11 +176,11 @@ class CallList:
     # None if the number of ranks is not recorded.
     world_size: int | None
     ranks: tuple[RankRecording, ...]
-    # What was not recorded → in how many calls.
+    # Fact that was not recorded → number of calls without it.
     unknown: dict[Fact, int] = field(default_factory=dict)
-    # What was left out, such as waits, which are no calls that could be made again, and what speaks against the rest.
+    # Notices on events that were left out (such as waits, which cannot be replayed), and on doubts about the calls.
     notices: tuple[Notice, ...] = ()
-    # What numbers of calls prove: not all were recorded. None if nothing is missing between the first and the last.
+    # Missing calls that sequence numbers prove. None if no call is missing between the first and the last.
     gaps: Gaps | None = None
 
     def __post_init__(self) -> None:
@@ -195,5 +194,5 @@ class CallList:
 
     @property
     def marked(self) -> bool:
-        """Whether steps are recorded."""
+        """Return whether steps are recorded."""
         return any(call.step is not None for rank in self.ranks for call in rank.calls)

@@ -1,4 +1,4 @@
-"""Define the calls of a recorded job as ranks make them again, and what names them in a case and in a plan."""
+"""Define the replayed calls of a recorded job, and the names of a replay in a case and in a plan."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from bench.model.records import Case, OwnOptions, OwnSettings, Settings, option
 
 # Name of the package, its operation, its section and its verb.
 NAME = "replay"
-# Names of the inner times of an iteration: of each call its start since that of the iteration, and its duration.
+# Names of the inner times of an iteration: start of each call since the start of the iteration, and its duration.
 START_NS, DURATION_NS = "start", "duration"
 
 
 class ChangeNotice(NoticeKind):
-    """What a replay makes otherwise than the recorded job."""
+    """Differences between a replay and the recorded job."""
 
     OTHER_WORLD = "other-world"
     STEPS_AS_ONE = "steps-as-one"
     LAST_STEP = "last-step"
-    # Of calls; their number is a value.
+    # Notices on calls; the number of calls is a value.
     OTHER_HALF = "other-half"
     RING = "ring"
     UNKNOWN_OPERATION = "unknown-operation"
@@ -47,7 +47,7 @@ class ReplayedCall:
     recorded: int
     # Positions of earlier asynchronous calls that the rank waits for before this call.
     after: tuple[int, ...] = ()
-    # Time after that wait, and before this call, in which the rank does something else.
+    # Pause between that wait and this call, in which the rank makes no call.
     pause_s: float = 0.0
 
 
@@ -62,39 +62,39 @@ class ReplayedList:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """The calls of a recorded job that a case makes. The package `replay` makes them from the recording."""
+    """The calls of a recorded job that a case makes, derived from the recording by the package `replay`."""
 
-    # The recording, in words.
+    # Description of the recording.
     source: str
     # The distinct calls.
     cases: tuple[Case, ...]
-    # One list for each rank of this world, or one list that all ranks make.
+    # One list for each rank of this world, or one list for all ranks.
     lists: tuple[ReplayedList, ...]
     # Number of ranks of the recorded job; None if the recording does not report it.
     recorded_world: int | None = None
-    # Sentence on whose calls the ranks make; empty if each rank makes the same calls as in the job.
+    # Sentence that states whose calls the ranks make; empty if each rank makes the same calls as in the job.
     stand_in: str = ""
     # True if the pauses are as recorded.
     gaps: bool = False
-    # What differs from the recording.
+    # Notices on the differences from the recording.
     changes: tuple[Notice, ...] = ()
 
     def of(self, rank: int) -> ReplayedList:
-        """The calls that a rank of this world makes."""
+        """Return the calls that a rank of this world makes."""
         return self.lists[rank if len(self.lists) > 1 else 0]
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Recording:
-    """What names a replay in a case."""
+    """The name of a replay in a case."""
 
     # Hash of the calls and of the pauses between them.
     digest: str
-    # Number of calls of a step, on the rank that makes most.
+    # Number of calls per step, on the rank that makes the most calls.
     calls: int
 
     def __str__(self) -> str:
-        """As a key names it: `5f0c2a91d3be:52`."""
+        """Format the name as in a key: `5f0c2a91d3be:52`."""
         return f"{self.digest}:{self.calls}"
 
 
@@ -119,18 +119,18 @@ class ReplaySettings(OwnSettings):
     replays: dict[str, Replay] = field(default_factory=dict)
 
     def needed_by(self, cases: Sequence[Case]) -> ReplaySettings:
-        """The settings with only those replays that the cases name."""
+        """Return the settings with only the replays that the cases name."""
         names = {str(recording_in(case)) for case in cases}
         return replace(self, replays={name: replay for name, replay in self.replays.items() if name in names})
 
 
 def recording_in(case: Case) -> Recording:
-    """What names the replay that a case makes."""
+    """Return the name of the replay that a case makes."""
     recording = cast(ReplayOptions, case.own).recording
     assert recording is not None  # noqa: S101 - every case of a replay has one
     return recording
 
 
 def replay_of(settings: Settings, case: Case) -> Replay:
-    """The calls that a case of a plan makes."""
+    """Return the replay that a case of a plan makes."""
     return cast(ReplaySettings, settings.own[NAME]).replays[str(recording_in(case))]

@@ -1,4 +1,4 @@
-"""Write as text where the time of a recorded job went, and what its steps take here.
+"""Write as text where the time of a recorded job went, and how long its steps take here.
 
 In: conclusions. Out: blocks and sentences. Computes only shares and layout.
 """
@@ -45,7 +45,7 @@ from bench.report.tables import widths
 
 Kinds = Sequence[ReplayedKind]
 N = TypeVar("N", int, float)
-# Kinds of calls in the table of a replay; the rest are one row.
+# Most kinds of calls in a table; all further kinds share one row.
 MOST_KINDS = 12
 NEXT = "Look next at what {} does before its calls: its input pipeline, its node, the clock of its GPU or CPU."
 RECORDED_EXPLAINED = (
@@ -124,7 +124,7 @@ SENTENCES: Mapping[NoticeKind, Sentence] = {
 
 
 def sections(analysis: Analysis) -> Blocks:
-    """The recorded job, and each of its steps made again."""
+    """Return the sections on the recorded job and on each of its replayed steps."""
     replays = replays_of(analysis)
     shown: Blocks = []
     if replays.recorded is not None:
@@ -138,14 +138,14 @@ def sections(analysis: Analysis) -> Blocks:
 
 
 def brief(analysis: Analysis) -> Blocks:
-    """A sentence on the recorded job, and the table of each step."""
+    """Return a sentence on the recorded job, and the table of each replayed step."""
     replays = replays_of(analysis)
     recorded: Blocks = [recorded_sentence(replays.recorded)] if replays.recorded is not None else []
     return [*recorded, *(block for step in replays.steps for block in replay_table(step))]
 
 
 def recorded_parts(job: RecordedJob) -> Blocks:
-    """Where the time in calls went: the sentence, tables by kind and by group, and what is withheld."""
+    """Return the account of the time in calls: a sentence, tables by kind and by group, and withheld conclusions."""
     shown: Blocks = [recorded_sentence(job)]
     kinds = [_Row(recorded_kind(kind), kind.time, kind.size_bytes, kind.busbw) for kind in job.kinds]
     shown += _recorded_table("calls", kinds, job)
@@ -166,7 +166,7 @@ def recorded_parts(job: RecordedJob) -> Blocks:
 
 
 def recorded_json(job: RecordedJob) -> Json:
-    """The conclusions for programs, times in seconds; late: the rank that is named, and its share of all waiting."""
+    """Return the conclusions for programs, in seconds; late: the straggler and its share of the waiting time."""
     groups = {name: _time_json(time) for name, time in job.groups}
     kinds = [{**asdict(kind), "time": _time_json(kind.time)} for kind in job.kinds]
     withheld = [public_notice(found).model_dump(mode="json") for found in job.withheld]
@@ -174,13 +174,13 @@ def recorded_json(job: RecordedJob) -> Json:
 
 
 def _time_json(time: RecordedTime) -> Json:
-    """A time for programs; null for the parts of what was not recorded."""
+    """Return a time for programs; its parts are null if the time was not recorded."""
     unknown = dict.fromkeys(("moved_s", "waited_s", "unsplit_s"), None) if time.in_calls_s is None else {}
     return asdict(time) | unknown
 
 
 def recorded_sentence(job: RecordedJob) -> str:
-    """Such as `calls took 5.80 ms a step: 0.22 ms moving data, 5.58 ms waiting, 95% of it for rank 3`."""
+    """Format as `calls took 5.80 ms a step: 0.22 ms moving data, 5.58 ms waiting, 95% of it for rank 3`."""
     if job.total is None or job.total.in_calls_s is None:
         missing = any(found.kind is ReplayNotice.GAPS for found in job.withheld)
         return f"{job.source}: {'not all calls were recorded' if missing else 'how long calls took was not recorded'}"
@@ -206,12 +206,12 @@ def recorded_sentence(job: RecordedJob) -> str:
 
 
 def rank_named(job: RecordedJob, rank: int) -> str:
-    """`rank 3`, or the name of the file where files do not tell their ranks."""
+    """Return `rank 3`, or the name of the file if the files do not record their ranks."""
     return f"the rank of {job.files[job.ranks.index(rank)]}" if job.files else f"rank {rank}"
 
 
 def recorded_kind(kind: RecordedKind) -> str:
-    """Such as `all_reduce of 2 049 000 float32 over 8 ranks, 4 groups`."""
+    """Format as `all_reduce of 2 049 000 float32 over 8 ranks, 4 groups`."""
     size = f" of {kind.elements:,}".replace(",", "\u2009") if kind.elements else ""
     over = "" if kind.ranks is None else f" over {ranks_text(kind.ranks)}"
     groups = f", {kind.groups} groups" if kind.groups > 1 else ""
@@ -228,7 +228,7 @@ class _Row(NamedTuple):
 
 
 def _recorded_table(heading: str, rows: Sequence[_Row], job: RecordedJob) -> Blocks:
-    """The rows, the longest first; beyond MOST_KINDS they are one."""
+    """Return a table of the given rows; the rows after the first MOST_KINDS are summed into one."""
     total = job.total
     columns: list[Column[_Row]] = [
         left(heading, lambda row: row.name),
@@ -263,13 +263,13 @@ def _divided(time: RecordedTime, value: float) -> str:
 
 
 def _waited_for(time: RecordedTime, job: RecordedJob) -> str:
-    """The rank that is named for the whole recording, where it was waited for longest here, too."""
+    """Return the straggler of the whole recording if the ranks waited longest for it here, too."""
     last = max(time.waited_for, key=time.waited_for.__getitem__, default=None)
     return NOTHING if last is None or last != job.named else rank_named(job, last)
 
 
 def replay_sentence(step: ReplayedStep) -> str:
-    """Whose calls are made, if not each rank's own; the communication of a step, recorded and here; most of it."""
+    """Return a sentence: whose calls are made, the time of a step as recorded and here, and its largest kind."""
     recorded = "its times were not recorded; "
     if step.recorded is not None and step.recorded.in_calls_s is not None:
         moved = f" of which {format_seconds(step.recorded.moved_s)} moved data" if step.recorded.moved_s else ""
@@ -287,16 +287,16 @@ def replay_sentence(step: ReplayedStep) -> str:
 
 
 def kind_name(kind: ReplayedKind) -> str:
-    """Such as `all_gather of 33 MiB bfloat16 over 8 ranks`."""
+    """Format as `all_gather of 33 MiB bfloat16 over 8 ranks`."""
     case = kind.case
     size = f" of {format_bytes(case.size_bytes)}" if case.size_bytes else ""
     return f"{case.op}{size} {' '.join(dtype_words(case))}".rstrip() + f" over {ranks_text(kind.ranks)}"
 
 
 def replay_table(step: ReplayedStep) -> Blocks:
-    """A row for each kind of call, the longest first; the last of them all further ones."""
+    """Return a table with a row per kind of call, the longest first; the last row sums all further kinds."""
     total = sum(kind.time.value for kind in step.kinds)
-    # One kind, or several in a row.
+    # A row shows one kind, or several.
     rows = [(kind,) for kind in step.kinds[:MOST_KINDS]] + [step.kinds[MOST_KINDS:]] * (len(step.kinds) > MOST_KINDS)
 
     def recorded(kinds: Kinds, time: Callable[[RecordedTime], float | None]) -> str:
@@ -326,13 +326,13 @@ def replay_table(step: ReplayedStep) -> Blocks:
 
 
 def calls_config(recording: CallList, source: str) -> str:
-    """A sweep with the job's operations, dtypes and sizes. The job's own combinations are in its comments."""
+    """Return a sweep configuration with the operations, dtypes and sizes of a job; comments list its combinations."""
     kinds: Counter[tuple[str, str, int]] = Counter()
     for call in recording.ranks[0].calls:
         operation = OPERATIONS.get(call.operation)
         if operation is None or not (operation.typed and operation.sized) or call.dtype is None:
             continue
-        # `size` counts the larger side, which all shares are in.
+        # `size` counts the larger side, which contains the shares of all ranks.
         size = max(call.elements_in or 0, call.elements_out or 0) * DTYPES[call.dtype].itemsize
         if size:
             kinds[call.operation, call.dtype, size] += 1
@@ -350,14 +350,14 @@ def calls_config(recording: CallList, source: str) -> str:
 
 
 def precision(analysis: Analysis) -> list[str]:
-    """How precise the time of a step is, where that is known."""
+    """Return the precision of the time of a step; empty if it is unknown."""
     times = {s.case: s.time_s for s in analysis.summaries if s.case.op == NAME and s.time_s is not None}
     what, found = widths(times)
     return [f"{what} within this run ±{format_share(max(found.values()))}"] if found else []
 
 
 def describe(run: Run, analysis: Analysis) -> Description:
-    """Everything that replays say of a run; nothing of one without them."""
+    """Return all text on the replays of a run; empty if the run has none."""
     return Description(
         answer=[f"{replay_sentence(step)}." for step in replays_of(analysis).steps],
         body=sections(analysis),

@@ -1,6 +1,6 @@
-"""Divide overlapping spans of time: which of them a moment counts for, and what no span covers.
+"""Divide overlapping spans of time: count each moment for one span, and measure the time that no span covers.
 
-In: begins and ends, in one unit. Out: lengths in that unit, which add up to the length of their union.
+In: starts and ends, in one unit. Out: lengths in that unit; lengths of spans add up to the length of their union.
 """
 
 from collections.abc import Sequence
@@ -13,9 +13,9 @@ Floats = NDArray[np.float64]
 
 
 def attributed(starts: Sequence[float], stops: Sequence[float]) -> Floats:
-    """The time in which each span is the one under way that ends first; together the length of `covered`."""
+    """Return, per span, the time in which it ends first of all spans in progress; the sum is their union's length."""
     own_s = np.zeros(len(starts))
-    taken: list[list[float]] = []  # what spans that end earlier have taken, as disjoint spans
+    taken: list[list[float]] = []  # time of spans that end earlier, as disjoint spans
     for place in np.argsort(stops, kind="stable").tolist():
         start, stop = starts[place], stops[place]
         own = stop - start
@@ -29,15 +29,15 @@ def attributed(starts: Sequence[float], stops: Sequence[float]) -> Floats:
 
 
 def free_until(starts: NDArray[Any], stops: NDArray[Any], moments: NDArray[Any]) -> Floats:
-    """For each moment, how much of the time before it no span covers; only differences of the results have a meaning.
+    """Return, for each moment, the uncovered time before it; only differences between results are meaningful.
 
-    A clock that stands still during the spans: lengths by this clock are lengths of what is not covered.
+    The result is a clock that stops during the spans: a length by this clock is the length of uncovered time.
     """
     if not len(starts):
         return np.asarray(moments, dtype=float)
     order = np.argsort(starts)
     begin, latest = starts[order], np.maximum.accumulate(stops[order])
-    # Each span as far as no earlier one covers it: disjoint, in order.
+    # The part of each span that no earlier span covers: disjoint, in order.
     begin = np.maximum(begin, np.concatenate([begin[:1], latest[:-1]]))
     end = np.maximum(begin, latest)
     before = np.concatenate([[0.0], np.cumsum(end - begin)])

@@ -1,7 +1,7 @@
-"""Write and read a list of recorded calls: X.calls.jsonl, a header, then one call a line, to be read and edited.
+"""Write and read a list of recorded calls, X.calls.jsonl: a header, then one call per line; people can edit it.
 
-In: a `CallList`, or a path. Out: text, or a `CallList`. Fields at their defaults are left out. Raises ForeignError, in
-one line with the number of the line, for what cannot be read.
+In: a `CallList`, or a path. Out: text, or a `CallList`. Fields at their defaults are left out. Raises ForeignError, a
+one-line message with the line number, for a file that cannot be read.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from bench.packages.replay.recorded_calls import CallList, RecordedCall
 SUFFIX = ".calls.jsonl"
 FORMAT = "collbench calls"
 VERSION = 3
-# A call must name these, even where they are unknown.
+# Fields that every call must have, even if they are unknown (null).
 REQUIRED = ("operation", "dtype", "elements_in", "elements_out")
 MOST_CALLS = 2_000_000
 # Longest line: a call of the most ranks, with its splits.
@@ -29,12 +29,12 @@ T = TypeVar("T")
 
 
 def is_call_list(path: Path) -> bool:
-    """Whether the name is that of a list of calls."""
+    """Return whether a path has the file name of a list of calls."""
     return path.name.endswith(SUFFIX)
 
 
 def to_text(recorded: CallList) -> str:
-    """Write the file as text. Raises ForeignError for a number beyond 64 bits, which only a damaged recording has."""
+    """Return the file's text. Raises ForeignError for a number beyond 64 bits, which only a damaged recording has."""
     header = {
         "format": FORMAT,
         "version": VERSION,
@@ -64,7 +64,7 @@ def to_text(recorded: CallList) -> str:
 
 
 def read(path: Path) -> CallList:
-    """The list in a file."""
+    """Return the list of calls in a file. Raises ForeignError."""
     try:
         with path.open("rb") as file:
             return _read(path, file)
@@ -73,7 +73,7 @@ def read(path: Path) -> CallList:
 
 
 def _read(path: Path, file: IO[bytes]) -> CallList:
-    """Read the header, then the calls, which belong to its ranks in turn; to rank 0 if the header names no ranks."""
+    """Read the header, then the calls, which belong to its ranks in turn, or to rank 0 if it names no ranks."""
     lines = enumerate(iter(partial(file.readline, MOST_LINE), b""), 1)
     header = _json(next(lines, (1, b""))[1], path, 1)
     if header.get("format") != FORMAT:

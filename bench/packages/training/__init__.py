@@ -1,1 +1,1 @@
-"""Steps of data-parallel training: what synchronising gradients costs, advice on buckets, and equivalence."""
+"""Steps of data-parallel training: the cost of synchronising gradients, advice on buckets, and equivalence proofs."""

@@ -1,6 +1,6 @@
-"""Define the conclusions from training steps: what each strategy costs a step, and what is advised.
+"""Define the conclusions from training steps: the cost of each strategy per step, and the advice on buckets.
 
-Times are seconds a step. Nothing here reads or formats.
+Times are seconds per step. Nothing here reads or formats.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from bench.model.records import Case, InvariantCheck
 from bench.packages.training.step_records import RankMemory, Timeline
 from bench.packages.training.synchronisation import Scenario, Strategy, label
 
-# A setting is worth typing if it saves this share of a step. Steps of one job repeat to about 1 %, so that less could
-# not be seen.
+# A setting is worth typing if it saves this share of a step. Steps of one job repeat to about 1 %, so a smaller
+# saving could not be seen.
 WORTH = 0.01
-# Batches a step with no_sync.
+# Batches per step with no_sync.
 BATCHES = 4
-# A prediction holds if it is wrong by at most this many seconds, or by at most this share of itself.
+# A prediction is confirmed if its error is at most OFF_S seconds, or at most the share OFF_SHARE of the prediction.
 OFF_S, OFF_SHARE = 1e-3, 0.1
 
 
 class TrainingNotice(NoticeKind):
-    """What can be said of training steps."""
+    """Notices on training steps."""
 
     BLOCKS_LEFT_OUT = "blocks-left-out"
     BLOCKS_KEPT = "disturbed-blocks-kept"
@@ -32,20 +32,20 @@ class TrainingNotice(NoticeKind):
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """The parts of exposed communication: seconds a step, mean over ranks."""
+    """The parts of exposed communication: seconds per step, mean over ranks."""
 
     # Time in which the rank is blocked after backward until the last gradient is usable.
     tail_s: float
     # Hooks, flattening, copying and dividing. None inside a library, where packing cannot be seen and is included in
     # the other parts.
     pack_s: float | None
-    # Time by which forward and backward take longer.
+    # Time by which forward and backward take longer than in the reference.
     interference_s: float
     # Time that the other parts do not explain.
     residual_s: float
     # Part of the tail: waiting for ranks whose backward ended later. No synchronisation avoids it.
     late_s: float = 0.0
-    # Calls of a sharded optimizer that send what each rank updated, or that are made within forward and backward.
+    # Calls of a sharded optimizer that send each rank's updated share, or that are made within forward and backward.
     gather_s: float = 0.0
     # Time by which clipping and the update take longer; below 0 if each rank updates its share only.
     update_s: float = 0.0
@@ -79,17 +79,17 @@ class StrategyResult:
     hidden: float | None = None
     # Bytes of each all-reduce of a step.
     calls: tuple[int, ...] | None = None
-    # Place, 1 for the fastest; strategies that cannot be told apart share the place of the first of them.
+    # Place, 1 for the fastest; strategies that cannot be distinguished share the place of the first of them.
     place: int | None = None
     # False if the interval of exposed contains zero.
     resolved: bool = True
-    # True if the split explains exposed (I8).
+    # True if the split explains exposed communication (I8).
     adds_up: bool | None = None
     # Reason why there are no times; all times are None then.
     refused: str | None = None
     checks: tuple[InvariantCheck, ...] = ()
     timeline: Timeline | None = None
-    # Memory of the strategy alone, on the rank with most. None if it was not measured.
+    # Memory of the strategy alone: maximum over ranks at each instant. None if it was not measured.
     memory: RankMemory | None = None
     # Bytes of the strategy's tensors, without activations. None if not known.
     computed_bytes: int | None = None
@@ -105,7 +105,7 @@ class AAPair:
 
     @property
     def label(self) -> str:
-        """The name of the strategy."""
+        """Return the name of the strategy."""
         return label(self.strategy)
 
 
@@ -118,11 +118,11 @@ class ScenarioAnalysis:
     compute: Interval | None
     results: tuple[StrategyResult, ...]
     aa_pairs: tuple[AAPair, ...]
-    # Largest difference within the intervals of the A/A pairs.
+    # A/A noise: the largest difference within the intervals of the A/A pairs.
     noise_s: float
     # Number of blocks that were timed, in all rounds.
     blocks: int
-    # Number of these blocks that were left out because others used the machine.
+    # Number of these blocks that were left out because other processes used the machine.
     dropped: int
     # Advice on buckets, which `advise` adds.
     advice: Advice | None = None
@@ -135,29 +135,29 @@ class ScalingPoint:
     case: Case
     strategy: Strategy
     step: Interval
-    # Examples a second of all ranks together.
+    # Examples per second of all ranks together.
     examples_per_s: Interval
     # Fewest ranks that were measured.
     base_ranks: int
-    # Step without synchronisation on `base_ranks` ranks / this step. None for that step itself.
+    # Step without synchronisation on `base_ranks` ranks / this step. None for the base step itself.
     efficiency: Interval | None
-    # Examples a second / those of the step without synchronisation on `base_ranks` ranks.
+    # Examples per second / examples per second of the step without synchronisation on `base_ranks` ranks.
     speed_up: float
 
     @property
     def label(self) -> str:
-        """The name of the strategy."""
+        """Return the name of the strategy."""
         return label(self.strategy)
 
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """The prediction for a plan beside its measurement."""
+    """The prediction for a plan, and its measurement."""
 
     name: str
     # Predicted time that is exposed after backward.
     predicted_s: float
-    # Measured tail of the rank that came last: the time that others wait for that rank is not the link's. None if
+    # Measured tail of the last rank: the time that other ranks wait for that rank is not caused by the link. None if
     # nothing was measured.
     tail_s: float | None = None
     # All exposed communication. None if nothing was measured.
@@ -167,16 +167,16 @@ class Verified:
 
     @property
     def holds(self) -> bool | None:
-        """True if the tail was about as long as predicted; None without a measurement."""
+        """Return True if the tail was about as long as predicted; None without a measurement."""
         if self.tail_s is None:
             return None
         return abs(self.tail_s - self.predicted_s) <= max(OFF_S, OFF_SHARE * self.predicted_s)
 
 
-# ── advice on buckets; times are predictions, seconds a step ─────────────────────────────────────
+# ── advice on buckets; times are predictions, seconds per step ───────────────────────────────────
 @dataclass(frozen=True, slots=True)
 class PlanPrediction:
-    """The communication that a bucket plan is predicted to leave after backward: its tail, in seconds a step."""
+    """The predicted tail of a bucket plan: communication after backward, in seconds per step."""
 
     # Bytes of each bucket, in the order in which they are sent.
     buckets: tuple[int, ...]
@@ -188,13 +188,13 @@ class PlanPrediction:
 
     @property
     def tails_s(self) -> tuple[float, float, float]:
-        """The tails on all three links."""
+        """Return the tails on all three links."""
         return self.tail_s, self.slower_s, self.faster_s
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """The best cap of buckets, of one size for all, on a link that is known roughly; and torch's default."""
+    """The best uniform cap of buckets on a link that is known approximately, and torch's default."""
 
     # True if the cap is worth typing in place of the default.
     advised: bool
@@ -202,42 +202,42 @@ class Advice:
     cap_bytes: int
     cap: PlanPrediction
     default: PlanPrediction
-    # Time that every plan leaves at least, in whatever order.
+    # Lower bound on the tail of every plan, in whatever order it sends.
     bound_s: float
-    # Share by which latency and rate may be off.
+    # Relative error that latency and rate may have.
     off: float
     # Uniform caps, for the picture: (cap in bytes, predicted tail).
     caps: tuple[tuple[int, float], ...] = ()
-    # Most that the cap loses on a link that is off, if this is why it is not advised: it saves enough on the link as
-    # assumed. 0 otherwise.
+    # Largest loss of the cap on a slower or faster link, if only this loss prevents the advice: the cap saves enough on
+    # the link as assumed. 0 otherwise.
     loses_s: float = 0.0
 
     @property
     def chosen(self) -> PlanPrediction:
-        """The prediction of what is advised."""
+        """Return the prediction for the advised buckets."""
         return self.cap if self.advised else self.default
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """The prediction for code that makes gradients synchronise in another way; seconds a step."""
+    """The prediction for code that makes gradients synchronise in another way; seconds per step."""
 
     # Name of the code, as in `training.report.advice`.
     name: str
     # Communication that remains after backward.
     tail_s: float
-    # Share that is saved of a step with the advised buckets.
+    # Share of a step with the advised buckets that this code saves.
     saved: float
 
     @property
     def worth(self) -> bool:
-        """Whether the code saves enough to be typed."""
+        """Return whether the code saves enough to be typed."""
         return self.saved >= WORTH
 
 
 @dataclass(frozen=True, slots=True)
 class ExplainedAdvice:
-    """An advice with what explains it."""
+    """An advice with its explanation."""
 
     advice: Advice
     # Name of the model that the gradients belong to.
@@ -246,7 +246,7 @@ class ExplainedAdvice:
     link: str
     # True if communicating on the link takes CPU time. None if unknown.
     cpu: bool | None
-    # What else limits the predictions.
+    # Further limitations of the predictions.
     notes: tuple[str, ...]
     # Number of gradients, and their bytes in total.
     gradients: int
@@ -257,11 +257,11 @@ class ExplainedAdvice:
     bytes_s: float
     # Time of a step with torch's defaults.
     step_s: float
-    # Other settings that there is code for.
+    # Other settings that reports have code for.
     ways: tuple[Way, ...]
     # `bucket_cap_mb` of DistributedDataParallel for the cap.
     cap_mib: float
-    # Number of ranks for which all this holds, if known.
+    # Number of ranks for which all this is valid, if known.
     ranks: int | None = None
 
 
@@ -278,6 +278,6 @@ PACKAGE = "training"
 
 
 def training_of(analysis: Analysis) -> TrainingAnalysis:
-    """What the analysis of a run concludes from its training steps; empty if there are none."""
+    """Return the conclusions from the training steps of a run; empty if there are none."""
     found = analysis.of_packages.get(PACKAGE)
     return found if isinstance(found, TrainingAnalysis) else TrainingAnalysis()

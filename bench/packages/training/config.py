@@ -1,6 +1,6 @@
 """Define the section `training` of a configuration: models, links, and ways to synchronise gradients.
 
-In: what YAML holds. Out: a `TrainingSection`. Does not look at the machine and does not expand anything:
+In: the content of a YAML file. Out: a `TrainingSection`. Does not look at the machine and does not expand anything:
 `training.planning.steps` does. docs/configuration.md is made from the descriptions and examples here.
 """
 
@@ -33,7 +33,7 @@ from bench.packages.training.synchronisation import CALLED, TRAINING_STEP, Strat
 REAL_LINK = "real"
 AUTOCAST = "bfloat16"
 OPTIONS = tuple(dict.fromkeys(option for entry in STRATEGIES.values() for option in entry.options))
-# What a strategy may take beside what its entry in the table of strategies says.
+# Keys that every strategy takes, in addition to the keys of its entry in the table of strategies.
 BY_ALL = ("accumulate",)
 A_LIST = "a list such as [1MiB, 4MiB]"
 _IMPORT = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
@@ -46,7 +46,7 @@ def _importable(value: str) -> str:
 
 
 def known_model(value: str, others: str = "") -> str:
-    """The name of a preset, or of sizes. Raises ValueError on another, with what was probably meant."""
+    """Return the model's name if it is a preset or sizes. Raises ValueError on any other text, with a suggestion."""
     if find(value) is None:
         raise ValueError(f"{value} is no model{allowed(value, tuple(PRESETS), f'sizes such as {SIZES}{others}')}")
     return value
@@ -76,14 +76,14 @@ class ImportedModel(Strict):
 
 
 def _kind_of_model(value: Any) -> str:
-    """The tag of a branch of `ModelName`: none is a key, because both stand in the paths of problems."""
+    """Return the tag of a branch of `ModelName`. No tag equals a key, because the paths of problems contain both."""
     if isinstance(value, dict):
         return "own" if "import" in value else "by shape"
     return "by shape" if isinstance(value, ShapeSection) else "by name"
 
 
 def _strategy(value: Any) -> Any:
-    """`flat`, `{ddp: {cap: 1MiB}}` or `{import: package.module:name}` as the fields of a `StrategySection`."""
+    """Return `flat`, `{ddp: {cap: 1MiB}}` or `{import: package.module:name}` as the fields of a `StrategySection`."""
     if isinstance(value, str):
         return {"name": value}
     if isinstance(value, dict) and len(value) == 1:
@@ -108,7 +108,7 @@ def _link(value: str) -> str:
 
 
 class OneOrSeveral:
-    """Marks a list for the JSON Schema: a single value may stand in its place."""
+    """Marks a list for the JSON Schema: a single value may replace it."""
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         several = handler(schema)
@@ -147,7 +147,7 @@ ModelName = Annotated[
 
 
 class StrategySection(Strict):
-    """One strategy; `cap` may be a list, which makes several of it."""
+    """One strategy; a list of caps makes one strategy per cap."""
 
     name: Annotated[str, OneOf((*STRATEGIES, "import"), "strategy")] = key(
         "The strategy. Written as a name, or as a key with its settings: {ddp: {cap: 1MiB}}.", "ddp"
@@ -209,7 +209,7 @@ class StrategySection(Strict):
 
     @property
     def strategies(self) -> list[Strategy]:
-        """The strategy that is asked for, or one for each of its caps."""
+        """Return the configured strategy, or one strategy per cap."""
         base = Strategy(
             self.name,
             buckets=tuple(self.buckets) if isinstance(self.buckets, list) else (),
@@ -257,7 +257,7 @@ class TrainingSection(Strict):
     steps: Annotated[int, Field(ge=1, le=1000)] = key(
         "Number of steps of a strategy in one round, between two barriers.", 2, default=4
     )
-    # torch rebuilds its buckets after the first backward, and tells two later.
+    # torch rebuilds its buckets after the first backward, and reports them two steps later.
     warmup: Annotated[int, Field(ge=3)] = key(
         "Number of steps of a strategy before the first round, which are not used.", 5, default=3
     )

@@ -1,13 +1,13 @@
-"""The operation that training adds: a training step."""
+"""Define the operation that training adds: a training step."""
 
 from bench.catalog.operation import NO_BUFFERS, SYNC, Operation
 from bench.model.deferred import Deferred
 from bench.packages.training.step_records import StepDetail
 from bench.packages.training.synchronisation import PARTS, TRAINING_STEP, StepOptions, StepSettings
 
-# Loading these in each rank would cost two seconds.
+# Loading these modules in each rank would take two seconds.
 RANK_MODULES = ("torch._dynamo", "bench.packages.training.rank.step")
-# Building, warming up and checking one strategy in a launch, measured.
+# Measured seconds to build, warm up and check one strategy in a launch.
 STRATEGY_S = 0.5
 
 OPERATIONS = (

@@ -1,4 +1,4 @@
-"""What training adds to the core: an operation with its section, its conclusions and pictures, and two verbs."""
+"""Define the package training: an operation with its section, its conclusions and pictures, and two verbs."""
 
 from bench.catalog.package import Package, PictureKind, Verb
 from bench.model.deferred import Deferred

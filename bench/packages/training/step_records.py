@@ -1,4 +1,4 @@
-"""Define what single training steps show in detail: gradients, calls on a line of time, memory; and emulated links.
+"""Define the details of single training steps: gradients, calls on a timeline, and memory; also emulated links.
 
     Link, Shape ─▶ (a case) ─▶ StepDetail(Timeline(CallRecord))
 
@@ -47,7 +47,7 @@ class Shape:
     ready_s: tuple[float, ...]
 
 
-# ── what was measured besides times ──────────────────────────────────────────────────────────────
+# ── measurements in addition to times ────────────────────────────────────────────────────────────
 @dataclass(frozen=True, slots=True)
 class CallRecord:
     """One call in one rank's step. Times are seconds since the beginning of the step on that rank."""
@@ -85,7 +85,7 @@ class RankTimeline:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """One step of one case. It is no timed step, because stamps of each gradient and call take time."""
+    """One step of one case. It is not a timed step, because a stamp for each gradient and call takes time."""
 
     gradients: tuple[Gradient, ...]
     ranks: tuple[RankTimeline, ...]
@@ -93,7 +93,7 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True)
 class RankMemory:
-    """The most bytes that one case alone had allocated on a rank, from its first allocation to four instants."""
+    """The peak of bytes that one case alone had allocated on a rank, from its first allocation to four instants."""
 
     # Until the model, its wrapper and the optimizer were made.
     initial_bytes: int
@@ -115,10 +115,10 @@ class StepDetail(OwnDetail):
     alone_s: tuple[float, ...] = ()
     # None if the case makes calls of other kinds.
     timeline: Timeline | None = None
-    # Memory of each rank, if it was asked for; None if the memory of a rank is not known to 3 %.
+    # Memory of each rank, if requested; None if the memory of a rank is not known to 3 %.
     memory: tuple[RankMemory, ...] | None = None
 
 
 def detail_of(samples: Samples) -> StepDetail | None:
-    """The detail that one launch kept of a training step; None if this launch kept none."""
+    """Return the detail that one launch stored for a training step; None if this launch stored none."""
     return cast(StepDetail | None, samples.detail)

@@ -1,7 +1,7 @@
-"""Define the data of training steps: ways to synchronise gradients, and what they share.
+"""Define the data of training steps: strategies, ways to synchronise gradients, and the scenario that they share.
 
 A case has its strategy as a value; the strategies of a launch share the rest of the case: its scenario. A case names
-its link and a shape, which the plan's `StepSettings` hold. What steps show in detail is in `step_records`.
+its link and shape, which are stored in the plan's `StepSettings`. Details of steps are in `step_records`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class TrainingTrap(NoticeKind):
     SINGLE_STEP = "single-step"
 
 
-# The strategy without synchronisation. Every scenario has it, and the others are compared with it.
+# The strategy without synchronisation. Every scenario has it, and the other strategies are compared with it.
 REFERENCE = "none"
 # The parts of a rank's step, in order: names of the inner times of an iteration, which are sums over its steps. TAILS
 # names the tail of each step. gather: calls of a sharded optimizer, also those within forward and backward.
@@ -57,7 +57,7 @@ TAILS = "tails"
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """One way to synchronise gradients; `training.catalog.strategies.STRATEGIES` says what each name does and takes."""
+    """One way to synchronise gradients; `training.catalog.strategies.STRATEGIES` describes names and settings."""
 
     name: str
     # A bucket ends after the gradient that reaches this cap, as in torch.
@@ -66,7 +66,7 @@ class Strategy:
     buckets: tuple[int, ...] = ()
     # Options of ddp, such as "noop", "fp16", "gradient_as_bucket_view".
     options: tuple[str, ...] = ()
-    # Micro-batches a step; gradients are synchronised after the last one.
+    # Micro-batches per step; gradients are synchronised after the last one.
     accumulate: int = 1
     # Name of a user's own synchroniser: "package.module:name".
     imported: str | None = None
@@ -78,7 +78,7 @@ class Strategy:
     called: str = ""
 
     def __str__(self) -> str:
-        """As a key names it: `flat`, or `ddp(cap_bytes=1048576,options=fp16+static_graph)`."""
+        """Return the name in keys: `flat`, or `ddp(cap_bytes=1048576,options=fp16+static_graph)`."""
         changed = [(item.name, getattr(self, item.name)) for item in fields(self)[1:]]
         settings = ",".join(
             f"{name}={'+'.join(map(str, value)) if isinstance(value, tuple) else value}"
@@ -91,14 +91,14 @@ class Strategy:
 DEFAULTS: dict[str, Any] = {item.name: item.default for item in fields(Strategy)}
 
 
-# How buckets were chosen → words for it.
+# How buckets were chosen → text in labels.
 CALLED = {"advised": "advised", "torch": "torch's default"}
 
 
 def label(strategy: Strategy, most_buckets: int | None = None) -> str:
-    """The name of a strategy in tables and files; distinct for distinct strategies if it has all their buckets.
+    """Return the name of a strategy in tables and files; unique if it lists all buckets.
 
-    most_buckets: a list of more is cut down to its first two sizes and its length.
+    most_buckets: a longer list of buckets is shortened to its first two sizes and its length.
     """
     words = [strategy.imported or strategy.name]
     if strategy.cap_bytes is not None and not strategy.called:
@@ -122,7 +122,7 @@ def label(strategy: Strategy, most_buckets: int | None = None) -> str:
 
 @dataclass(frozen=True)
 class StepOptions(OwnOptions):
-    """The options of a step of training."""
+    """The options of a training step."""
 
     operation: str = TRAINING_STEP
     strategy: Strategy | None = option(
@@ -141,12 +141,12 @@ class StepOptions(OwnOptions):
 
     @property
     def shared(self) -> StepOptions:
-        """The scenario: all but the strategy."""
+        """Return the options of the scenario: all options except the strategy."""
         return replace(self, strategy=None)
 
     @property
     def is_control(self) -> bool:
-        """Whether the strategy is the second copy of an A/A pair."""
+        """Return whether the strategy is the second copy of an A/A pair."""
         return self.strategy is not None and self.strategy.again > 0
 
 
@@ -161,13 +161,13 @@ class StepSettings(OwnSettings):
     step_memory: bool = False
     # A timed block is left out if other processes use more than this share of the machine's CPU time.
     max_foreign_cpu: float = 0.06
-    # `StepOptions.model` → its gradients, of a model that is not computed.
+    # `StepOptions.model` → gradients and ready times of a model that is not computed.
     shapes: dict[str, Shape] = field(default_factory=dict)
     # `StepOptions.link` → an emulated link.
     links: dict[str, Link] = field(default_factory=dict)
 
     def needed_by(self, cases: Sequence[Case]) -> StepSettings:
-        """The settings with only those shapes and links that the cases name."""
+        """Return the settings with only the shapes and links that the cases name."""
         shapes, links = ({getattr(options_of(case), name) for case in cases} for name in ("model", "link"))
         return replace(
             self,
@@ -177,30 +177,30 @@ class StepSettings(OwnSettings):
 
 
 def options_of(case: Case) -> StepOptions:
-    """The options of a training step."""
+    """Return the options of a training step."""
     return cast(StepOptions, case.own)
 
 
 def strategy_in(case: Case) -> Strategy:
-    """The strategy of a training step that is no mere scenario."""
+    """Return the strategy of a training step; the case must have one, unlike a scenario."""
     strategy = options_of(case).strategy
     assert strategy is not None  # noqa: S101 - only a scenario has none
     return strategy
 
 
 def with_strategy(case: Case, strategy: Strategy | None) -> Case:
-    """The same step by another strategy; without one, the case stands for the whole scenario."""
+    """Return the same step with another strategy; without a strategy, the case represents the whole scenario."""
     return replace(case, own=replace(options_of(case), strategy=strategy))
 
 
 def step_settings(settings: Settings) -> StepSettings:
-    """The settings of training steps in those of a plan."""
+    """Return the settings of training steps from the settings of a plan."""
     return cast(StepSettings, settings.own.get(TRAINING_STEP, StepSettings()))
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """The part that all strategies of a launch share: a case without a strategy, and what its names stand for."""
+    """The part that all strategies of a launch share: a case without a strategy, and the link and shape it names."""
 
     case: Case
     # None for the real backend.
@@ -211,11 +211,11 @@ class Scenario:
 
     @property
     def options(self) -> StepOptions:
-        """The options of its case."""
+        """Return the options of the scenario's case."""
         return options_of(self.case)
 
 
 def scenario_of(settings: Settings, case: Case) -> Scenario:
-    """The scenario of a case of training steps."""
+    """Return the scenario of a training step."""
     own, options = step_settings(settings), options_of(case)
     return Scenario(with_strategy(case, None), own.links.get(options.link), own.shapes.get(options.model))

@@ -1,1 +1,1 @@
-"""Tune: tables of rules by which a library chooses its algorithms, each rule proven on launches of its own."""
+"""Tune the choice of algorithms in a library: write a table of rules, each proven on separate launches."""

@@ -1,10 +1,10 @@
-"""What you can choose for a collective in each library, by which variables, and the syntax of its rule files.
+"""Define, for each library, the choices for a collective, the variables that set them, and the syntax of rule files.
 
-In: choices, a table of rules, text of a file. Out: settings of a case, text of a file, rules and what is wrong with
-them. Reads no file and starts nothing: `tune.machine` asks Open MPI for its algorithms.
+In: choices, a table of rules, text of a file. Out: settings of a case, text of a file, rules and their problems. Reads
+no file and starts no process: `tune.machine` asks Open MPI for its algorithms.
 
-Open MPI 5: `coll_tuned`'s rules, format 2 (ompi/mca/coll/tuned/coll_tuned_dynamic_file.c, v5.0). Releases print nothing
-about a file that they cannot read, and use their own choice. NCCL: the CSV of its example tuner plugin
+Open MPI 5: `coll_tuned`'s rules, format 2 (ompi/mca/coll/tuned/coll_tuned_dynamic_file.c, v5.0). Releases print no
+message about a file that they cannot read, and use their own choice. NCCL: the CSV of its example tuner plugin
 (plugins/tuner/example/plugin.c, 2.30), which RCCL and NCCLX read as well.
 """
 
@@ -17,7 +17,7 @@ from bench.model.notices import Notice, notice
 from bench.model.records import Variables
 from bench.packages.tune.rules import DEFAULT, Cell, Pick, SizeRule, TuneNotice
 
-# Segments that are tried, where an algorithm has them, besides whole messages.
+# Size in bytes of the segments that are tried in addition to whole messages, if an algorithm has segments.
 SEGMENT = 64 * 1024
 
 
@@ -27,14 +27,14 @@ class FileRead:
 
     # Rules in their order.
     rules: tuple[SizeRule, ...]
-    # What the library will not honour, with its lines.
+    # Problems that the library will not honour, with their lines.
     problems: tuple[str, ...]
-    # What is not compared, with its lines.
+    # Notices on rules that are not compared, or not as written, with their lines.
     notes: tuple[Notice, ...] = ()
 
 
 def _first(rules: Sequence[SizeRule], cell: Cell, ranks: Container[int]) -> Pick:
-    """The choice of the first rule for the cell's operation and size, and for one of these numbers of ranks."""
+    """Return the choice of the first rule for the cell's operation and size, and for one of these numbers of ranks."""
     return next((rule.choice for rule in rules if rule.ranks in ranks and rule.holds(cell.op, cell.size)), DEFAULT)
 
 
@@ -60,7 +60,7 @@ SEGMENTED = {
     "allreduce": {"segmented_ring"},
 }
 ONLY_SEGMENTED, FOR_TWO = {"segmented_ring"}, {"two_proc"}
-# Branches of a tree or chain where the variables name none; a file has to say it.
+# Branches of a tree or chain if the variables set none; a rule file must state this number.
 FANOUT = 4
 # Versions of rule files that Open MPI reads.
 FORMATS = (1, 2)
@@ -81,7 +81,7 @@ class _Numbers:
         return self._left[0][0] if self._left else None
 
     def take(self, what: str) -> int:
-        """Take the next number; raises ValueError, with its line, if it is none or the file has ended."""
+        """Take the next number; raises ValueError, with the line, if it is not a number or the file has ended."""
         if not self._left:
             raise ValueError(f"line {self.line}: the file ends before {what}")
         self.line, word = self._left.popleft()
@@ -90,7 +90,7 @@ class _Numbers:
         return int(word)
 
     def increasing(self, what: str, last: int | None, value: int) -> list[str]:
-        """Say what is wrong if a number that was just taken is not larger than the last one of its kind."""
+        """Return a problem if the number that was just taken is not larger than the previous number of its kind."""
         wrong = last is not None and value <= last
         return [f"line {self.line}: {what} {value} after {last}: they must increase"] if wrong else []
 
@@ -99,7 +99,7 @@ class _Numbers:
 class OpenMpi:
     """Open MPI, whose variables and rule files name an algorithm for each collective."""
 
-    # The library's name of a collective → name → number of its algorithms, as `ompi_info` lists them.
+    # The library's name of a collective → name of an algorithm → its number, as `ompi_info` lists them.
     numbers: Mapping[str, Mapping[str, int]]
     name: str = "Open MPI"
     suffix: str = "conf"
@@ -107,7 +107,7 @@ class OpenMpi:
     decides: re.Pattern[str] = re.compile(rf"{MCA}(use_dynamic_rules|dynamic_rules\w*|\w+_algorithm\w*)")
 
     def choices(self, op: str, ranks: int, size: int) -> list[Pick]:
-        """Each algorithm with whole messages, and with segments where it has them and the message is larger."""
+        """Return each algorithm with whole messages, and with segments if it has them and the message is larger."""
         named = self.operations[op]
         found = []
         for algorithm in self.numbers.get(named, {}):
@@ -120,7 +120,7 @@ class OpenMpi:
         return found
 
     def settings(self, picks: Mapping[str, Pick]) -> Variables:
-        """The variables for these choices. Names of algorithms are values of Open MPI's variables, too."""
+        """Return the variables for these choices. Open MPI's variables accept names of algorithms."""
         pairs = []
         for op, choice in sorted(picks.items()):
             if choice != DEFAULT:
@@ -130,11 +130,11 @@ class OpenMpi:
         return Variables((*pairs, (USE_RULES, "1")) if pairs else ())
 
     def file_settings(self, path: str) -> Variables | None:
-        """The variables by which a rule file is read; None for a path with a space, which cannot be a value."""
+        """Return the variables that load a rule file; None for a path with a space, which cannot be a value."""
         return None if re.search(r"\s", path) else Variables(((RULES_FILE, path), (USE_RULES, "1")))
 
     def write(self, rules: Sequence[SizeRule], hosts: int, comments: Sequence[str] = ()) -> str:
-        """A file of format 2. Numbers of ranks between and beyond the measured ones keep the default, as sizes do."""
+        """Return a file in format 2. Numbers of ranks and sizes without a rule keep the default."""
         operations = sorted({rule.op for rule in rules}, key=lambda op: COLLECTIVES[op][1])
         lines = ["rule-file-version-2", *(f"# {text}" for text in comments), f"{len(operations)} # collectives"]
         for op in operations:
@@ -155,8 +155,8 @@ class OpenMpi:
     def read(self, text: str, hosts: int = 1) -> FileRead:
         """Read a rule file of format 1 or 2, whose rules are for any number of hosts.
 
-        The library drops the whole file at the first mistake in its syntax, and so does this. What it names twice, a
-        collective or a number of ranks of one, counts as it is named last.
+        The library ignores the whole file at the first syntax error, and so does this method. If a file names a
+        collective twice, or a number of ranks of a collective twice, the last rules count.
         """
         version = re.match(r"rule-file-version-(\d+)", text)
         form = int(version[1]) if version is not None else 1
@@ -176,9 +176,9 @@ class OpenMpi:
         return FileRead(tuple(rules), tuple(problems))
 
     def _rules_of_collective(self, numbers: "_Numbers", requests: bool, problems: list[str]) -> list[SizeRule]:
-        """Take the rules of a collective; returns none of one that CollBench does not measure.
+        """Take the rules of a collective; return no rules for a collective that CollBench does not measure.
 
-        requests: a rule may end with the most requests. problems: to which those of the rules are added.
+        requests: whether a rule may end with the most requests. problems: list to which problems of rules are added.
         """
         number = numbers.take("a collective")
         op, name = next(((op, name) for op, (name, known) in COLLECTIVES.items() if known == number), ("", f"{number}"))
@@ -197,7 +197,7 @@ class OpenMpi:
     def _rules_of_ranks(
         self, numbers: "_Numbers", op: str, name: str, ranks: int, requests: bool, problems: list[str]
     ) -> list[SizeRule]:
-        """Take the rules for one number of ranks; the last one has no end."""
+        """Take the rules for one number of ranks; the last rule has no largest size."""
         known = {number: algorithm for algorithm, number in self.numbers.get(name, {}).items()}
         rules: list[SizeRule] = []
         for _ in range(numbers.take("the number of sizes")):
@@ -219,12 +219,12 @@ class OpenMpi:
         return rules
 
     def said(self, rules: Sequence[SizeRule], cell: Cell) -> Pick:
-        """Rules for a number of ranks hold up to the next number that a file names, also where they say nothing."""
+        """Return the choice for a cell. Rules for a number of ranks apply up to the next number, even if none fits."""
         named = [rule.ranks for rule in rules if rule.op == cell.op and rule.ranks <= cell.ranks]
         return _first(rules, cell, {max(named, default=-1)})
 
     def how_to_load(self, path: str) -> list[str]:
-        """A line for a shell, for every program of this library, and what to know."""
+        """Return a shell line that loads the file for every program of this library, and remarks."""
         return [
             f"export {USE_RULES}=1 {RULES_FILE}={path}",
             "On several hosts Open MPI 5 uses coll_han on top of coll_tuned, and these rules then hold only for what "
@@ -233,7 +233,7 @@ class OpenMpi:
 
 
 def _steps(rules: Sequence[SizeRule]) -> Iterator[tuple[int, Pick]]:
-    """From which size on which choice holds; from 0, and behind the last rule the default again."""
+    """Yield (smallest size, choice) in steps from 0; the default fills gaps and follows the last rule."""
     end = 0
     for rule in rules:
         if rule.low > end or not end:
@@ -255,8 +255,8 @@ NCCL_COLLECTIVES = {
 }
 PROTOCOLS = ("ll", "ll128", "simple")
 ALGORITHMS = ("tree", "ring", "collnet_direct", "collnet_chain", "nvls", "nvls_tree", "pat")
-# Operation → algorithms that are tried with every protocol, and with "simple" only. What a machine does not have fails,
-# is reported, and is not chosen.
+# Operation → algorithms that are tried with every protocol, and with "simple" only. A choice that a machine lacks
+# fails, is reported, and is not chosen.
 TRIED = {"all_reduce": (("tree", "ring"), ("nvls",))}
 TRIED_ELSEWHERE = (("ring",), ())
 # The plugin compares sizes as size_t (`plugin.c` of NVIDIA/nccl, 2026): a rule up to 4294967295 ends below 4 GiB.
@@ -276,13 +276,13 @@ class Nccl:
     decides: re.Pattern[str] = re.compile("NCCL_ALGO|NCCL_PROTO|NCCL_TUNER_CONFIG_FILE")
 
     def choices(self, op: str, ranks: int, size: int) -> list[Pick]:
-        """All pairs of an algorithm and a protocol that are tried."""
+        """Return all pairs of an algorithm and a protocol that are tried."""
         every, simple = TRIED.get(op, TRIED_ELSEWHERE)
         pairs = [(algorithm, protocol) for algorithm in every for protocol in PROTOCOLS]
         return [Pick(*pair) for pair in [*pairs, *((algorithm, "simple") for algorithm in simple)]]
 
     def settings(self, picks: Mapping[str, Pick]) -> Variables:
-        """Such as `NCCL_ALGO=allreduce:tree;broadcast:ring NCCL_PROTO=allreduce:ll;broadcast:simple`."""
+        """Format as `NCCL_ALGO=allreduce:tree;broadcast:ring NCCL_PROTO=allreduce:ll;broadcast:simple`."""
         chosen = {self.operations[op]: choice for op, choice in sorted(picks.items()) if choice != DEFAULT}
         if not chosen:
             return Variables()
@@ -291,13 +291,13 @@ class Nccl:
         return Variables((("NCCL_ALGO", algorithms), ("NCCL_PROTO", protocols)))
 
     def file_settings(self, path: str) -> Variables | None:
-        """The variables by which a rule file is read; None unless the user has built the plugin and named it."""
+        """Return the variables that load a rule file; None if the user named no plugin, or for a path with a space."""
         if not self.plugin or re.search(r"\s", path + self.plugin):
             return None
         return Variables((("NCCL_TUNER_CONFIG_FILE", path), ("NCCL_TUNER_PLUGIN", self.plugin)))
 
     def write(self, rules: Sequence[SizeRule], hosts: int, comments: Sequence[str] = ()) -> str:
-        """A file with a line for each rule; the first that matches counts. channels -1: NCCL's choice."""
+        """Return a file with a line for each rule; the first match counts. channels -1: NCCL's choice."""
         lines = [
             f"{self.operations[rule.op]},{rule.low},{LARGEST if rule.high is None else rule.high},"
             f"{rule.choice.algorithm},{rule.choice.protocol},-1,{hosts},{rule.ranks},-1,-1"
@@ -306,7 +306,7 @@ class Nccl:
         return "\n".join([*(f"# {text}" for text in [*comments, FIELDS]), *lines]) + "\n"
 
     def read(self, text: str, hosts: int = 1) -> FileRead:
-        """Read the rules. The plugin turns a rule with unknown words into another rule, and does not say so."""
+        """Read the rules. The plugin silently turns a rule with unknown words into another rule."""
         rules: list[SizeRule] = []
         problems: list[str] = []
         notes: list[Notice] = []
@@ -345,11 +345,11 @@ class Nccl:
         return FileRead(tuple(rules), tuple(problems), tuple(notes))
 
     def said(self, rules: Sequence[SizeRule], cell: Cell) -> Pick:
-        """The choice of the first rule that holds; ranks -1: any number."""
+        """Return the choice of the first rule that matches; ranks -1: any number."""
         return _first(rules, cell, {-1, cell.ranks})
 
     def how_to_load(self, path: str) -> list[str]:
-        """A line for a shell, and what to know: the plugin has to be built."""
+        """Return a shell line that loads the file, and remarks: the plugin has to be built."""
         return [
             f"export NCCL_TUNER_PLUGIN=libnccl-tuner-example.so NCCL_TUNER_CONFIG_FILE={path}",
             "The plugin is plugins/tuner/example of NCCL's sources; RCCL and NCCLX have a reader built in.",
@@ -360,8 +360,8 @@ class Nccl:
         ]
 
 
-# What both have: `operations`: our name → the library's; `decides`: variables by which a user would choose; `choices`
-# of a cell, without the default; `settings`: variables by which each operation gets its choice; `file_settings`:
-# variables by which a rule file is read, None where it cannot be; `write` and `read` a rule file; `said`: what rules
-# say of a cell; `how_to_load`: a line for a shell, and what to know.
+# Common interface: `operations`: our name → the library's name; `decides`: variables by which a user would choose;
+# `choices` of a cell, without the default; `settings`: variables that set the choice of each operation;
+# `file_settings`: variables that load a rule file, None if it cannot be loaded; `write` and `read` a rule file; `said`:
+# the choice of rules for a cell; `how_to_load`: a shell line that loads a file, and remarks.
 Library = OpenMpi | Nccl

@@ -16,7 +16,7 @@ _LINE = re.compile(r"mca:coll:tuned:param:coll_tuned_(\w+)_algorithm:enumerator:
 
 
 def algorithms() -> Mapping[str, Mapping[str, int]]:
-    """Without number 0, by which the library decides. Raises UnmeasurableError."""
+    """Return Open MPI's algorithms without number 0, which lets the library decide. Raises UnmeasurableError."""
     program = host.mpirun()
     if program is None:
         raise UnmeasurableError(f"mpirun was not found: {host.MPI_REMEDY}")

@@ -1,4 +1,4 @@
-"""What `tune` adds to the core: a verb, and how a run of it goes on."""
+"""Register `tune` with the core: a verb, and the function that resumes its runs."""
 
 from bench.catalog.package import Package, Verb
 from bench.model.deferred import Deferred

@@ -1,8 +1,8 @@
-"""Plan the rounds of `tune`: which launches measure what is asked of each cell, side by side.
+"""Plan the rounds of `tune`: launches that measure the choices of each cell in alternation.
 
-In: a configuration, a machine, and the choices that each cell is to be measured with. Out: launches. All launches of
-one number of ranks are alive together and take turns: a side of their own has the default, and each other side tells
-the library one choice for each operation.
+In: a configuration, a machine, and the choices to measure in each cell. Out: launches. All launches with one number of
+ranks are alive at the same time and take turns: one side has the default, and each other side sets one choice per
+operation in the library.
 """
 
 import math
@@ -33,7 +33,7 @@ class TuneStage:
     # Fewest and most rounds of the stage.
     fewest: int
     most: int
-    # True if the library is asked what it ran, where it reports this.
+    # True if the library is asked which choice it ran, if it reports this.
     probes: bool = False
 
 
@@ -41,7 +41,7 @@ RACE = TuneStage("race", (), 0.4, 3, 12)
 PROOF = TuneStage("proof", ("race",), 0.85, 8, 32)
 CHECK = TuneStage("check", ("race", "proof"), 1.0, 6, 32, probes=True)
 ONLY_CHECK = TuneStage("check", (), 1.0, 8, 32, probes=True)
-# Rounds that a race should have: cases take less time each where they would not fit its share of the budget.
+# Rounds that a race should have: the time per case is reduced if they do not fit its share of the budget.
 WANTED = 4
 
 
@@ -50,12 +50,12 @@ class TuneSide:
     """A launch of one side of a round."""
 
     launch: Launch
-    # Operation → the choice that its cases tell the library; none for the side that has the default.
+    # Operation → choice that the cases of this side set in the library; empty for the side with the default.
     told: Mapping[str, Pick]
 
 
 def cells(config: Config, machine: Machine, seed: int, library: Library) -> tuple[Plan, dict[Cell, Case]]:
-    """The plan of one launch of the configuration, and the case of each cell. Raises BenchError."""
+    """Return the plan of one launch of the configuration, and the case of each cell. Raises BenchError."""
     known = ", ".join(library.operations)
     for op in config.operations:
         if op not in library.operations:
@@ -85,7 +85,7 @@ def cells(config: Config, machine: Machine, seed: int, library: Library) -> tupl
 
 
 def candidates(library: Library, found: Mapping[Cell, Case]) -> dict[Cell, list[Pick]]:
-    """The choices of each cell, without the default."""
+    """Return the choices of each cell, without the default."""
     return {cell: library.choices(cell.op, cell.ranks, cell.size) for cell in found}
 
 
@@ -97,9 +97,9 @@ def launches(
     seed: int,
     file_settings: Variables | None = None,
 ) -> list[list[TuneSide]]:
-    """The sides of a round, those of one number of ranks together. asked: without the default, which all have.
+    """Return the sides of a round, in one list per number of ranks. asked: choices without the default, which all have.
 
-    file_settings: of a rule file; one side reads it, in place of the sides that are told their choices.
+    file_settings: variables that load a rule file; one side reads it, in place of the sides that set choices.
     """
     groups = []
     for ranks in sorted({cell.ranks for cell in asked}):
@@ -130,9 +130,9 @@ def _with(case: Case, settings: Variables) -> Case:
 
 
 def told_in(groups: Sequence[Sequence[TuneSide]]) -> dict[str, dict[str, Pick]]:
-    """What the cases of these sides tell the library, as `rules.Told`.
+    """Return the choices that the cases of these sides set in the library, as `rules.Told`.
 
-    Sides of several numbers of ranks that read one file have the same variables, and rules for different operations.
+    Sides with different numbers of ranks that read one file have equal variables, but may have different operations.
     """
     told: dict[str, dict[str, Pick]] = {}
     for side in (side for group in groups for side in group):
@@ -141,9 +141,9 @@ def told_in(groups: Sequence[Sequence[TuneSide]]) -> dict[str, dict[str, Pick]]:
 
 
 def fitted(plan: Plan, groups: Sequence[Sequence[TuneSide]], budget_s: float, stage: TuneStage) -> Plan:
-    """The plan with so little time for each case that the first stage fits its share of the budget.
+    """Return the plan, with less time per case if the first stage does not fit its share of the budget.
 
-    Raises ConfigError if nothing fits.
+    Raises ConfigError if even the shortest time per case does not fit.
     """
     sampling, share_s = plan.settings.sampling, stage.until * budget_s
     order = tuple(side.launch for group in groups for side in group)
@@ -152,7 +152,7 @@ def fitted(plan: Plan, groups: Sequence[Sequence[TuneSide]], budget_s: float, st
         shorter = replace(sampling, seconds_per_case=seconds, warmup_s=min(sampling.warmup_s, seconds))
         return replace(plan, settings=replace(plan.settings, sampling=shorter))
 
-    once = planning.estimate_s(replace(plan, order=()))  # what a run takes besides its launches
+    once = planning.estimate_s(replace(plan, order=()))  # time of a run apart from its launches
     usual, shortest = (planning.estimate_s(replace(each, order=order)) - once for each in (plan, sampled(FEWEST_S)))
     if shortest * stage.fewest > share_s:
         raise ConfigError(
@@ -167,10 +167,10 @@ def fitted(plan: Plan, groups: Sequence[Sequence[TuneSide]], budget_s: float, st
 
 
 def undecided(alive: Mapping[Cell, Sequence[Pick]]) -> dict[Cell, list[Pick]]:
-    """What the next round of a race measures: cells with more than one choice left; without the default."""
+    """Return the choices for the next round of a race: cells with several choices left; without the default."""
     return {cell: [c for c in left if c != DEFAULT] for cell, left in alive.items() if len(left) > 1}
 
 
 def only_tried(table: Picks) -> dict[Cell, list[Pick]]:
-    """What is compared with the default."""
+    """Return the choices that are compared with the default."""
     return {cell: [pick] for cell, pick in table.items() if pick != DEFAULT}

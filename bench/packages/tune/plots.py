@@ -1,6 +1,6 @@
-"""Draw time over the default by size: a panel for each operation and number of ranks, its rules as bands of colour.
+"""Draw time over the default by size: a panel for each operation and number of ranks, with rules as coloured bands.
 
-In: the outcome of `tune`. Out: a figure; none where nothing was compared.
+In: the outcome of `tune`. Out: a figure; none if nothing was compared.
 """
 
 from collections.abc import Sequence
@@ -15,16 +15,16 @@ from bench.packages.tune.rules import DEFAULT, CellResult, SizeRule, Tuned
 from bench.report.labels import ranks_text
 from bench.report.plots.figures import COLOURS, size_axis
 
-# Panels beside each other, and in all: more cannot be read.
+# Most panels per row, and in total: more panels would be unreadable.
 ACROSS, MOST = 3, 18
-# Of more choices than there are colours.
+# Hatches, used if there are more choices than colours.
 HATCHES = ("", "//", "..")
-# A rule for one size is as wide as this on either side.
+# Factor by which the band of a rule for a single size extends on either side.
 MARGIN = 1.08
 
 
 def ratios(tuned: Tuned, _: None) -> list[Figure]:
-    """Each cell that was compared with the default, with its interval; filled where it has a rule."""
+    """Draw each cell that was compared with the default, with its interval; the marker is filled if it has a rule."""
     panels = grouped(tuned.results, lambda result: (result.cell.op, result.cell.ranks))
     shown = {key: cells for key, cells in panels.items() if any(cell.ratio for cell in cells)}
     shown = dict(list(shown.items())[:MOST])
@@ -56,7 +56,7 @@ def _panel(axes: Axes, cells: list[CellResult], rules: Sequence[SizeRule], style
     for cell in cells:
         colour, hatch = styles.get(str(cell.choice), ("grey", ""))
         of_cell = [r for r in rules if r.choice == cell.choice and r.holds(cell.cell.op, cell.cell.size)]
-        # A file that was there may have no rule for just this number of ranks.
+        # A rule file that is checked may have no rule for exactly this number of ranks.
         rule = min(of_cell, key=lambda r: r.ranks != cell.cell.ranks, default=None)
         if rule is not None and cell.choice != DEFAULT and rule not in drawn:
             drawn.add(rule)

@@ -1,4 +1,4 @@
-"""Write what was tuned: the answer in sentences, the table, what to do with the file, and the same as JSON.
+"""Write the outcome of tuning: the answer in sentences, the table, how to load the file, and the same as JSON.
 
 In: the outcome. Out: blocks, a dictionary, comments for the rule file. Computes only layout.
 """
@@ -60,7 +60,7 @@ SENTENCES: Mapping[NoticeKind, Sentence] = {
 
 
 def answer(tuned: Tuned, state: TuneState, load: Sequence[str]) -> Blocks:
-    """What a terminal shows, but for the line that loads the file, which must not be wrapped."""
+    """Return the text for the terminal, without the line that loads the file, which must not be wrapped."""
     return [*_first(tuned, state), *(_table(tuned.changed) if state.checks else []), *load[1:]]
 
 
@@ -71,7 +71,7 @@ def _first(tuned: Tuned, state: TuneState) -> Blocks:
 
 
 def document(tuned: Tuned, library: Library, state: TuneState, load: Sequence[str], picture: str | None) -> Blocks:
-    """The report."""
+    """Return the report."""
     title = f"A rule file of {library.name}, checked" if state.checks else f"Rules for {library.name}"
     blocks: Blocks = [Heading(title, 1), *_first(tuned, state)]
     if load:
@@ -86,7 +86,7 @@ def document(tuned: Tuned, library: Library, state: TuneState, load: Sequence[st
 
 
 def _headline(tuned: Tuned) -> str:
-    """Such as `31 of 48 cells changed: together 0.78 of the time [0.75 – 0.81], …`."""
+    """Format as `31 of 48 cells changed: together 0.78 of the time [0.75 – 0.81], …`."""
     changed, cells = len(tuned.changed), len(tuned.results)
     rest = f"{cells - changed} keep{'s' if cells - changed == 1 else ''} the default"
     if not changed:
@@ -100,7 +100,7 @@ def _headline(tuned: Tuned) -> str:
 
 
 def _checked(tuned: Tuned) -> str:
-    """Such as `48 of 96 cells have a rule: 30 faster, 1 slower, 17 inconclusive; together 0.85 [0.80 – 0.90]`."""
+    """Format as `48 of 96 cells have a rule: 30 faster, 1 slower, 17 inconclusive; together 0.85 [0.80 – 0.90]`."""
     counts = Counter(result.why for result in tuned.changed)
     found = ", ".join(f"{count} {WHYS[why]}" for why, count in counts.items()) or "nothing to compare"
     together = f"; together {_ratio(tuned.whole)} of the default's time" if tuned.whole is not None else ""
@@ -116,7 +116,7 @@ def _groups(tuned: Tuned) -> list[tuple[str, int]]:
 
 
 def _of_ranks(tuned: Tuned, op: str, ranks: int) -> str:
-    """Such as `all_reduce, 4 ranks: recursive_doubling up to 23 KiB [18 – 31 KiB], default above`."""
+    """Format as `all_reduce, 4 ranks: recursive_doubling up to 23 KiB [18 – 31 KiB], default above`."""
     here = [result for result in tuned.results if (result.cell.op, result.cell.ranks) == (op, ranks)]
     places = [place for place in tuned.crossovers if (place.op, place.ranks) == (op, ranks)]
     if not places:
@@ -148,7 +148,7 @@ def _table(results: Sequence[CellResult]) -> Blocks:
 
 
 def comments(tuned: Tuned, run: Run, library: Library) -> list[str]:
-    """Write the lines at the head of a rule file, in ASCII: program, run, hosts, versions, and each rule's gain."""
+    """Return the lines at the head of a rule file, in ASCII: program, run, hosts, versions, and each rule's gain."""
     launches = (launch for session in run.environment for launch in session.get("launches", []))
     ranks = [rank for launch in launches for rank in launch.get("ranks", [])]
     hosts = first_few(sorted({str(rank["hostname"]) for rank in ranks if rank.get("hostname")})) or "unknown hosts"
@@ -174,5 +174,5 @@ def _proofs(tuned: Tuned) -> Iterator[str]:
 
 
 def as_json(tuned: Tuned) -> Json:
-    """Everything that was found, for programs."""
+    """Return the whole outcome, for programs."""
     return {**asdict(tuned), "notes": [public_notice(note).model_dump(mode="json") for note in tuned.notes]}

@@ -1,4 +1,4 @@
-"""Records of tuning: cells, choices, the table of rules, and the state of a run of `tune`."""
+"""Define the records of tuning: cells, choices, the table of rules, and the state of a run of `tune`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Pick:
-    """The choice that a library is told to use."""
+    """A choice that a case or a rule sets in a library."""
 
     algorithm: str
     # NCCL's protocol.
@@ -35,7 +35,7 @@ class Pick:
         return " ".join(filter(None, words))
 
 
-# The library decides. A table that says nothing of a cell means this.
+# The library's own choice. A table without a rule for a cell means this choice.
 DEFAULT = Pick("default")
 # The choice of a side whose ranks read the rule file.
 FROM_FILE = Pick("the file")
@@ -48,20 +48,20 @@ class SizeRule:
     op: str
     ranks: int
     low: int
-    # None for a rule without end.
+    # None if there is no largest size.
     high: int | None
     choice: Pick
     # Line of the rule in a file.
     line: int = 0
 
     def holds(self, op: str, size: int) -> bool:
-        """Whether the rule is for a message of this operation and size, on the rule's number of ranks."""
+        """Return whether the rule is for a message of this operation and size, on the rule's number of ranks."""
         return self.op == op and self.low <= size and (self.high is None or size <= self.high)
 
 
 @dataclass(frozen=True, slots=True)
 class Crossover:
-    """The size at which one choice stops being the faster one: `at` bytes, from `low` to `high`."""
+    """The size at which the faster choice changes: `at` bytes, with the interval limits `low` and `high`."""
 
     op: str
     ranks: int
@@ -73,14 +73,14 @@ class Crossover:
 
 
 class Why(StrEnum):
-    """Why a cell of a table has the rule that it has, or none."""
+    """Reasons why a cell of a table has its rule, or has no rule."""
 
     NOT_FASTER = "not-faster"
     NO_GAIN = "no-gain"
     FASTER_IN_FRESH = "faster-in-fresh-launches"
     THEN_SLOWER = "then-slower"
     THEN_FAILED = "then-failed"
-    # Of a rule file that is checked.
+    # For a rule file that is checked.
     NO_RULE = "no-rule"
     NOT_MEASURED = "not-measured"
     FASTER = "faster"
@@ -90,13 +90,13 @@ class Why(StrEnum):
 
 
 class TuneNotice(NoticeKind):
-    """What can be said of rules."""
+    """Notices on rules."""
 
     VIRTUAL = "virtual-gpus"
     AS_MEASURED = "as-measured"
     RULE_NOT_READ = "rule-not-read"
     NOT_HONOURED = "not-honoured"
-    # Of a rule file that is checked.
+    # For a rule file that is checked.
     OTHER_HOSTS = "rule-for-other-hosts"
     OWN_CHANNELS = "rule-with-channels"
     FOR_SOME_CALLS = "rule-for-some-calls"
@@ -104,7 +104,7 @@ class TuneNotice(NoticeKind):
     ONE_LAUNCH_AT_A_TIME = "one-launch-at-a-time"
 
 
-# The library does something else than the rule file says.
+# Notices that the library does not follow the rule file.
 DISHONOURED = frozenset({TuneNotice.RULE_NOT_READ, TuneNotice.NOT_HONOURED})
 
 
@@ -131,10 +131,10 @@ class Tuned:
     # Rules of the file.
     rules: tuple[SizeRule, ...]
     crossovers: tuple[Crossover, ...]
-    # Time over the default, of all cells that have a rule, in `checked` launches.
+    # Time over the default, for all cells with a rule together, in `checked` launches.
     whole: Interval | None
     checked: int
-    # Number of sets of ranks that measured, in all.
+    # Total number of launches, that is, sets of ranks that measured.
     launches: int = 0
     # Cells and choices that failed.
     wrong: tuple[str, ...] = ()
@@ -146,14 +146,14 @@ class Tuned:
         return [result for result in self.results if result.choice != DEFAULT]
 
 
-# Variables of a case, as text → operation → the choice that they tell the library.
+# Variables of a case, as text → operation → choice that they set in the library.
 Told = Mapping[str, Mapping[str, Pick]]
 
 
 def choice_of(told: Told, case: Case) -> Pick:
-    """The choice that a case tells the library; the default on the side that tells none. Raises StoreError.
+    """Return the choice that a case sets in the library; the default on the side that sets none. Raises StoreError.
 
-    A case whose choice is not known is never taken for one that has the default.
+    A case with an unknown choice is never treated as a case with the default.
     """
     choices = told.get(str(case.settings))
     if choices is None or (choices and case.op not in choices):
@@ -163,12 +163,12 @@ def choice_of(told: Told, case: Case) -> Pick:
 
 @dataclass(slots=True)
 class TuneState:
-    """The state that a run needs to go on; everything else follows from the samples."""
+    """The state that a run needs to resume; everything else follows from the samples."""
 
     backend: str
     budget_s: float
     min_change: float
-    # The choices that cases told the library so far, as in `Told`.
+    # The choices that cases have set in the library so far, as in `Told`.
     told: dict[str, dict[str, Pick]]
     seed: int = 0
     # Number of hosts.
@@ -180,7 +180,7 @@ class TuneState:
     spent_s: float = 0.0
     # True if a rule file is checked.
     checks: bool = False
-    # Path of the rule file to write. None for one in the run's folder.
+    # Path of the rule file to write. None for a file in the run's folder.
     output: str | None = None
     # Reason why sides do not take turns. None if they do.
     alternate: Notice | None = None
@@ -190,5 +190,5 @@ Picks = Mapping[Cell, Pick]
 
 
 def cell_of(case: Case) -> Cell:
-    """The cell of a case."""
+    """Return the cell of a case."""
     return Cell(case.op, case.world_size, case.size_bytes)

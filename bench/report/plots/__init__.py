@@ -1,6 +1,6 @@
 """Draw pictures of runs: the table of all pictures, with file name, title and drawing function of each.
 
-In: a run and its analysis. Out: PNG, SVG and PDF files. To add a picture: a line in PICTURES and a function
+In: a run and its analysis. Out: PNG, SVG and PDF files. To add a picture, add a line to PICTURES and a function
 (run, analysis) → figures, one per page. matplotlib is loaded when something is drawn.
 """
 
@@ -17,7 +17,7 @@ DRAW = Deferred("report.plots.figures:draw_pages")
 
 
 OF_PACKAGES = tuple(kind for package in PACKAGES for kind in package.pictures)
-# In the order of the report.
+# Kinds of pictures, in the order of the report.
 PICTURES = (
     *OF_PACKAGES,
     PictureKind("splits", "What each rank sends to each", "report.plots.operations:split_matrices"),
@@ -34,7 +34,7 @@ PICTURES = (
 
 
 def draw(view: View, folder: Path, paper: bool = False) -> list[Picture]:
-    """Draw what the run has data for, as PNG, SVG and PDF; remove pages left from before. paper: to fit a column."""
+    """Draw the pictures for which the run has data, as PNG, SVG and PDF; remove old pages. paper: fit a column."""
     folders.make_folder(folder)
     for kind in PICTURES:
         shown = view if kind in OF_PACKAGES else view.of_calls
@@ -43,7 +43,7 @@ def draw(view: View, folder: Path, paper: bool = False) -> list[Picture]:
 
 
 def drawn(folder: Path) -> list[Picture]:
-    """The pictures in a folder, page by page."""
+    """Return the pictures in a folder, page by page."""
     return [
         (kind.title if number == 1 else f"{kind.title}, page {number}", page)
         for kind in PICTURES

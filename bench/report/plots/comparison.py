@@ -1,7 +1,7 @@
-"""Draw comparisons: what changed between two runs or two sides in pairs, and how times changed over many runs.
+"""Draw comparisons: changes between two runs or between two sides in pairs, and changes of times over many runs.
 
-In: a `Comparison` or `Trend` values. Out: PNG and SVG. Verdicts differ by colour *and* by
-marker, decided ones are filled and undecided ones hollow, so that they can be told apart in black and white. Every
+In: a `Comparison` or `Trend` values. Out: PNG, SVG and PDF. Verdicts differ by colour *and* by marker, and markers are
+filled if a verdict is decided and hollow if it is not, so that they can be distinguished in black and white. Every
 interval is drawn.
 """
 
@@ -44,13 +44,13 @@ LOOKS = {
     SAME: (COLOURS[2], "s"),
     INCONCLUSIVE: (GREY, "o"),
 }
-# The row of the run as a whole, and what the bars are.
+# Name of the row of the run as a whole, and meaning of the bars.
 WHOLE = "the run as a whole (index)"
 BARS = "bars: intervals, corrected for the number of cases"
 # More rows or panels than this cannot be read on a page; the table has them all.
 MOST_ROWS = 60
 MOST_TRENDS = 12
-# Round ratios that an axis may show: those are taken that lie within it and are far enough apart.
+# Round ratios that an axis may show: it shows the ratios that are within it and far enough apart.
 RATIOS = (
     0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.8, 0.85, 0.9, 0.95, 0.97, 1,
     1.03, 1.05, 1.1, 1.15, 1.2, 1.3, 1.5, 2, 3, 5, 10, 20, 50, 100,
@@ -59,7 +59,7 @@ RATIOS = (
 APART = 0.055
 # Smallest share of the axis on each side of 1: "faster" and "slower" are written there.
 SIDE = 0.17
-# Inches of a picture without the names of its rows, and of a letter of a name.
+# Width in inches of a picture without the names of its rows, and of a letter of a name.
 ROW_WIDTH, LETTER = 6.2, 0.068
 # Letters in a line of the axis label, which is about as wide as the axis; inches of an entry of a legend.
 AXIS_LETTERS, ENTRY = 80, 1.8
@@ -71,7 +71,7 @@ BESIDE = 4.5
 
 # ── two runs, or two sides that took turns ───────────────────────────────────────────────────────
 def draw_comparison(result: Comparison, folder: Path) -> Path | None:
-    """The ratio of each case, and how exposed communication changed. Returns the PNG's path; None without a case."""
+    """Draw the ratio of each case, and exposed communication. Returns the PNG's path; None if there is no case."""
     if not result.changes:
         return None
     with rc_context(STYLE):
@@ -79,9 +79,9 @@ def draw_comparison(result: Comparison, folder: Path) -> Path | None:
 
 
 def comparison_figure(result: Comparison) -> Figure:
-    """A row for each case, at most MOST_ROWS of them, in the order of the tables, with a dot for each pair of launches.
+    """Draw a row for each case, at most MOST_ROWS, in the order of the tables, with a dot for each pair of launches.
 
-    Beside it the exposed communication, before and after, if there is any.
+    A second panel has the exposed communication, before and after, if there is any.
     """
     shown = in_order(standing_out(result.changes))
     common, names = common_parts([parts_on_both_sides(change.case, change.other) for change in shown])
@@ -96,7 +96,7 @@ def comparison_figure(result: Comparison) -> Figure:
         1, 1 + bool(steps), sharey=True, squeeze=False, width_ratios=[1.0, 0.8][: 1 + bool(steps)]
     )[0]
     for y, (_, _, ratios) in enumerate(reversed(rows)):
-        # In the order of time from below to above the bar, so that a drift shows.
+        # Pairs in the order of time, from below to above the bar, so that a drift is visible.
         heights = y + np.linspace(-0.28, 0.28, len(ratios)) if len(ratios) > 1 else [y] * len(ratios)
         axes.plot(ratios, heights, ".", color=GREY, alpha=0.45, markersize=5, markeredgewidth=0, zorder=1)
     ratio_rows(axes, [judged for _, judged, _ in rows], [name for name, _, _ in rows], result.min_change)
@@ -127,7 +127,7 @@ def comparison_figure(result: Comparison) -> Figure:
 
 
 def _exposed_rows(axes: Axes, steps: Mapping[int, ExposedChange]) -> list[Line2D]:
-    """Exposed communication in rows, before above after, with intervals. Returns entries of the legend."""
+    """Draw exposed communication in rows, before above after, with intervals. Returns entries of the legend."""
     for y, exposed in steps.items():
         colour = GREY
         if exposed.resolved:
@@ -154,14 +154,14 @@ def _saved(figure: Figure, folder: Path, name: str) -> Path:
 
 
 def standing_out(changes: Sequence[Change]) -> list[Change]:
-    """At most MOST_ROWS changes: in the order of VERDICTS, and for each verdict those with the largest ratios first."""
+    """Return at most MOST_ROWS changes in the order of VERDICTS, and for each verdict the largest changes first."""
     return sorted(
         changes, key=lambda change: (VERDICTS.index(change.verdict), -max(change.ratio.value, 1 / change.ratio.value))
     )[:MOST_ROWS]
 
 
 def ratio_rows(axes: Axes, changes: Sequence[Judgement], names: Sequence[str], min_change: float) -> None:
-    """Draw a row for each judgement, the first on top. The grey band has the ratios that are too small to matter."""
+    """Draw a row for each judgement, the first on top. The grey band has the changes that are too small to matter."""
     limit = 1 + min_change
     axes.axvspan(1 / limit, limit, color="#000000", alpha=0.08, linewidth=0)
     axes.axvline(1, color="black", linewidth=1)
@@ -205,7 +205,7 @@ def ratio_axis(axes: Axes) -> None:
 
 
 def verdict_legend(figure: Figure, result: Comparison, left_out: int, *more: Line2D) -> None:
-    """A legend with the verdicts that occur. left_out: number of rows that are not drawn. more: further entries."""
+    """Draw a legend with the verdicts that occur. left_out: number of rows not drawn. more: further entries."""
     present = {change.verdict for change in result.changes} | ({result.whole.verdict} if result.whole else set())
     handles: list[Line2D | Patch] = [*more]
     for verdict in VERDICTS:
@@ -222,9 +222,9 @@ def verdict_legend(figure: Figure, result: Comparison, left_out: int, *more: Lin
 
 # ── many runs ────────────────────────────────────────────────────────────────────────────────────
 def draw_trend(trends: Sequence[Trend], runs: Sequence[str], folder: Path) -> Path:
-    """The times of each case over the runs, oldest first. Returns the PNG's path.
+    """Draw the times of each case over the runs, oldest first. Returns the PNG's path.
 
-    A panel for each trend; if there are too many, only those with the largest changes of level.
+    Each trend has a panel; if there are too many trends, only trends with the largest changes of level are drawn.
     """
     step = {trend: max((abs(math.log(level.ratio)) for level in trend.changed), default=0.0) for trend in trends}
     largest = sorted(trends, key=lambda trend: -step[trend])[:MOST_TRENDS]

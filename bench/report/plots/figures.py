@@ -1,11 +1,11 @@
 """Make figures: colours and styles, axes with units, intervals, figures of many panels, and saving.
 
-Series differ by colour *and* marker *and* line, so that they can be told apart in black and white; the colours are
-those of Okabe and Ito, which colour-blind people can tell apart. Figures use `Figure` and not pyplot: that has no
-global state, opens no window and loads faster.
+Series differ by colour *and* marker *and* line, so that they can be distinguished in black and white. The colours are
+the palette of Okabe and Ito, which colour-blind people can distinguish. Figures use `Figure` and not pyplot, because
+`Figure` has no global state, opens no window and loads faster.
 
-A panel has one operation, backend and metric. Whatever else differs makes its lines, up to MOST_SERIES. What the panels
-of a page have in common is written once, above them. Each metric begins a new page. The axes of a page are still empty:
+A panel has one operation, backend and metric. For all other differences it has lines, up to MOST_SERIES. Common parts
+of the panels of a page are written once, above them. Each metric begins a new page. The axes of a page are empty here:
 `sizes` draws into them.
 """
 
@@ -59,40 +59,40 @@ STYLE: Any = {
     "axes.titlesize": 12,
     "figure.dpi": 110,
     "savefig.dpi": 200,
-    "svg.fonttype": "none",  # text stays text: small files that can be searched
+    "svg.fonttype": "none",  # text is kept as text: files are small and can be searched
     "legend.frameon": False,
-    "text.parse_math": False,  # a name with dollars is a name
+    "text.parse_math": False,  # dollar signs in a name do not begin a formula
 }
 
 
 @dataclass(frozen=True, slots=True)
 class _Points:
-    """What a line of values does not know."""
+    """Data of a drawn line that matplotlib does not keep."""
 
-    # Limits of the intervals; NaN where none is known.
+    # Limits of the intervals; NaN if the interval is unknown.
     low: Any
     high: Any
-    # What is drawn between them; None for bars.
+    # The band that is drawn between the limits; None for bars.
     band: Any
-    # The text of an x value.
+    # Formats an x value.
     named: Callable[[int], str]
 
 
-# For each line of values.
+# Drawn line → its data.
 _INTERVALS: WeakKeyDictionary[Any, _Points] = WeakKeyDictionary()
 # A marker in an SVG file.
 _POINT = re.compile("(<use [^>]*?)/>")
 # PNG for Markdown, SVG for the page, PDF for papers.
 SUFFIXES = (".png", ".svg", ".pdf")
-# Style `paper`: inches of a column and of two, size of letters, height without legend, most columns of a legend.
+# Style `paper`, for one and for two columns: width in inches; letter size; height without legend; columns of a legend.
 PAPER_INCHES, PAPER_POINTS, PAPER_HEIGHT, PAPER_LEGEND = (3.3, 6.9), 8, 2.3, (2, 4)
 # Ratio of largest to smallest value on an axis below which labels at 1, 2 and 5 are too few.
 NARROW = 5
-# Sizes that are closer than this share of their axis are at one place: their labels would overlap.
+# Sizes that are closer than this share of their axis have one label, because two labels would overlap.
 CLOSE = 0.02
 # More lines than this in one picture cannot be told apart.
 MOST_SERIES = 6
-# Four by six: more would be too small to read.
+# Four by six panels: more would be too small to read.
 PANELS_A_PAGE = 24
 # (most panels, columns, width and height of a panel in inches). A single panel is as large as any other picture.
 GRIDS = ((2, 2, 4.2, 2.6), (3, 3, 3.1, 2.3), (4, 2, 4.2, 2.3), (9, 3, 3.1, 1.8), (PANELS_A_PAGE, 4, 2.45, 1.4))
@@ -109,7 +109,7 @@ ENTRY, LETTER = 0.6, 0.075
 # Inches: width of a single panel's figure, and its height without the legend.
 SINGLE = (8.5, 4.5)
 NO_BREAK = "\N{NO-BREAK SPACE}"
-# The space between a number and what it counts, such as that of `1 MiB` or `4 ranks`.
+# The space between a number and its unit, as in `1 MiB` or `4 ranks`.
 NUMBER_AND_UNIT = re.compile(r"(?<=\d) (?=[A-Za-zµ%])")
 
 
@@ -130,9 +130,9 @@ def save(figure: Figure, path: Path, paper: bool = False) -> None:
 
 
 def _with_titles(figure: Figure) -> str:
-    """The figure as SVG, whose points show value and interval on hovering, and whose series have names.
+    """Return the figure as SVG: its points show value and interval on hovering, and its series have names.
 
-    A page switches a series off by its `data-series`.
+    The HTML page switches a series off by its `data-series`.
     """
     series = [(axes, drawn) for axes in figure.axes for drawn in axes.containers if drawn[0] in _INTERVALS]
     for number, (_, drawn) in enumerate(series):
@@ -157,7 +157,7 @@ def _with_titles(figure: Figure) -> str:
 
 
 def _point_texts(axes: Axes, line: Any) -> list[str]:
-    """Such as `1 MiB: 2.0 ms [1.9 – 2.1 ms]`, for each point of a line; values as their axis writes them."""
+    """Format each point of a line as `1 MiB: 2.0 ms [1.9 – 2.1 ms]`, with the values as their axis writes them."""
     points = _INTERVALS[line]
     written = axes.yaxis.get_major_formatter()
     return [
@@ -167,7 +167,7 @@ def _point_texts(axes: Axes, line: Any) -> list[str]:
 
 
 def _fit_paper(figure: Figure) -> None:
-    """Fit a figure into a column of a paper, or its panels into two columns, without title: the caption has it."""
+    """Fit a figure into a column of a paper, or several panels into two columns. The title is left to the caption."""
     several = len(figure.axes) > 1
     figure.suptitle("")
     if not several:
@@ -193,7 +193,7 @@ def draw_pages(
     paths: Sequence[Path],
     paper: bool = False,
 ) -> None:
-    """Draw the pages of a picture into the first of these paths (without suffix); remove files of earlier ones."""
+    """Draw the pages of a picture into the first of these paths (without suffix), after removing all old files."""
     for path in paths:
         for suffix in SUFFIXES:
             path.with_suffix(suffix).unlink(missing_ok=True)
@@ -203,7 +203,7 @@ def draw_pages(
 
 
 def framed(drawn: str, what: str) -> tuple[Figure, Axes]:
-    """A figure with one set of axes. Its title has two lines: what is drawn, and of what."""
+    """Make a figure with one set of axes. Its title has two lines: `drawn`, the quantity, and `what`, the cases."""
     figure = Figure(figsize=(8.5, 4.8), layout="constrained")
     axes = figure.subplots()
     axes.set_title(f"{drawn}\n{what}", fontsize=10.5)
@@ -211,9 +211,9 @@ def framed(drawn: str, what: str) -> tuple[Figure, Axes]:
 
 
 def size_axis(axes: Axes, sizes: Sequence[int], most: int, text: Callable[[int], str] = format_bytes) -> None:
-    """Sizes (or numbers of ranks) along x, which doubles from one tick to the next.
+    """Make x a logarithmic axis of sizes (or numbers of ranks), which doubles from one tick to the next.
 
-    sizes: those that were asked for, ascending. most: largest number of labels.
+    sizes: the requested sizes, ascending. most: largest number of labels.
     """
     close = (sizes[-1] / sizes[0]) ** CLOSE
     apart = [size for size, following in zip(sizes, [*sizes[1:], math.inf], strict=True) if following > close * size]
@@ -228,20 +228,20 @@ def size_axis(axes: Axes, sizes: Sequence[int], most: int, text: Callable[[int],
 
 
 def wrapped(text: str, width: int) -> str:
-    """The text in lines of at most `width` characters; a number stays with its unit."""
+    """Wrap the text into lines of at most `width` characters; a number stays with its unit."""
     glued = NUMBER_AND_UNIT.sub(NO_BREAK, text)
     return "\n".join(textwrap.wrap(glued, width, break_long_words=False)).replace(NO_BREAK, " ") or text
 
 
 def legend_entries(axes: Axes) -> dict[str, Any]:
-    """Name → handle, the measured series first: matplotlib lists models and bounds before them."""
+    """Return name → handle, the measured series first: matplotlib lists models and bounds before them."""
     handles, names = axes.get_legend_handles_labels()
     ordered = sorted(zip(names, handles, strict=True), key=lambda entry: not isinstance(entry[1], Container))
     return dict(ordered)
 
 
 def log_time_axis(axes: Axes) -> None:
-    """Logarithmic times along y, with labels also if they span less than a decade."""
+    """Make y a logarithmic axis of times, with labels also if they span less than a decade."""
     axes.set_yscale("log")
     log_ticks(axes.yaxis)
     time_axis(axes.yaxis)
@@ -255,13 +255,13 @@ def log_ticks(axis: Any) -> None:
 
 
 def marks(summaries: Sequence[Summary]) -> str:
-    """What the bars show, or that no intervals are known."""
+    """State what bands and bars show, or that no intervals are known."""
     known = any(s.time_s is not None and s.time_s.known for s in summaries)
     return f"bands and bars: {width(summaries)}" if known else "no intervals are known"
 
 
 def time_label(run: Run) -> str:
-    """The label of an axis of times."""
+    """Return the label of an axis of times."""
     return "time of one operation " + ("(mean)" if run.imported is None else "(as imported)")
 
 
@@ -272,13 +272,13 @@ def time_axis(axis: Any) -> None:
 
 
 def tick(seconds: float) -> str:
-    """A time as a tick label, without trailing zeros: `1 ms` and not `1.00 ms`."""
+    """Format a time as a tick label, without trailing zeros: `1 ms` and not `1.00 ms`."""
     number, unit = format_seconds(seconds).split()
     return f"{number.rstrip('0').rstrip('.') if '.' in number else number} {unit}" if seconds else "0"
 
 
 def spread(values: list[int], most: int) -> list[int]:
-    """At most `most` of the values, evenly spaced from first to last."""
+    """Return at most `most` of the values, evenly spaced from first to last."""
     if len(values) <= most:
         return values
     return [values[round(i * (len(values) - 1) / (most - 1))] for i in range(most)]
@@ -293,9 +293,9 @@ def with_intervals(
     name: str,
     named: Callable[[int], str] = format_bytes,
 ) -> None:
-    """Draw one line of values with their intervals: a band, or bars where a band would hide which values have one.
+    """Draw one line of values with their intervals: a band if all of several values have an interval, else bars.
 
-    interval: lower and upper limits. style: number of the line. named: the text of an x value.
+    interval: lower and upper limits. style: number of the line. named: formats an x value.
     """
     values = np.array(y)
     # A limit equal to the value means that no interval is known: nothing is drawn.
@@ -310,7 +310,7 @@ def with_intervals(
         label=name,
         color=colour,
         marker=MARKERS[style % len(MARKERS)],
-        # Beyond the colours, each dash has all of them.
+        # With more lines than colours, each dash is used with all colours.
         linestyle=LINES[style % len(LINES) if style < len(COLOURS) else style // len(COLOURS) - 1],
         capsize=3,
         markersize=5,
@@ -333,7 +333,7 @@ class Line:
 class Panel:
     """Lines that are drawn into one set of axes."""
 
-    # What the lines have in common.
+    # Parts that the lines have in common.
     common: list[CasePart]
     lines: list[Line]
 
@@ -352,19 +352,19 @@ class Page:
     places: list[tuple[Axes, Panel]]
     # Maps the name of a line to its style.
     styles: dict[str, int] | None
-    # Further lines of the legend.
+    # Further entries of the legend.
     extra: list[str] = field(default_factory=list)
 
     def styled(self, panel: Panel) -> list[tuple[int, Line]]:
-        """(number of colour and marker, line). Equal names have equal numbers on a page unless `styles` is None."""
+        """Return pairs (style number, line). Equal names have equal numbers on a page unless `styles` is None."""
         numbered = enumerate(panel.lines)
         return [(number if self.styles is None else self.styles[line.name], line) for number, line in numbered]
 
 
 def panels(summaries: Sequence[Summary], split: Callable[[list[Summary]], list[Line]]) -> list[Panel]:
-    """Panels in the order of the tables, metric by metric.
+    """Make panels in the order of the tables, metric by metric.
 
-    split: makes lines of summaries that differ in size and ranks only.
+    split: makes lines from summaries that differ in size and ranks only.
     """
     of_kind = KINDS.tables(sorted(summaries, key=lambda s: metrics.order(s.case.metric)), lambda s: s.case)
     together: dict[tuple[str, str, str], list[tuple[list[CasePart], list[Line]]]] = {}
@@ -383,7 +383,7 @@ def panels(summaries: Sequence[Summary], split: Callable[[list[Summary]], list[L
 
 
 def _chunks(families: Iterable[tuple[list[CasePart], list[Line]]]) -> list[list[tuple[list[CasePart], Line]]]:
-    """The lines of each panel, with the parts of their kind. A kind is divided only if it exceeds MOST_SERIES."""
+    """Return the lines of each panel, with the parts of their kind. Only a kind above MOST_SERIES lines is divided."""
     chunks: list[list[tuple[list[CasePart], Line]]] = []
     for parts, lines in families:
         for some in (lines[start : start + MOST_SERIES] for start in range(0, len(lines), MOST_SERIES)):
@@ -394,9 +394,9 @@ def _chunks(families: Iterable[tuple[list[CasePart], list[Line]]]) -> list[list[
 
 
 def pages(drawn: str, what: str, shown: Sequence[Panel], left_out: Sequence[str] = ()) -> list[Page]:
-    """Figures with titles for all panels. The last one says what is left out, and how many panels did not fit.
+    """Make figures with titles for all panels. The last one lists what is left out, and how many panels did not fit.
 
-    drawn, what: what is drawn, and what holds for all panels besides their words.
+    drawn: the quantity, for the title. what: properties of all panels, for the title, in addition to common parts.
     """
     parts: list[list[Panel]] = []
     for _, alike in groupby(shown, key=lambda panel: metric_name(panel.members[0].case)):
@@ -431,15 +431,15 @@ def _page(drawn: str, what: str, part: Sequence[Panel]) -> Page:
         axes.tick_params(labelsize=8)
     for number in range(len(part), grid.size):
         grid.flat[number].set_visible(False)
-        grid.flat[number - columns].tick_params(labelbottom=True)  # it is the lowest of its column
+        grid.flat[number - columns].tick_params(labelbottom=True)  # this panel is now the lowest of its column
     return Page(figure, list(zip(grid.flat, part, strict=False)), styles)
 
 
 def _styles(part: Sequence[Panel]) -> dict[str, int] | None:
-    """A number for each line name; None if there are too many names, or two lines of a panel would look alike."""
+    """Return a style number per line name; None with too many names, or if two lines of a panel would look the same."""
     names = list(dict.fromkeys(line.name for panel in part for line in panel.lines))
     styles = {name: number for number, name in enumerate(names)}
-    # `normal, 2 ranks`: where all names have two parts, the first is the dash and the second the colour.
+    # `normal, 2 ranks`: if all names have two parts, the first selects the dash and the second the colour.
     pairs = [name.rpartition(", ") for name in names]
     dashes = sorted({first for first, _, _ in pairs}, key=lambda first: (first != "normal", first))
     colours = list(dict.fromkeys(last for _, _, last in pairs))
@@ -455,9 +455,9 @@ def _styles(part: Sequence[Panel]) -> dict[str, int] | None:
 
 
 def _grid(count: int, above: float) -> tuple[Figure, Any]:
-    """A figure with `count` sets of axes or some more, and `above` inches for titles.
+    """Make a figure with at least `count` sets of axes, and `above` inches for titles.
 
-    The layout is computed here, as all panels are of one size: that is twice as fast as matplotlib's layout engine.
+    The layout is computed here, because all panels have one size: it is twice as fast as matplotlib's layout engine.
     """
     _, columns, width, height = next(grid for grid in GRIDS if count <= grid[0])
     rows = math.ceil(count / columns)
@@ -470,7 +470,7 @@ def _grid(count: int, above: float) -> tuple[Figure, Any]:
 
 
 def label_axes(page: Page, x: str, y: str) -> None:
-    """Write what the axes show: at a single panel, or once for all panels."""
+    """Write the labels of the axes: at a single panel, or once for all panels."""
     if len(page.places) == 1:
         axes = page.places[0][0]
         axes.set_xlabel(x)
@@ -482,7 +482,7 @@ def label_axes(page: Page, x: str, y: str) -> None:
 
 
 def legend(page: Page) -> None:
-    """One legend below all panels, where it hides nothing, or one in each if `page.styles` is None. Call it last."""
+    """Draw one legend below all panels, where it hides nothing; one in each if `page.styles` is None. Call it last."""
     first, figure = page.places[0][0], page.figure
     for entry in page.extra:
         first.plot([], [], " ", label=entry)
@@ -501,7 +501,7 @@ def legend(page: Page) -> None:
         figure.set_figheight(SINGLE[1] + more)
         figure.legend(list(entries.values()), list(entries), loc="outside lower center", **look)
         return
-    # The figure becomes higher by the legend; what stands in it keeps its distance from the upper edge.
+    # The figure becomes higher by the legend; its contents keep their distance from the upper edge.
     before = figure.get_figheight()
     after = before + more
     pars = figure.subplotpars
@@ -513,7 +513,7 @@ def legend(page: Page) -> None:
 
 
 def fitting_columns(inches: float, entries: Iterable[str]) -> int:
-    """How many columns of a legend fit side by side. matplotlib fills the first column before the second."""
+    """Return how many columns of a legend fit side by side. matplotlib fills the first column before the second."""
     widths = np.array([ENTRY + LETTER * len(name) for name in entries])
     for columns in range(len(widths), 1, -1):
         if sum(part.max() for part in np.array_split(widths, columns)) <= inches:

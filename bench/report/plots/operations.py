@@ -26,7 +26,7 @@ from bench.report.tables import size_rows
 FEWEST_ROWS, MOST_ROWS = 3, 45
 # World sizes whose markers can be told apart in a row.
 MOST_WORLDS = 6
-# Distributions in one picture, and letters in a line of the title of one.
+# Distributions in one picture, and letters in a line of a distribution's title.
 MOST_SPLITS, SPLIT_TITLE = 4, 34
 # Letters in a line of a title of the pictures of splits.
 SPLITS_WIDE = 100
@@ -34,9 +34,9 @@ SPLITS_WIDE = 100
 
 # ── the cost of each operation ───────────────────────────────────────────────────────────────────
 def operations(run: Run, analysis: Analysis) -> list[Figure]:
-    """Times of all operations at the size that most of them have, and of the operations without a size.
+    """Draw the times of all operations at the size that most of them have, and of the operations without a size.
 
-    A row for each operation or variant, a panel for each metric.
+    There is a row for each operation or variant, and a panel for each metric.
     """
     of_case = {s.case: s for s in analysis.summaries if s.time_s}
     size, chosen = _at_one_size(list(of_case))
@@ -44,7 +44,7 @@ def operations(run: Run, analysis: Analysis) -> list[Figure]:
     common, own = divide(described)
     rows: dict[str, list[Summary]] = {}
     for case, parts in zip(chosen, own, strict=True):
-        # Everything but the metric (it has panels) and what is the same in all rows.
+        # All parts except the metric, which has panels, and except the parts that all rows have in common.
         words = in_words([part for part in parts if part.name != "metric"])
         rows.setdefault(", ".join(words), []).append(of_case[case])
     if len(rows) < FEWEST_ROWS:
@@ -57,7 +57,7 @@ def operations(run: Run, analysis: Analysis) -> list[Figure]:
 
 
 def _at_one_size(cases: Sequence[Case]) -> tuple[str, list[Case]]:
-    """The size that most tables have (the largest of several), and the cases with this size or with none."""
+    """Return the size that most tables have (the largest of several), and the cases with this size or with none."""
     kinds = KINDS.tables(cases, lambda case: case).values()
     rows = [(labels.size_text(row[0].asked), row) for members in kinds for row in size_rows(members)]
     count = Counter(name for name, row in rows if row[0].size_bytes)
@@ -84,7 +84,7 @@ def _operations_figure(head: str, rows: dict[str, list[Summary]], below: str) ->
         ]
         for y, number, time in shown:
             assert time is not None  # noqa: S101 - the caller selects such
-            place = y + 0.5 * ((number + 0.5) / len(worlds) - 0.5)  # the world sizes of a row stand a little apart
+            place = y + 0.5 * ((number + 0.5) / len(worlds) - 0.5)  # the markers of a row are slightly apart
             bars = [[max(time.value - time.low, 0)], [max(time.high - time.value, 0)]] if time.known else None
             axes.errorbar(
                 [time.value], [place], xerr=bars, marker=MARKERS[number], color=COLOURS[number], markersize=4.5,
@@ -107,7 +107,7 @@ def _operations_figure(head: str, rows: dict[str, list[Summary]], below: str) ->
 
 # ── uneven all-to-alls ───────────────────────────────────────────────────────────────────────────
 def split_matrices(run: Run, analysis: Analysis) -> list[Figure]:
-    """What each rank sends to each: a matrix for each distribution, at the largest world size and size."""
+    """Draw what each rank sends to each: a matrix for each distribution, at the largest world size and size."""
     summaries: dict[str, Summary] = {}
     for summary in sorted(analysis.summaries, key=lambda s: (s.case.world_size, s.case.size_bytes)):
         if summary.case.splits:

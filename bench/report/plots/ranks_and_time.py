@@ -18,16 +18,16 @@ from bench.model.units import first_few, format_modes, format_rate, format_secon
 from bench.report.labels import counted, label, ranks_text
 from bench.report.plots.figures import COLOURS, MARKERS, WIDE, framed, log_ticks, time_axis, wrapped
 
-# Rows of histograms (and names of late ranks), and ranks in a matrix with numbers: more are too small to read.
+# Rows of histograms, and ranks in a matrix with numbers: more are too small to read.
 MOST_ROWS, MOST_NUMBERS = 6, 16
-# Characters in the title of a histogram, which is smaller than the figure's.
+# Characters in a line of a histogram's title, whose letters are smaller than in the title of the figure.
 ROW_TITLE = 122
-# Bars of a histogram in a decade of times, and the narrowest axis: the ratio of its ends.
+# Bars of a histogram per decade of times, and the narrowest axis: the ratio of its limits.
 BARS_A_DECADE, NARROWEST = 40, 4
 
 
 def over_time(run: Run, analysis: Analysis) -> list[Figure]:
-    """The time of every iteration in order, as a multiple of its case's mean in its launch."""
+    """Draw the time of every iteration in order, as a multiple of the mean of its case in its launch."""
     good = [s for s in run.samples if s.failure is None and s.timed is not None]
     if not good:
         return []
@@ -74,9 +74,9 @@ def _in_time(samples: Samples, began: float, warmup: bool = False) -> tuple[Any,
 
 
 def modes(run: Run, analysis: Analysis) -> list[Figure]:
-    """Histograms of times, for the cases that stall most, else for some; both modes of those that stall are marked.
+    """Draw histograms of times for the cases that stall most, else for some cases; both modes of a stall are marked.
 
-    All share one axis of times, because a delay that does not depend on the size shows as modes below one another.
+    All share one axis of times, so that a delay that does not depend on the size shows as modes below one another.
     """
     good = [s for s in analysis.summaries if s.time_s and not s.imported and cycle(s.case) == 1]
     stalled = sorted(
@@ -127,7 +127,7 @@ def modes(run: Run, analysis: Analysis) -> list[Figure]:
 
 
 def matrix(run: Run, analysis: Analysis) -> list[Figure]:
-    """The rate between each pair of ranks, at the largest world size with pairs, and the largest size there."""
+    """Draw the rate between each pair of ranks, at the largest world size with pairs, and at the largest size there."""
     if not analysis.matrices:
         return []
     chosen = max(analysis.matrices, key=lambda m: (m.case.world_size, m.case.size_bytes))

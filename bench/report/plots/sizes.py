@@ -29,18 +29,18 @@ LINEAR_WITHIN = 20
 MOST_SIZES = 4
 # Labels of world sizes that fit below a panel.
 MOST_WORLDS = 8
-# Labels of sizes that fit below a single panel, and below each of several.
+# Labels of sizes that fit below a single panel, and below each of several panels.
 MOST_SIZES_ALONE, MOST_SIZES_BESIDE = 10, 5
-# An interval that reaches further beyond all values is cut at the edge of the picture: two or three launches know the
-# mean only within decades, and the axis would show nothing else.
+# An interval that reaches further beyond all values is cut at the edge of the picture: with two or three launches,
+# intervals of the mean can span decades, and the axis would show nothing else.
 FAR_INTERVAL = 10
-# Of more lines than these, fitted models hide what was measured.
+# With more lines than this, fitted models hide the measured values.
 MOST_FITTED = 3
 BOUND_DASHES = ((6, 2), (2, 2), (8, 2, 2, 2))
 
 
 def time_against_size(run: Run, analysis: Analysis) -> list[Figure]:
-    """Mean time with its interval, one line per world size, and the fitted models behind few of them."""
+    """Draw mean times with intervals, one line per world size, and fitted models if a panel has few lines."""
     shown, left_out = _over_sizes([s for s in analysis.summaries if s.time_s])
     made = figures.pages("Time over message size", _what(run, analysis), shown, left_out)
     for page in made:
@@ -57,7 +57,7 @@ def time_against_size(run: Run, analysis: Analysis) -> list[Figure]:
 
 
 def bandwidth_against_size(run: Run, analysis: Analysis) -> list[Figure]:
-    """Bus bandwidth with its interval, and its bounds; on a logarithmic axis if it spans more than LINEAR_WITHIN."""
+    """Draw bus bandwidth, its interval and bounds, on a logarithmic axis if it spans more than LINEAR_WITHIN."""
     shown, left_out = _over_sizes([s for s in analysis.summaries if s.time_s and s.busbw])
     made = figures.pages("Bus bandwidth over message size", _what(run, analysis), shown, left_out)
     for page in made:
@@ -83,7 +83,7 @@ def _what(run: Run, analysis: Analysis) -> str:
 
 
 def scaling(run: Run, analysis: Analysis) -> list[Figure]:
-    """Time against world size, at a few sizes."""
+    """Draw time against world size, at a few sizes."""
     shown = [panel for panel in figures.panels([s for s in analysis.summaries if s.time_s], _by_size) if panel.lines]
     made = figures.pages("Time over the number of ranks", _what(run, analysis), shown)
     for page in made:
@@ -96,9 +96,9 @@ def scaling(run: Run, analysis: Analysis) -> list[Figure]:
 
 # ── lines and axes ───────────────────────────────────────────────────────────────────────────────
 def _over_sizes(summaries: Sequence[Summary]) -> tuple[list[Panel], list[str]]:
-    """Panels with a line per world size, and a text on what is left out: of several panels, those with one size.
+    """Return panels with a line per world size, and a text on the operations that are left out.
 
-    A point alone is no picture.
+    If there are several panels, panels with only one size are left out: a single point is not a picture.
     """
     every = figures.panels([s for s in summaries if s.case.size_bytes], by_ranks)
     alone = len(every) == 1 and len(every[0].members) > 1
@@ -109,12 +109,12 @@ def _over_sizes(summaries: Sequence[Summary]) -> tuple[list[Panel], list[str]]:
 
 
 def by_ranks(members: list[Summary]) -> list[Line]:
-    """A line for each world size."""
+    """Return a line for each world size."""
     return [Line(ranks_text(n), of_n) for n, of_n in grouped(members, lambda s: s.case.world_size).items()]
 
 
 def _by_size(members: list[Summary]) -> list[Line]:
-    """Lines of at most MOST_SIZES sizes, the largest first; only sizes with more than one world size."""
+    """Return lines of at most MOST_SIZES sizes, the largest first; only sizes with more than one world size."""
     of_case = {summary.case: summary for summary in members}
     rows = [row for row in size_rows(list(of_case)) if len(row) > 1]
     lines = []
@@ -134,13 +134,13 @@ def _world(summary: Summary) -> int:
 
 
 def _places(page: Page, x_of: Callable[[Summary], int]) -> list[int]:
-    """The numbers of ranks, or the sizes that were asked for, of a page, ascending. x_of: `_world` or `_size`."""
+    """Return the numbers of ranks or the requested sizes of a page, ascending. x_of: `_world` or `_size`."""
     members = [s for _, panel in page.places for s in panel.members]
     return sorted({x_of(s) if x_of is _world else s.case.asked for s in members})
 
 
 def _placed(page: Page, x_of: Callable[[Summary], int]) -> Iterator[tuple[Axes, int, Line, list[float]]]:
-    """(axes, style, line, its x values) of each line of a page."""
+    """Yield (axes, style, line, its x values) for each line of a page."""
     for axes, panel in page.places:
         for style, line in page.styled(panel):
             yield axes, style, line, [x_of(s) for s in line.members]
@@ -154,7 +154,7 @@ def _finish(page: Page, x_of: Callable[[Summary], int], y: str) -> None:
         figures.size_axis(axes, every, MOST_WORLDS, str)
     else:
         figures.size_axis(axes, every, MOST_SIZES_ALONE if len(page.places) == 1 else MOST_SIZES_BESIDE)
-    # An interval that reaches further than FAR_INTERVAL beyond all values is cut, and the legend says so.
+    # An interval that reaches further than FAR_INTERVAL beyond all values is cut, and the legend states it.
     series = [drawn[0] for axes, _ in page.places for drawn in axes.containers]
     values = [float(value) for line in series for value in line.get_ydata()]
     low, high = axes.get_ylim()
@@ -189,7 +189,7 @@ def _draw_rates(axes: Axes, line: Line, x: Sequence[float], style: int) -> None:
 
 
 def _draw_choices(axes: Axes, line: Line, x: Sequence[float], values: Sequence[float], style: int) -> None:
-    """Write what NCCL chose at the smallest size, and at each size from which on it chooses otherwise."""
+    """Write NCCL's choice at the smallest size, and at each size from which on the choice is different."""
     chosen = [(at, value, s.chosen) for s, at, value in zip(line.members, x, values, strict=True) if s.chosen]
     begins = [point for place, point in enumerate(chosen) if not place or point[2] != chosen[place - 1][2]]
     if len(begins) < 2:
@@ -197,7 +197,7 @@ def _draw_choices(axes: Axes, line: Line, x: Sequence[float], values: Sequence[f
     colour = COLOURS[style % len(COLOURS)]
     for at, value, choice in begins:
         axes.plot([at], [value], "o", markersize=9, markerfacecolor="none", markeredgecolor=colour, zorder=4)
-        # Below and to the right of a curve that rises there is room.
+        # There is room below and to the right of a rising curve.
         look: Any = {"xytext": (4, -6), "textcoords": "offset points", "rotation": -35, "va": "top"}
         axes.annotate(choice.split(",")[0], (at, value), fontsize=7, color=colour, **look)
     axes.plot(

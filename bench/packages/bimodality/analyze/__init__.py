@@ -1,1 +1,1 @@
-"""Conclusions on modes: of calls, and of launches. Loads no torch."""
+"""Draw conclusions on modes of calls and of launches. Does not import torch."""

@@ -1,11 +1,11 @@
-"""Find cases whose launches fall into two groups, one slower, and which of the recorded facts go with the groups.
+"""Find cases whose launches fall into two groups, one slower, and the recorded facts that differ between the groups.
 
-In: a run. Out: a `LaunchModes` for each such case, and its warning. A mode that a whole launch draws, by which cores or
-which order of addresses it got, only widens an interval over launches; here it gets a name and a probability.
+In: a run. Out: a `LaunchModes` for each such case. A whole launch may be slow because of its cores or the order of its
+addresses. Such a mode only widens an interval over launches; here it gets a name and a probability.
 
-Launches are of two kinds if a gap divides them that is wide against the scatter on both of its sides, in their 30th
-and 10th percentiles alike. A mode within launches moves one of the two at most: a launch that has more slow
-iterations than others keeps its fast ones.
+Launches are of two kinds if the gap between the groups is wide compared with the scatter within the groups, both in
+the 10th and in the 30th percentile of each launch. A mode within launches moves at most one of these percentiles: a
+launch that has more slow iterations than other launches still has fast iterations.
 """
 
 import json
@@ -28,24 +28,24 @@ from bench.packages.bimodality.conclusions import Companion, LaunchFact, LaunchM
 from bench.stats.intervals import Floats, average_ranks
 
 Flags = NDArray[np.bool_]
-# Of fewer launches, or fewer of a kind, no gap is wide enough to tell; of fewer iterations no 10th percentile is.
+# With fewer launches, or fewer of one kind, no gap is wide enough; with fewer iterations there is no 10th percentile.
 FEWEST_LAUNCHES, FEWEST_OF_A_KIND, FEWEST_ITERATIONS = 8, 2, 10
-# Values of a fact that are named.
+# Largest number of values of a fact that are listed.
 MOST_VALUES = 3
-# A fact, and the rank of which it is; None for a fact of the whole launch.
+# A fact, and its rank; None for a fact of the whole launch.
 RankedFact = tuple[LaunchFact, int | None]
-# A gap, over the standard deviation within both groups, that fewer than 1 % of cases of one kind have: BASE + MORE / n
-# for n launches, where the logarithms of times are exponential; where they are normal, 0.1 %.
+# Threshold of the gap over the standard deviation within groups, for n launches: BASE + MORE / n. Its false-alarm rate
+# is below 1 % if the logarithms of times are exponentially distributed, and 0.1 % if they are normally distributed.
 BASE, MORE = 3.0, 46.0
-# A slower group that matters less than this is not told.
+# Smallest ratio of the slower group to the faster group that is reported.
 LEAST_RATIO = 1.1
 QUANTILES = (10, 30)
-# Error rate of the interval of the probability, and with which any fact is said to go with the groups; permutations.
+# Error rate of the probability's interval, and of reporting any unrelated fact; number of permutations.
 ERROR_RATE, PERMUTATIONS = 0.05, 1999
 
 
 def launch_modes(run: Run) -> list[LaunchModes]:
-    """Each case of two kinds, in the order of the run."""
+    """Return each case whose launches are of two kinds, in the order of the run."""
     good = (s for s in run.samples if s.failure is None and s.timed is not None and one_series(s.case))
     of_case = grouped(good, lambda samples: samples.case)
     found = []
@@ -70,7 +70,7 @@ def launch_modes(run: Run) -> list[LaunchModes]:
 
 
 def two_kinds(times: Sequence[Floats]) -> Flags | None:
-    """Which launches are of the slower kind; None if all are alike. times: seconds of each launch's iterations."""
+    """Flag the launches of the slower kind; None if there is one kind. times: seconds of each launch's iterations."""
     n = len(times)
     if n < FEWEST_LAUNCHES or min(map(len, times)) < FEWEST_ITERATIONS:
         return None
@@ -92,15 +92,15 @@ def two_kinds(times: Sequence[Floats]) -> Flags | None:
 
 
 def probability(slow: int, launches: int) -> tuple[float, float]:
-    """Ends of the exact interval of the probability that a launch is slow. slow: neither none nor all of them."""
+    """Return the limits of the exact interval of the probability that a launch is slow. slow: 0 < slow < launches."""
     half = ERROR_RATE / 2
     low, high = (slow, launches - slow + 1, half), (slow + 1, launches - slow, 1 - half)
     return float(betaincinv(*low)), float(betaincinv(*high))
 
 
-# ── what goes with the groups ────────────────────────────────────────────────────────────────────
+# ── facts that differ between the groups ─────────────────────────────────────────────────────────
 def facts_of(run: Run, case: Case, launches: Sequence[Samples]) -> dict[RankedFact, list[Hashable]]:
-    """Fact and rank → its value in each of these launches; numbers are floats, what is equal or not is text."""
+    """Return fact and rank → value in each of these launches: numbers as floats, categories as text."""
     recorded = {
         (launch.get("backend"), launch.get("world_size"), launch.get("launch")): launch
         for launch in launches_of(run.environment)
@@ -130,9 +130,9 @@ def facts_of(run: Run, case: Case, launches: Sequence[Samples]) -> dict[RankedFa
 
 
 def differing(facts: Mapping[RankedFact, Sequence[Hashable]], slow: Flags) -> Iterator[Companion]:
-    """The facts that go with the groups more than chance allows, the surest first, corrected for all looked at.
+    """Yield facts that differ between the groups, by a permutation test corrected for all facts, most certain first.
 
-    Ranks whose facts divide the launches alike are one fact.
+    Facts that divide the launches in the same way count as one fact.
     """
     alike: dict[tuple[bool, tuple[float, ...]], list[RankedFact]] = defaultdict(list)
     for name, values in facts.items():
@@ -171,12 +171,12 @@ def _companion(names: Sequence[RankedFact], values: Sequence[Hashable], slow: Fl
 
 
 def analyze(run: Run, summaries: Sequence[Summary]) -> ModesAnalysis:
-    """Both kinds of modes: of launches, and of calls of gloo."""
+    """Return both kinds of modes: of launches, and of calls of gloo."""
     return ModesAnalysis(tuple(launch_modes(run)), gloo_stalls(summaries))
 
 
 def facts(run: Run) -> dict[str, str]:
-    """What `compare` and `ab` show where it differs: share and levels of each case with launches of two kinds."""
+    """Return the facts that `compare` and `ab` show if they differ: share and levels of each case with two kinds."""
     return {
         f"launches of two kinds, {found.case.key}": f"{len(found.slow)} of {found.launches} take "
         f"{format_seconds(found.slow_s)}, the others {format_seconds(found.fast_s)}"

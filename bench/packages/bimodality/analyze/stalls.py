@@ -1,7 +1,7 @@
-"""Find out whether gloo's small calls stall on a lock of its own, from cases under normal scheduling and SCHED_BATCH.
+"""Find out whether gloo's small calls stall on a lock inside gloo, from cases under normal scheduling and SCHED_BATCH.
 
-In: the summaries of a run. Out: `GlooStalls`; none where the run has no such cases, or one launch and no second mode.
-The cause and its remedy are in docs/studies/gloo-stalls.md; this only measures whether the remedy helps.
+In: the summaries of a run. Out: `GlooStalls`; none if the run has no such cases, or one launch and no second mode.
+The cause and its remedy are in docs/studies/gloo-stalls.md; this module only measures whether the remedy helps.
 """
 
 from collections import defaultdict
@@ -18,14 +18,14 @@ from bench.packages.bimodality.conclusions import GlooStalls
 from bench.stats.intervals import launch_interval
 
 # Gloo sends larger messages in several segments: moving their bytes takes so long that a wait of some ms is a small
-# part of it.
+# part of the time.
 SMALL_BYTES = 2**20
-# A factor that is certainly below this is no stall: those that were seen multiply the mean of small calls by 1.5 to 4.
+# A factor that is certainly below this is not a stall: observed stalls multiply the mean of small calls by 1.5 to 4.
 NEGLIGIBLE = 1.1
 
 
 def gloo_stalls(summaries: Sequence[Summary]) -> tuple[GlooStalls, ...]:
-    """What small calls of gloo wait for: one for all numbers of ranks with the same verdict."""
+    """Return the conclusions on gloo's small calls: one conclusion for all numbers of ranks with the same verdict."""
     small = [
         summary
         for summary in summaries
@@ -47,7 +47,7 @@ def gloo_stalls(summaries: Sequence[Summary]) -> tuple[GlooStalls, ...]:
 
 
 def _stalls(small: Sequence[Summary]) -> GlooStalls | None:
-    """Of these cases; None if they tell nothing."""
+    """Return the conclusion on these cases; None if there is neither a factor nor a second mode."""
     normal = [summary for summary in small if summary.case.scheduling == "normal"]
     factor = _factor(normal, {summary.case: summary for summary in small})
     waits = [(summary.stall, summary.iterations) for summary in normal if summary.stall is not None]
@@ -84,9 +84,9 @@ def _stalls(small: Sequence[Summary]) -> GlooStalls | None:
 
 
 def _factor(normal: Sequence[Summary], by_case: dict[Case, Summary]) -> Interval | None:
-    """Normal / batch: geometric mean of the cases in each launch, then over launches; None without both or intervals.
+    """Compute normal / batch as geometric mean over the cases of each launch, then over launches; None if impossible.
 
-    Only cases that every launch measured count, so that a launch always stands for the same ones.
+    Only cases that every launch measured count, so that all launches represent the same cases.
     """
     partners = [(summary, by_case.get(replace(summary.case, scheduling="batch"))) for summary in normal]
     pairs = [(np.log(s.means_s), np.log(batch.means_s)) for s, batch in partners if batch is not None]

@@ -1,1 +1,1 @@
-"""Conclusions: are the nodes of a job, or the cases of a run, good enough? Loads no torch."""
+"""Decide whether the nodes of a job, or the cases of a run, are good enough. Loads no torch."""

@@ -1,16 +1,16 @@
-"""Find the nodes of a fleet that are too slow, from rounds in which groups of nodes are measured at once.
+"""Find the nodes of a fleet that are too slow, from rounds in which groups of nodes are measured at the same time.
 
-In: a `Fleet`, which measures groups of nodes, and drops the nodes that fail meanwhile. Out: a `GateVerdict`. Starts
-nothing.
+In: a `Fleet`, which measures groups of nodes, and drops nodes that fail. Out: a `GateVerdict`. Starts no launch.
 
     inside     the ranks of each node among themselves, all nodes at the same time
-    look       matchings: every node is measured with other partners at the same time as all others
+    look       matchings: pairs of nodes, all at the same time, with different partners in each round
 
 Both are repeated in up to TURNS turns, until every node is decided. A slow node is slow with every partner, and its
-partners are slow with it alone: so the logarithm of a group's time is the sum of its nodes' effects, which are fitted
-by least squares, of many groups with an effect of each round. A node's slowness is its effect less the median of the
-others'. It PASSes if an upper bound of that is below the limit, FAILs if a lower bound is above it, and is INCONCLUSIVE
-else: nobody passes because nothing was seen. Who was not measured is INCONCLUSIVE, too.
+partners are slow only with it. So the model for the logarithm of a group's time is the sum of its nodes' effects, plus
+an effect of the round if rounds have many groups, fitted by least squares. The slowness of a node is its effect less
+the median effect of the other nodes. A node is PASS if an upper bound of its slowness is below the limit, FAIL if a
+lower bound is above the limit, else INCONCLUSIVE. Missing evidence passes no node: a node that was not measured is
+INCONCLUSIVE, too.
 """
 
 import math
@@ -37,40 +37,40 @@ from bench.planning import plan
 from bench.stats.intervals import Floats
 
 PASS, FAIL, INCONCLUSIVE, _ = CheckVerdict
-# Fewest matchings of a turn, and launches of the inside of all nodes in one. More matchings cost little, but a launch
-# does, and a matching that occurs again needs another one: of 4 nodes there are three.
+# Per turn: fewest matchings, and launches of the inside of all nodes. More matchings cost little, but a launch
+# is expensive, and a repeated matching needs a further launch: 4 nodes have only three matchings.
 MATCHINGS, LAUNCHES_INSIDE = 8, 4
-# Between rounds that follow each other, of all rounds that there are: the golden section spreads them best.
+# Step between successive matchings, as a share of all matchings: the golden section spreads them best.
 SPREAD = 0.382
-# Matchings of 2 or 3 nodes, which are held against a table only.
+# Fewest matchings of 2 or 3 nodes, which are only compared with a table.
 MATCHINGS_OF_FEW = 4
-# Whoever is undecided after these turns stays so. At a scatter of 0.13, 24 rounds tell 85 % of the rate from 75 %.
+# Most turns; then a node stays undecided. At a scatter of 0.13, 24 rounds distinguish 85 % of the rate from 75 %.
 TURNS = 3
-# Chance that any node of a sound fleet fails, a half for each of inside and pairs; and that a node at the limit passes.
+# False-alarm rate (any node of a sound fleet fails), split over the stages; rate at which a node at the limit passes.
 ERROR_RATE, STAGES, PASS_RATE = 0.02, 2, 0.03
-# Variance of the median of many values, over that of their mean.
+# Variance of the median of many values, divided by the variance of their mean.
 OF_MEDIAN = math.pi / 2
-# A smaller scatter than clocks and counters have would make chance significant.
+# Smallest standard deviation: a value below the noise of clocks and counters would make chance significant.
 LEAST_SD = 0.01
-# Of three nodes, two are in every slow pair of the third: nobody can say what is usual.
+# With three nodes, a slow node is in two of the three pairs, so the usual rate is unknown.
 FEWEST_NODES = 4
-# Smallest eigenvalue, as a share of the largest one, that is no rounding.
+# Smallest eigenvalue, as a share of the largest eigenvalue, that is not a rounding error.
 NO_VALUE = 1e-9
-# What all times say of the scatter of one node counts as this many of its own times.
+# Shrinkage of the variance of one node: the variance of all times counts as this many of its own times.
 PRIOR = 10
-# One round does not tell a node from its partner.
+# One round does not distinguish a node from its partner.
 FEWEST_ROUNDS = 2
-# Of fewer groups in a round, half may have a slow node by chance: what is usual is then that of all rounds.
+# With fewer groups in a round, half may have a slow node by chance: the usual time is then taken over all rounds.
 FEWEST_GROUPS = 8
 # If the fastest 5 % deviate from the median by more than the slowest 5 % do (plus the limit), the median itself is
 # slow: about a third of the nodes are bad.
 FASTEST = 0.05
-# Chance that a fleet of equal nodes is taken for two kinds, because more times lie far below the usual one than above.
+# False-alarm rate: equal nodes are taken for two kinds, as more times are far below the usual time than far above.
 TWO_KINDS_RATE = 0.02
-# Standard deviations by which pairs across groups must be slower than those within, for a path of which none is told.
+# Standard deviations by which pairs across groups must be slower than pairs within groups, to divide nodes into groups.
 SURELY_APART = 3.0
 REFINEMENTS = 5
-# Share of a node's times that are at most this slow where a few of its partners are sound.
+# Quantile of a node's times that shows its own speed, even if only a few of its partners are sound.
 BEST = 0.25
 
 Group = tuple[int, ...]
@@ -89,40 +89,40 @@ class Fleet(Protocol):
     @property
     def several(self) -> Sequence[int]: ...
 
-    # Node that failed → why it is not measured any more.
+    # Node that failed → notice on the reason; it is not measured any more.
     @property
     def dropped(self) -> Mapping[int, Notice]: ...
 
-    # Notices on what failed while it was measured and could be ascribed to no node.
+    # Notices on failures that could not be attributed to a node.
     @property
     def broken(self) -> Sequence[Notice]: ...
 
     def measured(
         self, stage: str, nodes: Sequence[int], rounds_of: Callable[[Sequence[int]], list[Round]]
     ) -> list[Times]:
-        """Seconds of each group in each round of `rounds_of(nodes)`, a round that occurs again in another launch.
+        """Return the seconds of each group in each round of `rounds_of(nodes)`; a repeated round has a further launch.
 
-        Nodes that fail are dropped, and the rounds are made and measured again without them; what could not be measured
-        in a bounded number of attempts is missing.
+        Nodes that fail are dropped, and the rounds are made and measured again without them. Groups that could not be
+        measured in a bounded number of attempts are missing.
         """
 
 
 # ── rounds ───────────────────────────────────────────────────────────────────────────────────────
 def matchings(nodes: Sequence[int], turn: int = 0) -> list[Round]:
-    """Matchings of these nodes, of many nodes others in each turn; of few, all that there are, again and again."""
+    """Return matchings of these nodes: of many nodes, different matchings per turn; of few, all matchings, repeated."""
     every: list[Round] = []
     if len(nodes) > 1:
         every = [[(nodes[a], nodes[b]) for a, b in pairs] for pairs in rounds(len(nodes))]
     wanted = MATCHINGS if len(nodes) >= FEWEST_NODES else MATCHINGS_OF_FEW
     if len(every) > wanted:
-        # Not one after the other: in those, a node meets only nodes of one part of the list.
+        # Not successive matchings: in these, a node meets only nodes of one part of the list.
         step = next(step for step in range(round(SPREAD * len(every)), len(every)) if math.gcd(step, len(every)) == 1)
         return [every[(turn * wanted + number) * step % len(every)] for number in range(wanted)]
     return every * math.ceil(wanted / len(every)) if every else []
 
 
 def alone(nodes: Sequence[int], turn: int = 0) -> list[Round]:
-    """Each node alone, all at the same time, in several launches."""
+    """Return rounds in which each node is measured alone, all nodes at the same time, in several launches."""
     return [[(node,) for node in nodes]] * LAUNCHES_INSIDE if nodes else []
 
 
@@ -142,8 +142,10 @@ PAIRS = _Stage("look", matchings, GateNotice.SLOW_BETWEEN)
 
 
 def schedule(nodes: int, inside: int) -> tuple[list[list[Round]], list[list[Round]]]:
-    """The rounds of each stage of a sound fleet, and those that undecided nodes may add at most. inside: nodes with
-    several ranks."""
+    """Return the rounds of each stage for a sound fleet, and the most further rounds for undecided nodes.
+
+    inside: number of nodes with several ranks.
+    """
     turns = [
         [stage for stage in (alone(range(inside)), matchings(range(nodes), turn)) if stage] for turn in range(TURNS)
     ]
@@ -159,7 +161,7 @@ def check(settings: Config, path: Path) -> None:
 
 
 def estimate_s(settings: Config, path: Path, machine: Machine, nodes: int) -> float:
-    """Seconds that a gate takes at most, of nodes that are alike. Raises BenchError where nothing can be compared."""
+    """Return the most seconds that a gate takes for equal nodes. Raises BenchError if nothing can be compared."""
     check(settings, path)
     if nodes < 2:
         raise BenchError("plan --verb gate: it compares nodes: --nodes 2 or more")
@@ -167,7 +169,7 @@ def estimate_s(settings: Config, path: Path, machine: Machine, nodes: int) -> fl
 
 
 def estimates_s(settings: Config, machine: Machine, ranks: Sequence[int]) -> tuple[float, float]:
-    """Seconds that a gate takes of a sound fleet, and with suspects, from rough rates. ranks: of each node."""
+    """Estimate the seconds of a gate for a sound fleet, and with undecided nodes, from rough rates. ranks: per node."""
     several = [count for count in ranks if count > 1]
 
     def stage_s(rounds: Sequence[Round]) -> float:
@@ -184,7 +186,7 @@ def estimates_s(settings: Config, machine: Machine, ranks: Sequence[int]) -> tup
 
 
 def case(settings: Config, world_size: int, groups: Sequence[Sequence[int]]) -> Case:
-    """The call that is measured, by these groups of ranks at the same time."""
+    """Return the case in which these groups of ranks make the measured call at the same time."""
     asked = Case(
         settings.operations[0],
         settings.backends[0],
@@ -232,13 +234,13 @@ def examine(fleet: Fleet, allowed: float, least_s: float | None = None) -> GateV
 
 
 def slow_path(taken: Sequence[Times], limit: float) -> SlowPath | None:
-    """The groups of nodes whose pairs are slow across the groups, and not within; None if there are no such groups."""
+    """Return the groups of nodes whose pairs are slow across groups, and not within groups; None if there are none."""
     ends = np.array([pair for times in taken for pair in times], dtype=int).reshape(-1, 2)
     logs = np.log([s for times in taken for s in times.values()])
     groups = _apart(ends, logs, limit)
     if len(groups) < 2:
         return None
-    # Of more groups than two, a half can have nodes of each: every node goes to the group that it is fastest with.
+    # With more than two groups, a half can have nodes of each: every node goes to the group with which it is fastest.
     group_of = np.zeros(ends.max() + 1, dtype=int)
     for number, group in enumerate(groups):
         group_of[list(group)] = number
@@ -255,9 +257,9 @@ def slow_path(taken: Sequence[Times], limit: float) -> SlowPath | None:
 
 
 def _apart(ends: NDArray[np.int_], logs: Floats, limit: float) -> list[Group]:
-    """Divide nodes in two as their times without the nodes' effects tell, and each half again.
+    """Divide nodes into halves by their times without the effects of nodes, and divide each half again.
 
-    A slow half is no path: its own pairs are as slow as those across.
+    A slow half is not a slow path: pairs within it are as slow as pairs across.
     """
     nodes, places = np.unique(ends, return_inverse=True)
     places, whole = places.reshape(-1, 2), [tuple(nodes.tolist())]
@@ -286,26 +288,26 @@ class _Fit:
     """Effects of nodes on the logarithms of times, by least squares."""
 
     effects: dict[int, float]
-    # Error of the contrast of each node with the mean of the others, in standard deviations of a time.
+    # Standard error of the contrast between a node and the mean of the other nodes, in standard deviations of a time.
     errors: dict[int, float]
-    # Scatter of the times with each node, about the fit.
+    # Residual standard deviation of the times with each node, shrunk towards `sd`, and at least `sd`.
     scatter: dict[int, float]
-    # Standard deviation of all times about the fit, with its degrees of freedom.
+    # Residual standard deviation of all times, and its degrees of freedom.
     sd: float
     freedom: int
-    # Mean deviation of each group from the usual group, over all rounds.
+    # Mean deviation of each group from the usual time, over all rounds.
     residuals: Floats
-    # Deviation of each time from the usual group of its round, if rounds have many groups; else empty.
+    # Deviation of each time from the usual time of its round, if rounds have many groups; else empty.
     deviations: Floats
 
     def two_kinds(self, limit: float) -> bool:
-        """Whether surely more times lie further than `limit` below the usual one than above it: most nodes are slow."""
+        """Return whether surely more times are `limit` below the usual time than above it: most nodes are slow."""
         fast, slow = int(np.sum(self.deviations < -limit)), int(np.sum(self.deviations > limit))
         return fast > 0 and float(bdtrc(fast - 1, fast + slow, 0.5)) < TWO_KINDS_RATE / TURNS
 
 
 def _fit(taken: Sequence[Times]) -> _Fit:
-    """Fit the times of all rounds: an effect of each node, and of each round that has many groups."""
+    """Fit the times of all rounds: an effect per node, and an effect per round if all rounds have many groups."""
     taken = [times for times in taken if times]
     by_round = all(len(times) >= FEWEST_GROUPS for times in taken)
     rows = [(number, group, math.log(s)) for number, times in enumerate(taken) for group, s in times.items()]
@@ -316,7 +318,7 @@ def _fit(taken: Sequence[Times]) -> _Fit:
     for row, (number, group, _) in enumerate(rows):
         design[row, [column[node] for node in group]] = 1
         design[row, len(nodes) + (number if by_round else 0)] = 1
-    # A level for all nodes may move between nodes and rounds: what is compared does not depend on it.
+    # A common level may shift between effects of nodes and of rounds: the comparisons do not depend on it.
     values, vectors = np.linalg.eigh(design.T @ design)
     known = values > NO_VALUE * values[-1]
     inverse = (vectors[:, known] / values[known]) @ vectors[:, known].T
@@ -327,7 +329,7 @@ def _fit(taken: Sequence[Times]) -> _Fit:
     contrasts = np.eye(len(nodes)) - (1 - np.eye(len(nodes))) / max(1, len(nodes) - 1)
     known_of_nodes = inverse[: len(nodes), : len(nodes)]
     errors = np.sqrt(np.maximum(np.sum((contrasts @ known_of_nodes) * contrasts, axis=1), 0))
-    # A node may scatter more than the others do, as far as its own times can tell.
+    # The scatter of a node may be larger than the scatter of all times, as far as its own times show.
     grown, members = len(rows) / max(1, freedom), design[:, : len(nodes)]
     own = (PRIOR * sd**2 + grown * (left**2 @ members)) / (PRIOR + members.sum(axis=0))
     scatter = np.maximum(sd, np.sqrt(own))
@@ -335,7 +337,7 @@ def _fit(taken: Sequence[Times]) -> _Fit:
     of_group: dict[Group, list[float]] = {}
     for times, own in zip(taken, rounds_of_logs, strict=True):
         usual = np.sort(own if by_round else logs)
-        middle = usual[(len(usual) - 1) // 2]  # not between two: of 4 nodes, half of all pairs have the slow one
+        middle = usual[(len(usual) - 1) // 2]  # lower median: of 4 nodes, half of all pairs have the slow node
         for group, log in zip(times, own.tolist(), strict=True):
             of_group.setdefault(group, []).append(log - middle)
     residuals = np.array([np.mean(values) for values in of_group.values()])
@@ -352,15 +354,12 @@ class _Examined:
 
     checks: Mapping[int, NodeCheck]
     taken: Sequence[Times] = ()
-    # True if it is known what is usual.
+    # True if the usual time is known.
     comparable: bool = True
 
 
 def _examined(stage: _Stage, fleet: Fleet, nodes: Sequence[int], limit: float) -> _Examined:
-    """A verdict on each of these nodes.
-
-    limit: logarithm of the largest time that is allowed over the usual one.
-    """
+    """Return a verdict on each of these nodes. limit: logarithm of the largest allowed time over the usual time."""
     checks = {node: NodeCheck(node, INCONCLUSIVE, None, notice(GateNotice.ROUNDS_FAILED)) for node in nodes}
     taken, why = list[Times](), None
     for turn in range(TURNS):
@@ -393,7 +392,7 @@ def _examined(stage: _Stage, fleet: Fleet, nodes: Sequence[int], limit: float) -
 
 
 def _judged(node: int, fit: _Fit, nodes: Sequence[int], limit: float, slow: GateNotice, count: int) -> NodeCheck:
-    """The verdict on a node from all rounds so far. count: of those that it was in."""
+    """Return the verdict on a node from all rounds so far. count: number of its rounds."""
     slowness = fit.effects[node] - float(np.median([fit.effects[other] for other in nodes if other != node]))
     share = 1 / (len(nodes) - 1)
     error = fit.scatter[node] * fit.errors[node] * math.sqrt((1 + OF_MEDIAN * share) / (1 + share))
@@ -415,9 +414,9 @@ def _judged(node: int, fit: _Fit, nodes: Sequence[int], limit: float, slow: Gate
 
 
 def _against_table(pairs: _Examined, least_s: float) -> dict[int, NodeCheck]:
-    """Hold against the table whoever did not fail among its fellows, by the mean of its pairs with others such.
+    """Compare with the table every node that did not fail so far, by the mean of its pairs with such nodes.
 
-    A pair is as slow as its slower node: only partners that reach the table with others tell whether a node does.
+    A pair is as slow as its slower node: only partners that reach the table in other pairs show whether a node does.
     """
     checks = pairs.checks
     failed = {node for node, check in checks.items() if check.verdict == FAIL}
@@ -426,7 +425,7 @@ def _against_table(pairs: _Examined, least_s: float) -> dict[int, NodeCheck]:
     if not any(sound) or not (fit := _fit(sound)).freedom:
         return held
     half = float(stdtrit(fit.freedom, 1 - ERROR_RATE / STAGES / len(checks))) * fit.sd
-    every: dict[int, list[tuple[int, float]]] = {node: [] for node in checks}  # partner, logarithm
+    every: dict[int, list[tuple[int, float]]] = {node: [] for node in checks}  # (partner, logarithm)
     for group, s in ((group, s) for times in sound for group, s in times.items()):
         for node, partner in (group, group[::-1]):
             every[node].append((partner, math.log(s / least_s)))

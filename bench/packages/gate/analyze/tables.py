@@ -1,8 +1,8 @@
 """Check a run against a table of expected bus bandwidths: a verdict for the table and for each line.
 
-In: `Expectations` and summaries. Out: a `CheckedTable`. All lines are tested together first: a machine that is exactly
-as fast as expected would otherwise fail to pass a table of many lines, by the noise of one of them. Nothing is printed,
-nothing is dropped silently: a line that was not measured is MISSING.
+In: `Expectations` and summaries. Out: a `CheckedTable`. All lines are tested together first: otherwise, a machine that
+is exactly as fast as expected would fail to pass a table of many lines, because of the noise of one line. Nothing is
+printed, and nothing is dropped silently: a line that was not measured is MISSING.
 """
 
 import re
@@ -28,24 +28,24 @@ from bench.stats.intervals import CONFIDENCE, Floats
 
 Places = Mapping[tuple[str, int], Place]
 
-# In the names of GPUs: an H100 PCIe or NVL is not the H100 of eight-way servers.
+# Words in the names of other boards: an H100 PCIe or NVL is not the H100 of eight-way servers.
 OTHER_BOARD = re.compile(r"PCIe|\bNVL\b", re.IGNORECASE)
 PASS, FAIL, INCONCLUSIVE, MISSING = CheckVerdict
 
 
 def check(expected: Expectations, summaries: Sequence[Summary], places: Places = MappingProxyType({})) -> CheckedTable:
-    """One `Check` for each line and each case that it fits; a MISSING one for a line that fits no case.
+    """Return one `Check` per line and case that it fits, and the verdict; a line that fits no case is MISSING.
 
-    places: where the ranks ran; lines that name hardware fit no case without it. Raises ConfigError if the table is
-    for other hardware, or if it has different numbers for the same hardware, of networks that cannot be told apart.
+    places: where the ranks ran; without it, lines that name hardware fit no case. Raises ConfigError if the table is
+    for other hardware, or has lines for several networks on this hardware, which cannot be distinguished.
 
-    The table passes if its index, the geometric mean of measured / expected less its tolerance, is surely 1 or
-    more, no line fails, and no line is below its limit in its mean. A line fails if its interval, corrected for the
-    number of lines, lies below its limit.
+    The table passes if the lower bound of its index, the geometric mean of measured / least allowed bandwidth, is at
+    least 1, no line fails or is missing, and every line is above its limit on average. A line fails if its interval,
+    corrected for the number of lines, is below its limit.
     """
     _check_hardware(expected, summaries, places)
     checks: list[Check] = []
-    # Position of a check → logarithms of measured / least bus bandwidth, one a launch.
+    # Position of a check → logarithms of measured / least bus bandwidth, one per launch.
     margins: dict[int, Floats] = {}
     elsewhere = 0
     for line in expected.expect:
@@ -78,7 +78,7 @@ def check(expected: Expectations, summaries: Sequence[Summary], places: Places =
 
 
 def lines_for_fabric(expected: Expectations, word: str) -> Expectations:
-    """The lines of one network, and those that name none. Raises ConfigError if no line names it."""
+    """Return the lines of one network, and the lines without a network. Raises ConfigError if no line names it."""
     named = [line for line in expected.expect if line.fabric and word.lower() in line.fabric.lower()]
     if not named:
         fabrics = dict.fromkeys(line.fabric for line in expected.expect if line.fabric)
@@ -89,7 +89,7 @@ def lines_for_fabric(expected: Expectations, word: str) -> Expectations:
 
 
 def _check_hardware(expected: Expectations, summaries: Sequence[Summary], places: Places) -> None:
-    """Raise ConfigError if a table cannot be held against these cases, because it is for other hardware."""
+    """Raise ConfigError if a table is for other hardware than these cases, or for several networks of this hardware."""
     if not all(map(_names_hardware, expected.expect)):
         return
     where = {(s.case.backend, s.case.world_size): s.case for s in summaries}
@@ -110,7 +110,7 @@ def _check_hardware(expected: Expectations, summaries: Sequence[Summary], places
 
 
 def _hardware(lines: Sequence[Expectation]) -> str:
-    """What lines are for, such as `8×H100 or 2 nodes of 4×GB200 on nccl`."""
+    """Return the hardware of lines, such as `8×H100 or 2 nodes of 4×GB200 on nccl`."""
     kinds = []
     for line in lines:
         ranks = f"{line.ranks_per_node}×" if line.ranks_per_node else ""
@@ -122,7 +122,7 @@ def _hardware(lines: Sequence[Expectation]) -> str:
 
 
 def _here(case: Case, place: Place | None) -> str:
-    """The hardware of a run, in the words of `_hardware`."""
+    """Return the hardware of a run, in the words of `_hardware`."""
     if place is None:
         return f"{counted(case.world_size, 'rank')} on {case.backend}, on hardware that the run does not tell"
     nodes = f"{place.hosts} nodes of " if place.hosts > 1 else ""
@@ -135,7 +135,7 @@ def _fabrics(lines: Sequence[Expectation]) -> str:
 
 
 def _bandwidth(summary: Summary) -> tuple[Interval | None, Notice | None, CheckVerdict | None]:
-    """Measured bus bandwidth, and why it cannot be tested, with the verdict that follows; None where it can."""
+    """Return the measured bus bandwidth, and a notice and a verdict if it cannot be tested; both None if it can."""
     measured = None
     if summary.time_s is not None:
         time_s = summary.time_s
@@ -153,10 +153,10 @@ def _bandwidth(summary: Summary) -> tuple[Interval | None, Notice | None, CheckV
 
 
 def least_of_two_nodes(expected: Expectations, pair: Case, gpus: frozenset[str]) -> float:
-    """The bus bandwidth that a table demands of two nodes. pair: what is measured of them.
+    """Return the bus bandwidth that a table demands of two nodes. pair: the case that measures them.
 
-    Lines are compared by operation, backend, GPU and ranks a node; sizes and metrics are not. Raises ConfigError if no
-    line is for such nodes, UnmeasurableError if several are, of networks that cannot be told apart.
+    Lines match by operation, backend, GPU and ranks per node, not by size or metric. Raises ConfigError if no line
+    matches, UnmeasurableError if matching lines for several networks have different rates.
     """
     place = Place(gpus, 2)
     fitting = [
@@ -178,7 +178,7 @@ def least_of_two_nodes(expected: Expectations, pair: Case, gpus: frozenset[str])
 
 
 def _tested(checks: list[Check], margins: Mapping[int, Floats]) -> Interval | None:
-    """Put the verdicts of the lines that can be tested into `checks`; returns the index of the table."""
+    """Put the verdicts of the lines that can be tested into `checks`, and return the index of the table."""
     if not margins:
         return None
     estimates = verdicts.paired(list(margins.values()))
@@ -197,7 +197,7 @@ def _tested(checks: list[Check], margins: Mapping[int, Floats]) -> Interval | No
 
 
 def _table_verdict(checks: Sequence[Check], index: Interval | None) -> tuple[CheckVerdict, GateNotice]:
-    """Verdict and reason of the table."""
+    """Return the verdict on the table, and its reason."""
     of_lines = {check.verdict for check in checks}
     for grave, reason in ((FAIL, GateNotice.A_LINE_MISSES), (MISSING, GateNotice.A_LINE_MISSING)):
         if grave in of_lines:
@@ -218,7 +218,7 @@ def _names_hardware(line: Expectation) -> bool:
 
 
 def _placed(line: Expectation, case: Case, place: Place | None) -> bool:
-    """Whether the ranks ran on the hardware that the line names, if it names one."""
+    """Return whether the ranks ran on the hardware that the line names; True if it names none."""
     if not _names_hardware(line):
         return True
     if place is None:
@@ -231,7 +231,7 @@ def _placed(line: Expectation, case: Case, place: Place | None) -> bool:
 
 
 def _is_gpu(word: str, name: str) -> bool:
-    """Whether a GPU is of the kind that a line names. Boards without NVSwitch are a kind of their own."""
+    """Return whether a GPU is of the kind that a line names. Boards without NVSwitch are a separate kind."""
     boards = [OTHER_BOARD.search(text) is not None for text in (word, name)]
     return re.search(rf"\b{re.escape(word)}", name, re.IGNORECASE) is not None and boards[0] == boards[1]
 
@@ -243,13 +243,13 @@ def _fits(line: Expectation, case: Case) -> bool:
     if line.world_size not in {None, case.world_size} or line.size not in {None, case.size_bytes}:
         return False
     free = {name for name in OPEN if line.option(name) is None}
-    # What the plan sets is not compared: depth follows from the metric; a case whose ranks share a GPU is MISSING.
+    # Options of the plan are not compared: depth follows from the metric; a case whose ranks share a GPU is MISSING.
     compared = (option.name for option in OPTIONS if option.key and option.name not in free)
     return all(getattr(case, name) == getattr(wanted, name) for name in compared)
 
 
 def _case(line: Expectation) -> Case:
-    """The case that a line describes; fields that it leaves out are at their defaults."""
+    """Return the case that a line describes; fields that it leaves out have their defaults."""
     named = ((option.name, line.option(option.name)) for option in OPTIONS if option.key)
     options = {name: value for name, value in named if value is not None}
     pairs = (setting.partition("=") for setting in options.get("settings", "").split())

@@ -1,1 +1,1 @@
-"""The verbs `gate` and `check`."""
+"""Define the verbs `gate` and `check`."""

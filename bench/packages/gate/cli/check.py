@@ -1,4 +1,4 @@
-"""The verb `check`: does a run reach the bandwidths that a table expects?"""
+"""Define the verb `check`: does a run reach the bandwidths that a table expects?"""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""The verb `gate`: is every node of a job good enough? Each stage is a run; the first one's folder has the verdict."""
+"""Define the verb `gate`: is every node good enough? Each stage is a run; the verdict is in the first run's folder."""
 
 import json
 import random
@@ -44,10 +44,10 @@ if TYPE_CHECKING:
 VERDICT, TAINTED, METRICS = "gate.json", "taint.txt", "gate.prom"
 ALLOWED = "85%"
 EXIT_CODES = {analysis.PASS: 0, analysis.FAIL: 1, analysis.INCONCLUSIVE: 3}
-# Most repeats after failures, over all stages; and most repeats of one stage that blame no node. Each may take as
-# long as a rank may be silent.
+# Most repeats after failures, over all stages; and most failed attempts of one stage that blame no node. Each may take
+# as long as a rank may be silent.
 MOST_REPEATS, MOST_FRUITLESS = 8, 3
-# What befell a node, by kind of failure; the text of the failure numbers ranks as they were in that launch.
+# Kind of failure → notice on a node, without the text of the failure, which numbers ranks within one launch.
 FAILED = {
     "killed": GateNotice.RANK_KILLED,
     "exited": GateNotice.RANK_EXITED,
@@ -85,14 +85,14 @@ def gate(
     path = names.path_of(config_file)
     try:
         allowed = parse_share(allow)
-        # A rate begins with its number, which no name of a table does.
+        # A rate begins with a digit, and no name of a table does.
         least_rate = parse_rate(against) if against and against[0].isdigit() else None
     except ValueError as error:
         raise ConfigError(f"gate --allow {allow} --against {against}: {error}") from None
     table = config.load(names.path_of(Path(against), names.EXPECTED)) if against and least_rate is None else None
 
     def task(coordinator: "Coordinator | None") -> int:
-        from bench.launch.supervisor import START_ALLOWANCE_S  # here: it is for those who measure
+        from bench.launch.supervisor import START_ALLOWANCE_S  # here: only measuring needs it
 
         settings, raw = models.load(path, sets)
         analysis.check(settings, path)
@@ -149,9 +149,9 @@ _Failed = tuple[Failure, Round, Sequence[int]]
 
 
 class _Fleet:
-    """The nodes of a job, to be measured in groups: an `analysis.Fleet`.
+    """The nodes of a job, measured in groups: implements `analysis.Fleet`.
 
-    Rank 0 of the job is in every launch, because it gathers what the others measured. If its node is dropped, it rests.
+    Rank 0 of the job is in every launch, because it gathers the measurements. If its node is dropped, it has no group.
     """
 
     def __init__(
@@ -181,14 +181,14 @@ class _Fleet:
 
     @property
     def pair(self) -> Case:
-        """The call that two nodes are asked to make, as a case of its own."""
+        """Return the call of two nodes, as a case with only the ranks of two nodes."""
         case = analysis.case(self._settings, self._coordinator.place.world_size, [self._members((0, 1))])
         return replace(case, world_size=2 * len(self._members((0,))), groups=WORLD)
 
     def measured(
         self, stage: str, nodes: Sequence[int], rounds_of: Callable[[Sequence[int]], list[Round]]
     ) -> list[Times]:
-        """Seconds of each group in each round; see `analysis.Fleet`."""
+        """Return the seconds of each group in each round; see `analysis.Fleet`."""
         order, unexplained = list(nodes), list[Notice]()
         while True:
             order = [node for node in order if node not in self.dropped]
@@ -201,7 +201,7 @@ class _Fleet:
                 return taken
             before = len(self.dropped)
             self._ascribe(stage, failures)
-            if len(self.dropped) > before:  # which explains what failed before, too
+            if len(self.dropped) > before:  # this explains the earlier failures, too
                 unexplained = []
             else:
                 unexplained.append(notice(GateNotice.STAGE_FAILED, stage=stage, text=failures[0][0].text))
@@ -209,11 +209,11 @@ class _Fleet:
                 self.broken += [*unexplained, notice(GateNotice.GIVEN_UP, stage=stage)]
                 return taken
             self._repeats += 1
-            self._dice.shuffle(order)  # other partners tell who of several is to blame
+            self._dice.shuffle(order)  # other partners show which of several nodes is to blame
             say(f"gate: {stage}: once more with {len(set(order) - self.dropped.keys())} nodes", err=True)
 
     def _attempt(self, stage: str, rounds: Sequence[Round]) -> tuple[list[Times], list[_Failed]]:
-        """Measure once."""
+        """Measure the rounds once; return the times and the failures."""
         ranks = {rank for groups in rounds for group in groups for rank in self._members(group)}
         members = sorted({0, *ranks})
         place = {rank: number for number, rank in enumerate(members)}
@@ -256,17 +256,17 @@ class _Fleet:
         return times_s
 
     def _members(self, group: Group) -> list[int]:
-        """The ranks of a group: of each node as many as the smallest node (for one node: of `several`) has."""
+        """Return the ranks of a group: per node, as many as the smallest node (for one node: of `several`) has."""
         compared = self.several if len(group) == 1 and self.several else range(self.nodes)
         each = min(len(self._ranks[node]) for node in compared)
         return [rank for node in group for rank in self._ranks[node][:each]]
 
     # ── who is to blame ──────────────────────────────────────────────────────────────────────────
     def _ascribe(self, stage: str, failures: Sequence[_Failed]) -> None:
-        """Drop the nodes that the failures of an attempt are ascribed to.
+        """Drop the nodes to which the failures of an attempt are attributed.
 
-        If hosts do not answer, all else comes of that. Else a node is to blame if the evidence points to it alone, or
-        if it is the only one that two attempts have in common.
+        If hosts do not answer, all other failures result from that. Else a node is to blame if it is the only suspect
+        of a failure, or the only suspect that failures of two attempts have in common.
         """
         lost = {self._node_of[rank]: text for rank, text in self._coordinator.lost().items()}
         if lost.keys() - self.dropped.keys():
@@ -277,7 +277,7 @@ class _Fleet:
         for failure, groups, members in failures:
             ranks = {*failure.suspects, *(() if failure.rank is None else (failure.rank,))}
             nodes = {self._node_of[members[rank]] for rank in ranks}
-            if failure.kind == "wrong":  # whoever sees a wrong sum need not have made it
+            if failure.kind == "wrong":  # the rank that sees a wrong sum need not have caused it
                 nodes = {node for group in groups if nodes & set(group) for node in group}
             nodes -= self.dropped.keys()
             suspicions.append(nodes)

@@ -1,1 +1,1 @@
-"""What the gate concludes, for people and programs."""
+"""Write the conclusions of the gate, for people and programs."""

@@ -13,16 +13,16 @@ from bench.report.labels import BY_RULE, with_interval
 from bench.report.notices import sentence, sentences
 from bench.report.public import public_notice
 
-# Nodes that passed are only counted beyond this number.
+# Most nodes that are listed; in a larger fleet, nodes that passed are only counted.
 SHOWN_NODES = 16
-# Nodes of a group that are named.
+# Most nodes of a group that are named.
 NAMED_NODES = 4
 
 
 def gate_document(verdict: GateVerdict, names: Sequence[str]) -> Blocks:
-    """Whether a fleet is good enough: the verdict, then a row for each node that did not simply pass.
+    """Return the verdict on a fleet, then a row per node; in a large fleet, only nodes that failed or have a note.
 
-    names: of the nodes.
+    names: names of the nodes.
     """
     odd = [check for check in verdict.nodes if check.verdict != CheckVerdict.PASS or check.note]
     shown = list(verdict.nodes) if len(verdict.nodes) <= SHOWN_NODES else odd
@@ -49,7 +49,7 @@ def gate_document(verdict: GateVerdict, names: Sequence[str]) -> Blocks:
 
 
 def as_json(verdict: GateVerdict, names: Sequence[str]) -> Json:
-    """The verdict, for programs."""
+    """Return the verdict, for programs."""
     content = asdict(verdict)
     for name, notices in (("remarks", verdict.remarks), ("broken", verdict.broken)):
         content[name] = [public_notice(one).model_dump(mode="json") for one in notices]
@@ -60,7 +60,7 @@ def as_json(verdict: GateVerdict, names: Sequence[str]) -> Json:
 
 
 def metrics(verdict: GateVerdict, names: Sequence[str]) -> str:
-    """The verdict as OpenMetrics, and of each node its rate, if known."""
+    """Return the verdict and the known rates of the nodes as OpenMetrics."""
     of_nodes = [({"node": names[check.node]}, check.verdict) for check in verdict.nodes]
     rates = [({"node": names[check.node]}, check.rate.value) for check in verdict.nodes if check.rate]
     words = [*CheckVerdict]  # 0 is good, 1 is bad

@@ -1,4 +1,4 @@
-"""Write whether a run reaches what a table expects: for people, as CSV, as JSON and as JUnit XML."""
+"""Write whether a run reaches the bandwidths that a table expects: for people, as CSV, as JSON and as JUnit XML."""
 
 import json
 from collections import Counter
@@ -15,12 +15,12 @@ from bench.report.machine_format import RATIO, csv_text
 from bench.report.notices import sentence
 from bench.report.public import interval_columns, public_notice
 
-# The gravest first.
+# The worst first.
 VERDICTS = (CheckVerdict.FAIL, CheckVerdict.MISSING, CheckVerdict.INCONCLUSIVE, CheckVerdict.PASS)
 
 
 def checks_document(result: CheckedTable, run: str) -> Blocks:
-    """The verdict, then one row for each line of the table of expectations."""
+    """Return the verdict, then one row for each line of the table of expectations."""
     checks = result.checks
     counts = Counter(check.verdict for check in checks)
     counted = ", ".join(f"{counts[verdict]} {verdict.lower()}" for verdict in VERDICTS if counts[verdict])
@@ -43,12 +43,12 @@ CHECKS: list[Column[Check]] = [
 
 
 def checks_csv(checks: Sequence[Check]) -> str:
-    """One row for each line of the table of expectations."""
+    """Return CSV with one row for each line of the table of expectations."""
     return csv_text(_check_rows(checks))
 
 
 def checks_json(result: CheckedTable, run: str) -> str:
-    """The verdict on the table, and one entry for each of its lines."""
+    """Return JSON with the verdict on the table, and one entry for each of its lines."""
     document = {
         "run": run,
         "verdict": result.verdict,
@@ -75,9 +75,9 @@ def _check_rows(checks: Sequence[Check]) -> list[Json]:
 
 
 def checks_junit(result: CheckedTable, run: str, failing: Collection[str]) -> str:
-    """One suite: a test case for each line of the table of expectations. failing: verdicts that are failures.
+    """Return one suite with a test case per line of the table of expectations. failing: verdicts that are failures.
 
-    An open line is no failure where the table as a whole passes.
+    An undecided line is not a failure if the table as a whole passes.
     """
     failing = failing if result.verdict in failing else ()
     suite = JUnitSuite(run)

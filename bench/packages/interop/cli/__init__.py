@@ -1,1 +1,1 @@
-"""The verbs that read what other tools wrote, or that are used as they are."""
+"""The verbs that read the output of other tools, or that take the same flags as another tool."""

@@ -1,12 +1,12 @@
 """Translate flags of nccl-tests into a YAML configuration.
 
 In: flags as they were typed (letter → text), the operation and the backend. Out: the text of a configuration, which
-`config` reads like any file, with a comment for each flag that works in another way or is ignored. Raises ConfigError,
-one line, for an invalid value. Prints nothing, does not look at the machine and does not parse the command line: it
-only has the table of flags.
+`config` reads like any file, with a comment for each flag that works in another way or is ignored. Raises a one-line
+ConfigError for an invalid value. Prints nothing, does not look at the machine and does not parse the command line: it
+only contains the table of flags.
 
-Flags and their meanings: nccl-tests 2.19 (README, `common.cu`), those that came after it (-I, -K and -z 3: `common.cu`
-of NVIDIA/nccl-tests at e1dc979, 2026), and those that rccl-tests added.
+Sources of the flags and their meanings: nccl-tests 2.19 (README, `common.cu`); for later flags (-I, -K and -z 3),
+`common.cu` of NVIDIA/nccl-tests at e1dc979, 2026. Flags that rccl-tests added are included.
 """
 
 import math
@@ -39,7 +39,7 @@ from bench.report.notices import sentence
 # nccl-tests reads a number and one letter (`parsesize` in its common.cu), and ignores what follows: 128KB is 128K.
 _SIZE = re.compile(r"\s*((?:\d+(?:\.\d*)?|\.\d+)(?:e[-+]?\d{1,2})?)\s*(?:([KMG])(\w*))?\s*", re.IGNORECASE)
 _FACTORS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
-# Most calls back to back that a configuration may ask for (`config.models.CoreConfig.pipeline_depth`).
+# Largest number of back-to-back calls in a configuration (`config.models.CoreConfig.pipeline_depth`).
 DEEPEST = 1000
 # Defaults of nccl-tests that differ from ours.
 DEFAULT_SIZE, DEFAULT_STEP, DEFAULT_ITERS = "32M", "1M", 20
@@ -55,9 +55,9 @@ class Flag:
     value: str
     # Meaning of the flag here. "" if the flag is ignored.
     help: str = ""
-    # Value that asks for nothing.
+    # Value that changes nothing here, so that no remark is needed.
     off: str = ""
-    # What is done instead.
+    # Behaviour here in place of an ignored flag, in words.
     instead: str = ""
 
 
@@ -104,9 +104,9 @@ FLAGS = (
 
 
 def translate(operation: str, flags: Mapping[str, str], backend: str = "nccl", processes: int = 1) -> str:
-    """The YAML; the lines of comment at its beginning answer the flags.
+    """Return the YAML configuration for the flags; the comment lines at its beginning are remarks on the flags.
 
-    operation: its name here, or that of a test, such as `alltoall_perf`. processes: how many a launcher has started.
+    operation: our name, or the name of a test, such as `alltoall_perf`. processes: number that a launcher has started.
     """
     remarks: list[str] = []
     for flag in FLAGS:
@@ -136,7 +136,7 @@ def translate(operation: str, flags: Mapping[str, str], backend: str = "nccl", p
         **_metric(flags, remarks),
     }
     if BACKENDS[backend].device == "cuda":
-        # Never refilled, as nccl-tests' buffers: 20 of 4 GiB, so that sums stay exact, would not fit.
+        # Buffers are never refilled, as in nccl-tests: exact sums would need 20 buffers of 4 GiB, which do not fit.
         settings["buffers"] = "reused"
     if flags.get("R", "0") != "0":
         settings["memory"] = ["symmetric" if _number(flags, "R", 0) > 1 else "registered"]
@@ -156,9 +156,9 @@ def translate(operation: str, flags: Mapping[str, str], backend: str = "nccl", p
 
 
 def files_asked(flags: Mapping[str, str]) -> dict[str, str]:
-    """Format of `report` → the file that the flags ask for: -J FILE, or rccl-tests' -Z json with -x FILE.
+    """Return format of `report` → file that the flags ask for: -J FILE, or rccl-tests' -Z json with -x FILE.
 
-    rccl-tests calls the long form of -x as nccl-tests that of -J. Raises ConfigError for -Z json without a file.
+    The long form of -x in rccl-tests is the long form of -J in nccl-tests. Raises ConfigError for -Z json without file.
     """
     if flags.get("Z") != "json":
         return {"nccl-tests-json": flags["J"]} if "J" in flags else {}
@@ -170,7 +170,7 @@ def files_asked(flags: Mapping[str, str]) -> dict[str, str]:
 
 # ── one flag, or a few that belong together ──────────────────────────────────────────────────────
 def _operation(name: str, test: str) -> str:
-    """Our operation of this name, or that of a test. test: the name without `_perf`."""
+    """Return the operation with our name, or the operation of nccl-tests' test. test: the name without `_perf`."""
     if test in OPERATIONS_LACKING:
         raise ConfigError(f"{name}: there is no such operation here ({OPERATIONS_LACKING[test]})")
     operation = test if test in CALLS else nccl_tests_names.operation_of(test)
@@ -181,7 +181,7 @@ def _operation(name: str, test: str) -> str:
 
 
 def _uneven(remarks: list[str]) -> dict[str, Any]:
-    """The division of alltoallv_perf, which an environment variable sets there."""
+    """Return the division of alltoallv_perf as a setting; nccl-tests reads it from an environment variable."""
     remarks.append(
         f"{UNEVEN_TEST}_perf: divided as with {SPREAD}={DEFAULT_SPREAD:g}; say another spread, or a matrix, in splits"
     )
@@ -209,7 +209,7 @@ def _dtypes(flags: Mapping[str, str], remarks: list[str]) -> list[str]:
 
 
 def _operation_settings(flags: Mapping[str, str], op: str, ranks: int, remarks: list[str]) -> dict[str, Any]:
-    """Reduce ops and roots, where the operation has them."""
+    """Return the settings of reduce ops and roots, if the operation has them."""
     settings: dict[str, Any] = {}
     reduce_op, root = flags.get("o"), flags.get("r")
     if reduce_op is not None and reduce_op not in {*REDUCE_OPS, "all"}:
@@ -256,7 +256,7 @@ def _sizes(flags: Mapping[str, str], remarks: list[str]) -> dict[str, Any] | lis
 
 
 def sizes_asked(flags: Mapping[str, str]) -> str:
-    """The flags of sizes as nccl-tests prints them, such as `minBytes 8 maxBytes 1048576 step: 4(factor)`."""
+    """Format the size flags as nccl-tests prints them, such as `minBytes 8 maxBytes 1048576 step: 4(factor)`."""
     first, last = (_bytes(flags, letter, DEFAULT_SIZE) for letter in ("b", "e"))
     factor = _number(flags, "f", 1)
     step = f"{factor}(factor)" if factor > 1 else f"{_bytes(flags, 'i', DEFAULT_STEP)}(bytes)"
@@ -264,12 +264,12 @@ def sizes_asked(flags: Mapping[str, str]) -> str:
 
 
 def _text(size: int) -> str:
-    """A size as configurations write it: `128MiB`."""
+    """Format a size as configurations write it: `128MiB`."""
     return format_bytes(size).replace(" ", "")
 
 
 def _placements(flags: Mapping[str, str], op: str, backend: str, remarks: list[str]) -> list[str]:
-    """Both placements, as in nccl-tests, or those that the operation has on this backend."""
+    """Return the placements of -O (default: both, as in nccl-tests) that the operation has on this backend."""
     asked = ["in", "out"] if "O" not in flags else ["out" if _number(flags, "O", 1, fewest=0) else "in"]
     usual = Case(op, backend, 2, "float32", 2**20)
     able = []
@@ -288,7 +288,7 @@ def _placements(flags: Mapping[str, str], op: str, backend: str, remarks: list[s
 
 
 def _metric(flags: Mapping[str, str], remarks: list[str]) -> dict[str, Any]:
-    """How calls are timed, and how often: from -n, -w, -z and -G together."""
+    """Return the metric and the numbers of calls and warm-up calls: from -n, -w, -z and -G together."""
     calls = _number(flags, "n", DEFAULT_ITERS)
     graphs, blocking = _number(flags, "G", 0, fewest=0), _number(flags, "z", 0, fewest=0)
     depth = min(calls, DEEPEST)

@@ -27,7 +27,7 @@ from bench.packages.interop.report.nccl_tests import import_line, unread_lines
 from bench.store import encoding, folders
 from bench.store.folders import Journal
 
-# Lines per write: each write waits for the disk, and a log may hold many thousands of lines.
+# Lines per write: each write waits for the disk, and a log may contain many thousands of lines.
 LINES_AT_ONCE = 1000
 
 

@@ -1,6 +1,6 @@
-"""Print the tables of nccl-tests while a run is measured: each line as soon as it and all before it are known.
+"""Print the tables of nccl-tests while a run is measured: each line as soon as it and all earlier lines are known.
 
-In: the plan of a run, the facts of its ranks, its samples as they are kept. Out: lines on the terminal.
+In: the plan of a run, the facts of its ranks, its samples as they are stored. Out: lines on the terminal.
 """
 
 from collections import Counter, defaultdict
@@ -17,12 +17,12 @@ from bench.packages.interop.package import INTEROP
 from bench.packages.interop.report import nccl_tests
 from bench.report.view import View
 
-# The ranks of one kind: their backend and their number.
+# Kind of a launch: its backend and its number of ranks.
 Kind = tuple[str, int]
 
 
 def new_path(asked: str) -> Path:
-    """The path, or with `.0`, `.1` … behind it if it is taken, as in nccl-tests.
+    """Return the path. If the file exists, append `.0`, `.1` … to the path, as nccl-tests does.
 
     Raises StoreError if its folder does not exist.
     """
@@ -33,14 +33,14 @@ def new_path(asked: str) -> Path:
 
 
 class LiveTables:
-    """The part of a run that is known so far, and the lines that wait for more.
+    """The part of a run that is known so far, and the lines that wait for further results.
 
-    A case is known when it is measured in all its launches. With a budget, which buys further launches, no case is
-    known before the end. sizes: the sizes that were asked for, as the heading has them.
+    A case is known when it is measured in all its launches. With a budget, which allows further launches, no case is
+    known before the end. sizes: the requested sizes, as the heading shows them.
     """
 
     def __init__(self, run: Run, sizes: str | None = None, files: Mapping[str, Path] | None = None) -> None:
-        """files: a format of `report` → the file that the run is written to at the end."""
+        """Begin without any results. files: format of `report` → file that the run is written to at the end."""
         self._run, self._sizes, self._files = run, sizes, files or {}
         self._missing = Counter(case for launch in run.plan.order for case in launch.cases)
         self._samples: dict[Case, list[Samples]] = defaultdict(list)
@@ -50,12 +50,12 @@ class LiveTables:
         self._awaited: set[Case | Kind] | None = next(self._printing, None)
 
     def joined(self, launch: Launch, ranks: Sequence[RankFacts]) -> None:
-        """The ranks of a launch begin to measure. ranks: the facts of each."""
+        """Record the ranks of a launch, and print all lines that are now known. ranks: facts of each rank."""
         self._ranks.setdefault((launch.backend, launch.world_size), ranks)
         self._go_on()
 
     def sampled(self, samples: Samples) -> None:
-        """A case was measured in a launch."""
+        """Record the samples of a case from one launch, and print all lines that are now known."""
         from bench.analyze.summaries import headlines  # here: loads numpy and scipy
 
         case = samples.case
@@ -66,7 +66,7 @@ class LiveTables:
             self._go_on()
 
     def concluded(self, view: View) -> None:
-        """The run has ended: print all lines that are left, and write the files."""
+        """Print all remaining lines and write the files, after the run has ended."""
         self._run = view.run
         self._summaries = {summary.case: summary for summary in view.analysis.summaries}
         for _ in self._printing:
@@ -85,7 +85,7 @@ class LiveTables:
             self._awaited = next(self._printing, None)
 
     def _print(self) -> Iterator[set[Case | Kind]]:
-        """Print all lines, and before each yield what has to be known for it."""
+        """Print all lines. Before each part, yield the cases or the kind that must be known for it."""
         for cases in nccl_tests.tables(self._run.plan.cases):
             kind = cases[0].backend, cases[0].world_size
             yield {kind}

@@ -1,7 +1,7 @@
-"""The verb `perf`: the flags of nccl-tests in, its columns out, line by line while it measures; the run is kept.
+"""The verb `perf`: take the flags of nccl-tests, print its columns line by line while measuring, and store the run.
 
-What the flags mean is in `interop/cli/flags.py`, the columns are in `interop/report/nccl_tests.py`. Flags that are
-ignored are accepted and named in a comment above the table, but --help does not list them.
+The meanings of the flags are in `interop/cli/flags.py`, the columns in `interop/report/nccl_tests.py`. Ignored flags
+are accepted and named in a comment above the table, but --help does not list them.
 """
 
 import functools
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def with_flags(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a verb the flags of nccl-tests as options; it gets those that were typed as `flags`: letter → text."""
+    """Add the flags of nccl-tests to a verb as options. The verb receives the typed flags as `flags`: letter → text."""
     letters = {f"flag_{flag.letter}_{'upper' if flag.letter.isupper() else 'lower'}": flag.letter for flag in FLAGS}
 
     @functools.wraps(function)
@@ -92,7 +92,7 @@ def perf(
 
 
 def _keep(path: Path, text: str, sets: list[str]) -> None:
-    """Write the YAML to a new file, and say what to do with it."""
+    """Write the YAML to a new file, and print the commands that use it."""
     if sets:
         raise ConfigError("perf --save: the file has only what the flags say; give --set to plan or run")
     try:

@@ -1,7 +1,7 @@
-"""Assemble what readers found in one or more files into one run: plan, samples, facts for its manifest and environment.
+"""Assemble the readings of one or more files into one run: plan, samples, facts for its manifest and environment.
 
-In: a `Reading` per file. Out: an `Imported`. The k-th number of a case is its launch k, in the order of the files and
-of their rows. Writes nothing and prints nothing.
+In: a `Reading` per file. Out: an `Imported`. The k-th number of a case becomes its launch k, in the order of the files
+and of their rows. Writes nothing and prints nothing.
 """
 
 from collections import Counter, defaultdict
@@ -18,7 +18,7 @@ from bench.packages.interop.importers.readings import Options, Reading, Source
 
 # Format, as the command line names it → the function that reads one file.
 READERS: dict[str, Callable[[Source, Options], Reading]] = {"nccl-tests": nccl_tests.read, "osu": osu.read}
-# When a case began, which the output of other tools does not tell.
+# Start time of a case, which is not in the output of other tools.
 UNKNOWN_TIME_S = 0.0
 T = TypeVar("T")
 
@@ -37,7 +37,7 @@ class Imported:
 
 
 def assemble(format: str, name: str, files: Sequence[tuple[Source, Reading]]) -> Imported:  # noqa: A002
-    """Make one run of all files. Raises ForeignError if nothing in them can be kept, or if two are the same."""
+    """Make one run of all files. Raises ForeignError if nothing in them can be kept, or if two files are equal."""
     by_content: dict[str, Source] = {}
     for source, _ in files:
         twin = by_content.setdefault(source.sha256, source)
@@ -96,7 +96,7 @@ def assemble(format: str, name: str, files: Sequence[tuple[Source, Reading]]) ->
             for line in reading.unread
         ],
         "notices": [{"kind": given.kind, "values": given.values} for given in notices],
-        # By the tool itself.
+        # Numbers of results, by the verification of the tool itself.
         "verified": {"right": verified[True], "wrong": verified[False], "not checked": verified[None]},
     }
     session = {
@@ -107,7 +107,7 @@ def assemble(format: str, name: str, files: Sequence[tuple[Source, Reading]]) ->
 
 
 def _check_machines(files: Sequence[tuple[Source, Reading]]) -> None:
-    """Raise ForeignError if two files have a case on different GPUs: that would pass for the scatter of launches."""
+    """Raise ForeignError if two files have a case on different GPUs: it would look like between-launch variance."""
     seen: dict[Case, tuple[Source, str]] = {}
     for source, reading in files:
         devices = str(reading.facts.get("devices", ""))
@@ -120,7 +120,7 @@ def _check_machines(files: Sequence[tuple[Source, Reading]]) -> None:
 
 
 def explanation(imported: Imported) -> bytes:
-    """The comment lines that take the place of a configuration in the run's folder."""
+    """Return the comment lines that replace the configuration in the run's folder."""
     facts = imported.facts
     lines = [f"imported from {', '.join(facts['tool'])}; nothing here was measured by CollBench"]
     lines += [f"file: {file['name']} (sha256 {file['sha256']})" for file in facts["files"]]
@@ -128,12 +128,12 @@ def explanation(imported: Imported) -> bytes:
 
 
 def _joined(parts: Iterable[Sequence[T]]) -> list[T]:
-    """All that is in the parts, once, in order."""
+    """Return all entries of the parts in order, each entry once."""
     return list(dict.fromkeys(entry for part in parts for entry in part))
 
 
 def _merged(readings: Sequence[Reading]) -> Json:
-    """The facts of all files: lists and texts joined, dictionaries merged."""
+    """Combine the facts of all files: join lists and texts, merge dictionaries."""
     merged: Json = {}
     for reading in readings:
         for fact, value in reading.facts.items():

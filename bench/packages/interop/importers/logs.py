@@ -1,9 +1,9 @@
-"""Take the lines that a tool printed out of a log: without labels of launchers and envelopes of log collectors.
+"""Extract the lines that a tool printed from a log, without labels of launchers and envelopes of log collectors.
 
-In: the text of a file. Out: `LogLine`s, with the numbers that they have in the file. What is taken off: colours,
-control characters, labels in front of a line (`[1,0]<stdout>:`, `0: `, a time stamp, `node01: `) and JSON around it:
-one object a line (Docker's json-file, Fluent Bit, structlog), or a whole table escaped in one text. No format of a tool
-is known here.
+In: the text of a file. Out: `LogLine`s, with their line numbers in the file. Removed are colours, control characters,
+labels in front of a line (`[1,0]<stdout>:`, `0: `, a time stamp, `node01: `) and JSON around it: one object per line
+(Docker's json-file, Fluent Bit, structlog), or a whole table escaped in one text. This module does not know the format
+of any tool.
 """
 
 import json
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-# No tool prints longer lines, and matching patterns in them could take very long.
+# No tool prints longer lines, and matching patterns in longer lines could take very long.
 LONGEST_LINE = 2000
 # Names that log collectors give the text of a line: Docker, Fluent Bit, Logstash, Loki, journald and others.
 TEXT_KEYS = (
@@ -21,9 +21,9 @@ TEXT_KEYS = (
     "stdout", "stdout_line", "_raw", "event",
 )  # fmt: skip
 DOCKER = "log"
-# Share of enveloped texts with a line feed at their end, from which on the others were cut by the collector.
+# If more than this share of the enveloped texts end with a line feed, the collector has cut the other texts.
 MOSTLY = 0.5
-# JSON in JSON in JSON; a text that is packed deeper was not written by a collector.
+# Levels of nested JSON texts that are opened; no collector nests texts deeper.
 DEEPEST = 3
 
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
@@ -46,16 +46,16 @@ _FRONT = r"""
 _TAG = re.compile(_ANYWHERE, re.VERBOSE)
 _INSIDE = re.compile(_ANYWHERE + _BETWEEN, re.VERBOSE | re.IGNORECASE)
 _LABEL = re.compile(rf"\s*(?:{_ANYWHERE}{_BETWEEN}{_FRONT})", re.VERBOSE | re.IGNORECASE)
-# The parts of a launcher's command line, each searched for behind the one before: as one pattern they would take half a
+# The parts of a launcher's command line, each searched for after the previous part: a single pattern would take half a
 # second for a hostile line.
 _LAUNCHER = re.compile(r"\b(?:mpirun|mpiexec|srun|orterun|prterun|mpirun_rsh|aprun|jsrun|flux run)(?=\s)")
 _RANKS = re.compile(r"\s(?:-n|-np|--np|--ntasks)[\s=]{0,3}(\d{1,7})\b")
 _NODES = re.compile(r"\s(?:-N|--nodes)[\s=]{0,3}(\d{1,7})(?![\d-])")
 _PER_NODE = re.compile(r"\s(?:--ntasks-per-node|-ppn|-perhost|--npernode|-npernode)[\s=]{0,3}(\d{1,7})\b")
-# Line feeds as collectors write them into one line: escaped, and as rsyslog does.
+# Line feeds that collectors write within one line: escaped, or as rsyslog writes them (#012).
 _ESCAPED_FEED = re.compile(r"(?:\\r)?\\n|#012")
 _NUMBER_ALONE = re.compile(r"[-+\d.:eTZ ]*")
-# What stands behind a launcher that starts the program by another one, whose options are not the launcher's.
+# A wrapper program between a launcher and the started program; the wrapper's options are not the launcher's.
 _WRAPPER = re.compile(r"\s(?:\S*/)?(?:nice|numactl|taskset|env|bash|sh|timeout|strace|perf|singularity|apptainer)\s")
 _OBJECT = re.compile(r'\{\s*"')
 _DECODER = json.JSONDecoder()
@@ -64,7 +64,7 @@ _DECODER = json.JSONDecoder()
 class LogLine(NamedTuple):
     """A line that a tool printed."""
 
-    # Number of the line of the file that it was found in, from 1 on.
+    # Line number in the file, counted from 1.
     number: int
     text: str
 
@@ -73,24 +73,24 @@ class LogLine(NamedTuple):
 class Command:
     """The command line that started a program."""
 
-    # Number of processes; None if the line does not tell it.
+    # Number of processes; None if the line does not give it.
     processes: int | None
     program: str
 
 
 def lines(text: str) -> list[LogLine]:
-    """The lines of a log, without envelopes and labels; a line may have several of both."""
+    """Return the lines of a log without envelopes and labels; a line may have several envelopes and labels."""
     plain = _CONTROL.sub("", _ESCAPES.sub("", text.replace("\r\n", "\n").replace("\r", "\n")))
     return [LogLine(number, _bare(line)) for number, line in _joined(_opened(plain.split("\n")))]
 
 
 def without_labels(text: str) -> str:
-    """The rest of a line that launchers have cut into pieces, each with a label."""
+    """Remove the labels inside a line that launchers have cut into pieces, each with a label."""
     return _INSIDE.sub("", text)
 
 
 def command_in(text: str, program: re.Pattern[str]) -> Command | None:
-    """The launcher's command line in a line of a log; None if it starts no program of this name."""
+    """Return the launcher's command line in a line of a log; None if it starts no program with this name."""
     line = " ".join(text.split())
     launcher = _LAUNCHER.search(line)
     started = program.search(line, launcher.end()) if launcher else None
@@ -99,7 +99,7 @@ def command_in(text: str, program: re.Pattern[str]) -> Command | None:
     between = line[launcher.end() : started.start()]
     inner = [*_LAUNCHER.finditer(between)]
     options = _WRAPPER.split(between[inner[-1].end() :] if inner else between, maxsplit=1)[0]
-    several = " : " in line or "jsrun" in line  # programs side by side; resource sets, which are no processes
+    several = " : " in line or "jsrun" in line  # several programs at once; resource sets, which are not processes
     told, nodes, per_node = (pattern.search(options) for pattern in (_RANKS, _NODES, _PER_NODE))
     if several:
         return Command(None, started[0])
@@ -123,7 +123,7 @@ class _Piece(NamedTuple):
 
     number: int
     text: str
-    # The name of the text in its envelope, "" if it has none that collectors use; None for a line without an envelope.
+    # Key of the text in its envelope; "" if collectors do not use the key; None for a line without an envelope.
     enveloped: str | None = None
 
 
@@ -131,7 +131,7 @@ def _opened(file_lines: Iterable[str]) -> Iterator[_Piece]:
     for number, line in enumerate(file_lines, 1):
         if (pieces := list(_contents(number, line))) and any(piece.enveloped is not None for piece in pieces):
             yield from pieces
-        elif _ESCAPED_FEED.search(line):  # a table in one line, in an envelope that is no JSON or was cut
+        elif _ESCAPED_FEED.search(line):  # a table in one line, in an envelope that is not JSON or was cut
             unescaped = _ESCAPED_FEED.sub("\n", line).replace("\\t", "\t").replace('\\"', '"')
             yield from (_Piece(number, part) for part in unescaped.split("\n"))
         else:
@@ -139,7 +139,7 @@ def _opened(file_lines: Iterable[str]) -> Iterator[_Piece]:
 
 
 def _contents(number: int, line: str) -> Iterator[_Piece]:
-    """The texts in the JSON objects of a line, and what stands around them; only the line if none is complete."""
+    """Yield the texts in the JSON objects of a line and the text around them; the line if no object is complete."""
     at, found = 0, _OBJECT.search(line)
     while found is not None:
         try:
@@ -155,7 +155,7 @@ def _contents(number: int, line: str) -> Iterator[_Piece]:
 
 
 def _texts(value: Any, depth: int, key: str = "") -> Iterator[tuple[str, str]]:
-    """The text of a line in an object, with its name: one that collectors give it, else all texts in the object."""
+    """Yield (key, text) from an object: the text with a key that collectors use, else all texts in the object."""
     if isinstance(value, str):
         found = _OBJECT.match(value.lstrip()) if depth else None
         try:
@@ -164,7 +164,7 @@ def _texts(value: Any, depth: int, key: str = "") -> Iterator[tuple[str, str]]:
             inner = None
         if isinstance(inner, dict):
             yield from _texts(inner, depth - 1)
-        elif key or not _NUMBER_ALONE.fullmatch(value):  # a time that stands beside the text is no row
+        elif key or not _NUMBER_ALONE.fullmatch(value):  # a time next to the text is not a row
             yield key, value
     elif isinstance(value, dict):
         named = [key for key in TEXT_KEYS if isinstance(value.get(key), str) and value[key].strip()]
@@ -176,12 +176,12 @@ def _texts(value: Any, depth: int, key: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _joined(pieces: Iterable[_Piece]) -> Iterator[LogLine]:
-    """The lines of the pieces: the texts of envelopes that were cut are put together again."""
+    """Yield the lines of the pieces; texts that were cut into several envelopes are joined again."""
     pieces = list(pieces)
     feeds: dict[str | None, list[bool]] = defaultdict(list)
     for piece in pieces:
         feeds[piece.enveloped].append(piece.text.endswith("\n"))
-    # A collector that keeps line feeds, as Docker does, has cut a text without one: its rest is in the next envelope.
+    # If a collector keeps line feeds, as Docker does, a text without one was cut: its rest is in the next envelope.
     cutting = {
         key for key, ends in feeds.items() if key and (any(ends) if key == DOCKER else sum(ends) > MOSTLY * len(ends))
     }

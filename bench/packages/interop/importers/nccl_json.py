@@ -1,12 +1,12 @@
 """Parse the JSON of nccl-tests (-J, from version 2 on) and of rccl-tests (-Z json) into sections.
 
 nccl-tests dumps the whole environment, credentials included: only variables of the allow-list are kept, and the number
-of dropped ones is returned. In its JSON booleans are strings, the list of errors may hold an empty one, and only the
-command line names the collective. Everything else in the document is ignored.
+of dropped variables is returned. In its JSON booleans are strings, the list of errors may contain an empty string, and
+only the command line names the collective. Everything else in the document is ignored.
 
-With -I 1 there is the time of each call, the longest of the process's devices, for each process (`per_process_max_
-times_us`), and -K says how many leading calls the tool's own summary leaves out (`common.cu` and `util.cu` of
-NVIDIA/nccl-tests at e1dc979, 2026): they are left out here, too.
+With -I 1, `per_process_max_times_us` has for each process the time of each call: the longest time of its devices. -K is
+the number of leading calls that the tool's own summary leaves out; they are left out here, too (`common.cu` and
+`util.cu` of NVIDIA/nccl-tests at e1dc979, 2026).
 """
 
 import json
@@ -23,13 +23,13 @@ from bench.packages.interop.importers.readings import LEAST_US, Printed, whole
 
 # The tool writes six decimals, of microseconds and of GB/s.
 HALF_DIGIT = 0.5e-6
-# By the argument of -z; else a barrier is part of the time.
+# Argument of -z → role of the barrier. For other arguments, the barrier is part of the time.
 BLOCKING = {"2": "no barrier", "3": "barrier outside"}
 AVERAGES = {"0": "rank0", "1": "avg", "2": "min", "3": "max"}
 
 
 def sections(text: str, where: str) -> tuple[list[Section], int]:
-    """The executions of a document, and how many environment variables of it were dropped."""
+    """Return the executions of a document, and the number of its environment variables that were dropped."""
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -119,7 +119,7 @@ def _of_nccl(document: Json) -> tuple[list[Section], int]:
 
 
 def _world_size(devices: Sequence[DeviceRow], config: Json) -> int | None:
-    """Number of ranks. Of a process with several devices only the first is listed, which is a fault of the tool."""
+    """Return the number of ranks. The tool wrongly lists only the first device of a process with several devices."""
     each = (_whole(config.get("nthreads")) or 1) * (_whole(config.get("ngpus")) or 1)
     numbers = sorted({device.rank for device in devices})
     if not numbers:
@@ -130,7 +130,7 @@ def _world_size(devices: Sequence[DeviceRow], config: Json) -> int | None:
 
 
 def _each_us(times: Json) -> tuple[tuple[float, ...], ...]:
-    """The time of each call, in each process if they are told apart; none if one of them is no time."""
+    """Return the time of each call, per process if the file separates processes; empty if a value is not a time."""
 
     def positive(values: Any) -> tuple[float, ...]:
         numbers = [_number(value) for value in _list(values)]
@@ -156,7 +156,7 @@ def _half(place: str, half: Json) -> Half:
 
 
 def _option(args: Sequence[str], short: str, long: str) -> str | None:
-    """The last value of an option, however it was written: -a 3, -a3, --average 3, --average=3."""
+    """Return the last value of an option, in any spelling: -a 3, -a3, --average 3, --average=3."""
     value = None
     for arg, after in zip(args, [*args[1:], ""], strict=False):
         if arg in {f"-{short}", f"--{long}"}:
@@ -170,7 +170,7 @@ def _option(args: Sequence[str], short: str, long: str) -> str | None:
 
 # ── rccl-tests ───────────────────────────────────────────────────────────────────────────────────
 def _of_rccl(rows: Sequence[Json]) -> list[Section]:
-    """rows: one object per placement and size. Each cycle repeats the same cases and becomes a section."""
+    """Make a section of each cycle, because cycles repeat the same cases. rows: one object per placement and size."""
     by_cycle: dict[tuple[str, int, int | None], Section] = {}
     for row in rows:
         size, ranks = _whole(row.get("size")), _whole(row.get("ranks")) or _whole(row.get("gpus"))
@@ -202,7 +202,7 @@ def _true(value: Any) -> bool:
 
 
 def _whole(value: Any) -> int | None:
-    """A whole number; some are written as text with leading blanks."""
+    """Read a whole number; some numbers are written as text with leading blanks."""
     return whole(str(value)) if isinstance(value, int | str) else None
 
 

@@ -1,7 +1,7 @@
 """Read the output of nccl-tests and rccl-tests, text or JSON: one `Number` for each placement of each row.
 
-In: a `Source`. Out: a `Reading`. The time of the file is taken as it is; its bandwidths only serve to find or check
-the number of ranks and what size means. `nccl_text` and `nccl_json` parse the layouts.
+In: a `Source`. Out: a `Reading`. The times in the file are used unchanged; its bandwidths only serve to find or check
+the number of ranks and the meaning of size. `nccl_text` and `nccl_json` parse the layouts.
 """
 
 import re
@@ -41,7 +41,7 @@ from bench.packages.interop.importers.readings import (
 )
 
 BACKEND = "nccl"
-# How the layout of nccl-tests begins where CollBench wrote it; the times are others, and the run has more.
+# Beginning of CollBench's own output in nccl-tests' layout. Its times have another meaning, and the run has more data.
 OURS = "# CollBench version "
 DEFAULT_REDUCE_OP = "sum"
 AVERAGES = {
@@ -50,7 +50,7 @@ AVERAGES = {
     "min": "minimum over ranks",
     "max": "maximum over ranks",
 }
-# -z 3: a time begins when its process calls; else it lasts from one call to the next (`BenchTime` in common.cu).
+# With -z 3 a time begins when its process calls; else it lasts from one call to the next (`BenchTime` in common.cu).
 APART = "barrier outside"
 BLOCKING = {
     "": " back to back",
@@ -60,12 +60,12 @@ BLOCKING = {
 }
 # A log line may begin with a bracket too: [1,0]<stdout>.
 _JSON = re.compile(r"\s*(?:\{|\[\s*[{\]])")
-# Limit of busbw/algbw for many ranks: of all_reduce, and of the others.
+# Limit of busbw/algbw for many ranks: for all_reduce, and for all other operations.
 TWICE, ONCE = 2.0, 1.0
 
 
 def read(source: Source, options: Options) -> Reading:
-    """All executions in one file. Raises ForeignError if there is none, or if it does not say what is needed."""
+    """Read all executions in one file. Raises ForeignError if there is none, or if a necessary fact is missing."""
     reading = Reading()
     where = str(source.path)
     lines = source.lines()
@@ -88,7 +88,7 @@ def read(source: Source, options: Options) -> Reading:
 
 
 def _sections(source: Source, lines: Sequence[LogLine], reading: Reading) -> list[Section]:
-    """The executions in JSON of the tools, else in text; a file that begins like JSON may be lines of a collector."""
+    """Return the executions, from the tools' JSON, else from text: a collector's log also begins like JSON."""
     where = str(source.path)
     if not _JSON.match(source.text):
         return nccl_text.sections(lines, where)
@@ -120,7 +120,7 @@ def _read_section(section: Section, options: Options, source: Source, reading: R
         reading.unknown.append(notice(ImportNotice.OPERATION_BY_NAME))
     op = chosen_operation(stated, options, where)
 
-    # The number of ranks: by the list of devices, else from busbw/algbw where that depends on it.
+    # The number of ranks: from the list of devices, else from busbw/algbw if this ratio depends on it.
     world_size = section.world_size
     if section.copies > 1:
         reading.notes.append(notice(ImportNotice.COPIES, copies=section.copies, ranks=world_size))
@@ -160,7 +160,7 @@ def _read_section(section: Section, options: Options, source: Source, reading: R
 
 
 def _contradicts(row: Row, op: str, together: int) -> bool:
-    """Whether elements, time, algorithm bandwidth or reduce op of a row do not fit its size and the operation."""
+    """Return whether elements, time, algorithm bandwidth or reduce op of a row contradict its size or the operation."""
     operation, itemsize = OPERATIONS[op], dtype_named(DTYPES[row.dtype]).itemsize
     if row.count > 0 and row.count * itemsize * operation.pieces(together) != row.size:
         return True
@@ -176,7 +176,7 @@ def _contradicts(row: Row, op: str, together: int) -> bool:
 
 
 def _ranks_by_rates(section: Section, op: str) -> int | None:
-    """The number of ranks by busbw/algbw; None if that does not depend on it, or not on it alone."""
+    """Compute the number of ranks from busbw/algbw; None if this ratio does not depend on it, or not on it alone."""
     divided = len(set(section.colours.values())) > 1
     if bus_factor(op, 2) == bus_factor(op, 4) or divided or section.test == UNEVEN_TEST:
         return None
@@ -186,7 +186,7 @@ def _ranks_by_rates(section: Section, op: str) -> int | None:
 
 
 def _division(section: Section, ranks: int) -> Division | None:
-    """How NCCL_TESTS_SPLIT divided the ranks, as in `Case.groups`; None if that has no name."""
+    """Return the division of ranks by NCCL_TESTS_SPLIT, as in `Case.groups`; None if the division has no name here."""
     by_colour: dict[int, list[int]] = {}
     for rank, colour in sorted(section.colours.items()):
         by_colour.setdefault(colour, []).append(rank)
@@ -202,7 +202,7 @@ def _division(section: Section, ranks: int) -> Division | None:
 
 
 def _splits(row: Row, section: Section, together: int, reading: Reading) -> str | None:
-    """How alltoallv_perf divided a row, as text; empty: evenly; None, and the reason counted, if it is unknown."""
+    """Return how alltoallv_perf divided a row, as text; "" if evenly. If unknown, count the reason and return None."""
     variables = section.variables
     reason: Notice | None = None
     stated = printed(variables.get(SPREAD, ""))
@@ -223,9 +223,9 @@ def _splits(row: Row, section: Section, together: int, reading: Reading) -> str 
 
 
 def _launch(section: Section, ranks: int) -> Json | None:
-    """Where the ranks of one execution ran, as environment.json has it; None if the file does not tell it of all.
+    """Return where the ranks of one execution ran, as in environment.json; None if the file does not list all ranks.
 
-    A process with several devices lists the first only in JSON: its others are taken to be like it.
+    In JSON only the first device of a process is listed: its other devices are assumed to have the same host and name.
     """
     devices = {device.rank: device for device in section.ranks}
     each = ranks // len(devices) if devices else 0
@@ -240,7 +240,7 @@ def _launch(section: Section, ranks: int) -> Json | None:
 
 
 def _describe(section: Section, ranks: int, reading: Reading) -> None:
-    """Add where one execution ran, what speaks against its numbers, and what it does not tell."""
+    """Add to the reading where one execution ran, reasons to doubt its numbers, and facts that the file lacks."""
     facts = reading.facts
     if (launch := _launch(section, ranks)) is not None:
         reading.launches.append(launch)
@@ -276,7 +276,7 @@ def _describe(section: Section, ranks: int, reading: Reading) -> None:
 
 
 def _usable(row: Row, ranks: int | None, reading: Reading) -> bool:
-    """Whether a row can be a case; if not, the reason is counted. ranks: their number if one is a root, else None."""
+    """Return whether a row can be a case; if not, count the reason. ranks: number of ranks; None without a root."""
     if row.size == 0:
         reason = notice(ImportNotice.SIZE_0)
     elif row.size < 0:
@@ -294,7 +294,7 @@ def _usable(row: Row, ranks: int | None, reading: Reading) -> bool:
 
 
 def _case(row: Row, section: Section, op: str, ranks: int, division: Division) -> Case:
-    """The case of a row in its usual placement."""
+    """Return the case of a row in its usual placement."""
     calls = (section.iterations or row.iterations or 0) * section.aggregated
     metric = "graph" if section.graph else "isolated" if section.blocking else "pipelined"
     return Case(
@@ -330,7 +330,7 @@ def _numbers(row: Row, section: Section, case: Case, reading: Reading) -> Iterab
 
 
 def _statistic(section: Section, iterations: int | None, skipped: int, slowest: bool) -> str:
-    """How a time of this execution was obtained, in words. slowest: from the times of single calls."""
+    """Describe how a time of this execution was obtained. slowest: True for times of single calls (slowest rank)."""
     calls = f"{iterations} calls" if iterations else "an unknown number of calls"
     if section.aggregated > 1:
         calls = f"{iterations or 'an unknown number of'} groups of {section.aggregated} calls"
@@ -344,7 +344,7 @@ def _statistic(section: Section, iterations: int | None, skipped: int, slowest: 
 
 
 def _verdict(half: Half) -> tuple[Failure | None, bool | None]:
-    """Whether the tool found the result right: (failure, False), (None, True), or (None, None) if it does not say."""
+    """Return the tool's check of the result: (failure, False) if wrong, (None, True) if right, else (None, None)."""
     count = printed(half.wrong.rstrip("*"))
     if count is None:
         return None, None
@@ -354,7 +354,7 @@ def _verdict(half: Half) -> tuple[Failure | None, bool | None]:
 
 
 def _check_rates(rows: Iterable[Row], op: str, together: int, reading: Reading) -> None:
-    """Note bus bandwidths of the file that do not follow from size, time and `together`, the ranks of one group."""
+    """Add a notice if bus bandwidths do not follow from size, time and `together`, the number of ranks of a group."""
     if together == 1:
         return  # for one rank some versions print 0, others algbw
     factor, checked, wrong = bus_factor(op, together), 0, []

@@ -1,8 +1,8 @@
 """Parse the text of nccl-tests 2.10 and later and of rccl-tests into sections, by header and not by column number.
 
-In: lines. Out: a `Section` for each execution; names stay those of the tool. Layouts differ: per-iteration columns,
-time stamps and rccl's `algo proto nchannels` follow the last half. Messages of NCCL and MPI may stand between rows and
-inside them: a row that breaks off is continued where its rest appears. The leading `#` may be missing.
+In: lines. Out: a `Section` for each execution, with the names of the tool. Layouts differ: per-iteration columns, time
+stamps and rccl's `algo proto nchannels` follow the last half. Messages of NCCL and MPI may appear between rows and
+inside rows: a row that breaks off is continued where its rest appears. The leading `#` may be missing.
 """
 
 import re
@@ -18,22 +18,22 @@ from bench.packages.interop.importers.readings import DTYPES, Printed, printed, 
 
 PLACES = {"out-of-place": "out", "in-place": "in"}
 TIMES = {"time", "cputime"}
-# Columns whose number is a count of wrong elements.
+# Columns with the number of wrong elements.
 COUNTS = {"#wrong", "wrong"}
-# Words in a line → what they say of an execution.
+# Words in a line → field of `Section` that they make true.
 FLAGS = {"Per-Iteration Report": "timed_each", "Parallel Init Enabled": "parallel_init", "NCCL INFO": "debug"}
 # Columns of nccl-tests before 2.10: the largest deviation, and the number of elements.
 OLD_COLUMNS = {"error", "N"}
 TOO_OLD = "written by an nccl-tests before 2.10; output of nccl-tests 2.10 or newer is read"
-# With more blanks than this before its only half, a row has an empty first half (nccl-tests writes 32 where it replays
-# in place only).
+# If more blanks than this precede the only half of a row, its first half is empty (nccl-tests writes 32 blanks where it
+# replays in place only).
 EMPTY_HALF = 28
 
 _ROW = re.compile(r"(?<![\w.:#-])(-?\d+)\s+(-?\d+)\s+([a-z]\w*)(?=\s|$)(.*)")
-# A value has no leading zeros, so a `0` that runs into a host's number (`012`) is not taken for one.
+# A value has no leading zeros, so a `0` that runs into a host's number (`012`) is not taken for a value.
 _VALUE = r"[-+]?(?:(?:0|[1-9]\d*)(?:\.\d+)?(?:e[-+]?\d+)?|inf|nan)\*?|N/A"
 _VALUES = re.compile(rf"\s*({_VALUE})(?![\d.])", re.IGNORECASE)
-# The beginning of a value: a row that ends in the middle of one cannot be continued.
+# The beginning of a value: a row that ends in the middle of a value cannot be continued.
 _TORN = re.compile(r"\s*[-+.\d]|\s*N/")
 _WORD = re.compile(r"\s*([a-z]+)\b")
 _ROOT = re.compile(r"\s*(-?\d+)(?![\d.])")
@@ -45,10 +45,10 @@ _ITERATIONS = re.compile(r"(warmup|agg)?\s*\biters:\s*(\d+)")
 _UNEVEN = re.compile(r"ALLTOALLV_PRINT_SUMMARY: mode=(?:generated\b.*\bspread=([\d.]+)|matrix)")
 _NAMED = re.compile(r"(?:starting|concluded):\s*(?:\S*/)?(\w+?)(?:_perf)?(?:_mpi)?(?:\.exe)?[\s\"']*$")
 _BEGINS_LIKE_A_ROW = re.compile(r"\s*-?\d+(?:\.\d+)?\s+-?[\d.]+(?:\s|$)")
-# In an open table, the rest of a row that another line tore off.
+# In an open table: the rest of a row that another line interrupted.
 _PART_OF_A_ROW = re.compile(r"\s*-?\d+\s*$|.*\b[a-z]\w*\s+(?:sum|prod|min|max|avg|mulsum|none)\s+-?\d+(?:\s|$)")
 _TEST = re.compile(r"(?<![\w-])(\w+?)_perf(?:_mpi)?(?:\.exe)?\b(?!\.)")
-# A command line without a launcher: behind a prompt, or with an option.
+# A command line without a launcher: after a prompt, or with an option.
 _ALONE = re.compile(
     r"^\s*(?:(?:\S*[$#%>+]+\s+)(?:\w+=\S*\s+)*(?:\S*/)?(\w+?)_perf(?:_mpi)?(?:\.exe)?(?:\s|$)"
     r"|(?:\w+=\S*\s+)*(?:\S*/)?(\w+?)_perf(?:_mpi)?(?:\.exe)?\s+-)"
@@ -79,7 +79,7 @@ class Half:
     busbw: Printed | None
     # Text of the column #wrong: a count, or N/A.
     wrong: str
-    # Times of calls, for each process that the file tells apart, without the first `skipped` (-K). Empty if not there.
+    # Times of calls, per process if the file separates processes, without the first `skipped` (-K). Empty if missing.
     each_us: tuple[tuple[float, ...], ...] = ()
     skipped: int = 0
 
@@ -92,7 +92,7 @@ class Row:
     count: int
     dtype: str
     redop: str
-    # None if the row has no such column.
+    # None if the row has no column for the root.
     root: int | None
     halves: tuple[Half, ...]
     iterations: int | None = None
@@ -110,16 +110,16 @@ class Section:
     # True if the list of devices is known to be incomplete.
     ranks_cut: bool = False
     expected_ranks: int | None = None
-    # Ranks of a process, by the line with the settings.
+    # Number of ranks per process, from the line with the settings.
     per_process: int = 1
-    # Number of processes, by the launcher's command line.
+    # Number of processes, from the launcher's command line.
     processes: int | None = None
     # The product of iterations and aggregated is the number of calls that are timed together.
     iterations: int | None = None
     aggregated: int = 1
     graph: int = 0
     blocking: str = ""
-    # How ranks are combined: "rank0", "avg", "min" or "max". None if not written.
+    # How the times of ranks are combined: "rank0", "avg", "min" or "max". None if unknown.
     average: str | None = None
     registered: bool = False
     cpu_time: bool = False
@@ -128,25 +128,25 @@ class Section:
     # Number of rows that the tool itself found wrong.
     out_of_bounds: int | None = None
     rows: list[Row] = field(default_factory=list)
-    # Number of rows that could not be read to their end, and the lines of a text that they begin in.
+    # Number of rows that could not be read completely, and the lines of a text in which these rows begin.
     cut: int = 0
     unread: list[LogLine] = field(default_factory=list)
     variables: dict[str, str] = field(default_factory=dict)
-    # True if the file has all variables of the tool; `variables` are those that may be kept.
+    # True if the file has all environment variables of the tool; `variables` has only the allowed variables.
     environment: bool = False
     debug: bool = False
     errors: list[str] = field(default_factory=list)
 
     @property
     def copies(self) -> int:
-        """The number of processes that each ran a world of their own: built without MPI, each calls itself rank 0."""
+        """Return the number of processes that each ran a separate world: without MPI, each calls itself rank 0."""
         return max(Counter(device.rank for device in self.ranks).values(), default=1)
 
     @property
     def world_size(self) -> int | None:
-        """The number of ranks of one world: `expected_ranks`, else by the list of devices.
+        """Return the number of ranks of one world: `expected_ranks`, else from the list of devices.
 
-        None without a list, and if the list has other ranks than the command line and the settings tell of.
+        None without a list, and if the list contradicts the command line and the settings.
         """
         if self.expected_ranks is not None:
             return self.expected_ranks
@@ -159,12 +159,12 @@ class Section:
 
     @property
     def colours(self) -> dict[int, int]:
-        """rank → group."""
+        """Return rank → group."""
         return {device.rank: device.group for device in self.ranks}
 
 
 def version_of(code: int) -> str:
-    """NCCL's version as a number → as text: 22902 is 2.29.2, and before 2.9 it was 2708 for 2.7.8."""
+    """Format NCCL's version number as text: 22902 is 2.29.2; before 2.9 numbers were shorter: 2708 is 2.7.8."""
     major, minor = (10000, 100) if code >= 10000 else (1000, 100)
     return f"{code // major}.{code % major // minor}.{code % 100}"
 
@@ -176,7 +176,7 @@ class Header:
 
     # Columns of one half.
     columns: tuple[str, ...] = ("time", "algbw", "busbw", "#wrong")
-    # Placements of the halves that there are.
+    # Placements of the halves that the table has.
     places: tuple[str, ...] = ("out", "in")
 
 
@@ -197,7 +197,7 @@ class _BegunRow:
 
 
 def sections(lines: Iterable[LogLine], where: str) -> list[Section]:
-    """The executions in a log, in its order, including those without a row. Raises ForeignError before 2.10."""
+    """Return the executions in a log in order, also executions without a row. Raises ForeignError before 2.10."""
     parser = _Parser(where)
     for line in lines:
         parser.take(line)
@@ -206,7 +206,7 @@ def sections(lines: Iterable[LogLine], where: str) -> list[Section]:
 
 
 class _Reached(IntEnum):
-    """How far an execution has come, by what it prints in this order."""
+    """Progress of an execution, by the parts of its output, which it prints in this order."""
 
     NOTHING = 0
     VERSION = 1
@@ -219,8 +219,8 @@ class _Reached(IntEnum):
 class _Parser:
     """Reads the lines once. At most one row is incomplete at any time, and it belongs to the current section.
 
-    A section ends where a line comes that an execution prints earlier than what was read: nothing of it is known in the
-    next. Copies of a test that run at the same time print the same lines twice, one right after the other.
+    A section ends at a line that an execution prints earlier than the lines read so far; the next section keeps nothing
+    of it. Copies of a test that run at the same time print the same lines twice, one right after the other.
     """
 
     def __init__(self, where: str) -> None:
@@ -236,7 +236,7 @@ class _Parser:
         self.settings = ""
         # True if the table of the current section has ended.
         self.closed = False
-        # Test that a command line named, for the section that begins below it, if that does not name its own.
+        # Test that a command line named, for the section that begins below it, if the section does not name its test.
         self.hint: str | None = None
         # Number of processes that a launcher's command line names, for the same section.
         self.processes: int | None = None
@@ -260,14 +260,14 @@ class _Parser:
             self.section.out_of_bounds, self.closed = whole(bounds[1]), True
         if (command := _command(line)) is not None:
             if self.section.rows or self.section.cut or self.begun is not None:
-                self._end_section()  # what was read belongs to no command below it
+                self._end_section()  # rows above a command do not belong to it
             self.hint, self.processes = command
 
     def _in_table(self) -> bool:
         return bool(self.section.rows or self.section.cut or self.titled) and not self.closed
 
     def _use_command(self) -> None:
-        """Take from the last command line what the section does not say itself; it belongs to no other section."""
+        """Take test and processes from the last command line if the section lacks them; no later section uses it."""
         self.section.test, self.hint = self.section.test or self.hint, None
         self.section.processes, self.processes = self.section.processes or self.processes, None
 
@@ -276,7 +276,7 @@ class _Parser:
         self.section.unread.append(line)
 
     def _reach(self, stage: _Reached) -> None:
-        """Read on in the current section if it has not come further than this, else begin a new one."""
+        """Set the stage of the current section; begin a new section if the current section is past this stage."""
         if self.stage > stage:
             self._end_section()
         self.stage = stage
@@ -288,7 +288,7 @@ class _Parser:
         self.stage, self.settings, self.titled = _Reached.NOTHING, "", False
 
     def _learn(self, line: str) -> None:
-        """Read what a line tells of the tool, its settings and the devices; a line may tell several things."""
+        """Read facts on the tool, its settings and the devices from a line; a line may contain several facts."""
         if "-tests version" in line or "-tests: Version" in line:
             if self.stage != _Reached.SETTINGS:  # rccl-tests of 2024 prints the version below the settings
                 self._reach(_Reached.VERSION)
@@ -352,7 +352,7 @@ class _Parser:
 
     # ── rows ─────────────────────────────────────────────────────────────────────────────────────
     def _begins_row(self, line: LogLine) -> bool:
-        """Begin a row; False if the line is none."""
+        """Begin a row; return False if the line does not contain a row."""
         match = _ROW.search(line.text)
         if match is None:
             return False
@@ -376,11 +376,11 @@ class _Parser:
         return True
 
     def _continues_row(self, line: str) -> bool:
-        """Read the rest of a row that was begun; False if the line does not hold it."""
+        """Read the rest of a row that was begun; return False if the line does not contain it."""
         if self.begun is None:
             return False
         rest = line
-        if self.begun.root is None and not self.begun.halves:  # torn before its root
+        if self.begun.root is None and not self.begun.halves:  # interrupted before its root
             redop, root, at = _lead(line)
             if root is None or (redop == NO_REDUCE_OP) == (self.begun.redop == NO_REDUCE_OP):
                 redop = self.begun.redop
@@ -393,7 +393,7 @@ class _Parser:
         return True
 
     def _finish_complete_row(self, begun: _BegunRow, behind: str) -> None:
-        """Finish a row that is complete, or cut within a half, whose rest could not be recognised."""
+        """Finish a row that is complete, or cut within a half: the rest of a half could not be recognised."""
         if len(begun.halves) >= len(self.header.places) or _TORN.match(behind):
             self.finish_row()
 
@@ -414,7 +414,7 @@ class _Parser:
 
 
 def _command(line: str) -> tuple[str, int | None] | None:
-    """The test that a command line starts, and the number of processes if a launcher tells it; None if it is none."""
+    """Return the test that a command line starts and the number of processes (None if unknown); None without a test."""
     if (launched := command_in(line, _TEST)) is not None and (test := _TEST.search(launched.program)) is not None:
         return test[1], launched.processes
     alone = _ALONE.search(line)
@@ -422,7 +422,7 @@ def _command(line: str) -> tuple[str, int | None] | None:
 
 
 def _lead(rest: str) -> tuple[str, int | None, int]:
-    """Redop, root (None if the row has none), and the position of the first half."""
+    """Return redop, root (None if the row has no root), and the position of the first half."""
     at, redop, root = 0, NO_REDUCE_OP, None
     word = _WORD.match(rest)
     if word and (word[1] in REDUCE_OPS or word[1] == NO_REDUCE_OP):
@@ -433,7 +433,7 @@ def _lead(rest: str) -> tuple[str, int | None, int]:
 
 
 def _halves(text: str, header: Header) -> tuple[list[list[str]], str]:
-    """The values of the complete halves at the beginning of a text, and the text that follows them."""
+    """Return the values of the complete halves at the beginning of a text, and the text that follows them."""
     halves: list[list[str]] = []
     at = 0
     while len(halves) < len(header.places):

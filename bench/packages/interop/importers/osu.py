@@ -1,14 +1,14 @@
-"""Read the output of the OSU Micro-Benchmarks (MPI, and NCCL or RCCL of their xccl tests): one `Number` per row.
+"""Read the output of the OSU Micro-Benchmarks (MPI, and NCCL or RCCL in their xccl tests): one `Number` per row.
 
 In: a `Source`. Out: a `Reading`. Collectives are timed one by one with a barrier between, averaged over calls and
 ranks: metric isolated. `osu_latency` is half a round trip; `osu_bw` and `osu_bibw` send windows of messages back to
-back: metric pipelined. All of them use the same buffers each time (`hot`), one to send and another to receive (out
+back: metric pipelined. All tests use the same buffers for every call (`hot`), one to send and another to receive (out
 of place). The number of ranks is not in the output: it is 2 for pairs, else it comes from the command line that
-started it, from `#Using NCCL` lines, or from the user. mpi4py's demos and OMB-Py print such tables, too.
+started the test, from `#Using NCCL` lines, or from the user. mpi4py's demos and OMB-Py print such tables, too.
 
-What OSU calls size is one rank's message (to one other rank, for all-to-all). Ours counts all n shares for all_gather,
-gather, scatter and all_to_all (`operations.py`), so for these it is multiplied by the number of ranks.
-osu_reduce_scatter splits its size among the ranks, so it is the total already.
+OSU's size is one rank's message (to one other rank, for all-to-all). Our size counts all n shares for all_gather,
+gather, scatter and all_to_all (`bench/catalog/collectives.py`), so OSU's size is multiplied by the number of ranks
+there. osu_reduce_scatter splits its size among the ranks, so its size is the total already.
 """
 
 import re
@@ -42,7 +42,7 @@ class Test:
     """One of OSU's tests."""
 
     op: str
-    # True if the size is that of one of n shares.
+    # True if the size in the output is the size of one of n shares.
     scaled: bool = False
     # True if the test is between two ranks.
     pair: bool = False
@@ -52,10 +52,10 @@ class Test:
     manner: str = "each timed alone between barriers, averaged over ranks"
 
 
-# Messages that osu_bw and osu_bibw send before they wait; -W changes it, and the output does not say so.
+# Number of messages that osu_bw and osu_bibw send before they wait; -W changes it, and the output does not show -W.
 WINDOW = 64
 _WINDOWS = f"of windows of {WINDOW} messages (unless -W said otherwise)"
-# By the title in the header: lower-case letters only, without `latency`.
+# Title in the header (lower-case letters only, without `latency`) → test.
 TESTS = {
     "allreduce": Test("all_reduce"),
     "allgather": Test("all_gather", scaled=True),
@@ -74,7 +74,7 @@ TESTS = {
         "sendrecv_pair", pair=True, window=True, manner=f"size over half of the bandwidth of both directions {_WINDOWS}"
     ),
 }
-# Datatypes of older versions, which do not print them: of reductions, and of tests that only move bytes.
+# Datatypes of older versions, which do not print them: for reductions, and for tests that only move bytes.
 OLD_REDUCED, OLD_MOVED = "MPI_FLOAT", "MPI_CHAR"
 
 _TITLE = re.compile(
@@ -93,17 +93,17 @@ _DATATYPE = re.compile(r"#\s*Datatype:\s*(\w+)")
 PROGRAM = re.compile(r"\bosu_\w+")
 _SIZED = re.compile(r"(\d+)\s+(\S.*)")
 _VALUE = re.compile(r"[-+]?[\d.]+(?:e[-+]?\d+)?|pass|fail|n/?a", re.IGNORECASE)
-# OSU prints at least two decimals of a result; one with fewer was cut.
+# OSU prints at least two decimals of a result; a result with fewer decimals was cut.
 _RESULT = re.compile(r"\d+\.\d{2,}(?:e[-+]?\d+)?")
 _BEGINS_LIKE_A_ROW = re.compile(r"\s*\d+(?:\.\d+)?(?:\s|$)")
-# A row below which no title and no header stand any more.
+# A row without a title or a header above it.
 _LOOSE_ROW = re.compile(r"\s*\d+\s+\d+\.\d{2}(?:\s.*)?")
 RESULTS = ("Avg Latency", "Latency", "Bandwidth")
 
 
 @dataclass(slots=True)
 class _Table:
-    """The output of one test. What its own lines do not tell is None: nothing is taken from the table before."""
+    """The output of one test. A fact that its own lines lack is None: nothing is taken from the previous table."""
 
     # Key of TOOLS.
     tool: str = "osu"
@@ -113,24 +113,24 @@ class _Table:
     datatype: str | None = None
     columns: list[str] = field(default_factory=list)
     command: Command | None = None
-    # Number of lines by which ranks say that they use NCCL.
+    # Number of messages `#Using NCCL` or `#Using RCCL`: one per rank.
     using: int = 0
     # False if a buffer is in host memory.
     on_device: bool = True
-    # Size and values of each row. The size is None in a table without such a column (a barrier).
+    # Size and values of each row. The size is None in a table without a column for it (a barrier).
     rows: list[tuple[int | None, list[str]]] = field(default_factory=list)
     unread: list[LogLine] = field(default_factory=list)
 
     @property
     def ranks(self) -> int | None:
-        """The number of ranks; None if the log does not tell it, or tells two."""
+        """Return the number of ranks; None if the log does not give it, or gives two different numbers."""
         told = {self.command.processes} if self.command is not None and self.command.processes else set()
         told |= {self.using} if self.using > 1 else set()
         return told.pop() if len(told) == 1 else None
 
 
 def read(source: Source, options: Options) -> Reading:
-    """All tests in one file. Raises ForeignError if there is none, or if the number of ranks is missing."""
+    """Read all tests in one file. Raises ForeignError if there is none, or if the number of ranks is missing."""
     tables = [table for table in _tables(source.lines()) if table.rows or table.unread]
     if not any(table.rows for table in tables):
         raise ForeignError(f"{source.path}: no table of results of the OSU Micro-Benchmarks in it")
@@ -149,12 +149,12 @@ def read(source: Source, options: Options) -> Reading:
 
 # ── text to tables ───────────────────────────────────────────────────────────────────────────────
 def _tables(lines: Sequence[LogLine]) -> list[_Table]:
-    """The tables of a log. A command line, a title, and a header below rows each begin a new one."""
+    """Return the tables of a log. A command line, a title, and a header below rows each begin a new table."""
     tables = [_Table()]
-    prefix: re.Pattern[str] | None = None  # what a logger wrote in front of the title
+    prefix: re.Pattern[str] | None = None  # text that a logger wrote in front of the title
     for line in lines:
         table, text = tables[-1], line.text
-        # The last of all marks begins it: a search from each of them could take long.
+        # The title begins at the last `#`: a search from every `#` could take long.
         mark = text.rfind("#")
         if (command := command_in(text, PROGRAM)) is not None:
             tables.append(_Table(command=command))
@@ -174,7 +174,7 @@ def _tables(lines: Sequence[LogLine]) -> list[_Table]:
 
 
 def _fitting(command: Command | None, title: str | None) -> Command | None:
-    """The command, unless it started another test than the title names."""
+    """Return the command; None if it started another test than the title names."""
     started = operation_in(command.program) if command is not None else None
     test = TESTS.get(re.sub(r"[^a-z]", "", (title or "").lower().removesuffix("latency")))
     return None if started is not None and test is not None and test.op != started else command
@@ -214,7 +214,7 @@ def _take(line: LogLine, tables: list[_Table]) -> None:
 
 
 def _follows(size: int | None, table: _Table) -> bool:
-    """Whether a row of this size may come next: sizes increase, and a barrier has one row."""
+    """Return whether a row of this size may come next: sizes increase, and a barrier has one row."""
     if not table.rows:
         return True
     last = table.rows[-1][0]
@@ -222,7 +222,7 @@ def _follows(size: int | None, table: _Table) -> bool:
 
 
 def _alike(prefix: str) -> re.Pattern[str] | None:
-    """A pattern for what a logger writes in front of each line: other numbers, the same words; None for nothing."""
+    """Return a pattern for a logger's prefix of each line: the same words, any numbers; None for an empty prefix."""
     if not prefix.strip():
         return None
     words = re.sub(r"\d+", r"\\d+", re.escape(prefix.strip()))
@@ -230,7 +230,7 @@ def _alike(prefix: str) -> re.Pattern[str] | None:
 
 
 def _row(line: str, table: _Table) -> tuple[int | None, list[str]] | None:
-    """Size and values of a row, without a comment behind it; None if it is no row."""
+    """Return size and values of a row, without a comment after it; None if the line is not a row."""
     sized = not table.columns or table.columns[0] == "Size"
     match = _SIZED.fullmatch(line.strip()) if sized else None
     values = (match[2] if match else line).split()
@@ -281,7 +281,7 @@ def _read_table(table: _Table, options: Options, source: Source, reading: Readin
             depth=WINDOW if test.window else 1,
             placement="in" if operation.placements == ("in",) else "out",
             call="async" if asynchronous else "sync",
-            # MPI on a GPU's memory is not to be mixed up with MPI on a host's.
+            # MPI on GPU memory must not be mixed with MPI on host memory.
             memory="device" if device and table.on_device and backend == "mpi" else "plain",
         )
     )
@@ -299,7 +299,7 @@ def _read_table(table: _Table, options: Options, source: Source, reading: Readin
 
 
 def _backend(table: _Table, library: str, options: Options, source: Source, reading: Reading) -> str:
-    """Our name of the library that the test measured."""
+    """Return our name of the library that the test measured."""
     where = str(source.path)
     if table.title is None:
         return chosen_backend(None, options, where)
@@ -311,7 +311,7 @@ def _backend(table: _Table, library: str, options: Options, source: Source, read
 
 
 def _test(table: _Table, options: Options, source: Source) -> tuple[Test | None, bool]:
-    """The test, and whether it is the asynchronous one; None for what has no counterpart."""
+    """Return the test (None if it has no counterpart here), and whether it is asynchronous."""
     if table.title is None:
         named = operation_in(table.command.program if table.command is not None else source.name)
         op = chosen_operation(named, options, str(source.path))
@@ -332,14 +332,14 @@ def _test(table: _Table, options: Options, source: Source) -> tuple[Test | None,
 
 
 def _number(table: _Table, test: Test, case: Case, size: int, values: list[str]) -> Number | None:
-    """The number of one row; None if it has no time."""
+    """Return the number of one row; None if the row has no time."""
     placed = replace(case, size_bytes=size * (case.world_size if test.scaled else 1))
     columns = table.columns[1:] if table.columns[:1] == ["Size"] else table.columns
     named = dict(zip(columns, values, strict=False))
     validation = named.get("Validation", "").lower()
     if validation == "fail":
         return Number(placed, None, Failure("wrong", None, "OSU's own validation says Fail"), False)
-    # The column of the test's result; a table without a header has it first.
+    # The column of the test's result: the first column in a table without a header.
     asynchronous = case.call == "async"
     starts = ("Pure Comm.(us)",) if asynchronous else RESULTS
     results = [(name, value) for start in starts for name, value in named.items() if name.startswith(start)]

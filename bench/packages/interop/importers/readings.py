@@ -1,8 +1,8 @@
-"""Define what a reader of another tool's output takes and returns, and what all readers share. No format is known here.
+"""Define input and result of readers of other tools' output, and helpers for all readers. No format is known here.
 
-In: a path. Out: a `Source`, whose lines `logs` frees from labels and envelopes. A reader takes it with the user's
-`Options` and returns a `Reading`: numbers, what was left out and why, and what the file does not tell; whatever it
-assumes, it records there. Errors are ForeignErrors of one line.
+In: a path. Out: a `Source`; `logs` removes labels and envelopes from its lines. A reader takes a source and the user's
+`Options` and returns a `Reading`: numbers, left-out rows with reasons, facts that the file lacks, and all assumptions
+of the reader. Errors are one-line ForeignErrors.
 """
 
 import hashlib
@@ -22,11 +22,11 @@ from bench.packages.interop import catalog as nccl_tests_names
 from bench.packages.interop.importers import logs
 from bench.packages.interop.importers.logs import LogLine
 
-# The longest sweep with an NCCL that logs at INFO is a few megabytes; a larger file is of another kind.
+# The log of the longest sweep with NCCL_DEBUG=INFO is a few megabytes; a larger file is not the log of a benchmark.
 LIMIT_BYTES = 64 * 2**20
-# A file with a larger share of undecodable or NUL characters is not text; a log may hold a few that its tool garbled.
+# A file with a larger share of undecodable or NUL characters is not text; a log may contain a few garbled characters.
 MOST_GARBLED = 0.05
-# First bytes of a packed file → how it is packed.
+# First bytes of a packed file → format of packing.
 PACKED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"PK\x03\x04": "zip", b"\x28\xb5\x2f\xfd": "zstd"}
 
 
@@ -45,7 +45,7 @@ class Source:
         return self.path.name.encode(errors="replace").decode()
 
     def lines(self) -> list[LogLine]:
-        """The lines that the tool printed, without colours, labels and the envelopes of log collectors."""
+        """Return the lines that the tool printed, without colours, labels and the envelopes of log collectors."""
         return logs.lines(self.text)
 
 
@@ -66,7 +66,7 @@ def read_source(path: Path) -> Source:
 
 
 def decode(path: Path, raw: bytes) -> str:
-    """The text in the bytes of a file: UTF-8, with or without a mark."""
+    """Decode the bytes of a file as UTF-8, with or without a byte-order mark."""
     for start, kind in PACKED.items():
         if raw.startswith(start):
             raise ForeignError(f"{path}: packed with {kind}; unpack it first")
@@ -77,7 +77,7 @@ def decode(path: Path, raw: bytes) -> str:
 
 
 # ── numbers as text ──────────────────────────────────────────────────────────────────────────────
-# Whole numbers up to here are exact wherever they are kept (JSON readers, floats); larger ones were not measured.
+# Whole numbers up to this limit are exact in JSON readers and floats; larger numbers are not results of measurements.
 LARGEST_WHOLE = 2**53
 LONGEST_NUMBER = 40
 _NUMBER = re.compile(r"[-+]?(\d+)(?:\.(\d*))?(?:e([-+]?\d{1,2}))?", re.IGNORECASE)
@@ -100,7 +100,7 @@ class Printed:
 
 
 def printed(text: str) -> Printed | None:
-    """`113.70` → 113.7 ± 0.005; None for what is no finite number."""
+    """Parse `113.70` as 113.7 ± 0.005; return None if the text is not a finite number."""
     match = _NUMBER.fullmatch(text)
     if match is None or len(text) > LONGEST_NUMBER:
         return None
@@ -109,7 +109,7 @@ def printed(text: str) -> Printed | None:
 
 
 def whole(text: str) -> int | None:
-    """A whole number, blanks around it allowed; None for any other text, or from LARGEST_WHOLE on."""
+    """Parse a whole number, blanks around it allowed; None for any other text, or from LARGEST_WHOLE on."""
     try:
         number = int(text.strip()[:LONGEST_NUMBER])
     except ValueError:
@@ -117,7 +117,7 @@ def whole(text: str) -> int | None:
     return number if abs(number) < LARGEST_WHOLE else None
 
 
-# ── what a reader returns ────────────────────────────────────────────────────────────────────────
+# ── result of a reader ───────────────────────────────────────────────────────────────────────────
 @dataclass(frozen=True, slots=True)
 class Number:
     """One time of one case, or the reason why there is none."""
@@ -131,9 +131,9 @@ class Number:
 
 @dataclass(slots=True)
 class Reading:
-    """The content of one file. A notice may stand in these lists twice; a run has it once."""
+    """The content of one file. A notice may be in these lists twice; a run has it once."""
 
-    # Number of lines of the tables, including those left out.
+    # Number of lines of the tables, including left-out lines.
     rows: int = 0
     numbers: list[Number] = field(default_factory=list)
     # Tools, with their versions.
@@ -142,9 +142,9 @@ class Reading:
     left_out: Counter[Notice] = field(default_factory=Counter)
     # Lines that begin like a row and could not be read; `left_out` counts them.
     unread: list[LogLine] = field(default_factory=list)
-    # What a reader must know before believing the numbers.
+    # Notices that the user must know before trusting the numbers.
     notes: list[Notice] = field(default_factory=list)
-    # What the file does not say.
+    # Notices on facts that the file lacks.
     unknown: list[Notice] = field(default_factory=list)
     # Where the tool ran: hosts, devices, nccl, variables.
     facts: Json = field(default_factory=dict)
@@ -152,10 +152,10 @@ class Reading:
     launches: list[Json] = field(default_factory=list)
 
 
-# ── what files may not say ───────────────────────────────────────────────────────────────────────
+# ── facts that files may lack ────────────────────────────────────────────────────────────────────
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The facts that the user states where a file does not say them."""
+    """The facts that the user states, for files that lack them."""
 
     world_size: int | None = None
     # Our name of the operation.
@@ -164,7 +164,7 @@ class Options:
 
 
 def chosen_operation(stated: str | None, options: Options, where: str) -> str:
-    """Our name of the collective, from the file or the user. Raises ForeignError if neither says it, or they differ."""
+    """Return our name of the collective, from file or user. Raises ForeignError if neither gives it, or they differ."""
     if stated is None and options.operation is None:
         raise ForeignError(
             f"{where}: does not say which collective was measured; name it, such as --operation all_reduce "
@@ -178,7 +178,7 @@ def chosen_operation(stated: str | None, options: Options, where: str) -> str:
 
 
 def chosen_ranks(stated: int | None, options: Options, where: str) -> int:
-    """The number of ranks, from the file or the user. Raises ForeignError if neither says it, or they differ."""
+    """Return the number of ranks, from file or user. Raises ForeignError if neither gives it, or they differ."""
     if stated is None and options.world_size is None:
         raise ForeignError(f"{where}: does not say how many ranks took part; give their number: --world-size N")
     if stated is not None and options.world_size not in {None, stated}:
@@ -192,7 +192,7 @@ def chosen_ranks(stated: int | None, options: Options, where: str) -> int:
 
 
 def chosen_backend(stated: str | None, options: Options, where: str) -> str:
-    """Our name of the library, from the file or the user. Raises ForeignError if neither says it, or they differ."""
+    """Return our name of the library, from file or user. Raises ForeignError if neither gives it, or they differ."""
     if stated is None and options.backend is None:
         raise ForeignError(f"{where}: does not say which library was measured; name it, such as --backend mpi")
     if stated is not None and options.backend not in {None, stated}:
@@ -201,9 +201,9 @@ def chosen_backend(stated: str | None, options: Options, where: str) -> str:
 
 
 # ── names ────────────────────────────────────────────────────────────────────────────────────────
-# A shorter time is none; a rate that follows from it would be endless.
+# A shorter time is not a time; a rate computed from it would be infinite.
 LEAST_US = 0.001
-# A name that is in no table is not guessed: its rows are left out, with the reason.
+# The meaning of a name that is in no table is not guessed: its rows are left out, with the reason.
 DTYPES = {
     **nccl_tests_names.DTYPES,
     "fp8_e4m3": "float8_e4m3fn", "fp8_e5m2": "float8_e5m2",
@@ -212,7 +212,7 @@ DTYPES = {
     "MPI_LONG": "int64", "MPI_LONG_LONG": "int64", "MPI_LONG_LONG_INT": "int64", "MPI_INT64_T": "int64",
     "MPI_FLOAT": "float32", "MPI_DOUBLE": "float64",
 }  # fmt: skip
-# Patterns in the name of a file. Longer names first: reduce_scatter holds reduce, all_gather holds gather.
+# Patterns in the name of a file. Longer names first: reduce_scatter contains reduce, all_gather contains gather.
 _IN_FILE_NAMES = {
     r"reduce[-_.]?scatter": "reduce_scatter",
     r"all[-_.]?reduce": "all_reduce",
@@ -227,7 +227,7 @@ _IN_FILE_NAMES = {
 
 
 def operation_in(file_name: str) -> str | None:
-    """The collective that a file name contains; None if it contains none, or several."""
+    """Return the collective that a file name contains; None if it contains no collective, or several."""
     rest, operations = file_name.lower(), []
     for pattern, op in _IN_FILE_NAMES.items():
         rest, times = re.subn(pattern, " ", rest)
@@ -241,20 +241,20 @@ SLACK = 1e-4
 
 
 def bus_factor(op: str, ranks: int) -> float:
-    """Factor from algorithm to bus bandwidth; 0 where nothing crosses a bus."""
+    """Return the factor from algorithm to bus bandwidth; 0 if nothing crosses a bus."""
     factor = OPERATIONS[op].bus_factor
     return factor(ranks) if factor is not None and ranks > 1 else 0.0
 
 
 def agrees(bytes_moved: float, times_s: Printed, rate: Printed) -> bool:
-    """Whether a printed rate in GB/s is bytes over time, within the printed digits of both."""
+    """Return whether a printed rate in GB/s is bytes over time, within the printed digits of both numbers."""
     slow = bytes_moved / times_s.high / 1e9 if times_s.high > 0 else float("inf")
     fast = bytes_moved / times_s.low / 1e9 if times_s.low > 0 else float("inf")
     return slow * (1 - SLACK) <= rate.high and rate.low <= fast * (1 + SLACK)
 
 
 def ranks_by_rates(rates: Iterable[tuple[Printed, Printed]], most: float) -> int | None:
-    """n from pairs of algbw and busbw, where busbw/algbw = most (n-1)/n; None if the digits do not determine it."""
+    """Compute n ranks from (algbw, busbw) pairs with busbw/algbw = most (n-1)/n; None if the digits leave it open."""
     low, high = 0.0, most
     for algbw, busbw in rates:
         if algbw.low > 0:

@@ -1,1 +1,1 @@
-"""Write runs in the forms that other tools read."""
+"""Write runs in the formats that other tools read."""

@@ -3,9 +3,9 @@
 In: the view of a run. Out: text. Numbers of NCCL have the names and labels of NCCL's Inspector (`inspector_prom.cc` in
 NVIDIA's nccl), so that its dashboards show these numbers, too: gauges `nccl_bus_bandwidth_gbs` in GB/s and
 `nccl_collective_exec_time_microseconds`, with labels collective, nranks, n_nodes, message_size, algo_proto, node, gpu,
-comm_name. Numbers of other libraries are in bytes per second and seconds, below names that begin with `collbench`.
-Every gauge has the run's name and a digest of its configuration, so that the files of two runs do not collide. Ends of
-an interval are gauges of their own, `_low` and `_high`.
+comm_name. Numbers of other libraries are in bytes per second and seconds, under names that begin with `collbench`.
+Every gauge has the run's name and a digest of its configuration, so that the files of two runs do not collide. The
+bounds of an interval are separate gauges, `_low` and `_high`.
 """
 
 import json
@@ -21,16 +21,16 @@ from bench.report.machine_format import public_cases
 from bench.report.openmetrics import END, PREFIX, gauge, notices, series_of
 from bench.report.view import View
 
-# What NCCL's Inspector calls an operation, where it is not the name's words put together.
+# Operation → its name in NCCL's Inspector, if this is not our name in capitalised words.
 COLLECTIVES = {"all_to_all": "AlltoAll", "send_recv": "SendRecv"}
 UNKNOWN = "unknown"
 Value = Callable[[Summary], float | None]
 
 
 def openmetrics(view: View, prefix: str | None = None) -> str:
-    """All numbers of the run as gauges; nothing for a case without a time.
+    """Return all numbers of the run as gauges; a case without a time has no gauges.
 
-    prefix: what the names begin with, `nccl` for Inspector's names, whatever was measured; None: as the module says.
+    prefix: beginning of all names, such as `nccl` for Inspector's names; None: by library, as in the module docstring.
     """
     run, labelled = view.run, list(_labelled(view))
     lines = []
@@ -52,14 +52,14 @@ def openmetrics(view: View, prefix: str | None = None) -> str:
 
 
 def jsonl(view: View) -> str:
-    """A line for each case, with the fields of `cases` in docs/report-schema.json, and of which run it is."""
+    """Return a line per case, with the fields of `cases` in docs/report-schema.json, and name and start of its run."""
     of = {"run": view.run.name, "started": view.run.manifest.get("started")}
     cases = (case.model_dump(mode="json", by_alias=True, exclude_unset=True) for case in public_cases(view))
     return "\n".join(json.dumps({**of, **case}, ensure_ascii=False, allow_nan=False) for case in cases)
 
 
 def bencher(view: View) -> str:
-    """Bencher's metric format: of each case by its key, `latency` in nanoseconds with the ends of its interval."""
+    """Return Bencher's metric format: per key of a case, `latency` in nanoseconds with the bounds of its interval."""
     benchmarks = {}
     for summary in view.analysis.summaries:
         if summary.time_s is not None:
@@ -97,7 +97,7 @@ def _labelled(view: View) -> Iterator[tuple[dict[str, str], Summary]]:
 
 
 def _rate(seconds: Value, unit: float) -> Value:
-    """Bus bandwidth in multiples of `unit` bytes per second, if a call took that long."""
+    """Return a function that computes the bus bandwidth, in `unit` bytes per second, of a call of `seconds`."""
 
     def rate(summary: Summary) -> float | None:
         time_s = seconds(summary)
@@ -132,7 +132,7 @@ def _prefix(summary: Summary, asked: str | None) -> str:
 
 
 def _gauges(prefix: str) -> Iterator[tuple[str, str, str, Value]]:
-    """Name, unit, what it is, its value of a case: by Inspector's names and units, or by our own."""
+    """Yield name, unit, description and value function of each gauge: in Inspector's names and units, or in ours."""
     bandwidth, rate, rate_unit = "bus_bandwidth_bytes_per_second", 1.0, ""
     time, unit, time_unit = "call_time_seconds", 1.0, "seconds"
     if prefix == INSPECTOR:

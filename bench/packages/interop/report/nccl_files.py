@@ -1,10 +1,10 @@
-"""Write a table of a run as nccl-tests' JSON (-J FILE) and as rccl-tests' (-Z json -x FILE).
+"""Write a table of a run as nccl-tests' JSON (-J FILE) or as rccl-tests' JSON (-Z json -x FILE).
 
 In: the view of a run. Out: text. nccl-tests writes a file for each test, so a run with several tables is refused:
-options of `report` choose one. The fields are those of JSON version 4 (`util.cu` of NVIDIA/nccl-tests at a0b82b2,
-2026); of rccl-tests, those that ROCm's CVS checks (its schema of RCCL, 2026). `collbench`, our version, is beside
-them. What is not known is null, or the text "nan" that nccl-tests writes for a time that is no number. Times are those
-of the layout in `nccl_tests`. nccl-tests dumps its whole environment; here it is the allow-listed variables.
+options of `report` choose one table. The fields are from JSON version 4 (`util.cu` of NVIDIA/nccl-tests at a0b82b2,
+2026); for rccl-tests, the fields that ROCm's CVS checks (its schema of RCCL, 2026). `collbench`, our version, is added.
+An unknown value is null, or the text "nan" that nccl-tests writes for a time that is not a number. Times are the same
+as in `nccl_tests`. nccl-tests dumps its whole environment; here only the allow-listed variables are written.
 """
 
 import json
@@ -38,12 +38,12 @@ from bench.report.view import View
 VERSION = 4
 KEYS = {"out": "out_of_place", "in": "in_place"}
 NOT_A_NUMBER = "nan"
-# Where ranks' results are combined by their maximum, as ours are.
+# The option with which nccl-tests takes the maximum over ranks, as CollBench does.
 MAXIMUM = ["-a", "3"]
 
 
 def nccl_tests_json(view: View) -> str:
-    """One table as nccl-tests' -J writes it. Raises ConfigError if the run has several tables, or none."""
+    """Return one table as nccl-tests' -J writes it. Raises ConfigError if the run has several tables, or none."""
     run, cases = view.run, _only_table(view)
     summaries = {summary.case: summary for summary in view.calls}
     case, members = cases[0], [summaries[case] for case in cases]
@@ -73,9 +73,9 @@ def nccl_tests_json(view: View) -> str:
 
 
 def rccl_tests_json(view: View) -> str:
-    """One table as rccl-tests writes it: an object for each placement, size and launch; numCycle is the launch, from 0.
+    """Return one table as rccl-tests writes it: an object per placement, size and launch; numCycle: launch, from 0.
 
-    Launches without a time have none. Raises ConfigError if the run has several tables, or none.
+    Launches without a time have no object. Raises ConfigError if the run has several tables, or none.
     """
     cases, run = _only_table(view), view.run
     case = cases[0]
@@ -128,7 +128,7 @@ def _only_table(view: View) -> list[Case]:
 def _result(
     run: Run, row: Sequence[Case], summaries: Mapping[Case, Summary], timed: Mapping[Case, Sequence[Samples]]
 ) -> Json:
-    """The object of one row: both placements, null for one that was not measured."""
+    """Return the object of one row: both placements, null for a placement that was not measured."""
     case = row[0]
     pieces = OPERATIONS[case.op].pieces(ranks_together(case))
     result: Json = {
@@ -161,7 +161,7 @@ def _half(run: Run, summary: Summary) -> Json:
 
 
 def _per_iteration(samples: Sequence[Samples]) -> Json:
-    """Times of the iterations of all launches, one launch behind the other; a process is a rank."""
+    """Return the times of the iterations of all launches, launch after launch; a process is a rank."""
     of_ranks = np.concatenate([_host_ns(s.timed) for s in samples if s.timed is not None]) / 1e3
     times = of_ranks.max(axis=1)
     average, deviation = float(times.mean()), float(times.std())
@@ -180,7 +180,7 @@ def _per_iteration(samples: Sequence[Samples]) -> Json:
 
 
 def _timed(run: Run, cases: Iterable[Case]) -> dict[Case, list[Samples]]:
-    """The samples of each case that has times of single calls on the host's clock, which nccl-tests reads."""
+    """Return per case the samples with times of iterations, which `_host_ns` reads by the host's clock."""
     wanted = {*cases}
     found: dict[Case, list[Samples]] = {}
     for samples in run.samples:
@@ -229,7 +229,7 @@ def _device(facts: RankFacts, case: Case) -> Json:
 
 # ── values ───────────────────────────────────────────────────────────────────────────────────────
 def _times_s(run: Run, summary: Summary) -> Sequence[tuple[int, float]]:
-    """Each launch that has a time, and the time of a call in it, by the clock that nccl-tests reads."""
+    """Return each launch that has a time, and the time of a call in it, by the clock that nccl-tests reads."""
     times = []
     for samples in sorted((s for s in run.samples if s.case == summary.case), key=lambda s: s.launch):
         if samples.aggregate is not None:
@@ -240,7 +240,7 @@ def _times_s(run: Run, summary: Summary) -> Sequence[tuple[int, float]]:
 
 
 def _host_ns(timings: Timings) -> NDArray[np.int64]:
-    """Times by the host's clock, also on GPUs. Shape: (iterations, ranks)."""
+    """Return the times by the host's clock, also on GPUs. Shape: (iterations, ranks)."""
     return timings.duration_ns if timings.host_ns is None else timings.host_ns
 
 
@@ -253,7 +253,7 @@ def _variables(run: Run) -> dict[str, str]:
 
 
 def _version(ranks: Sequence[RankFacts]) -> int | None:
-    """NCCL's version as its own code has it: 22902 for 2.29.2."""
+    """Return NCCL's version as NCCL encodes it: 22902 for 2.29.2; None if unknown."""
     parts = str((ranks[0].get("nccl") if ranks else None) or "").split(".")
     if len(parts) < 3 or not all(part.isdecimal() for part in parts[:3]):
         return None
@@ -261,12 +261,12 @@ def _version(ranks: Sequence[RankFacts]) -> int | None:
 
 
 def _clock(moment: str | None) -> str | None:
-    """`2026-01-02T03:04:05+00:00` → `2026-01-02 03:04:05`."""
+    """Format `2026-01-02T03:04:05+00:00` as `2026-01-02 03:04:05`."""
     return moment[:19].replace("T", " ") if moment else None
 
 
 def _flag(holds: bool) -> str:
-    """nccl-tests writes booleans as texts."""
+    """Format a boolean as text, as nccl-tests does."""
     return "true" if holds else "false"
 
 

@@ -1,11 +1,11 @@
 """Write a run in the layout of nccl-tests: for `report --format nccl-tests`, and for `perf` while it measures.
 
 In: a `Run` and its summaries. Out: lines, one table for each operation, backend, world size and metric, in parts that
-can be written one by one: heading, rows, closing. The columns are those of nccl-tests 2.17 and later, all of them
-filled, with nan for what was not measured; everything else is in comments. Times are CollBench's mean over iterations
-of the maximum over ranks; nccl-tests prints the mean over calls and ranks. On GPUs nccl-tests reads the host's clock,
-so dispatching is part of its times (BenchTime in its common.cu): the columns have the host's time there as well, and
-the device's own time stands below the table.
+can be written one by one: heading, rows, closing. The columns are the same as in nccl-tests 2.17 and later; a value
+that was not measured is nan, and everything else is in comments. Times are CollBench's mean over iterations of the
+maximum over ranks; nccl-tests prints the mean over calls and ranks. On GPUs nccl-tests reads the host's clock, so
+dispatching is part of its times (BenchTime in its common.cu): on GPUs the columns have the host's time here as well,
+and the device's own time is below the table.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,19 +28,19 @@ from bench.report.document import method_of_calls
 from bench.report.labels import counted, label, metric_name, ranks_text
 from bench.report.view import View
 
-# What nccl-tests prints for a time that is no number, and for errors that were not counted.
+# Texts that nccl-tests prints for a time that is not a number, and for errors that were not counted.
 NO_NUMBER, NOT_TOLD = "nan", "N/A"
-# Lines of a file that were not read: how many are shown, and how much of each.
+# Unreadable lines of a file: number of lines that are shown, and number of characters per line.
 MOST_UNREAD, LONGEST_UNREAD = 3, 100
 # Widths of nccl-tests' columns (writeResultHeader and writeBenchmarkLinePreamble in its util.cu).
 LEAD = "{:>12}  {:>12}  {:>8}  {:>6}  {:>6}"
 HALF = "  {:>7}  {:>6}  {:>6}  {:>6}"
-# Options that a column, the half of a row or the title of a table tells.
+# Options that a column, the half of a row or the title of a table shows.
 TOLD = ("reduce_op", "root", "placement", "metric", "depth")
 
 
 def document(view: View) -> str:
-    """All tables, one below the other, as in a log of nccl-tests, which has none for other cases."""
+    """Return all tables of collectives, one below the other, as in a log of nccl-tests; other cases have no table."""
     run, summaries = view.run, {summary.case: summary for summary in view.calls}
     parts = []
     for cases in tables(summaries):
@@ -51,7 +51,7 @@ def document(view: View) -> str:
 
 
 def tables(cases: Iterable[Case]) -> list[list[Case]]:
-    """The cases of each table."""
+    """Group the cases by table."""
 
     def kind(case: Case) -> tuple[object, ...]:
         return case.op, case.backend, case.world_size, case.metric, case.depth, *_others(case)
@@ -60,12 +60,12 @@ def tables(cases: Iterable[Case]) -> list[list[Case]]:
 
 
 def table_named(case: Case) -> str:
-    """What the cases of a table share, such as `all_reduce · gloo · 4 ranks · pipelined`."""
+    """Format the properties that the cases of a table share: `all_reduce · gloo · 4 ranks · pipelined`."""
     return " · ".join([case.op, case.backend, ranks_text(case.world_size), case.metric, *_others(case)])
 
 
 def rows(cases: Iterable[Case]) -> list[list[Case]]:
-    """The cases of each row of a table: out of place, in place, or both."""
+    """Group the cases of a table by row: out of place, in place, or both."""
     return list(grouped(cases, PLACEMENTS.residue).values())
 
 
@@ -76,9 +76,9 @@ def heading(
     summaries: Mapping[Case, Summary],
     sizes: str | None = None,
 ) -> list[str]:
-    """The lines above a table. ranks: the facts of each rank. summaries: those that are known already.
+    """Return the lines above a table. ranks: the facts of each rank. summaries: all that are known already.
 
-    sizes: those that were asked for, as nccl-tests writes them; from the cases if left out.
+    sizes: the requested sizes, as nccl-tests writes them; from the cases if left out.
     """
     case, members = cases[0], [summaries[case] for case in cases if case in summaries]
     lines = [
@@ -102,7 +102,7 @@ def heading(
 
 
 def row_line(run: Run, cases: Sequence[Case], summaries: Mapping[Case, Summary]) -> str:
-    """One row. cases: out of place, in place, or both. An operation without sizes has a comment in place of a row."""
+    """Format one row; for an operation without sizes, a comment. cases: out of place, in place, or both."""
     case, operation = cases[0], OPERATIONS[cases[0].op]
     if not operation.sized:
         return f"# no size, no columns: {label(case)}: {_microseconds(summaries.get(case))} us"
@@ -115,7 +115,7 @@ def row_line(run: Run, cases: Sequence[Case], summaries: Mapping[Case, Summary])
 
 
 def closing(run: Run, cases: Sequence[Case], summaries: Mapping[Case, Summary]) -> list[str]:
-    """The lines below a table."""
+    """Return the lines below a table."""
     members = [summaries[case] for case in cases if case in summaries]
     failures = [(s.case, failure) for s in members for failure in s.failures]
     wrong = wrong_results(run, members)
@@ -133,7 +133,7 @@ def closing(run: Run, cases: Sequence[Case], summaries: Mapping[Case, Summary]) 
 
 # ── comments ─────────────────────────────────────────────────────────────────────────────────────
 def _sizes(cases: Sequence[Case]) -> str:
-    """The sizes of these cases as nccl-tests writes them."""
+    """Format the sizes of these cases as nccl-tests writes them."""
     sizes = sorted({case.size_bytes for case in cases})
     ratios = {later / earlier for earlier, later in pairwise(sizes) if earlier}
     steps = {later - earlier for earlier, later in pairwise(sizes)}
@@ -144,7 +144,7 @@ def _sizes(cases: Sequence[Case]) -> str:
 
 
 def _settings(run: Run, cases: Sequence[Case], members: Sequence[Summary], sizes: str) -> str:
-    """The line with sizes and numbers of calls. One command has all GPUs unless a launcher started several."""
+    """Format the line with sizes and numbers of calls. One command has all GPUs unless a launcher started several."""
     case, sampling = cases[0], run.plan.settings.sampling
     launched = run.imported is not None or any(session.get("job") for session in run.environment)
     gpus = 1 if launched else case.world_size
@@ -187,12 +187,12 @@ def _how(run: Run, cases: Sequence[Case], members: Sequence[Summary]) -> Iterabl
 
 
 def _others(case: Case) -> list[str]:
-    """The options at other values than their defaults that nccl-tests has no place for."""
+    """Return the options that are not at their defaults and that the layout of nccl-tests does not show."""
     return [extra for extra in case.extras if extra.partition("=")[0] not in TOLD]
 
 
 def ranks_of(run: Run, case: Case) -> list[RankFacts]:
-    """The facts of each rank, as the first launch of such ranks recorded them."""
+    """Return the facts of each rank from the first launch with the case's backend and world size."""
     launches = [launch for session in run.environment for launch in session.get("launches", [])]
     kind = (case.backend, case.world_size)
     alike = (launch["ranks"] for launch in launches if (launch.get("backend"), launch.get("world_size")) == kind)
@@ -200,7 +200,7 @@ def ranks_of(run: Run, case: Case) -> list[RankFacts]:
 
 
 def _devices(case: Case, ranks: Sequence[RankFacts]) -> Iterable[str]:
-    """One line a rank; what is not known of it is 0 or a word."""
+    """Yield one line per rank; an unknown fact is 0 or a word."""
     of_rank = {facts.get("rank"): facts for facts in ranks}
     for rank in range(case.world_size):
         facts = of_rank.get(rank, {})
@@ -212,7 +212,7 @@ def _devices(case: Case, ranks: Sequence[RankFacts]) -> Iterable[str]:
 
 # ── numbers ──────────────────────────────────────────────────────────────────────────────────────
 def _half(run: Run, summary: Summary | None) -> str:
-    """Time, bandwidths and the number of wrong elements."""
+    """Format time, bandwidths and the number of wrong elements."""
     if summary is None:
         return HALF.format(*[NO_NUMBER] * 3, NOT_TOLD)
     texts = [NO_NUMBER if rate is None else _fitted(rate / 1e9, 6) for rate in rates(summary)]
@@ -221,9 +221,9 @@ def _half(run: Run, summary: Summary | None) -> str:
 
 
 def wrong_elements(run: Run, summary: Summary) -> int | None:
-    """What stands for the number of wrong elements: 0, or at least 1; None if nobody has checked the results.
+    """Return 0 if all results are right, else the number of wrong results; None if results were not checked.
 
-    Of an imported run it is what the tool found.
+    nccl-tests counts wrong elements instead. For an imported run, the tool's own check decides.
     """
     wrong = sum(failure.kind == "wrong" for failure in summary.failures)
     if wrong or summary.time_s is None:
@@ -235,30 +235,30 @@ def wrong_elements(run: Run, summary: Summary) -> int | None:
 
 
 def wrong_results(run: Run, members: Sequence[Summary]) -> int | None:
-    """The number of wrong results in a table; None if an imported run does not say it of all its cases."""
+    """Return the number of wrong results in a table; None if an imported run does not give it for all its cases."""
     if run.imported is not None and any(wrong_elements(run, summary) is None for summary in members):
         return None
     return sum(failure.kind == "wrong" for summary in members for failure in summary.failures)
 
 
 def time_s(summary: Summary | None) -> float | None:
-    """The time of a call in seconds by the clock that nccl-tests reads: the host's, also on GPUs."""
+    """Return the time of a call in seconds by the clock that nccl-tests reads: the host's, also on GPUs."""
     if summary is None or summary.time_s is None:
         return None
     return summary.time_s.value if summary.host_time_s is None else summary.host_time_s
 
 
 def rates(summary: Summary) -> tuple[float | None, float | None]:
-    """Algorithm and bus bandwidth in bytes/s that belong to that time; None without a time."""
+    """Return algorithm and bus bandwidth in bytes/s for the time from `time_s`; None without a time."""
     found = time_s(summary)
     return (None, None) if found is None else rates_at(summary.case, found)
 
 
 def rates_at(case: Case, seconds: float) -> tuple[float | None, float | None]:
-    """Algorithm and bus bandwidth in bytes/s of a call of a case that takes `seconds`, as nccl-tests defines them.
+    """Return algorithm and bus bandwidth in bytes/s of a call that takes `seconds`, as nccl-tests defines them.
 
-    A rank alone has them, too: its bus bandwidth is 0 where the others' part of the data would cross the bus. None if
-    ranks share a GPU, or if no data is moved.
+    A single rank has bandwidths, too: its bus bandwidth is 0 for operations in which only the data of other ranks cross
+    the bus. None if ranks share a GPU, or if no data is moved.
     """
     if ranks_together(case) > 1 or case.oversubscribed:
         return collectives.algbw(case, seconds), collectives.busbw(case, seconds)
@@ -273,7 +273,7 @@ def _microseconds(summary: Summary | None) -> str:
 
 
 def _device_times(members: Sequence[Summary]) -> Iterable[str]:
-    """The times of the device, a line a size, where the columns have the host's."""
+    """Yield the times of the device, one line per size, if the columns have the host's times."""
     texts = [
         (s.case, f"{_fitted(s.time_s.value * 1e6, 7)} us {place_named(s.case)}")
         for s in members
@@ -286,20 +286,20 @@ def _device_times(members: Sequence[Summary]) -> Iterable[str]:
 
 
 def _fitted(number: float, width: int) -> str:
-    """The number with up to two decimals, as many as the column has room for, like nccl-tests."""
+    """Format a number with up to two decimals, as many as the column has room for, like nccl-tests."""
     texts = (f"{number:.{decimals}f}" for decimals in (2, 1, 0))
     return next((text for text in texts if len(text) <= width), f"{number:.{1 if width >= 7 else 0}e}")
 
 
 def import_line(facts: Json, rows: int, cases: int, launches: int, results: int) -> str:
-    """The files that an import read, and what they held, in one line. facts: of the import."""
+    """Format in one line the files that an import read, and their content. facts: of the import."""
     files = ", ".join(file["name"] for file in facts["files"])
     held = f"{counted(rows, 'row')} → {counted(results, 'result')} of {counted(cases, 'case')}"
     return f"imported {files} ({', '.join(facts['tool'])}): {held} in {counted(launches, 'launch')}"
 
 
 def unread_lines(facts: Json) -> Iterable[str]:
-    """The first lines that begin like a row and could not be read, with their places. facts: of the import."""
+    """Yield the first lines that begin like a row and could not be read, with their places. facts: of the import."""
     unread = facts["unread"]
     if unread:
         yield f"warning: {counted(len(unread), 'line')} could not be read:"

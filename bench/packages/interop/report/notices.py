@@ -1,4 +1,4 @@
-"""The sentences of notices on imported numbers."""
+"""Define the sentences of notices on imported numbers."""
 
 from collections.abc import Mapping
 

@@ -1,1 +1,1 @@
-"""Conclusions on recorded jobs, and on steps made again."""
+"""Draw conclusions on recorded jobs and on replays of their steps."""

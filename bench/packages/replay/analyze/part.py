@@ -1,4 +1,4 @@
-"""What replays conclude from a run, as the core asks for it."""
+"""Provide the conclusions on replays to the core."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ from bench.packages.replay.replayed_calls import NAME
 
 
 def analyze(run: Run, summaries: Sequence[Summary]) -> ReplayAnalysis:
-    """Where the time of the recorded job went, and what its steps take here."""
+    """Return where the time of the recorded job went, and how long its replayed steps take here."""
     recording = run.kept.get(NAME)
     recorded = recorded_job(recording) if recording is not None else None
     return ReplayAnalysis(recorded, tuple(replayed_steps(run, recorded)))

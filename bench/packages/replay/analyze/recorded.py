@@ -1,16 +1,16 @@
-"""Divide the time that a recorded job spent in calls into moving data and waiting for late ranks; needs no replay.
+"""Divide the time of a recorded job in calls into moving data and waiting for late ranks (stragglers); needs no replay.
 
-In: a `CallList` of one or all ranks. Out: a `RecordedJob`. Calls of the ranks of a group are joined by their number
-within the group; where the format has none, the n-th belong together, once operations and sizes are seen to agree.
+In: a `CallList` of one or all ranks. Out: a `RecordedJob`. Calls of the ranks of a group are matched by their number
+within the group. If the format has no numbers, the n-th calls are matched if their operations and sizes agree.
 
-A call moves data from when the last rank came. By durations, that is the rank where it was shortest; where all ranks
-ran on one host, and by their clocks no call ends before the last one began it, instants decide, and a rank that ends
-its calls later than others do is told, too. Of calls that overlap, a call has its own piece, at its end; what moved is
-the end of that. A rank is named if more of the waiting was for it than chance allows: see `named`.
+A call moves data from the moment at which the last rank begins it. By durations, the last rank is the rank with the
+shortest call. If all ranks ran on one host, and by their clocks no call ends before its last rank began it, the begin
+times decide; then a rank that ends its calls late is reported, too. Overlapping calls each have their own piece of
+time, at their end; data moved at the end of this piece. For naming a straggler, see `named`.
 
-This is right for calls that end on no rank before all ranks have begun them. A root can be done with its part before
-the others come, and gloo's sender is: such calls are not divided. Nothing is divided unless every rank of the group
-was recorded, for the one that is missing may have come last. What is withheld is said, with the reason.
+This holds for calls that end on no rank before all ranks have begun them. A root can finish its part before the other
+ranks begin, and gloo's sender does: such calls are not divided. Calls are divided only if every rank of the group was
+recorded, because a missing rank may have been the last. Each withheld conclusion is reported with its reason.
 """
 
 import functools
@@ -38,12 +38,12 @@ from bench.packages.replay.recorded_calls import (
 )
 from bench.packages.replay.spans import attributed
 
-# The permutations that show that a rank is late, and the cells and rows of what they permute.
+# Permutations of the test for a straggler; most cells and fewest rows of the matrix that is permuted.
 PERMUTATIONS, MOST_CELLS, FEWEST_ROWS = 199, 20_000, 10
 
-# By how much the clocks of one host's processes may differ.
+# Largest difference between the clocks of processes on one host.
 CLOCKS_AGREE_S = 100e-6
-# Share of the time in calls from which on a rank that comes, or ends its calls, late is told.
+# Share of the time in calls above which a rank that begins or ends its calls late is reported.
 LEAST_TOLD = 0.01
 
 # Calls that end on no rank before all ranks of the group have begun them.
@@ -53,43 +53,43 @@ TOGETHER = {
 }  # fmt: skip
 # Operations in which all ranks of a group move the same number of elements.
 ALIKE = TOGETHER - ALL_TO_ALL
-# Reasons that are listed; further ones are only counted.
+# Most reasons that are listed; further reasons are only counted.
 MOST_REASONS = 4
-# Operations whose recorded elements are those of the size that `list operations` defines, on every rank.
+# Operations whose recorded elements equal, on every rank, the size that `list operations` defines.
 SIZED = {
     "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", *ONE_WAY,
 }  # fmt: skip
-# Formats that count an element as a byte.
+# Formats that record sizes in bytes, so that an element is a byte.
 COUNTED_IN_BYTES = {"NCCL Inspector"}
 # Position of the recorded rank, and of the call among its calls.
 Place = tuple[int, int]
 
 
 class _Together(NamedTuple):
-    """What calls of different ranks have in common, if they can be one call."""
+    """The key by which calls of different ranks can be the same call."""
 
     group: object
-    # Name of the communicator, where calls have numbers: groups of the same ranks count each for itself.
+    # Name of the communicator, if calls have numbers: groups of the same ranks number their calls separately.
     communicator: str | None = None
-    # Sender and receiver of one-way calls; None for calls of a whole group.
+    # Sender and receiver of a one-way call; None for a call of a whole group.
     way: tuple[int, int] | None = None
 
 
 # Operation, dtype, elements, ranks of the group.
 Kind = tuple[str, str | None, int | None, int | None]
-# What tells a group from others: its ranks, or its name.
+# Identity of a group: its ranks, or its name.
 GroupKey = tuple[int, ...] | str
 
 
 def recorded_job(recorded: CallList) -> RecordedJob:
-    """Where the time of a recorded job went."""
+    """Return the account of where the time of a recorded job went."""
     times, steps = _Times(recorded), recorded.steps
     groups: dict[str, _Sum] = defaultdict(_Sum)
     kinds: dict[Kind, _Sum] = defaultdict(_Sum)
     total = _Sum()
     for place, call in _places(recorded):
         if steps > 1 and call.step is None:
-            continue  # `_Times` says so
+            continue  # `_Times` counts these calls
         for sums in (total, kinds[kind_of(call)], groups[_name(_group_key(call, recorded))]):
             sums.add(times, place, _group_key(call, recorded))
             sums.batched = sums.batched or call.batched
@@ -118,7 +118,7 @@ def recorded_job(recorded: CallList) -> RecordedJob:
 
 
 def _proven(recorded: CallList) -> Iterator[Notice]:
-    """What the files themselves show to be missing."""
+    """Yield notices on calls that are missing, as the files themselves prove."""
     if recorded.gaps is not None:
         gaps = recorded.gaps
         yield notice(ReplayNotice.GAPS, recorded=gaps.recorded, made=gaps.made, first=gaps.first, last=gaps.last)
@@ -129,7 +129,7 @@ def _proven(recorded: CallList) -> Iterator[Notice]:
 
 
 def _kind_row(kind: Kind, sums: "_Sum", time: RecordedTime, recorded: CallList) -> RecordedKind:
-    """A kind of calls with its size and its bus bandwidth, which calls that share a kernel do not have."""
+    """Return a kind of calls with its size and bus bandwidth; calls that share a kernel have no bandwidth."""
     name, dtype, elements, ranks = kind
     itemsize = DTYPES[dtype].itemsize if dtype is not None else 1 if recorded.kind in COUNTED_IN_BYTES else None
     size = None if elements is None or itemsize is None or name not in SIZED else elements * itemsize
@@ -142,21 +142,21 @@ def _kind_row(kind: Kind, sums: "_Sum", time: RecordedTime, recorded: CallList) 
 
 
 def _late(units: Collection[Mapping[int, float]], times: "_Times", in_calls_s: float) -> tuple[int, float] | None:
-    """The rank that is `named`, and its seconds; None if they are few."""
+    """Return the rank that is `named`, and its seconds; None if they are at most LEAST_TOLD of the time in calls."""
     rank = named(list(units), times.numbers)
     late_s = sum(unit.get(rank, 0.0) for unit in units) if rank is not None else 0.0
     return (rank, late_s) if rank is not None and late_s > LEAST_TOLD * in_calls_s else None
 
 
 def named(units: Sequence[Mapping[int, float]], ranks: Sequence[int]) -> int | None:
-    """The rank that the others waited for more than chance allows; None if none stands out.
+    """Return the straggler, the rank that others waited for longer than chance allows; None if there is none.
 
-    units: seconds waited for each rank in each step, whose calls are late together. Where ranks are alike, any order of
-    them in a step is as likely: of random orders, at most NAMED_RATE have a rank that was waited for as long.
+    This is a permutation test with false-alarm rate NAMED_RATE: if ranks are equal, all their orders in a step are
+    equally likely. units: seconds waited for each rank, per step, because the calls of a step are correlated.
     """
     rows = min(len(units), max(FEWEST_ROWS, MOST_CELLS // len(ranks)))
     waited, column = np.zeros((rows, len(ranks))), {rank: number for number, rank in enumerate(ranks)}
-    for number, unit in enumerate(units):  # neighbours share a row where there are very many
+    for number, unit in enumerate(units):  # neighbouring steps share a row if there are very many
         for rank, waited_s in unit.items():
             waited[number * rows // len(units), column[rank]] += waited_s
     if not waited.any():
@@ -169,14 +169,14 @@ def named(units: Sequence[Mapping[int, float]], ranks: Sequence[int]) -> int | N
 
 
 def kind_of(call: RecordedCall) -> Kind:
-    """Operation, dtype, elements of the larger side (of an all-to-all, those that are sent), ranks of the group."""
+    """Return operation, dtype, elements of the larger side (all-to-all: elements sent), and ranks of the group."""
     sizes = [size for size in (call.elements_in, call.elements_out) if size is not None]
     elements = sizes[0] if sizes and call.operation in ALL_TO_ALL else max(sizes, default=None)
     return call.operation, call.dtype, elements, call.group_size
 
 
 def time_of_kinds(job: RecordedJob, kinds: Set[Kind]) -> RecordedTime | None:
-    """The time of several kinds of calls together; None where no durations were recorded."""
+    """Return the total time of several kinds of calls; None if no durations were recorded."""
     if job.total is None:
         return None
     return together([row.time for row in job.kinds if (row.operation, row.dtype, row.elements, row.ranks) in kinds])
@@ -188,9 +188,9 @@ class _Sum:
 
     calls: int = 0
     untimed: int = 0
-    # Whether any of them ran in one kernel with others, at the same time.
+    # True if any of the calls ran in one kernel with other calls.
     batched: bool = False
-    # Time in which data moved, as far as it is known, else the time of calls; of calls that overlap, the whole of each.
+    # Time in which data moved if it is known, else the duration of calls. Overlapping calls count in full.
     carried_s: float = 0.0
     in_calls_s: float = 0.0
     moved_s: float = 0.0
@@ -221,7 +221,7 @@ class _Sum:
                 self.by_unit[unit][last] += own_s - moved_s
 
     def mean(self, share: float, times: "_Times") -> RecordedTime:
-        """The sums a step, mean over ranks. share: one over the number of ranks times steps."""
+        """Return the sums per step, as the mean over ranks. share: 1 / (number of ranks × steps)."""
         return RecordedTime(
             self.calls * share,
             self.in_calls_s * share if self.calls > self.untimed else None,
@@ -235,7 +235,7 @@ class _Sum:
 
 
 class _Times:
-    """The time of each call on each rank, and how it divides."""
+    """The time of each call on each rank, and its division into moving and waiting."""
 
     def __init__(self, recorded: CallList) -> None:
         self._recorded, self._reasons = recorded, Counter[ReplayNotice]()
@@ -253,22 +253,22 @@ class _Times:
             self._reasons[ReplayNotice.ONE_STEP] = 0
         if recorded.steps > 1 and (outside := sum(call.step is None for _, call in _places(recorded))):
             self._reasons[ReplayNotice.OUTSIDE_STEPS] += outside
-        # Seconds in which a call was, of the calls under way, the one that ended first.
+        # Seconds in which a call was, among the calls in progress, the call that ended first.
         self.own_s: dict[Place, float] = {}
         # Seconds of a call from its begin to its end.
         self.lasted_s: dict[Place, float] = {}
         self.exposed_s: dict[Place, float] = {}
-        # Call that can be divided → most seconds that the data moved, world rank that came last (None if it is the
-        # call's own), and the unit that is taken for independent: the step.
+        # Call that can be divided → most seconds in which data moved, world rank that came last (None if it is the rank
+        # of the call), and the unit that is assumed to be independent: the step.
         self.split: dict[Place, tuple[float, int | None, object]] = {}
-        # Such a unit → world rank → seconds by which it ended calls after the first rank. Empty without a common clock.
+        # Unit (step) → world rank → seconds by which it ended calls after the first rank. Empty without common clock.
         self.ended: dict[object, dict[int, float]] = defaultdict(lambda: defaultdict(float))
         self._own()
         if self.own_s:
             self._divide()
 
     def withheld(self) -> tuple[Notice, ...]:
-        """Notices on what is not reported: first on the whole recording, then those on most calls."""
+        """Return notices on withheld conclusions: first on the whole recording, then by number of calls, descending."""
         found = [(count, notice(kind, calls=count or None)) for kind, count in self._reasons.items()]
         found += [
             (count, notice(ReplayNotice.ONE_SIDED, operation=name, calls=count))
@@ -302,7 +302,7 @@ class _Times:
                     self.exposed_s[number, place] = exposed_s
 
     def _divide(self) -> None:
-        """Join the calls of all ranks, and divide those that every rank of the group recorded."""
+        """Match the calls of all ranks, and divide the calls that every rank of the group recorded."""
         if len(self._recorded.ranks) < 2:
             self._reasons[ReplayNotice.ONE_RANK] = 0
             return
@@ -326,13 +326,13 @@ class _Times:
                     self.ended[unit][self.numbers[place[0]]] += sum(span) - first_s
 
     def _span(self, place: Place) -> tuple[float, float]:
-        """The begin of a call by a clock of all ranks (infinite if there is none), and its length."""
+        """Return the begin of a call by a common clock of all ranks (infinite if there is none), and its duration."""
         call, offset_s = self._call(place), self._recorded.ranks[place[0]].offset_s
         begin_s = math.inf if offset_s is None or call.ran_s is None else offset_s + call.ran_s
         return begin_s, call.duration_s or 0.0
 
     def _by_group(self) -> dict[_Together, dict[int, list[Place]]]:
-        """What calls share → recorded rank → its calls there in order; only calls that can be divided."""
+        """Return key → recorded rank → its calls with this key, in order; only calls that can be divided."""
         lists: dict[_Together, dict[int, list[Place]]] = defaultdict(lambda: defaultdict(list))
         for (number, place), call in _places(self._recorded):
             group = _group_key(call, self._recorded)
@@ -350,7 +350,7 @@ class _Times:
         return lists
 
     def _joined(self, key: _Together, lists: dict[int, list[Place]]) -> Iterator[list[Place]]:
-        """The places of each call that all ranks of a group made; nothing, and a reason, if that is not sure."""
+        """Yield the places of each call that all ranks of a group made; if this is uncertain, record only a reason."""
         group = key.group
         count = sum(map(len, lists.values()))
         first = self._call(next(iter(lists.values()))[0])
@@ -365,7 +365,7 @@ class _Times:
         if wanted == 1:
             yield from ([place] for places in lists.values() for place in places)
             return
-        # By their number in the group, else by their step, and by their place among those that share it.
+        # The key is the number in the group, else the step; then the position among the calls with the same key.
         numbered: dict[int, dict[tuple[tuple[int | None, int | None], int], Place]] = {}
         for number, places in lists.items():
             seen: Counter[tuple[int | None, int | None]] = Counter()
@@ -394,7 +394,7 @@ class _Times:
         return self._recorded.ranks[place[0]].calls[place[1]]
 
     def _kind(self, place: Place) -> tuple[object, ...]:
-        """Fields that must be equal on all ranks of a group for their calls to match."""
+        """Return the fields that must be equal on all ranks of a group for their calls to match."""
         call = self._call(place)
         if call.operation in ONE_WAY:
             return ("one way", call.elements_in if call.elements_in is not None else call.elements_out)
@@ -409,7 +409,7 @@ def _places(recorded: CallList) -> Iterator[tuple[Place, RecordedCall]]:
 
 
 def _group_key(call: RecordedCall, recorded: CallList) -> GroupKey:
-    """The ranks of a call's group, or the group's name; "" where neither is known."""
+    """Return the ranks of a call's group, or the group's name; "" if neither is known."""
     if call.group:
         return call.group
     if call.communicator:
@@ -424,7 +424,7 @@ def _all_ranks(world_size: int) -> tuple[int, ...]:
 
 
 def _name(group: GroupKey) -> str:
-    """Such as `ranks 0–7`, `ranks 0, 4`."""
+    """Format as `ranks 0–7` or `ranks 0, 4`."""
     if isinstance(group, str):
         return group or "unknown ranks"
     steps = {after - before for before, after in pairwise(group)}
@@ -435,7 +435,7 @@ def _name(group: GroupKey) -> str:
 
 
 def _unknown(recorded: CallList) -> Iterator[Notice]:
-    """What the recording does not tell, and what it has besides calls."""
+    """Yield notices on facts that the recording lacks, and the importer's notices."""
     total = sum(len(rank.calls) for rank in recorded.ranks)
     for what, count in recorded.unknown.items():
         if what is Fact.GROUP:

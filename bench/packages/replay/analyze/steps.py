@@ -1,9 +1,9 @@
 """Compare the communication of a recorded job with the same calls made here.
 
-In: a `Run` that has replays, and where the time of the recorded job went. Out: a `ReplayedStep` for each. The
-communication of a step is the time in which at least one call of a rank is under way, mean over ranks, recorded and
-here. While several calls are under way, the time is counted for the one that ends first: a call that was made early and
-waits for others is not charged with their time, and the kinds add up to the whole.
+In: a `Run` with replays, and the account of the recorded job's time. Out: a `ReplayedStep` per replay. The time of the
+communication in a step is the time in which at least one call of a rank is in progress, as the mean over ranks. While
+several calls are in progress, the time is counted for the call that ends first. So a call that was made early and
+waits for other calls is not charged with their time, and the times of all kinds add up to the total.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ Integers = NDArray[np.int64]
 
 
 def replayed_steps(run: Run, job: RecordedJob | None) -> list[ReplayedStep]:
-    """One for each case that is a replay and was measured."""
+    """Return a `ReplayedStep` for each replay that was measured."""
     replays = (s for s in run.samples if s.case.op == NAME and s.failure is None and s.timed is not None)
     measured = grouped(replays, lambda samples: samples.case)
     recording = run.kept.get(NAME)
@@ -65,7 +65,7 @@ def _step(
     # Seconds of each kind on each rank: shape (iterations, ranks).
     seconds = [{kind: np.zeros(launch.own.shape[:2]) for kind in together} for launch in calls]
     numbers = dict.fromkeys(together, 0)
-    # Of each kind, the kinds of recorded calls that it stands for.
+    # For each kind, the kinds of recorded calls that it represents.
     origins: dict[Case, set[Kind]] = {kind: set() for kind in together}
     for rank in range(ranks):
         made = replay.of(rank)
@@ -102,7 +102,7 @@ def _step(
 
 
 def _kind(case: Case) -> Case:
-    """The case that stands for all calls alike, whichever group of this many ranks makes them, and waits for them."""
+    """Return the case that represents all calls that differ only in group (of equal size), root, parts or call mode."""
     ranks = ranks_together(case)
     groups = WORLD if ranks == case.world_size else Division("contiguous", ranks)
     return replace(case, call="sync", depth=1, splits=None, reduce_op="sum", root=0, groups=groups)
@@ -121,7 +121,7 @@ def _calls(timed: Timings, replay: Replay) -> _Calls | None:
 
 
 def _interval(launches: Sequence[Floats]) -> Interval:
-    """Over launches if there are several; one alone says nothing of how its steps scatter."""
+    """Return the mean with an interval over launches; a single launch has none: between-launch variance is unknown."""
     means = np.array([float(np.mean(times)) for times in launches])
     return intervals.of_launches(means) if len(means) > 1 else intervals.without_interval(float(means[0]))
 
@@ -129,7 +129,7 @@ def _interval(launches: Sequence[Floats]) -> Interval:
 def _bars(
     replay: Replay, kinds: Sequence[Case], recording: CallList | None, calls: Sequence[_Calls]
 ) -> tuple[tuple[StepBar, ...], tuple[StepBar, ...]]:
-    """The calls of rank 0 in the step that is median on it, and in the recording where a timeline has them."""
+    """Return the recorded calls of rank 0, if a timeline has them, and its calls in the step of median time."""
     made = replay.of(0)
     of_kind = [kinds[call.case] for call in made.calls]
     recorded = []

@@ -1,7 +1,7 @@
-"""Read what a job recorded, whatever the format: one file, one a rank, or all ranks in a folder, a glob or a .tar.gz.
+"""Read the recordings of a job in any known format: one file, one per rank, or all ranks in a folder, glob or .tar.gz.
 
-In: paths. Out: a `CallList`. The format is told by the content; of several, the one that tells most is taken. A saved
-list of calls is read here, too, so that `replay` takes either.
+In: paths. Out: a `CallList`. The content determines the format; if files have several formats, the most informative
+format is used. A saved list of calls is read here, too, so that `replay` accepts both.
 """
 
 from collections import Counter, defaultdict
@@ -30,12 +30,12 @@ from bench.packages.replay.recorded_calls import (
     ReplayNotice,
 )
 
-# Takes a name, a text, and what counts the events that are left out. Returns the ranks of one file, and what it tells
-# of the job; only Kineto tells any of this.
+# Takes a name, a text, and a counter of the events that are left out. Returns the ranks of one file, and its facts on
+# the job, which only Kineto records.
 Reader = Callable[[str, str, Counter[Notice]], tuple[list[RankRecording], Json]]
-# How much of a file tells its format: torch writes the key of the events behind what describes the device.
+# Length of the head in which the format's key is searched: torch describes the device before the key of the events.
 HEAD = 2**20
-# Key that only files of this format have near their beginning → format, reader; what tells most comes first.
+# Key that only files of this format have near their beginning → format, reader; the most informative comes first.
 FORMATS: dict[str, tuple[str, Reader]] = {
     '"traceEvents"': ("Kineto", read_kineto),
     '"profiling_name"': ("flight recorder", read_flight_recorder),
@@ -47,7 +47,7 @@ FORMATS: dict[str, tuple[str, Reader]] = {
 NO_RECORDING = (
     "{name}: neither Kineto, a PyTorch execution trace, a flight recorder's JSON, NCCL Inspector nor a list of calls"
 )
-# What is asked of each call, and said where some calls do not tell it.
+# Fact → its value in a call; facts that some calls lack are reported.
 ASKED: dict[Fact, Callable[[RecordedCall], object]] = {
     Fact.DTYPE: lambda call: call.dtype,
     Fact.ELEMENTS: lambda call: call.elements_in if call.elements_in is not None else call.elements_out,
@@ -56,22 +56,22 @@ ASKED: dict[Fact, Callable[[RecordedCall], object]] = {
     Fact.START: lambda call: call.start_s,
     Fact.DURATION: lambda call: call.duration_s,
 }
-# Formats in which calls have consecutive numbers within their group: NCCL counts each operation by itself.
+# Formats in which calls have consecutive numbers within their group: NCCL counts each operation separately.
 INSPECTOR = "NCCL Inspector"
 NUMBERED = {"flight recorder", INSPECTOR}
-# Operations without data: nothing but times can be asked of them.
+# Operations without data: their calls are not counted as lacking facts.
 WITHOUT_DATA = {"barrier"}
-# An instant in 2001: what is less counts from something else. By how much clocks of hosts may differ, and one host's.
+# A time in 2001: smaller values do not count from 1970. Largest clock differences between hosts, and on one host.
 LEAST_UNIX_S, CLOCKS_APART_S, ON_ONE_HOST_S = 1e9, 600.0, 1.0
 
 
 def named(section: ReplaySection) -> CallList:
-    """The job that a configuration names."""
+    """Return the recorded job that a configuration names."""
     return read([Path(name) for name in section.recording])
 
 
 def read(paths: Sequence[Path]) -> CallList:
-    """The calls of a job. Raises ForeignError for what cannot be read, or if files do not belong together."""
+    """Return the calls of a job. Raises ForeignError if files cannot be read or do not belong together."""
     asked, paths = paths, files(paths)
     with memory.limited(paths):
         if len(paths) == 1 and call_file.is_call_list(paths[0]):
@@ -80,7 +80,7 @@ def read(paths: Sequence[Path]) -> CallList:
 
 
 def _read(paths: Sequence[Path], asked: Sequence[Path]) -> CallList:
-    """The calls in files. asked: those that the user named; others, of a folder, may be no recordings."""
+    """Return the calls in files. asked: files that the user named; other files of a folder need not be recordings."""
     others: list[str] = []
     formats: dict[str, tuple[list[RankRecording], Counter[Notice], Json]] = {}
     for path in paths:
@@ -103,7 +103,7 @@ def _read(paths: Sequence[Path], asked: Sequence[Path]) -> CallList:
             try:
                 of_file, of_job = reader(name, text, left_out)
             except (AttributeError, LookupError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
-                # a value of another type or size than the format's
+                # a value has another type or size than in the format
                 reason = (str(error).splitlines() or [""])[0][:120]
                 raise ForeignError(f"{name}: not as {kind} writes it: {reason}") from None
             ranks += of_file
@@ -131,15 +131,15 @@ def _read(paths: Sequence[Path], asked: Sequence[Path]) -> CallList:
 
 
 def _format(text: str) -> tuple[str, Reader] | None:
-    """The format of a text, and its reader; None if it is none of them."""
+    """Return the format of a text, and its reader; None if the format is unknown."""
     start = text[:HEAD]
     return next((kind_and_reader for key, kind_and_reader in FORMATS.items() if key in start), None)
 
 
 def files(paths: Sequence[Path]) -> list[Path]:
-    """The files that paths name: a folder means all files in it, a pattern those that it fits, in order.
+    """Return the files that paths name, in order: all files of a folder, or the files that match a pattern.
 
-    Raises ForeignError where there is none.
+    Raises ForeignError if a path names no file.
     """
     named = []
     for path in paths:
@@ -159,7 +159,7 @@ def files(paths: Sequence[Path]) -> list[Path]:
 
 
 def _check_together(ranks: Sequence[RankRecording]) -> None:
-    """Raise ForeignError where files that tell the time were recorded at different ones."""
+    """Raise ForeignError if files that contain their time were recorded at different times."""
     spans = sorted(
         (rank.began_s, max((call.start_s or 0.0 for call in rank.calls), default=0.0), rank.source)
         for rank in ranks
@@ -177,19 +177,19 @@ def _check_together(ranks: Sequence[RankRecording]) -> None:
 
 
 def _assembled(kind: str, recorded: Sequence[RankRecording], left_out: Counter[Notice], job: Json) -> CallList:
-    """One list of all ranks. job: what Kineto's last file tells."""
+    """Return one list of all ranks. job: facts on the job in Kineto's last file."""
     ranks = sorted(recorded, key=lambda rank: (rank.rank is None, rank.rank or 0, rank.source))
     told = whole(job.get("world_size"))
     numbers = [rank.rank for rank in ranks if rank.rank is not None]
     twice = [number for number, times in Counter(numbers).items() if times > 1]
     if twice and not _different([rank for rank in ranks if rank.rank == twice[0]]):
         raise ForeignError(f"rank {twice[0]} is there twice: give each rank's file once")
-    # Numbers within groups, or of something else than ranks.
+    # The numbers count within groups, or count something else than ranks.
     within = kind == INSPECTOR and len({call.communicator for rank in ranks for call in rank.calls}) > 1
     strange = any(rank.by_name and not _possible(rank, told) for rank in ranks)
     if twice or within or strange:
         ranks, numbers = [replace(rank, rank=None) for rank in ranks], []
-    if within:  # so are the numbers of peers
+    if within:  # numbers of peers count within groups, too
         ranks = [replace(rank, calls=tuple(replace(call, peer=None) for call in rank.calls)) for rank in ranks]
     _check_together(ranks)
     begins = [rank.began_s or 0.0 for rank in ranks]
@@ -219,7 +219,7 @@ def _assembled(kind: str, recorded: Sequence[RankRecording], left_out: Counter[N
 
 
 def _different(ranks: Sequence[RankRecording]) -> bool:
-    """Whether recordings of one number are of several processes, whose numbers are then no ranks."""
+    """Return whether recordings with one number are from different processes, so that the number is not a rank."""
     processes = [rank.process for rank in ranks]
     if None not in processes:
         return len({*processes}) == len(processes)
@@ -227,7 +227,7 @@ def _different(ranks: Sequence[RankRecording]) -> bool:
 
 
 def _possible(rank: RankRecording, world: int | None) -> bool:
-    """Whether the number in the name of a file can be the rank: it is in the world, and in a group that is listed."""
+    """Return whether the number in the name of a file can be the rank: it is in the world, and in a listed group."""
     if rank.rank is None:
         return True
     listed = [call.group for call in rank.calls if call.group]
@@ -235,12 +235,12 @@ def _possible(rank: RankRecording, world: int | None) -> bool:
 
 
 def _gaps(ranks: Sequence[RankRecording], kind: str) -> Gaps | None:
-    """What the numbers of calls prove to be missing; None if nothing is."""
+    """Return the gaps that the sequence numbers of calls prove; None if no call is missing."""
     numbers: dict[tuple[object, ...], set[int]] = defaultdict(set)
     for place, rank in enumerate(ranks):
         for call in rank.calls:
             if call.sequence is not None:
-                one_way = call.operation in ONE_WAY  # they share a counter
+                one_way = call.operation in ONE_WAY  # sends and receives share a counter
                 counted = call.operation if kind == INSPECTOR and not one_way else one_way
                 numbers[place, call.communicator, counted].add(call.sequence)
     spans = [(min(found), max(found), len(found)) for found in numbers.values()]

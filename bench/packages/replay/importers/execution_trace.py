@@ -1,8 +1,8 @@
 """Read PyTorch execution traces (ExecutionTraceObserver), which Chakra calls host traces: schemas 1.0.1 and 1.1.
 
-In: the text of one rank's file. Out: a `RankRecording`. It has groups, splits and the numbers of calls, and neither
-times nor streams. The rank stands only in the name of the file. gloo has no nodes of its own for calls; those of
-torch's dispatcher are read, which have no groups and no splits.
+In: the text of one rank's file. Out: a `RankRecording`. It contains groups, splits and sequence numbers of calls, but
+no times and no streams. Only the name of the file contains the rank. gloo has no nodes of its own for calls; the nodes
+of torch's dispatcher are read instead, which have no groups and no splits.
 """
 
 import json
@@ -26,15 +26,15 @@ from bench.packages.replay.recorded_calls import RankRecording, RecordedCall, Re
 
 CALL, GROUPS = "record_param_comms", "## process_group:init ##"
 WAIT = "wait"
-# Until schema 1.0.1 a node holds the pointer of its group, which is far larger than any rank.
+# Bound for ranks: until schema 1.0.1, a node contains the pointer of its group, which is far larger than any rank.
 LARGEST_RANK = 2**24
-# The dispatcher's operators whose only tensors are both sent and received; of all others the first one is received.
+# Dispatcher operators whose tensors are both input and output; for other operators, the first is the output.
 _OPERATOR = re.compile(r"^c10d::_?(\w+?)_?$")
 _IN_PLACE = {"allreduce", "allreduce_coalesced", "broadcast", "reduce", "send", "recv", "recv_any_source", "barrier"}
 
 
 def read_execution_trace(name: str, text: str, left_out: Counter[Notice]) -> tuple[list[RankRecording], Json]:
-    """The calls of one rank. left_out: counts what moves no data."""
+    """Return the calls of one rank. left_out: counter of the nodes that move no data."""
     recorded, operators, groups = list[Json](), list[Json](), dict[str, tuple[int, ...]]()
     for node in LongObject(name, text, "nodes").entries():
         if node.get("name") == GROUPS:
@@ -57,7 +57,7 @@ def read_execution_trace(name: str, text: str, left_out: Counter[Notice]) -> tup
 
 
 def _groups(node: Json) -> dict[str, tuple[int, ...]]:
-    """Ranks of each process group; of the whole world, whose list is empty, as many as its size."""
+    """Return the ranks of each process group; an empty list means the whole world, whose size gives the ranks."""
     ranks_of = {}
     for value in _values(node, "inputs"):
         try:
@@ -72,7 +72,7 @@ def _groups(node: Json) -> dict[str, tuple[int, ...]]:
 
 
 def _call(node: Json, groups: dict[str, tuple[int, ...]], left_out: Counter[Notice]) -> RecordedCall | None:
-    """The call of a node; None, and counted, if it is none that moves data."""
+    """Return the call of a node; None, counted in `left_out`, if the node moves no data."""
     inputs, outputs = (_values(node, side) for side in ("inputs", "outputs"))
     attributes = {
         attribute["name"]: attribute.get("value")
@@ -87,12 +87,12 @@ def _call(node: Json, groups: dict[str, tuple[int, ...]], left_out: Counter[Noti
     operation = operation_of(raw)
     lists = [value for value in inputs if isinstance(value, list) and all(isinstance(n, int) for n in value)]
     splits_in, splits_out = (tuple(splits) for splits in (lists[:2] if len(lists) >= 2 else ([], [])))
-    # The number of the call comes first; of a rooted call, the number that follows the group is the root.
+    # The sequence number comes first; for a rooted call, the number after the group is the root.
     numbers = [value for value in inputs if whole(value) is not None]
     root = next((value for value in numbers[1:] if 0 <= value < LARGEST_RANK), None)
     named = (value[0] for value in inputs if _is_pair_of_names(value))
     group_name = str(attributes.get("pg_name") or next(named, ""))
-    # Behind the name of the call: splits in, splits out, the group's start, stride and size; since torch 2.13 whether
+    # After the name of the call: splits in, splits out, the group's start, stride and size; since torch 2.13 whether
     # the call was asynchronous. Schema 1.0.1 can end after the splits.
     behind = inputs[inputs.index(raw) + 1 :] if raw in inputs else []
     size = whole(attributes.get("pg_size")) or (whole(behind[4]) if len(behind) > 4 else None)
@@ -114,7 +114,7 @@ def _call(node: Json, groups: dict[str, tuple[int, ...]], left_out: Counter[Noti
 
 
 def _call_of_operator(node: Json, group: tuple[int, ...] | None) -> RecordedCall:
-    """The call of one of the dispatcher's operators, in the job's only group."""
+    """Return the call of a dispatcher operator, in the job's only group."""
     match = _OPERATOR.match(str(node.get("name")))
     name = match[1] if match else ""
     values = _values(node, "inputs")
@@ -136,13 +136,13 @@ def _call_of_operator(node: Json, group: tuple[int, ...] | None) -> RecordedCall
 
 
 def _values(node: Json, side: str) -> list[Any]:
-    """Inputs or outputs, a list in schema 1.0 and below "values" from 1.1 on."""
+    """Return inputs or outputs: a list in schema 1.0, and under "values" since schema 1.1."""
     values = node.get(side, [])
     return list(values.get("values", [])) if isinstance(values, dict) else list(values)
 
 
 def _tensors(values: list[Any]) -> list[int]:
-    """Elements of each tensor; a tensor is [id, storage, offset, elements, bytes each, device]."""
+    """Return the elements of each tensor; a tensor is [id, storage, offset, elements, bytes each, device]."""
     elements = []
     for value in values:
         if isinstance(value, list) and len(value) >= 5 and isinstance(value[-1], str) and isinstance(value[3], int):
@@ -153,7 +153,7 @@ def _tensors(values: list[Any]) -> list[int]:
 
 
 def _type(node: Json) -> str | None:
-    """The dtype in the type of the first tensor, such as `GenericList[Tensor(float)]`."""
+    """Return the dtype in the type of the first tensor, such as `GenericList[Tensor(float)]`."""
     inputs = node.get("inputs", {})
     types = inputs.get("types", []) if isinstance(inputs, dict) else node.get("input_types", [])
     tensor = re.search(r"Tensor\(([^)]+)\)", " ".join(map(str, types)))

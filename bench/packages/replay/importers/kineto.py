@@ -1,10 +1,10 @@
-"""Read Chrome traces of torch.profiler (Kineto), with the metadata of collectives (since 2024) and without, and gloo's.
+"""Read Chrome traces of torch.profiler (Kineto), for NCCL with collective metadata (since 2024) or without, and gloo.
 
 In: the text of one rank's file. Out: a `RankRecording`. An NCCL call is three nested CPU events: `c10d::allreduce_`,
-`record_param_comms`, `nccl:all_reduce`; with metadata the second is read, without it the third, with the sizes of the
-first where it sends and receives different amounts. Only a timeline tells when a call ran: kernels on their streams,
-whose durations hold the wait for late ranks, and gloo's annotations, which are runs on a worker thread. The times of
-CPU events of NCCL calls are those of enqueueing; a call without a kernel has no duration.
+`record_param_comms`, `nccl:all_reduce`. With metadata, the second event is read; without metadata, the third event,
+with the sizes of the first if input and output differ. Only a timeline shows when a call ran: kernels on their streams,
+whose durations include the wait for late ranks, and gloo's annotations, which are runs on a worker thread. CPU events
+of NCCL calls have the times of enqueueing; a call without a kernel has no duration.
 """
 
 import bisect
@@ -40,13 +40,13 @@ from bench.stats.intervals import Floats
 
 CALL, WAIT, STEP = "record_param_comms", "wait", re.compile(r"ProfilerStep#(\d+)")
 _ANNOTATION = re.compile(r"^(nccl|gloo|rccl|xccl):")
-# Kernels that communicate: of NCCL and RCCL, and of libraries that bring their own.
+# Names of communication kernels: of NCCL and RCCL, and of libraries with their own kernels.
 COMMUNICATES = re.compile(
     r"nccl|rccl|cross_device_reduce|(?:one|two)_?shot_?all_?reduce|multimem_\w*(?:reduce|gather)|all_?reduce_fusion"
     r"|custom_?all_?reduce|quick_?(?:all_?)?reduce|mscclpp|nvshmem|deep_ep|userbuffers",
     re.IGNORECASE,
 )
-# What the kernel of a group of calls has in its name → the operations of its calls.
+# Part of the name of a kernel for a group of calls → operations of these calls.
 _OF_KERNEL = {
     "sendrecv": ("send", "recv"),
     "allreduce": ("all_reduce", "all_reduce_coalesced"),
@@ -54,21 +54,21 @@ _OF_KERNEL = {
     "reducescatter": ("reduce_scatter", "reduce_scatter_list"),
     "broadcast": ("broadcast",),
 }
-# Operations that names of the dispatcher's operators stand for.
+# Operations that names of dispatcher operators can mean.
 KNOWN = {*OPERATIONS.values()}
-# Calls whose first dimension is the output and whose second is the input.
+# Operators whose first tensor is the output and whose second tensor is the input.
 _OUTPUT_FIRST = re.compile(r"^c10d::_?(alltoall_base|allgather_base|reduce_scatter_base)_$")
-# Operators that compute on a CPU: they nest only in one another, and none of them waits for a call.
+# Prefix of operators that compute on a CPU: they nest only in each other, and none of them waits for a call.
 COMPUTING = "aten::"
-# A call is asynchronous if something else ran for more than this share of its run; stamps of streams can overlap a bit.
+# A call is asynchronous if other work overlaps more than this share of it; stamps of streams can overlap slightly.
 OVERLAP = 0.01
-# The instant in seconds at which a call was made, and the call, whose `ran_s` is by the same clock.
+# The time in seconds at which a call was made, and the call; its `ran_s` is by the same clock.
 Timed = tuple[float, RecordedCall]
 
 
 @dataclass(slots=True)
 class _Events:
-    """The events of a file that matter, by kind."""
+    """The relevant events of a file, by kind."""
 
     calls: list[Json] = field(default_factory=list)
     annotations: list[Json] = field(default_factory=list)
@@ -85,7 +85,7 @@ class _Events:
     steps: dict[int, tuple[float, float]] = field(default_factory=dict)
 
     def take(self, event: Json, name: str, kind: object) -> None:
-        """Sort in one event."""
+        """Add one event to the events of its kind."""
         if name == CALL:
             self.calls.append(event)
         elif kind == "kernel":
@@ -94,7 +94,7 @@ class _Events:
             else:
                 self.computing.append(_span(event))
         elif kind in {"cuda_runtime", "cuda_driver"} and "graphlaunch" not in name.lower():
-            # The kernels of a graph were not launched by the calls that are near: those were captured before.
+            # The kernels of a graph do not belong to the calls around its launch: its calls were captured earlier.
             correlation = event["args"].get("correlation")
             if isinstance(correlation, int):
                 self.launches[correlation] = (event.get("tid"), event["ts"])
@@ -110,25 +110,25 @@ class _Events:
 
 
 def _span(event: Json) -> tuple[float, float]:
-    """Begin and end of an event in µs."""
+    """Return begin and end of an event in µs."""
     return event["ts"], event["ts"] + event.get("dur", 0)
 
 
 def read_kineto(name: str, text: str, left_out: Counter[Notice]) -> tuple[list[RankRecording], Json]:
-    """The calls of one rank, in the order in which they were made; and what the file tells of the job."""
+    """Return the calls of one rank, in the order in which they were made, and the file's facts on the job."""
     source = LongObject(name, text, "traceEvents")
     events, origin = _Events(), None
     for event in source.entries():
         event_name = event.get("name")
         if isinstance(event_name, str) and isinstance(event.get("ts"), int | float):
-            # Older files count µs since 1970, of which a float in seconds would keep no fraction.
+            # Older files count µs since 1970; a float in seconds would lose fractions of a µs.
             origin = event["ts"] if origin is None else origin
             event["ts"] -= origin
             if not isinstance(event.get("args"), dict):
                 event["args"] = {}
             events.take(event, event_name, event.get("cat"))
     job: Json = source.rest.get("distributedInfo") or {}
-    # The groups that the head of the file describes: those of this rank.
+    # The groups that the head of the file describes: the groups of this rank.
     groups = {
         str(group.get("pg_name")): numbers(group.get("ranks")) or ranks_from(whole(group.get("pg_size")) or 0)
         for group in job.get("pg_config") or ()
@@ -138,7 +138,7 @@ def read_kineto(name: str, text: str, left_out: Counter[Notice]) -> tuple[list[R
     described = [call for call in events.calls if call["args"].get("Collective name")]
     if described:
         timed, claimed = _described(described, events, groups, left_out)
-        # torch describes the calls of NCCL; those of gloo in the same job it may only annotate.
+        # torch writes metadata for calls of NCCL; calls of gloo in the same job may only have annotations.
         events.annotations = _not_described(events, described)
         timed += _annotated(events, only_group)[0]
     else:
@@ -164,16 +164,16 @@ def read_kineto(name: str, text: str, left_out: Counter[Notice]) -> tuple[list[R
 
 
 def _on_timeline(timed: Sequence[Timed], events: _Events) -> tuple[RecordedCall, ...]:
-    """The calls with their steps, by a clock that begins with the first one; what of them was exposed.
+    """Return the calls with their steps, their exposed time, and times since the first call.
 
-    Whether a call is asynchronous, where the file does not tell: it is if something else ran while it did.
+    If the file does not record whether a call is asynchronous, it is if other work ran at the same time.
     """
     ran = [place for place, (_, call) in enumerate(timed) if call.ran_s is not None and call.duration_s is not None]
     starts = np.array([timed[place][1].ran_s for place in ran], dtype=float)
     stops = starts + np.array([timed[place][1].duration_s for place in ran], dtype=float)
     computing = np.array(events.computing if events.kernels else events.on_cpu, dtype=float).reshape(-1, 2) * US
     free = [free_until(computing[:, 0], computing[:, 1], moments) for moments in (starts, stops)]
-    # Rounding can make nothing a little less than nothing.
+    # Rounding can make a zero slightly negative.
     own = np.maximum(0.0, attributed(*(moments.tolist() for moments in free)))
     exposed_s = dict(zip(ran, own.tolist(), strict=True))
     overlapped = dict(zip(ran, _overlapped(starts, stops, *free), strict=True))
@@ -200,7 +200,7 @@ def _on_timeline(timed: Sequence[Timed], events: _Events) -> tuple[RecordedCall,
 
 
 def _overlapped(starts: Floats, stops: Floats, free_starts: Floats, free_stops: Floats) -> list[bool]:
-    """For each call, whether something was computed, or another call began, while it ran."""
+    """Return, for each call, whether something was computed, or another call began, while it ran."""
     least = OVERLAP * (stops - starts)
     computed = (stops - starts) - (free_stops - free_starts) > least
     begins = np.sort(starts)
@@ -210,7 +210,7 @@ def _overlapped(starts: Floats, stops: Floats, free_starts: Floats, free_stops: 
 
 @dataclass(frozen=True, slots=True)
 class _Ran:
-    """When and on which stream the kernels of a call ran."""
+    """Time and stream of the kernels of a call."""
 
     stream: str | None = None
     begin_s: float | None = None
@@ -229,7 +229,7 @@ def _run(kernels: Sequence[Json]) -> _Ran:
 def _described(
     described: Sequence[Json], events: _Events, groups: dict[str, tuple[int, ...]], left_out: Counter[Notice]
 ) -> tuple[list[Timed], set[int]]:
-    """The calls by their metadata, and which kernels are theirs."""
+    """Return the calls with metadata, and the ids of their kernels."""
     kernels_of: dict[Any, list[Json]] = defaultdict(list)
     for kernel in events.kernels:
         kernels_of[kernel["args"].get("External id")].append(kernel)
@@ -247,7 +247,7 @@ def _described(
         ran, together = batches.get(id(event), (None, 1))
         ran = ran or _run(own.get(id(event), ()))
         operation, group, asynchronous = operation_of(raw), _group(args, groups), args.get("Is asynchronized op")
-        # The peer of a send or receive is told as a rank of the world since 2.13, before as one of the group.
+        # The peer of a send or receive is recorded as a world rank since torch 2.13, and as a group rank before.
         peers = [args[key] for key in ("Dst Rank", "Src Rank") if key in args]
         within = whole(args.get("Rank")) if operation in {"send", "recv"} else peer_of(raw)
         call = RecordedCall(
@@ -274,7 +274,7 @@ def _described(
 
 
 def _kernels_of_calls(described: Sequence[Json], kernels_of: dict[Any, list[Json]]) -> dict[int, list[Json]]:
-    """Call → its kernels, by the External id; calls that share one have their part of its kernels, in order."""
+    """Return call → its kernels, by External id; calls with the same id share its kernels equally, in order."""
     calls_of: dict[Any, list[Json]] = defaultdict(list)
     for event in described:
         if event["args"].get("Collective name") != WAIT:
@@ -292,11 +292,11 @@ def _kernels_of_calls(described: Sequence[Json], kernels_of: dict[Any, list[Json
 def _batches(
     described: Sequence[Json], events: _Events, own: dict[int, list[Json]], claimed: set[int]
 ) -> dict[int, tuple[_Ran, int]]:
-    """Call → its share of the kernel that ran it, and how many calls share it: torch launches one for a group of calls.
+    """Return call → (its share of a common kernel, number of its calls): torch launches one kernel for a group.
 
-    Such a kernel is launched behind the last of the calls, on their thread, and is none of any call's own. The calls
-    are the last ones, of one group of several ranks, without another call or kernel between. `claimed` is filled with
-    the kernels that were found.
+    Such a kernel is launched after the last of these calls, on their thread, and belongs to no single call. The calls
+    are the latest calls of one group of several ranks, with no other call or kernel in between. The kernels that were
+    found are added to `claimed`.
     """
     waiting: dict[object, list[Json]] = defaultdict(list)
     made = sorted((event["ts"], 0, number, event) for number, event in enumerate(described))
@@ -332,7 +332,7 @@ def _batches(
 
 
 def _not_described(events: _Events, described: Sequence[Json]) -> list[Json]:
-    """gloo's annotations whose operator holds no call with metadata."""
+    """Return gloo's annotations whose operator contains no call with metadata."""
     starts: dict[object, list[float]] = defaultdict(list)
     for event in sorted(described, key=lambda event: float(event["ts"])):
         starts[event.get("tid")].append(event["ts"])
@@ -355,9 +355,9 @@ def _not_described(events: _Events, described: Sequence[Json]) -> list[Json]:
 def _of_operators(
     events: _Events, known: Sequence[Json], only_group: tuple[int, ...] | None, left_out: Counter[Notice]
 ) -> list[Timed]:
-    """The calls that only torch's dispatcher knows: those of backends that annotate nothing. They have no durations.
+    """Return the calls that only dispatcher operators show (backends without annotations). They have no durations.
 
-    gloo makes some operations of others: where one of its runs has no operator, none of the rest is taken for a call.
+    gloo builds some operations from others: if one of its annotations has no operator, all such operators are left out.
     """
     by_thread: dict[object, list[float]] = defaultdict(list)
     for event in sorted(known, key=lambda event: float(event["ts"])):
@@ -398,7 +398,7 @@ def _of_operators(
 
 
 def _group(args: Json, groups: dict[str, tuple[int, ...]]) -> tuple[int, ...] | None:
-    """Ranks of the group: as listed, else by start and stride, else as the file's head lists them."""
+    """Return the ranks of the group: as listed, else by start and stride, else as the file's head lists them."""
     size, listed = whole(args.get("Group size")), numbers(args.get("Process Group Ranks"))
     if listed:
         return listed
@@ -411,7 +411,7 @@ def _group(args: Json, groups: dict[str, tuple[int, ...]]) -> tuple[int, ...] | 
 
 # ── without ──────────────────────────────────────────────────────────────────────────────────────
 def _annotated(events: _Events, only_group: tuple[int, ...] | None) -> tuple[list[Timed], set[int]]:
-    """The calls by their annotations, and which kernels are theirs.
+    """Return the calls with annotations, and the ids of their kernels.
 
     only_group: the ranks of the job's only group, if it has one.
     """
@@ -457,10 +457,10 @@ def _annotated(events: _Events, only_group: tuple[int, ...] | None) -> tuple[lis
 
 
 def _operators_of_gloo(events: _Events) -> dict[int, Json]:
-    """Annotation of gloo → the dispatcher's operator that made the call, on another thread and earlier.
+    """Return gloo's annotation → the dispatcher operator that made the call, on another thread and earlier.
 
-    gloo takes calls in their order, so those of one operation and size are paired in order. Its annotations do not
-    tell calls into one tensor from those into a list.
+    gloo runs calls in order, so annotations and operators of one operation and size are paired in order. Annotations
+    of gloo do not distinguish calls into one tensor from calls into a list.
     """
 
     def kind(name: str) -> str:
@@ -471,7 +471,7 @@ def _operators_of_gloo(events: _Events) -> dict[int, Json]:
     for operator in sorted(operators, key=lambda event: float(event["ts"])):
         dims = operator["args"].get("Input Dims")
         first = dims[0] if isinstance(dims, list) and dims else None
-        # Operators nest the sizes of a list of tensors once more.
+        # Operators nest the sizes of a list of tensors one level deeper.
         sizes = _sizes(first if isinstance(first, list) and first and isinstance(first[0], list) else dims)
         if _OUTPUT_FIRST.match(operator["name"]):
             sizes = sizes[1:2]
@@ -485,7 +485,7 @@ def _operators_of_gloo(events: _Events) -> dict[int, Json]:
 
 
 def _kernels_by_annotation(events: _Events) -> dict[int, list[Json]]:
-    """Annotation → the kernels that were launched within it, by the launch's thread and instant."""
+    """Return annotation → the kernels that were launched within it, by thread and time of the launch."""
     by_thread: dict[object, list[Json]] = defaultdict(list)
     for event in sorted(events.annotations, key=lambda event: event["ts"]):
         by_thread[event.get("tid")].append(event)
@@ -502,7 +502,7 @@ def _kernels_by_annotation(events: _Events) -> dict[int, list[Json]]:
 
 
 def _operators_around(events: _Events) -> dict[int, Json]:
-    """Annotation → the innermost of the dispatcher's operators around it, on the same thread."""
+    """Return annotation → the innermost dispatcher operator around it, on the same thread."""
     by_thread: dict[object, list[Json]] = defaultdict(list)
     for event in events.annotations:
         by_thread[event.get("tid")].append(event)
@@ -522,7 +522,7 @@ def _operators_around(events: _Events) -> dict[int, Json]:
 
 
 def _sizes(dims: object) -> list[int]:
-    """Elements of each tensor in "Input Dims"; what is no list of numbers is no tensor."""
+    """Return the elements of each tensor in "Input Dims"; entries that are not lists of numbers are not tensors."""
     return [
         elements(dim)
         for dim in (dims if isinstance(dims, list) else [])

@@ -1,10 +1,10 @@
 """Read dumps of torch's flight recorder, and lines of NCCL's inspector plugin (formats v4.0 and v4.3).
 
-In: the text of a file. Out: a `RankRecording` of each rank in it. The flight recorder's times are when calls were
-enqueued; durations are there with TORCH_NCCL_ENABLE_TIMING=1 only. Its ring drops the oldest entries, and a dump after
-a hang can hold calls that never ended; it records no splits, roots and streams. The inspector writes one object a call,
-of one process or of several: bytes, communicators and durations, and no dtypes, splits or ranks of groups. Format v4.3
-(NCCL 2.29) writes who wrote the lines once, ahead of them, and NCCL's choice of algorithm and protocol with each call.
+In: the text of a file. Out: a `RankRecording` per rank in it. The flight recorder's times are enqueue times; durations
+exist only with TORCH_NCCL_ENABLE_TIMING=1. Its ring buffer drops the oldest entries, and a dump after a hang can
+contain calls that never ended; it records no splits, roots or streams. The inspector writes one object per call, for
+one or several processes: bytes, communicators and durations, but no dtypes, splits or ranks of groups. Format v4.3
+(NCCL 2.29) writes the process once, before its lines, and NCCL's choice of algorithm and protocol with each call.
 """
 
 from collections import Counter, defaultdict
@@ -28,17 +28,17 @@ from bench.packages.replay.importers.recordings import (
 )
 from bench.packages.replay.recorded_calls import RankRecording, RecordedCall, ReplayNotice
 
-# NCCL knows no lists of tensors.
+# NCCL has no operations on lists of tensors.
 _WITHOUT_LISTS = {"all_gather_list": "all_gather", "reduce_scatter_list": "reduce_scatter"}
 US = 1e-6
-# Host and pid of a process, else None and the rank that a header has.
+# Host and pid of a process, or None and the rank in the header if they are unknown.
 _Process = tuple[str | None, Any]
-# The entry of a batch of calls as a whole.
+# Name of the entry for a whole batch of calls.
 BATCH = "nccl:coalesced"
 
 
 def read_flight_recorder(name: str, text: str, left_out: Counter[Notice]) -> tuple[list[RankRecording], Json]:
-    """The calls of one rank, oldest first."""
+    """Return the calls of one rank, oldest first."""
     source = LongObject(name, text, "entries")
     entries = sorted(source.entries(), key=lambda entry: entry.get("record_id", 0))
     groups = {
@@ -52,9 +52,9 @@ def read_flight_recorder(name: str, text: str, left_out: Counter[Notice]) -> tup
     calls, incomplete = [], 0
     for entry in entries:
         if entry.get("profiling_name") == BATCH:
-            continue  # its calls have its state and its time
+            continue  # its state and its time are used for its calls
         batch = batches.get(id(entry))
-        # gloo never says that a call is complete, only that it is done with it.
+        # gloo never marks a call as completed, only as retired.
         if not _complete(batch.whole if batch else entry):
             incomplete += 1
         raw, created_ns = str(entry.get("profiling_name", "")), entry.get("time_created_ns")
@@ -87,7 +87,7 @@ def read_flight_recorder(name: str, text: str, left_out: Counter[Notice]) -> tup
 
 @dataclass(slots=True)
 class _Batch:
-    """Calls that torch made as one group, and the entry of the whole, which alone has their state and their time."""
+    """Calls that torch made as one group, and the entry of the group: only this entry has their state and time."""
 
     whole: Json
     calls: int
@@ -96,7 +96,7 @@ class _Batch:
 
 
 def _batches_of(entries: Sequence[Json]) -> dict[int, _Batch]:
-    """Call → its batch: the entry of a whole follows its calls, whose own entries never become complete."""
+    """Return call → its batch. The entry of a batch follows the entries of its calls, which never become complete."""
     open_calls: dict[str, list[int]] = defaultdict(list)
     batches: dict[int, _Batch] = {}
     for place, entry in enumerate(entries):
@@ -116,21 +116,21 @@ def _complete(entry: Json) -> bool:
 
 
 def _elements(sizes: Any) -> int | None:
-    """The elements of all tensors, by their dimensions."""
+    """Return the number of elements of all tensors, by their dimensions."""
     if not isinstance(sizes, list):
         return None
     return sum(elements(list(map(int, dims))) if isinstance(dims, list) else 1 for dims in sizes)
 
 
 def read_inspector(name: str, text: str, left_out: Counter[Notice]) -> tuple[list[RankRecording], Json]:
-    """The calls of each rank, in the order of their numbers within their communicator. An element is a byte."""
+    """Return the calls of each rank, in the order of their numbers within their communicator. An element is a byte."""
     calls_of: dict[_Process, list[RecordedCall]] = defaultdict(list)
     # Process → (ranks of a communicator, its name) → the process's rank within it.
     places: dict[_Process, dict[tuple[int, str], int | None]] = defaultdict(dict)
     header: Json = {}
     metadata: Json = {}
     for entry in entries_of(name, text):
-        # A header holds for the lines behind it, until the next one.
+        # A header applies to the lines after it, until the next header.
         call = entry.get("coll_perf") or entry.get("p2p_perf")
         if entry.get("header"):
             header, metadata = entry["header"], entry.get("metadata") or {}
@@ -142,7 +142,7 @@ def read_inspector(name: str, text: str, left_out: Counter[Notice]) -> tuple[lis
         operation = _WITHOUT_LISTS.get(raw, raw)
         nbytes = whole(call.get("coll_msg_size_bytes", call.get("p2p_msg_size_bytes")))
         size = whole(header.get("n_ranks"))
-        # Bytes of all-gather and reduce-scatter are one rank's part.
+        # For all-gather and reduce-scatter, the recorded bytes are the part of one rank.
         total = None if nbytes is None or size is None else nbytes * size
         time_us = call.get("coll_exec_time_us", call.get("p2p_exec_time_us"))
         recorded = RecordedCall(
@@ -157,14 +157,14 @@ def read_inspector(name: str, text: str, left_out: Counter[Notice]) -> tuple[lis
             sequence=whole(call.get("coll_sn", call.get("p2p_sn"))),
             chosen="/".join(choice) or None,
         )
-        # header.rank counts within the communicator, so it does not tell processes apart.
+        # header.rank counts within the communicator, so it does not identify a process.
         host, pid = metadata.get("hostname"), metadata.get("pid")
         process: _Process = (None, header.get("rank")) if host is None or pid is None else (str(host), pid)
         calls_of[process].append(recorded)
         places[process][size or 0, recorded.communicator or ""] = whole(header.get("rank"))
     ranks = []
     for process, calls in calls_of.items():
-        # A communicator of all ranks is the largest one.
+        # The largest communicator is assumed to contain all ranks.
         rank = places[process][max(places[process])]
         calls.sort(key=lambda call: call.sequence or 0)
         host, pid = process

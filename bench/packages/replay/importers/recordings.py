@@ -1,10 +1,10 @@
-"""Open recordings, go through their long lists, and translate the names in them; shared by the readers of all formats.
+"""Open recordings, iterate over their long lists, and translate their names; shared by the readers of all formats.
 
-In: a path. Out: (name, text) of each file: plain, .gz, or one a rank in a .tar.gz; and entries of a long JSON list, one
-at a time: a file of 300 MB as one tree of Python objects would take some 3 GB, entry by entry it takes little more than
-its text. Raises ForeignError, in one line, for what cannot be read.
+In: a path. Out: (name, text) of each file (plain, .gz, or one per rank in a .tar.gz), and the entries of a long JSON
+list, one at a time. A file of 300 MB as one tree of Python objects would take some 3 GB; entry by entry, it takes
+little more than its text. Raises ForeignError, a one-line message, for a file that cannot be read.
 
-Limits hold before the work that they limit: packed bytes before they are unpacked, unpacked bytes while they come, the
+Limits are checked before the work that they limit: packed bytes before unpacking, unpacked bytes while reading, the
 size of a group before its ranks are listed. A pickle is read under the limit of `bench.machine.memory`.
 """
 
@@ -26,20 +26,20 @@ from bench.model.errors import ForeignError, json_words
 from bench.model.records import Json
 from bench.model.units import MOST_ELEMENTS, MOST_RANKS, format_bytes
 
-# Largest recording, unpacked, with all files of a tar: beyond it, it is more likely hostile than long.
+# Largest recording, unpacked, with all files of a tar: a larger file is more likely hostile than long.
 MOST_BYTES = 2 * 2**30
 # Largest packed recording; traces pack to a tenth of their size or less.
 MOST_PACKED = 256 * 2**20
-# Entries of a tar, with folders and with what macOS writes beside each file.
+# Most entries of a tar, including folders and the extra file that macOS writes for each file.
 MOST_FILES = 16_384
-# Characters of JSON that a byte of a pickle may become, for it names each text once and refers to it afterwards; and
-# characters that any pickle may become.
+# Most characters of JSON per byte of a pickle, which contains each text once and refers to it afterwards; and the
+# number of characters that every pickle may have.
 UNFOLDED, LEAST_UNFOLDED = 100, 2**20
 # First bytes of a file that gzip packed, and of files that other tools packed.
 GZIP = b"\x1f\x8b"
 OTHERS_PACKED = (b"BZh", b"\xfd7zXZ", b"PK\x03\x04", b"\x28\xb5\x2f\xfd")
 ONLY_GZIP = "an archive that is not read; only .gz and .tar.gz are: unpack it first"
-# Read at a time.
+# Bytes per read.
 CHUNK = 2**20
 # A tar consists of blocks of this size, and ends with blocks of zeros.
 BLOCK = tarfile.BLOCKSIZE
@@ -53,7 +53,7 @@ def _refuse(constant: str) -> Any:
 
 _DECODER = json.JSONDecoder(parse_constant=_refuse)
 _SPACE = " \t\r\n,"
-# Numbers of C++ that are none of JSON, and those that are a value.
+# Numbers of C++ that JSON does not have, and such numbers as a value.
 _NO_JSON_NUMBER = re.compile(r"-?(?:inf|nan)\b")
 _NO_JSON_VALUE = re.compile(r"([:\[,]\s*)-?(?:inf|nan)(?=\s*[,}\]])")
 
@@ -89,7 +89,7 @@ class _Unpacked(io.RawIOBase):
 
 
 def texts(path: Path) -> Iterator[tuple[str, str]]:
-    """Each recording in a file, with its name; those of a tar in its order."""
+    """Yield the name and text of each recording in a file, in the order of a tar."""
     try:
         with path.open("rb") as file:
             unpacked = _Unpacked(str(path), file)
@@ -115,7 +115,7 @@ def _begins_a_tar(block: bytes) -> bool:
 
 
 class _Header(tarfile.TarInfo):
-    """A header of a tar. One that claims too many bytes is refused at once: skipping them would take minutes."""
+    """A header of a tar. A header that claims too many bytes is refused at once: skipping them would take minutes."""
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
@@ -126,12 +126,12 @@ class _Header(tarfile.TarInfo):
 
 
 def _in_tar(path: Path, unpacked: _Unpacked, buffered: IO[bytes]) -> Iterator[tuple[str, str]]:
-    """The recordings in a tar, read from its begin to its end; one that was cut off would lack ranks without a word."""
+    """Yield the recordings in a tar, and check that it is complete: a truncated tar would silently lack ranks."""
     with tarfile.open(fileobj=buffered, mode="r|", tarinfo=_Header) as archive:
         for number, member in enumerate(archive):
             if number == MOST_FILES:
                 raise ForeignError(f"{path}: more than {MOST_FILES} files")
-            # A sparse file names sizes that it does not have.
+            # A sparse file claims a size that it does not have.
             content = archive.extractfile(member) if member.isreg() and not member.issparse() else None
             if content is not None and not _hidden(member.name):
                 yield member.name, _text(f"{path.name}:{member.name}", content)
@@ -144,12 +144,12 @@ def _in_tar(path: Path, unpacked: _Unpacked, buffered: IO[bytes]) -> Iterator[tu
 
 
 def _hidden(name: str) -> bool:
-    """Whether a file in an archive holds no recording: macOS writes a `._NAME` beside each file."""
+    """Return whether a file in an archive is hidden, so not a recording: macOS adds a `._NAME` for each file."""
     return name.rsplit("/", 1)[-1].startswith(".")
 
 
 def _text(name: str, file: IO[bytes]) -> str:
-    """The text, unpacked if need be; that of a pickle as JSON."""
+    """Return the text of a file; a pickle is converted to JSON."""
     data = b"".join(iter(functools.partial(file.read, CHUNK), b""))
     if data.startswith((GZIP, *OTHERS_PACKED)):
         raise ForeignError(f"{name}: packed twice; unpack it first")
@@ -172,7 +172,7 @@ class PlainData(pickle.Unpickler):
 
 
 def _unpickled(name: str, data: bytes) -> str:
-    """The data of a pickle as JSON, which references to the same list can make much longer. Raises ForeignError."""
+    """Return the data of a pickle as JSON; references to the same list can make it much longer. Raises ForeignError."""
     try:
         text, most = io.StringIO(), min(MOST_BYTES, LEAST_UNFOLDED + UNFOLDED * len(data))
         for part in json.JSONEncoder().iterencode(PlainData(io.BytesIO(data)).load()):
@@ -188,7 +188,7 @@ def _unpickled(name: str, data: bytes) -> str:
 
 
 class LongObject:
-    """A JSON object with one long list, whose entries are read one at a time; then `rest` is the object without it."""
+    """A JSON object with one long list, whose entries are read one at a time; then `rest` is the remaining object."""
 
     def __init__(self, name: str, text: str, key: str) -> None:
         self.rest: Json = {}
@@ -197,7 +197,7 @@ class LongObject:
         self._at = text.find("[", place) if place >= 0 else -1
 
     def entries(self) -> Iterator[Json]:
-        """The entries that are objects. Raises ForeignError where the text is no complete JSON object."""
+        """Yield the entries that are objects. Raises ForeignError if the text is not a complete JSON object."""
         name, text, end = self._name, self._text, 0
         if self._at >= 0:
             text, end = yield from _decoded(name, text, self._at + 1)
@@ -213,7 +213,7 @@ class LongObject:
 
 
 def entries_of(name: str, text: str) -> Iterator[Json]:
-    """The entries of a text that is one list, or of one object a line."""
+    """Yield the entries of a text that is one list, or has one object per line."""
     if text.lstrip()[:1] == "[":
         yield from LongObject(name, f'{{"list": {text}}}', "list").entries()
         return
@@ -223,9 +223,9 @@ def entries_of(name: str, text: str) -> Iterator[Json]:
 
 
 def _decoded(name: str, text: str, position: int) -> Generator[Json, None, tuple[str, int]]:
-    """The objects from a position on; returns the position of the bracket, or the end of the text, behind them.
+    """Yield the objects from a position on; return the text, and the position of the closing bracket or of the end.
 
-    The text is returned, too: numbers of C++ that JSON does not have are null in it.
+    In the returned text, numbers of C++ that JSON does not have are replaced by null.
     """
     while True:
         while position < len(text) and text[position] in _SPACE:
@@ -254,7 +254,7 @@ def _incomplete(name: str, error: Exception) -> ForeignError:
 
 # ── names and values ─────────────────────────────────────────────────────────────────────────────
 # Sources: torch's `record_param_comms` and ProcessGroup classes, 2023 to 2026, and NCCL's inspector.
-# Ours → theirs, without prefixes (nccl:, gloo:, c10d::), in lower case, without leading and trailing underscores.
+# Our name → theirs, without prefixes (nccl:, gloo:, c10d::), in lower case, without leading and trailing underscores.
 _RECORDED = {
     "all_reduce": "allreduce all_reduce",
     "all_reduce_coalesced": "allreduce_coalesced",
@@ -275,7 +275,7 @@ _RECORDED = {
     "recv": "recv",
 }
 OPERATIONS = {name: operation for operation, names in _RECORDED.items() for name in names.split()}
-# Besides the names that are ours, in lower case and without `c10::`.
+# Recorded name, in lower case and without `c10::` → our name. Our own names are accepted, too.
 DTYPES = {
     "float": "float32",
     "double": "float64",
@@ -294,7 +294,7 @@ _PREFIX = re.compile(r"^(nccl|gloo|c10d|mpi|ucc|xccl|rccl):+")
 _PEER = re.compile(r"^(send|recv) (?:\d+->(?P<to>\d+)|\d+<-(?P<source>\d+))$")
 
 
-# What a number in the name of a file may be besides a rank: a date, a time, a version, a number of something else.
+# Numbers in the name of a file that are not a rank: a date, a time, a version, a number of something else.
 _NO_RANK = re.compile(
     r"(?<!\d)\d{4}([-_.]?)[01]\d\1[0-3]\d(?!\d) | (?<!\d)\d\d([-_.])\d\d\2\d\d(?!\d)"
     r" | (?<!\d)\d{1,3}(?:\.\d{1,3})+(?!\d) | \d{4,}"
@@ -305,12 +305,12 @@ _NO_RANK = re.compile(
 # libkineto and HolisticTraceAnalysis name it after the process, too.
 _HOST_AND_PROCESS = re.compile(r".*_\d+\.\d{10,}\.pt\.trace$|.*\.\d+\.pt\.trace$|libkineto_\w+_\d+$")
 _RANK_WORD = re.compile(r"(?<![a-z])(?:rank(?!s)|worker)\D{0,2}(\d+)", re.IGNORECASE)
-# A number of its own at the end: `trace.7`, `et_3`, `0`; in `h100`, `bs32` or `8gpus` it belongs to a word.
+# A separate number at the end: `trace.7`, `et_3`, `0`; in `h100`, `bs32` or `8gpus` it belongs to a word.
 _LAST_NUMBER = re.compile(r"(?:^|[-_.])(\d+)$")
 
 
 def rank_of(file: str) -> int | None:
-    """The rank in the name of a file, such as `et_rank3.json` or `0.json.gz`; None without a number that may be one."""
+    """Return the rank in a file name such as `et_rank3.json` or `0.json.gz`; None if no number in it can be a rank."""
     named = file.rsplit("/", 1)[-1].split(".json")[0]
     stem = _NO_RANK.sub("", named)
     number = _RANK_WORD.search(stem)
@@ -320,31 +320,31 @@ def rank_of(file: str) -> int | None:
 
 
 def operation_of(name: str) -> str:
-    """The operation; what is not known keeps its name, without the backend."""
+    """Return the operation that a name means; an unknown operation keeps its name, without the backend."""
     bare = _PREFIX.sub("", name.strip())
     bare = bare.split(" ")[0] if _PEER.match(bare) else bare
     return OPERATIONS.get(bare.strip("_").lower(), bare)
 
 
 def peer_of(name: str) -> int | None:
-    """The peer that the name of a send or receive tells, such as `nccl:send 0->3`: within its group."""
+    """Return the peer, as a rank of the group, in the name of a send or receive such as `nccl:send 0->3`."""
     peer = _PEER.match(_PREFIX.sub("", name.strip()))
     return int(peer["to"] or peer["source"]) if peer else None
 
 
 def dtype_of(name: object) -> str | None:
-    """The dtype; None if it is not one of these."""
+    """Return our name of a dtype; None if the dtype is unknown."""
     bare = str(name).strip().lower().removeprefix("c10::")
     return bare if bare in dtypes.DTYPES else DTYPES.get(bare)
 
 
 def whole(value: object) -> int | None:
-    """The value if it is a whole number."""
+    """Return the value if it is an integer, else None."""
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def numbers(value: object) -> tuple[int, ...] | None:
-    """Numbers in a list, or in a text such as `[3, 1]`; None where the text is cut."""
+    """Return the numbers in a list, or in a text such as `[3, 1]`; None if the text is truncated."""
     try:
         listed: Any = json.loads(value or "[]") if isinstance(value, str) else value or ()
         return tuple(int(number) for number in listed)
@@ -354,14 +354,14 @@ def numbers(value: object) -> tuple[int, ...] | None:
 
 @functools.lru_cache(maxsize=8)  # most calls of a recording are of few groups
 def ranks_from(size: int, start: int = 0, stride: int = 1) -> tuple[int, ...]:
-    """The ranks of a group that a recording does not list. Raises ValueError if no cluster has that many."""
+    """Return the ranks of a group that a recording does not list. Raises ValueError if no cluster has that many."""
     if size > MOST_RANKS or not 0 <= start + stride * max(0, size - 1) < MOST_RANKS:
         raise ValueError(f"a group of {size} ranks from {start} on, {stride} apart; at most {MOST_RANKS} are read")
     return tuple(range(start, start + stride * size, stride))
 
 
 def elements(dims: list[int]) -> int:
-    """Elements of a tensor with these dimensions. Raises ValueError if no memory holds that many."""
+    """Return the elements of a tensor with these dimensions. Raises ValueError if no memory can store that many."""
     product = 1
     for dim in dims:
         product *= dim
@@ -371,5 +371,5 @@ def elements(dims: list[int]) -> int:
 
 
 def member(group: tuple[int, ...] | None, within: int | None) -> int | None:
-    """Rank of the world of a rank within its group; None if either is not known."""
+    """Return the world rank of a rank within its group; None if either is unknown."""
     return group[within] if within is not None and group and within < len(group) else None

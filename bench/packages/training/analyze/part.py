@@ -1,4 +1,4 @@
-"""What training concludes from a run, as the core asks for it."""
+"""Provide training's conclusions from a run as an `AnalysisPart`."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,16 +15,16 @@ from bench.packages.training.synchronisation import step_settings
 
 
 def analyze(run: Run, summaries: Sequence[Summary]) -> TrainingAnalysis:
-    """All conclusions, with what is advised on buckets."""
+    """Return all conclusions, with the advice on buckets."""
     found = steps.scenarios(run, summaries)
     scenarios = tuple(replace(result, advice=advice_for(run, result.scenario)) for result in found)
     return TrainingAnalysis(scenarios, steps.scaling(scenarios))
 
 
 def exposed(run: Run) -> dict[Case, tuple[Series, float]]:
-    """Of each case that differs from its reference: exposed communication in each round, and its scenario's noise.
+    """For each case except references, return exposed communication in each round, and the A/A noise of its scenario.
 
-    Both are seconds a step. The noise is what two copies of one strategy differ by.
+    Both are seconds per step. The A/A noise is the largest difference between two copies of one strategy.
     """
     found = {}
     for scenario, cases in steps.scenarios_of(run).items():
@@ -39,7 +39,7 @@ def exposed(run: Run) -> dict[Case, tuple[Series, float]]:
 
 
 def facts(run: Run) -> dict[str, str]:
-    """Settings that comparable runs share; none without training steps."""
+    """Return the settings that comparable runs share; none without training steps."""
     if not any(map(trains, run.plan.cases)):
         return {}
     settings = step_settings(run.plan.settings)

@@ -1,8 +1,8 @@
-"""Advise on runs: take from one what the advisor needs, and measure in another whether its predictions hold.
+"""Take the advisor's inputs from a run, and plan another run that tests its predictions.
 
-In: a `Run` and one of its scenarios. Out: an `AllReduceCost`, a `Shape`, or None where too little was measured; and the
-run's analysis with the `Advice` on each scenario. To verify an advice: a `Plan` that measures bucket plans, then from
-its results a `Verified` for each.
+In: a `Run` and one of its scenarios. Out: an `AllReduceCost`, a `Shape` and an `Advice`, or None if too little was
+measured. To verify an advice: a `Plan` that measures bucket plans, then from its results a `Verified` for each bucket
+plan.
 """
 
 from collections import defaultdict
@@ -37,15 +37,15 @@ from bench.stats.series import over_launches
 # Three launches give an interval over launches; a few rounds of two steps per launch take half a minute.
 LAUNCHES, ROUNDS, STEPS = 3, 6, 2
 TIMEOUT_S = 60.0
-# Of operations that are not timed here.
+# Sampling of other operations, which are not timed here.
 SAMPLING = Sampling(0, 0.0, ROUNDS, None, 1.0, ROUNDS)
-# The best cap and what else is in common use, each as a strategy, by name.
+# Name → strategy and bucket plan, for the best cap and for plans in common use.
 Candidates = Mapping[str, tuple[Strategy, BucketPlan]]
 
 
-# ── what a run tells ─────────────────────────────────────────────────────────────────────────────
+# ── inputs from a run ────────────────────────────────────────────────────────────────────────────
 def advice_for(run: Run, scenario: Scenario) -> Advice | None:
-    """The best bucket plan; None where the run measured too little of the link or of the gradients."""
+    """Return the advice on buckets; None if the run measured too little of the link or of the gradients."""
     try:
         cost, shape = all_reduce_cost_of(run, scenario), shape_of(run, scenario)
         return advise(ReadyTimes.of_shape(shape), cost) if cost is not None and shape is not None else None
@@ -54,10 +54,10 @@ def advice_for(run: Run, scenario: Scenario) -> Advice | None:
 
 
 def shape_of(run: Run, scenario: Scenario) -> Shape | None:
-    """The gradients and when each is ready in backward; None without a recorded step of the reference.
+    """Return the gradients and their ready times in backward; None without a recorded step of the reference.
 
-    Of a shape both are known, so that the report advises the plan that `buckets: advised` measured. Raises BenchError
-    for an incomplete step.
+    For a shape both are known, so the report advises the plan that `buckets: advised` measured. Raises BenchError for
+    an incomplete step.
     """
     if scenario.shape is not None:
         return scenario.shape
@@ -67,16 +67,16 @@ def shape_of(run: Run, scenario: Scenario) -> Shape | None:
     if timeline is None:
         return None
     shape, timed = recorded_shape(timeline), by_launch(rounds_of(run, scenario), reference, parts_s("backward"))
-    # The length of a single step is a matter of chance, and stamps for each gradient take time.
+    # Scale to the mean backward: the time of a single step varies, and stamps for each gradient take time.
     factor = pooled_mean(timed) / max(shape.ready_s) if timed else 1.0
     return replace(shape, ready_s=tuple(factor * time_s for time_s in shape.ready_s))
 
 
 def all_reduce_cost_of(run: Run, scenario: Scenario) -> AllReduceCost | None:
-    """Time of one all-reduce by its bytes, where calls follow each other; None with fewer than two sizes.
+    """Return the time of an all-reduce by its bytes, if calls follow each other; None with fewer than two sizes.
 
-    That of an emulated link is known. A real one is measured by pipelined all-reduces of several sizes (`metrics:
-    [pipelined]`, `calls: [async]`), and by the calls alone of strategies whose calls are all of one size.
+    The cost of an emulated link is known. A real link is measured by pipelined all-reduces of several sizes (`metrics:
+    [pipelined]`, `calls: [async]`), and by the calls alone of strategies whose calls all have one size.
     """
     if scenario.link is not None:
         return AllReduceCost.emulated(scenario.link)
@@ -99,7 +99,7 @@ def all_reduce_cost_of(run: Run, scenario: Scenario) -> AllReduceCost | None:
 
 # ── verification ─────────────────────────────────────────────────────────────────────────────────
 def candidates(ready_times: ReadyTimes, advice: Advice, of_shape: bool) -> Candidates:
-    """The plans to measure. torch cannot wrap a shape, so ddp is left out, and its default is given as a plan."""
+    """Return the plans to measure. torch cannot wrap a shape: there ddp is left out, and its default becomes a plan."""
     cap, default = uniform(ready_times, advice.cap_bytes), torch_default(ready_times)
     usual = Strategy("plan", buckets=advice.default.buckets) if of_shape else Strategy("ddp")
     number = len(ready_times.nbytes)
@@ -115,7 +115,7 @@ def candidates(ready_times: ReadyTimes, advice: Advice, of_shape: bool) -> Candi
 
 
 def planned(scenario: Scenario, strategies: Iterable[Strategy], name: str, seed: int, machine: Machine) -> Plan:
-    """A plan to measure strategies, with references and A/A pairs. Raises UnmeasurableError if none can be measured."""
+    """Plan the measurement of strategies, references and A/A pairs. Raises UnmeasurableError if none is measurable."""
     scenario = replace(scenario, case=replace(scenario.case, depth=STEPS))
     case, missing = scenario.case, unsupported_scenario(scenario, machine)
     reasons = {strategy: missing or unsupported(strategy, scenario, machine) for strategy in strategies}
@@ -137,10 +137,10 @@ def planned(scenario: Scenario, strategies: Iterable[Strategy], name: str, seed:
 def verified(
     plans: Candidates, ready_times: ReadyTimes, cost: AllReduceCost, measured: ScenarioAnalysis
 ) -> list[Verified]:
-    """The prediction of each plan beside its measurement.
+    """Return the prediction and the measurement of each plan.
 
-    Where a model computes, backward takes longer while gradients are copied into buckets and sent. Then predicted is
-    the tail after a backward that lasts as much longer as was measured: calls had that time, too.
+    If a model computes, backward takes longer while gradients are copied into buckets and sent. The prediction then
+    assumes a backward that is longer by the measured amount, because calls had that time, too.
     """
     results = {result.label: result for result in measured.results}
     verdicts = []

@@ -1,10 +1,10 @@
-"""Analyze training steps: what each strategy costs a step, with intervals, and which strategies can be told apart.
+"""Analyse training steps: the cost of each strategy per step, with intervals, and the ranking of strategies.
 
 In: a `Run` whose samples contain the operation `training_step`, and its summaries. Out: a `ScenarioAnalysis` for each
-scenario. Iteration i of every strategy of a launch is round i: differences are taken within rounds; then comes the
-mean of each launch, then the mean of the launches (docs/training.md). With fewer than three launches, the rounds of
-all launches are pooled, and the interval is marked within-run. The time of a step is that of the slowest rank.
-Also from here: which timed blocks count, by the one rule that summaries and comparisons follow, too.
+scenario. Iteration i of every strategy of a launch is round i: differences are taken within rounds, and averaged
+over the rounds of each launch, then over launches (docs/training.md). With fewer than three launches, the rounds of
+all launches are pooled, and the interval is marked within-run. The time of a step is the time of the slowest
+rank. Also decides which timed blocks count, by the one rule that summaries and comparisons follow, too.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -49,15 +49,15 @@ from bench.stats.intervals import ERROR_RATE, Floats
 
 NOT_YET = "not measured yet"
 
-# Share of a step: if the parts of exposed communication leave more than this unexplained, the report says so (I8).
+# Share of a step: the report warns if the parts of exposed communication leave more than this unexplained (I8).
 UNEXPLAINED = 0.05
 
 Booleans = NDArray[np.bool_]
-# Seconds a step in each iteration, (iterations,).
+# Function that returns seconds per step in each iteration, (iterations,).
 Value = Callable[[Timings], Floats]
 
 
-# ── which blocks count ───────────────────────────────────────────────────────────────────────────
+# ── blocks that count ────────────────────────────────────────────────────────────────────────────
 @dataclass(frozen=True, slots=True)
 class Rounds:
     """The timed blocks of a scenario. Cases without times, and those that failed a check in any launch, are missing."""
@@ -71,39 +71,40 @@ class Rounds:
 
     @property
     def blocks(self) -> int:
-        """Number of timed blocks."""
+        """Return the number of timed blocks."""
         return sum(len(counts) for launches in self.counts.values() for counts in launches.values())
 
     @property
     def dropped(self) -> int:
-        """Number of timed blocks that do not count."""
+        """Return the number of timed blocks that do not count."""
         return sum(int((~counts).sum()) for launches in self.counts.values() for counts in launches.values())
 
 
 def trains(case: Case) -> bool:
-    """Whether it is a step of training."""
+    """Return whether a case is a training step."""
     return case.op == TRAINING_STEP
 
 
 def scenarios_of(run: Run) -> dict[Scenario, tuple[Case, ...]]:
-    """The scenarios of a run's plan, and the cases of each, in the order of the plan."""
+    """Return the scenarios of a run's plan, and the cases of each scenario, in the order of the plan."""
     cases = dict.fromkeys(case for launch in run.plan.order for case in launch.cases if trains(case))
     scenarios = grouped(cases, lambda case: scenario_of(run.plan.settings, case))
     return {scenario: tuple(members) for scenario, members in scenarios.items()}
 
 
 def samples_of(run: Run, scenario: Scenario) -> dict[Case, list[Samples]]:
-    """The samples of each case of a scenario that was tried."""
+    """Return the samples of each tried case of a scenario."""
     steps = (samples for samples in run.samples if trains(samples.case))
     own = (samples for samples in steps if with_strategy(samples.case, None) == scenario.case)
     return grouped(own, lambda samples: samples.case)
 
 
 def rounds_of(run: Run, scenario: Scenario) -> Rounds:
-    """The timed blocks of a scenario, and which of them count.
+    """Return the timed blocks of a scenario, and mark the blocks that count.
 
-    Only single blocks are left out: with 17 strategies, hardly half of all rounds are free of any. All blocks of a case
-    count if more than half of them would go, and those of all cases do if one would share no round with the reference.
+    Blocks are left out, not rounds: with 17 strategies, hardly half of the rounds have no disturbed block. If more than
+    half of a case's blocks would be left out, all count; if a case would share no round with the reference, all blocks
+    of all cases count.
     """
     most = step_settings(run.plan.settings).max_foreign_cpu
     timings = {
@@ -114,7 +115,7 @@ def rounds_of(run: Run, scenario: Scenario) -> Rounds:
     }
     calm = {
         case: {
-            # Where no block says how much others used, none is disturbed.
+            # If blocks do not record the CPU use of other processes, no block is disturbed.
             launch: np.array(timed.foreign_cpu or (-1.0,) * len(timed.duration_ns)) <= most
             for launch, timed in launches.items()
         }
@@ -133,7 +134,7 @@ def _all_count(calm: dict[Case, dict[int, Booleans]], exempt: Iterable[Case]) ->
 
 
 def counted_samples(run: Run, several: Sequence[Samples]) -> list[Samples]:
-    """The samples; those of training steps with only the timed blocks that count."""
+    """Return the samples; samples of training steps keep only the timed blocks that count."""
     rounds = {scenario.case: rounds_of(run, scenario) for scenario in scenarios_of(run)}
     return [
         replace(samples, timed=_timed_that_counts(samples, rounds[samples.case.shared]))
@@ -155,7 +156,7 @@ def _timed_that_counts(samples: Samples, rounds: Rounds) -> Timings | None:
 
 
 def disturbances(run: Run) -> list[Notice]:
-    """Notices on each scenario in which other processes used the CPU."""
+    """Return notices on each scenario in which other processes used the CPU."""
     notices = []
     for scenario in scenarios_of(run):
         rounds = rounds_of(run, scenario)
@@ -178,36 +179,36 @@ def disturbances(run: Run) -> list[Notice]:
     return notices
 
 
-# ── one value a round ────────────────────────────────────────────────────────────────────────────
+# ── one value per round ──────────────────────────────────────────────────────────────────────────
 def step_s(timings: Timings) -> Floats:
-    """Seconds a step of the slowest rank."""
+    """Return seconds per step of the slowest rank."""
     return timings.slowest_s
 
 
 def parts_s(*names: str) -> Value:
-    """A value for `by_launch`: seconds a step in these of `synchronisation.PARTS` together, mean over ranks."""
+    """Return a value for `by_launch`: seconds per step in the named `synchronisation.PARTS`, mean over ranks."""
     return lambda timings: np.sum([timings.inner_ns[name] for name in names], axis=0).mean(axis=1) / timings.calls / 1e9
 
 
 def last_tail_s(timings: Timings) -> Floats:
-    """Seconds a step of the shortest tail of any rank, which is that of the rank whose backward ended last."""
+    """Return seconds per step of the shortest tail of any rank: the tail of the rank whose backward ended last."""
     return np.asarray(timings.inner_ns[TAILS].min(axis=1).sum(axis=1) / timings.calls / 1e9)
 
 
 def left_s(timings: Timings) -> Floats:
-    """Seconds a step of the last rank's tail, and of packing, mean over ranks."""
+    """Return seconds per step of the last rank's tail plus packing (mean over ranks)."""
     return last_tail_s(timings) + parts_s("pack")(timings)
 
 
 def late_s(timings: Timings) -> Floats:
-    """Seconds a step that ranks wait for the last one of them, mean over ranks."""
+    """Return seconds per step that ranks wait for the last rank, a straggler; mean over ranks."""
     return parts_s("tail")(timings) - last_tail_s(timings)
 
 
 def by_launch(
     rounds: Rounds, case: Case, value: Value = step_s, minus: Case | None = None, share: bool = False
 ) -> Series:
-    """For each launch, the `value` of a case in each round whose block counts; launches without any are left out.
+    """Return per launch the `value` of a case in each round whose block counts; launches without any are left out.
 
     minus: another case of the scenario, whose value in the same round is subtracted. share: the difference is divided
     by the value of `case`.
@@ -226,7 +227,7 @@ def by_launch(
 
 
 def _values(rounds: Rounds, case: Case, value: Value) -> Series:
-    """For each launch, the value in every round; NaN where its block does not count."""
+    """Return per launch the value in every round; NaN if its block does not count."""
     return {
         launch: np.where(rounds.counts[case][launch], value(timings), np.nan)
         for launch, timings in rounds.timings.get(case, {}).items()
@@ -235,30 +236,30 @@ def _values(rounds: Rounds, case: Case, value: Value) -> Series:
 
 # ── the scenarios ────────────────────────────────────────────────────────────────────────────────
 def reference_case(case: Case) -> Case:
-    """The case of the same step without synchronisation."""
+    """Return the case of the same step without synchronisation."""
     return with_strategy(case, reference_of(strategy_in(case)))
 
 
 def first_copy(case: Case) -> Case:
-    """The case of which this one is a second copy; else the case itself."""
+    """Return the first copy for a second copy of a case; any other case unchanged."""
     return with_strategy(case, replace(strategy_in(case), again=0))
 
 
 def differences_of(rounds: Rounds, cases: Iterable[Case]) -> dict[tuple[Case, Case], Series]:
-    """Seconds by which a step takes longer than another: of each case and its reference, and of each A/A pair."""
+    """Return differences of step times in seconds: each case minus its reference, and each A/A pair."""
     pairs = [(case, other) for case in cases for other in (reference_case(case), first_copy(case)) if other != case]
     return {pair: series for pair in pairs if (series := by_launch(rounds, pair[0], step_s, pair[1]))}
 
 
 def levels_of(rounds: Rounds, pairs: Iterable[tuple[Case, Case]]) -> dict[tuple[Case, Case], tuple[float, float]]:
-    """Seconds a step of both cases of each pair, as `estimates` takes them."""
+    """Return seconds per step of both cases of each pair, as `estimates` takes them."""
     pairs = list(pairs)
     level_s = {case: pooled_mean(by_launch(rounds, case)) for case in {case for pair in pairs for case in pair}}
     return {(case, other): (level_s[case], level_s[other]) for case, other in pairs}
 
 
 def aa_pairs_of(apart: Mapping[tuple[Case, Case], Interval]) -> tuple[AAPair, ...]:
-    """The A/A pairs among the estimates of `differences_of`."""
+    """Return the A/A pairs among the estimates of `differences_of`."""
     return tuple(
         AAPair(strategy_in(first), difference)
         for (case, first), difference in apart.items()
@@ -267,12 +268,12 @@ def aa_pairs_of(apart: Mapping[tuple[Case, Case], Interval]) -> tuple[AAPair, ..
 
 
 def noise_of(aa_pairs: Iterable[AAPair]) -> float:
-    """The largest difference within the intervals of the A/A pairs, seconds a step."""
+    """Return the A/A noise: the largest difference within the intervals of the A/A pairs, in seconds per step."""
     return max((max(abs(pair.difference.low), abs(pair.difference.high)) for pair in aa_pairs), default=0.0)
 
 
 def scenarios(run: Run, summaries: Sequence[Summary]) -> tuple[ScenarioAnalysis, ...]:
-    """The results of all scenarios of which something was tried, in the order of the plan."""
+    """Return the results of all scenarios with a tried case, in the order of the plan."""
     steps = {summary.case: summary.time_s for summary in summaries if summary.time_s is not None}
     return tuple(
         _scenario(run, scenario, cases, steps)
@@ -304,7 +305,7 @@ def _scenario(run: Run, scenario: Scenario, cases: Sequence[Case], steps: Mappin
 def _result(
     case: Case, tries: Sequence[Samples], rounds: Rounds, steps: Mapping[Case, Interval], exposed: Interval | None
 ) -> StrategyResult:
-    """exposed: None of a reference, and where no round has both."""
+    """Return the result of a case. exposed: None for a reference, and if no round has both cases."""
     strategy, reference = strategy_in(case), reference_case(case)
     details = [detail for samples in tries if (detail := detail_of(samples)) is not None]
     checks = _distinct(check for samples in tries for check in samples.checks)
@@ -315,7 +316,7 @@ def _result(
         rounds=0,
         calls=next((detail.calls for detail in details if detail.calls is not None), None),
         checks=checks,
-        # The first: launches of a resumed run record one again.
+        # Take the first: launches of a resumed run record a timeline again.
         timeline=next((detail.timeline for detail in details if detail.timeline is not None), None),
         memory=next((_most(detail.memory) for detail in details if detail.memory), None),
         computed_bytes=alone_bytes(case, strategy),
@@ -347,7 +348,7 @@ def _result(
 
 
 def _most(memory: Sequence[RankMemory]) -> RankMemory:
-    """The most of any rank, at each instant."""
+    """Return the maximum over ranks, at each instant."""
     return RankMemory(*(max(sizes) for sizes in zip(*map(astuple, memory), strict=True)))
 
 
@@ -356,7 +357,7 @@ def _failed(checks: Iterable[InvariantCheck]) -> list[InvariantCheck]:
 
 
 def _distinct(checks: Iterable[InvariantCheck]) -> tuple[InvariantCheck, ...]:
-    """Checks without repetitions of invariant and text, failures first: a failure in any launch counts."""
+    """Return checks without repetitions of invariant and text, failures first: a failure in any launch counts."""
     first: dict[tuple[str, str], InvariantCheck] = {}
     for check in sorted(checks, key=lambda check: check.ok is not False):
         first.setdefault((check.invariant, check.text), check)
@@ -369,7 +370,7 @@ def _std(series: Series) -> float:
 
 
 def _resolved(difference: Interval) -> bool:
-    """True if a difference is not zero, as far as its interval tells."""
+    """Return whether the interval of a difference excludes zero."""
     return difference.known and (difference.low > 0 or difference.high < 0)
 
 
@@ -377,7 +378,7 @@ def _split(rounds: Rounds, case: Case, exposed_s: float) -> Split:
     own, reference = kind(strategy_in(case)).own, reference_case(case)
 
     def part(*names: str) -> float:
-        """Seconds a step by which these parts exceed those of the reference: mean over ranks and rounds."""
+        """Return seconds per step by which these parts exceed the reference: mean over ranks and rounds."""
         return pooled_mean(by_launch(rounds, case, parts_s(*names), reference))
 
     split = Split(
@@ -394,11 +395,10 @@ def _split(rounds: Rounds, case: Case, exposed_s: float) -> Split:
 
 
 def _placed(results: list[StrategyResult], rounds: Rounds, noise_s: float) -> list[StrategyResult]:
-    """The results with places: strategies that cannot be told apart from the first of a place share it.
+    """Return the results with places: strategies that cannot be distinguished from the first of a place share it.
 
-    noise_s: by what copies of one strategy differ; steps that differ by less share a place. Controls have no place.
-    Where all packing is seen, the order is that of what a step has left to wait for and to pack, which repeats far
-    better than whole steps do; else it is that of steps.
+    Controls have no place. If all packing is visible, strategies are ordered by tail plus packing, which repeats far
+    better than whole steps; otherwise by step time. noise_s: A/A noise; steps that differ by less share a place.
     """
     timed = [result for result in results if result.step and competes(result.strategy)]
     value = left_s if all(kind(result.strategy).own for result in timed) else step_s
@@ -406,8 +406,8 @@ def _placed(results: list[StrategyResult], rounds: Rounds, noise_s: float) -> li
     values_s = {result.case: estimate(by_launch(rounds, result.case, value)).value for result in timed}
     ranked = sorted(values_s, key=lambda case: values_s[case])
     pairs = [(slow, fast) for fast, slow in combinations(ranked, 2)]
-    # Also what is left to wait for scatters with the step: a rank that computes for longer waits for less.
-    # All pairs together err in 5 % at most: of 16 equal strategies, one was placed behind in 81 % of runs otherwise.
+    # Tail plus packing also scatters in proportion to the step: a rank that computes for longer waits for less.
+    # Bonferroni: at most 5 % false alarms over all pairs. Else, 81 % of runs ranked one of 16 equal strategies lower.
     series = {pair: by_launch(rounds, pair[0], value, pair[1]) for pair in pairs}
     apart = estimates(series, levels_of(rounds, pairs), ERROR_RATE / max(1, len(pairs)))
     places: dict[Case, int] = {}
@@ -423,9 +423,9 @@ def _placed(results: list[StrategyResult], rounds: Rounds, noise_s: float) -> li
 
 # ── scaling over numbers of ranks ────────────────────────────────────────────────────────────────
 def scaling(scenarios: Sequence[ScenarioAnalysis]) -> tuple[ScalingPoint, ...]:
-    """How fast each strategy trains, where scenarios differ in nothing but the number of ranks; by strategy and ranks.
+    """Return scaling points, by strategy and ranks, of scenarios that differ only in the number of ranks.
 
-    Each rank keeps its batch, so that without any cost of synchronising, or of sharing cores, efficiency would be 1.
+    Each rank keeps its batch, so efficiency would be 1 without the cost of synchronising or of sharing cores.
     """
     computed = (scenario for scenario in scenarios if scenario.compute is not None)
     alike = RANKS.tables(computed, lambda scenario: scenario.scenario.case)
@@ -436,7 +436,7 @@ def scaling(scenarios: Sequence[ScenarioAnalysis]) -> tuple[ScalingPoint, ...]:
         members.sort(key=lambda scenario: scenario.scenario.case.world_size)
         base, last = members[0], members[-1]
         timed = [r for scenario in members for r in scenario.results if r.step is not None and not r.strategy.again]
-        # The reference first, then the fastest on most ranks.
+        # The reference first, then the fastest strategy on most ranks.
         steps_s = {r.label: r.step.value for r in last.results if r.step is not None and competes(r.strategy)}
         names = sorted(dict.fromkeys(r.label for r in timed), key=lambda name: steps_s.get(name, 0.0))
         points += [_scaling_point(r, base) for name in names for r in timed if r.label == name]

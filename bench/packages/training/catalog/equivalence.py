@@ -1,15 +1,15 @@
-"""The trials of an equivalence proof: does data-parallel training train the same model as one process?
+"""Define the trials of an equivalence proof: does data-parallel training train the same model as one process?
 
     Trial ─▶ (ranks) ─▶ TrialResult ─▶ (verdict) ─▶ Verdict ─▶ Proof
 
 A `Trial` trains twice from the same parameters on the same examples, on K ranks and in one process, and compares the
-parameters. Some must differ: by design, or because they make one mistake; a comparison that cannot tell those apart
-would prove nothing. `training.rank.equivalence` runs them.
+parameters. Some trials must differ, by design or because they contain one mistake: a comparison that does not detect
+these differences would prove nothing. `training.rank.equivalence` runs the trials.
 
-Averaging parameters is averaging gradients where a step is linear in state and gradient, as in SGD with momentum or
-Nesterov: the mean of the results is the result of the means, although no state leaves its rank. It is not where the
-step divides by a root of squared gradients (Adam), nor with several steps between two averagings: from the second one
-on, gradients are taken at other parameters on each rank.
+Averaging parameters is equivalent to averaging gradients if a step is linear in state and gradient, as in SGD with
+momentum or Nesterov: the mean of the results is the result of the means, although no state leaves its rank. They are
+not equivalent if the step divides by a root of squared gradients (Adam), or if several steps lie between two
+averagings: from the second step on, each rank computes gradients at different parameters.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ class Training:
     lr_power: int = 0
     # Reduction over the ranks: "mean", "sum", or "apart" (not synchronised).
     gradients: Literal["mean", "sum", "apart"] = "mean"
-    # Ranks average their parameters each time after this number of steps; 0 for never.
+    # Number of steps after which ranks average their parameters, repeatedly; 0 for never.
     average: int = 0
     # Reduction over the examples of a batch: "mean" or "sum".
     loss: Literal["mean", "sum"] = "mean"
     # The batch of all ranks together has B · K^growth examples.
     growth: int = 0
-    # Micro-batches a step, on ranks only.
+    # Number of micro-batches per step, on ranks only.
     accumulate: int = 1
     # True if gradients are synchronised only after the last micro-batch.
     no_sync: bool = True
@@ -54,7 +54,7 @@ class Training:
     # reads all examples).
     sampler: Literal["interleaved", "shuffled", "none"] = "interleaved"
     # Number of examples: "even" (K divides it), "odd" (K does not, and the sampler pads), "padded" (in one process: the
-    # odd ones and what the sampler adds), "dropped" (the sampler's drop_last).
+    # examples of "odd" and the sampler's padding), "dropped" (the sampler's drop_last).
     examples: Literal["even", "odd", "padded", "dropped"] = "even"
     # True if the model has BatchNorm.
     normalised: bool = False
@@ -89,7 +89,7 @@ class EquivalenceJob:
 
 @dataclass(frozen=True, slots=True)
 class TrialResult:
-    """The result of the ranks in a trial. If they ended before it, only the trial is set."""
+    """The result of the ranks in a trial. Only the field `trial` is set if the ranks ended before the trial."""
 
     trial: Trial
     # Largest of max |a − b| / max |b| over all parameters and ranks.
@@ -97,17 +97,17 @@ class TrialResult:
     # Loss over all examples, before training and after each step: mean over ranks, and (alone) of the one process.
     loss: tuple[float, ...] = ()
     alone: tuple[float, ...] = ()
-    # Examples a step, on all ranks together and in the one process.
+    # Examples per step, on all ranks together and in the one process.
     examples: tuple[int, int] = (1, 1)
     # Reason why this host cannot run the trial.
     untried: str = ""
-    # Which rank ended the trial, and how.
+    # Failure that ended the trial, with its rank.
     failure: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether a trial is as it must be."""
+    """The verdict on a trial: whether its result is as required."""
 
     result: TrialResult
     # None if nothing is required, or if this host cannot run the trial.
@@ -130,7 +130,7 @@ class Proof:
 
     @property
     def holds(self) -> bool:
-        """Whether the proof ran to its end and no trial differs from what it must be."""
+        """Return whether the proof ran to its end and no trial violates its requirement."""
         return self.failure is None and all(verdict.holds is not False for verdict in self.verdicts)
 
 
@@ -139,17 +139,17 @@ PRECISIONS = ("float64", "float32")
 
 
 def _both(name: str, must: Must, dtype: str = "float64", **how: Any) -> Trial:
-    """A trial whose two sides train in the same way."""
+    """Return a trial whose two sides train in the same way."""
     return Trial(name, must, Training(**how), Training(**how), dtype)
 
 
 def _exact(name: str, **how: Any) -> list[Trial]:
-    """Trials, one a precision, whose two sides train in the same way and must be equal."""
+    """Return one trial per precision, whose two sides train in the same way and must be equal."""
     return [_both(name, "equal", dtype, **how) for dtype in PRECISIONS]
 
 
 def _averaging(name: str, must: Must, optimizer: str, every: int = 1) -> Trial:
-    """Ranks that average parameters, against one process, which trains as ranks that average gradients."""
+    """Return a trial of ranks that average parameters, and one process that trains as if they averaged gradients."""
     name += ": parameters averaged after " + ("each step" if every == 1 else f"every {every} steps")
     return Trial(name, must, Training(optimizer, gradients="apart", average=every), Training(optimizer))
 
@@ -185,7 +185,7 @@ TOPICS: dict[str, list[Trial]] = {
             "equal", Training(loss="sum", lr_power=1), Training(loss="sum"),
         ),
         _both("SGD: loss summed over examples, lr unchanged", "differ", loss="sum"),
-        # Both divide by what the gradients themselves are like, so that a factor cancels; but for eps, if there is one.
+        # Both divide a gradient by the size of past gradients, so a constant factor cancels if eps is 0.
         Trial(
             "Adam with eps = 0: gradients summed, lr unchanged",
             "equal", Training("adam without eps", gradients="sum"), Training("adam without eps"),
@@ -232,12 +232,12 @@ TOPICS: dict[str, list[Trial]] = {
 TRIALS = tuple(replace(trial, topic=topic) for topic, trials in TOPICS.items() for trial in trials)
 
 
-# ── what a sampler gives each rank ───────────────────────────────────────────────────────────────
+# ── the sampler's examples per rank ──────────────────────────────────────────────────────────────
 def dealt(examples: int, ranks: int, batch: int, drop_last: bool) -> list[list[list[int]]]:
-    """Numbers of the examples, from 0 on, that torch's DistributedSampler gives: by step, then by rank.
+    """Return the indices of the examples, from 0 on, that torch's DistributedSampler gives: per step, then per rank.
 
-    Example i goes to rank i mod K. Where K does not divide their number, the first ones fill up the last round, or with
-    drop_last the round is left out. batch: examples of a rank in a step. The number of examples is K or more.
+    Example i goes to rank i mod K. If K does not divide the number of examples (at least K), the first examples fill up
+    the last round; with drop_last, that round is left out. batch: examples per rank and step.
     """
     share = examples // ranks if drop_last else -(-examples // ranks)
     given = [number % examples for number in range(share * ranks)]
@@ -245,20 +245,20 @@ def dealt(examples: int, ranks: int, batch: int, drop_last: bool) -> list[list[l
 
 
 # ── the verdicts ─────────────────────────────────────────────────────────────────────────────────
-# The largest difference between equal trainings: rounding of sums taken in another order, over some dozens of steps.
-# Every error in what is computed, such as a factor K or an example counted twice, makes a larger difference.
+# Largest difference between equal trainings: rounding of sums taken in another order, over some dozens of steps.
+# Every error in the computation, such as a factor K or an example counted twice, makes a larger difference.
 ALLOWED = {"float64": 1e-9, "float32": 1e-5}
-# The smallest difference where one is expected: far above rounding, and far below what any mistake causes.
+# Smallest difference where a difference is required: far above rounding, far below the effect of any mistake.
 LEAST_DIFFERENCE = 1e-4
-# A loss has fallen if its last value is below this share of its first. It is over all examples, so it has no noise.
+# A loss has fallen if its last value is below this share of its first value. The loss over all examples has no noise.
 FALLEN = 0.95
 NOT_MEASURED = "NOT MEASURED: the ranks ended before it"
 
 
 def verdict(result: TrialResult) -> Verdict:
-    """Whether a trial is as it must be, and why."""
+    """Return the verdict on a trial: whether its result is as required, and why."""
     trial, difference = result.trial, result.difference
-    # Ranks must hold the same bits.
+    # Parameters of ranks must have the same bits.
     allowed = ALLOWED[trial.dtype] if trial.alone is not None else 0.0
     limits = {"equal": f"≤ {allowed:g}" if allowed else "0 (same bits)", "differ": f"> {LEAST_DIFFERENCE:g}"}
     limit = limits.get(trial.must, "")
@@ -266,7 +266,7 @@ def verdict(result: TrialResult) -> Verdict:
         return Verdict(result, None, limit, result.untried)
     if difference is None:
         return Verdict(result, False, limit, f"FAILED: {result.failure}" if result.failure else NOT_MEASURED)
-    # A mistake may keep the ranks' loss from falling; the one process makes none.
+    # A mistake may keep the ranks' loss from falling; the one process makes no mistake.
     curves = [result.alone] * (trial.alone is not None) + [result.loss] * (trial.must != "differ")
     if not math.isfinite(difference) or not all(map(fell, curves)):
         reason = "the loss did not fall" if math.isfinite(difference) else "the training diverged"
@@ -280,9 +280,9 @@ def verdict(result: TrialResult) -> Verdict:
 
 
 def fell(losses: Sequence[float]) -> bool:
-    """Whether training learnt something and was stable: the loss fell, and never exceeded its first value.
+    """Return whether training learnt something and was stable: the loss fell, and never exceeded its first value.
 
-    Parameters that do not change would be equal too, and an unstable training makes rounding large.
+    Parameters that do not change would be equal too, and unstable training amplifies rounding errors.
     """
     if len(losses) < 2 or not all(map(math.isfinite, losses)):
         return False

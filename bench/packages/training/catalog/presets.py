@@ -1,9 +1,9 @@
-"""The sizes of preset transformers, and from them the list of their gradients, without building a model.
+"""Define the sizes of preset transformers, and list their gradients without building a model.
 
 In: a preset's name, or sizes such as d512-ff1376-l6-h8-v10000. Out: a `Preset`, and its gradients. Does not import
-torch: `training.rank.models` builds the same parameters with it, in the same order.
+torch: `training.rank.models` builds the same parameters with torch, in the same order.
 
-The sizes are those of the CS336 assignment, with the year in the name, because "xl" means 2.00 B parameters in 2025
+The sizes come from the CS336 assignment; the year is in the name, because "xl" means 2.00 B parameters in 2025
 and 3.41 B in 2026; nano to mini are for CPUs. All have RMSNorm before attention and before the feed-forward layer,
 rotary positions, SwiGLU, no biases, and an untied head.
 """
@@ -48,7 +48,7 @@ EXAMPLE = "d512-ff1376-l6-h8-v10000"
 
 
 def find(name: str) -> Preset | None:
-    """The preset of this name or of these sizes; None if it is neither. Raises ValueError for impossible sizes."""
+    """Return the preset of this name or of these sizes; None for other text. Raises ValueError for impossible sizes."""
     match = _SIZES.fullmatch(name)
     if not match:
         return PRESETS.get(name)
@@ -65,7 +65,7 @@ def find(name: str) -> Preset | None:
 
 
 def gradients(preset: Preset, itemsize: int = 4) -> tuple[Gradient, ...]:
-    """Its gradients in the order in which the module registers its parameters; itemsize: bytes of an element."""
+    """Return the gradients of a preset, in order of parameter registration. itemsize: bytes of an element."""
     width, hidden = preset.d_model, preset.d_ff
     layer = {
         "norm1.weight": width,
@@ -81,5 +81,5 @@ def gradients(preset: Preset, itemsize: int = 4) -> tuple[Gradient, ...]:
 
 
 def parameters(preset: Preset) -> int:
-    """The number of its parameters."""
+    """Return the number of parameters of a preset."""
     return sum(gradient.elements for gradient in gradients(preset))

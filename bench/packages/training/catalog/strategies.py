@@ -1,8 +1,8 @@
-"""The table of strategies, the ways to synchronise gradients: which settings each takes, and its properties.
+"""Define the table of strategies, the ways to synchronise gradients: settings and properties of each strategy.
 
-In: a `Strategy`. Out: its properties, its name in tables, and why it cannot be measured in a scenario. Does not import
-torch. To add a strategy, add an entry here and its synchroniser to the table in `training/rank/synchronisers.py` (or,
-for what torch provides, `training/rank/torch_synchronisers.py`); a test checks that both exist.
+In: a `Strategy` or its text. Out: its properties, and why it cannot be measured in a scenario. Does not import
+torch. To add a strategy, add an entry here and its synchroniser to the table in `training/rank/synchronisers.py` (or
+in `training/rank/torch_synchronisers.py`, if torch provides it); a test checks that both exist.
 """
 
 import functools
@@ -31,18 +31,18 @@ class StrategyKind:
     takes: tuple[str, ...] = ()
     # Key that the strategy requires, and an example of it.
     needs: tuple[str, str] | None = None
-    # Options that the strategy knows.
+    # Options that the strategy accepts.
     options: tuple[str, ...] = ()
     # True if it computes the mean of the ranks' gradients without compression; it must then train as one process does.
     exact: bool = True
-    # True if ranks hold the same parameters afterwards.
+    # True if ranks have the same parameters afterwards.
     synchronises: bool = True
     # False if no gradient leaves its rank.
     sends: bool = True
     # True if all calls are all-reduces of gradients. An emulated link can carry these calls, and they can be repeated
     # without computing.
     all_reduces: bool = True
-    # True if our code makes the calls, one by one: the calls are seen, and packing is told from waiting.
+    # True if our code makes the calls, one by one: the calls are visible, and packing is distinguished from waiting.
     own: bool = True
     # True if it communicates during backward.
     overlaps: bool = True
@@ -59,9 +59,9 @@ class StrategyKind:
     # True if every rank also keeps only its share of the parameters. Gradients then cannot be stamped, and weights
     # cannot be compared before the first step.
     shards_parameters: bool = False
-    # True if a call may hold several gradients.
+    # True if a call may contain several gradients.
     in_buckets: bool = False
-    # Name of the strategy that does the same by a cap. None if it is this one.
+    # Name of the strategy that makes buckets by a cap. None if this strategy does it.
     by_cap: str | None = None
 
 
@@ -106,12 +106,12 @@ STRATEGIES: dict[str, StrategyKind] = {
         all_reduces=False, own=False, sharded=True, shards_gradients=True, shards_parameters=True,
     ),
 }  # fmt: skip
-# A user's own synchroniser is assumed to be exact, and its calls are not seen.
+# A user's own synchroniser is assumed to be exact, and its calls are not visible.
 USER_STRATEGY = StrategyKind("of the user", all_reduces=False, own=False, broadcasts=True)
 
 
 def kind(strategy: Strategy) -> StrategyKind:
-    """The strategy's entry in the table, changed as its options require."""
+    """Return the strategy's entry in the table, changed as its options require."""
     if strategy.imported is not None:
         return USER_STRATEGY
     entry = STRATEGIES[strategy.name]
@@ -122,13 +122,13 @@ def kind(strategy: Strategy) -> StrategyKind:
 
 
 def hooks_of(strategy: Strategy) -> set[str]:
-    """The communication hooks of torch among its options; at most one."""
+    """Return torch's communication hooks among the strategy's options; at most one."""
     return set(strategy.options) & set(DDP_HOOKS)
 
 
 # ── as text ──────────────────────────────────────────────────────────────────────────────────────
 _TEXT = re.compile(r"(?P<name>[a-z_0-9]+)(?:\((?P<settings>.*)\))?")
-# Field of a strategy that is not text → what reads it.
+# Field of a strategy that is not text → function that parses it.
 _READ: dict[str, Callable[[str], Any]] = {
     **dict.fromkeys(("cap_bytes", "accumulate", "every", "again"), int),
     "buckets": lambda text: tuple(map(int, text.split("+"))),
@@ -138,7 +138,7 @@ _READ: dict[str, Callable[[str], Any]] = {
 
 @functools.cache
 def strategy_of(text: str) -> Strategy:
-    """The strategy that a text names, as `str` of a strategy writes it. Raises ValueError on any other text."""
+    """Return the strategy that a text names, as `str` of a strategy writes it. Raises ValueError on any other text."""
     match = _TEXT.fullmatch(text)
     if match is None:
         raise ValueError(f"{text!r} is no strategy")
@@ -150,17 +150,17 @@ def strategy_of(text: str) -> Strategy:
 
 
 def competes(strategy: Strategy) -> bool:
-    """Whether one may choose it: not a control, which does not synchronise or is a second copy."""
+    """Return whether the strategy may be chosen: it synchronises, and it is not a second copy."""
     return kind(strategy).synchronises and not strategy.again
 
 
 def reference_of(strategy: Strategy) -> Strategy:
-    """The strategy that makes the same step without synchronisation."""
+    """Return the strategy that makes the same step without synchronisation."""
     return Strategy(REFERENCE, accumulate=strategy.accumulate)
 
 
 def unsupported(strategy: Strategy, scenario: Scenario, machine: Machine) -> Notice | None:
-    """The reason why the strategy cannot be measured in this scenario; None if it can."""
+    """Return the reason why the strategy cannot be measured in this scenario; None if it can."""
     if scenario.shape is not None:
         return _unsupported_shape(strategy, scenario, machine.memory_available_bytes)
     if BACKENDS[scenario.case.backend].library != "torch" and not kind(strategy).own:
@@ -176,7 +176,7 @@ def unsupported(strategy: Strategy, scenario: Scenario, machine: Machine) -> Not
     if "bf16" in hooks and scenario.case.backend == "gloo":
         return notice(TrainingSkip.BF16_ON_GLOO)
     alone = scenario.case.world_size == 1 and BACKENDS[scenario.case.backend].device == "cpu"
-    if alone and strategy.name != REFERENCE:  # on a GPU it shows what the calls cost, and tries that they work
+    if alone and strategy.name != REFERENCE:  # on a GPU, one rank tests the calls and shows their cost
         return notice(TrainingSkip.NOTHING_TO_SYNCHRONISE)
     if scenario.options.batch % strategy.accumulate:
         return notice(TrainingSkip.UNEQUAL_BATCHES, batch=scenario.options.batch, parts=strategy.accumulate)
@@ -184,7 +184,7 @@ def unsupported(strategy: Strategy, scenario: Scenario, machine: Machine) -> Not
 
 
 def _unsupported_shape(strategy: Strategy, scenario: Scenario, memory_bytes: int) -> Notice | None:
-    """The reason why the strategy cannot be measured with a shape instead of a model; None if it can."""
+    """Return the reason why the strategy cannot be measured with a shape instead of a model; None if it can."""
     assert scenario.shape is not None  # noqa: S101 - the caller's question
     if strategy.imported is not None or strategy.every or not kind(strategy).own:
         return notice(TrainingSkip.SHAPE_WITHOUT_PARAMETERS)

@@ -1,4 +1,4 @@
-"""The verb `advise`: recommend settings that make a link cost a training step little, and measure them on request.
+"""The verb `advise`: recommend settings with little exposed communication on a link, and measure them on request.
 
 In: a model, a list of gradients or a recorded run, and a link. Out: the advice on stdout; with --verify also a run and
 its report.
@@ -48,7 +48,7 @@ WHOSE = (
     "advise: name a model (--model tiny), a list of gradients (--gradients sizes.csv), or a run that has its ready "
     "times (--from RUN)"
 )
-# An emulated link costs the same at any number of ranks: more would only be more processes.
+# An emulated link costs the same at any number of ranks: more ranks would only add processes.
 RANKS = 2
 # Name of the run that --verify makes.
 NAME = "advise"
@@ -187,11 +187,11 @@ class Chosen:
     shape: Shape
     # Scenario in which --verify measures the plans.
     scenario: Scenario
-    # None while the link is not known.
+    # None until the link is known.
     link: LinkModel | None = None
 
     def on(self, link: LinkModel) -> "Chosen":
-        """The same gradients on another link: gloo if a run measured gloo here, else an emulated link of equal cost."""
+        """Return the gradients on a link: gloo if a run measured gloo here, else an emulated link of equal cost."""
         if link.here and link.ranks is not None:
             case = replace(
                 self.scenario.case, backend="gloo", world_size=link.ranks, own=replace(self.scenario.options, link="")
@@ -202,7 +202,7 @@ class Chosen:
 
 
 def _stated(model: str | None, gradients: Path | None, backward_s: float | None, dtype: str) -> Chosen:
-    """The gradients of a preset or of a list, with ready times estimated from their sizes if they are not listed."""
+    """Return the gradients of a preset or of a list; ready times are estimated from sizes if they are not listed."""
     if gradients is not None:
         shape = read_gradients(gradients, DTYPES[dtype].itemsize, backward_s)
         name = shape_name(gradients.stem, max(shape.ready_s))
@@ -223,7 +223,7 @@ def _stated(model: str | None, gradients: Path | None, backward_s: float | None,
 
 
 def _of_run(name: str, wanted: str | None) -> Chosen:
-    """The gradients of a recorded step, and the link of its run, if it measured enough of it."""
+    """Return the gradients of a recorded step, and the link of its run, if the run measured enough of the link."""
     run = folders.read(folders.find(RESULTS, name))
     shapes = {scenario: shape for scenario in scenarios_of(run) if (shape := runs.shape_of(run, scenario)) is not None}
     matching = [scenario for scenario in shapes if wanted is None or wanted in scenario.case.key]

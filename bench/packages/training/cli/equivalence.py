@@ -1,6 +1,6 @@
 """The verb `equivalence`: test whether data-parallel training trains the same model as one process.
 
-It starts real ranks and listens; `training/rank/equivalence.py` trains.
+It starts real ranks and receives their results; `training/rank/equivalence.py` trains.
 """
 
 import json
@@ -33,7 +33,7 @@ from bench.packages.training.report import equivalence as report
 from bench.report import markdown
 
 FOLDER = PLOTS / "equivalence"
-# Of which a table of what ranks read has a use.
+# Most examples for which a table of examples per rank is useful.
 MOST_EXAMPLES = 1000
 
 
@@ -80,9 +80,9 @@ def run_trials(
     launcher: Starter,
     begun: Callable[[int], None] = lambda _: None,
 ) -> tuple[list[TrialResult], str | None]:
-    """Results of all trials, and why a launch could not begin; None if all did. begun: takes a trial's number.
+    """Return the results of all trials, and why a launch could not begin, or None. begun: receives a trial's number.
 
-    A trial in which a rank raises, dies or hangs ends its launch: another one measures those that are left.
+    A trial in which a rank raises, dies or hangs ends its launch: another launch measures the remaining trials.
     """
     results: list[TrialResult] = []
     reached = -1  # the last trial that ranks began

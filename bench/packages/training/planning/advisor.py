@@ -1,4 +1,4 @@
-"""The bucket advisor: which cap leaves little communication after backward, and what else DistributedDataParallel has.
+"""Advise on buckets: find the cap that leaves little communication after backward, and assess other DDP settings.
 
 In: `ReadyTimes`, when gradients are ready; an `AllReduceCost`, the time of an all-reduce by its bytes; and the share by
 which the link may be off. Out: an `Advice`, and on request its explanation. Measures nothing.
@@ -6,9 +6,9 @@ which the link may be off. Out: an `Advice`, and on request its explanation. Mea
 The link is FIFO: a bucket starts when its last gradient is ready and the bucket before it is done. Not modelled:
 casting, flattening, and computing that slows down while communicating.
 
-A cap that is best on one link may cost much on a link that is a little slower. So caps are compared by the mean of what
-they leave on the link as assumed, on a slower one and on a faster one; and a cap is advised in place of torch's default
-only if it saves a share of the step as assumed, and loses at neither end.
+A cap that is best on one link may cost much on a link that is a little slower. So caps are compared by their mean tail
+on three links: as assumed, slower, and faster. A cap is advised in place of torch's default only if it saves a share of
+the step on the link as assumed (`WORTH`), and loses on none of the three links.
 """
 
 import math
@@ -31,22 +31,22 @@ from bench.packages.training.planning.buckets import (
 )
 from bench.packages.training.planning.link_model import AllReduceCost, LinkModel
 
-# The share by which a link may be off, unless more is known.
+# Relative error of a link's latency and rate, unless more is known.
 OFF = 0.2
-# A link that is known worse than this is not known.
+# Largest relative error of a link that the advisor uses.
 LARGEST_OFF = 0.8
-# Caps that are compared, and that are drawn.
+# Most caps that are compared and drawn.
 COMPARED_CAPS = 256
 # The resolution of clocks; times that differ by no more than this count as equal.
 RESOLUTION_S = 1e-9
-# Forward multiplies once by each weight where backward does twice.
+# Forward multiplies once by each weight; backward multiplies twice.
 FORWARD_OF_BACKWARD = 0.5
 FLOAT32_BYTES = 4
 
 
-# ── what buckets leave ───────────────────────────────────────────────────────────────────────────
+# ── tails of plans ───────────────────────────────────────────────────────────────────────────────
 def tail_s(ready_times: ReadyTimes, plan: BucketPlan, cost: AllReduceCost) -> float:
-    """Seconds of communication that remain after backward."""
+    """Return the seconds of communication that remain after backward."""
     free = -math.inf
     for end, time_s in zip(plan, cost(np.array(bucket_bytes(ready_times, plan), dtype=float)), strict=True):
         free = max(free, ready_times.ready_s[end - 1]) + float(time_s)
@@ -54,12 +54,12 @@ def tail_s(ready_times: ReadyTimes, plan: BucketPlan, cost: AllReduceCost) -> fl
 
 
 def lower_bound(ready_times: ReadyTimes, cost: AllReduceCost) -> float:
-    """Seconds that every plan leaves at least, in whatever order it sends the gradients.
+    """Return a lower bound on the tail of every plan, in seconds, in whatever order it sends the gradients.
 
-    Let B be the bytes of gradient j and of those that become ready after it. Each of these gradients is in a bucket
+    Let B be the bytes of gradient j and of all that become ready after it. Each of these gradients is in a bucket
     that starts at ready[j] or later. These are k ≥ 1 buckets with at least B bytes. For any line α + β·b, α, β ≥ 0,
-    that is nowhere above the curve, they take at least k·α + β·B ≥ α + β·B seconds on a link that carries one at a
-    time. So no plan is done before ready[j] + α + β·B, for every j and every such line.
+    that is nowhere above the curve, they take at least k·α + β·B ≥ α + β·B seconds on a link that carries one bucket
+    at a time. So no plan is done before ready[j] + α + β·B, for every j and every such line.
     """
     ready, sent = np.array(ready_times.ready_s), sent_bytes(ready_times)
     rest = sent[-1] - sent[:-1]
@@ -68,7 +68,7 @@ def lower_bound(ready_times: ReadyTimes, cost: AllReduceCost) -> float:
 
 # ── the advice ───────────────────────────────────────────────────────────────────────────────────
 def advise(ready_times: ReadyTimes, cost: AllReduceCost, off: float = OFF) -> Advice:
-    """The best uniform cap beside torch's default, and whether it is worth typing. off: as a share, below 1."""
+    """Return the best uniform cap, torch's default, and whether the cap is worth typing. off: a share, below 1."""
     slower, faster = cost.off_by(1 + off, 1 - off), cost.off_by(1 - off, 1 + off)
 
     def predicted(plan: BucketPlan) -> PlanPrediction:
@@ -77,7 +77,7 @@ def advise(ready_times: ReadyTimes, cost: AllReduceCost, off: float = OFF) -> Ad
 
     default = predicted(torch_default(ready_times))
     caps = {cap: predicted(uniform(ready_times, cap)) for cap in useful_caps(ready_times, COMPARED_CAPS)}
-    # Of caps that are as good, the largest.
+    # Among equally good caps, the largest.
     cap = min(reversed(caps), key=lambda cap: round(sum(caps[cap].tails_s) / RESOLUTION_S))
     best = caps[cap]
     saves = default.tail_s - best.tail_s >= WORTH * (computing_s(ready_times) + default.tail_s)
@@ -96,17 +96,17 @@ def advise(ready_times: ReadyTimes, cost: AllReduceCost, off: float = OFF) -> Ad
 
 
 def computing_s(ready_times: ReadyTimes) -> float:
-    """Seconds of forward and backward together."""
+    """Return the seconds of forward and backward together."""
     return (1 + FORWARD_OF_BACKWARD) * ready_times.ready_s[-1]
 
 
 def ways(ready_times: ReadyTimes, plan: BucketPlan, cost: AllReduceCost, itemsize: int) -> Iterator[Way]:
-    """The settings beside `plan` that there is code for. itemsize: bytes of an element of a gradient."""
+    """Yield other settings that reports have code for, each with `plan`. itemsize: bytes of a gradient's element."""
     usual_s = tail_s(ready_times, plan, cost)
     step_s = computing_s(ready_times) + usual_s
     tails = {}
     if itemsize == FLOAT32_BYTES:
-        # With a hook, buckets are made of the gradients as they are, and half of their bytes are sent.
+        # With a hook, buckets are made from uncompressed gradients, and half of their bytes are sent.
         halved = replace(ready_times, nbytes=tuple(nbytes // 2 for nbytes in ready_times.nbytes))
         tails["hook"] = tail_s(halved, plan, cost)
     tails["no_sync"] = usual_s / BATCHES
@@ -115,7 +115,7 @@ def ways(ready_times: ReadyTimes, plan: BucketPlan, cost: AllReduceCost, itemsiz
 
 
 def explain(advice: Advice, ready_times: ReadyTimes, link: LinkModel, itemsize: int, model: str) -> ExplainedAdvice:
-    """The advice with what explains it, and with other settings."""
+    """Return the advice with its explanation, and with other settings."""
     plan = uniform(ready_times, advice.cap_bytes) if advice.advised else torch_default(ready_times)
     notes = list(link.notes)
     if link.largest is not None and max(advice.chosen.buckets) > link.largest:

@@ -1,9 +1,9 @@
-"""When gradients become ready in backward, and how they are divided into buckets: shared by prediction and measurement.
+"""Compute when gradients become ready in backward, and divide them into buckets, for prediction and measurement.
 
 In: a preset and the time of its backward, a `Timeline`, or a CSV file of gradients. Out: a `Shape`, whose gradients are
-in order of registration; from it a `ReadyTimes`, in the order in which they become ready; and of that order a
-`BucketPlan`, a tuple of ends: bucket k holds the gradients ends[k-1] … ends[k] - 1. Imports no torch, runs no model,
-and does not know what a call costs: `advisor` does.
+in order of registration; a `ReadyTimes`, in the order in which gradients become ready; and a `BucketPlan` over that
+order, a tuple of ends: bucket k contains the gradients ends[k-1] … ends[k] - 1. Imports no torch, runs no model, and
+does not use the cost of a call: `advisor` does.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LIST_HEADER = "name,elements[,ready_ms]"
 
 @dataclass(frozen=True, slots=True)
 class ReadyTimes:
-    """Gradients in the order in which they become ready; the last one ends backward."""
+    """Gradients in the order in which they become ready; the last gradient ends backward."""
 
     nbytes: tuple[int, ...]
     # Time since the beginning of backward.
@@ -45,10 +45,10 @@ class ReadyTimes:
 
     @classmethod
     def of(cls, nbytes: Sequence[int], ready_s: Sequence[float]) -> ReadyTimes:
-        """Ready times of gradients in order of registration.
+        """Return the ready times of gradients that are given in order of registration.
 
-        Of two that are ready at once, the one registered later is first. Gradients of no bytes are left out, as they
-        are not sent. Raises BenchError if none is left, or if a ready time is not finite.
+        If two gradients are ready at once, the gradient registered later is first. Gradients of no bytes are left out,
+        because they are not sent. Raises BenchError if no gradient is left, or if a ready time is not finite.
         """
         known = [i for i, size in enumerate(nbytes) if size > 0]
         if not known or not all(math.isfinite(ready_s[i]) for i in known):
@@ -58,7 +58,7 @@ class ReadyTimes:
 
     @classmethod
     def of_shape(cls, shape: Shape) -> ReadyTimes:
-        """Ready times of the gradients of a shape; see `of`."""
+        """Return the ready times of the gradients of a shape; see `of`."""
         return cls.of([gradient.nbytes for gradient in shape.gradients], shape.ready_s)
 
     @property
@@ -67,10 +67,10 @@ class ReadyTimes:
 
 
 def shape_by_flops(preset: Preset, backward_s: float, itemsize: int = 4) -> Shape:
-    """Ready times in proportion to the flops of backward; gradients come in reverse order of registration.
+    """Return a shape with ready times in proportion to the flops of backward, in reverse order of registration.
 
     A weight matrix costs 4 flops per token and element in backward, half of them for its own gradient and half for
-    that of its input. Norms and the embedding's look-up cost next to nothing, and the embedding comes last. The
+    the gradient of its input. Norms and the embedding's look-up cost almost nothing, and the embedding is last. The
     products of queries, keys and values, which have no weights, are left out: their share grows with the sequence.
     """
     sizes = gradients(preset, itemsize)
@@ -82,7 +82,7 @@ def shape_by_flops(preset: Preset, backward_s: float, itemsize: int = 4) -> Shap
 
 
 def recorded_shape(timeline: Timeline) -> Shape:
-    """The shape of a recorded step: each ready time is the median over ranks, since the beginning of backward."""
+    """Return the shape of a recorded step: ready times since the beginning of backward, medians over ranks."""
     ready = [np.array(rank.ready_s) - rank.forward_s for rank in timeline.ranks]
     if not ready or any(len(times) != len(timeline.gradients) for times in ready):
         raise BenchError("the recorded step has no time for each gradient")
@@ -90,10 +90,10 @@ def recorded_shape(timeline: Timeline) -> Shape:
 
 
 def read_gradients(path: Path, itemsize: int, backward_s: float | None) -> Shape:
-    """The shape of a model that is no preset, from a CSV file with the columns name and elements, and maybe ready_ms.
+    """Read the shape of a model that is not a preset from a CSV file with columns name, elements, optionally ready_ms.
 
-    Lines are in the order in which the model registers its parameters. ready_ms: since the beginning of backward.
-    backward_s: how long backward takes, needed without that column. Raises ConfigError with file and line.
+    Lines are in the order in which the model registers its parameters. `ready_ms` is the time since backward began.
+    Raises ConfigError with file and line. backward_s: duration of backward, needed without the column `ready_ms`.
     """
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
@@ -125,7 +125,7 @@ def read_gradients(path: Path, itemsize: int, backward_s: float | None) -> Shape
     if "ready_ms" not in columns:
         if backward_s is None:
             raise ConfigError(f"{path}: say how long backward takes, by --backward 60ms or by a column ready_ms")
-        # Nothing else is known of such a model than that time goes by elements, in reverse order of registration.
+        # Without ready times, assume time in proportion to elements, in reverse order of registration.
         done = np.cumsum([gradient.elements for gradient in reversed(sizes)])[::-1]
         return Shape(tuple(sizes), tuple(float(t) for t in backward_s * done / done[0]))
     if backward_s is not None:
@@ -138,7 +138,7 @@ def read_gradients(path: Path, itemsize: int, backward_s: float | None) -> Shape
 
 # ── plans ────────────────────────────────────────────────────────────────────────────────────────
 def by_caps(nbytes: Sequence[int], caps: Sequence[int]) -> BucketPlan:
-    """Buckets by a list of caps in bytes; the last cap applies to all further buckets.
+    """Return buckets by a list of caps in bytes; the last cap applies to all further buckets.
 
     A bucket ends after the gradient that reaches the cap, as in torch (`compute_bucket_assignment_by_size` in its
     reducer.cpp).
@@ -154,7 +154,7 @@ def by_caps(nbytes: Sequence[int], caps: Sequence[int]) -> BucketPlan:
 
 
 def by_sizes(nbytes: Sequence[int], sizes: Sequence[int]) -> BucketPlan:
-    """Buckets of exactly these sizes in bytes. Raises ValueError where consecutive gradients do not add up to them."""
+    """Return buckets of these sizes in bytes. Raises ValueError if consecutive gradients do not add up to a size."""
     ends: list[int] = []
     end = 0
     for position, size in enumerate(sizes, start=1):
@@ -171,9 +171,9 @@ def by_sizes(nbytes: Sequence[int], sizes: Sequence[int]) -> BucketPlan:
 
 
 def expected_calls(strategy: Strategy, nbytes: Sequence[int], order: Sequence[int]) -> tuple[int, ...] | None:
-    """Bytes of each call of a step, in order; None where a library decides.
+    """Return the bytes of each call of a step, in order; None if a library decides, or if no gradient is sent.
 
-    nbytes: of each gradient, in the order of registration. order: numbers of the gradients as they become ready.
+    nbytes: bytes of each gradient, in order of registration. order: numbers of the gradients as they become ready.
     """
     entry, ready = kind(strategy), [nbytes[number] for number in order]
     if strategy.buckets:
@@ -189,9 +189,9 @@ def expected_calls(strategy: Strategy, nbytes: Sequence[int], order: Sequence[in
 
 
 def in_as_many(strategy: Strategy, buckets: int, nbytes: Sequence[int]) -> Strategy:
-    """The strategy for another model, with a cap by which its gradients make as many buckets, or as many as they can.
+    """Return the strategy for another model, with a cap that gives `buckets` buckets, or as many as possible.
 
-    nbytes: of its gradients, in the order in which they become ready.
+    nbytes: bytes of the other model's gradients, in the order in which they become ready.
     """
     cap, too_large = 1, sum(nbytes) + 1
     while too_large - cap > 1:  # the larger the cap, the fewer buckets
@@ -201,31 +201,31 @@ def in_as_many(strategy: Strategy, buckets: int, nbytes: Sequence[int]) -> Strat
 
 
 def uniform(ready_times: ReadyTimes, cap: int) -> BucketPlan:
-    """Buckets of one cap, as `bucket_cap_mb` makes them after torch has rebuilt its buckets."""
+    """Return buckets of one cap, as `bucket_cap_mb` makes them after torch has rebuilt its buckets."""
     return by_caps(ready_times.nbytes, (cap,))
 
 
 def torch_default(ready_times: ReadyTimes) -> BucketPlan:
-    """The default buckets of DistributedDataParallel: a cap of 1 MiB for the first, then 25 MiB."""
+    """Return the default buckets of DistributedDataParallel: a cap of 1 MiB for the first bucket, then 25 MiB."""
     return by_caps(ready_times.nbytes, TORCH_CAPS)
 
 
-# ── what a plan holds ────────────────────────────────────────────────────────────────────────────
+# ── contents of a plan ───────────────────────────────────────────────────────────────────────────
 def bucket_bytes(ready_times: ReadyTimes, plan: BucketPlan) -> tuple[int, ...]:
-    """Bytes of each bucket, in the order in which they are sent."""
+    """Return the bytes of each bucket, in the order in which buckets are sent."""
     return tuple(sum(ready_times.nbytes[start:end]) for start, end in pairwise((0, *plan)))
 
 
 def sent_bytes(ready_times: ReadyTimes) -> NDArray[np.float64]:
-    """Bytes of the first 0, 1, .. n gradients together; exact up to 2⁵³."""
+    """Return the total bytes of the first 0, 1, .. n gradients; exact up to 2⁵³."""
     return np.concatenate([[0.0], np.cumsum(np.array(ready_times.nbytes, dtype=float))])
 
 
 # ── caps ─────────────────────────────────────────────────────────────────────────────────────────
 def useful_caps(ready_times: ReadyTimes, most: int) -> list[int]:
-    """Caps at which a uniform plan changes: sums of consecutive gradients; an even selection if more than `most`.
+    """Return caps at which a uniform plan changes (sums of consecutive gradients), at most `most`, evenly selected.
 
-    A bucket closes when such a sum reaches the cap, so any other cap gives the plan of the next larger one of these.
+    A bucket closes when such a sum reaches the cap, so any other cap gives the plan of the next larger sum.
     """
     sent = sent_bytes(ready_times).astype(np.int64)
     sums: set[int] = set()
@@ -238,7 +238,7 @@ def useful_caps(ready_times: ReadyTimes, most: int) -> list[int]:
 
 
 def cap_mib(ready_times: ReadyTimes, cap: int) -> float:
-    """`bucket_cap_mb` that gives the same plan as `cap` bytes, with the fewest decimals."""
+    """Return the `bucket_cap_mb` that gives the same plan as `cap` bytes, with the fewest decimals."""
     plan = uniform(ready_times, cap)
     # torch takes int(mib * 2**20). 2^-20 has 20 decimals, so with 20 decimals the cap is exact.
     for decimals in range(21):

@@ -1,4 +1,4 @@
-"""The time of an all-reduce on a link: by a formula, through measured points, as a user states it or a run measured it.
+"""Model the time of an all-reduce on a link, by a formula or through measured points, from a user's text or a run.
 
 In: a latency and a rate, measured points, text such as "2ms+1GB/s", or summaries of a run of collectives. Out: an
 `AllReduceCost`, which the bucket advisor and the emulated link use, or a `LinkModel` with its description. Measures
@@ -23,8 +23,8 @@ from bench.model.units import counted, format_bytes, format_rate, format_seconds
 from bench.packages.training.step_records import Link
 from bench.stats.intervals import Floats
 
-# Isolated calls on gloo over a link of 1 Gbit/s had a plan of 1 MiB buckets take 54 % longer than it did; pipelined
-# ones had all of 7 plans within 7 % (proof/accuracy.md).
+# On gloo over a link of 1 Gbit/s, isolated calls predicted 54 % more time than measured for a plan of 1 MiB buckets;
+# pipelined calls predicted all of 7 plans within 7 % (proof/accuracy.md).
 ISOLATED = (
     "The link was measured by isolated calls, but buckets follow each other, which takes less time: measure it with "
     "`metrics: [pipelined]`."
@@ -38,40 +38,40 @@ class AllReduceCost:
 
     # Bytes, ascending from 0.
     sizes: tuple[float, ...]
-    # Seconds that never fall; the first is the latency α.
+    # Seconds, never decreasing; the first value is the latency α.
     times_s: tuple[float, ...]
     # Seconds for each byte beyond the last point.
     slope_s: float
 
     def __call__(self, nbytes: Floats) -> Floats:
-        """Seconds of an all-reduce of nbytes, for each element of nbytes."""
+        """Return the seconds of an all-reduce, for each element of nbytes."""
         inside = np.interp(nbytes, self.sizes, self.times_s)
         return np.asarray(inside + np.maximum(0.0, nbytes - self.sizes[-1]) * self.slope_s)
 
     @classmethod
     def of_link(cls, latency_s: float, bytes_per_s: float) -> AllReduceCost:
-        """The α–β model: latency_s + bytes / bytes_per_s."""
+        """Return the α–β model: latency_s + bytes / bytes_per_s."""
         return cls((0.0,), (latency_s,), 1 / bytes_per_s)
 
     @classmethod
     def emulated(cls, link: Link) -> AllReduceCost:
-        """The cost of an emulated link: through its points if it has any, otherwise by its latency and rate."""
+        """Return the cost of an emulated link: through its points if it has any, otherwise by its latency and rate."""
         if link.points:
             return cls.through(*zip(*link.points, strict=True))
         return cls.of_link(link.latency_s, link.bytes_per_s)
 
     def as_link(self) -> Link:
-        """An emulated link with this cost."""
+        """Return an emulated link with this cost."""
         points = tuple(zip(self.sizes[1:], self.times_s[1:], strict=True))
         return Link(self.latency_s, 1 / self.slope_s, points)
 
     @classmethod
     def through(cls, sizes: Sequence[float], times_s: Sequence[float]) -> AllReduceCost:
-        """The curve through measured points. Where noise makes the times fall with size, they are levelled.
+        """Return the curve through measured points. If noise makes the times fall with size, they are levelled.
 
-        Below the smallest size the first line is extended, to a latency of zero at least. Beyond the largest size the
-        last line is extended; where it is level, a byte costs the mean time per byte at the largest size. Raises
-        BenchError for fewer than two sizes, a size given twice, or one that is not positive.
+        Below the smallest size, the first segment is extended, to a latency of at least zero. Beyond the largest size,
+        the last segment is extended; if it is level, a byte costs the mean time per byte at the largest size. Raises
+        BenchError for fewer than two sizes, a size given twice, or a size that is not positive.
         """
         order = np.argsort(sizes)
         bytes_ = np.asarray(sizes, dtype=float)[order]
@@ -89,13 +89,13 @@ class AllReduceCost:
         return self.times_s[0]
 
     def off_by(self, latency: float, rate: float) -> AllReduceCost:
-        """This cost with the latency multiplied by `latency` and the rate multiplied by `rate`."""
+        """Return this cost with the latency multiplied by `latency` and the rate multiplied by `rate`."""
         alpha = self.latency_s
         times = tuple(alpha * latency + (time - alpha) / rate for time in self.times_s)
         return AllReduceCost(self.sizes, times, self.slope_s / rate)
 
     def floors(self) -> list[tuple[float, float]]:
-        """Lines α + β·size, α, β ≥ 0, that are nowhere above the curve; for any size the highest such is among them.
+        """Return lines α + β·size, α, β ≥ 0, that are nowhere above the curve; for any size, the highest is included.
 
         For a slope β the highest line has α(β) = min over points of time − β·size. α(β) is concave and bends only at
         slopes between two points. β is at most the slope beyond the last point, and α(β) must not be negative.
@@ -124,25 +124,25 @@ class LinkModel:
     # Largest size measured in bytes, beyond which the curve is extrapolated. None for a formula.
     largest: int | None = None
     notes: tuple[str, ...] = ()
-    # Number of ranks for which the cost holds. None if not known.
+    # Number of ranks for which the cost is valid. None if unknown.
     ranks: int | None = None
     # True for gloo of this machine, so that plans can be measured on it.
     here: bool = False
-    # Share by which the times may be off.
+    # Relative error that the times may have.
     error: float = 0.0
 
 
 def stated(text: str) -> LinkModel:
-    """The link of a text such as "2ms+1GB/s": a latency, and bytes of the buffer over time. Raises ConfigError."""
+    """Return the link of a text such as "2ms+1GB/s": latency, and buffer bytes over time. Raises ConfigError."""
     latency_s, bytes_per_s = _parsed("--link", text)
     words = f"a link of {format_seconds(latency_s)} and {format_rate(bytes_per_s)} GB/s, bytes of the buffer over time"
     return LinkModel(AllReduceCost.of_link(latency_s, bytes_per_s), words, text.strip())
 
 
 def stated_by_bus(text: str, world_size: int) -> LinkModel:
-    """The link of such a text whose rate is the bus bandwidth that nccl-tests prints. Raises ConfigError.
+    """Return the link of a text whose rate is a bus bandwidth, as nccl-tests prints it. Raises ConfigError.
 
-    A bus bandwidth is 2(n − 1) / n bytes of the buffer over time, by which a ring keeps each of its links busy.
+    Bus bandwidth is 2(n − 1) / n times the bytes of the buffer over time: the rate on each link of a ring.
     """
     latency_s, bus_bytes_per_s = _parsed("--busbw", text)
     bytes_per_s = bus_bytes_per_s / (2 * (world_size - 1) / world_size)
@@ -162,11 +162,11 @@ def _parsed(option: str, text: str) -> tuple[float, float]:
 
 
 def measured(summaries: Iterable[Summary], run: str, dtype: str, world_size: int | None = None) -> LinkModel:
-    """The link of a run's all-reduces. Raises ConfigError for fewer than two sizes, or several links to choose from.
+    """Return the link of a run's all-reduces. Raises ConfigError for fewer than two sizes, or for several links.
 
-    Of several variants, a pipelined one is taken if there is one, because buckets follow each other; then the one with
-    the fewest extras, and of those the one in place, because DistributedDataParallel reduces in place. Without
-    all-reduces in `dtype`, another dtype's are taken, because the time depends mostly on the bytes.
+    Among several variants, a pipelined variant is preferred, because buckets follow each other; then the variant with
+    the fewest extras; then the in-place variant, because DistributedDataParallel reduces in place. Without all-reduces
+    in `dtype`, all-reduces in another dtype are used, because the time depends mostly on the bytes.
     """
     every = [s for s in summaries if s.case.op == "all_reduce" and s.time_s is not None and s.case.groups == WORLD]
     if not every:
@@ -208,13 +208,13 @@ def measured(summaries: Iterable[Summary], run: str, dtype: str, world_size: int
 
 
 def costs_cpu(backend: str) -> bool | None:
-    """Whether communicating on this backend takes CPU time from computing; None if unknown."""
+    """Return whether communicating on this backend takes CPU time from computing; None if unknown."""
     known = BACKENDS.get(backend)
     return known.device == "cpu" if known else None
 
 
 def _series(summaries: Sequence[Summary]) -> list[Summary]:
-    """The summaries of the variant that `usual` ranks first, smallest size first."""
+    """Return the summaries of the variant that `usual` ranks first, smallest size first."""
 
     def usual(case: Case) -> tuple[object, ...]:
         return (case.metric != "pipelined", len(case.extras), case.placement == "out", case_order(case))

@@ -1,9 +1,9 @@
 """Expand the section `training` of a configuration into cases: every strategy in every scenario that can be measured.
 
-In: a `Config` and a `Machine`. Out: cases, what is left out with the reason, and what shapes and links the cases name.
+In: a `Config` and a `Machine`. Out: cases, skips with their reasons, and the shapes and links that the cases name.
 Each scenario also gets the reference without synchronisation, and second copies of the reference and of one strategy:
-two A/A pairs, which show how far two equal measurements differ here. And of cases: the memory that a rank needs, and
-settings that measure something other than their author expects.
+two A/A pairs, which show the difference between two equal measurements. Also computes the memory that a rank needs, and
+finds settings that measure something other than their author expects.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -52,7 +52,7 @@ DEFAULT_CAPS = frozenset({25 * 10**6, 25 * 2**20})
 
 
 def expand(config: Config, machine: Machine, kept: Mapping[str, Any]) -> Expansion:
-    """The cases of the section; none without one."""
+    """Return the cases of the section `training`; none without this section."""
     chosen = Expansion()
     section = config.section(TrainingSection)
     if section is None:
@@ -70,7 +70,7 @@ def expand(config: Config, machine: Machine, kept: Mapping[str, Any]) -> Expansi
                 chosen.skips.append(Skip(case_of(scenario, strategy), why))
             else:
                 fit.append(strategy)
-        # One rank on a CPU has nothing to synchronise; its step is what those of more ranks are held against.
+        # One rank on a CPU has nothing to synchronise; its step is the baseline for steps of more ranks.
         strategies = with_controls(fit) if fit or scenario.case.world_size == 1 else ()
         if reason := _too_large(scenario, strategies, section.memory, machine):
             chosen.skips.append(Skip(scenario.case, reason))
@@ -80,7 +80,7 @@ def expand(config: Config, machine: Machine, kept: Mapping[str, Any]) -> Expansi
 
 
 def complete(config: Config, machine: Machine, plan: Plan) -> Plan:
-    """The plan, with the section's settings, and with the shapes and links that its cases name."""
+    """Return the plan with the section's settings, and with the shapes and links that its cases name."""
     section = config.section(TrainingSection)
     if section is None:
         return plan
@@ -100,12 +100,12 @@ def complete(config: Config, machine: Machine, plan: Plan) -> Plan:
 
 
 def case_of(scenario: Scenario, strategy: Strategy) -> Case:
-    """The case of a strategy in a scenario."""
+    """Return the case of a strategy in a scenario."""
     return with_strategy(scenario.case, strategy)
 
 
 def _ways(config: Config) -> list[dict[str, Any]]:
-    """Every combination of the options that steps have and that hold for the process: scheduling, and variables."""
+    """Return every combination of the options of steps that apply to the process: scheduling, environment variables."""
     step = OPERATIONS[TRAINING_STEP]
     options = [option for option in OPTIONS if option.key and step.has(option) and option.name != "metric"]
     names = [option.name for option in options]
@@ -116,11 +116,11 @@ def _ways(config: Config) -> list[dict[str, Any]]:
 
 
 def _scenarios(config: Config, section: TrainingSection, machine: Machine) -> Iterator[Scenario]:
-    """Every combination of model, backend, link, dtype, world size, and what holds for the process."""
+    """Yield every combination of model, backend, link, dtype, world size, and process options (`_ways`)."""
     for model, (backend, ranks), link, dtype, how in product(
         section.models, worlds(config, machine), section.links, config.dtypes, _ways(config)
     ):
-        # A model given by its sizes, or imported, is its name by now.
+        # A model given by its sizes, or imported, is represented by its name here.
         by_shape = model if isinstance(model, ShapeSection) else None
         case = Case(
             TRAINING_STEP,
@@ -150,7 +150,7 @@ def _scenarios(config: Config, section: TrainingSection, machine: Machine) -> It
 
 
 def shape_of(preset: str, backward_s: float, dtype: str) -> Shape:
-    """A preset's gradients, with ready times in proportion to their flops."""
+    """Return a preset's gradients, with ready times in proportion to their flops."""
     from bench.packages.training.planning.buckets import shape_by_flops  # here: loads numpy
 
     sizes = find(preset)
@@ -159,12 +159,12 @@ def shape_of(preset: str, backward_s: float, dtype: str) -> Shape:
 
 
 def shape_name(preset: str, backward_s: float) -> str:
-    """The name of a shape in a scenario, such as shape:xl-2026@1.2s."""
+    """Return the name of a shape in a scenario, such as shape:xl-2026@1.2s."""
     return f"shape:{preset}@{backward_s:g}s"
 
 
 def _with_buckets(strategy: Strategy, scenario: Scenario) -> tuple[Strategy, Notice | None]:
-    """The strategy with the buckets that it is called after, or why they are not known beforehand."""
+    """Return the strategy with the buckets that `called` names, and the reason if they are unknown beforehand."""
     if not strategy.called:
         return strategy, None
     if scenario.shape is None or scenario.link is None:
@@ -186,7 +186,7 @@ def _with_buckets(strategy: Strategy, scenario: Scenario) -> tuple[Strategy, Not
 
 
 def with_controls(asked: Sequence[Strategy]) -> tuple[Strategy, ...]:
-    """The distinct strategies, their references, and second copies of the reference and of one strategy."""
+    """Return the distinct strategies, their references, and second copies of the reference and of one strategy."""
     references = [reference_of(strategy) for strategy in asked]
     strategies = list(dict.fromkeys([*references, Strategy(REFERENCE), *asked]))
     copies = [Strategy(REFERENCE, again=1)]
@@ -197,9 +197,9 @@ def with_controls(asked: Sequence[Strategy]) -> tuple[Strategy, ...]:
     return tuple({label(strategy): strategy for strategy in [*strategies, *copies]}.values())
 
 
-# ── what cannot be measured ──────────────────────────────────────────────────────────────────────
+# ── unsupported scenarios ────────────────────────────────────────────────────────────────────────
 def unsupported_scenario(scenario: Scenario, machine: Machine) -> Notice | None:
-    """The reason why nothing can be measured in this scenario on this machine; None if something can."""
+    """Return the reason why nothing can be measured in this scenario on this machine; None if something can."""
     case = scenario.case
     if case.dtype not in TRAINED:
         return notice(TrainingSkip.NOT_TRAINED, trained=TRAINED, dtype=case.dtype)
@@ -217,7 +217,7 @@ def unsupported_scenario(scenario: Scenario, machine: Machine) -> Notice | None:
 
 
 def _too_large(scenario: Scenario, strategies: Sequence[Strategy], alone: bool, machine: Machine) -> Notice | None:
-    """The reason why the ranks do not fit into this host's memory, or a GPU's; None if they do, or if it is unknown."""
+    """Return the reason why the ranks do not fit into the host's or GPU's memory; None if they fit, or if unknown."""
     needed, on_gpu = rank_bytes(scenario, strategies, alone), BACKENDS[scenario.case.backend].device == "cuda"
     available = machine.gpu_free_bytes if on_gpu else machine.memory_available_bytes
     if needed is None or available is None:
@@ -231,18 +231,18 @@ def _too_large(scenario: Scenario, strategies: Sequence[Strategy], alone: bool, 
 
 
 def rank_bytes(scenario: Scenario, strategies: Sequence[Strategy], alone: bool = False) -> int | None:
-    """Bytes of memory that one rank needs; None for a model that is not a preset.
+    """Return the bytes of memory that one rank needs; None for a model that is not a preset.
 
-    alone: whether the memory of each strategy alone is measured, beside the tensors that all of them share. Counted are
-    parameters, gradients, states of the optimizer and buckets; not activations, which grow with batch and sequence, nor
-    torch itself. Strategies take turns on one set of tensors (`training/rank/transport.py`); what torch's wrappers keep
-    comes on top.
+    Parameters, gradients, optimizer states and buckets are counted; activations, which grow with batch and sequence,
+    and torch itself are not. Strategies take turns on one set of tensors (`training/rank/transport.py`); tensors that
+    torch's wrappers keep are added. alone: whether the memory of each strategy alone is measured, in addition to the
+    tensors that all strategies share.
     """
     case = scenario.case
     model, states, ranks = model_bytes(case), STATES[options_of(case).optimizer], case.world_size
     if scenario.shape is not None or model is None:
         return None
-    # One set of parameters, gradients and states, and one of buckets or of a flattened tensor.
+    # One set of parameters, gradients and states, and one set of buckets or one flattened tensor.
     copies = 3.0 + states
     for strategy in strategies:
         if strategy.name == "zero1":
@@ -259,13 +259,13 @@ def rank_bytes(scenario: Scenario, strategies: Sequence[Strategy], alone: bool =
 
 # ── traps ────────────────────────────────────────────────────────────────────────────────────────
 def scenarios_of(plan: Plan) -> dict[Scenario, list[Strategy]]:
-    """The scenarios of a plan, each with its strategies in their order."""
+    """Return the scenarios of a plan, each with its strategies in their order."""
     steps = grouped((case for case in plan.cases if case.op == TRAINING_STEP), lambda case: with_strategy(case, None))
     return {scenario_of(plan.settings, of): [strategy_in(case) for case in cases] for of, cases in steps.items()}
 
 
 def traps(plan: Plan, cores: int) -> list[Notice]:
-    """Find settings that measure something other than they seem to. They never stop a run. cores: of this machine."""
+    """Find settings that measure something other than they seem to; they never stop a run. cores: number here."""
     found: list[Notice] = []
     for scenario, strategies in scenarios_of(plan).items():
         case = scenario.case
@@ -289,7 +289,7 @@ def _launch_bytes(cases: Sequence[Case], settings: Settings) -> int | None:
 
 
 def _imports(cases: Sequence[Case], settings: Settings) -> set[str]:
-    """Models and synchronisers of a user's own: what ranks import is whatever is no preset and no shape."""
+    """Return the names that ranks import: the user's models (neither preset nor shape) and synchronisers."""
     steps = [case for case in cases if case.op == TRAINING_STEP]
     named = {options_of(case).model for case in steps} - step_settings(settings).shapes.keys()
     models = {name for name in named if find(name) is None}

@@ -1,1 +1,1 @@
-"""What runs in ranks that train."""
+"""Code that runs in ranks that train."""

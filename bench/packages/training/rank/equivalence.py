@@ -60,7 +60,7 @@ class ProcessRole:
 
 
 def main(context: RankContext, encoded: bytes) -> None:
-    """Entry of a rank's process; never returns."""
+    """Run a rank's process; never returns."""
 
     def work() -> Json:
         job: EquivalenceJob = encoding.decoded(encoded, EquivalenceJob)
@@ -80,7 +80,7 @@ def main(context: RankContext, encoded: bytes) -> None:
 
 # ── one trial ────────────────────────────────────────────────────────────────────────────────────
 def _compare(trial: Trial, group: Group, steps: int) -> Json:
-    """The numbers of a `TrialResult`. All ranks train the one process too: they would be idle otherwise."""
+    """Return the numbers of a `TrialResult`. All ranks also train as the one process: they would be idle otherwise."""
     gpus = torch.cuda.device_count()
     # DataParallel divides a batch only if there are at least two GPUs.
     if trial.data_parallel and gpus < 2:
@@ -109,7 +109,7 @@ def _compare(trial: Trial, group: Group, steps: int) -> Json:
 
 
 def difference(ours: list[torch.Tensor], reference: list[torch.Tensor]) -> float:
-    """The largest max |a − b| / max |b| of any tensor. A quotient per element would make rounding near 0 look large."""
+    """Return the largest max |a − b| / max |b| of any tensor. Per element, rounding near 0 would look large."""
     apart = [(a - b).abs().max() / b.abs().max() for a, b in zip(ours, reference, strict=True)]
     return float(torch.stack(apart).double().max())
 
@@ -129,10 +129,10 @@ def train(how: Training, role: ProcessRole, dtype: str, steps: int) -> tuple[lis
     module = nn.Sequential(*layers).to(device, kind)
     model = _synchronised(module, how, role)
     build, rate, more = OPTIMIZERS[how.optimizer]
-    # A loss summed over B examples has gradients B times as large as their mean.
+    # A loss summed over B examples has gradients B times as large as the mean loss.
     scale = float(role.ranks) ** how.lr_power / (BATCH if how.loss == "sum" else 1)
     optimizer = build(module.parameters(), lr=rate * scale, **more)
-    # Both sides compute the loss over all examples: that of a batch rises and falls with the examples in it.
+    # Both sides compute the loss over all examples: the loss of a batch varies with its examples.
     whole = _examples(how if how.examples == "even" else replace(how, examples="odd"), role, kind)
     watched = [tensor.to(device) for tensor in whole.tensors]
 
@@ -186,10 +186,10 @@ def _synchronised(module: nn.Module, how: Training, role: ProcessRole) -> nn.Mod
 
 # ── the examples ─────────────────────────────────────────────────────────────────────────────────
 def _examples(how: Training, role: ProcessRole, dtype: torch.dtype) -> TensorDataset:
-    """Random inputs, and as targets the sine of a linear map of them, which the model cannot fit exactly.
+    """Return random inputs, and as targets the sine of a linear map of them, which the model cannot fit exactly.
 
-    Where K does not divide their number there are SHARE · K + 1; "dropped" or "padded" in one process: those that K
-    samplers give out together.
+    If K must not divide their number, there are SHARE · K + 1 examples. "dropped" or "padded" in one process: the
+    examples that K samplers give together.
     """
     generator = torch.Generator().manual_seed(SEED)
     inputs = torch.randn(EXAMPLES, INPUTS, generator=generator, dtype=torch.float64)
@@ -204,7 +204,7 @@ def _examples(how: Training, role: ProcessRole, dtype: torch.dtype) -> TensorDat
 
 
 def _batches(how: Training, role: ProcessRole, dtype: torch.dtype) -> Iterator[list[torch.Tensor]]:
-    """Batches of a process's share, epoch after epoch; where K does not divide N, the whole share is one batch."""
+    """Yield batches of a process's share, epoch after epoch; the whole share is one batch if K does not divide N."""
     examples = _examples(how, role, dtype)
     parts, part = (1, 0) if how.sampler == "none" else (role.sharing, role.rank)
     sampler: DistributedSampler[Any] = DistributedSampler(

@@ -1,8 +1,8 @@
-"""Check each strategy before it is timed: the invariants of docs/training.md but I8.
+"""Check each strategy before it is timed: the invariants of docs/training.md except I8.
 
 In: a strategy in its scenario, on every rank. Out: an `InvariantCheck` for each invariant. Every rank must call the
 functions in the same order, because they gather values from all ranks. I2 and I3 train the nano preset in place of any
-other preset or shape, in as many buckets; I2 in float64 and float32. I8 is checked by the analysis of a run.
+other preset or shape, in equally many buckets; I2 in float64 and float32. The analysis of a run checks I8.
 """
 
 import hashlib
@@ -29,10 +29,10 @@ from bench.packages.training.synchronisation import REFERENCE, Scenario, Strateg
 # Steps before parameters are compared, all on one batch: unless the loss falls, the comparison proves nothing.
 STEPS = 4
 TWIN = "nano"
-# Calls of the twin where the library does not say how many the measured model takes.
+# Number of calls of the twin if the library does not report the calls of the measured model.
 CALLS = 3
-# Bytes of each call, and what it holds: parameters in their order, or the library that decides. A sum over more than
-# two ranks is rounded by where an element lies in its call.
+# Bytes of each call, and its content: parameters in their order, or the library that decides. With more than two ranks,
+# the rounding of a sum depends on the position of the element in its call.
 Sent = tuple[tuple[int, ...], Any]
 
 
@@ -47,14 +47,14 @@ class CheckContext:
     order: list[int]
     sizes: list[int]
     references: dict[str, tuple[torch.Tensor, bool]] = field(default_factory=dict)
-    # Label of a strategy → what the strategy sends, and the hash of the parameters that I2 trained.
+    # Label of a strategy → the calls that it sends, and the hash of the parameters that I2 trained.
     finals: dict[str, tuple[Sent | None, str]] = field(default_factory=dict)
     twin_order: list[int] = field(default_factory=list)
     twin_sizes: dict[str, list[int]] = field(default_factory=dict)
 
 
 def digest(parameters: Sequence[torch.Tensor]) -> str:
-    """SHA-256 of the bits of all parameters."""
+    """Return the SHA-256 of the bits of all parameters."""
     flat = _flat(parameters).contiguous().view(torch.uint8).cpu()
     return hashlib.sha256(flat.numpy().tobytes()).hexdigest()
 
@@ -65,7 +65,7 @@ def _flat(parameters: Sequence[Any]) -> torch.Tensor:
 
 
 def check_start(context: CheckContext, runner: Runner) -> InvariantCheck:
-    """I9: whatever weights each rank drew, all ranks begin with the same ones."""
+    """Check I9: all ranks begin with the same weights, whatever weights each rank drew."""
     alike = len(set(context.gather(digest(runner.parameters)))) == 1
     return InvariantCheck(
         "I9", alike, f"{'all ranks begin with the same' if alike else 'ranks begin with different'} weights"
@@ -73,7 +73,7 @@ def check_start(context: CheckContext, runner: Runner) -> InvariantCheck:
 
 
 def check_end(context: CheckContext, runner: Runner, steps: int) -> InvariantCheck:
-    """I1: after some steps, each on its own data, ranks have the same bits. I4: without synchronisation they differ."""
+    """Check I1: after steps on their own data, ranks have the same bits; or I4: without synchronisation they differ."""
     alike = len(set(context.gather(digest(runner.parameters)))) == 1
     text = f"after {steps} steps, ranks' parameters are {'the same bits' if alike else 'not the same'}"
     if kind(runner.strategy).synchronises:
@@ -84,9 +84,9 @@ def check_end(context: CheckContext, runner: Runner, steps: int) -> InvariantChe
 
 
 def check_calls(context: CheckContext, runner: Runner) -> tuple[list[InvariantCheck], tuple[int, ...] | None]:
-    """I5: each gradient is sent once. I6: in the calls that the strategy stands for, worked out apart from it.
+    """Check I5: each gradient is sent once; and I6: the calls match the strategy, as computed independently.
 
-    Returns also the bytes of each call; None where a library does not say.
+    Returns also the bytes of each call; None if a library does not report them.
     """
     calls = runner.sync.calls()
     if calls is None or not kind(runner.strategy).sends:
@@ -105,10 +105,10 @@ def check_calls(context: CheckContext, runner: Runner) -> tuple[list[InvariantCh
 
 
 def check_shards(context: CheckContext, runner: Runner) -> InvariantCheck:
-    """I12: the ranks' optimizer states add up to one copy of the parameters."""
+    """Check I12: the ranks' optimizer states add up to one copy of the parameters."""
     if not kind(runner.strategy).sharded:
         return InvariantCheck("I12", None, "the optimizer is not sharded")
-    # Of a rank: the elements of the largest state of each parameter that it updates.
+    # Elements of the largest state of each parameter that this rank updates.
     own = 0
     for state in getattr(runner.optimizer, "optim", runner.optimizer).state.values():
         sizes = [(t.to_local() if hasattr(t, "to_local") else t).numel() for t in state.values() if torch.is_tensor(t)]
@@ -120,11 +120,11 @@ def check_shards(context: CheckContext, runner: Runner) -> InvariantCheck:
     )
 
 
-# ── what is trained ──────────────────────────────────────────────────────────────────────────────
+# ── training ─────────────────────────────────────────────────────────────────────────────────────
 def check_training(context: CheckContext, strategy: Strategy, calls: tuple[int, ...] | None) -> list[InvariantCheck]:
-    """I2: training follows the mean of all ranks' own gradients, and where it can, one process with the whole batch.
+    """Check I2: training follows the gathered mean of gradients and, if comparable, one process with the whole batch.
 
-    calls: bytes of each call of the measured model. Also keeps a hash in float32 for I3.
+    Also keeps a hash in float32 for I3. calls: bytes of each call of the measured model.
     """
     scenario, entry, checks = context.scenario, kind(strategy), []
     if not entry.exact:
@@ -133,7 +133,7 @@ def check_training(context: CheckContext, strategy: Strategy, calls: tuple[int, 
         # A preset or a shape is replaced by a small preset.
         model = TWIN if scenario.shape is not None or find(scenario.options.model) else scenario.options.model
         sequence = min(scenario.options.sequence, 16)
-        autocast = scenario.options.autocast if dtype == "float32" else ""  # there is none of float64
+        autocast = scenario.options.autocast if dtype == "float32" else ""  # autocast excludes float64
         own = replace(scenario.options, model=model, sequence=sequence, autocast=autocast)
         twin = Scenario(replace(scenario.case, dtype=dtype, own=own))
         with _deterministic(context.place.device):
@@ -154,7 +154,7 @@ def check_training(context: CheckContext, strategy: Strategy, calls: tuple[int, 
 
 @contextmanager
 def _deterministic(device: torch.device) -> Iterator[None]:
-    """Context in which a GPU adds up in one order: bits could not be compared otherwise."""
+    """Return a context in which a GPU sums in one order: bits could not be compared otherwise."""
     if device.type == "cuda":
         torch.use_deterministic_algorithms(True, warn_only=True)
     try:
@@ -167,9 +167,9 @@ def _deterministic(device: torch.device) -> Iterator[None]:
 def _train(
     context: CheckContext, strategy: Strategy, twin: Scenario, buckets: int
 ) -> tuple[torch.Tensor, bool, Sent | None]:
-    """Train by the strategy: all parameters, whether the loss fell on this rank, and what a step sent.
+    """Train by the strategy; return all parameters, whether the loss fell on this rank, and the calls of a step.
 
-    buckets: how many to make where gradients share calls, so that a mistake between two of them shows.
+    buckets: number to make if gradients share calls, so that a mistake between two buckets is detected.
     """
     if not context.twin_order:
         context.twin_order = runners.ready_order(twin, context.place, context.gather, context.seed)
@@ -191,19 +191,19 @@ def _built(context: CheckContext, strategy: Strategy, twin: Scenario) -> Runner:
 
 
 def _batch(context: CheckContext, runner: Runner, rank: int) -> runners.Batch:
-    """The batch of a rank, which is the same whichever rank draws it."""
+    """Return the batch of a rank, which is the same whichever rank draws it."""
     dice = torch.Generator().manual_seed(context.seed * 1000 + rank)
     return runner.draw(dice, context.scenario.options.batch)
 
 
 def _trained(context: CheckContext, runner: Runner, batch: runners.Batch | None = None) -> tuple[torch.Tensor, bool]:
-    """Train STEPS steps, on this rank's batch if none is given: all parameters, and whether the loss fell."""
+    """Train STEPS steps, on this rank's batch if none is given; return all parameters, and whether the loss fell."""
     if batch is None:
         batch = _batch(context, runner, context.place.rank)
     losses = []
     for _ in range(STEPS):
         runner.transport.sent.clear()
-        # Drop the same in each step, with every strategy: otherwise the loss would rise by chance.
+        # Dropout drops the same elements in each step of every strategy: otherwise the loss could rise by chance.
         torch.manual_seed(context.seed + context.place.rank)
         runner.step(batch)
         losses.append(float(runner.loss))
@@ -211,12 +211,12 @@ def _trained(context: CheckContext, runner: Runner, batch: runners.Batch | None 
 
 
 def _apart(context: CheckContext, trained: torch.Tensor, want: torch.Tensor) -> float:
-    """The largest difference on any rank, as a share of the largest parameter."""
+    """Return the largest difference on any rank, as a share of the largest parameter."""
     return float(max(context.gather(float((trained - want).abs().max() / want.abs().max()))))
 
 
 class _GatheredMean(synchronisers.Synchroniser):
-    """Sets each gradient to the mean of all ranks' own, which every rank gathers and adds up in the same order."""
+    """Sets each gradient to the mean over ranks, which every rank gathers and sums in the same order."""
 
     def __init__(self, module: nn.Module, real: RealTransport) -> None:
         super().__init__(module)
@@ -231,7 +231,7 @@ class _GatheredMean(synchronisers.Synchroniser):
 def _reference(context: CheckContext, twin: Scenario, strategy: Strategy) -> tuple[torch.Tensor, bool]:
     """Train by the gathered mean of gradients. Returns the parameters, and whether the loss fell on this rank.
 
-    BatchNorm and dropout do to each rank's examples what they do under the strategy.
+    BatchNorm and dropout act on each rank's examples as they do under the strategy.
     """
     key = f"{twin.case.dtype}/{strategy.accumulate}"
     if key not in context.references:
@@ -242,9 +242,9 @@ def _reference(context: CheckContext, twin: Scenario, strategy: Strategy) -> tup
 
 
 def _against_one_process(context: CheckContext, twin: Scenario, want: torch.Tensor) -> tuple[float, str]:
-    """The difference between one process with the whole batch and `want`, also in words; 0 if they cannot be compared.
+    """Return the difference between one process with the whole batch and `want`, also in words; 0 if not comparable.
 
-    They cannot where the loss of a batch is not the mean of its parts' losses, nor where sums are rounded to few bits.
+    Not comparable if the loss of a batch is not the mean of its parts' losses, or if sums are rounded to few bits.
     """
     if options_of(twin.case).autocast:
         return 0.0, "one process is no measure: autocast rounds the sums of a whole batch in another way"
@@ -267,7 +267,7 @@ def _against_one_process(context: CheckContext, twin: Scenario, want: torch.Tens
 
 
 def check_bits(context: CheckContext, strategy: Strategy) -> InvariantCheck:
-    """I3: exact strategies have the same bits at two ranks; at more, those that send the same in each call."""
+    """Check I3: exact strategies have the same bits at two ranks; at more ranks, strategies with the same calls."""
     mine = context.finals.get(label(strategy))
     if mine is None:
         clipped = context.scenario.options.clip and kind(strategy).shards_gradients
@@ -281,7 +281,7 @@ def check_bits(context: CheckContext, strategy: Strategy) -> InvariantCheck:
     }
     if len(peers) < 2:
         return InvariantCheck("I3", None, "no other strategy must have the same bits")
-    # What differs from the most common bits fails: one synchroniser that rounds must not make all others fail.
+    # A strategy fails if it differs from the most common bits: one that rounds must not make all others fail.
     common = Counter(peers.values()).most_common(1)[0][0]
     alike = [name for name, final in peers.items() if final == common]
     if mine[1] == common:

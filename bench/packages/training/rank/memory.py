@@ -1,11 +1,11 @@
-"""Count the bytes that torch's allocator gives to one strategy on a rank; not what the whole process takes.
+"""Count the bytes that torch's allocator gives to one strategy on a rank; not the memory of the whole process.
 
-In: a function that builds and trains the strategy, and makes notes on its way. Out: for each note, the most bytes that
-were allocated at once until then. On a GPU the counters of torch's allocator are read. On a CPU torch's profiler writes
-down each allocation and release of this thread, in steps that are not timed; what other threads release, as gloo's do,
-it does not see. So the function runs twice: the sums of the profiler are held against what malloc had in use without
-it, and not told where they differ. Not counted is what does not come from torch's allocator: buffers of gloo and NCCL,
-workspaces, the process itself.
+In: a function that builds and trains the strategy, and makes notes on its way. Out: for each note, the peak of
+allocated bytes until then. On a GPU the counters of torch's allocator are read. On a CPU torch's profiler records each
+allocation and release of this thread, in steps that are not timed; it does not see releases by other threads, such as
+gloo's. So the function runs twice: the sums of the profiler are compared with the bytes that malloc had in use without
+the profiler, and discarded if they differ. Memory that does not come from torch's allocator is not counted: buffers of
+gloo and NCCL, workspaces, the process itself.
 """
 
 import ctypes
@@ -20,7 +20,7 @@ from bench.rank import torch_names
 
 Note = Callable[[str], None]
 MARK = "collbench: "
-# Of the peak: by so much the sums may differ from what is in use, which has half a megabyte of other objects in it.
+# Largest difference between the sums and the bytes in use, as a share of the peak; half a megabyte is other objects.
 ALLOWED = 0.03
 
 
@@ -36,12 +36,12 @@ class _MallocInfo(ctypes.Structure):
 
 
 def peaks(device: torch.device, work: Callable[[Note], None]) -> dict[str, int] | None:
-    """Run `work`. Returns for each of its notes the most bytes that it had allocated at once until then.
+    """Run `work`. Returns for each of its notes the peak of the bytes that it had allocated until then.
 
-    work: keeps nothing, and does the same each time. None where the bytes are not known. What was there at the
-    beginning is not in them.
+    None if the bytes are not known. Memory allocated before the call is not counted. work: keeps nothing, and does the
+    same each time.
     """
-    gc.collect()  # else what others left is released meanwhile
+    gc.collect()  # else garbage from before would be released meanwhile
     return _on_gpu(device, work) if device.type == "cuda" else _on_host(work)
 
 
@@ -87,7 +87,7 @@ def _mark(name: str) -> None:
 
 
 def _in_use() -> int:
-    """Bytes that malloc has given out in this process. Raises AttributeError where the C library does not tell."""
+    """Return the bytes that malloc has given out in this process. Raises AttributeError without `mallinfo2` (glibc)."""
     mallinfo = ctypes.CDLL(None).mallinfo2
     mallinfo.restype = _MallocInfo
     info = mallinfo()

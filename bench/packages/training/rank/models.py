@@ -1,7 +1,7 @@
 """Build the model that is trained: a preset, a model of the user, or a shape without weights.
 
 In: a scenario, which names a preset or "package.module:build", or has a shape instead.
-Out: a module whose call gives a loss, and batches for it. Of a shape, parameters lie on torch's meta device, so that a
+Out: a module whose call gives a loss, and batches for it. For a shape, parameters are on torch's meta device, so a
 model of any size fits: hooks, buckets, calls and the optimizer run as usual, on tensors without data.
 """
 
@@ -25,7 +25,7 @@ THETA = 10_000.0
 
 @dataclass(frozen=True, slots=True)
 class Trainable:
-    """A model, and what makes batches for it."""
+    """A model, and the function that makes its batches."""
 
     # The call module(*batch) gives the loss, a mean over examples.
     module: nn.Module
@@ -36,7 +36,7 @@ class Trainable:
 
 
 def build(scenario: Scenario, device: torch.device, seed: int) -> Trainable:
-    """The model with weights drawn from `seed`."""
+    """Build the model with weights drawn from `seed`."""
     torch.manual_seed(seed)
     dtype = getattr(torch, scenario.case.dtype)
     if scenario.shape is not None:
@@ -55,7 +55,7 @@ def build(scenario: Scenario, device: torch.device, seed: int) -> Trainable:
     held = tuple(tensor.to(device).contiguous() for tensor in batch)
 
     def drawn(generator: torch.Generator, examples: int) -> tuple[torch.Tensor, ...]:
-        """Examples drawn, with replacement, from the one batch that came with the user's model."""
+        """Draw examples, with replacement, from the one batch that came with the user's model."""
         rows = torch.randint(len(held[0]), (examples,), generator=generator).to(device)
         chosen = [tensor[rows] for tensor in held]
         return tuple(tensor.to(dtype) if tensor.is_floating_point() else tensor for tensor in chosen)
@@ -71,7 +71,7 @@ def imported(name: str) -> Any:
 
 # ── a preset ─────────────────────────────────────────────────────────────────────────────────────
 class Transformer(nn.Module):  # type: ignore[misc]
-    """Decoder-only: RMSNorm, rotary positions, SwiGLU, no biases. Called with inputs and targets."""
+    """Decoder-only transformer: RMSNorm, rotary positions, SwiGLU, no biases. Called with inputs and targets."""
 
     def __init__(self, preset: Preset) -> None:
         super().__init__()
@@ -149,7 +149,7 @@ class FeedForward(nn.Module):  # type: ignore[misc]
 
 # ── a shape ──────────────────────────────────────────────────────────────────────────────────────
 class ByShape(nn.Module):  # type: ignore[misc]
-    """Called with any tensor, it gives a loss; backward makes each gradient ready at the time that the shape says."""
+    """A module that returns a loss for any tensor; backward makes each gradient ready at the shape's time."""
 
     def __init__(self, shape: Shape, dtype: torch.dtype) -> None:
         super().__init__()

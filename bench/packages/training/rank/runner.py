@@ -24,7 +24,7 @@ OPTIMIZERS: dict[str, tuple[type[torch.optim.Optimizer], dict[str, Any]]] = {
     "adamw": (torch.optim.AdamW, {"lr": 1e-3}),
 }
 Batch = tuple[torch.Tensor, ...]
-# Every rank's value, on every rank (`Group.gather`).
+# Function that gives every rank the values of all ranks (`Group.gather`).
 Gather = Callable[[Any], list[Any]]
 SYNCHRONISERS = synchronisers.SYNCHRONISERS | torch_synchronisers.SYNCHRONISERS
 
@@ -46,12 +46,12 @@ class Runner:
     draw: Callable[[torch.Generator, int], Batch]
     # Number of a gradient → mark at which it was ready; all gradients if traced, else the last one.
     ready: dict[int, Any]
-    # Marks of the last step: at its beginning, and at the end of each of PARTS but pack.
+    # Marks of the last step: at its beginning, and at the end of each of PARTS except pack.
     marks: list[Any] = field(default_factory=list)
     loss: Any = None
 
     def step(self, batch: Batch) -> None:
-        """One training step; `parts` tells where its time went."""
+        """Make one training step; `parts` returns the time of its parts."""
         self.ready.clear()
         self.watch.clear()
         mark = self.watch.mark
@@ -65,8 +65,8 @@ class Runner:
                     loss = self.sync.module(*micro)
                 forward = mark()
                 (loss if count == 1 else loss / count).backward()
-        # After `backward()` it would be too late: torch's DDP has then let the stream wait for its calls. On a device,
-        # marks have no order of their own, but the stream passes them in the order in which they were made.
+        # A mark after `backward()` would be too late: torch's DDP has then let the stream wait for its calls. On a
+        # device, marks cannot be compared, but the stream passes them in the order in which they were made.
         marks = [*self.ready.values()]
         last = (max(marks) if self.watch.on_host else marks[-1]) if marks else mark()
         self.sync.finish()
@@ -81,7 +81,7 @@ class Runner:
         self.marks = [begin, forward, last, usable, clipped, updated, mark()]
 
     def parts(self) -> dict[str, int]:
-        """Nanoseconds of each of PARTS in the last step."""
+        """Return the nanoseconds of each of PARTS in the last step."""
         begin, forward, last, usable, clipped, updated, end = self.marks
         between = self.watch.between
         packs = self.watch.packing.taken()
@@ -118,11 +118,11 @@ def build(
     traced: bool = False,
     shared: SharedTensors | None = None,
 ) -> Runner:
-    """The model under this strategy, with weights drawn anew; all ranks begin with rank 0's.
+    """Build the runner of a strategy, with newly drawn weights; all ranks begin with the weights of rank 0.
 
-    order: numbers of the parameters in the order in which their gradients become ready. traced: stamp every gradient,
-    not only the last, and record torch's own calls by a communication hook. shared: memory that it uses in turn with
-    other strategies; without, it has its own. Ranks first draw different weights, so that a missing broadcast shows.
+    Ranks first draw different weights, so that a missing broadcast is detected. order: numbers of the parameters in the
+    order in which their gradients become ready. traced: stamp every gradient, not only the last, and record torch's own
+    calls by a communication hook. shared: memory that strategies use in turn; without it, the runner has its own.
     """
     model, entry = models.build(scenario, place.device, seed + place.rank), kind(strategy)
     module, watch = model.module, Stopwatch(device_of(place.device))
@@ -170,14 +170,14 @@ class _Users(Synchroniser):
 
 
 def ready_order(scenario: Scenario, place: RankInfo, gather: Gather, seed: int) -> list[int]:
-    """Numbers of the parameters in the order in which gradients become ready on rank 0; the same on every rank.
+    """Return the numbers of the parameters, by when their gradients become ready on rank 0; equal on every rank.
 
-    gather: every rank's value, on every rank.
+    gather: gives every rank the values of all ranks.
     """
     module = models.build(scenario, place.device, seed).module
     count = sum(p.requires_grad for p in module.parameters())
     traced = build(Strategy(REFERENCE), scenario, place, place.real, range(count), seed, traced=True)
     traced.step(traced.draw(torch.Generator().manual_seed(seed), scenario.options.batch))
-    # The order of marking, not of marks: on a GPU marks cannot be compared yet, but were made in the stream's order.
+    # The order in which marks were made: on a GPU marks cannot be compared yet, but were made in the stream's order.
     agreed: list[int] = gather(list(traced.ready))[0]
     return agreed + [number for number in range(count) if number not in agreed]

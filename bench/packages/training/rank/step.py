@@ -1,9 +1,9 @@
-"""A step of training as a workload: one call is a step under one strategy, with its parts as inner stamps.
+"""Run a training step as a workload: one call is a step under one strategy, with its parts as inner stamps.
 
 In: the cases of a scenario, the joined `Group`, the plan's `Settings`. Out: a `TrainingStep` for each case, which has
-checked its strategy before it is timed, and a `StepDetail` where one is asked for. All strategies of a launch share a
-`TrainingStage`: link, batches, memory, and the results that checks compare. Every rank goes through the same calls in
-the same order.
+checked its strategy before it is timed, and a `StepDetail` on request. All strategies of a launch share a
+`TrainingStage`: link, batches, memory, and the results that checks compare. Every rank makes the same calls in the same
+order.
 """
 
 from __future__ import annotations
@@ -54,24 +54,24 @@ from bench.store import encoding
 
 # Timed repetitions of a strategy's calls alone; an untimed one precedes them.
 REPEATS = 5
-# Modules in which a rank waits for the others: for the link, and for gradients.
+# Modules in which a rank waits for other ranks: for the link, and for gradients.
 WAITS_IN = (transport, synchronisers, torch_synchronisers)
 DRAWN_BATCHES = 4
-# Steps up to the recorded one: torch rebuilds its buckets after the first backward; the third step is like all others.
+# Steps up to the recorded one: torch rebuilds its buckets after the first backward; the third is like all later ones.
 TRACED_STEPS = 3
-# Whether a release is seen is chance where a library's thread may be the last to hold a tensor.
+# Attempts to measure memory: a release is seen only by chance if a library's thread may be the last to use a tensor.
 ATTEMPTS = 3
-# What cuBLAS needs to add up in one order, where bits are compared; to be set before its first call.
+# Setting that cuBLAS needs to sum in one order, so that bits can be compared; to be set before its first call.
 REPEATABLE = ("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-# What building and running a user's model or strategy may raise; on any rank it becomes the failed check `runs`.
+# Exceptions of building and running a user's model or strategy; on any rank, one becomes the failed check `runs`.
 REFUSALS = (RuntimeError, ValueError, TypeError, ImportError, AttributeError)
 
 
 def prepare_process(case: Case, rank: int) -> None:
-    """Set up this process for the scenario of a case, before the rank joins the others.
+    """Set up this process for the scenario of a case, before the rank joins the other ranks.
 
     On an emulated link, which needs no core, each rank gets a core of its own if there are enough. On gloo ranks are
-    not pinned: the thread that communicates would share the core, ten times more slowly.
+    not pinned: the thread that communicates would share the core and be ten times slower.
     """
     torch.set_num_threads(options_of(case).threads)
     if BACKENDS[case.backend].device == "cuda":
@@ -82,7 +82,7 @@ def prepare_process(case: Case, rank: int) -> None:
 
 
 class TrainingStage:
-    """What all strategies of a launch share on this rank. An emulated link has its file in the folder of the place."""
+    """The state that all strategies of a launch share on a rank. The file of an emulated link is in `place.folder`."""
 
     def __init__(self, case: Case, settings: Settings, launch: int, place: RankPlace) -> None:
         self.scenario: Scenario = scenario_of(settings, case)
@@ -99,30 +99,30 @@ class TrainingStage:
         self.order = runner.ready_order(self.scenario, self.place, group.gather, settings.seed)
         self.shared = SharedTensors()
         self.checks = CheckContext(self.scenario, self.place, group.gather, settings.seed, self.order, [])
-        # Each rank draws batches of its own, others in each launch.
+        # Each rank draws batches of its own, different in each launch.
         self._dice = torch.Generator().manual_seed(settings.seed + launch * 1000 + group.rank)
         self._batches: list[Batch] = []
 
     def workload(self, case: Case) -> TrainingStep:
-        """The workload of one of the cases."""
+        """Return the workload of one of the cases."""
         return TrainingStep(case, self)
 
     def built(self, strategy: Strategy, traced: bool = False, shared: SharedTensors | None = None) -> Runner:
-        """The strategy, ready to train. traced: with a stamp for each gradient and call. shared: not the stage's."""
+        """Build a strategy's runner. traced: stamp each gradient and call. shared: tensors if not the stage's."""
         return runner.build(
             strategy, self.scenario, self.place, self.transport, self.order, self.settings.seed, traced,
             shared or self.shared,
         )  # fmt: skip
 
     def batch(self, drawn_by: Runner, number: int) -> Batch:
-        """The batch of step `number`; strategies use the same ones."""
+        """Return the batch of step `number`; all strategies use the same batches."""
         if not self._batches:
             self._batches = [drawn_by.draw(self._dice, self.scenario.options.batch) for _ in range(DRAWN_BATCHES)]
         return self._batches[number % DRAWN_BATCHES]
 
 
 class TrainingStep(Workload):
-    """A step under one strategy. It is warmed up and checked when it is made; a refused one makes no steps."""
+    """A step under one strategy. The constructor warms it up and checks it; a refused strategy makes no steps."""
 
     waits_on_host = True
 
@@ -130,7 +130,7 @@ class TrainingStep(Workload):
         self._strategy, self._stage = strategy_in(case), stage
         self._checks: list[InvariantCheck] = []
         self._calls: tuple[int, ...] | None = None
-        # Of the steps of each iteration: the sums of their parts, and the tail of each. A block is one iteration.
+        # For the steps of each iteration: sums of their parts, and the tail of each step. A block is one iteration.
         self._parts: list[Counter[str]] = [Counter()]
         self._tails: list[list[int]] = [[]]
         self._number, self._verified = 0, False
@@ -142,12 +142,12 @@ class TrainingStep(Workload):
             problem = one_line(error)
         if problems := [text for text in stage.group.gather(problem) if text]:
             self._checks.append(InvariantCheck("runs", False, problems[0]))
-        if self._refusal is not None:  # I3 must not compare others with a strategy that is wrong
+        if self._refusal is not None:  # I3 must not compare strategies with a wrong one
             self._runner = None
             stage.checks.finals.pop(label(self._strategy), None)
 
     def _warm(self) -> Runner:
-        """Make the first steps, and check what can be checked of one strategy."""
+        """Make the warm-up steps, and check the invariants that concern one strategy."""
         stage, context, strategy, entry = self._stage, self._stage.checks, self._strategy, kind(self._strategy)
         trained = stage.built(strategy)
         if not context.sizes:
@@ -157,7 +157,7 @@ class TrainingStep(Workload):
             stage.shared.lend_states(trained.optimizer)
         if moved and not entry.shards_parameters:
             self._checks.append(invariants.check_start(context, trained))
-        every = strategy.every or 1  # averaged parameters are the same on all ranks at its multiples
+        every = strategy.every or 1  # averaged parameters are equal on all ranks at its multiples
         steps = math.ceil(step_settings(stage.settings).warmup_steps / every) * every
         for number in range(steps):
             stage.transport.sent.clear()
@@ -178,7 +178,7 @@ class TrainingStep(Workload):
         return next((check for check in self._checks if check.ok is False), None)
 
     def verify(self) -> str | None:
-        """The first invariant that is violated. I3 compares strategies, so it is checked once all have been made."""
+        """Return the first violated invariant. I3 compares strategies, so it is checked after all of them are made."""
         if not self._verified:
             self._checks.append(invariants.check_bits(self._stage.checks, self._strategy))
             self._verified = True
@@ -211,7 +211,7 @@ class TrainingStep(Workload):
         self._before = _cpu()
 
     def block_ends(self) -> BlockUse:
-        """What this rank and its host used in the block, which ends when all ranks have ended it."""
+        """Return the CPU use of this rank and its host in the block, which ends when all ranks have ended it."""
         assert self._runner is not None  # noqa: S101 - a refused strategy is not timed
         if not self._runner.watch.on_host:
             last = self._runner.parts()
@@ -228,20 +228,20 @@ class TrainingStep(Workload):
         pairs = zip(self._parts, self._tails, strict=True)
         return [{**{name: parts[name] for name in PARTS}, TAILS: tails} for parts, tails in pairs]
 
-    # ── beside the rounds ────────────────────────────────────────────────────────────────────────
+    # ── outside the rounds ───────────────────────────────────────────────────────────────────────
     def detail(self) -> StepDetail:
-        """The calls of a step back to back, and one step with stamps of each gradient; equal on every rank."""
+        """Measure a step's calls back to back, one step with stamps per gradient, and memory; equal on every rank."""
         entry, stage = kind(self._strategy), self._stage
         assert self._runner is not None  # noqa: S101 - as above
         alone_s, timeline = self._alone_s(self._runner), None
         if entry.all_reduces:
-            # The runner is not kept in a variable: its gradients are freed before the next one is built.
+            # The runner is not kept in a variable: its gradients are freed before the next runner is built.
             timeline = self._timeline(stage.built(self._strategy, traced=True))
             stage.tick()
         return StepDetail(self._calls, alone_s, timeline, self._memory())
 
     def _memory(self) -> tuple[RankMemory, ...] | None:
-        """The memory of the strategy alone, with tensors of its own, on each rank; None if it was not asked for."""
+        """Return the memory of the strategy alone, with its own tensors, per rank; None if not requested or unknown."""
         stage = self._stage
         if not step_settings(stage.settings).step_memory or stage.scenario.shape is not None:
             return None
@@ -270,7 +270,7 @@ class TrainingStep(Workload):
         return None
 
     def _alone_s(self, trained: Runner) -> tuple[float, ...]:
-        """Seconds of the calls of a step without computing, on the slowest rank."""
+        """Return the seconds of the calls of a step without computing, on the slowest rank."""
         stage, entry = self._stage, kind(self._strategy)
         trained.transport.sent.clear()
         trained.step(stage.batch(trained, 0))
@@ -296,7 +296,7 @@ class TrainingStep(Workload):
         return tuple(max(ranks) / 1e9 for ranks in zip(*stage.group.gather(times_ns[1:]), strict=True))
 
     def _timeline(self, traced: Runner) -> Timeline:
-        """One step in detail: when each gradient was ready, when each call was launched and done.
+        """Record one step in detail: when each gradient was ready, when each call was launched and done.
 
         The step is not one of the timed steps, because a stamp for each gradient takes time.
         """
@@ -319,7 +319,7 @@ class TrainingStep(Workload):
         gradients = tuple(
             Gradient(name, p.numel(), p.numel() * p.element_size()) for name, p in names if p.requires_grad
         )
-        # Clocks of different hosts cannot be compared; the ranks have left one barrier.
+        # Clocks of different hosts cannot be compared; there, steps count as begun together, at the barrier.
         one_host = len(set(group.gather(host.hostname()))) == 1
         first = min(rank.begin_s for rank in ranks)
         return Timeline(
@@ -329,7 +329,7 @@ class TrainingStep(Workload):
 
 
 def _traced_step(traced: Runner, rank: int, began: int) -> RankTimeline:
-    """The last step of this rank. began: when it began, in ns of the host's clock."""
+    """Return the last step of this rank. began: its beginning, in ns of the host's clock."""
     begin, forward, backward, usable, *_, end = traced.marks
 
     def since(instant: Any) -> float:
@@ -348,7 +348,7 @@ def _traced_step(traced: Runner, rank: int, began: int) -> RankTimeline:
 
 
 def _cpu() -> tuple[float | None, float]:
-    """CPU seconds of the host, and of this process."""
+    """Return the CPU seconds of the host, and of this process."""
     own = resource.getrusage(resource.RUSAGE_SELF)
     return host.busy_and_steal_s(except_for=None)[0], own.ru_utime + own.ru_stime
 

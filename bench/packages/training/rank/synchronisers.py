@@ -1,8 +1,8 @@
 """Synchronise gradients by our own strategies: after backward, or during it.
 
-In: a model and a transport. Out: a synchroniser, which leaves in each `grad` the mean over ranks. Packing (hooks,
-flattening, copying, dividing) is stamped by a `Stopwatch`, so that it can be told from waiting. Packing after backward
-while a call is still under way costs nothing and is not stamped: the step waits for that call anyway.
+In: a model and a transport. Out: a synchroniser, which leaves the mean over ranks in each `grad`. Packing (hooks,
+flattening, copying, dividing) is stamped by a `Stopwatch`, so that it can be distinguished from waiting. Packing after
+backward while a call is in flight costs nothing and is not stamped: the step waits for that call anyway.
 """
 
 import time
@@ -21,18 +21,18 @@ from bench.rank import torch_names
 from bench.rank.device import Device, Event
 
 
-# ── what a synchroniser is built from, and what it does ──────────────────────────────────────────
+# ── parts and interface of a synchroniser ────────────────────────────────────────────────────────
 class Stopwatch:
     """Marks of instants in one rank's steps: by the host's clock on a CPU, by events of the device's stream on a GPU.
 
-    Marking does not wait for the device; the time between marks is asked for once the step is over. Events are made
-    while warming up, and used again in each step.
+    Marking does not wait for the device; the time between marks is read after the step. Events are made during
+    warm-up, and used again in each step.
     """
 
     def __init__(self, device: Device) -> None:
         self._device, self._events, self._used = device, list[Event](), 0
         self.on_host = not device.enqueues
-        # Stretches of copying and dividing, which is not waiting.
+        # Stretches of copying and dividing, which do not count as waiting.
         self.packing = Stretches(self)
         # Stretches of calls that a sharded optimizer makes within forward and backward; on the host only.
         self.exchanging = Stretches(self)
@@ -49,7 +49,7 @@ class Stopwatch:
         return event
 
     def between(self, begin: Any, end: Any) -> int:
-        """Nanoseconds between two marks; on a GPU the stream must have passed both."""
+        """Return the nanoseconds between two marks; on a GPU the stream must have passed both."""
         return int(end - begin if self.on_host else end.ns_since(begin))
 
     def clear(self) -> None:
@@ -60,9 +60,9 @@ class Stopwatch:
 
 
 class Stretches:
-    """Context whose time is kept apart; it must not be nested.
+    """Context whose time is recorded separately; it must not be nested.
 
-    One object for all: a generator's context takes four times as long, and naive packs once a parameter.
+    One object serves all uses: a generator's context takes four times as long, and naive packs once per parameter.
     """
 
     __slots__ = ("_begin", "_marks", "_watch")
@@ -78,7 +78,7 @@ class Stretches:
         self._marks.append((self._begin, self._watch.mark()))
 
     def taken(self) -> list[tuple[Any, Any]]:
-        """Marks around each stretch since the last time; they are forgotten."""
+        """Return the marks around each stretch since the last call, and forget them."""
         marks, self._marks = self._marks, []
         return marks
 
@@ -100,11 +100,11 @@ class Build(NamedTuple):
 
 
 class Synchroniser:
-    """The calls that a runner makes in each step. The defaults synchronise nothing."""
+    """The interface that a runner calls in each step. The defaults synchronise nothing."""
 
     # Numbers of the parameters in each call, in the order of calls. None if a library decides.
     buckets: list[list[int]] | None
-    # Mark of the update of this rank's share, if the optimizer also sends the share to the others; else None.
+    # Mark of the update of this rank's share, if the optimizer also sends the share to other ranks; else None.
     updated_at: Any = None
 
     def __init__(self, module: nn.Module) -> None:
@@ -113,28 +113,28 @@ class Synchroniser:
         self.buckets = []
 
     def micro(self, last: bool) -> Any:
-        """Context of one micro-batch; gradients are synchronised in the last one."""
+        """Return the context of one micro-batch; gradients are synchronised in the last one."""
         return nullcontext()
 
     def finish(self) -> None:
-        """Called after backward; returns when all gradients are synchronised and in place."""
+        """Finish after backward: return when all gradients are synchronised and in place."""
 
     def clip(self, largest: float) -> None:
-        """Called after `finish` where gradients are clipped: scale them all down if their norm is larger than this."""
+        """Scale all gradients down if their norm exceeds `largest`. Called after `finish` if gradients are clipped."""
         nn.utils.clip_grad_norm_(trained(self.module), largest)
 
     def updated(self) -> None:
-        """Called after the optimizer's step."""
+        """Do the work that follows the optimizer's step."""
 
     def optimizer(self, build_with: type[torch.optim.Optimizer], settings: dict[str, Any]) -> torch.optim.Optimizer:
-        """Build the optimizer, of class `build_with`, of the parameters that this rank updates."""
+        """Build the optimizer, of class `build_with`, for the parameters that this rank updates."""
         return build_with(self.module.parameters(), **settings)
 
     def close(self) -> None:
-        """Let go of the parameters: a hook that holds its parameter keeps it, and Python does not find such circles."""
+        """Release the parameters: a hook keeps its parameter alive, and Python does not find such reference cycles."""
 
     def calls(self) -> tuple[int, ...] | None:
-        """Bytes of each all-reduce of the last step; None where a library does not say."""
+        """Return the bytes of each all-reduce of the last step; None if a library does not report them."""
         return None if self.buckets is None else ()
 
 
@@ -147,7 +147,7 @@ UNFLATTEN = torch_names.private("torch._utils", "_unflatten_dense_tensors")
 def _packing_after(handles: Sequence[Handle], at: int, watch: Stopwatch) -> AbstractContextManager[None]:
     """Stamp packing after call `at` only if the last call has completed; until then the step waits anyway.
 
-    A device that enqueues cannot be asked now: there, that is so after the wait for the last call.
+    A device that enqueues cannot be queried now: there, packing is stamped after the wait for the last call.
     """
     over = handles[-1].is_completed() if watch.on_host else at == len(handles) - 1
     return watch.packing if over else nullcontext()
@@ -197,9 +197,9 @@ class AfterBackward(Synchroniser):
 
 
 class LocalSgd(Synchroniser):
-    """The strategy local_sgd: gradients stay where they are; after every few steps, ranks take the mean parameters.
+    """The strategy local_sgd: gradients stay on their rank; after every few steps, ranks average their parameters.
 
-    What the optimizer keeps, such as momentum, stays each rank's own.
+    Each rank keeps its own optimizer state, such as momentum.
     """
 
     def __init__(self, build: Build) -> None:
@@ -222,9 +222,9 @@ class LocalSgd(Synchroniser):
 class DuringBackward(Synchroniser):
     """The strategies overlap_param, overlap_bucket and plan: each bucket is launched when its last gradient is ready.
 
-    ends: puts gradients into buckets, from their bytes in the order in which they become ready.
-    A bucket is launched after all those before it, so that all ranks launch in one order. A bucket of one parameter is
-    reduced in place, a larger one in a buffer. Parameters on the meta device have no data to copy or divide.
+    A bucket is launched after all buckets before it, so all ranks launch in one order. A bucket of one parameter is
+    reduced in place, a larger bucket in a buffer. Parameters on the meta device have no data to copy or divide.
+    ends: divides gradients into buckets, from their bytes in the order in which they become ready.
     """
 
     def __init__(self, build: Build, ends: Callable[[Strategy, Sequence[int]], BucketPlan]) -> None:
@@ -235,7 +235,7 @@ class DuringBackward(Synchroniser):
         self._buckets = [list(build.order[a:b]) for a, b in pairwise((0, *ends(build.strategy, sizes)))]
         self.buckets = self._buckets
         self._bucket_of = {number: at for at, bucket in enumerate(self._buckets) for number in bucket}
-        # A buffer for each bucket of several parameters, None for the others.
+        # A buffer for each bucket of several parameters, None for other buckets.
         elements = [sum(self._parameters[n].numel() for n in bucket) for bucket in self._buckets]
         several = [size for size, bucket in zip(elements, self._buckets, strict=True) if len(bucket) > 1]
         buffers = iter(build.shared.buckets(several, self._parameters[0]))
@@ -306,12 +306,12 @@ class DuringBackward(Synchroniser):
 
 
 def trained(module: nn.Module) -> list[torch.Tensor]:
-    """The parameters that have gradients, in order of registration."""
+    """Return the parameters that have gradients, in order of registration."""
     return [p for p in module.parameters() if p.requires_grad]
 
 
 def sent_by(transport: Transport) -> tuple[int, ...]:
-    """Bytes of each call that a transport has seen in this step."""
+    """Return the bytes of each call that a transport has recorded in this step."""
     return tuple(sent.nbytes for sent in transport.sent)
 
 

@@ -1,7 +1,7 @@
 """Synchronise gradients by torch: DistributedDataParallel, ZeroRedundancyOptimizer, fully_shard; and by our own zero1.
 
-zero1 is a sharded optimizer that shows how those of torch work. In: a module on every rank. Out: a synchroniser and an
-optimizer. torch's defaults are kept unless the strategy says otherwise.
+zero1 shows how torch's sharded optimizers work. In: a module on every rank. Out: a synchroniser and
+an optimizer. torch's defaults are kept unless the strategy sets other values.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,7 +27,7 @@ CUSTOM = "set_custom_all_gather"
 class Ddp(Synchroniser):
     """torch's DistributedDataParallel with the options of the strategy.
 
-    If traced or on an emulated link, a hook makes its calls by the transport.
+    If traced or on an emulated link, a hook sends its calls over the transport.
     """
 
     def __init__(self, build: Build) -> None:
@@ -50,7 +50,7 @@ class Ddp(Synchroniser):
         return nullcontext() if last else self.module.no_sync()
 
     def calls(self) -> tuple[int, ...] | None:
-        """Bytes of each call; without a hook, of the buckets as torch rebuilt them, which it tells two steps later."""
+        """Return the bytes of each call; without a hook, of rebuilt buckets, which torch reports two steps later."""
         if not kind(self._strategy).sends:
             return ()
         if self._seen:
@@ -97,7 +97,7 @@ class ZeroRedundancy(Ddp):
         return optimizer
 
     def _mark(self, *_: Any) -> None:
-        """The rank's share is updated; what follows in the optimizer's step sends the shares to all ranks."""
+        """Mark that the rank's share is updated; the rest of the optimizer's step sends the shares to all ranks."""
         self.updated_at = self._watch.mark()
 
     def calls(self) -> None:
@@ -105,7 +105,7 @@ class ZeroRedundancy(Ddp):
 
 
 class Zero1(Synchroniser):
-    """Each rank holds the optimizer's state for its share of all parameters, which lie in one flat tensor."""
+    """The strategy zero1: parameters lie in one flat tensor; each rank keeps the optimizer state of its share."""
 
     def __init__(self, build: Build) -> None:
         super().__init__(build.module)
@@ -131,13 +131,13 @@ class Zero1(Synchroniser):
     def finish(self) -> None:
         for parameter, view in zip(self._parameters, self._views(self._gradients), strict=True):
             view.copy_(parameter.grad)
-            parameter.grad = None  # the optimizer holds only this rank's share, and clears nothing else
+            parameter.grad = None  # the optimizer has only this rank's share, and clears nothing else
         self.mine.grad = torch.empty_like(self.mine)
         REDUCE_SCATTER(self.mine.grad, self._gradients)
         self.mine.grad.div_(self._world_size)
 
     def clip(self, largest: float) -> None:
-        """The norm of all gradients is known once all ranks have added up their shares."""
+        """Clip by the norm of all gradients, which is known after an all-reduce over the ranks' shares."""
         total = nn.utils.get_total_norm([self.mine.grad]).square()
         dist.all_reduce(total)
         nn.utils.clip_grads_with_norm_([self.mine], largest, total.sqrt())
@@ -184,7 +184,7 @@ class _StampedCall:
         return torch.empty(*size, dtype=dtype, device=device)
 
     def __call__(self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: Any, **options: Any) -> Any:
-        """options: `async_op`, and the `op` of a reduce-scatter."""
+        """Make the call. options: `async_op`, and the `op` of a reduce-scatter."""
         with self._watch.exchanging:
             return self._call(output_tensor, input_tensor, group=group, **options)
 

@@ -1,8 +1,8 @@
-"""Carry the all-reduces of a rank's strategies, and lend them memory: both are shared by all strategies of a launch.
+"""Carry the all-reduces of a rank's strategies, and lend them memory; all strategies of a launch share both.
 
 A transport carries all-reduces over torch's process group, over MPI, or over an emulated FIFO link that costs no CPU.
-In: tensors. Out: a `Handle` for each call, to be waited for. Each call's bytes and launch are recorded, and where
-asked, when it was done. The memory has parameters, states of the optimizer and buckets, which strategies use in turn.
+In: tensors. Out: a `Handle` for each call, to be waited for. Bytes and launch time of each call are recorded, and
+on request its completion. The memory contains parameters, optimizer states and buckets, which strategies use in turn.
 """
 
 import queue
@@ -31,13 +31,13 @@ POLL_S = 50e-6
 
 # ── transports ───────────────────────────────────────────────────────────────────────────────────
 class Handle(Protocol):
-    """A call under way."""
+    """A call in flight."""
 
     def wait(self) -> None:
         """Wait until the sum is in the tensor."""
 
     def is_completed(self) -> bool:
-        """True once the sum is in the tensor."""
+        """Return True once the sum is in the tensor."""
 
 
 @dataclass(slots=True)
@@ -54,7 +54,7 @@ class Transport(Protocol):
     """A carrier of all-reduces."""
 
     world_size: int
-    # True to record also when each call was done.
+    # True to record also the completion time of each call.
     stamped: bool
     # Calls since the list was last cleared.
     sent: list[SentCall]
@@ -72,15 +72,15 @@ class RealTransport(Transport, Protocol):
     """A transport that moves data, over which ranks also agree on weights."""
 
     def broadcast(self, tensor: torch.Tensor) -> None:
-        """Give all ranks rank 0's values."""
+        """Copy the values of rank 0 to all ranks."""
 
     def all_gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
-        """Every rank's values, in order of rank."""
+        """Return the values of every rank, in order of rank."""
 
 
 @dataclass(slots=True)
 class RankInfo:
-    """A rank's place in the process group: its rank, the number of ranks, its device, and what moves data there."""
+    """A rank's place in the process group: its rank, the number of ranks, its device, and its real transport."""
 
     rank: int
     world_size: int
@@ -89,7 +89,7 @@ class RankInfo:
 
     @classmethod
     def of_group(cls, group: Group) -> "RankInfo":
-        """The place in a joined group, whose library carries the all-reduces."""
+        """Return the place in a joined group, whose library carries the all-reduces."""
         size = group.world_size
         real = MpiTransport(size, group.world) if isinstance(group, MpiGroup) else ProcessGroupTransport(size)
         return cls(group.rank, size, group.device.handle, real)
@@ -169,7 +169,7 @@ class MpiTransport:
 
 @dataclass(frozen=True, slots=True)
 class _Requested:
-    """A nonblocking call of MPI. MPI goes on with it only when it is asked, so it is over when that is noticed."""
+    """A nonblocking call of MPI. MPI progresses only when queried, so the call is done when a query notices it."""
 
     request: Any
     sent: SentCall
@@ -187,7 +187,7 @@ class _Requested:
 
 
 class _Stamped:
-    """A call whose completion is noted when it happens, not when somebody waits for it."""
+    """A call whose completion is recorded when it happens, not when a caller waits for it."""
 
     def __init__(self, work: Any, sent: SentCall, mark: Callable[[], Any]) -> None:
         def note(_: Any) -> None:  # on a GPU it runs at once, on a stream that waits for the call
@@ -206,10 +206,10 @@ class _Stamped:
 
 
 class EmulatedLink:
-    """A link that carries one all-reduce after the other, each once all ranks have launched it.
+    """A link that carries one all-reduce after the other; each starts once all ranks have launched it.
 
-    Ranks share a file of launch times. No data is moved, and ranks sleep until a call is complete, so that it costs no
-    CPU. Of calls that are complete and waited for, only the entries of `sent` are kept.
+    Ranks share a file of launch times. No data is moved, and ranks sleep until a call is complete, so a call costs no
+    CPU time. After a call is complete and waited for, only its entry in `sent` is kept.
     """
 
     def __init__(self, link: Link, rank: int, world_size: int, file: Path) -> None:
@@ -221,7 +221,7 @@ class EmulatedLink:
         self._launched = np.memmap(file, np.int64, mode, shape=(world_size, SLOTS, 2))
         self._count = self._settled = 0
         self._free_ns = 0
-        self._open: deque[SentCall] = deque()  # launched, time of completion not known yet; the first is _settled
+        self._open: deque[SentCall] = deque()  # launched calls without known completion; the first is _settled
         # Needed because the thread that completes futures settles calls, too.
         self._lock = threading.Lock()
         self._timer: queue.SimpleQueue[tuple[_Awaited, Callable[[], None]]] | None = None
@@ -246,7 +246,7 @@ class EmulatedLink:
         return future
 
     def settle(self, index: int) -> bool:
-        """Compute when each call up to this one is complete; False as long as a rank has not launched one of them."""
+        """Compute when each call up to `index` completes. Return False if a rank has not yet launched one of them."""
         with self._lock:
             while self._settled <= index:
                 slot = self._launched[:, self._settled % SLOTS]
@@ -289,11 +289,11 @@ class _Awaited:
 
 # ── memory ───────────────────────────────────────────────────────────────────────────────────────
 class SharedTensors:
-    """One set of tensors for modules of one model, their optimizers and buckets; the first of each determine shapes.
+    """One set of tensors for modules of one model, their optimizers and buckets; the first of each determines shapes.
 
-    Only one strategy trains at a time, and its times do not depend on the values, so that ten strategies need little
-    more memory than one. What a strategy leaves in them, the next one goes on with. Not shared: what torch's
-    DistributedDataParallel and fully_shard keep.
+    Only one strategy trains at a time, and its times do not depend on the values, so ten strategies need little more
+    memory than one. Each strategy continues with the values that the last one left. Tensors that torch's
+    DistributedDataParallel and fully_shard keep are not shared.
     """
 
     def __init__(self) -> None:
@@ -302,7 +302,7 @@ class SharedTensors:
         self._buckets: torch.Tensor | None = None
 
     def adopt(self, module: nn.Module) -> None:
-        """Move the module's parameters into the set, with the values that they have."""
+        """Move the module's parameters into the set, with their values."""
         own = list(module.parameters())
         if any(parameter.is_meta for parameter in own):
             return
@@ -315,7 +315,7 @@ class SharedTensors:
                 parameter.data = shared
 
     def adopt_states(self, optimizer: torch.optim.Optimizer) -> None:
-        """Take the states of an optimizer that has made a step, such as momentum, into the set if it has none."""
+        """Take the states of an optimizer that has made a step, such as momentum, into the set if the set has none."""
         if self._states:
             return
         for number, parameter in enumerate(_parameters(optimizer)):
@@ -324,9 +324,9 @@ class SharedTensors:
                     self._states.setdefault(number, {})[name] = value
 
     def lend_states(self, optimizer: torch.optim.Optimizer) -> None:
-        """Have an optimizer that has made no step begin with the set's states, as zeros, where shapes agree.
+        """Give the set's states, as zeros, to an optimizer that has made no step, if shapes agree.
 
-        SGD and Adam begin with zeros, too, so that they train the same.
+        SGD and Adam begin with zeros, too, so training does not change.
         """
         parameters = list(_parameters(optimizer))
         for number, states in self._states.items():
@@ -336,18 +336,18 @@ class SharedTensors:
                 optimizer.state[parameter] = {name: state.zero_() for name, state in states.items()}
 
     def buckets(self, elements: Sequence[int], like: torch.Tensor) -> list[torch.Tensor]:
-        """A tensor for each bucket, one behind the other in the set's memory."""
+        """Return a tensor for each bucket, one after the other in the set's memory."""
         total = sum(elements)
         if not total:
             return []
         if self._buckets is None or self._buckets.numel() < total:
-            # At once as many as any strategy needs: those before keep what they were given.
+            # Allocate the most that any strategy needs: earlier strategies keep their old memory.
             most = max(total, sum(parameter.numel() for parameter in self._parameters))
             self._buckets = torch.zeros(most, dtype=like.dtype, device=like.device)
         return list(self._buckets[:total].split(list(elements)))
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
-    """The parameters of an optimizer, in order."""
+    """Yield the parameters of an optimizer, in order."""
     for group in optimizer.param_groups:
         yield from group["params"]

@@ -2,7 +2,7 @@
 
 In: an `ExplainedAdvice`; `Verified` plans. Out: blocks. Computes and judges nothing.
 
-The Python code is run on two ranks of gloo by tests/test_advise.py, but for what needs NCCL.
+tests/test_advise.py runs the Python code on two ranks of gloo, except code that needs NCCL.
 """
 
 from collections.abc import Sequence
@@ -38,9 +38,9 @@ LIMITS = {
 
 
 def document(explained: ExplainedAdvice) -> Blocks:
-    """The whole text."""
+    """Return the whole text of an advice."""
     backward, size = format_seconds(explained.backward_s), format_rounded_bytes(explained.total)
-    # What gets code, and what gets none; the best first.
+    # Settings that get code, and settings that get none; the best first.
     ways = sorted(explained.ways, key=lambda way: -way.saved)
     worth = [way for way in ways if way.worth]
     reasons = [f"{_title(explained, way)} ({_reason(way)})" for way in ways if not way.worth]
@@ -69,7 +69,7 @@ def document(explained: ExplainedAdvice) -> Blocks:
 
 
 def _answer(explained: ExplainedAdvice, worth: Sequence[Way]) -> str:
-    """What to do about buckets, and which other way saves most."""
+    """Return the advice on buckets, and the other setting that saves most."""
     advice = explained.advice
     default, chosen = _time(explained, advice.default.tail_s), _time(explained, advice.chosen.tail_s)
     what = f"Set a cap of {explained.cap_mib:g} MiB: it leaves {chosen}, where torch's default leaves {default}."
@@ -103,13 +103,13 @@ def _bound_by(explained: ExplainedAdvice) -> str:
 
 
 def _time(explained: ExplainedAdvice, seconds: float) -> str:
-    """Seconds, or that they are too few to be seen in a step."""
+    """Format seconds; as `< …` if they are too few to be seen in a step."""
     least = VISIBLE * explained.step_s
     return format_seconds(seconds) if seconds >= least else f"< {format_seconds(least)}"
 
 
 def _plans(explained: ExplainedAdvice) -> Blocks:
-    """torch's default and the best cap; last the bound of all plans, which has no buckets."""
+    """Return the table of torch's default, the best cap, and the lower bound of all plans, which has no buckets."""
     advice = explained.advice
 
     def row(name: str, prediction: PlanPrediction) -> list[str]:
@@ -143,7 +143,7 @@ def _reason(way: Way) -> str:
 
 
 def _hook(explained: ExplainedAdvice) -> str:
-    """gloo has no hook for bfloat16."""
+    """Return the compression hook: fp16 on CPUs, because gloo has no hook for bfloat16."""
     return "fp16" if explained.cpu else "bf16"
 
 
@@ -151,7 +151,7 @@ def _title(explained: ExplainedAdvice, way: Way) -> str:
     return f"the {_hook(explained)} hook" if way.name == "hook" else f"no_sync, {BATCHES} batches a step"
 
 
-# ── what to type ─────────────────────────────────────────────────────────────────────────────────
+# ── code to paste ────────────────────────────────────────────────────────────────────────────────
 NO_SYNC = f"""\
 # no_sync: {BATCHES} batches a step, each as large as before
 for batch in batches[:-1]:
@@ -161,7 +161,7 @@ for batch in batches[:-1]:
 
 
 def ddp_codes(explained: ExplainedAdvice) -> list[str]:
-    """Python that wraps `model`, unless torch's default is advised; then what saves more, each alone; then a check."""
+    """Return code for each setting that saves more; if a cap is advised, also code that wraps `model`, and a check."""
     hook, sizes = _hook(explained), explained.advice.chosen.buckets
     only = "" if explained.cpu else "; NCCL only"
     of_ways = {
@@ -191,7 +191,7 @@ def ddp_codes(explained: ExplainedAdvice) -> list[str]:
 
 # ── predicted and measured ───────────────────────────────────────────────────────────────────────
 def verification(plans: Sequence[Verified], measured: ScenarioAnalysis) -> Blocks:
-    """A heading, the table, when a prediction holds, which plan was best, and the refused plans."""
+    """Return a heading, the table, the criterion for predictions, the best plan, and the refused plans."""
     best = "Too little could be measured to tell which is the best."
     known = sorted(((plan.exposed, plan) for plan in plans if plan.exposed), key=lambda pair: pair[0].value)
     if len(known) > 1:

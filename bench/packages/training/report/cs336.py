@@ -1,9 +1,9 @@
-"""Lay all-reduces and training steps out as assignment 2 of CS336 asks for them: `report --format cs336`.
+"""Format all-reduces and training steps as assignment 2 of CS336 requires: `report --format cs336`.
 
-In: a `Run` and its analysis. Out: Markdown. Of all-reduces, a row for each backend and number of processes, a column
-for each size; a cell has the mean over iterations of the slowest process's time; cells that could not be measured are
-numbered, with the reasons below. Of training steps, a row for each way to synchronise gradients, with its
-times, its memory where that was measured, and its throughput where numbers of processes differ.
+In: the `View` of a run. Out: Markdown. The table of all-reduces has a row per backend and number of processes, and a
+column per size; a cell contains the mean over iterations of the slowest process's time. Cells that could not be
+measured are numbered, with the reasons below. The tables of training steps have a row per strategy, with its times, its
+memory if measured, and its throughput if numbers of processes differ.
 """
 
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ ABOUT_STEPS = (
 
 
 def document(view: View) -> str:
-    """The tables, what their cells are, and why some are empty, as Markdown."""
+    """Return the tables, an explanation of their cells, and the reasons for empty cells, as Markdown."""
     analysis = view.analysis
     shown = [*_all_reduces(view), *_steps(view), *_memory(analysis), *_scaling(analysis)]
     nothing = ["No all_reduce and no training step is in this run."]
@@ -85,7 +85,7 @@ def _link(scenario: Scenario) -> str:
 
 
 def _notes(scenario: ScenarioAnalysis) -> list[str]:
-    """What one must know of the rows of a scenario: how they were measured, and which of them say little."""
+    """Return notes on the rows of a scenario: how they were measured, and which of them are not resolved."""
     what = training.scenario_text(scenario.scenario)
     return [f"{what}: {training.reference(scenario)}", *(f"{what}: {text}" for text in training.not_resolved(scenario))]
 
@@ -95,12 +95,12 @@ def _device(backend: str) -> str:
 
 
 def _ascending(analysis: Analysis) -> list[ScenarioAnalysis]:
-    """The scenarios, those of fewer processes first."""
+    """Return the scenarios, fewest processes first."""
     return sorted(training_of(analysis).scenarios, key=lambda scenario: scenario.scenario.case.world_size)
 
 
 def _memory(analysis: Analysis) -> Blocks:
-    """As for optimizer state sharding: peaks after initialization, before and after the optimizer's step."""
+    """Return the table of peak memory, as the assignment asks for it for optimizer state sharding."""
     rows = [
         (scenario.scenario.case, row) for scenario in _ascending(analysis) for row in training.memory_rows(scenario)
     ]
@@ -153,7 +153,7 @@ def _place(case: Case) -> tuple[str, int, int]:
 
 
 def _size(size: int) -> str:
-    """In decimal units, as the assignment has them, where they are exact."""
+    """Format a size in decimal units, as in the assignment, if they are exact."""
     for unit, factor in (("GB", 10**9), ("MB", 10**6), ("KB", 10**3)):
         if size % factor == 0:
             return f"{size // factor} {unit}"

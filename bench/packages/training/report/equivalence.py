@@ -21,7 +21,7 @@ from bench.store import folders
 PICTURE, DOCUMENT = "losses.png", "equivalence.md"
 EXPECTED = {"equal": "same", "differ": "differs", "shown": "either"}
 COLUMNS = 3
-# About this many markers a curve. Each curve has them at other points, so that curves that coincide can be told apart.
+# Approximate number of markers per curve, at other points on each curve, so that coinciding curves are distinguishable.
 MARKS = 6
 TRIED = (
     "A small model is trained twice from the same parameters on the same examples: by K = {k} ranks (gloo, "
@@ -39,7 +39,7 @@ DIFFERENT = (
 
 
 def headline(proof: Proof) -> str:
-    """One sentence: whether the proof holds."""
+    """Return one sentence that states whether the proof holds."""
     judged = [verdict.holds for verdict in proof.verdicts if verdict.holds is not None and not verdict.result.failure]
     failed = sum(bool(verdict.result.failure) for verdict in proof.verdicts)
     ranks = f"{proof.world_size} ranks, {proof.steps} steps"
@@ -55,7 +55,7 @@ def headline(proof: Proof) -> str:
 
 
 def sampler(examples: int, ranks: int, batch: int, drop_last: bool) -> Blocks:
-    """The examples that each rank reads in each step of an epoch, and which are read twice or not at all."""
+    """Return the examples that each rank reads in each step of an epoch, and the examples read twice or never."""
     steps = dealt(examples, ranks, batch, drop_last)
     read = Counter(number for step in steps for share in step for number in share)
     rows = [(str(number), *(_named(share) for share in step)) for number, step in enumerate(steps, 1)]
@@ -72,7 +72,7 @@ def _named(numbers: Iterable[int]) -> str:
 
 
 def tables(proof: Proof) -> Blocks:
-    """One row for each trial."""
+    """Return a table with one row per trial."""
     size = f"largest relative parameter difference after {proof.steps} steps"
     columns: list[Column[Verdict]] = [
         left("trial", lambda verdict: f"{verdict.result.trial.name}, {verdict.result.trial.dtype}"),
@@ -85,7 +85,7 @@ def tables(proof: Proof) -> Blocks:
 
 
 def document(proof: Proof) -> Blocks:
-    """The whole document, with the picture."""
+    """Return the whole document, with the picture."""
     return [
         Heading("Does data-parallel training train the same model?", 1),
         f"{headline(proof)}.",

@@ -30,7 +30,7 @@ class PublicCheck(PublicModel):
 
 
 class TrainingCase(PublicCase):
-    """A strategy: what every case has, then seconds a step of the slowest rank, under their customary names."""
+    """A strategy: the fields of every case, then seconds per step of the slowest rank, under customary names."""
 
     label: Text = about("the strategy as tables name it")
     scenario: str = about("names what all strategies of a launch share")
@@ -73,14 +73,14 @@ class TrainingCase(PublicCase):
 
 
 class PublicPair(PublicModel):
-    """Two copies of one strategy, measured as if they were two."""
+    """Two copies of one strategy, measured as if they were two strategies."""
 
     label: Text
     difference: PublicInterval = about("step of the second less step of the first")
 
 
 class PublicPrediction(PublicModel):
-    """The prediction for a plan of buckets; seconds a step."""
+    """The prediction for a plan of buckets; seconds per step."""
 
     buckets: tuple[int, ...] = about("bytes of each, in the order in which they are sent")
     tail_s: Number = about("communication after backward, on the link as assumed")
@@ -89,7 +89,7 @@ class PublicPrediction(PublicModel):
 
 
 class PublicAdvice(PublicModel):
-    """The cap of buckets to use; times are predictions, seconds a step."""
+    """The cap of buckets to use; times are predictions, seconds per step."""
 
     advised: bool = about("whether the cap is worth typing in place of torch's default")
     cap_bytes: int = about("the best cap of one size for all buckets")
@@ -101,7 +101,7 @@ class PublicAdvice(PublicModel):
 
 
 class PublicScenario(PublicModel):
-    """What strategies were measured with, side by side."""
+    """The scenario in which strategies were measured side by side."""
 
     scenario: str = about("as in its cases")
     compute: PublicInterval | None = about("a step without synchronisation")
@@ -113,7 +113,7 @@ class PublicScenario(PublicModel):
 
 
 class PublicScalingPoint(PublicModel):
-    """How fast a strategy trains on a number of ranks."""
+    """The speed at which a strategy trains on a number of ranks."""
 
     key: str = about("of the case")
     label: Text
@@ -125,14 +125,14 @@ class PublicScalingPoint(PublicModel):
 
 
 class TrainingEntries(PublicModel):
-    """What a run has besides cases."""
+    """The entries of a run in addition to cases."""
 
     scenarios: list[PublicScenario]
     scaling: list[PublicScalingPoint]
 
 
 def values(run: Run, analysis: Analysis) -> dict[Case, Json]:
-    """What `TrainingCase` adds, of each case of training steps."""
+    """Return the fields that `TrainingCase` adds, for each case of training steps."""
 
     def row(scenario: Scenario, result: StrategyResult) -> Json:
         link, parts = scenario.link, result.split
@@ -176,7 +176,7 @@ def values(run: Run, analysis: Analysis) -> dict[Case, Json]:
 
 
 def document(analysis: Analysis) -> TrainingEntries:
-    """Scenarios and scaling."""
+    """Return the scenarios and the scaling of a run."""
     found = training_of(analysis)
     values = {
         "scenarios": [

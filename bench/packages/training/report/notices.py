@@ -1,4 +1,4 @@
-"""Write the notices on training steps, and why some cannot be measured."""
+"""Write the notices on training steps, and the reasons why a step cannot be measured."""
 
 from collections.abc import Mapping
 

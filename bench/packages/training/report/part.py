@@ -1,4 +1,4 @@
-"""What training adds to reports, as the core asks for it."""
+"""Provide training's part of reports, of `plan` and of `list`, as a `ReportPart`."""
 
 from collections.abc import Mapping, Sequence
 
@@ -23,7 +23,7 @@ from bench.report.labels import ranks_text
 from bench.report.notices import sentences
 from bench.report.parts import Description, PlannedText, ReportPart
 
-# Field in CSV and JSON → the same in tables, where it needs a word.
+# Field in CSV and JSON → its name in tables. Reports explain these fields.
 COLUMN_NAMES = {
     "comm_frac_avg": "comm_frac",
     "calls_alone_s": "calls alone",
@@ -41,7 +41,7 @@ COLUMN_NAMES = {
 
 
 def describe(run: Run, analysis: Analysis) -> Description:
-    """Everything that training says of a run; nothing of one without training steps."""
+    """Return training's description of a run; empty for a run without training steps."""
     found = training_of(analysis)
     scenarios = found.scenarios
     failed = {samples.case for samples in run.samples if samples.failure is not None}
@@ -68,7 +68,7 @@ def describe(run: Run, analysis: Analysis) -> Description:
 
 
 def folded(scenarios: Sequence[ScenarioAnalysis]) -> list[tuple[str, Blocks]]:
-    """The invariants, and what the columns are."""
+    """Return the invariants, and an explanation of the columns."""
     if not scenarios:
         return []
     return [
@@ -86,25 +86,25 @@ def folded(scenarios: Sequence[ScenarioAnalysis]) -> list[tuple[str, Blocks]]:
 
 
 def precision(scenarios: Sequence[ScenarioAnalysis]) -> list[str]:
-    """By what two copies of one strategy differ."""
+    """Return the A/A noise: the largest difference between two copies of one strategy."""
     noise = [scenario.noise_s for scenario in scenarios if scenario.aa_pairs]
     return [f"two copies of one strategy differ by up to {steps.seconds(max(noise))} a step"] if noise else []
 
 
 def circumstances(scenarios: Sequence[ScenarioAnalysis]) -> list[str]:
-    """How many scenarios, and how many of their strategies have a time."""
+    """Return the number of scenarios, and the number of their strategies that have a time."""
     results = [result for scenario in scenarios for result in scenario.results]
     timed = f"{sum(result.step is not None for result in results)} of {len(results)} strategies timed"
     return [f"**Training steps**: {counted(len(scenarios), 'scenario')}; {timed}"] if scenarios else []
 
 
-# ── what `plan` and `list` say ────────────────────────────────────────────────────────────────────
+# ── text of `plan` and `list` ─────────────────────────────────────────────────────────────────────
 # Columns of `list models`.
 MODEL_SIZES = ("d_model", "d_ff", "layers", "heads", "vocabulary")
 
 
 def planned(plan: Plan, machine: Machine) -> PlannedText:
-    """Scenarios, number of rounds and steps, and notes."""
+    """Return the text of `plan`: scenarios, number of rounds and steps, and notes."""
     scenes = _scenarios(plan)
     steps = "–".join(map(str, sorted({case.depth for case in plan.cases if case.op == TRAINING_STEP})))
     how = [f"{step_settings(plan.settings).rounds} rounds of every strategy, {steps} steps each"] if scenes else []
@@ -112,7 +112,7 @@ def planned(plan: Plan, machine: Machine) -> PlannedText:
 
 
 def _scenarios(plan: Plan) -> Blocks:
-    """Of each scenario of training steps: its strategies, controls first, and the memory that a rank needs."""
+    """For each scenario, return its strategies, controls first, and the memory that a rank needs."""
     shown: Blocks = []
     for scenario, planned in scenarios_of(plan).items():
         strategies = sorted(planned, key=lambda strategy: (competes(strategy), label(strategy)))
@@ -130,7 +130,7 @@ STRATEGIES: list[Column[Strategy]] = [
 
 
 def best(measured: Sequence[Mapping[str, str]]) -> str | None:
-    """Of rows of a summary, the shortest step; None if there is none."""
+    """Return the shortest step among the rows of a summary, as text; None if there is none."""
     steps = [row for row in measured if row.get("strategy") and competes(strategy_of(row["strategy"]))]
     if steps:
         row = min(steps, key=lambda row: float(row["time_s"]))
@@ -140,7 +140,7 @@ def best(measured: Sequence[Mapping[str, str]]) -> str | None:
 
 
 def models() -> Blocks:
-    """The presets, with their sizes."""
+    """Return the presets with their sizes."""
     columns: list[Column[str]] = [
         left("model", lambda name: name),
         Column("parameters", lambda name: f"{parameters(PRESETS[name]):,}"),

@@ -1,6 +1,6 @@
-"""Draw training steps: what they cost, against bucket size, one step of each strategy.
+"""Draw training steps: step times, exposed communication against bucket size, and one step of each strategy.
 
-In: a run and its analysis. Out: figures of each scenario; none where there is nothing to draw.
+In: a run and its analysis. Out: figures for each scenario; none if there is nothing to draw.
 """
 
 import math
@@ -24,10 +24,10 @@ from bench.packages.training.synchronisation import Strategy
 from bench.report.plots import figures
 from bench.report.plots.figures import COLOURS, WIDER, time_axis, wrapped
 
-# More rows than this are too small to read; the tables have all.
+# More rows than this are too small to read; the tables have all rows.
 MOST_ROWS = 40
 COMPUTING, EXPOSED = COLOURS[5], COLOURS[1]
-# Letters in a line of the title of the picture of buckets.
+# Characters per line in the title of the picture of buckets.
 BUCKETS_WIDE = 118
 # Opacity of exposed communication that is not resolved.
 PALE = 0.4
@@ -35,12 +35,12 @@ PALE = 0.4
 MOST_SIZES = 10
 # The labels of two sizes that are closer than this factor would overlap.
 NEIGHBOURS = 1.9
-# Caps below it, of which nobody sets any, are drawn only as far as they were measured.
+# Smaller caps, which nobody sets, are drawn only as far as they were measured.
 SMALLEST_CAP = 256 * 2**10
-# Colours of calls. Calls without outlines alternate between the two, so that neighbours can be told apart.
+# Colours of calls. Calls without outlines alternate between the two, so that neighbours can be distinguished.
 FLIGHT, DARKER = COLOURS[4], "#B37700"
-# The parts of a step that a compute lane shows, in order. Waiting lasts until the last gradient is usable; packing is
-# in it.
+# The parts of a step that a compute lane shows, in order. Waiting lasts until the last gradient is usable, and
+# includes packing.
 FORWARD, BACKWARD, WAITING, UPDATE = "forward", "backward", "waiting", "update"
 # Looks of these parts. Waiting is hatched: it must stand out from updating also in black and white.
 PARTS: dict[str, dict[str, Any]] = {
@@ -49,7 +49,7 @@ PARTS: dict[str, dict[str, Any]] = {
     WAITING: {"facecolor": COLOURS[1], "linewidth": 0, "hatch": "////", "edgecolor": "white"},
     UPDATE: {"facecolor": COLOURS[2], "linewidth": 0},
 }
-# Strategies that the others are meant to improve on: they are drawn first.
+# Baseline strategies, which other strategies are meant to improve on; they are drawn first.
 BASELINES = ("naive",)
 TITLE = "One step of each strategy along time: computing, and calls below it"
 CAPTION = (
@@ -57,19 +57,19 @@ CAPTION = (
     "A call is hidden where it lies below forward or backward, and exposed where the rank waits."
 )
 AXIS = "time since the first rank began the step (recorded in detail, which takes time: not one of the timed steps)"
-# Most strategies, and ranks of each: a page with more does not fit on a screen.
+# Most strategies per page, and most ranks per strategy: a page with more does not fit on a screen.
 MOST_TIMELINES, SHOWN_RANKS = 5, 4
 # Heights of a compute lane, of a communication lane, and of the gap between them; a rank takes 1 on the y axis.
 COMPUTE, COMMUNICATION, BETWEEN = 0.36, 0.46, 0.04
-# Most ticks of ready gradients, calls with outlines, and lanes with outlines: more would hide what they mark.
+# Most ticks of ready gradients, calls with outlines, and lanes with outlines: more would hide the bars.
 MOST_TICKS, MOST_OUTLINES, MOST_OUTLINED_LANES = 400, 150, 6
 
 
 # ── time of a step ───────────────────────────────────────────────────────────────────────────────
 def steps(_: Run, analysis: Analysis) -> list[Figure]:
-    """A bar for each strategy, the reference on top, then by place; whiskers: interval of exposed communication.
+    """Draw a bar per strategy, the reference on top, then by place; whiskers: interval of exposed communication.
 
-    Exposed communication is hatched where it is negative.
+    Exposed communication is hatched if it is negative.
     """
     timed = [
         scenario for scenario in training_of(analysis).scenarios if any(result.step for result in scenario.results)
@@ -126,7 +126,7 @@ def _steps(scenario: ScenarioAnalysis) -> Figure:
 
 
 def _right(step_s: float, exposed: Interval | None) -> float:
-    """The point at which the bar and its whisker end."""
+    """Return the position at which the bar and its whisker end."""
     if exposed is None:
         return step_s
     _, high = ends(exposed) or (0.0, exposed.value)
@@ -135,7 +135,7 @@ def _right(step_s: float, exposed: Interval | None) -> float:
 
 
 def _bar(axes: Axes, row: int, result: StrategyResult, step_s: float) -> None:
-    """Draw one bar. Computing is the step less what is exposed: the reference's step with as many micro-batches."""
+    """Draw one bar. Computing is the step minus exposed communication: the reference with as many micro-batches."""
     exposed = result.exposed
     base = step_s - (exposed.value if exposed else 0.0)
     axes.barh(row, min(base, step_s), color=COMPUTING, height=0.66)
@@ -154,7 +154,7 @@ def _bar(axes: Axes, row: int, result: StrategyResult, step_s: float) -> None:
 
 # ── exposed communication against bucket size ────────────────────────────────────────────────────
 def buckets(_: Run, analysis: Analysis) -> list[Figure]:
-    """For each scenario, what caps and plans expose; then their tails, beside those that the advisor predicts."""
+    """For each scenario, draw exposed communication of caps and plans; then their tails, measured and predicted."""
     return [figure for scenario in training_of(analysis).scenarios for figure in _buckets(scenario)]
 
 
@@ -183,7 +183,7 @@ def _buckets(scenario: ScenarioAnalysis) -> list[Figure]:
         figure, axes = _over_size(scenario, "Tail of a step over bucket size, predicted and measured")
         _predicted(axes, advice, caps)
         _tails(axes, scenario)
-        # Predicted caps are of every size; round ones are labelled.
+        # Predicted caps have every size; powers of two are labelled.
         powers = range(math.ceil(math.log2(least)), math.ceil(math.log2(max([least, *(cap for cap, _ in caps)]) + 1)))
         sizes = _labelled(of_caps, [2**power for power in powers] if caps else of_plans)
         made.append(_finished(figure, axes, sizes, "communication after backward, per step"))
@@ -209,7 +209,7 @@ def _finished(figure: Figure, axes: Axes, sizes: Sequence[int], what: str) -> Fi
 
 
 def _lines(axes: Axes, series: Mapping[str, list[tuple[int, Interval]]]) -> None:
-    """Draw a line of times with their intervals for each name. series: (bytes, time)."""
+    """Draw a line of times with their intervals for each name. series: name → (bytes, time)."""
     for style, (name, points) in enumerate(series.items()):
         points.sort(key=lambda point: point[0])
         values = [interval.value for _, interval in points]
@@ -219,12 +219,12 @@ def _lines(axes: Axes, series: Mapping[str, list[tuple[int, Interval]]]) -> None
 
 
 def _size(strategy: Strategy) -> int:
-    """Position of a strategy on the x axis, in bytes; 0 if it has no buckets of a given size."""
+    """Return the position of a strategy on the x axis, in bytes; 0 if it has no buckets of a given size."""
     return strategy.cap_bytes or max(strategy.buckets, default=0)
 
 
 def _labelled(measured: Sequence[int], predicted: Sequence[int]) -> list[int]:
-    """Sizes to label on the axis: measured sizes go before predicted ones, and labels do not overlap."""
+    """Return the sizes to label on the axis: measured sizes before predicted sizes, and labels do not overlap."""
     sizes = [size for size in [*sorted(set(measured)), *sorted(set(predicted))] if size]
     apart = max(NEIGHBOURS, (max(sizes) / min(sizes)) ** (1 / MOST_SIZES))
     labelled: list[int] = []
@@ -235,7 +235,7 @@ def _labelled(measured: Sequence[int], predicted: Sequence[int]) -> list[int]:
 
 
 def _series(strategy: Strategy, name: str) -> str:
-    """Name of a line: what strategies that differ only in their cap have in common."""
+    """Return the name of a line: the part of the name that strategies share if they differ only in their cap."""
     if strategy.cap_bytes is None:
         return name
     over = [f"over {strategy.accumulate} micro-batches"] if strategy.accumulate > 1 else []
@@ -244,7 +244,7 @@ def _series(strategy: Strategy, name: str) -> str:
 
 
 def _predicted(axes: Axes, advice: Advice, caps: Sequence[tuple[int, float]]) -> None:
-    """What uniform caps, torch's default and the bound would expose. caps: (bytes, seconds) of those that are shown."""
+    """Draw the predicted tails of uniform caps and torch's default, and the bound. caps: (bytes, seconds) to draw."""
     grey, cap, tail_s = "#555555", advice.cap_bytes, advice.cap.tail_s
     if caps:
         sizes, times = zip(*sorted(caps), strict=True)
@@ -261,7 +261,7 @@ def _predicted(axes: Axes, advice: Advice, caps: Sequence[tuple[int, float]]) ->
 
 
 def _tails(axes: Axes, scenario: ScenarioAnalysis) -> None:
-    """The measured tails, with which predictions can be compared: of caps, and of torch's DDP."""
+    """Draw the measured tails of caps and of torch's DDP, to compare them with predictions."""
     tails = [(_size(r.strategy), r.split.tail_s, r.strategy.name) for r in scenario.results if r.split is not None]
     if points := sorted((size, tail_s) for size, tail_s, _ in tails if size):
         axes.plot(*zip(*points, strict=True), "x", color="black", markersize=8, label="measured", zorder=6)
@@ -272,12 +272,12 @@ def _tails(axes: Axes, scenario: ScenarioAnalysis) -> None:
 
 # ── one step of each strategy ────────────────────────────────────────────────────────────────────
 def timelines(_: Run, analysis: Analysis) -> list[Figure]:
-    """A page for each scenario: the reference, those in BASELINES, then the best of each kind of strategy."""
+    """Draw a page per scenario: the reference, strategies in BASELINES, then the best of each kind of strategy."""
     return [page for scenario in training_of(analysis).scenarios if (page := _timelines(scenario)) is not None]
 
 
 def _timelines(scenario: ScenarioAnalysis) -> Figure | None:
-    """Draw one page in the order of `timelines`: no second strategy of a kind is before the best of another kind."""
+    """Draw one page in the order of `timelines`: no second strategy of a kind precedes the best of another kind."""
     recorded = [result for result in ordered(scenario) if result.timeline and result.timeline.ranks]
     kinds = [result.strategy.name for result in recorded]
     faster = {result.label: kinds[:place].count(kinds[place]) for place, result in enumerate(recorded)}  # of its kind
@@ -301,7 +301,7 @@ def _timelines(scenario: ScenarioAnalysis) -> Figure | None:
 
 
 def _in_words(timeline: Timeline, silent: bool) -> str:
-    """Such as `step 21.6 ms, waits 2.42 ms, 4 calls`. silent: the library does not show its calls."""
+    """Describe a step as `step 21.6 ms, waits 2.42 ms, 4 calls`. silent: the library does not show its calls."""
     tail = max(line.usable_s - line.backward_s for line in timeline.ranks)
     calls = max(len(line.calls) for line in timeline.ranks)
     words = [f"step {seconds(max(line.end_s for line in timeline.ranks))}"]
@@ -315,13 +315,13 @@ def _in_words(timeline: Timeline, silent: bool) -> str:
 
 
 def _page(heading: str, strategies: Sequence[tuple[str, Timeline]], last: float) -> Figure:
-    """strategies: title and timeline of each. last: when the longest step ends."""
+    """Draw one page. strategies: title and timeline of each. last: end of the longest step."""
     heights = [0.24 + 0.42 * min(len(timeline.ranks), SHOWN_RANKS) for _, timeline in strategies]
     figure = Figure(figsize=(10, 2.1 + sum(heights)), layout="constrained")
     rows = figure.subplots(len(heights), 1, sharex=True, squeeze=False, gridspec_kw={"height_ratios": heights})[:, 0]
     figure.suptitle(f"{heading}\n{CAPTION}", x=0.01, ha="left", fontsize=10.5)
     for axes, (title, timeline) in zip(rows, strategies, strict=True):
-        # Rank under rank, each with its computing above its communication.
+        # Ranks below each other, each with its computing above its communication.
         ranks = [timeline.ranks[rank] for rank in figures.spread(list(range(len(timeline.ranks))), SHOWN_RANKS)]
         for row, line in enumerate(ranks):
             _compute_lane(axes, line, row)
@@ -355,7 +355,7 @@ def _compute_lane(axes: Axes, line: RankTimeline, y: float) -> None:
 
 
 def lanes(calls: Sequence[CallRecord]) -> list[list[CallRecord]]:
-    """Calls by time of launch, each in the first free lane: as many lanes as calls were ever under way at once."""
+    """Put each call, by launch time, into the first free lane: as many lanes as the most calls in flight."""
     filled: list[list[CallRecord]] = []
     for call in sorted(calls, key=lambda call: (call.launched_s, call.done_s)):
         free = next((lane for lane in filled if lane[-1].done_s <= call.launched_s), None)
@@ -367,7 +367,7 @@ def lanes(calls: Sequence[CallRecord]) -> list[list[CallRecord]]:
 
 
 def _communication_lane(axes: Axes, line: RankTimeline, y: float) -> None:
-    """Calls that are under way at once share the height of the lane."""
+    """Draw the calls of a rank; calls in flight at once share the height of the lane."""
     filled = lanes(line.calls)
     height = COMMUNICATION / max(1, len(filled))
     outlined = len(line.calls) <= MOST_OUTLINES and len(filled) <= MOST_OUTLINED_LANES

@@ -1,8 +1,7 @@
-"""Write what a run says of training steps: the answer, tables and sentences of each scenario, then the invariants.
+"""Write the report on training steps: the answer, tables and sentences per scenario, then the invariants.
 
-In: a `ScenarioAnalysis`, or the analysis of a run. Out: blocks and sentences. Also the
-names and numbers that pictures and comparisons write, and a run without its training steps, for what shows collectives.
-Computes nothing but layout. A missing number is a dash, never a zero or `nan`.
+In: a `ScenarioAnalysis`, or the analysis of a run. Out: blocks and sentences; also the names and numbers that pictures
+and comparisons write. Computes nothing but layout. A missing number is a dash, never a zero or `nan`.
 """
 
 import math
@@ -39,7 +38,7 @@ from bench.report import blocks, labels
 from bench.report.blocks import Blocks, Column, Heading, items, keyed, left, table
 from bench.report.labels import NOTHING, SEPARATOR, between, common_parts, counted, ranks_text
 
-# What each invariant says, in the order of docs/training.md.
+# Statement of each invariant, in the order of docs/training.md.
 INVARIANTS = {
     "I1": "ranks hold the same bits after some steps",
     "I2": "training equals that of one process with the whole batch",
@@ -51,7 +50,7 @@ INVARIANTS = {
     "I9": "ranks start from the same parameters",
     "I12": "shares of the optimizer's state add up to one copy",
 }
-# Most reasons, or violating strategies, that one cell lists; most scenarios that the answer speaks of.
+# Most reasons, or violating strategies, that one cell lists; most scenarios that the answer covers.
 MOST_NAMED, MOST_SCENARIOS = 4, 3
 PREDICTION = (
     "Predicted from the link and from when gradients become ready; where communication takes CPU time from computing, "
@@ -59,7 +58,7 @@ PREDICTION = (
 )
 NOT_TIMED = "No strategy was timed."
 UNRESOLVED = "not resolved"
-# Why the share that is hidden may be negative.
+# Reason why the hidden share may be negative.
 DEARER = "calls cost more than alone"
 # A plan's label lists its buckets; if there are more than this, tables show the first two and their number.
 MOST_BUCKETS = 4
@@ -86,27 +85,27 @@ SCALING = (
 
 # ── names and numbers ────────────────────────────────────────────────────────────────────────────
 def scenario_text(scenario: Scenario) -> str:
-    """What its cases share, as their labels say it: `micro · gloo · float32 · 2 ranks · … · batch 8 a rank · …`."""
+    """Return the label that a scenario's cases share: `micro · gloo · float32 · 2 ranks · … · batch 8 a rank · …`."""
     return SEPARATOR.join(scenario_parts(scenario))
 
 
 def scenario_parts(scenario: Scenario) -> list[str]:
-    """The same, as parts."""
+    """Return the parts of the scenario's label."""
     return labels.label_parts(scenario.case)[1:]
 
 
 def global_batch(case: Case) -> int:
-    """Examples of one step, over all ranks."""
+    """Return the number of examples in one step, over all ranks."""
     return options_of(case).batch * case.world_size
 
 
 def short_name(strategy: Strategy) -> str:
-    """The label of a strategy without a long list of buckets, which the CSV has in full."""
+    """Return the label of a strategy without a long list of buckets, which the CSV has in full."""
     return label(strategy, MOST_BUCKETS)
 
 
 def short_names(strategies: Iterable[Strategy]) -> dict[str, str]:
-    """Map labels to short names; two that would read the same get a number."""
+    """Map labels to short names; equal short names get a number."""
     names: dict[str, str] = {}
     for strategy in dict.fromkeys(strategies):
         base = name = short_name(strategy)
@@ -119,12 +118,12 @@ def short_names(strategies: Iterable[Strategy]) -> dict[str, str]:
 
 
 def names_of(scenario: ScenarioAnalysis) -> dict[str, str]:
-    """Label → short name of all strategies of a scenario."""
+    """Return label → short name for all strategies of a scenario."""
     return short_names(result.strategy for result in scenario.results)
 
 
 def ordered(scenario: ScenarioAnalysis) -> list[StrategyResult]:
-    """The reference first, then by place, then those with a time and no place, and those without a time last."""
+    """Return the results: the reference, then by place, then results with a time but no place, then without a time."""
 
     def key(result: StrategyResult) -> tuple[int, float, float]:
         group = 3 if result.step is None else 0 if is_reference(result) else 1 if result.place else 2
@@ -134,12 +133,12 @@ def ordered(scenario: ScenarioAnalysis) -> list[StrategyResult]:
 
 
 def is_reference(result: StrategyResult) -> bool:
-    """Whether it is the strategy without synchronisation with which the others are compared, and no second copy."""
+    """Return whether the result is the reference: the strategy without synchronisation, not its second copy."""
     return result.strategy == Strategy(REFERENCE)
 
 
 def place_text(result: StrategyResult, scenario: ScenarioAnalysis) -> str:
-    """Such as `1`, `3 =` where others share the place, `3 =, not resolved`; `reference`, or a dash for controls."""
+    """Format the place as `1`, `3 =` (shared), or `3 =, not resolved`; `reference`, or a dash for controls."""
     if is_reference(result):
         return "reference"
     alike = sum(other.place == result.place for other in scenario.results)
@@ -148,35 +147,35 @@ def place_text(result: StrategyResult, scenario: ScenarioAnalysis) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """`1.61 ms`; a dash where there is none."""
+    """Format seconds as `1.61 ms`; a dash if there is no value."""
     if value is None or not math.isfinite(value):
         return NOTHING
     return format_seconds(value) if value else "0 s"
 
 
 def percent(value: float | None) -> str:
-    """`12.3` for 0.123: the unit is in the header."""
+    """Format a share in percent, `12.3` for 0.123: the unit is in the header."""
     if value is None or not math.isfinite(value):
         return NOTHING
     return f"{round(100 * value, 1) + 0.0:.1f}"  # + 0.0: a rounded −0.0 is 0.0
 
 
 def spread(value: float | None, std: float | None, text: Callable[[float | None], str]) -> str:
-    """`1.61 ms ± 40 µs`."""
+    """Format a value and its standard deviation as `1.61 ms ± 40 µs`."""
     if value is None:
         return NOTHING
     return text(value) + (f" ± {text(std)}" if std is not None and math.isfinite(std) else "")
 
 
 def ends(interval: Interval | None) -> tuple[float, float] | None:
-    """Both ends of an interval; None where it is not known or not finite."""
+    """Return both limits of an interval; None if it is not known or not finite."""
     if interval is None or not interval.known or not math.isfinite(interval.high - interval.low):
         return None
     return interval.low, interval.high
 
 
 def bounds(interval: Interval | None) -> str:
-    """`[1.00 – 1.20 ms]`; a dash where no interval is known."""
+    """Format an interval as `[1.00 – 1.20 ms]`; a dash if no interval is known."""
     limits = ends(interval)
     return f"[{between(*map(seconds, limits))}]" if limits else NOTHING
 
@@ -186,7 +185,7 @@ def _value(interval: Interval | None) -> float | None:
 
 
 def _listed(texts: Iterable[str], separator: str = "; ") -> str:
-    """Each item once, the first MOST_NAMED of them, in one cell."""
+    """Join distinct texts in one cell, at most the first MOST_NAMED."""
     distinct = list(dict.fromkeys(texts))
     more = [f"and {len(distinct) - MOST_NAMED} more"] if len(distinct) > MOST_NAMED else []
     return separator.join(distinct[:MOST_NAMED] + more) or NOTHING
@@ -194,7 +193,7 @@ def _listed(texts: Iterable[str], separator: str = "; ") -> str:
 
 # ── one scenario ─────────────────────────────────────────────────────────────────────────────────
 def section(scenario: ScenarioAnalysis, failed: Collection[Case]) -> Blocks:
-    """Its part of a report. failed: cases whose failures the report lists elsewhere."""
+    """Return the section of a scenario in a report. failed: cases whose failures the report lists elsewhere."""
     bodies = {
         "Memory of a rank": memory(scenario),
         "What cannot be told apart": alike(scenario),
@@ -212,7 +211,7 @@ def section(scenario: ScenarioAnalysis, failed: Collection[Case]) -> Blocks:
 
 
 def brief_section(scenario: ScenarioAnalysis) -> Blocks:
-    """The same for a terminal: its main table without standard deviations, what is alike, and what got no times."""
+    """Return the section for a terminal: main table without deviations, shared places, strategies without times."""
     names = names_of(scenario)
     columns: list[Column[StrategyResult]] = [
         left("strategy", lambda result: names[result.label]),
@@ -233,7 +232,7 @@ def _timed(scenario: ScenarioAnalysis) -> list[StrategyResult]:
 
 
 def answers(scenarios: Sequence[ScenarioAnalysis]) -> list[str]:
-    """Of each of the first scenarios the fastest strategy, its step, what communication costs of it, which buckets."""
+    """For each of the first scenarios, state the fastest strategy, its step and communication time, and buckets."""
     lines = []
     for title, scenario in zip(_titles(scenarios)[:MOST_SCENARIOS], scenarios, strict=False):
         names = names_of(scenario)
@@ -263,7 +262,7 @@ def answers(scenarios: Sequence[ScenarioAnalysis]) -> list[str]:
 
 
 def _advised(advice: Advice, scenario: ScenarioAnalysis, names: Mapping[str, str]) -> str:
-    """What to set, and what that is predicted to leave after backward; or what was measured to leave less."""
+    """Return the advised buckets with their predicted tail, or the strategy with a smaller measured tail."""
     default = seconds(advice.default.tail_s)
     tails = [(r.split.tail_s, names[r.label]) for r in scenario.results if r.split is not None and r.strategy.cap_bytes]
     least_s, name = min(tails, default=(math.inf, ""))
@@ -281,12 +280,12 @@ def _advised(advice: Advice, scenario: ScenarioAnalysis, names: Mapping[str, str
 
 
 def _titles(scenarios: Sequence[ScenarioAnalysis]) -> list[str]:
-    """What each scenario is, without what all have in common."""
+    """Return the title of each scenario, without the parts that all scenarios share."""
     return common_parts([scenario_parts(scenario.scenario) for scenario in scenarios])[1]
 
 
 def reference(scenario: ScenarioAnalysis) -> str:
-    """One line: the step without synchronisation, the timed blocks used, and how far two equal things differ."""
+    """Return one line: the step without synchronisation, the timed blocks used, and the A/A noise."""
     without = f"{seconds(scenario.compute.value)} a step" if scenario.compute else "not known"
     used = scenario.blocks - scenario.dropped
     limit = "no strategy was measured twice"
@@ -296,10 +295,10 @@ def reference(scenario: ScenarioAnalysis) -> str:
 
 
 def overview(scenario: ScenarioAnalysis) -> Blocks:
-    """One row for each strategy that was timed, by place: estimate ± standard deviation over rounds."""
+    """Return one row per timed strategy, by place: estimate ± standard deviation over rounds."""
 
     def hidden(result: StrategyResult) -> str:
-        # Known where exposed communication is; below 0 with the reason.
+        # Shown only if exposed communication is resolved; a negative share gets its reason.
         if result.hidden is None or not result.resolved:
             return NOTHING
         return percent(result.hidden) + (f": {DEARER}" if result.hidden < 0 else "")
@@ -318,7 +317,7 @@ def overview(scenario: ScenarioAnalysis) -> Blocks:
 
 
 def refused(scenario: ScenarioAnalysis, elsewhere: Collection[Case] = ()) -> Blocks:
-    """Strategies without times, with the reason, but for those whose failures stand elsewhere."""
+    """Return the strategies without times, with reasons, except strategies whose failures are listed elsewhere."""
     names = names_of(scenario)
     return items(
         f"**{names[result.label]}** got no times: {result.refused}"
@@ -328,7 +327,7 @@ def refused(scenario: ScenarioAnalysis, elsewhere: Collection[Case] = ()) -> Blo
 
 
 def alike(scenario: ScenarioAnalysis) -> Blocks:
-    """A line for each place that several strategies share, and one for those that expose nothing for certain."""
+    """Return a line per place that several strategies share, and lines on strategies that are not resolved."""
     names = names_of(scenario)
     timed = [result for result in ordered(scenario) if result.step is not None and competes(result.strategy)]
     places = grouped((result for result in timed if result.place is not None), lambda result: result.place)
@@ -343,7 +342,7 @@ def alike(scenario: ScenarioAnalysis) -> Blocks:
 
 
 def not_resolved(scenario: ScenarioAnalysis) -> list[str]:
-    """A sentence on the strategies of which it is not certain that they expose anything, by why it is not."""
+    """Return sentences on strategies whose exposed communication is not resolved, one per reason."""
     names = names_of(scenario)
     open_ones = [r for r in ordered(scenario) if r.step is not None and competes(r.strategy) and not r.resolved]
     told = {
@@ -359,7 +358,7 @@ def not_resolved(scenario: ScenarioAnalysis) -> list[str]:
 
 
 def split(scenario: ScenarioAnalysis) -> Blocks:
-    """The parts of exposed communication: one row for each strategy with a split."""
+    """Return the parts of exposed communication, one row per strategy with a split."""
     names = names_of(scenario)
     sharded = any(kind(result.strategy).sharded for result in scenario.results)
     rows = [(result, result.split) for result in ordered(scenario) if result.split is not None]
@@ -381,7 +380,7 @@ def split(scenario: ScenarioAnalysis) -> Blocks:
 
 
 def memory(scenario: ScenarioAnalysis) -> Blocks:
-    """The memory of each strategy alone, measured and computed; empty if it was not measured."""
+    """Return the memory of each strategy alone, measured and computed; empty if it was not measured."""
     sizes = ["model made", "before the first update", "after it", "further steps", "computed"]
     rows = memory_rows(scenario)
     columns: list[Column[list[str]]] = [left("strategy", lambda row: row[0])]
@@ -390,7 +389,7 @@ def memory(scenario: ScenarioAnalysis) -> Blocks:
 
 
 def memory_rows(scenario: ScenarioAnalysis) -> list[list[str]]:
-    """Of each strategy: name, the four sizes of a `RankMemory`, and the computed one; none if nothing was measured."""
+    """Return per strategy: name, the four sizes of a `RankMemory`, the computed size. Empty if nothing was measured."""
     names = names_of(scenario)
     timed = [result for result in ordered(scenario) if result.step is not None and not result.strategy.again]
     if not any(result.memory for result in timed):
@@ -408,12 +407,12 @@ def _bytes(size: int | None) -> str:
 
 
 def aa_pairs(scenario: ScenarioAnalysis) -> Blocks:
-    """The A/A pairs: what two copies of one strategy differ by."""
+    """Return the table of A/A pairs: the difference between two copies of one strategy."""
     return table(scenario.aa_pairs, AA_PAIRS)
 
 
 def _zero_cell(difference: Interval) -> str:
-    """Say whether the interval contains 0; a dash if there is none. One in twenty intervals of 95 % does not."""
+    """State whether the interval contains 0; a dash without an interval. One in twenty 95 % intervals does not."""
     if not difference.known:
         return NOTHING
     return "yes" if difference.low <= 0 <= difference.high else "NO (by chance, 1 pair in 20 does not)"
@@ -428,12 +427,12 @@ AA_PAIRS: list[Column[AAPair]] = [
 
 
 def advice(scenario: ScenarioAnalysis) -> Blocks:
-    """The best cap and torch's default: the predicted tail, and what was measured of them; last the bound."""
+    """Return the predicted and measured tails of the best cap and of torch's default, then the lower bound."""
     advised = scenario.advice
     if advised is None:
         return []
     default = Strategy("plan", buckets=advised.default.buckets) if scenario.scenario.shape else Strategy("ddp")
-    # What was advised while planning is measured as a plan with these buckets.
+    # Buckets that were advised during planning are measured as a plan with these buckets.
     by_cap = [Strategy("overlap_bucket", cap_bytes=advised.cap_bytes), Strategy("plan", buckets=advised.cap.buckets)]
     results = {replace(result.strategy, called=""): result for result in scenario.results if result.split}
 
@@ -463,7 +462,7 @@ def advice(scenario: ScenarioAnalysis) -> Blocks:
 
 # ── all of a run ─────────────────────────────────────────────────────────────────────────────────
 def unexplained(scenarios: Sequence[ScenarioAnalysis]) -> list[str]:
-    """A sentence on each scenario with strategies whose split does not add up to what they expose."""
+    """Return a sentence per scenario with strategies whose split does not add up to exposed communication."""
     lines = []
     for title, scenario in zip(_titles(scenarios), scenarios, strict=True):
         names = [short_name(result.strategy) for result in scenario.results if result.adds_up is False]
@@ -474,7 +473,7 @@ def unexplained(scenarios: Sequence[ScenarioAnalysis]) -> list[str]:
 
 
 def invariants(scenarios: Sequence[ScenarioAnalysis]) -> Blocks:
-    """One row for each invariant: how many strategies keep it, which violate it, why it does not apply to others."""
+    """Return one row per invariant: number of strategies that keep it, violations, reasons why it does not apply."""
     checks = []
     for title, scenario in zip(_titles(scenarios), scenarios, strict=True):
         where = f" ({title})" if len(scenarios) > 1 else ""
@@ -494,13 +493,13 @@ def _violating(checks: Checks) -> set[str]:
 
 
 def _holds(checks: Checks) -> str:
-    """How many strategies keep it: those checked in several launches if they violate it in none of them."""
+    """Return the number of strategies that keep an invariant, without any violation in any launch."""
     kept = {strategy for strategy, check in checks if check.ok}
     return str(len(kept - _violating(checks))) if checks else "not checked"
 
 
 def _without(checks: Checks) -> str:
-    """Why it does not apply to some, with their number."""
+    """Return the reasons why an invariant does not apply, with the number of strategies."""
     judged = {strategy for strategy, check in checks if check.ok is not None}
     reasons = Counter(check.text for strategy, check in checks if check.ok is None and strategy not in judged)
     return _listed(f"{count} × {text}" for text, count in reasons.items())
@@ -516,7 +515,7 @@ CHECKED: list[Column[tuple[str, Checks]]] = [
 
 
 def scaling(points: Sequence[ScalingPoint]) -> Blocks:
-    """Throughput, speed-up and efficiency over numbers of ranks; one table for each model, backend and the like."""
+    """Return throughput, speed-up and efficiency over numbers of ranks, one table per model, backend and so on."""
     scenarios = KINDS.tables(points, lambda point: with_strategy(point.case, None))
     titles = [
         SEPARATOR.join(part.words for part in parts if part.name != "op" and not part.usual)
@@ -546,7 +545,7 @@ SCALED: list[Column[ScalingPoint]] = [
 
 
 def method_line(run: Run) -> str:
-    """One line that says how training steps were measured; empty if there are none."""
+    """Return one line on how training steps were measured; empty if there are none."""
     steps = sorted({case.depth for case in run.plan.cases if case.op == TRAINING_STEP})
     if not steps:
         return ""

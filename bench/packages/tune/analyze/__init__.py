@@ -1,1 +1,1 @@
-"""The statistics of tuning."""
+"""Compute the statistics of tuning."""

@@ -1,13 +1,13 @@
 """Race the choices of all cells, prove the survivors against the default, and place the crossovers.
 
-In: the logarithm of each launch's time, by cell and choice. Out: which choices are still raced, what is tried, and
-whether it was shown to be faster. Every function depends on its arguments only, so that a run that was interrupted, and
-a simulation on kept launches, decide as a run that was not.
+In: the logarithm of each launch's time, by cell and choice. Out: the choices that are still raced, the choice that each
+cell tries, and whether it was shown to be faster. Every function depends only on its arguments, so an interrupted run
+and a simulation on kept launches decide like an uninterrupted run.
 
-A race only ever compares choices within a launch number, in which they took turns. It eliminates by a Bayes factor,
-which may be looked at after every launch (Ville's inequality): with a normal prior on the standardised difference, and
-variances that are drawn together over cells (`verdicts.moderated`). What is shown to be faster is shown on launches
-that came after the choice, so luck in the race gives no rule (docs/studies/tune.md).
+A race compares choices only within a launch number, in which they took turns. It eliminates by a Bayes factor, which
+may be evaluated after every launch (Ville's inequality), with a normal prior on the standardised difference, and
+variances that are shrunk towards a common value over cells (`verdicts.moderated`). A choice is shown to be faster only
+by launches after it was chosen, so luck in the race gives no rule (docs/studies/tune.md).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,23 +29,23 @@ from bench.stats.verdicts import Levels
 Logs = dict[Pick, dict[int, float]]
 Times = dict[Cell, Logs]
 Names = Mapping[Cell, Sequence[Pick]]
-# Launches before which nobody is eliminated.
+# Fewest launches before a choice can be eliminated.
 FEWEST_TO_DROP = 2
 # Probability that a cell's best choice is ever eliminated.
 RACE_RATE = 0.05
 # Variance of the standardised difference in the Bayes factor's prior: choices differ by about ten times their scatter.
 PRIOR = 100.0
-# Share of a table's rules that may be wrong on average.
+# False discovery rate: share of a table's rules that may be wrong on average.
 WRONG_RATE = 0.01
 # Fewest launches that can show that a choice is faster than the default.
 FEWEST_PAIRS = 6
-# Draws for the interval of a crossover, and its level; they are seeded, so that a report is the same twice.
+# Random draws for the interval of a crossover, and its percentiles; draws are seeded, so a report is reproducible.
 DRAWS, ENDS = 4000, (2.5, 97.5)
 
 
 # ── the race ─────────────────────────────────────────────────────────────────────────────────────
 def raced(times: Times, names: Names, rounds: int) -> dict[Cell, list[Pick]]:
-    """The choices of each cell that are left after this many launches, with the default; ordered as in `names`."""
+    """Return the choices of each cell that are left after this many rounds, with the default, ordered as in `names`."""
     alive = {cell: [DEFAULT, *(choice for choice in names[cell] if choice != DEFAULT)] for cell in names}
     for number in range(FEWEST_TO_DROP, rounds + 1):
         alive = _round(times, alive, number)
@@ -53,9 +53,9 @@ def raced(times: Times, names: Names, rounds: int) -> dict[Cell, list[Pick]]:
 
 
 def _round(times: Times, alive: Mapping[Cell, Sequence[Pick]], rounds: int) -> dict[Cell, list[Pick]]:
-    """Those that stay after a round. A choice goes if it is slower than the cell's leader, by itself or by sizes.
+    """Return the choices that stay after a round. A choice is dropped if it is surely slower than the cell's leader.
 
-    By sizes: in the cell and its neighbours together, each launch counting as the mean of its cells.
+    Evidence is the cell alone, or the cell and its neighbours together, with each launch as the mean over its cells.
     """
     known = {cell: [choice for choice in alive[cell] if _has(times, cell, choice, rounds)] for cell in alive}
     leaders = {cell: min(left, key=lambda c: _mean(times[cell][c], rounds)) for cell, left in known.items() if left}
@@ -79,10 +79,10 @@ def _round(times: Times, alive: Mapping[Cell, Sequence[Pick]], rounds: int) -> d
 
 
 def _log_factors(differences: Sequence[Floats]) -> Floats:
-    """Logarithm of the Bayes factor of "they differ" over "they do not", of each series of differences.
+    """Return the logarithm of the Bayes factor of "they differ" over "they do not", for each series of differences.
 
-    (1 + n g)^(-1/2) ((1 + t²/ν) / (1 + t²/((1 + n g) ν)))^((ν + 1)/2), as of Rouder and others (Psychonomic Bulletin &
-    Review 16, 2009) for a normal prior of variance g, with the moderated variance and its degrees of freedom ν.
+    (1 + n g)^(-1/2) ((1 + t²/ν) / (1 + t²/((1 + n g) ν)))^((ν + 1)/2), from Rouder and others (Psychonomic Bulletin &
+    Review 16, 2009) for a normal prior of variance g, with the shrunk variance and its degrees of freedom ν.
     """
     usable = np.array([len(values) > 1 for values in differences])
     mean, error, freedom = _moderated([values for values in differences if len(values) > 1])
@@ -95,7 +95,7 @@ def _log_factors(differences: Sequence[Floats]) -> Floats:
 
 
 def _moderated(series: Sequence[Floats]) -> tuple[Floats, Floats, Floats]:
-    """Mean, standard error and degrees of freedom of each series, whose variances are drawn together."""
+    """Return mean, standard error and degrees of freedom of each series; variances are shrunk towards a common one."""
     counts = np.array([len(values) for values in series], dtype=float)
     smallest = verdicts.SMALLEST_SCATTER**2
     variances = np.array([max(float(np.var(values, ddof=1)), smallest) for values in series])
@@ -104,7 +104,7 @@ def _moderated(series: Sequence[Floats]) -> tuple[Floats, Floats, Floats]:
 
 
 def neighbours(cells: Iterable[Cell]) -> dict[Cell, list[Cell]]:
-    """Of each cell the next smaller and the next larger size, of the same operation and ranks."""
+    """Return, for each cell, the cells of the next smaller and next larger size, with the same operation and ranks."""
     ordered = sorted(cells)
     beside: dict[Cell, list[Cell]] = {cell: [] for cell in ordered}
     for cell, following in pairwise(ordered):
@@ -117,7 +117,7 @@ def neighbours(cells: Iterable[Cell]) -> dict[Cell, list[Cell]]:
 def picks(
     times: Times, left_after: Callable[[int], Mapping[Cell, Sequence[Pick]]], rounds: int, least_gain: float
 ) -> dict[Cell, Pick]:
-    """What each cell tries after a race, from the last round in which it was measured. left_after: see `raced`."""
+    """Return the choice that each cell tries after a race, from its last measured round. left_after: see `raced`."""
     found: dict[Cell, Pick] = {}
     for number in range(1, rounds + 1):
         left = left_after(number)
@@ -131,9 +131,9 @@ def picks(
 
 
 def chosen(times: Times, alive: Mapping[Cell, Sequence[Pick]], rounds: int, least_gain: float) -> dict[Cell, Pick]:
-    """What each cell tries: the fastest that is left; or what a neighbour tries, if the two cannot be told apart.
+    """Return the choice that each cell tries: the fastest left, or a neighbour's choice within a standard error of it.
 
-    The default, where the fastest gains less than `least_gain` on it.
+    The cell tries the default if the gain of this choice over the default is at most `least_gain`.
     """
     found: dict[Cell, Pick] = {}
     beside = neighbours(alive)
@@ -156,7 +156,7 @@ def chosen(times: Times, alive: Mapping[Cell, Sequence[Pick]], rounds: int, leas
 
 
 def _has(times: Times, cell: Cell, choice: Pick, rounds: int) -> bool:
-    """Whether a choice was measured in the latest round, so that it can be compared with what was, too."""
+    """Return whether a choice was measured in the latest round, so that it is comparable with the other choices."""
     return rounds in times.get(cell, {}).get(choice, {})
 
 
@@ -165,14 +165,14 @@ def _mean(logs: Mapping[int, float], rounds: int) -> float:
 
 
 def _differences(times: Times, cell: Cell, choice: Pick, other: Pick, rounds: int) -> dict[int, float]:
-    """Launch → log ratio of two choices, of the launches of a race that have both."""
+    """Return launch → log ratio of two choices, for the launches of a race that have both."""
     a, b = (times.get(cell, {}).get(each, {}) for each in (choice, other))
     return {number: a[number] - b[number] for number in sorted(a.keys() & b.keys()) if number <= rounds}
 
 
 # ── the proof ────────────────────────────────────────────────────────────────────────────────────
 def compared(times: Times, picks: Picks, launches: Iterable[int]) -> dict[Cell, Floats]:
-    """Log ratios of what a cell tries to the default, one a launch, of cells with FEWEST_PAIRS of them or more."""
+    """Return log ratios of a cell's tried choice to the default, one per launch, if there are at least FEWEST_PAIRS."""
     numbers, found = set(launches), {}
     for cell, pick in picks.items():
         a, b = (times.get(cell, {}).get(choice, {}) for choice in (DEFAULT, pick))
@@ -183,10 +183,10 @@ def compared(times: Times, picks: Picks, launches: Iterable[int]) -> dict[Cell, 
 
 
 def faster(ratios: Mapping[Cell, Floats], least_gain: float) -> set[Cell]:
-    """The cells that are shown to be faster than the default, by Student's t with the method of Benjamini and Hochberg.
+    """Return the cells shown to be faster than the default, by Student's t with the method of Benjamini and Hochberg.
 
-    Of the rules of a table, at most a share of WRONG_RATE is wrong on average (Journal of the Royal Statistical Society
-    B 57, 1995). Where no choice is faster than the default, every rule is wrong: then so few tables have one.
+    On average, at most a share WRONG_RATE of the rules of a table is wrong (Journal of the Royal Statistical Society
+    B 57, 1995). If no choice is faster than the default, every rule is wrong: at most this share of tables has one.
     Cells whose mean gain is smaller than `least_gain` are left out.
     """
     if not ratios:
@@ -198,15 +198,15 @@ def faster(ratios: Mapping[Cell, Floats], least_gain: float) -> set[Cell]:
 
 
 def judged(ratios: Mapping[Cell, Floats], min_change: float, rate: float) -> dict[Cell, ChangeVerdict]:
-    """Whether each cell is faster or slower than the default, over all cells at once."""
+    """Return a verdict per cell, faster or slower than the default, judged over all cells at once."""
     judgements = verdicts.judge(verdicts.paired([*ratios.values()]), min_change, Levels(change=rate)) if ratios else []
     return {cell: judgement.verdict for cell, judgement in zip(ratios, judgements, strict=True)}
 
 
 def whole(times: Times, table: Picks, launches: Iterable[int]) -> tuple[Interval | None, int]:
-    """Time over the default of all cells that a table changes and that were measured, and the launches it comes from.
+    """Return the time over the default, for all measured cells with a rule together, and the number of its launches.
 
-    The geometric mean of the cells in each launch, with Student's t over launches.
+    It is the geometric mean of the cells in each launch, with Student's t over launches.
     """
     of_cells = {cell: times.get(cell, {}) for cell, pick in table.items() if pick != DEFAULT}
     pairs = [(logs.get(DEFAULT, {}), logs.get(table[cell], {})) for cell, logs in of_cells.items()]
@@ -220,9 +220,9 @@ def whole(times: Times, table: Picks, launches: Iterable[int]) -> tuple[Interval
 
 # ── crossovers ───────────────────────────────────────────────────────────────────────────────────
 def crossovers(times: Times, table: Picks) -> list[Crossover]:
-    """Where the choice changes between two sizes. Times are straight lines between them: latency and bandwidth.
+    """Return the sizes at which the choice changes. Times are straight lines between two sizes: latency and bandwidth.
 
-    Where they do not cross, the faster one holds up to the other size; but beside the default, only at its own.
+    If the lines do not cross, the faster choice applies up to the other size; next to the default, only at its own.
     """
     found = []
     for cell, following in pairwise(sorted(table)):
@@ -246,7 +246,7 @@ def crossovers(times: Times, table: Picks) -> list[Crossover]:
 
 
 def _seconds_apart(times: Times, cell: Cell, below: Pick, above: Pick) -> tuple[float, float] | None:
-    """Mean and standard error of the difference `below` − `above`, in seconds, over all launches that have both."""
+    """Return mean and standard error of `below` − `above`, in seconds, over all launches that have both."""
     a, b = (times.get(cell, {}).get(choice, {}) for choice in (below, above))
     common = sorted(a.keys() & b.keys())
     if len(common) < 2:
@@ -258,9 +258,9 @@ def _seconds_apart(times: Times, cell: Cell, below: Pick, above: Pick) -> tuple[
 
 
 def rules_of(table: Picks, places: Sequence[Crossover]) -> list[SizeRule]:
-    """The rules of a table. Beyond the sizes that were measured, and wherever a gain was not shown, the default holds.
+    """Return the rules of a table. The default applies beyond the measured sizes, and if no gain was shown.
 
-    Between two choices the crossover divides. Towards the default it is the end of its interval that keeps more of it.
+    Two choices are divided at their crossover; a choice and the default at the interval limit nearer to the choice.
     """
     at = {(place.op, place.ranks, place.below, place.above): place for place in places}
     rules: list[SizeRule] = []

@@ -1,6 +1,6 @@
-"""From the samples of a run of `tune`: what a stage leaves, and the outcome.
+"""Compute the choices that a stage leaves, and the outcome, from the samples of a run of `tune`.
 
-In: samples, and the library that measured them. Out: times, what is left of a race, a table, a `Tuned`.
+In: samples, and the library that was measured. Out: times, choices left in a race, a table, a `Tuned`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ from bench.packages.tune.rules import (
 )
 from bench.stats.intervals import Floats, launch_interval
 
-# What a comparison found → why.
+# Verdict of a comparison → reason in the table.
 FOUND = {verdict: Why[verdict.name] for verdict in ChangeVerdict}
 
 
@@ -48,7 +48,7 @@ def times_of(samples: Sequence[Samples], told: Told) -> Times:
 
 
 def _failed(samples: Sequence[Samples], told: Told, last: float = inf) -> dict[tuple[Cell, Pick], str]:
-    """What failed in launches up to the number `last`, and why it first did."""
+    """Return the cells and choices that failed in launches up to number `last`, with the text of the first failure."""
     found: dict[tuple[Cell, Pick], tuple[int, str]] = {}
     for entry in samples:
         if entry.failure is not None and entry.failure.kind != "lost" and entry.launch <= last:
@@ -59,7 +59,7 @@ def _failed(samples: Sequence[Samples], told: Told, last: float = inf) -> dict[t
 
 
 def left_after(samples: Sequence[Samples], told: Told, named: Names, rounds: int) -> dict[Cell, list[Pick]]:
-    """The choices of each cell that are left after this many rounds of a race, without those that failed in them."""
+    """Return the choices of each cell that are left after this many rounds of a race, without failed choices."""
     failed = _failed(samples, told, rounds)
     sound = {cell: [choice for choice in choices if (cell, choice) not in failed] for cell, choices in named.items()}
     return choosing.raced(times_of(samples, told), sound, rounds)
@@ -68,7 +68,7 @@ def left_after(samples: Sequence[Samples], told: Told, named: Names, rounds: int
 def proven(
     samples: Sequence[Samples], told: Told, picks: Picks, launches: range, min_change: float
 ) -> dict[Cell, Pick]:
-    """The table: what these launches show to be faster. Everything else keeps the default, and so does what failed."""
+    """Return the table: choices that these launches show to be faster. Failures and other cells keep the default."""
     failed = _failed(samples, told, launches.stop - 1)
     faster = choosing.faster(choosing.compared(times_of(samples, told), picks, launches), min_change)
     return {cell: c if cell in faster and (cell, c) not in failed else DEFAULT for cell, c in picks.items()}
@@ -78,7 +78,7 @@ def tuned(
     samples: Sequence[Samples], told: Told, picks: Picks, table: Picks, proving: Sequence[int],
     checking: Sequence[int], min_change: float,
 ) -> Tuned:  # fmt: skip
-    """The outcome of a race, its proof, and the last launches, which drop what they show to be slower, and failures."""
+    """Return the outcome of a race, its proof, and the last launches, which drop rules that are slower or fail."""
     times, failed = times_of(samples, told), _failed(samples, told)
     read = _as_measured(times, table, checking)
     again = choosing.judged(choosing.compared(times, read, checking), min_change, choosing.WRONG_RATE)
@@ -100,7 +100,7 @@ def checked(
     samples: Sequence[Samples], told: Told, file: FileRead, table: Picks, launches: Sequence[int],
     min_change: float,
 ) -> Tuned:  # fmt: skip
-    """What a rule file does that was there already."""
+    """Return the outcome of the check of an existing rule file."""
     times = times_of(samples, told)
     read = _as_measured(times, table, launches)
     ratios = choosing.compared(times, read, launches)
@@ -128,19 +128,19 @@ def _results(
 
 
 def _with_failures(found: Tuned, samples: Sequence[Samples], told: Told) -> Tuned:
-    """With how much was measured, and what failed."""
+    """Add the number of launches, and the failures, to an outcome."""
     launches = {(entry.case.world_size, entry.case.settings, entry.launch) for entry in samples}
     return replace(found, launches=len(launches), wrong=_wrong(samples, told))
 
 
 def _as_measured(times: Times, table: Picks, launches: Sequence[int]) -> dict[Cell, Pick]:
-    """What the launches of a check measured in place of each rule: a side that reads the file, where there is one."""
+    """Return the choice that a check measured per rule: FROM_FILE if a side read the file, else the rule's choice."""
     read = {cell for cell, logs in times.items() if set(launches) & logs.get(FROM_FILE, {}).keys()}
     return {cell: FROM_FILE if cell in read else pick for cell, pick in table.items() if pick != DEFAULT}
 
 
 def _wrong(samples: Sequence[Samples], told: Told) -> tuple[str, ...]:
-    """What failed, with the sizes of which it did."""
+    """Return texts on the choices that failed, with the sizes at which they failed."""
     sizes: dict[str, list[str]] = {}
     for (cell, choice), text in sorted(_failed(samples, told).items()):
         sizes.setdefault(f"{cell.op}, {cell.ranks} ranks, {choice}: {text}", []).append(format_bytes(cell.size))
@@ -148,9 +148,9 @@ def _wrong(samples: Sequence[Samples], told: Told) -> tuple[str, ...]:
 
 
 def not_honoured(run: Run, library: Library, told: Told, table: Picks) -> list[Notice]:
-    """Cells in which the library says that it ran something else than it was told, where it says so (NCCL).
+    """Return notices on cells in which the library reports another choice than asked for (only NCCL reports it).
 
-    table: what the rule file says of each cell, for launches that read it.
+    table: choice of the rule file for each cell, for launches that read it.
     """
     chosen = (launch.get("chosen") or {} for launch in launches_of(run.environment))
     ran = {key: choice for choices in chosen for key, choice in choices.items()}

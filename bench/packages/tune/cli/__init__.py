@@ -1,1 +1,1 @@
-"""The verb `tune`."""
+"""Define the verb `tune`."""

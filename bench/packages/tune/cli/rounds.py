@@ -1,8 +1,8 @@
 """Measure the stages of `tune` into the folder of a run: rounds of launches whose sides take turns.
 
-In: the folder of a run, and what each round is to measure. Out: lines in its samples.jsonl, and launches in its
-plan.json, which grows: what was measured so far decides what is measured next. Nothing else is kept but how many rounds
-each stage had, so a run that was interrupted goes through the same rounds, and measures what they lack.
+In: the folder of a run, and the choices to measure in each round. Out: lines in its samples.jsonl, and launches in its
+plan.json, which grows, because earlier samples decide the next round. The state keeps the number of rounds of each
+stage that has ended, so an interrupted run goes through the same rounds, and measures their missing launches.
 """
 
 import contextlib
@@ -51,7 +51,7 @@ class TuneRounds:
         # All samples that the run has so far are in `samples`.
         self.plan, self.samples = plan, list(samples)
         self._quiet = quiet
-        # True if ranks may be told to read a rule file. In a job no rank takes a path from another.
+        # True if ranks may read a rule file. In a job, no rank accepts a path from another rank.
         self.reads_files = False
         self._rounds: RoundsInTurns
         self._starter: Starter
@@ -59,7 +59,7 @@ class TuneRounds:
 
     @contextlib.contextmanager
     def opened(self, sessions: Sequence[Session], coordinator: "Coordinator | None") -> Iterator[None]:
-        """Context in which rounds can be measured; it records the session."""
+        """Open a context in which rounds can be measured, and record the session."""
         with Journal(self.path) as journal, contextlib.ExitStack() as stack:
             facts = {"": coordinator.facts() if coordinator else {}}
             self._launched = stack.enter_context(recorded_sessions(self.path, sessions, facts, [self.plan]))[""].append
@@ -77,7 +77,7 @@ class TuneRounds:
     ) -> range:
         """Measure rounds until the stage's share of the budget is spent or nothing is asked; return their numbers.
 
-        asked: from the number of the stage's rounds so far, the choices that the next one measures in each cell.
+        asked: function of the stage's number of rounds so far; returns the choices of the next round in each cell.
         """
         state, rounds = self.state, self._rounds
         first = sum(state.rounds.get(name, 0) for name in stage.after)
@@ -105,7 +105,7 @@ class TuneRounds:
         write_state(self.path, self.state)
 
     def _measure(self, groups: Sequence[Sequence[TuneSide]], number: int, probe: bool) -> None:
-        """Measure what is missing of a round. probe: also ask the library what it chooses, where it tells.
+        """Measure the missing launches of a round. probe: also ask the library for its choice, if it reports this.
 
         Raises UnmeasurableError if nothing was measured.
         """
@@ -144,7 +144,7 @@ def _say_failure(_: str, samples: Samples) -> None:
 
 
 def read_state(path: Path) -> TuneState:
-    """Read what must be known to go on. Raises StoreError."""
+    """Read the state that a run needs to resume. Raises StoreError."""
     try:
         state: TuneState = encoding.decoded((path / STATE).read_bytes(), TuneState)
     except (OSError, ValueError) as error:
@@ -153,5 +153,5 @@ def read_state(path: Path) -> TuneState:
 
 
 def write_state(path: Path, state: TuneState) -> None:
-    """Write what must be known to go on."""
+    """Write the state that a run needs to resume."""
     folders.write(path / STATE, json.dumps(asdict(state), indent=1) + "\n")

@@ -1,4 +1,4 @@
-"""The verb `tune`: race what a library can be told, prove the best against its own choice, and write its rule file."""
+"""Define the verb `tune`: race a library's choices, prove the best against its default, and write its rule file."""
 
 import json
 import os
@@ -96,7 +96,7 @@ def _create(
     config: Path, sets: list[str], state: TuneState, check: str | None, coordinator: "Coordinator | None",
     argv: list[str],
 ) -> tuple[Path, dict[Cell, Case]]:  # fmt: skip
-    """Plan a run, and make its folder; fills in the state."""
+    """Plan a run, create its folder, and fill in the state."""
     asked = source(config)
     settings = models.parse(asked.raw, asked.name, sets, asked.default_name)
     if len(settings.backends) != 1 or settings.backends[0] not in BACKENDS:
@@ -143,7 +143,7 @@ def _create(
 
 
 def resume(path: Path, trust: bool, plots: bool, quiet: bool, coordinator: "Coordinator | None") -> int:
-    """Go on with a run of `tune`."""
+    """Resume a run of `tune`."""
     state = read_state(path)
     run, library = folders.read(path), _library(state)
     settings = models.parse(
@@ -159,7 +159,7 @@ def resume(path: Path, trust: bool, plots: bool, quiet: bool, coordinator: "Coor
 
 
 def _library(state: TuneState) -> Library:
-    """The library, whose own choice nothing else may decide. Raises ConfigError."""
+    """Return the library. Raises ConfigError if a variable in the environment overrides the library's own choice."""
     library = catalog.Nccl(_plugin()) if state.backend == "nccl" else catalog.OpenMpi(state.numbers)
     if named := [name for name in environment.variables() if library.decides.fullmatch(name)]:
         raise ConfigError(f"{named[0]} is set, so the default is not {library.name}'s own choice: unset it")
@@ -168,7 +168,7 @@ def _library(state: TuneState) -> Library:
 
 @cache
 def _plugin() -> str:
-    """The tuner plugin that the user named; unset here, so that only the side that reads a rule file loads it."""
+    """Return the tuner plugin that the user named, and unset it, so that only the side with a rule file loads it."""
     named = environment.variables().get("NCCL_TUNER_PLUGIN", "")
     environment.apply([("NCCL_TUNER_PLUGIN", "")])
     return named
@@ -182,7 +182,7 @@ def _measured(
     plots: bool,
     quiet: bool,
 ) -> int:
-    """Measure what is missing, and show what it means."""
+    """Measure the missing launches, and show the outcome."""
     run, library = folders.read(path), _library(state)
     rounds = TuneRounds(path, run.plan, run.samples, state, library, found, quiet)
     with rounds.opened(run.environment, coordinator):
@@ -212,7 +212,7 @@ def _measured(
 
 
 def usage(tuned: Tuned, found: Mapping[Cell, Case]) -> tuple[str, ...]:
-    """Such as `buffers: rotate`, `in place: all_reduce`, `out of place: all_gather`, of the cells that have a rule."""
+    """Return texts such as `buffers: rotate`, `in place: all_reduce`, `out of place: all_gather` for the rules."""
     cases = [found[result.cell] for result in tuned.changed]
     words = [f"buffers: {cases[0].buffers}"]
     for place, text in PLACES.items():
@@ -222,7 +222,7 @@ def usage(tuned: Tuned, found: Mapping[Cell, Case]) -> tuple[str, ...]:
 
 
 def _tuned(rounds: TuneRounds) -> Tuned:
-    """The three stages."""
+    """Run the three stages, and return the outcome."""
     state, library = rounds.state, rounds.library
     named = rounds_of.candidates(library, rounds.found)
 
@@ -243,7 +243,7 @@ def _tuned(rounds: TuneRounds) -> Tuned:
 
 
 def _checked(rounds: TuneRounds) -> Tuned:
-    """Measure a rule file that is there."""
+    """Measure an existing rule file, and return the outcome."""
     state, library = rounds.state, rounds.library
     file = rounds.path / f"{CHECKED}.{library.suffix}"
     read = library.read(file.read_text(encoding="utf-8", errors="replace"), state.hosts)
