@@ -77,8 +77,14 @@ class _Module:
             self._imported |= dict(_imports(node))
 
     def source(self, name: str) -> str:
-        spans = ((_first_line(node) - 1, node.end_lineno) for node in self.defined[name])
-        return "\n".join(line for first, last in spans for line in self._lines[first:last] if line)
+        """The lines that define a name, without those that describe an option of the command line."""
+        return "\n".join(line for node in self.defined[name] for line in self._code_of(node) if line)
+
+    def _code_of(self, node: ast.stmt) -> list[str]:
+        first, last = _first_line(node) - 1, node.end_lineno or node.lineno
+        begin = node.body[0].lineno - 1 if isinstance(node, ast.FunctionDef) else last
+        is_text = any("typer." in line for line in self._lines[first:begin])
+        return self._lines[begin if is_text else first : last]
 
     def used_by(self, name: str) -> Iterator[Name]:
         """What the statements that define a name refer to."""

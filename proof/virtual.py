@@ -156,7 +156,7 @@ def perf(rig: Rig, trials: int) -> list[Line]:
                 folder, rule, "perf", "all_reduce", "-b", "1K", "-e", "1K", "-g", "2", "-n", "2", "--no-plots"
             )
         (row,) = (line.split() for line in done.stdout.splitlines() if line.split()[:1] == ["1024"])
-        below = re.search(r"^# +1024  ([\d.]+) us in place", done.stdout, re.MULTILINE)
+        below = re.search(r"^# +1024  .*?([\d.]+) us in place", done.stdout, re.MULTILINE)
         column, device = float(row[9]) / max(enqueue_us, latency_us), float(below[1] if below else 0) / latency_us
         about = f"a call takes the host {enqueue_us} µs and the device {latency_us} µs"
         for what, ratio, allowed in ((says, column, HOSTS), ("device time below it / the rule", device, EXACT)):
