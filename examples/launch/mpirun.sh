@@ -1,7 +1,8 @@
 #!/bin/sh
-# CollBench on 2 hosts, 8 ranks on each, with Open MPI. On the first host, in the folder of CollBench:
-#   sh mpirun.sh HOSTFILE     a line for each host, such as: node1 slots=8
-# That folder must be at the same place on all hosts, with its .venv; results are in results/ on the first host.
+# CollBench on 2 hosts, 8 ranks per host, with Open MPI. On the first host:
+#   sh mpirun.sh HOSTFILE     one line per host, such as: node1 slots=8
+# All hosts must see this folder and the environment of collbench at the same paths. Results are in results/ on the
+# first host.
 # MPI only starts the processes. They need not be bound: a rank on one core is slower, with gloo ten times.
 set -eu
 hosts=${1:?usage: sh mpirun.sh HOSTFILE}
@@ -10,4 +11,4 @@ head=$(awk '/^[^#]/ { print $1; exit }' "$hosts")
 export COLLBENCH_SECRET="${COLLBENCH_SECRET:-$(head -c 32 /dev/urandom | od -An -vtx1 | tr -d ' \n')}"
 exec mpirun --hostfile "$hosts" -n 16 --map-by ppr:8:node --bind-to none -x MASTER_ADDR="$head" \
   -x COLLBENCH_SECRET \
-  .venv/bin/python run_bench.py run configs/nccl.yaml
+  "$(command -v collbench)" run nccl

@@ -1,29 +1,28 @@
-"""CollBench with 16 ranks in a Ray Train job: python ray_train.py, in the folder of CollBench.
+"""CollBench with 16 ranks in a Ray Train job: python ray_train.py
 
-That folder must be at the same place on all hosts; results are in results/ on the host of rank 0.
+CollBench must be installed on all hosts, and this folder be at the same path. Results are in results/ on the host of
+rank 0.
 """
 
 import secrets
-import sys
 from os import chdir, environ
 from pathlib import Path
 
 from ray.train import ScalingConfig
 from ray.train.torch import TorchTrainer
 
-ARGUMENTS = ["run", "configs/nccl.yaml"]
+ARGUMENTS = ["run", "nccl"]
 
 
 def measure(settings: dict[str, str]) -> None:
-    """What each Ray worker does: all of them together are one run."""
+    """Take part in the run as one rank: all Ray workers together are one run."""
     chdir(settings["folder"])
     environ.setdefault("COLLBENCH_SECRET", settings["secret"])
-    sys.path.insert(0, settings["folder"])
-    import run_bench
+    from run_bench import main  # the entry point of collbench
 
-    status = run_bench.main(ARGUMENTS)
+    status = main(ARGUMENTS)
     if status:
-        raise RuntimeError(f"run_bench.py ended with status {status}")
+        raise RuntimeError(f"collbench ended with status {status}")
 
 
 if __name__ == "__main__":
