@@ -190,7 +190,7 @@ versions: .venv/.installed-dev  ## Does it work with the oldest and the newest p
 	@$(PY) -m tools.versions $(ARGS)
 
 ##@ Prove (nothing else may run meanwhile)
-prove: .venv/.installed-dev  ## Are the numbers right? All claims, or CLAIMS="rates overhead" (1 h, with virtual GPUs); proof/accuracy.md
+prove: .venv/.installed-dev  ## Are the numbers right? All claims, or CLAIMS="rates overhead" (65 min, with virtual GPUs); proof/accuracy.md
 	@$(PY) -m proof $(if $(CLAIMS),--only $(CLAIMS))
 
 prove-weekly: .venv/.installed-dev  ## The claims that take too long for each change: tries of ab, real tables of tune (90 min)

@@ -120,7 +120,9 @@ def test_what_prevents_it_is_one_line(warm, monkeypatch):
     monkeypatch.setattr(host, "torch_build", lambda: None)
     done = warm("equivalence")
     assert (done.returncode, done.stdout) == (3, "")
-    assert done.stderr == "error: equivalence: torch is not installed (make install)\n"
+    assert (
+        done.stderr == "error: equivalence: torch is not installed: pip install torch, or make install in a checkout\n"
+    )
 
 
 # ── verdicts ─────────────────────────────────────────────────────────────────────────────────────

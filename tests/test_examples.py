@@ -30,14 +30,6 @@ def test_systemd_takes_the_units(tmp_path):
     assert done.returncode == 0 and "collbench" not in done.stderr, done.stderr
 
 
-@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not here")
-def test_shellcheck_finds_nothing():
-    scripts = [*EXAMPLES.rglob("*.sh"), *EXAMPLES.rglob("*.sbatch")]
-    assert len(scripts) >= 4
-    done = subprocess.run(["shellcheck", *map(str, scripts)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout
-
-
 def test_a_prolog_refuses_the_nodes_that_a_gate_named(tmp_path):
     script = (EXAMPLES / "gate/prolog.sh").read_text().replace("/shared/", f"{tmp_path}/")
     run = functools.partial(subprocess.run, ["sh", "-c", script], check=False)
@@ -68,6 +60,8 @@ def test_an_init_container_is_the_gate_in_the_planned_job():
 
 # ── what their readers' own checkers say ─────────────────────────────────────────────────────────
 WORKFLOWS = sorted([*(ROOT / ".github/workflows").iterdir(), *(EXAMPLES / "ci").glob("github-*.yaml")])
+SCRIPTS = sorted([*EXAMPLES.rglob("*.sh"), *EXAMPLES.rglob("*.sbatch")])
+FORM = ROOT / ".github/ISSUE_TEMPLATE/bug.yml"
 OBJECTS = [EXAMPLES / "launch/kubernetes.yaml", EXAMPLES / "monitoring/cronjob.yaml"]
 
 
@@ -79,7 +73,9 @@ OBJECTS = [EXAMPLES / "launch/kubernetes.yaml", EXAMPLES / "monitoring/cronjob.y
         ("check-jsonschema", ["--builtin-schema", "vendor.github-workflows"], WORKFLOWS),
         ("check-jsonschema", ["--builtin-schema", "vendor.gitlab-ci"], [EXAMPLES / "ci/gitlab-baseline.yaml"]),
         ("check-jsonschema", ["--builtin-schema", "vendor.citation-file-format"], [ROOT / "CITATION.cff"]),
+        ("check-jsonschema", ["--builtin-schema", "vendor.github-issue-forms"], [FORM]),
         ("kubernetes-validate", ["--strict"], OBJECTS),
+        ("shellcheck", [], SCRIPTS),
     ],
     ids=lambda value: value if isinstance(value, str) else None,
 )

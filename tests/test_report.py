@@ -29,8 +29,9 @@ from bench.model.visible import visible
 from bench.packages.interop.conclusions import ImportNotice
 from bench.packages.replay.replayed_calls import Recording, ReplayOptions
 from bench.report import comparison, document, junit, machine_format, markdown, page, tables
-from bench.report.blocks import Heading, keyed, table
+from bench.report.blocks import Heading, Picture, keyed, table
 from bench.report.comparison import VERDICTS
+from bench.report.labels import ranks_text
 from bench.report.markdown import written
 from bench.report.plots import PICTURES, draw, figures
 from bench.report.plots import comparison as comparison_plots
@@ -277,6 +278,27 @@ def test_every_picture_has_its_units_and_both_formats(run, tmp_path):
         svg = (tmp_path / f"{name}.svg").read_text()
         for word in words[name]:
             assert word in svg, (name, word)
+
+
+def test_points_say_their_value_and_series_have_names(run, tmp_path):
+    analysis = analyze(run)
+    draw(View(run, analysis), tmp_path)
+    svg = (tmp_path / "time.svg").read_text()
+    names = set(re.findall('data-name="([^"]*)"', svg))
+    assert names == {ranks_text(case.world_size) for case in run.plan.cases}
+    titles = re.findall("<title>([^<]*)</title></use>", svg)
+    assert len(titles) == sum(summary.time_s is not None for summary in analysis.summaries)
+    pattern = r"\d ranks, [\d.]+ [KM]i?B: [\d.]+ [µm]?s( \[.* – .*\])?"
+    assert all(re.fullmatch(pattern, title) for title in titles), titles
+    shown = page.page([Picture("Time", "time.png")], "t", {"time.png": tmp_path / "time.png"})
+    assert "<figure" in shown and "<title>" in shown.partition("<figure")[2] and "<?xml" not in shown
+
+
+def test_a_picture_for_a_paper_fits_its_column(run, tmp_path):
+    draw(View(run, analyze(run)), tmp_path, paper=True)
+    width = float(re.search(r'width="([\d.]+)pt"', (tmp_path / "time.svg").read_text())[1])
+    assert width == pytest.approx(3.3 * 72) and "Time over message size" not in (tmp_path / "time.svg").read_text()
+    assert (tmp_path / "time.pdf").read_bytes().startswith(b"%PDF")
 
 
 def test_what_stands_out_is_in_the_report_and_in_the_pictures():

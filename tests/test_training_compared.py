@@ -217,7 +217,7 @@ def test_what_was_not_tried_after_is_listed_with_the_reason():
     again = with_strategy(FLAT, Strategy("flat", again=1))
     reasons = {case.case: absence(case) for case in compare(old, fewer).only_before}
     assert reasons == dict.fromkeys((FLAT, again), "not asked for")
-    no_torch = "torch is not installed (make install)"
+    no_torch = "torch is not installed: pip install torch, or make install in a checkout"
     for skipped, known in ((FLAT, {FLAT}), (NANO.case, {FLAT, again})):  # all strategies of a scenario
         run = replace(fewer, plan=replace(fewer.plan, skips=(Skip(skipped, notice(SkipNotice.NO_TORCH)),)))
         of_case = {case.case: absence(case) for case in compare(old, run).only_before}

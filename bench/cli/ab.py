@@ -50,9 +50,9 @@ def ab(
         ),
     ] = [],  # noqa: B006
     of_b: Annotated[list[str], typer.Option("--b", help="Change side B only, likewise.", metavar="KEY=VALUE")] = [],  # noqa: B006
-    budget: Annotated[str, typer.Option(help="Longest time to measure.", metavar="TIME")] = "5min",
+    budget: Annotated[str, typer.Option(help="Measure for at most this long.", metavar="TIME")] = "5min",
     min_change: Annotated[
-        str, typer.Option(help="Smallest change of time that matters.", metavar="SHARE")
+        str, typer.Option(help="Set the smallest change of time that matters.", metavar="SHARE")
     ] = format_share(MIN_CHANGE),
     each: Annotated[bool, typer.Option("--each", help="Go on until each case is decided.", metavar="")] = False,
     same: Annotated[bool, typer.Option("--aa", help="Compare a configuration with itself.", metavar="")] = False,

@@ -25,15 +25,15 @@ from bench.store import folders
 DEFAULT_MIN_CHANGE = format_share(MIN_CHANGE)
 
 
-MinChange = Annotated[str, typer.Option(help="Smallest change of time that matters.", metavar="SHARE")]
+MinChange = Annotated[str, typer.Option(help="Set the smallest change of time that matters.", metavar="SHARE")]
 NoiseFloor = Annotated[
     str | None,
-    typer.Option(help="For one launch a side: by how much two equal measurements may differ.", metavar="SHARE"),
+    typer.Option(help="With one launch per side: set by how much equal measurements may differ.", metavar="SHARE"),
 ]
 Across = Annotated[
     str | None,
     typer.Option(
-        help="Compare along a field (backend, world_size, ...), or two of its values: backend=gloo,nccl.",
+        help="Compare along a field, or two of its values: backend=gloo,nccl.",
         metavar="AXIS",
     ),
 ]

@@ -34,7 +34,9 @@ class Undecided(StrEnum):
     THREE = "3"
 
 
-IfUndecided = Annotated[Undecided, typer.Option("--undecided", help="Exit code if nothing is decided: 0, 1 or 3.")]
+IfUndecided = Annotated[
+    Undecided, typer.Option("--undecided", help="Set the exit code if nothing is decided: pass 0, fail 1.")
+]
 
 
 def exiting(result: Comparison, undecided: Undecided) -> Comparison:

@@ -60,13 +60,15 @@ def report(
     plot_style: Annotated[
         PlotStyle, typer.Option(help="Draw for a report, or for a column of a paper.")
     ] = PlotStyle.REPORT,
-    operation: Annotated[str | None, typer.Option(help="With --format: only this operation.", metavar="NAME")] = None,
-    backend: Annotated[str | None, typer.Option(help="Only this backend.", metavar="NAME")] = None,
-    ranks: Annotated[int | None, typer.Option(help="Only this number of ranks.", metavar="N")] = None,
-    dtype: Annotated[str | None, typer.Option(help="Only this dtype.", metavar="NAME")] = None,
-    metric: Annotated[str | None, typer.Option(help="Only this metric.", metavar="NAME")] = None,
+    operation: Annotated[
+        str | None, typer.Option(help="With --format: print only this operation.", metavar="NAME")
+    ] = None,
+    backend: Annotated[str | None, typer.Option(help="Print only this backend.", metavar="NAME")] = None,
+    ranks: Annotated[int | None, typer.Option(help="Print only this number of ranks.", metavar="N")] = None,
+    dtype: Annotated[str | None, typer.Option(help="Print only this dtype.", metavar="NAME")] = None,
+    metric: Annotated[str | None, typer.Option(help="Print only this metric.", metavar="NAME")] = None,
     prefix: Annotated[
-        str | None, typer.Option(help="First word of metrics' names, for openmetrics.", metavar="WORD")
+        str | None, typer.Option(help="Begin the names of metrics with this word, for openmetrics.", metavar="WORD")
     ] = None,
 ) -> None:
     """Without --format it also writes summary.csv, report.md and report.html.
@@ -118,7 +120,7 @@ class DiagnosisFormat(StrEnum):
 def diagnose(
     run: RunName = None,
     format: Annotated[  # noqa: A002
-        DiagnosisFormat, typer.Option(help="text, or json for programs.")
+        DiagnosisFormat, typer.Option(help="Print text, or json for programs.")
     ] = DiagnosisFormat.TEXT,
 ) -> None:
     """A rank is late if it arrives last more often than by chance. Links are judged by the operation pairwise."""

@@ -40,9 +40,11 @@ def plan(
     ] = None,
     ranks_per_node: Annotated[
         int | None,
-        typer.Option(help="Ranks per host (default: the largest world size, or 8 with GPUs).", metavar="N", min=1),
+        typer.Option(
+            help="Start N ranks per host (default: the largest world size, or 8 with GPUs).", metavar="N", min=1
+        ),
     ] = None,
-    verb: Annotated[JobVerb | None, typer.Option(help="The command that the job runs (default: run).")] = None,
+    verb: Annotated[JobVerb | None, typer.Option(help="Set the command that the job runs (default: run).")] = None,
 ) -> int:
     """With --launcher, --nodes, --ranks-per-node or --verb it prints the file that starts a job on several hosts."""
     if any(option is not None for option in (launcher, nodes, ranks_per_node, verb)):

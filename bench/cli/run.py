@@ -24,7 +24,7 @@ def run(
     config: ConfigName,
     sets: Sets = [],  # noqa: B006 - typer reads the default
     output: Annotated[
-        Path | None, typer.Option(help="A new folder for this run and its pictures.", metavar="DIR")
+        Path | None, typer.Option(help="Write this run and its pictures into a new folder.", metavar="DIR")
     ] = None,
     plots: Annotated[bool, typer.Option(help="Draw the plots at the end.", metavar="")] = True,
     quiet: Quiet = False,

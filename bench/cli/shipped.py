@@ -25,9 +25,7 @@ def schema() -> None:
 
 
 def docs(
-    page: Annotated[
-        str | None, typer.Argument(help="A page; without it, the pages are listed.", metavar="PAGE")
-    ] = None,
+    page: Annotated[str | None, typer.Argument(help="The name of a page (default: list them).", metavar="PAGE")] = None,
 ) -> None:
     """Pages are in Markdown."""
     pages = {

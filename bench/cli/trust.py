@@ -22,7 +22,7 @@ Trust = Annotated[
     bool,
     typer.Option(
         "--trust",
-        help="Start the interpreters, import the models and set the variables that the run's folder names.",
+        help="Start interpreters, import models, set variables that the run's folder names.",
         metavar="",
     ),
 ]

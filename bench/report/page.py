@@ -14,7 +14,7 @@ from pathlib import Path
 from bench.model.visible import visible
 from bench.report.blocks import Align, Block, Code, Fold, Heading, Items, Picture, Table
 
-READING = Path(__file__).parent / "reading.md"
+READING = Path(__file__).parents[1] / "docs" / "reading.md"
 # Larger SVG files, from pictures with a mark for each sample, make the page slow; the PNG file is used instead.
 MOST_SVG_BYTES = 300_000
 # Tables with more columns are printed in smaller letters.

@@ -11,7 +11,7 @@ from bench.report.labels import between, label
 from bench.report.parts import Description, ReportPart
 
 # Cause and remedy of gloo's stalls.
-STUDY = page("studies/gloo-stalls")
+STUDY = f"`{page('studies/gloo-stalls')}`"
 # Command that compares small calls with and without the remedy, as in `make gloo-stalls`.
 TEST = "collbench ab gloo-stalls --b 'scheduling=[batch]'"
 FACTS = {

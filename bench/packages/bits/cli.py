@@ -53,7 +53,7 @@ def bits(
     sets: Sets = [],  # noqa: B006 - typer reads the default
     require: Annotated[
         list[str],
-        typer.Option(help="A variation that must be identical, or all; several times.", metavar="VARIATION"),
+        typer.Option(help="Require a variation to be identical, or all; may be repeated.", metavar="VARIATION"),
     ] = [],  # noqa: B006
     of_b: Annotated[
         list[str],

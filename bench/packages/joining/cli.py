@@ -25,7 +25,7 @@ class InitFormat(StrEnum):
 
 def init(
     backend: Annotated[str, typer.Argument(help="gloo, nccl or mpi.", metavar="BACKEND")],
-    ranks: Annotated[int, typer.Option(min=2, max=64, help="Processes of the group.", metavar="N")] = 2,
+    ranks: Annotated[int, typer.Option(min=2, max=64, help="Start N processes.", metavar="N")] = 2,
     format: Annotated[  # noqa: A002
         InitFormat | None, typer.Option(help="Print only this, for programs: every rank at every stage.")
     ] = None,

@@ -39,12 +39,15 @@ def replay(
     traces: Annotated[
         list[Path],
         typer.Argument(
-            help="What the job recorded: a file of each rank, a folder or .tar.gz of them, or a list of calls.",
+            help="Recordings: one file per rank, a folder or .tar.gz of them, or a list of calls.",
             metavar="TRACE...",
         ),
     ],
     world_size: Annotated[
-        int | None, typer.Option(help="Ranks; as recorded if each has a core or a GPU.", metavar="N", min=1)
+        int | None,
+        typer.Option(
+            help="Replay with N ranks (default: as recorded if each has a core or a GPU).", metavar="N", min=1
+        ),
     ] = None,
     look: Annotated[
         bool, typer.Option("--look", help="Measure nothing: say where the job's time in calls went.", metavar="")
@@ -52,7 +55,7 @@ def replay(
     save: Annotated[
         Path | None,
         typer.Option(
-            help="With --look: write this new file: the calls (.calls.jsonl), or a sweep of their sizes (.yaml).",
+            help="With --look: write the calls (.calls.jsonl) or a sweep of sizes (.yaml).",
             metavar="FILE",
         ),
     ] = None,

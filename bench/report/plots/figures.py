@@ -86,6 +86,8 @@ _POINT = re.compile("(<use [^>]*?)/>")
 SUFFIXES = (".png", ".svg", ".pdf")
 # Style `paper`, for one and for two columns: width in inches; letter size; height without legend; columns of a legend.
 PAPER_INCHES, PAPER_POINTS, PAPER_HEIGHT, PAPER_LEGEND = (3.3, 6.9), 8, 2.3, (2, 4)
+# Share of the x axis between two of its labels there.
+PAPER_APART = 0.18
 # Ratio of largest to smallest value on an axis below which labels at 1, 2 and 5 are too few.
 NARROW = 5
 # Sizes that are closer than this share of their axis have one label, because two labels would overlap.
@@ -174,16 +176,33 @@ def _fit_paper(figure: Figure) -> None:
         figure.axes[0].set_title("")
     for text in figure.findobj(Text):
         text.set_fontsize(PAPER_POINTS - several)
-    rows = 0
-    for legend in figure.legends:
-        entries = len(legend.get_texts())
-        columns = min(entries, PAPER_LEGEND[several])
-        legend.set_ncols(columns)
-        rows = math.ceil(entries / columns)
     width, height = figure.get_size_inches()
     inches = PAPER_INCHES[several]
-    high = inches * height / width if several else PAPER_HEIGHT + PAPER_POINTS / 50 * rows
+    high = inches * height / width if several else PAPER_HEIGHT
+    for legend in [] if several else list(figure.legends):
+        shown = zip(legend.texts, legend.legend_handles, strict=True)
+        entries: dict[str, Any] = {text.get_text(): handle for text, handle in shown}
+        entries |= {name: handle for name, handle in legend_entries(figure.axes[0]).items() if name in entries}
+        columns = fitting_columns(inches, entries)
+        legend.remove()
+        look: Any = {"ncols": columns, "fontsize": PAPER_POINTS}
+        figure.legend(list(entries.values()), list(entries), loc="outside lower center", **look)
+        high += LEGEND_LINE * math.ceil(len(entries) / columns)
     figure.set_size_inches(inches, high)
+    if not several:
+        _thin_labels(figure.axes[0], PAPER_APART)
+
+
+def _thin_labels(axes: Axes, apart: float) -> None:
+    """Leave labels of x out that are nearer to the label before than this share of the axis."""
+    kept: dict[float, str] = {}
+    last = -math.inf
+    for place, label in zip(axes.get_xticks(), axes.get_xticklabels(), strict=True):
+        at = axes.transLimits.transform(axes.transScale.transform((place, 1)))[0]
+        if label.get_text() and at - last >= apart:
+            kept[place], last = label.get_text(), at
+    if kept:
+        axes.set_xticks(list(kept), list(kept.values()))
 
 
 def draw_pages(

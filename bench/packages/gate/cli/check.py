@@ -17,11 +17,13 @@ def check(
     table: Annotated[
         str,
         typer.Argument(
-            help="A table of expected bandwidths (YAML); a word of its network behind it, if it has several.",
+            help="A table of expected bandwidths (YAML), or TABLE:NETWORK if it has several.",
             metavar="TABLE[:NETWORK]",
         ),
     ],
-    run: Annotated[str | None, typer.Argument(help="The run (the newest if none is named).", metavar="RUN")] = None,
+    run: Annotated[
+        str | None, typer.Argument(help="A run: its folder or name (default: the newest).", metavar="RUN")
+    ] = None,
     undecided: IfUndecided = Undecided.THREE,
     format: Annotated[  # noqa: A002
         ComparisonFormat | None,

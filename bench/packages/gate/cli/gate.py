@@ -66,12 +66,12 @@ def gate(
     ],
     sets: Sets = [],  # noqa: B006 - typer reads the default
     allow: Annotated[
-        str, typer.Option(help="Share of the usual rate that a node must reach.", metavar="SHARE")
+        str, typer.Option(help="Demand this share of the usual rate from each node.", metavar="SHARE")
     ] = ALLOWED,
     against: Annotated[
         str | None,
         typer.Option(
-            help="Bus bandwidth that two nodes must reach: '250 GB/s', or a table (configs/expected/…) that has it.",
+            help="Demand this bus bandwidth of two nodes: '250 GB/s', or a table that has it.",
             metavar="RATE|FILE",
         ),
     ] = None,

@@ -46,16 +46,16 @@ def import_(
         ImportFormat, typer.Argument(help=FORMATS_HELP, metavar="FORMAT")
     ],
     files: Annotated[list[Path], typer.Argument(help="Text or JSON; several are further launches.", metavar="FILE...")],
-    name: Annotated[str | None, typer.Option(help="Name of the run; the first file's name if left out.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name the run (default: the first file's name).")] = None,
     world_size: Annotated[
         int | None,
-        typer.Option(min=1, max=MOST_RANKS, help="Number of ranks, if the files do not give it.", metavar="N"),
+        typer.Option(min=1, max=MOST_RANKS, help="Give the number of ranks if the files do not.", metavar="N"),
     ] = None,
     operation: Annotated[
-        str | None, typer.Option(help="The collective, if the files do not name it.", metavar="NAME")
+        str | None, typer.Option(help="Name the collective if the files do not.", metavar="NAME")
     ] = None,
     backend: Annotated[
-        str | None, typer.Option(help="The library, such as mpi, if the files do not name it.", metavar="NAME")
+        str | None, typer.Option(help="Name the library, such as mpi, if the files do not.", metavar="NAME")
     ] = None,
 ) -> int:
     """Nothing is written unless all files could be read.

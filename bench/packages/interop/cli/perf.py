@@ -57,7 +57,9 @@ def perf(
     operation: Annotated[
         str, typer.Argument(help="all_reduce, or nccl-tests' name: alltoall_perf.", metavar="OPERATION")
     ],
-    backend: Annotated[str, typer.Option(help="gloo measures on the CPU.", metavar="NAME")] = "nccl",
+    backend: Annotated[
+        str, typer.Option(help="Measure with this backend; gloo is on the CPU.", metavar="NAME")
+    ] = "nccl",
     save: Annotated[
         Path | None, typer.Option(help="Measure nothing: write the YAML of the flags to this new file.", metavar="FILE")
     ] = None,

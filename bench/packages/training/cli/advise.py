@@ -58,44 +58,43 @@ GradientType = Literal["float32", "float16", "bfloat16", "float64"]
 
 def advise(
     context: typer.Context,
-    model: Annotated[str | None, typer.Option(help="A preset model, such as tiny or xl-2026.")] = None,
+    model: Annotated[str | None, typer.Option(help="Advise for a preset model, such as tiny or xl-2026.")] = None,
     backward: Annotated[
         str | None,
-        typer.Option(help="With --model or --gradients: how long backward takes, such as 60ms.", metavar="TIME"),
+        typer.Option(help="With --model or --gradients: set the time of backward, such as 60ms.", metavar="TIME"),
     ] = None,
     gradients: Annotated[
         Path | None,
         typer.Option(help=f"A list of gradients in place of a preset model: {LIST_HEADER}.", metavar="CSV"),
     ] = None,
     recorded: Annotated[
-        str | None, typer.Option("--from", help="A run with training steps, for its ready times.", metavar="RUN")
+        str | None, typer.Option("--from", help="Take the ready times from a run with training steps.", metavar="RUN")
     ] = None,
     scenario: Annotated[
-        str | None, typer.Option(help="With --from: the scenario whose name contains TEXT.", metavar="TEXT")
+        str | None, typer.Option(help="With --from: choose the scenario whose name contains TEXT.", metavar="TEXT")
     ] = None,
     link: Annotated[
         str | None,
         typer.Option(
-            help="Latency, and bytes of the buffer over the time of an all-reduce, such as 2ms+1GB/s; or a RUN of "
-            "all_reduce over sizes, measured or imported.",
+            help="Set latency and rate of an all-reduce: 2ms+1GB/s, or a RUN of all_reduce.",
             metavar="LINK|RUN",
         ),
     ] = None,
     busbw: Annotated[
         str | None,
         typer.Option(
-            help="In place of --link: latency and bus bandwidth, as nccl-tests prints it; with --world-size.",
+            help="Set latency and bus bandwidth instead, with --world-size.",
             metavar="LINK",
         ),
     ] = None,
     world_size: Annotated[
         int | None,
-        typer.Option(help="Number of ranks on the link: with --busbw, or with a RUN of several.", min=2, metavar="N"),
+        typer.Option(help="Set the number of ranks: with --busbw, or with a RUN of several.", min=2, metavar="N"),
     ] = None,
     uncertainty: Annotated[
-        str, typer.Option(help="How far latency and rate of the link may be off.", metavar="SHARE")
+        str, typer.Option(help="Allow latency and rate of the link to be off by this share.", metavar="SHARE")
     ] = f"{advisor.OFF:.0%}",
-    dtype: Annotated[GradientType, typer.Option(help="Dtype of the gradients.")] = "float32",
+    dtype: Annotated[GradientType, typer.Option(help="Set the dtype of the gradients.")] = "float32",
     verify: Annotated[
         bool, typer.Option("--verify", help="Measure the plans here, and compare with the prediction.", metavar="")
     ] = False,

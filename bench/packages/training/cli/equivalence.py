@@ -38,13 +38,15 @@ MOST_EXAMPLES = 1000
 
 
 def equivalence(
-    world_size: Annotated[int, typer.Option(min=2, max=4, help="K, the number of ranks.", metavar="K")] = 2,
-    steps: Annotated[int, typer.Option(min=8, max=10_000, help="Steps of each training.", metavar="N")] = 24,
+    world_size: Annotated[int, typer.Option(min=2, max=4, help="Train with K ranks.", metavar="K")] = 2,
+    steps: Annotated[int, typer.Option(min=8, max=10_000, help="Train for N steps.", metavar="N")] = 24,
     examples: Annotated[
         int | None,
         typer.Option(help="Train nothing: print which of N examples each rank reads.", metavar="N", max=MOST_EXAMPLES),
     ] = None,
-    batch: Annotated[int, typer.Option(min=1, help="With --examples: of a rank in a step.", metavar="B")] = 3,
+    batch: Annotated[
+        int, typer.Option(min=1, help="With --examples: set the examples per rank and step.", metavar="B")
+    ] = 3,
     drop_last: Annotated[
         bool, typer.Option("--drop-last", help="With --examples: read no example twice; leave some out.", metavar="")
     ] = False,

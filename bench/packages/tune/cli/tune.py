@@ -51,16 +51,15 @@ def tune(
     context: typer.Context,
     config: Annotated[Path, typer.Argument(help="Operations, numbers of ranks, sizes, and one backend: mpi or nccl.")],
     sets: Sets = [],  # noqa: B006 - typer reads the default
-    budget: Annotated[str, typer.Option(help="Longest time to measure.", metavar="TIME")] = "10min",
+    budget: Annotated[str, typer.Option(help="Measure for at most this long.", metavar="TIME")] = "10min",
     output: Annotated[
-        Path | None, typer.Option(help="The rule file; in the folder of the run if left out.", metavar="FILE")
+        Path | None,
+        typer.Option(help="Write the rule file here (default: into the folder of the run).", metavar="FILE"),
     ] = None,
     check: Annotated[
         Path | None, typer.Option(help="Compare this rule file with the default; write none.", metavar="FILE")
     ] = None,
-    min_change: Annotated[
-        str, typer.Option(help="Smallest gain for which a rule is worth having.", metavar="SHARE")
-    ] = "2%",
+    min_change: Annotated[str, typer.Option(help="Write no rule for a smaller gain.", metavar="SHARE")] = "2%",
     plots: Annotated[bool, typer.Option(help="Draw the picture at the end.", metavar="")] = True,
     quiet: Quiet = False,
 ) -> int:
