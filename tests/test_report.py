@@ -294,6 +294,22 @@ def test_points_say_their_value_and_series_have_names(run, tmp_path):
     assert "<figure" in shown and "<title>" in shown.partition("<figure")[2] and "<?xml" not in shown
 
 
+@pytest.mark.parametrize(
+    "planted",
+    [
+        '<meta http-equiv="refresh" content="0; url=http://a.example">', "<script>1</script>", "<!--", "< script>",
+        '<g onclick="1"></g>', '<use href="http://a.example#a"/>', "</figure><iframe>", "<image/>",
+    ],
+)  # fmt: skip
+def test_a_picture_of_others_is_no_part_of_the_page(run, tmp_path, planted):
+    """It may lie in plots/ when a report is written without drawing."""
+    draw(View(run, analyze(run)), tmp_path)
+    path = tmp_path / "time.svg"
+    path.write_text(path.read_text().replace("</svg>", f"{planted}</svg>"))
+    shown = page.page([Picture("Time", "time.png")], "t", {"time.png": tmp_path / "time.png"})
+    assert planted not in shown and "<figure" not in shown and "data:image/svg+xml" in shown
+
+
 def test_a_picture_for_a_paper_fits_its_column(run, tmp_path):
     draw(View(run, analyze(run)), tmp_path, paper=True)
     width = float(re.search(r'width="([\d.]+)pt"', (tmp_path / "time.svg").read_text())[1])

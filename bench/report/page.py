@@ -17,6 +17,11 @@ from bench.report.blocks import Align, Block, Code, Fold, Heading, Items, Pictur
 READING = Path(__file__).parents[1] / "docs" / "reading.md"
 # Larger SVG files, from pictures with a mark for each sample, make the page slow; the PNG file is used instead.
 MOST_SVG_BYTES = 300_000
+# Elements of matplotlib's SVG files.
+DRAWN = {
+    *("svg", "metadata", "rdf:RDF", "cc:Work", "cc:Agent", "dc:type", "dc:date", "dc:format", "dc:creator", "dc:title"),
+    *("defs", "style", "g", "path", "use", "rect", "clipPath", "text", "title"),
+}
 # Tables with more columns are printed in smaller letters.
 WIDE = 8
 # A table or picture that is wider than the page scrolls in a box of its own.
@@ -163,13 +168,20 @@ def _policy() -> str:
     )
 
 
+def _only_draws(drawing: str) -> bool:
+    """Return whether an SVG has no elements, handlers and links but matplotlib's: the file may be another's."""
+    links = re.findall(r"href\s*=\s*[\"']?([^\"'\s>]*)", drawing)
+    harmless = all(link.startswith("#") for link in links) and not re.search(r"[\s\"'/]on\w+\s*=", drawing)
+    return harmless and set(re.findall(r"<(?:/(?=[^\s/>]))?([^\s/>]*)", drawing)) <= DRAWN
+
+
 def _picture(file: Path, title: str) -> str:
     """Return a picture. SVG with series becomes part of the page, so that series can be hovered and switched off."""
     vector = file.with_suffix(".svg")
     chosen = vector if vector.is_file() and vector.stat().st_size <= MOST_SVG_BYTES else file
     content = chosen.read_bytes()
-    if chosen is vector and b"data-series=" in content:
-        drawing = "<svg" + content.decode(errors="replace").partition("<svg")[2]
+    drawing = "<svg" + content.decode(errors="replace").partition("<svg")[2]
+    if chosen is vector and "data-series=" in drawing and _only_draws(drawing):
         return f'<figure aria-label="{title}">{drawing}</figure>'
     kind = "svg+xml" if chosen is vector else "png"
     return f'<img src="data:image/{kind};base64,{base64.b64encode(content).decode()}" alt="{title}">'
