@@ -1,62 +1,60 @@
 """Whether the code that a claim rests on is still the code that was proved.
 
 A claim rests on the function that runs it and on the functions, classes and constants of `bench` and `proof` that this
-function names, and so on. Modules that read the command line or write text do not count: a sentence may change.
+function names, and so on. Modules that read the command line or write text do not count, nor do names, comments and the
+words of errors (`canonical`): sentences and names may change.
 """
 
 import ast
 import functools
 import hashlib
-import io
 import re
-import tokenize
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from proof.canonical import OWN, Name, Piece, fields_of, joined, pieces, targets
+
 ROOT = Path(__file__).resolve().parents[1]
 TEXT = re.compile(r"bench(\.packages\.\w+)?\.(report|cli\.(app|options|output|show|terminal|trust))\b")
-# `module:function`, by which whoever starts ranks names what they run.
+# `module:function`, which names what a process runs.
 ENTRY = re.compile(r"((?:bench|proof)\.[\w.]+):(\w+)")
-# A module, and the name of something that it defines.
-Name = tuple[str, str]
 
 
 def fingerprint(run: Callable[..., Any], more: Sequence[str] = (), without: Sequence[str] = ()) -> str:
-    """A hash of the source of what `run` rests on (`rests_on`), without comments and docstrings.
+    """Return a hash of the code that `run` rests on (`rests_on`), by `canonical`.
 
     The hash is the same in all versions of Python.
     """
-    digest = hashlib.sha256()
-    for module, name in sorted(rests_on(run, more, without)):
-        digest.update(f"{module}:{name}\n{_module(module).source(name)}\n".encode())
-    return digest.hexdigest()[:16]
+    return _hash(rests_on(run, more, without))
 
 
 def of_modules(modules: Iterable[str]) -> str:
-    """A hash of the source of whole modules, without comments and docstrings."""
-    digest = hashlib.sha256()
-    for module in modules:
-        for name in sorted(_module(module).defined):
-            digest.update(f"{module}:{name}\n{_module(module).source(name)}\n".encode())
-    return digest.hexdigest()[:16]
+    """Return a hash of the code of whole modules, by `canonical`."""
+    return _hash([(module, name) for module in modules for name in _module(module).defined])
 
 
-def rests_on(run: Callable[..., Any], more: Sequence[str] = (), without: Sequence[str] = ()) -> set[Name]:
-    """The names that `run` uses, directly or not.
+def _hash(names: Sequence[Name]) -> str:
+    fields = frozenset(field for module, name in names for field in _module(module).fields(name))
+    text = joined(((here, _module(here[0]).pieces(here[1])) for here in names), fields)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def rests_on(run: Callable[..., Any], more: Sequence[str] = (), without: Sequence[str] = ()) -> list[Name]:
+    """Return the definitions that `run` uses, directly or not, in an order that does not depend on their names.
 
     more: modules whose content counts although `run` names it nowhere, as it runs in other processes.
     without: modules that do not count although `run` names them, as they make data that could be any other.
     """
-    found: set[Name] = set()
+    found: dict[Name, None] = {}
     waiting: list[Name] = [(run.__module__, run.__name__)]
     waiting += [(module, name) for module in more for name in _module(module).defined]
     while waiting:
         module, name = here = waiting.pop()
         if here not in found and module not in without and (module in more or not TEXT.match(module)):
-            found.add(here)
+            found[here] = None
             waiting += _module(module).used_by(name)
-    return found
+    return list(found)
 
 
 class _Module:
@@ -64,9 +62,7 @@ class _Module:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        text = _path(name).read_text(encoding="utf-8")
-        tree = ast.parse(text)
-        self._lines = _stripped(text, tree)
+        tree = ast.parse(_path(name).read_text(encoding="utf-8"))
         self.defined: dict[str, list[ast.stmt]] = {}
         for statement in _statements(tree.body):
             for defined in _names(statement):
@@ -76,18 +72,29 @@ class _Module:
         for node in ast.walk(tree):
             self._imported |= dict(_imports(node))
 
-    def source(self, name: str) -> str:
-        """The lines that define a name, without those that describe an option of the command line."""
-        return "\n".join(line for node in self.defined[name] for line in self._code_of(node) if line)
+        self.pieces, self.used_by, self.fields = map(functools.cache, (self._pieces, self._used_by, self._fields))
 
-    def _code_of(self, node: ast.stmt) -> list[str]:
-        first, last = _first_line(node) - 1, node.end_lineno or node.lineno
-        begin = node.body[0].lineno - 1 if isinstance(node, ast.FunctionDef) else last
-        is_text = any("typer." in line for line in self._lines[first:begin])
-        return self._lines[begin if is_text else first : last]
+    def _pieces(self, name: str) -> list[Piece]:
+        """Return the code that defines a name, without the options of the command line."""
+        return [piece for node in self.defined[name] for piece in pieces(node, self._definition, self._of_import)]
 
-    def used_by(self, name: str) -> Iterator[Name]:
-        """What the statements that define a name refer to."""
+    def _fields(self, name: str) -> list[str]:
+        """Return the attributes of a class."""
+        return [field for node in self.defined[name] for field in fields_of(node)]
+
+    def _definition(self, name: str) -> Name | None:
+        return next(self._found(name), None)
+
+    def _of_import(self, name: str) -> Callable[[str], Name | None] | None:
+        """Return the function that finds the definitions of an imported module; None if `name` is not a module."""
+        module, inner = self._imported.get(name, ("", " "))
+        return None if inner else _module(module)._definition
+
+    def _used_by(self, name: str) -> list[Name]:
+        """Return the definitions that the statements of a name refer to."""
+        return list(self._references(name))
+
+    def _references(self, name: str) -> Iterator[Name]:
         for node in (inner for statement in self.defined[name] for inner in _used(statement)):
             match node:
                 case ast.Name(id=used):
@@ -128,9 +135,8 @@ def _names(statement: ast.stmt) -> Iterator[str]:
     match statement:
         case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
             yield statement.name
-        case ast.Assign() | ast.AnnAssign() | ast.AugAssign():
-            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-            yield from (node.id for target in targets for node in ast.walk(target) if isinstance(node, ast.Name))
+        case _:
+            yield from targets(statement)
 
 
 def _used(node: ast.AST) -> Iterator[ast.AST]:
@@ -151,27 +157,7 @@ def _used(node: ast.AST) -> Iterator[ast.AST]:
 def _imports(node: ast.AST) -> Iterator[tuple[str, Name]]:
     """Names that a statement imports from `bench` and `proof`."""
     match node:
-        case ast.ImportFrom(module=str(module), names=aliases) if module.split(".")[0] in {"bench", "proof"}:
+        case ast.ImportFrom(module=str(module), names=aliases) if module.split(".")[0] in OWN:
             for alias in aliases:
                 inner = f"{module}.{alias.name}"
                 yield alias.asname or alias.name, (inner, "") if _path(inner).exists() else (module, alias.name)
-
-
-def _first_line(statement: ast.stmt) -> int:
-    decorators: Sequence[ast.expr] = getattr(statement, "decorator_list", ())
-    return min([statement.lineno, *(each.lineno for each in decorators)])
-
-
-def _stripped(text: str, tree: ast.Module) -> list[str]:
-    """The lines of a module; those of docstrings and comments are empty."""
-    lines = text.splitlines()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
-            docstring = node.body[0]
-            for at in range(docstring.lineno - 1, docstring.end_lineno or docstring.lineno):
-                lines[at] = ""
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type == tokenize.COMMENT:
-            row, column = token.start
-            lines[row - 1] = lines[row - 1][:column]
-    return [line.rstrip() for line in lines]

@@ -1,8 +1,8 @@
-"""Draws docs/images/ and writes a sample report from the runs that are kept in docs/example/.
+"""Draw docs/images/ and write a sample report from the runs that are kept in docs/example/.
 
-`make pictures` runs it. Pixels differ from library to library, so docs/images/made-from.json has a fingerprint of each
-run's samples and of the modules that draw. `--check` compares those, and draws nothing (`.ci/run`). What the analysis
-concludes is not part of them.
+`make pictures` runs it. Pixels differ between versions of libraries, so docs/images/made-from.json has fingerprints of
+each run's samples and of the modules that draw. `--check` compares these fingerprints and draws nothing (`.ci/run`).
+They do not cover the conclusions of the analysis.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from proof.code import of_modules
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES, IMAGES = ROOT / "docs" / "example", ROOT / "docs" / "images"
 MADE_FROM, REPORT = IMAGES / "made-from.json", EXAMPLES / "report.md"
-# Run in docs/example/ → the pictures of it that a page shows.
+# Run in docs/example/ → its pictures that a page shows.
 SHOWN = {
     "gloo": ("time",),
     "before": ("modes",),
@@ -36,26 +36,26 @@ DRAWING = (
 
 
 def made_from() -> dict[str, object]:
-    """What the pictures would be made from now."""
+    """Return the fingerprints of the current runs and code."""
     runs = {name: hashlib.sha256((EXAMPLES / name / "samples.jsonl").read_bytes()).hexdigest() for name in SHOWN}
     return {"samples": runs, "code": of_modules(DRAWING)}
 
 
 def report() -> str:
-    """The report of the run `gloo`, as a page."""
+    """Return the report of the run `gloo`, as a page."""
     run = folders.read(EXAMPLES / "gloo")
     pictures = [("Time against size", "time")]
     return markdown.written(document.build(View(run, analyzed(run)), pictures, "../images"))
 
 
 def stale() -> bool:
-    """Whether the pictures are of other runs or other code than today's, or the report has another text."""
+    """Return whether pictures were made from other runs or other code, or the report has another text."""
     kept: object = json.loads(MADE_FROM.read_bytes())
     return kept != made_from() or REPORT.read_text() != report()
 
 
 def draw() -> None:
-    """Draw the pictures, and write what they were made from."""
+    """Draw the pictures; write their fingerprints and the report."""
     for name, shown in SHOWN.items():
         run = folders.read(EXAMPLES / name)
         with tempfile.TemporaryDirectory(prefix="pictures-") as folder:
