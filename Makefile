@@ -177,6 +177,7 @@ docs: .venv/.installed-dev  ## Make the generated pages again, and mark what was
 	@$(PY) -m tools.schemas
 	@$(PY) -m tools.configuration_page
 	@$(PY) -m tools.notices_page
+	@$(PY) -m tools.errors_page
 	@$(PY) -m proof --pages
 
 pictures: .venv/.installed-dev  ## Draw the pictures of README and docs/ again, from the runs in docs/example/

@@ -1,4 +1,4 @@
-"""Every kind of notice has a sentence for its values, and no code decides by the words of one."""
+"""Every kind of notice has a sentence for its values, and no code makes decisions by the words of a sentence."""
 
 import ast
 import re
@@ -16,23 +16,23 @@ from bench.report import notices
 from bench.report.notices import sentence
 from bench.store import encoding
 from conftest import ROOT
-from tools import notices_page
+from tools import errors_page, notices_page
 
 SOURCES = sorted((ROOT / "bench").rglob("*.py"))
-# Set of kinds → the value that its notices are given later than the others.
+# Set of kinds → the value that its notices get later than the other values.
 LATER = {"InitNotice": "only", "ImportNotice": "rows", "ReplayNotice": "count", "ChangeNotice": "count"}
 # Formats of values that may be missing: nothing is printed then.
 OPTIONAL = ("after ", "lead ")
 
 
 def kinds() -> list[NoticeKind]:
-    for package in PACKAGES:  # their kinds are loaded with their sentences
+    for package in PACKAGES:  # the kinds of a package are loaded with its sentences
         assert package.sentences is None or package.sentences.value
     return [kind for each in NoticeKind.__subclasses__() for kind in each]
 
 
 def fields(template: str) -> dict[str, str]:
-    """Names of the values in a template → how they are formatted."""
+    """Return the names of the values in a template → their formats."""
     return {name: spec or "" for _, name, spec, _ in string.Formatter().parse(template) if name is not None}
 
 
@@ -42,16 +42,16 @@ def test_every_kind_has_a_sentence_and_a_name_of_its_own():
 
 
 def given() -> list[tuple[str, set[str], str]]:
-    """Kind, names of values and place of every notice that the code gives with values in full."""
-    found = []
+    """Return kind, names of values, place and function of every notice that the code makes with all values."""
+    entries = []
     for path in SOURCES:
         for node in ast.walk(ast.parse(path.read_text())):
             if not isinstance(node, ast.Call) or not node.args or ast.unparse(node.func) not in {"notice", "about"}:
                 continue
             for kind in re.findall(r"\w+Notice\.\w+", ast.unparse(node.args[0])):
                 names = {word.arg for word in node.keywords if word.arg not in {None, "host", "cases"}}
-                found.append((kind, names, f"{path.relative_to(ROOT)}:{node.lineno}", ast.unparse(node.func)))
-    return found
+                entries.append((kind, names, f"{path.relative_to(ROOT)}:{node.lineno}", ast.unparse(node.func)))
+    return entries
 
 
 def test_the_values_of_each_notice_are_those_of_its_sentence():
@@ -61,7 +61,7 @@ def test_the_values_of_each_notice_are_those_of_its_sentence():
         text = notices.table()[by_name[name]]
         wanted = fields(text.text + text.remedy)
         seen.add(name)
-        if function == "notice":  # `about` adds values of its own
+        if function == "notice":  # `about` adds further values
             assert values | {LATER.get(name.partition(".")[0])} >= set(wanted), (where, name, values, wanted)
             assert values <= set(wanted), (where, name, values, wanted)
     assert len(seen) > 80
@@ -70,7 +70,7 @@ def test_the_values_of_each_notice_are_those_of_its_sentence():
 WORDED = [
     (
         notice(RunNotice.CROWDED, ranks=(4, 8), cores=1),
-        "4, 8 ranks share 1 core: they wait for a core as well as for data; take fewer ranks",
+        "4, 8 ranks share 1 core: they wait for a core as well as for data; use fewer ranks",
     ),
     (
         notice(RunNotice.BUSY, host="node1", load=1.25, cores=2),
@@ -83,8 +83,8 @@ WORDED = [
     ),
     (
         notice(CaseNotice.DISPATCH_BOUND, share=0.125, host_s=0.002),
-        "dispatch-bound: in 12.5 % of the iterations the GPU ran out of work before all was enqueued, so this is "
-        "no time of the device; by the host's clock 2.00 ms",
+        "dispatch-bound: in 12.5 % of the iterations the GPU ran out of work before all was enqueued, so this is not "
+        "the device's time; by the host's clock 2.00 ms",
     ),
     (
         notice(RunNotice.CHECKED_ELSEWHERE, right=8, wrong=0, unchecked=0),
@@ -107,7 +107,7 @@ def test_notices_in_words():
     assert [sentence(given) for given, _ in WORDED] == [text for _, text in WORDED]
 
 
-# Where the kinds of packages are not loaded: what a manifest has of an import, and a name that no kind has.
+# Without the kinds of packages loaded: read the notices of an import in a manifest, and a name of no kind.
 READ = """
 from bench.store.facts import notices_of
 def read(kind):
@@ -147,16 +147,17 @@ def test_reasons_and_replays_survive_the_way_to_a_rank():
     assert sentence(left) == "3 × broadcast left out: broadcast needs 2 ranks or more"
 
 
-def test_the_page_is_what_the_tables_give():
+def test_the_page_is_made_from_the_tables():
     assert notices_page.PAGE.read_text() == notices_page.page(), "make docs"
+    assert errors_page.PAGE.read_text() == errors_page.page(), "make docs"
 
 
 # ── no code reads prose ──────────────────────────────────────────────────────────────────────────
-# Methods that look into a text.
+# Methods that search a text.
 LOOKS = {"startswith", "endswith", "split", "partition", "rpartition", "removeprefix", "removesuffix", "index", "find"}
-# Rooms that read files of other programs.
+# Folders of code that reads files of other programs.
 FOREIGN = {"importers"}
-# Texts that somebody else wrote, with the file that reads them, and names that belong to a format.
+# Texts of other programs, with the file that reads the text, and names that belong to a format.
 ALLOWED = {
     ("launch/supervisor.py", "not in"),  # NCCL's
     ("rank/process.py", "NCCL error"),
@@ -172,7 +173,7 @@ ALLOWED = {
 
 
 def constants() -> dict[str, str]:
-    """Names that modules give to texts → the text."""
+    """Return the names of texts in modules → the text."""
     return {
         target.id: node.value.value
         for path in SOURCES
@@ -184,8 +185,8 @@ def constants() -> dict[str, str]:
 
 
 def phrases(tree: ast.AST, named: dict[str, str]) -> list[tuple[int, str]]:
-    """Where a text is searched or compared for words with a blank or a colon: `"a b" in text`, `text.split(" · ")`."""
-    found = []
+    """Find searches and comparisons of a text for words with a blank or colon: `"a b" in text`, `text.split(" · ")`."""
+    places = []
     for node in ast.walk(tree):
         texts: list[ast.expr] = []
         if isinstance(node, ast.Compare) and any(isinstance(op, ast.In | ast.NotIn) for op in node.ops):
@@ -199,19 +200,19 @@ def phrases(tree: ast.AST, named: dict[str, str]) -> list[tuple[int, str]]:
             if isinstance(text, ast.Name | ast.Attribute):
                 words = named.get(ast.unparse(text).rpartition(".")[2])
             if isinstance(words, str) and (len(words.split()) > 1 or re.search(r"[^\W\d] |: | · ", words)):
-                found.append((node.lineno, words))
-    return found
+                places.append((node.lineno, words))
+    return places
 
 
 def test_nothing_looks_for_a_phrase_that_the_code_wrote():
     named = constants()
-    found = [
+    places = [
         f"{path.relative_to(ROOT)}:{line}: {text!r}"
         for path in SOURCES
         if FOREIGN.isdisjoint(path.parts)
         for line, text in phrases(ast.parse(path.read_text()), named)
         if (str(path.relative_to(ROOT / "bench")), text) not in ALLOWED
     ]
-    assert found == []
+    assert places == []
     for code in ("'budget is' in text", "note.startswith(NOTE)", "label.split(' · ')", "why == 'no gain shown'"):
         assert phrases(ast.parse(code), {"NOTE": "not honoured: "}), code

@@ -1,6 +1,6 @@
-"""Every command of the README works as it stands there.
+"""Every command of the README works as written.
 
-The first command of each verb runs in a process of its own, which finds what an import elsewhere would hide.
+The first command of each verb runs in an own process, which finds faults that an import elsewhere would hide.
 """
 
 import functools
@@ -24,7 +24,7 @@ PROGRAM = "collbench "
 
 
 def lines_of(page: str) -> list[str]:
-    """The commands in the blocks of a page that a reader can type as they are, without their comments."""
+    """Return the commands in the blocks of a page that a reader can type without changes, without comments."""
     blocks = "\n".join(re.findall(r"```sh\n(.*?)```", page, re.DOTALL))
     lines = (re.split(r"\s+#", line)[0].strip() for line in blocks.splitlines())
     return [line for line in lines if line]
@@ -41,7 +41,7 @@ COMMANDS_AND_EXAMPLES = {
 }
 VERBS = list(COMMANDS_AND_EXAMPLES.values())
 FIRST_OF_VERB = {list(COMMANDS_AND_EXAMPLES)[VERBS.index(verb)] for verb in VERBS}
-# Beginnings of commands that measure long whatever is set; they are parsed here, and run by the test that is named.
+# Beginnings of commands that measure long with any options; they are only parsed here; the named test runs them.
 RUN_ELSEWHERE = {
     "equivalence": "test_equivalence.py",
     "ab smoke --b OMP": "test_ab.py",
@@ -49,7 +49,7 @@ RUN_ELSEWHERE = {
     "import": "test_importers_nccl_tests.py",
     "check": "test_cli.py",
 }
-# What makes commands that measure short, by verb. Those but `run` take the ranks of the fork server that tests share.
+# Options that shorten commands that measure, per verb. All verbs but `run` take ranks of the tests' fork server.
 SHORT = {
     "run": ("--set", "launches=1", "--set", "sampling.seconds_per_case=0.05", "--set", "sizes=[1KiB]", "--no-plots"),
     "perf": ("-e", "16K", "--no-plots"),
@@ -73,10 +73,10 @@ def test_the_numbers_of_the_first_run_are_those_of_its_report():
     assert len(intervals) == 4 and all(f"{interval} ms]" in report for interval in intervals)
 
 
-def test_the_pages_for_users_are_not_a_book():
+def test_the_pages_for_users_are_short():
     pages = sorted((ROOT / "docs").glob("*.md"))
-    # The list of notices is searched, not read.
-    words = {page.name: len(page.read_text().split()) for page in pages if page.name != "notices.md"}
+    # The lists of notices and errors are searched, not read.
+    words = {page.name: len(page.read_text().split()) for page in pages if page.name not in {"notices.md", "errors.md"}}
     assert sum(words.values()) <= 16_000, words
 
 
@@ -99,15 +99,15 @@ def test_command(line, checkout, launcher):
 
 @pytest.mark.parametrize("path", [*PAGES, *JOBS], ids=lambda path: path.name)
 def test_every_command_that_a_page_names_exists(path):
-    """Verbs, their options, and make's targets; README's own commands are run."""
+    """Verbs, their options and make's targets are looked up; the commands of the README also run."""
     text = path.read_text()
     for words in re.findall(r"(?:^|`|\s|bin/)collbench ([a-z].*?)(?:`|\n|  #|$)", text):
         verb = words.split()[0]
         if verb not in VERBS_OF_HELP:
             continue  # a sentence about the command
-        known = options(verb)
+        allowed = options(verb)
         for option in re.findall(r"(?<=\s)--[a-z][a-z-]+", words):
-            assert option in known, f"{path.name}: collbench {words}"
+            assert option in allowed, f"{path.name}: collbench {words}"
     targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     for target in re.findall(r"`make ([a-z0-9-]+)", text):
         assert target in targets, f"{path.name}: make {target}"
@@ -115,7 +115,7 @@ def test_every_command_that_a_page_names_exists(path):
 
 @functools.cache
 def options(verb: str) -> set[str]:
-    """All options of a verb."""
+    """Return all options of a verb."""
     group = typer.main.get_command(_app(verb))
     return {word for option in group.commands[verb].params for word in (*option.opts, *option.secondary_opts)}
 
@@ -139,7 +139,7 @@ def test_pages_link_to_pages_and_headings_that_exist():
 
 
 def anchors(page: Path) -> set[str]:
-    """The addresses of a page's headings, as GitHub and GitLab make them."""
+    """Return the addresses of a page's headings, as GitHub and GitLab make addresses."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
