@@ -32,7 +32,7 @@ class LoadedRun:
     # iteration, rank, start_s (monotonic clock of the host), duration_s, calls. If cases are compared round by round,
     # an iteration is a round.
     samples: pd.DataFrame
-    # What the report says about how far the run can be trusted.
+    # The report's statements on how far the run can be trusted.
     warnings: tuple[str, ...]
 
     def __repr__(self) -> str:

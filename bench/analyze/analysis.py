@@ -1,7 +1,7 @@
 """Apply every analysis of this package to one run, in order.
 
-In: a `Run`. Out: an `Analysis`. Its `Diagnosis` names the ranks and links that are late or slow, and states what
-could not be diagnosed and why. If nothing is found, it states that too: silence must not be mistaken for health.
+In: a `Run`. Out: an `Analysis`. Its `Diagnosis` names the ranks and links that are late or slow, and the
+questions without an answer, with the reason. If nothing is found, it states this, too: no text would look like health.
 """
 
 from collections.abc import Iterable
@@ -25,7 +25,7 @@ def analyze(run: Run) -> Analysis:
     summaries = summarize(run)
     diagnosis = diagnose(run)
     missing = incomplete(run)
-    of_packages = {name: part.analyze(run, summaries) for name, part in parts().items()}
+    package_conclusions = {name: part.analyze(run, summaries) for name, part in parts().items()}
     return Analysis(
         summaries=tuple(summaries),
         notices=(*([missing] if missing else []), *notices_of(run, summaries)),
@@ -35,7 +35,7 @@ def analyze(run: Run) -> Analysis:
         bounds=(*bounds(summaries, run.plan.link_bytes_per_s), *hardware_bounds(run, summaries)),
         matrices=tuple(matrices(run)),
         choices=tuple(choice_changes(summaries)),
-        of_packages=of_packages,
+        of_packages=package_conclusions,
         incomplete=missing,
     )
 
@@ -44,12 +44,12 @@ def diagnose(run: Run) -> Diagnosis:
     """Find late ranks from arrivals, and slow ranks and links from pairwise exchanges."""
     late = late_ranks(run)
     if any(s.aggregate is not None for s in run.samples):
-        return Diagnosis(tuple(late), tuple(_untold(run, bool(late))))
+        return Diagnosis(tuple(late), tuple(_undiagnosed(run, bool(late))))
     slow, silent = slow_ranks_and_links(run)
     measured = [s.case for s in run.samples if s.failure is None and s.timed is not None]
     if not measured:
         silent.append(notice(DiagnosisNotice.NOTHING_MEASURED))
-    elif not late and any(map(_tells_who_is_late, measured)):
+    elif not late and any(map(_shows_late_ranks, measured)):
         silent.append(notice(DiagnosisNotice.NOBODY_LATE))
     if together := [case.key for case in measured if case.world_size > 1 and OPERATIONS[case.op].round_by_round]:
         silent.append(notice(DiagnosisNotice.RANKS_UNTESTED, list(dict.fromkeys(together))))
@@ -60,16 +60,16 @@ def diagnose(run: Run) -> Diagnosis:
     return Diagnosis((*late, *slow), tuple(silent))
 
 
-def _tells_who_is_late(case: Case) -> bool:
+def _shows_late_ranks(case: Case) -> bool:
     """Return whether all ranks of a case make the same calls, and nothing between them."""
     return case.world_size > 1 and cycle(case) == 1 and not OPERATIONS[case.op].round_by_round
 
 
-def _untold(run: Run, late: bool) -> Iterable[Notice]:
-    """Yield what cannot be diagnosed from imported numbers, and why. late: whether a late rank was named."""
-    known = [(s.case, s.aggregate) for s in run.samples if s.aggregate is not None and len(s.aggregate.each_s) > 1]
-    apart = [(case, aggregate) for case, aggregate in known if aggregate.apart]
-    if not known:
+def _undiagnosed(run: Run, late: bool) -> Iterable[Notice]:
+    """Yield a notice on each question that imported numbers cannot answer. late: whether a late rank was named."""
+    aggregates = [(s.case, s.aggregate) for s in run.samples if s.aggregate is not None and len(s.aggregate.each_s) > 1]
+    apart = [(case, aggregate) for case, aggregate in aggregates if aggregate.apart]
+    if not aggregates:
         yield notice(DiagnosisNotice.NO_ARRIVALS)
         return
     if not apart:

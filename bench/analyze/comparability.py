@@ -23,7 +23,7 @@ def differences(recorded: Sequence[Session], here: Session, backends: Iterable[s
     backends: backends of the run. NCCL and GPUs matter for nccl only, MPI for mpi only.
     """
     wanted = {*backends}
-    found: dict[SessionFact, SessionDifference] = {}
+    by_fact: dict[SessionFact, SessionDifference] = {}
     new = facts_of_session(here)
     for session in recorded:
         if session.get("side") != here.get("side"):
@@ -35,8 +35,8 @@ def differences(recorded: Sequence[Session], here: Session, backends: Iterable[s
                 or (fact is SessionFact.MPI and "mpi" not in wanted)
             )
             if relevant and old[fact] != new[fact]:
-                found.setdefault(fact, SessionDifference(fact, old[fact], new[fact]))
-    return [found[fact] for fact in SessionFact if fact in found]
+                by_fact.setdefault(fact, SessionDifference(fact, old[fact], new[fact]))
+    return [by_fact[fact] for fact in SessionFact if fact in by_fact]
 
 
 def facts_of_session(session: Session) -> dict[SessionFact, str]:
@@ -48,7 +48,7 @@ def facts_of_session(session: Session) -> dict[SessionFact, str]:
         SessionFact.LAUNCHER: job["launcher"] if job else NO_LAUNCHER,
         SessionFact.RANKS: job["ranks"] if job else None,
         SessionFact.HOSTS: _joined(host.get("hostname") for host in hosts),
-        SessionFact.PLACEMENT: "; ".join(",".join(map(str, of_host)) for of_host in ranks) if any(ranks) else None,
+        SessionFact.PLACEMENT: "; ".join(",".join(map(str, members)) for members in ranks) if any(ranks) else None,
         SessionFact.CPU: _joined(_known(host.get("cpu", {}).get("model")) for host in hosts),
         SessionFact.CORES: _joined(host.get("cpu", {}).get("usable_cores") for host in hosts),
         SessionFact.GPUS: _joined(_gpus(host) for host in hosts),

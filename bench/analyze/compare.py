@@ -14,7 +14,7 @@ from itertools import compress
 
 import numpy as np
 
-from bench.analyze.occasions import FEWEST_OCCASIONS, occasions
+from bench.analyze.between_run import FEWEST_LEDGER_RUNS, between_run_scatter
 from bench.analyze.parts import exposed_of, parts
 from bench.analyze.round_series import LAUNCHES_FOR_INTERVAL, estimate, means
 from bench.analyze.sessions import differences, facts_of, is_virtual, machine_of
@@ -73,15 +73,15 @@ class Sets:
         )
 
     @property
-    def occasions(self) -> tuple[float, float]:
+    def effective_runs(self) -> tuple[float, float]:
         """Return the effective number of runs per side, as if runs varied like launches: number of runs / `apart`."""
         return self.runs[0] / self.apart, self.runs[1] / self.apart
 
 
 ONE_EACH = Sets()
 # Between-run standard deviation of the logarithm of a case's time, and its degrees of freedom; by the key of the case.
-Occasion = tuple[float, float]
-Occasions = Mapping[str, Occasion]
+Scatter = tuple[float, float]
+BetweenRuns = Mapping[str, Scatter]
 
 
 def compare(
@@ -92,7 +92,7 @@ def compare(
     min_change: float = MIN_CHANGE,
     noise_floor: float | None = None,
     across: str | None = None,
-    by_occasion: Occasions | None = None,
+    between_runs: BetweenRuns | None = None,
     sets: Sets = ONE_EACH,
 ) -> Comparison:
     """Compare the cases that both runs measured. Raises UnmeasurableError if there are none, and none failed after.
@@ -102,7 +102,7 @@ def compare(
     min_change: the smallest relative change that matters. noise_floor: the largest relative difference between two
     measurements of the same thing, as stated by the user; used only if a side has one launch. across: a field of
     the case that may differ between the sides, such as `backend`; or with its value on each side,
-    `backend=gloo,nccl`. by_occasion: the between-run variance on the machine of both runs, if it is known.
+    `backend=gloo,nccl`. between_runs: the between-run variance on the machine of both runs, if it is known.
     sets: the runs of each side.
     """
     if is_virtual(before) != is_virtual(after):
@@ -130,23 +130,23 @@ def compare(
             "dtype, size and options are needed"
         )
     # Two sides of one run were measured together, launch by launch: there is no between-run variance.
-    by_occasion = {} if by_occasion is None or before.path == after.path else by_occasion
+    between_runs = {} if between_runs is None or before.path == after.path else between_runs
     several = [pair for pair in pairs if min(side.launches for side in pair) >= 2]
     apart = before.path != after.path
-    tested, whole = _tested(several, min_change, by_occasion, apart, sets) if several else ([], None)
-    of_key = {change.case.key: change for change in tested}
-    changes = [of_key.get(pair[0].case.key) or _single(*pair, min_change, noise_floor) for pair in pairs]
+    tested, overall = _tested(several, min_change, between_runs, apart, sets) if several else ([], None)
+    by_key = {change.case.key: change for change in tested}
+    changes = [by_key.get(pair[0].case.key) or _single(*pair, min_change, noise_floor) for pair in pairs]
     changes = [
         replace(change, exposed=exposed)
         for change, exposed in zip(changes, _exposed(before, after, pairs), strict=True)
     ]
-    known = all(change.case.key in by_occasion for change in changes)
-    all_verdicts = [*(change.verdict for change in changes), *([whole.verdict] if whole else [])]
+    variance_known = all(change.case.key in between_runs for change in changes)
+    all_verdicts = [*(change.verdict for change in changes), *([overall.verdict] if overall else [])]
     return Comparison(
         before=before.name,
         after=after.name,
-        whole=whole,
-        verdict=verdicts.gravest(all_verdicts or [INCONCLUSIVE], whole),
+        whole=overall,
+        verdict=verdicts.gravest(all_verdicts or [INCONCLUSIVE], overall),
         min_change=min_change,
         virtual=is_virtual(before),
         changes=tuple(changes),
@@ -156,14 +156,14 @@ def compare(
         lost=tuple(case for case in only_before if case.why is Absence.NOT_YET),
         broken=broken,
         notices=(
-            *_of_occasions(before, after, known, sets),
+            *_between_run_notices(before, after, variance_known, sets),
             *_notices(before, after, changes, broken, min_change),
         ),
         across=axis.field or None,
-        assumes_steady=apart and not known and sets.runs == (1, 1) and _by_launches(changes, whole),
+        assumes_steady=apart and not variance_known and sets.runs == (1, 1) and _by_launches(changes, overall),
         remarks=(
             *disturbed((before, old), (after, new)),
-            *(_limit(changes, whole, sets) if apart and not known else ()),
+            *(_limit(changes, overall, sets) if apart and not variance_known else ()),
         ),
     )
 
@@ -183,14 +183,14 @@ def compare_runs(
     sides = [[side] if isinstance(side, Run) else side for side in (before, after)]
     old, new = map(together, sides)
     machine, other = machine_of(old), machine_of(new)
-    known: Occasions = {}
+    between_runs: BetweenRuns = {}
     if machine is not None and other is not None and machine.is_same_hardware(other):
-        known = occasions(ledger, machine, {run.name for side in sides for run in side})
-    of_runs = [[headlines(run) for run in side] for side in sides]
+        between_runs = between_run_scatter(ledger, machine, {run.name for side in sides for run in side})
+    by_side = [[headlines(run) for run in side] for side in sides]
     old_cases, new_cases = (
-        runs[0] if len(runs) == 1 else headlines(run) for runs, run in zip(of_runs, (old, new), strict=True)
+        runs[0] if len(runs) == 1 else headlines(run) for runs, run in zip(by_side, (old, new), strict=True)
     )
-    return compare(old, new, old_cases, new_cases, min_change, noise_floor, across, known, sets_of(of_runs))
+    return compare(old, new, old_cases, new_cases, min_change, noise_floor, across, between_runs, sets_of(by_side))
 
 
 # ── several runs on a side ───────────────────────────────────────────────────────────────────────
@@ -211,27 +211,27 @@ def together(runs: Sequence[Run]) -> Run:
 
 def sets_of(sides: Sequence[Sequence[Sequence[Summary]]]) -> Sets:
     """Compute the `Sets` of both sides, from the summaries of each run."""
-    ratios, of_sides, levels = list[float](), list[dict[str, Floats]](), list[dict[str, Floats]]()
+    ratios, centred, levels = list[float](), list[dict[str, Floats]](), list[dict[str, Floats]]()
     for runs in sides:
         logs: dict[str, list[Floats]] = defaultdict(list)
         for summary in (summary for run in runs for summary in run if len(summary.means_s) > 1):
             logs[summary.case.key].append(np.log(summary.means_s))
-        of_sides.append({key: np.exp(_centred(of_runs)) for key, of_runs in logs.items()})
-        levels.append({key: np.exp([of_run.mean() for of_run in of_runs]) for key, of_runs in logs.items()})
-        for of_runs in (of_runs for of_runs in logs.values() if len(of_runs) > 1):
-            launch = float(np.var(_centred(of_runs), ddof=1)) + verdicts.SMALLEST_SCATTER**2
-            expected = launch * (1 + float(np.mean([1 / len(of_run) for of_run in of_runs])))
-            ratios.append(float(np.var([of_run.mean() for of_run in of_runs], ddof=1)) / expected)
+        centred.append({key: np.exp(_centred(series)) for key, series in logs.items()})
+        levels.append({key: np.exp([values.mean() for values in series]) for key, series in logs.items()})
+        for series in (series for series in logs.values() if len(series) > 1):
+            launch = float(np.var(_centred(series), ddof=1)) + verdicts.SMALLEST_SCATTER**2
+            expected = launch * (1 + float(np.mean([1 / len(values) for values in series])))
+            ratios.append(float(np.var([values.mean() for values in series], ddof=1)) / expected)
     counts = (len(sides[0]), len(sides[1]))
     apart = max(1.0, float(np.mean(ratios))) if ratios else 1.0
-    return Sets(counts, apart, (of_sides[0], of_sides[1]), (levels[0], levels[1]))
+    return Sets(counts, apart, (centred[0], centred[1]), (levels[0], levels[1]))
 
 
-def _centred(of_runs: Sequence[Floats]) -> Floats:
-    """Centre the launches of several runs on the mean of the runs, with their within-run variance."""
-    within = np.concatenate([logs - logs.mean() for logs in of_runs])
-    stretch = math.sqrt((len(within) - 1) / (len(within) - len(of_runs)))
-    return float(np.mean([logs.mean() for logs in of_runs])) + stretch * within
+def _centred(series: Sequence[Floats]) -> Floats:
+    """Centre the launches of several runs on the mean of the runs; the within-run variance stays."""
+    within = np.concatenate([logs - logs.mean() for logs in series])
+    stretch = math.sqrt((len(within) - 1) / (len(within) - len(series)))
+    return float(np.mean([logs.mean() for logs in series])) + stretch * within
 
 
 # ── matching the cases ───────────────────────────────────────────────────────────────────────────
@@ -271,7 +271,7 @@ class Axis:
             if other is not summary:
                 a, b = (self.text(side.case) for side in (other, summary))
                 raise ConfigError(
-                    f"--across {self.field}: one run has both {a} and {b}; say which is meant on each side: "
+                    f"--across {self.field}: one run has both {a} and {b}; name the value of each side: "
                     f"--across {self.field}={a},{b}"
                 )
         return by_key
@@ -304,18 +304,18 @@ Missing = tuple[Absence, str | Notice]
 
 def absences(run: Run, axis: Axis = SAME_CASES, value: str | None = None) -> Callable[[Case], Missing]:
     """Return a function that gives the reason, with detail, why the run has no time of a case with this axis value."""
-    known: list[tuple[Case, Absence, str | Notice]] = [
+    absent: list[tuple[Case, Absence, str | Notice]] = [
         *((case, Absence.NOT_YET, "") for case in run.plan.cases),
         *((skip.case, Absence.SKIPPED, skip.reason) for skip in run.plan.skips),
         *((samples.case, Absence.FAILED, samples.failure.text) for samples in run.samples if samples.failure),
     ]
-    reasons = {axis.key(case): (why, detail) for case, why, detail in known if axis.has(case, value)}
+    reasons = {axis.key(case): (why, detail) for case, why, detail in absent if axis.has(case, value)}
 
     def reason(case: Case) -> Missing:
         # A skip may represent all cases of its kind.
         kinds = (case, case.shared)
-        found = (reasons[axis.key(kind)] for kind in kinds if axis.key(kind) in reasons)
-        return next(found, (Absence.NOT_ASKED, ""))
+        matches = (reasons[axis.key(kind)] for kind in kinds if axis.key(kind) in reasons)
+        return next(matches, (Absence.NOT_ASKED, ""))
 
     return reason
 
@@ -339,41 +339,41 @@ def _unpaired(
 
 # ── verdicts ─────────────────────────────────────────────────────────────────────────────────────
 def _tested(
-    pairs: Sequence[Pair], min_change: float, by_occasion: Occasions, apart: bool, sets: Sets
+    pairs: Sequence[Pair], min_change: float, between_runs: BetweenRuns, apart: bool, sets: Sets
 ) -> tuple[list[Change], Judgement | None]:
-    """Return the changes of cases with two launches or more on each side, and the judgement of the whole.
+    """Return the changes of cases with two launches or more on each side, and the overall judgement.
 
     apart: whether the sides are different runs. With four runs on each side, these show the between-run variance;
-    otherwise it is taken from `by_occasion` if it has all cases, or assumed equal to the between-launch variance.
+    otherwise it is taken from `between_runs` if it has all cases, or assumed equal to the between-launch variance.
     """
     units = apart and sets.units
-    of_sides = sets.levels if units else sets.means
+    by_side = sets.levels if units else sets.means
     before, after = (
-        [of_sides[side].get(pair[side].case.key, np.array(pair[side].means_s)) for pair in pairs] for side in (0, 1)
+        [by_side[side].get(pair[side].case.key, np.array(pair[side].means_s)) for pair in pairs] for side in (0, 1)
     )
-    estimates = verdicts.unpaired(before, after, alike=not units)
-    whole = verdicts.index(before, after) if len(pairs) > 1 else None
-    spans = [by_occasion[pair[0].case.key] for pair in pairs if pair[0].case.key in by_occasion]
+    estimates = verdicts.unpaired(before, after, shrink=not units)
+    overall = verdicts.index(before, after) if len(pairs) > 1 else None
+    spans = [between_runs[pair[0].case.key] for pair in pairs if pair[0].case.key in between_runs]
     unknown = apart and not units  # the between-run variance
     if unknown and len(spans) == len(pairs):
         scatter, freedom = (np.array(column) for column in zip(*spans, strict=True))
         scatter = scatter * np.sqrt((1 / sets.runs[0] + 1 / sets.runs[1]) / 2)
-        estimates = verdicts.with_occasions(estimates, scatter, freedom)
-        if whole is not None:  # as if a run moved all cases by the same factor: the worst case
-            whole = verdicts.with_occasions(whole, scatter.mean(keepdims=True), freedom.min(keepdims=True))
+        estimates = verdicts.with_between_run(estimates, scatter, freedom)
+        if overall is not None:  # as if a run moved all cases by the same factor: the worst case
+            overall = verdicts.with_between_run(overall, scatter.mean(keepdims=True), freedom.min(keepdims=True))
     elif unknown:
-        whole = verdicts.index_with_occasions(whole, estimates, sets.occasions) if whole is not None else None
-        estimates = verdicts.occasions_as_launches(estimates, sets.occasions)
-    levels = verdicts.Levels() if whole is None else verdicts.Levels().shared
+        overall = verdicts.index_with_assumed(overall, estimates, sets.effective_runs) if overall is not None else None
+        estimates = verdicts.with_assumed(estimates, sets.effective_runs)
+    levels = verdicts.Levels() if overall is None else verdicts.Levels().shared
     changes = [
         Change(pair[0].case, pair[1].case, launch_interval(a), launch_interval(b), _concluded(judgement, a, b, units))
         for pair, a, b, judgement in zip(
             pairs, before, after, verdicts.judge(estimates, min_change, levels), strict=True
         )
     ]
-    if whole is None:
+    if overall is None:
         return changes, None
-    (judgement,) = verdicts.judge(whole, min_change, levels)
+    (judgement,) = verdicts.judge(overall, min_change, levels)
     return changes, _concluded(judgement, before[0], after[0], units)
 
 
@@ -403,7 +403,7 @@ def _exposed(before: Run, after: Run, pairs: Sequence[Pair]) -> list[ExposedChan
     enough = [min(len(old), len(new)) >= LAUNCHES_FOR_INTERVAL for (old, _), (new, _) in both]
     several = [(means(old), means(new)) for (old, _), (new, _) in compress(both, enough)]
     old_s, new_s = ([side[which] for side in several] for which in (0, 1))
-    tested = iter(verdicts.differences(old_s, new_s, occasions=before.path != after.path))
+    tested = iter(verdicts.differences(old_s, new_s, apart=before.path != after.path))
     changes: list[ExposedChange | None] = []
     for ((old, old_noise_s), (new, new_noise_s)), over_launches in zip(both, enough, strict=True):
         if not (old and new):
@@ -423,7 +423,7 @@ def _notices(
     before: Run, after: Run, changes: Sequence[Change], broken: Sequence[Unpaired], min_change: float
 ) -> Iterable[Notice]:
     for run in (before, after):
-        yield from of_run(run.name, (found for part in parts().values() for found in part.notices(run)))
+        yield from of_run(run.name, (part_notice for part in parts().values() for part_notice in part.notices(run)))
         if run.plan.settings.faults:
             kinds = tuple(sorted({fault.do for fault in run.plan.settings.faults}))
             yield from of_run(run.name, [notice(ComparisonNotice.PLANTED_FAULTS, faults=kinds)])
@@ -441,10 +441,10 @@ def _notices(
     alone = [change.case.key for change in changes if change.reason.kind is VerdictNotice.ONE_LAUNCH]
     if alone:
         yield notice(ComparisonNotice.TOO_FEW_LAUNCHES, alone, count=len(alone))
-    of_verdict = {verdict: [change.case.key for change in changes if change.verdict == verdict]
-                  for verdict in (SLOWER, FASTER)}  # fmt: skip
-    if of_verdict[SLOWER] and of_verdict[FASTER]:
-        yield notice(ComparisonNotice.BOTH_WAYS, slower=len(of_verdict[SLOWER]), faster=len(of_verdict[FASTER]))
+    changed = {verdict: [change.case.key for change in changes if change.verdict == verdict]
+               for verdict in (SLOWER, FASTER)}  # fmt: skip
+    if changed[SLOWER] and changed[FASTER]:
+        yield notice(ComparisonNotice.BOTH_WAYS, slower=len(changed[SLOWER]), faster=len(changed[FASTER]))
     opened = [change for change in changes if change.verdict == INCONCLUSIVE and change.case.key not in alone]
     if opened:
         keys = [change.case.key for change in opened]
@@ -460,9 +460,9 @@ def _beyond_launches(change: Change) -> bool:
     return by_launches and change.further_launches is None
 
 
-def _limit(changes: Sequence[Change], whole: Judgement | None, sets: Sets) -> Iterable[Notice]:
+def _limit(changes: Sequence[Change], overall: Judgement | None, sets: Sets) -> Iterable[Notice]:
     """Yield the smallest change that these runs could show, if nothing was decided."""
-    judgement = whole or (changes[0].judgement if len(changes) == 1 else None)
+    judgement = overall or (changes[0].judgement if len(changes) == 1 else None)
     if judgement is None or judgement.level is None or judgement.verdict != INCONCLUSIVE:
         return
     yield notice(ComparisonNotice.LIMIT, runs=sum(sets.runs), least_ratio=judgement.ratio.high / judgement.ratio.value)
@@ -476,19 +476,19 @@ def disturbed(*sides: tuple[Run, Sequence[Summary]]) -> Iterable[Notice]:
             yield from of_run(run.name, [notice(ComparisonNotice.DISTURBED, share=max(shares))])
 
 
-def _by_launches(changes: Sequence[Change], whole: Judgement | None) -> bool:
-    """Return whether a test with the between-launch variance shows a change, of a case or of the whole."""
-    reasons = [change.reason for change in changes] + ([whole.reason] if whole else [])
+def _by_launches(changes: Sequence[Change], overall: Judgement | None) -> bool:
+    """Return whether a test with the between-launch variance shows a change, of a case or overall."""
+    reasons = [change.reason for change in changes] + ([overall.reason] if overall else [])
     return any(reason.kind is VerdictNotice.CHANGED for reason in reasons)
 
 
-def _of_occasions(before: Run, after: Run, known: bool, sets: Sets) -> Iterable[Notice]:
-    """Yield the source of the between-run variance in the verdicts. known: whether the ledger has it."""
+def _between_run_notices(before: Run, after: Run, variance_known: bool, sets: Sets) -> Iterable[Notice]:
+    """Yield the source of the verdicts' between-run variance. variance_known: whether the ledger has this variance."""
     if before.path == after.path:
         return
     if sets.units:
         yield notice(ComparisonNotice.OVER_RUNS, before=sets.runs[0], after=sets.runs[1])
-    elif known:
+    elif variance_known:
         yield notice(ComparisonNotice.FROM_LEDGER)
     else:
-        yield notice(ComparisonNotice.OTHER_TIMES, fewest=FEWEST_OCCASIONS)
+        yield notice(ComparisonNotice.OTHER_TIMES, fewest=FEWEST_LEDGER_RUNS)

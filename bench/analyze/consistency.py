@@ -6,7 +6,7 @@ of the difference is significant, corrected for the number of all claims (Bonfer
 count, because intervals within one launch are too narrow: of twelve launches of gloo analysed one by one, six had a
 finding; analysed together they had none.
 
-The rules are those of Träff, Gropp and Thakur, "Self-consistent MPI performance guidelines", IEEE TPDS 21 (2010).
+The rules are from Träff, Gropp and Thakur, "Self-consistent MPI performance guidelines", IEEE TPDS 21 (2010).
 A size counts the total bytes of an operation: a rank's contribution to all_reduce, reduce and broadcast, and
 n times a rank's share for all_gather, gather and reduce_scatter. So operations of equal size S work on the same
 vector of S bytes: all_reduce has the result of reduce_scatter (each rank keeps S/n) followed by all_gather.
@@ -100,9 +100,9 @@ def findings(summaries: Sequence[Summary], min_change: float = MIN_CHANGE) -> li
         if cycle(case) == 1 and case.world_size > 1:
             series[SIZES.residue(case)][case.size_bytes] = Timed(case, time_s, summary.launches - 1)
     claims = [(rule, [*rule.claims(base, series)]) for base in sorted(series, key=case_order) for rule in RULES]
-    error_rate = ERROR_RATE / max(1, sum(len(of_rule) for _, of_rule in claims))
+    error_rate = ERROR_RATE / max(1, sum(len(own_claims) for _, own_claims in claims))
     violated = [
-        (rule, [claim for claim in of_rule if claim.violated(min_change, error_rate)]) for rule, of_rule in claims
+        (rule, [claim for claim in own_claims if claim.violated(min_change, error_rate)]) for rule, own_claims in claims
     ]
     return [_finding(rule, violations) for rule, violations in violated if violations]
 

@@ -1,10 +1,10 @@
 """Model how time depends on size (piecewise α–β, one model per series), and compute bounds that no run can beat.
 
 In: summaries, and the environment of their run. Out: one `Fit` for each series of sizes; `Bound`s, from measured pairs
-and from the links that the run found (NVLink, PCIe, InfiniBand); and a warning for each case that exceeds what its
-hardware can carry, because then the measurement (or a size) is wrong. If the model is far from the measured times,
-the `Fit` has no segments and its note gives the reason. Rates of hardware are bytes/s in one direction; rates from
-standards are after encoding; the overhead of protocols is not subtracted.
+and from the links that the run found (NVLink, PCIe, InfiniBand); and a warning for each case that exceeds the
+capacity of its hardware, because then the measurement (or a size) is wrong. If the model is far from the measured
+times, the `Fit` has no segments and its note gives the reason. Rates of hardware are bytes/s in one direction; rates
+from standards are after encoding; the overhead of protocols is not subtracted.
 
 α–β and n½: Hockney, "The communication challenge for MPP", Parallel Computing 20 (1994). Bounds next to results:
 Hoefler & Belli, "Scientific benchmarking of parallel computing systems", SC'15, rule 11.
@@ -46,7 +46,7 @@ ROUNDING = 1e-9
 # Number of ratios of β to α that are tried first, a factor of about 2.5 apart over all values that could matter; and
 # the most steps from the best ratio, of which ten usually suffice.
 GRID, MOST_STEPS = 120, 50
-# Operation whose time is the time of one exchange: each rank sends `size` bytes and receives as many at once.
+# Operation whose time is the time of one exchange: each rank sends `size` bytes and receives `size` bytes at once.
 PAIRWISE = "pairwise"
 # NVLink: one link, one direction. NVML's version, which is an enum (nvml.h, nvmlNvlinkVersion_t: 1.0, 2.0, 2.2, 3.0,
 # 3.1, 4.0, 5.0, 6.0) → bytes/s (NVIDIA's data sheets: P100 4 × 20, V100 6 × 25, A100 12 × 25, H100 18 × 25,
@@ -106,17 +106,17 @@ def _affine(sizes: Floats, times: Floats) -> tuple[float, float]:
 
     def residuals(rho: Floats) -> Floats:
         """Return the residuals for each ρ (rows) and size (columns), with the best α."""
-        rest = logs - np.log1p(np.multiply.outer(rho, sizes))
-        return np.asarray(rest - rest.mean(axis=-1, keepdims=True))
+        deviations = logs - np.log1p(np.multiply.outer(rho, sizes))
+        return np.asarray(deviations - deviations.mean(axis=-1, keepdims=True))
 
     grid = np.geomspace(ROUNDING**2 / sizes[-1], ROUNDING**-2 / sizes[0], GRID)
     costs = (residuals(grid) ** 2).sum(axis=1)
     rho, cost = float(grid[costs.argmin()]), float(costs.min())
     for _ in range(MOST_STEPS):
-        rest = residuals(np.array(rho))
+        deviations = residuals(np.array(rho))
         slope = rho * sizes / (1 + rho * sizes)
         slope = slope - slope.mean()
-        step = float(rest @ slope) / max(float(slope @ slope), np.finfo(float).tiny)
+        step = float(deviations @ slope) / max(float(slope @ slope), np.finfo(float).tiny)
         nearer = rho * math.exp(max(-1.0, min(1.0, step)))
         lower = float((residuals(np.array(nearer)) ** 2).sum())
         if not lower < cost:
@@ -186,7 +186,7 @@ def _parameter_intervals(segment: list[Summary]) -> tuple[Interval | None, Inter
 
 
 def _over_launches(values: Floats) -> Interval | None:
-    """Return Student's t interval of logarithms; of the values, cut at zero, if a launch gave zero. Of few, the range.
+    """Return Student's t interval of logarithms (of values, cut at 0, if a launch gave 0); the range of few values.
 
     None if every launch gave zero: an interval without width would claim a precision that was not reached.
     """

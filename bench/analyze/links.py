@@ -1,7 +1,7 @@
 """Find slow ranks and slow links in the matrix of times of pairwise exchanges.
 
 In: samples of `pairwise`. Out: a `Matrix` of times; findings of kind "slow rank", "slow node" and "slow link"; and
-notices on what cannot be diagnosed. With the time t_ij of ranks i and j,
+notices on cases that cannot be diagnosed. With the time t_ij of ranks i and j,
 
     log t_ij = μ + e_i + e_j + r_ij,      Σ e_i = 0,      fitted with a Cauchy loss
 
@@ -103,8 +103,8 @@ def fit(times_s: Floats) -> Floats:
 
     start = np.concatenate([[np.median(logs)], np.zeros(n)])
     solution = least_squares(residuals, start, jac=lambda _: jacobian, loss="cauchy", f_scale=LOSS_SCALE).x
-    of_ranks = solution[1:] - np.median(solution[1:])
-    return np.concatenate([of_ranks, residuals(solution)[:-1]])
+    rank_effects = solution[1:] - np.median(solution[1:])
+    return np.concatenate([rank_effects, residuals(solution)[:-1]])
 
 
 def _by_case(run: Run) -> dict[Case, list[Samples]]:
@@ -121,10 +121,10 @@ def _pair_series(samples: Samples) -> Floats:
     # The verifying calls before the warm-up are one whole cycle; the warm-up may end within a cycle.
     first = len(samples.warmup.duration_ns) if samples.warmup is not None else 0
     skip = -first % period
-    whole = (len(duration) - skip) // period
-    series = np.full((whole, n, n), np.nan)
+    cycles = (len(duration) - skip) // period
+    series = np.full((cycles, n, n), np.nan)
     for position, pairs in enumerate(rounds(n)):
-        rows = duration[skip + position : skip + whole * period : period]
+        rows = duration[skip + position : skip + cycles * period : period]
         a, b = np.array(pairs).T
         series[:, a, b] = series[:, b, a] = np.maximum(rows[:, a], rows[:, b]) / 1e9
     return series
@@ -171,23 +171,23 @@ def _by_hosts(case: Case, few: int | None, findings: list[Finding], placed: Host
         return findings
     host_of = {rank: host for host, ranks in placed.items() for rank in ranks}
     together = grouped(findings, lambda f: (f.kind, tuple(sorted({host_of[rank] for rank in f.ranks}))))
-    for (kind, names), alike in together.items():
+    for (kind, names), group in together.items():
         sizes = [len(placed[name]) for name in names]
-        if (kind is FindingKind.SLOW_RANK) == (len(names) == 1) and len(alike) > max(1, np.prod(sizes) / 2):
-            findings = [finding for finding in findings if finding not in alike]
-            findings.append(_in_common(case, few, names, alike))
+        if (kind is FindingKind.SLOW_RANK) == (len(names) == 1) and len(group) > max(1, np.prod(sizes) / 2):
+            findings = [finding for finding in findings if finding not in group]
+            findings.append(_in_common(case, few, names, group))
     return findings
 
 
-def _in_common(case: Case, few: int | None, names: Sequence[str], alike: Sequence[Finding]) -> Finding:
+def _in_common(case: Case, few: int | None, names: Sequence[str], group: Sequence[Finding]) -> Finding:
     """Make the finding on one host, or on the link of two hosts. Its p: the largest p-value of its ranks or links."""
-    ranks = tuple(sorted({rank for finding in alike for rank in finding.ranks}))
-    share, p = float(np.median([f.share or 0.0 for f in alike])), max(f.p or 0.0 for f in alike)
+    ranks = tuple(sorted({rank for finding in group for rank in finding.ranks}))
+    share, p = float(np.median([f.share or 0.0 for f in group])), max(f.p or 0.0 for f in group)
     if len(names) == 1:
         kind, subject = FindingKind.SLOW_NODE, f"node {names[0]}"
         why = _about(case, few, FindingNotice.SLOW_NODE, node=names[0], members=in_words(ranks), share=share, p=p)
     else:
         kind, subject = FindingKind.SLOW_LINK, f"link {names[0]}–{names[1]}"
         link = names[0], names[1]
-        why = _about(case, few, FindingNotice.SLOW_BETWEEN_NODES, link=link, pairs=len(alike), share=share, p=p)
+        why = _about(case, few, FindingNotice.SLOW_BETWEEN_NODES, link=link, pairs=len(group), share=share, p=p)
     return Finding(kind, subject, why, (case,), ranks=ranks, share=share, p=p)

@@ -1,6 +1,6 @@
 """Estimate the within-launch scatter (between blocks) and the between-launch scatter of each case.
 
-In: a run with its analysis. Out: a `LedgerEntry`. `occasions` estimates the between-run variance.
+In: a run with its analysis. Out: a `LedgerEntry`. `between_run` estimates the between-run variance.
 """
 
 import math

@@ -16,27 +16,27 @@ from bench.catalog.backends import BACKENDS
 from bench.catalog.collectives import OPERATIONS
 from bench.model.conclusions import Summary
 from bench.model.facts import HostFacts, Session
-from bench.model.notices import CaseNotice, HardshipNotice, Notice, RunNotice, notice
+from bench.model.notices import CaseNotice, DeviceEventNotice, Notice, RunNotice, notice
 from bench.model.records import LOAD_LIMIT, NOT_AVAILABLE, UNLIMITED, Json, Run
 from bench.stats import intervals
 
 # Flags among NVML's throttle reasons that matter; idle (1) and set clocks (2) do not.
 THROTTLED = {
-    0x4: HardshipNotice.POWER_CAP,
-    0x8: HardshipNotice.HARDWARE_SLOWDOWN,
-    0x20: HardshipNotice.SOFTWARE_THERMAL,
-    0x40: HardshipNotice.HARDWARE_THERMAL,
-    0x80: HardshipNotice.POWER_BRAKE,
+    0x4: DeviceEventNotice.POWER_CAP,
+    0x8: DeviceEventNotice.HARDWARE_SLOWDOWN,
+    0x20: DeviceEventNotice.SOFTWARE_THERMAL,
+    0x40: DeviceEventNotice.HARDWARE_THERMAL,
+    0x80: DeviceEventNotice.POWER_BRAKE,
 }
 # A limit that held back a GPU for less than this in a launch did not make it slow.
 HELD_BACK_NS = 10_000_000
 # Counters of a network adapter that should not change → the notice if they do.
 PORT_FAULTS = {
-    "symbol_error": HardshipNotice.SYMBOL_ERRORS,
-    "link_downed": HardshipNotice.LINK_DOWN,
-    "link_error_recovery": HardshipNotice.LINK_RECOVERED,
-    "port_rcv_errors": HardshipNotice.DAMAGED_PACKETS,
-    "port_xmit_discards": HardshipNotice.DISCARDED_PACKETS,
+    "symbol_error": DeviceEventNotice.SYMBOL_ERRORS,
+    "link_downed": DeviceEventNotice.LINK_DOWN,
+    "link_error_recovery": DeviceEventNotice.LINK_RECOVERED,
+    "port_rcv_errors": DeviceEventNotice.DAMAGED_PACKETS,
+    "port_xmit_discards": DeviceEventNotice.DISCARDED_PACKETS,
 }
 # Fewest launches with which an interval over launches supports a claim (docs/method.md).
 LAUNCHES_FOR_A_CLAIM = 8
@@ -56,19 +56,19 @@ def notices_of(run: Run, summaries: Sequence[Summary]) -> list[Notice]:
     session = run.environment[0] if run.environment else {}
     return [
         *impossible(run, summaries),
-        *_of_plan(run),
-        *_of_import(run),
+        *_plan_notices(run),
+        *_import_notices(run),
         *run.notices,
-        *_of_samples(summaries),
-        *_of_health(run),
-        *_of_launches(run),
-        *(found for part in parts().values() for found in part.notices(run)),
-        *_of_polling(run, session),
-        *_of_hosts(run, session),
-        *_of_gpu_order(session),
-        *_of_detours(session),
-        *_of_unused_ranks(run, session),
-        *_of_open_ports(run),
+        *_sample_notices(summaries),
+        *_health_notices(run),
+        *_launch_notices(run),
+        *(part_notice for part in parts().values() for part_notice in part.notices(run)),
+        *_polling_notices(run, session),
+        *_hosts_notices(run, session),
+        *_gpu_order_notices(session),
+        *_detour_notices(session),
+        *_unused_rank_notices(run, session),
+        *_open_port_notices(run),
     ]
 
 
@@ -89,7 +89,7 @@ def _budget_is_spent(run: Run) -> bool:
     return run.plan.budget_s is not None and run.manifest.get("status") == "complete"
 
 
-def _of_import(run: Run) -> Iterable[Notice]:
+def _import_notices(run: Run) -> Iterable[Notice]:
     """Yield, for an imported run, notices on the statistics of the tool, and on its checks of results."""
     source = run.imported
     if source is None:
@@ -104,7 +104,7 @@ def _of_import(run: Run) -> Iterable[Notice]:
         yield notice(RunNotice.NOT_CHECKED)
 
 
-def _of_plan(run: Run) -> Iterable[Notice]:
+def _plan_notices(run: Run) -> Iterable[Notice]:
     if shared := [case.key for case in run.plan.cases if case.oversubscribed]:
         yield notice(RunNotice.SHARED_GPU, shared)
     for fault in run.plan.settings.faults:
@@ -114,7 +114,7 @@ def _of_plan(run: Run) -> Iterable[Notice]:
         yield notice(RunNotice.BUDGET_SPENT, budget_s=run.plan.budget_s, missing=missing, planned=run.plan.total)
 
 
-def _of_launches(run: Run) -> Iterable[Notice]:
+def _launch_notices(run: Run) -> Iterable[Notice]:
     launches = run.plan.launches
     if launches == 1 and run.imported is not None:
         yield notice(RunNotice.ONE_IMPORTED)
@@ -135,14 +135,14 @@ def _of_launches(run: Run) -> Iterable[Notice]:
         yield notice(RunNotice.SESSIONS, sessions=len(run.environment))
 
 
-def _of_hosts(run: Run, session: Session) -> Iterable[Notice]:
+def _hosts_notices(run: Run, session: Session) -> Iterable[Notice]:
     alone: HostFacts = {**session.get("host", {}), "before": session.get("before", {})}
     first, *others = session.get("hosts") or [alone]
     hosts: list[HostFacts] = [{**first, "after": session.get("after", {})}, *others]
     for host in hosts:
         name = str(host.get("hostname")) if len(hosts) > 1 else None
-        for found in (*_of_host(run, host), *_of_gpus(host)):
-            yield replace(found, host=name)
+        for host_notice in (*_host_notices(run, host), *_gpu_notices(host)):
+            yield replace(host_notice, host=name)
     on_gpus = any(BACKENDS[case.backend].device == "cuda" for case in run.plan.cases)
     compared = COMPARED | (COMPARED_WITH_GPUS if on_gpus else {})
     for host in hosts[1:]:
@@ -154,7 +154,7 @@ def _of_hosts(run: Run, session: Session) -> Iterable[Notice]:
                 )
 
 
-def _of_host(run: Run, host: HostFacts) -> Iterable[Notice]:
+def _host_notices(run: Run, host: HostFacts) -> Iterable[Notice]:
     cores = len(host.get("cores", [])) or host.get("cpu", {}).get("usable_cores", 0)
     worlds = {case.world_size for case in run.plan.cases if BACKENDS[case.backend].device == "cpu"}
     # Without a job, all ranks of a world run on this host.
@@ -182,7 +182,7 @@ def _of_host(run: Run, host: HostFacts) -> Iterable[Notice]:
         yield notice(RunNotice.CPU_QUOTA, quota=quota)
 
 
-def _of_gpus(host: HostFacts) -> Iterable[Notice]:
+def _gpu_notices(host: HostFacts) -> Iterable[Notice]:
     for moment, state in (("before", host.get("before", {})), ("after", host.get("after", {}))):
         for index, gpu in enumerate(state.get("gpus") or []):
             flags = gpu.get("throttle_reasons")
@@ -195,37 +195,37 @@ def _of_gpus(host: HostFacts) -> Iterable[Notice]:
         yield notice(RunNotice.DEBUG_OUTPUT)
 
 
-def _of_health(run: Run) -> Iterable[Notice]:
+def _health_notices(run: Run) -> Iterable[Notice]:
     """Yield notices on problems of GPUs and network adapters of any host while ranks ran on them."""
     launches = launches_of(run.environment)
-    seen: Counter[tuple[str, str, Notice]] = Counter()
+    events: Counter[tuple[str, str, Notice]] = Counter()
     for launch in launches:
         for host, health in launch.get("health", {}).items():
             for number, changes in health.get("gpus", {}).items():
-                seen.update((host, f"GPU {number}", why) for why in _hardships(changes))
+                events.update((host, f"GPU {number}", why) for why in _device_events(changes))
             for port, changes in health.get("infiniband", {}).items():
                 faults = (notice(why) for name, why in PORT_FAULTS.items() if changes.get(name))
-                seen.update((host, f"port {port}", why) for why in faults)
-    for (host, device, why), count in seen.items():
+                events.update((host, f"port {port}", why) for why in faults)
+    for (host, device, why), count in events.items():
         yield notice(
-            RunNotice.HARDSHIP, host=host, device=device, why=(why,), launches=count, of_launches=len(launches)
+            RunNotice.DEVICE_EVENT, host=host, device=device, why=(why,), launches=count, of_launches=len(launches)
         )
 
 
-def _of_gpu_order(session: Session) -> Iterable[Notice]:
+def _gpu_order_notices(session: Session) -> Iterable[Notice]:
     """Yield a notice if CUDA counts GPUs in another order than NVML: records of a GPU then belong to another GPU."""
     hosts = session.get("hosts") or [session.get("host", {})]
-    known = {host.get("hostname"): [gpu.get("uuid") for gpu in host.get("gpus", [])] for host in hosts}
+    uuids_by_host = {host.get("hostname"): [gpu.get("uuid") for gpu in host.get("gpus", [])] for host in hosts}
     ranks = [rank for launch in launches_of([session]) for rank in launch.get("ranks", [])]
     for rank in ranks:
-        used, of_host = rank.get("device_uuid"), known.get(rank.get("hostname"), [])
+        used, uuids = rank.get("device_uuid"), uuids_by_host.get(rank.get("hostname"), [])
         number = int(str(rank.get("device")).partition(":")[2] or 0)
-        if used and number < len(of_host) and str(of_host[number]).startswith("GPU-") and of_host[number] != used:
+        if used and number < len(uuids) and str(uuids[number]).startswith("GPU-") and uuids[number] != used:
             yield notice(RunNotice.GPU_ORDER, host=rank["hostname"], gpu=number)
             return
 
 
-def _of_detours(session: Session) -> Iterable[Notice]:
+def _detour_notices(session: Session) -> Iterable[Notice]:
     """Yield a notice if GPUs have NVLink but NCCL uses another way, such as when each rank sees its own GPU only."""
     hosts = session.get("hosts") or [session.get("host", {})]
     links = [gpu.get("nvlinks") or [] for host in hosts for gpu in host.get("gpus") or []]
@@ -239,20 +239,20 @@ def _throttled(flags: int) -> Iterable[Notice]:
     return (notice(why) for bit, why in THROTTLED.items() if flags & bit)
 
 
-def _hardships(changes: Json) -> Iterable[Notice]:
+def _device_events(changes: Json) -> Iterable[Notice]:
     """Yield the reasons why a GPU was slower than it could be, or faulty, from its counters in a launch."""
     yield from _throttled(changes.get("throttle_reasons", 0))
     held_back = {name: ns for name, ns in changes.items() if name.startswith("held_back_")}
     for name, ns in held_back.items():
         if ns >= HELD_BACK_NS:
-            yield notice(HardshipNotice.HELD_BACK, limit=name.removeprefix("held_back_").removesuffix("_ns"))
+            yield notice(DeviceEventNotice.HELD_BACK, limit=name.removeprefix("held_back_").removesuffix("_ns"))
     if changes.get("uncorrected_errors"):
-        yield notice(HardshipNotice.UNCORRECTED)
+        yield notice(DeviceEventNotice.UNCORRECTED)
     if changes.get("pcie_replays"):
-        yield notice(HardshipNotice.PCIE_REPLAYS)
+        yield notice(DeviceEventNotice.PCIE_REPLAYS)
 
 
-def _of_unused_ranks(run: Run, session: Session) -> Iterable[Notice]:
+def _unused_rank_notices(run: Run, session: Session) -> Iterable[Notice]:
     """Yield a notice if no case uses all ranks of the job: the ranks of the last hosts were not measured."""
     ranks = session.get("job", {}).get("ranks", 0)
     largest = max((case.world_size for case in run.plan.cases), default=0)
@@ -262,14 +262,14 @@ def _of_unused_ranks(run: Run, session: Session) -> Iterable[Notice]:
         yield notice(kind, unused=ranks - largest, ranks=ranks)
 
 
-def _of_open_ports(run: Run) -> Iterable[Notice]:
+def _open_port_notices(run: Run) -> Iterable[Notice]:
     """Yield a notice if mpirun listened at addresses other than loopback."""
     for addresses in dict.fromkeys(tuple(launch.get("open_to", [])) for launch in launches_of(run.environment)):
         if addresses:
             yield notice(RunNotice.OPEN_TO_NETWORK, addresses=addresses)
 
 
-def _of_polling(run: Run, session: Session) -> Iterable[Notice]:
+def _polling_notices(run: Run, session: Session) -> Iterable[Notice]:
     """Yield a notice if polling ranks outnumber cores: waiting ranks take the cores from the ranks they wait for."""
     cores = session.get("host", {}).get("cpu", {}).get("usable_cores", 0)
     polling = {(case.backend, case.world_size) for case in run.plan.cases if BACKENDS[case.backend].polls}
@@ -279,7 +279,7 @@ def _of_polling(run: Run, session: Session) -> Iterable[Notice]:
             yield notice(RunNotice.POLLING, backend=backend, ranks=tuple(crowded), cores=cores)
 
 
-def _of_samples(summaries: Sequence[Summary]) -> Iterable[Notice]:
+def _sample_notices(summaries: Sequence[Summary]) -> Iterable[Notice]:
     good = [summary for summary in summaries if summary.time_s is not None]
 
     def about(kind: RunNotice, cases: Sequence[Summary], worst: float | None = None) -> Iterable[Notice]:
@@ -287,7 +287,7 @@ def _of_samples(summaries: Sequence[Summary]) -> Iterable[Notice]:
             yield notice(kind, [s.case.key for s in cases], count=len(cases), measured=len(good), worst=worst)
 
     def noticed(kind: CaseNotice) -> list[Summary]:
-        return [s for s in good if any(found.kind is kind for found in s.notices)]
+        return [s for s in good if any(entry.kind is kind for entry in s.notices)]
 
     disturbed = [s for s in good if s.foreign_cpu is not None and s.foreign_cpu > FOREIGN_CPU_LIMIT]
     yield from about(RunNotice.OTHER_PROCESSES, disturbed, max((s.foreign_cpu or 0.0 for s in disturbed), default=0.0))

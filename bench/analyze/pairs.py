@@ -133,10 +133,10 @@ def look(cases: Sequence[PairedCase], looks: Looks, min_change: float) -> Look:
     levels = levels if index is None else levels.shared
     judged = verdicts.judge(verdicts.paired(list(ratios.values())), min_change, levels)
     judgements = {name: _enough(judgement, len(ratios[name])) for name, judgement in zip(ratios, judged, strict=True)}
-    whole = None
+    overall = None
     if index is not None:
-        whole = _enough(verdicts.judge(verdicts.paired([index]), min_change, levels)[0], len(index))
-    return Look(judgements, whole, ratios, index, levels)
+        overall = _enough(verdicts.judge(verdicts.paired([index]), min_change, levels)[0], len(index))
+    return Look(judgements, overall, ratios, index, levels)
 
 
 def after_verdict(cases: Sequence[PairedCase], count: int) -> tuple[int, Interval | None]:

@@ -33,7 +33,7 @@ class AnalysisPart:
 
 
 def parts() -> dict[str, AnalysisPart]:
-    """Return name of a package → its part, for all packages that have a part."""
+    """Return the part of each package that has one, by the package's name."""
     return {package.name: package.analysis.value for package in PACKAGES if package.analysis is not None}
 
 
@@ -47,4 +47,4 @@ def samples_that_count(run: Run) -> list[Samples]:
 
 def exposed_of(run: Run) -> dict[Case, tuple[Series, float]]:
     """Return, for each case that communicates while it computes, exposed seconds per round, and its A/A noise."""
-    return {case: known for part in parts().values() for case, known in part.exposed(run).items()}
+    return {case: exposed for part in parts().values() for case, exposed in part.exposed(run).items()}

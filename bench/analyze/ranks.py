@@ -5,7 +5,7 @@ named. The straggler is the rank that begins last or, without a common clock, th
 the operation, because it waits for no other rank (operations with a root are then left out). The latter also applies
 to results of other tools, if they time each call of each rank apart (`Aggregate.apart`). On GPUs, the straggler is the
 rank whose device is ready last: it waits least for the others just before the calls (`Timings.wait_ns`); timestamps of
-the host say nothing about a device. Cases in which ranks compute are left out: their ranks leave a barrier together.
+the host do not describe a device. Cases in which ranks compute are left out: their ranks leave a barrier together.
 Ranks are placed anew in each launch: a finding that chance could cause in so few launches states "in this launch".
 
 A node is a host with two ranks or more, if there are several hosts; it arrives when half of its ranks have arrived.
@@ -88,7 +88,7 @@ def late_ranks(run: Run) -> list[Finding]:
     clocks = Clocks(run)
     for samples in run.samples:
         case = samples.case
-        if samples.failure is None and case.world_size > 1 and cycle(case) == 1 and _tells_who_is_last(samples, clocks):
+        if samples.failure is None and case.world_size > 1 and cycle(case) == 1 and _shows_last_rank(samples, clocks):
             cases[case.key] = case
             launches[case.key].append(samples)
     places = hosts(run)
@@ -107,7 +107,7 @@ def late_ranks(run: Run) -> list[Finding]:
     return [_finding(group, cases) for group in named.values()]
 
 
-def _tells_who_is_last(samples: Samples, clocks: Clocks) -> bool:
+def _shows_last_rank(samples: Samples, clocks: Clocks) -> bool:
     """Return whether arrivals are known, or durations can replace them.
 
     Durations cannot if there is a root: it may be done before the other ranks have arrived.
@@ -150,11 +150,11 @@ def _suspicions(case: Case, launches: Sequence[Samples], clocks: Clocks, nodes: 
     if nodes:
         # A node arrives when half of its ranks have arrived (lower median): one late rank does not make a node late.
         middles = [(len(unit.ranks) - 1) // 2 for unit in nodes]
-        of_nodes = []
+        node_arrivals = []
         for times in arrivals:
             ranks = zip(nodes, middles, strict=True)
-            of_nodes.append(np.stack([np.partition(times[:, u.ranks], m, axis=1)[:, m] for u, m in ranks], axis=1))
-        late_nodes = [s for s in _late(case, nodes, of_nodes, limit_s, time_s) if s.unit.is_node]
+            node_arrivals.append(np.stack([np.partition(times[:, u.ranks], m, axis=1)[:, m] for u, m in ranks], axis=1))
+        late_nodes = [s for s in _late(case, nodes, node_arrivals, limit_s, time_s) if s.unit.is_node]
     excused = {rank for suspicion in late_nodes for rank in suspicion.unit.ranks}
     host_of = {rank: unit.node for unit in nodes for rank in unit.ranks}
     others = [_Unit((rank,), host_of.get(rank)) for rank in range(case.world_size) if rank not in excused]
@@ -239,8 +239,8 @@ def _split(arrivals: Sequence[Floats], limit_s: float) -> tuple[list[int], list[
 def _arrivals(launches: Sequence[Samples], clocks: Clocks) -> tuple[list[Floats], float]:
     """Return the start of each rank in seconds, (iterations, ranks) per launch; and the uncertainty in seconds.
 
-    A rank that begins later waits less: on GPUs minus the wait replaces the start, and without a common clock minus the
-    duration.
+    A rank that begins later waits less: on GPUs the negative wait replaces the start, and without a common clock the
+    negative duration.
     """
     aggregates = [samples.aggregate for samples in launches if samples.aggregate is not None]
     if aggregates:
@@ -256,22 +256,22 @@ def _arrivals(launches: Sequence[Samples], clocks: Clocks) -> tuple[list[Floats]
 
 
 def _finding(group: list[tuple[_Suspicion, float]], cases: dict[str, Case]) -> Finding:
-    """Make the finding on one rank or node, over all cases in which it is late."""
+    """Create the finding about one rank or node, over all cases in which it is late."""
     worst, p = max(group, key=lambda pair: pair[0].relative_cost)
     case, unit = worst.case, worst.unit
-    alike = sum(1 for c in cases.values() if (c.backend, c.world_size) == (case.backend, case.world_size))
+    comparable = sum(1 for c in cases.values() if (c.backend, c.world_size) == (case.backend, case.world_size))
     delay = float(np.median([suspicion.delay_s for suspicion, _ in group]))
     share = float(np.median([suspicion.share for suspicion, _ in group]))
-    who = f"rank {unit.ranks[0]}" + (f" (on {unit.node})" if unit.node else "")
+    label = f"rank {unit.ranks[0]}" + (f" (on {unit.node})" if unit.node else "")
     if unit.is_node:
-        who = f"node {unit.node} ({in_words(unit.ranks)})"
+        label = f"node {unit.node} ({in_words(unit.ranks)})"
     # The placement of ranks differs between launches, so the launch is the unit: with few launches, the same rank may
     # be the last in all launches by chance.
     by_chance = worst.chance**worst.launches * round(1 / worst.chance) > LEVEL
     why = notice(
         FindingNotice.LATE if BACKENDS[case.backend].device == "cpu" else FindingNotice.LATE_ON_GPU,
         [suspicion.case.key for suspicion, _ in group],
-        who=who,
+        who=label,
         ranks=case.world_size,
         backend=case.backend,
         launches=worst.launches if by_chance else None,
@@ -279,7 +279,7 @@ def _finding(group: list[tuple[_Suspicion, float]], cases: dict[str, Case]) -> F
         chance=worst.chance,
         delay_s=delay,
         cases_late=len(group),
-        of_cases=alike,
+        of_cases=comparable,
         relative_cost=worst.relative_cost,
         p=p,
     )

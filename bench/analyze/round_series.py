@@ -40,7 +40,7 @@ def pooled_mean(series: Series) -> float:
 
 
 def estimate(series: Series) -> Interval:
-    """Return the interval of one series, as by `estimates`."""
+    """Return the interval of one series, computed as in `estimates`."""
     return estimates({"": series}, {"": (1.0,)})[""]
 
 
@@ -61,19 +61,19 @@ def estimates(
     freedom = np.array([len(values) - 1.0 for values in per_launch.values()])
     squares = np.array([float(np.sum(np.square(levels_s[name]))) for name in per_launch])
     variances = np.array([max(float(np.var(values, ddof=1)), LEAST_VARIANCE) for values in per_launch.values()])
-    relative, known = moderated(variances / squares, freedom) if per_launch else (variances, freedom)
+    relative, new_freedom = moderated(variances / squares, freedom) if per_launch else (variances, freedom)
     over_launches = {
         name: intervals.mean_interval(values, float(variance), float(degrees), error_rate)
-        for (name, values), variance, degrees in zip(per_launch.items(), relative * squares, known, strict=True)
+        for (name, values), variance, degrees in zip(per_launch.items(), relative * squares, new_freedom, strict=True)
     }
     return {
-        name: over_launches[name] if name in over_launches else _of_rounds(pooled(series), error_rate)
+        name: over_launches[name] if name in over_launches else _round_interval(pooled(series), error_rate)
         for name, series in filled.items()
     }
 
 
-def _of_rounds(values: Floats, error_rate: float) -> Interval:
+def _round_interval(values: Floats, error_rate: float) -> Interval:
     if len(values) < intervals.FEWEST_BLOCKS:
         return intervals.without_interval(float(np.mean(values)))
-    of_rounds = intervals.mean_interval(values, float(np.var(values, ddof=1)), len(values) - 1.0, error_rate)
-    return replace(of_rounds, kind=IntervalKind.WITHIN_RUN)
+    interval = intervals.mean_interval(values, float(np.var(values, ddof=1)), len(values) - 1.0, error_rate)
+    return replace(interval, kind=IntervalKind.WITHIN_RUN)

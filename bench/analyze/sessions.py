@@ -38,7 +38,7 @@ FACTS = (
     "cgroup_cpu_max",
 )
 
-# Prefix of the names of all virtual GPUs, whatever their rule calls them.
+# Prefix of the names of all virtual GPUs, for every rule.
 VIRTUAL = "Virtual GPU"
 
 
@@ -97,8 +97,8 @@ def session_facts(sessions: list[Session]) -> Facts:
     gpus = [host.get("gpus", []) for host in hosts]
     facts = {path: distinct(_dig(host, path) for host in hosts) for path in FACTS}
     facts["launcher"] = distinct(session.get("job", {}).get("launcher", "none") for session in sessions)
-    facts["gpus"] = distinct(_counted(gpu.get("name") for gpu in of_host) for of_host in gpus)
-    facts["gpu driver"] = distinct(distinct(gpu.get("driver") for gpu in of_host) for of_host in gpus)
+    facts["gpus"] = distinct(_counted(gpu.get("name") for gpu in host_gpus) for host_gpus in gpus)
+    facts["gpu driver"] = distinct(distinct(gpu.get("driver") for gpu in host_gpus) for host_gpus in gpus)
     facts["infiniband"] = distinct(_counted(port.get("rate") for port in host.get("infiniband", [])) for host in hosts)
     facts["devices"] = distinct(rank_facts(sessions, lambda rank: rank.get("device_name")))
     if torch_of_ranks := rank_facts(sessions, lambda rank: rank.get("torch")):  # `ab` with another interpreter
@@ -117,8 +117,8 @@ def rank_facts(sessions: Iterable[Session], fact: Callable[[RankFacts], Any]) ->
 
 def distinct(values: Iterable[Any]) -> str:
     """Return the distinct values over sessions or ranks, joined by slashes; usually one value."""
-    known = sorted({str(value) for value in values if value is not None})
-    return " / ".join(known) or NOT_AVAILABLE
+    texts = sorted({str(value) for value in values if value is not None})
+    return " / ".join(texts) or NOT_AVAILABLE
 
 
 def _counted(values: Iterable[Any]) -> str:
@@ -154,8 +154,8 @@ def machine_of_sessions(sessions: list[Session], sampling: Sampling) -> MachineI
         "nccl",
         "launcher",
     )
-    of_sampling = " ".join(f"{name}={value}" for name, value in dataclasses.asdict(sampling).items())
-    return MachineIdentity(*[*(facts[name] for name in names), of_sampling])
+    sampling_text = " ".join(f"{name}={value}" for name, value in dataclasses.asdict(sampling).items())
+    return MachineIdentity(*[*(facts[name] for name in names), sampling_text])
 
 
 # ── where ranks ran ──────────────────────────────────────────────────────────────────────────────
@@ -196,8 +196,8 @@ def hosts(run: Run) -> dict[BackendAndSize, Hosts]:
         for rank in range(world_size):
             members.setdefault(str(names.get(rank)), []).append(rank)
         placed = {host: tuple(ranks) for host, ranks in members.items()}
-        known = None not in names.values() and names.keys() == set(range(world_size))
-        if not known or agreed.setdefault((backend, world_size), placed) != placed:
+        complete = None not in names.values() and names.keys() == set(range(world_size))
+        if not complete or agreed.setdefault((backend, world_size), placed) != placed:
             unclear.add((backend, world_size))
     return {place: placed for place, placed in agreed.items() if place not in unclear}
 

@@ -32,7 +32,7 @@ FOREIGN_CPU_LIMIT = 0.10
 FOREIGN_CPU_MIN_S = 0.3
 # Shares above which a disturbance is named: steal time in the wall time; other processes in the busy CPU time.
 STEAL_SHARE, FOREIGN_SHARE = 0.01, 0.05
-# Share of iterations beyond the far fence above which the mean says little.
+# Share of iterations beyond the far fence above which the mean hardly describes a case.
 OUTLIER_LIMIT = 0.05
 
 # A case, its launches that succeeded, and the failures of its other launches → the summary.
@@ -46,8 +46,8 @@ def summarize(run: Run) -> list[Summary]:
     for launch in launches_of(run.environment):
         choices |= launch.get("chosen", {})
     sampling = run.plan.settings.sampling
-    asked = sampling.relative_error if sampling.iterations is None else None
-    summaries = _by_case(run, lambda case, good, failures: _summary(case, good, failures, clocks, asked))
+    target = sampling.relative_error if sampling.iterations is None else None
+    summaries = _by_case(run, lambda case, good, failures: _summary(case, good, failures, clocks, target))
     virtual = is_virtual(run)
     return [replace(s, chosen=_chosen(choices.get(s.case.key, {})), virtual=virtual) for s in summaries]
 
@@ -140,7 +140,7 @@ class _MeasuredLaunch:
 
 
 def _summary(
-    case: Case, good: list[Samples], failures: tuple[Failure, ...], clocks: Clocks, asked: float | None
+    case: Case, good: list[Samples], failures: tuple[Failure, ...], clocks: Clocks, target: float | None
 ) -> Summary:
     launches = []
     for samples in good:
@@ -184,7 +184,7 @@ def _summary(
         steady=not one_series(case) or all(map(steady, series)),
         timer_s=max(timers) / 1e9 if timers else None,
         floor_s=max(floors) / 1e9 if floors else None,
-        asked=None if OPERATIONS[case.op].round_by_round else asked,  # a fixed number of rounds
+        asked=None if OPERATIONS[case.op].round_by_round else target,  # a fixed number of rounds
         reached=float(np.mean([launch.interval.relative_half_width for launch in launches]))
         if all(launch.interval.known for launch in launches)
         else None,
@@ -207,9 +207,9 @@ def _notices(summary: Summary, time_s: Interval, bound: float, left_out: int) ->
     """Yield notices on a case. bound: share of kept iterations that include dispatching. left_out: number left out."""
     if time_s.value * summary.case.depth < TIMER_LIMIT * (summary.timer_s or 0.0):
         yield notice(CaseNotice.TIMER_LIMITED)
-    asked, reached = summary.asked, summary.reached
-    if "time" in summary.stopped_by and asked and reached is not None and reached > asked:
-        yield notice(CaseNotice.STOPPED_EARLY, reached=reached, asked=asked)
+    target, reached = summary.asked, summary.reached
+    if "time" in summary.stopped_by and target and reached is not None and reached > target:
+        yield notice(CaseNotice.STOPPED_EARLY, reached=reached, asked=target)
     if not summary.steady:
         yield notice(CaseNotice.UNSTEADY)
     if summary.foreign_cpu is not None and summary.foreign_cpu > FOREIGN_CPU_LIMIT:
@@ -252,14 +252,14 @@ def _rank_times(launches: Sequence[_MeasuredLaunch]) -> tuple[float, float | Non
         pure = (start + duration).max(axis=1) - last
         quantities = np.array([duration.min(axis=1) / timings.calls, last - start.min(axis=1), pure])
         rows.append(np.mean(quantities, axis=1) / 1e9)
-    fastest, *of_arrivals = (over_launches(list(column)) for column in np.transpose(rows))
+    fastest, *arrival_times = (over_launches(list(column)) for column in np.transpose(rows))
     if launches[0].timings.host_ns is not None:  # all begin together, after the waits that show who was late
-        known = all(launch.timings.arrivals_ns is not None for launch in launches)
-        return fastest, of_arrivals[0] if known else None, None
+        arrivals_known = all(launch.timings.arrivals_ns is not None for launch in launches)
+        return fastest, arrival_times[0] if arrivals_known else None, None
     uncertainties = [launch.aligned.uncertainty_s for launch in launches if launch.aligned is not None]
     if len(uncertainties) < len(launches):
         return fastest, None, None
-    skew, pure_s = (value if value >= max(uncertainties) else None for value in of_arrivals)
+    skew, pure_s = (value if value >= max(uncertainties) else None for value in arrival_times)
     return fastest, skew, pure_s
 
 
@@ -289,18 +289,18 @@ def _disturbances(launches: Sequence[Samples]) -> tuple[Notice, ...]:
     They occurred in the same time as the outliers; that they caused the outliers is likely, not proven.
     """
     usages = [s.usage for s in launches if s.usage is not None]
-    seen = []
+    disturbances = []
     wall = sum(usage.wall_s for usage in usages)
     steal = sum(usage.steal_s or 0.0 for usage in usages)
     if wall and steal / wall > STEAL_SHARE:
-        seen.append(notice(CaseNotice.STEAL, share=steal / wall))
+        disturbances.append(notice(CaseNotice.STEAL, share=steal / wall))
     throttled = sum(usage.throttled or 0 for usage in usages)
     if throttled:
-        seen.append(notice(CaseNotice.QUOTA_USED, periods=throttled))
+        disturbances.append(notice(CaseNotice.QUOTA_USED, periods=throttled))
     foreign = _foreign_cpu(launches)
     if foreign is not None and foreign > FOREIGN_SHARE:
-        seen.append(notice(CaseNotice.OTHER_PROCESSES, share=foreign))
-    return tuple(seen)
+        disturbances.append(notice(CaseNotice.OTHER_PROCESSES, share=foreign))
+    return tuple(disturbances)
 
 
 # ── numbers of other tools ───────────────────────────────────────────────────────────────────────

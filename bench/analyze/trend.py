@@ -1,8 +1,8 @@
 """Find where the time of a case changes level over three or more runs, oldest first.
 
 In: runs with their summaries, in any order. Out: a `Trend` for each case that was measured in at least FEWEST_RUNS of
-them. Reports where a level changes, not why. A single run that stands out is not a level, unless it is the last run:
-that may be the first of a new level.
+them. Reports where a level changes, not why. A single run with another time is not a level, unless it is the last
+run, which may be the first run of a new level.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ FEWEST_RUNS = 3
 # Fewest runs that make a level, except the last level: a single run that differs from the others is not a change.
 RUNS_OF_A_LEVEL = 2
 # Upper limit of the correlation of neighbouring runs: beyond it, nothing would ever be a step.
-MOST_ALIKE = 0.9
+MOST_CORRELATION = 0.9
 # False-alarm rate: the probability that any case gets a step although no case has changed.
 ERROR_RATE = 0.05
 # Degrees of freedom that each difference of two runs adds to a median absolute deviation; simulated flat series of 4 to
@@ -53,12 +53,12 @@ def trend(runs: Sequence[Measured], min_change: float = MIN_CHANGE) -> list[Tren
     rows.sort(key=lambda row: case_order(row[0][1].case))
     means = [[np.array(summary.means_s) for _, summary in row] for row in rows]
     floor = _noise_floor(means)
-    return [_trend(row, steps(of_case, min_change, len(rows), floor)) for row, of_case in zip(rows, means, strict=True)]
+    return [_trend(row, steps(series, min_change, len(rows), floor)) for row, series in zip(rows, means, strict=True)]
 
 
 def _noise_floor(means: Sequence[Sequence[Floats]]) -> float:
     """Return the median noise over cases, a lower limit for the noise of each case; 0 for fewer than FEWEST_CASES."""
-    noises = [_noise(of_case, _levels(of_case))[0] for of_case in means]
+    noises = [_noise(series, _levels(series))[0] for series in means]
     return float(np.median(noises)) if len(noises) >= FEWEST_CASES else 0.0
 
 
@@ -111,17 +111,17 @@ def _changes(level: Floats, noise: float, t: float) -> tuple[list[int], float]:
     """Return where levels change, and the noise, which is larger if neighbouring runs correlate: drift has no steps."""
 
     def partition() -> list[int]:
-        # Deviations are in units of the noise: numbers near 1, whatever the unit of time.
+        # Deviations are in units of the noise: numbers near 1, for any unit of time.
         return change_points((level - level.mean()) / noise, RUNS_OF_A_LEVEL, t**2)
 
     changes = partition()
     if changes:
-        noise *= _alike(level, changes)
+        noise *= _autocorrelation_factor(level, changes)
         changes = partition()
     return changes, noise
 
 
-def _alike(level: Floats, changes: Sequence[int]) -> float:
+def _autocorrelation_factor(level: Floats, changes: Sequence[int]) -> float:
     """Return the factor by which autocorrelation makes the mean of runs less certain: √((1 + ρ) / (1 − ρ)), at least 1.
 
     ρ is the autocorrelation of the residuals from the levels, less its bias for this number of runs and levels.
@@ -130,17 +130,17 @@ def _alike(level: Floats, changes: Sequence[int]) -> float:
     left = np.concatenate([level[a:b] - level[a:b].mean() for a, b in pairwise(edges)])
     if not left.any():
         return 1.0
-    seen = float(left[1:] @ left[:-1] / (left @ left))
-    rho = (seen + (2 * len(changes) + 1) / len(left)) / (1 - 3 / len(left))
-    rho = float(np.clip(rho, 0.0, MOST_ALIKE))
+    observed = float(left[1:] @ left[:-1] / (left @ left))
+    rho = (observed + (2 * len(changes) + 1) / len(left)) / (1 - 3 / len(left))
+    rho = float(np.clip(rho, 0.0, MOST_CORRELATION))
     return float(np.sqrt((1 + rho) / (1 - rho)))
 
 
 def _noise(means: Sequence[Floats], level: Floats) -> tuple[float, float]:
     """Return the standard deviation of a run's level if nothing changes, and the degrees of freedom of that estimate.
 
-    It is the larger of two estimates: from the launches within runs, and from neighbouring runs (the median of their
-    differences, which a few steps do not change), because machines drift between runs by more than launches show.
+    The standard deviation is the larger of two estimates: from the launches within runs, and from neighbouring runs
+    (the median of their differences, which a few changes of level do not move). Machines drift more than launches show.
     """
     between = FROM_MAD * float(np.median(np.abs(np.diff(level))))
     freedom = WORTH_OF_A_DIFFERENCE * (len(level) - 1)

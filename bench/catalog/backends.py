@@ -1,4 +1,4 @@
-"""Define every backend: its device, what it does not support, and rates to estimate the time of a run.
+"""Define every backend: its device, the features that it lacks, and rates to estimate the time of a run.
 
 Does not import torch and does not look at the machine: `bench/machine/host.py` finds out which backends can be used
 here (`records.Machine`), and `cases.unsupported` compares them with the needs of a case.

@@ -1,4 +1,4 @@
-"""Define every collective: what `size` means, its bus bandwidth, its buffers, and the options that it has.
+"""Define every collective: the meaning of `size`, its bus bandwidth, its buffers, and the options that it has.
 
 Does not import torch. To add a collective: one entry here and one in the table of `bench/rank/collectives.py`; a test
 requires both. MPI's call is in `bench/rank/mpi.py`; if MPI has none, the entry has the reason (`why_not_mpi`).
@@ -20,7 +20,7 @@ from bench.model.records import OPTIONS, Case
 ALIGNMENT = 512
 # NCCL moves packs of this many bytes, but single elements if a pointer is not a multiple of it.
 PACK_BYTES = 16
-# Tensors in a coalesced all-reduce: as many as a bucket of gradients of a small model has.
+# Number of tensors in a coalesced all-reduce, as in a bucket of gradients of a small model.
 COALESCED_PIECES = 8
 # Placements of a call's buffers, in words.
 PLACES = {"in": "in place", "out": "out of place", "copied": "by a copy"}
@@ -32,7 +32,7 @@ def _others(n: int) -> float:
 
 
 def _ring(n: int) -> float:
-    """Return 2(n-1)/n: a ring sends each byte that often, by reduce-scatter, then all-gather."""
+    """Return 2(n-1)/n: a ring sends each byte this number of times, in reduce-scatter, then all-gather."""
     return 2 * (n - 1) / n
 
 
@@ -211,8 +211,8 @@ def room_bytes(case: Case) -> int:
         return 0
     whole_parts = case.size_bytes % (ALIGNMENT * ranks_together(case)) == 0 and not case.splits
     gap = 0 if placement(case) == "in" or whole_parts else ALIGNMENT
-    beside = ALIGNMENT if case.alignment == "unaligned" else 0
-    return -(-(data + gap + beside) // ALIGNMENT) * ALIGNMENT
+    shift = ALIGNMENT if case.alignment == "unaligned" else 0
+    return -(-(data + gap + shift) // ALIGNMENT) * ALIGNMENT
 
 
 def ranks_together(case: Case) -> int:
@@ -251,6 +251,6 @@ def cycle(case: Case) -> int:
     """Return the number of iterations until a case repeats: rounds of pairs, serial groups or drift; else 1."""
     if OPERATIONS[case.op].paired:
         together = ranks_together(case)
-        return together - 1 + together % 2  # as many as `subgroups.rounds` returns
+        return together - 1 + together % 2  # number of rounds of `subgroups.rounds`
     division = divide(case.groups, case.world_size)
     return len(division.groups) if division.serial else splits.calls(case.splits)

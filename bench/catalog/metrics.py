@@ -1,4 +1,4 @@
-"""Define every metric: what one iteration times.
+"""Define every metric: the calls that one iteration times.
 
 Does not import torch. To add a metric: an entry here and its function in the table of `bench/rank/timing.py`; a test
 requires both.

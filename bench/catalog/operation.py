@@ -1,4 +1,4 @@
-"""Define what an operation is: what `size` means, its bus bandwidth, its buffers, and the options that it has.
+"""Define the type of operations: the meaning of `size`, its bus bandwidth, its buffers, and the options that it has.
 
 The table of all operations is in `collectives`. Does not import torch.
 """

@@ -29,10 +29,12 @@ _PATTERN = re.compile(
 
 
 def parse(text: str) -> Splits:
-    """Parse a distribution; raises ValueError with what is allowed."""
+    """Parse a distribution; raises ValueError with the allowed forms."""
     match = _PATTERN.fullmatch(text)
     if not match:
-        raise ValueError(f"{text!r} is no distribution: write zipf:1.2, lognormal:1, hot:4, distance:1 or rows:0,3;1,2")
+        raise ValueError(
+            f"{text!r} is not a distribution: write zipf:1, lognormal:1, hot:4, distance:1 or rows:0,3;1,2"
+        )
     rows = tuple(tuple(map(int, row.split(","))) for row in match["rows"].split(";")) if match["rows"] else ()
     if any(len(row) != len(rows) for row in rows):
         raise ValueError(f"rows: a matrix of {len(rows)} rows needs {len(rows)} numbers in each")
@@ -79,8 +81,8 @@ def heaviest(rows: Sequence[Sequence[int]]) -> int:
 
 def most_received(splits: Splits, ranks: int, elements: int) -> int:
     """Return the most elements that one rank receives in a call, including its own."""
-    every = (matrix(splits, ranks, elements, turn) for turn in range(calls(splits)))
-    return max(sum(row[b] for row in rows) for rows in every for b in range(ranks))
+    matrices = (matrix(splits, ranks, elements, turn) for turn in range(calls(splits)))
+    return max(sum(row[b] for row in rows) for rows in matrices for b in range(ranks))
 
 
 def _by_distance(spread: float, ranks: int) -> list[float]:
@@ -101,8 +103,8 @@ def _popularity(splits: Splits, ranks: int, turn: int) -> list[float]:
         share = splits.value / ranks
         weights = [share, *[(1 - share) / (ranks - 1)] * (ranks - 1)] if ranks > 1 else [1.0]
     dice.shuffle(weights)
-    whole = sum(weights)
-    return [weight / whole for weight in weights]
+    total = sum(weights)
+    return [weight / total for weight in weights]
 
 
 def _apportioned(shares: Sequence[float], elements: int) -> list[int]:

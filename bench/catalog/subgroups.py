@@ -36,7 +36,7 @@ class Subgroups:
 
 
 def parse(text: str) -> Division:
-    """Parse the division that a text names; raises ValueError with what is allowed."""
+    """Parse the division that a text names; raises ValueError with the allowed forms."""
     if text == str(WORLD):
         return WORLD
     if _SETS.fullmatch(text):
@@ -44,14 +44,14 @@ def parse(text: str) -> Division:
     match = _PATTERN.fullmatch(text)
     if match is None or (match["kind"] == "contiguous" and match["stride"]):
         raise ValueError(
-            f"{text!r} is not a division into groups: write world, contiguous:K or strided:K with K ranks a group, or "
+            f"{text!r} is not a division into groups: write world, contiguous:K or strided:K of K ranks per group, or "
             "strided:K@S with K ranks that are S apart (append :serial to run one group after the other)"
         )
     return Division(match["kind"], int(match["size"]), int(match["stride"] or 0), match["serial"] is not None)
 
 
 def check(text: str) -> str:
-    """Return the text itself if it names a division into groups; raises ValueError with what is allowed."""
+    """Return the text itself if it names a division into groups; raises ValueError with the allowed forms."""
     parse(text)
     return text
 
@@ -119,8 +119,7 @@ def rounds(world_size: int) -> list[list[tuple[int, int]]]:
 
 
 def partner(rank: int, turn: int, world_size: int) -> int | None:
-    """Return the partner of a rank in round `turn` of `rounds`; None if the rank rests. Does not make the whole
-    schedule, which has half a million pairs at 1024 ranks."""
+    """Return the partner of a rank in round `turn` of `rounds`, without the whole schedule; None if the rank rests."""
     places = world_size + world_size % 2
     moving = places - 1  # rank 0 keeps its place, the others rotate
     place = (rank - 1 + turn) % moving + 1 if rank else 0

@@ -167,8 +167,8 @@ def unknown(name: str, fresh: bool = False) -> str | None:
     if name in AT_START:
         return "it is read when a process starts: set it for a side of ab, or in your own environment"
     near = difflib.get_close_matches(name, sorted({*TUNING} | (AT_START if fresh else set())), n=3, cutoff=LIKENESS)
-    meant = f"; did you mean {' or '.join(near)}?" if near else ""
-    return f"it is none of the variables that may be set for ranks (list variables){meant}"
+    proposal = f"; did you mean {' or '.join(near)}?" if near else ""
+    return f"it is none of the variables that may be set for ranks (list variables){proposal}"
 
 
 def unfit(value: str) -> str | None:

@@ -38,7 +38,8 @@ def ab(
     context: typer.Context,
     a: Annotated[Path, typer.Argument(help="The configuration of side A.", metavar="A", autocompletion=configs)],
     b: Annotated[
-        Path | None, typer.Argument(help="That of side B (default: A).", metavar="B", autocompletion=configs)
+        Path | None,
+        typer.Argument(help="The configuration of side B (default: A).", metavar="B", autocompletion=configs),
     ] = None,
     sets: Sets = [],  # noqa: B006 - typer reads the default
     of_a: Annotated[
@@ -60,16 +61,16 @@ def ab(
     plots: Annotated[bool, typer.Option(help="Draw the picture at the end.", metavar="")] = True,
     quiet: Quiet = False,
 ) -> int:
-    """The ranks of A and B take turns, block by block, so that what the machine does meanwhile cancels out.
+    """Let the ranks of A and B take turns, block by block, so that changes of the machine's load cancel out.
 
-    It ends as soon as B is SLOWER or FASTER, or all is shown to be the SAME, or the budget is spent; with --each as
-    soon as this is known of each case. `resume RUN` goes on. RUN:a and RUN:b name its sides for other verbs. Exit
-    code 1 if B is slower, or a case fails on B only; 3 if nothing was decided.
+    `ab` ends as soon as B is SLOWER or FASTER, or all cases are shown to be the SAME, or the budget is spent; with
+    --each as soon as every case has a verdict. `resume RUN` goes on. RUN:a and RUN:b name its sides for other verbs.
+    Exit code 1 if B is slower, or a case fails on B only; 3 if nothing was decided.
     """
     if not (same or b or of_a or of_b):
         raise ConfigError(
             f"ab {a}: both sides are the same: give B, --a or --b (such as --b OMP_NUM_THREADS=2), or --aa to see "
-            "whether this machine tells identical sides apart"
+            "whether this machine finds a difference between identical sides"
         )
     smallest, budget_s = share("--min-change", min_change), _seconds(budget)
     differences = {"a": difference("--a", of_a), "b": difference("--b", of_b)}

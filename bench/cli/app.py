@@ -76,7 +76,7 @@ VERBS = {
     "resume": Verb(
         "cli.run:resume",
         "Measure",
-        "Measure what is missing in a run.",
+        "Measure the missing cases of a run.",
         "resume docs/example/before",
     ),
     "ab": Verb(
@@ -110,10 +110,10 @@ VERBS = {
         "list configs",
     ),
     "doctor": Verb(
-        "cli.look:doctor", "Prepare", "Say what this machine can measure, and what prevents the rest.", "doctor"
+        "cli.look:doctor", "Prepare", "Report what this machine can measure, and what prevents the rest.", "doctor"
     ),
     "plan": Verb(
-        "cli.plan:plan", "Prepare", "Show what a run would do and how long it takes; starts nothing.", "plan gloo"
+        "cli.plan:plan", "Prepare", "Show the work and the duration of a run, without starting it.", "plan gloo"
     ),
     "show": Verb("cli.shipped:show", "Prepare", "Print a configuration, to begin one of your own.", "show gloo"),
     "schema": Verb("cli.shipped:schema", "Prepare", "Print the JSON Schema of configurations, for editors.", "schema"),

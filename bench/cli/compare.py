@@ -53,16 +53,16 @@ def compare(
         typer.Option(help=f"Print only this, draw nothing: {', '.join(ComparisonFormat)}.", metavar="FORMAT"),
     ] = None,
 ) -> int:
-    """Two runs: a verdict on each case; of cases that compute, too, also on exposed communication.
+    """Give a verdict on each case of two runs; on exposed communication, too, if the case also computes.
 
-    Several runs on a side, with commas: occasions differ, and only further ones show by how much.
+    Several runs on a side, separated by commas, show the between-run variance.
 
-    Three runs or more: since which run each case has taken another time.
+    Three runs or more: find the run since which each case has taken another time.
 
-    One run --across backend=gloo,mpi: which of the two is faster (in the newest run if none is named).
+    One run --across backend=gloo,mpi: find the faster of the two (in the newest run if none is named).
 
-    Exit code 1 if the whole or a case is slower, or a case failed that did not before; within one run a slower case is
-    no fault. 3 if nothing is comparable or decided.
+    Exit code 1 if the whole or a case is slower, or a case failed that did not fail before; within one run a slower
+    case is not a fault. 3 if nothing is comparable or decided.
     """
     runs = runs or []
     smallest = share("--min-change", min_change)
@@ -71,9 +71,12 @@ def compare(
     if len(runs) < 2 and across is not None:
         return _within(runs[0] if runs else None, format, smallest, floor, across)
     if not runs:
-        raise ConfigError("compare what? Name BEFORE and AFTER, or one run with --across backend=gloo,mpi")
+        raise ConfigError("name the two runs BEFORE and AFTER, or one run with --across backend=gloo,mpi")
     if len(runs) == 1:
-        raise ConfigError(f"compare {runs[0]} with what? Name BEFORE and AFTER (a table: collbench check TABLE RUN)")
+        raise ConfigError(
+            f"compare {runs[0]} has nothing to be compared with: name BEFORE and AFTER "
+            "(a table: collbench check TABLE RUN)"
+        )
     if len(runs) == 2:
         before, after = ([folders.find(RESULTS, name) for name in side.split(",")] for side in runs)
         if len({*before, *after}) < len(before) + len(after) > 2:
@@ -99,7 +102,9 @@ def _within(
     axis, path = axis_of(across), folders.find(RESULTS, name)
     sides = [value for value in axis.values if value is not None]
     if not sides:
-        raise ConfigError(f"--across {across}: within one run, say which two: --across {across}=ONE,OTHER")
+        raise ConfigError(
+            f"--across {across}: to compare within one run, name the two values: --across {across}=ONE,OTHER"
+        )
     result = compare_runs([path], [path], min_change, noise_floor, across)
     before, after = (f"{result.before}: {value}" for value in sides)
     folder = PLOTS / f"{result.before}-{'-vs-'.join(sides)}"

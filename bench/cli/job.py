@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 def run_task(
     task: "Callable[[Coordinator | None], int]",
-    asked: Callable[[], bytes],
+    request: Callable[[], bytes],
     trusted: bool = False,
     partial: bool = False,
     resumes: bool = False,
 ) -> int:
     """Run `task` and return its exit code. The task gets the `Coordinator` of the job, or None outside a job.
 
-    asked: returns the configuration and all else that must be the same in all processes, as bytes. trusted: ranks may
-    import modules that rank 0 names and `asked` does not. partial: whether the task can run without processes that do
+    request: returns the configuration and all else that must be the same in all processes, as bytes. trusted: ranks may
+    import modules that rank 0 names and `request` does not. partial: whether the task can run without processes that do
     not join. resumes: whether the task measures only what is missing in a run, so that torchrun may start it again.
     """
     from bench.launch import job
@@ -51,13 +51,13 @@ def run_task(
     if place.rank:
         from bench.launch.agent import run_agent
 
-        return run_agent(place, secret, asked, trusted)
+        return run_agent(place, secret, request, trusted)
     from bench.launch.coordinator import coordinating
 
     # Launchers end the rest of a job as soon as one process exits with an error. Before the other processes leave,
     # rank 0 therefore starts to ignore SIGTERM, so that it still exits in order.
     with coordinating(
-        place, secret, asked, before_leaving=lambda: interrupts.ignore(signal.SIGTERM), partial=partial
+        place, secret, request, before_leaving=lambda: interrupts.ignore(signal.SIGTERM), partial=partial
     ) as coordinator:
         coordinator.code = task(coordinator)
     return coordinator.code

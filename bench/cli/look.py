@@ -71,13 +71,13 @@ def report(
         str | None, typer.Option(help="Begin the names of metrics with this word, for openmetrics.", metavar="WORD")
     ] = None,
 ) -> None:
-    """Without --format it also writes summary.csv, report.md and report.html.
+    """Print the answer and the tables of a run; without --format also write summary.csv, report.md and report.html.
 
-    They are written into the run's folder if that lies in results/ here, else beside its pictures in plots/.
+    The files go to the run's folder if it lies in results/ here, otherwise to the folder of its pictures in plots/.
     """
-    asked = {"op": operation, "backend": backend, "world_size": ranks, "dtype": dtype, "metric": metric}
-    only = {name: value for name, value in asked.items() if value is not None}
-    if only and format is None:
+    options = {"op": operation, "backend": backend, "world_size": ranks, "dtype": dtype, "metric": metric}
+    filters = {name: value for name, value in options.items() if value is not None}
+    if filters and format is None:
         raise ConfigError("report: --operation, --backend, --ranks, --dtype and --metric choose what --format prints")
     if prefix is not None and (format != "openmetrics" or not re.fullmatch("[a-zA-Z_][a-zA-Z0-9_]*", prefix)):
         raise ConfigError(f"--prefix {prefix}: a word for the names of --format openmetrics, such as nccl")
@@ -90,7 +90,7 @@ def report(
         elif format in {*ComparisonFormat}:
             print_comparison(compare_sides(path), path, ComparisonFormat(format))
         else:
-            raise BenchError(f"report --format {format}: of two sides, name one of them: {path.name}:a")
+            raise BenchError(f"report --format {format}: the run has two sides; name one of them: {path.name}:a")
         return
     from bench.cli.output import analyzed, conclude
 
@@ -107,7 +107,7 @@ def report(
 
         view = View(result, analysis)
         more = {"prefix": prefix} if prefix is not None else {}
-        say(FORMATS[format](view.only(only) if only else view, **more).rstrip("\n"))
+        say(FORMATS[format](view.only(filters) if filters else view, **more).rstrip("\n"))
 
 
 class DiagnosisFormat(StrEnum):
@@ -123,7 +123,7 @@ def diagnose(
         DiagnosisFormat, typer.Option(help="Print text, or json for programs.")
     ] = DiagnosisFormat.TEXT,
 ) -> None:
-    """A rank is late if it arrives last more often than by chance. Links are judged by the operation pairwise."""
+    """Name ranks that arrive last more often than by chance, and links that the operation pairwise finds slow."""
     from bench.analyze import analysis
     from bench.cli.show import show
     from bench.report import findings, machine_format
@@ -183,9 +183,9 @@ SIGNS = {"ok": "ok  ", "note": "note", "missing": "no  "}
 
 
 def doctor() -> int:
-    """It ends with a trial of each backend: ranks join and sum a tensor. Exit code 1 if one fails, 3 without gloo.
+    """Check this machine, then try each backend: ranks join and sum a tensor.
 
-    In a job, the first process of each host answers for it.
+    Exit code 1 if a backend fails, 3 without gloo. In a job, the first process of each host answers for it.
     """
     from bench.catalog.backends import BACKENDS
     from bench.cli.show import show_hanging

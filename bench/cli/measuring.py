@@ -76,7 +76,7 @@ def source(config: Path) -> ConfigSource:
 
 
 def start(
-    asked: ConfigSource,
+    config_source: ConfigSource,
     sets: list[str],
     plots: bool,
     coordinator: "Coordinator | None",
@@ -90,7 +90,7 @@ def start(
     live: measure row by row; it makes from the run the `Watch` that prints each row when it is known. output: the
     folder of the run; None for a new folder in results/. quiet: print one line.
     """
-    config = models.parse(asked.raw, asked.name, sets, asked.default_name)
+    config = models.parse(config_source.raw, config_source.name, sets, config_source.default_name)
     if unsupported := host.unsupported_platform():
         raise UnmeasurableError("", unsupported)
     seed = config.seed if config.seed is not None else secrets.randbelow(2**32)
@@ -101,11 +101,11 @@ def start(
         plan = planning.row_by_row(plan)
     reason = planning.unmeasurable_reason(plan)
     if reason is not None:
-        raise UnmeasurableError(f"{asked.name}: nothing can be measured here", reason)
+        raise UnmeasurableError(f"{config_source.name}: nothing can be measured here", reason)
     if planning.demands(plan).gpus:
         say(f"measuring {host.measured_with()}", err=True)
     facts = {"argv": list(argv), "overrides": sets, "collbench": __version__}
-    path = folders.create(RESULTS, plan, asked.raw, facts, kept, output)
+    path = folders.create(RESULTS, plan, config_source.raw, facts, kept, output)
     return measured(path, plots, coordinator, live(folders.read(path)) if live is not None else None, quiet)
 
 
@@ -198,11 +198,11 @@ def measure(
             facts = {"": coordinator.facts() if coordinator else {}}
             console = Console(stderr=True, quiet=quiet, force_terminal=None if watch is None else False)
             live = LiveTable(before, Deferred("analyze.summaries:headlines")) if watch is None and not quiet else None
-            rest = replace(before.plan, order=tuple(planning.remaining(before.plan, before.samples)))
-            if rest.budget_s is not None:
+            missing = replace(before.plan, order=tuple(planning.remaining(before.plan, before.samples)))
+            if missing.budget_s is not None:
                 spent_s = sum(samples.usage.wall_s for samples in before.samples if samples.usage is not None)
-                rest = replace(rest, budget_s=max(0.0, rest.budget_s - spent_s))
-            shown = CaseProgress(console, before.plan.total, done, live, before.plan.launches, TimeLeft(rest))
+                missing = replace(missing, budget_s=max(0.0, missing.budget_s - spent_s))
+            shown = CaseProgress(console, before.plan.total, done, live, before.plan.launches, TimeLeft(missing))
             observer = _Counted(shown, before)
             launches = stack.enter_context(
                 recorded_sessions(path, before.environment, facts, [before.plan], observer.counts)
@@ -303,7 +303,7 @@ def recorded_sessions(
     """
     here: Json = {"host": host.facts(), "before": host.state()}
     added: dict[str, Json] = {
-        side: {**({"side": side} if side else {}), **here, **of_side} for side, of_side in facts.items()
+        side: {**({"side": side} if side else {}), **here, **side_facts} for side, side_facts in facts.items()
     }
     backends = {case.backend for plan in plans for launch in plan.order for case in launch.cases}
     for session in added.values():
@@ -349,7 +349,7 @@ def _marked(path: Path, counted: Callable[[], Measurements] | None = None) -> It
     except KeyboardInterrupt:
         with contextlib.suppress(StoreError):
             mark("interrupted")
-        say(f"interrupted; what was measured is kept, go on with: collbench resume {path}", err=True)
+        say(f"interrupted; measured cases are kept, go on with: collbench resume {path}", err=True)
         raise
     except BaseException:
         with contextlib.suppress(StoreError):

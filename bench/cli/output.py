@@ -26,9 +26,9 @@ def analyzed(run: Run) -> Analysis:
 
 
 def documents_at(path: Path) -> Path:
-    """Return the folder for documents of the run in `path`: its own folder if that is in results/ here and writable.
+    """Return the folder for documents of the run in `path`: its own folder if it is in results/ here and writable.
 
-    Other runs may be kept in version control, or belong to somebody else: their documents are with their pictures.
+    Other runs may be in version control, or belong to somebody else: their documents go to the folder of pictures.
     """
     ours = RESULTS.resolve() in path.resolve().parents and os.access(path, os.W_OK)
     return path if ours else PLOTS / path.resolve().name

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from bench.analyze.occasions import smallest_changes
+from bench.analyze.between_run import smallest_changes
 from bench.analyze.sessions import machine_of_sessions
 from bench.catalog.backends import BACKENDS
 from bench.cli.app import NAME, RESULTS, VERBS, ConfigName, Sets
@@ -52,8 +52,8 @@ def plan(
         file = launch_file_for(config, sets, chosen, nodes or USUAL_NODES, ranks_per_node, verb or JobVerb.RUN)
         say(file, nl=False)
         return 0
-    asked = source(config)
-    settings = configuration.parse(asked.raw, asked.name, sets, asked.default_name)
+    config_source = source(config)
+    settings = configuration.parse(config_source.raw, config_source.name, sets, config_source.default_name)
     if unsupported := host.unsupported_platform():
         raise UnmeasurableError("", unsupported)
     machine = host.machine()
@@ -66,7 +66,7 @@ def plan(
         say(planned.smallest_change(sorted(changes.values()), len(expanded.cases)))
     reason = planning.unmeasurable_reason(expanded)
     if reason is not None:
-        raise UnmeasurableError(f"{asked.name}: nothing can be measured here", reason)
+        raise UnmeasurableError(f"{config_source.name}: nothing can be measured here", reason)
     return 0
 
 
@@ -122,5 +122,5 @@ def wanted(
 def _programs() -> Path | None:
     """Return the folder of this environment's programs, if PATH finds another collbench or none; else None."""
     own = Path(sys.executable).with_name(NAME)
-    found = shutil.which(NAME)
-    return own.parent if own.exists() and (found is None or not own.samefile(found)) else None
+    on_path = shutil.which(NAME)
+    return own.parent if own.exists() and (on_path is None or not own.samefile(on_path)) else None

@@ -62,10 +62,10 @@ class RoundsInTurns:
 
     def _keep(self, side: str, line: SampleLine) -> None:
         """Write a line and add its samples to the run's samples, where they replace a lost measurement."""
-        whole = self.samples.get("")
-        self.journal.append(with_side(line.text, side) if whole is None else line.text)
-        known, samples = self.samples[side] if whole is None else whole, line.samples
-        known[:] = [other for other in known if (other.case, other.launch) != (samples.case, samples.launch)]
-        known.append(samples)
+        without_sides = self.samples.get("")
+        self.journal.append(with_side(line.text, side) if without_sides is None else line.text)
+        kept, samples = self.samples[side] if without_sides is None else without_sides, line.samples
+        kept[:] = [other for other in kept if (other.case, other.launch) != (samples.case, samples.launch)]
+        kept.append(samples)
         if samples.failure is not None:
             self.show_failure(side, samples)

@@ -43,7 +43,7 @@ def resume(
     plots: Annotated[bool, typer.Option(help="Draw the plots at the end.", metavar="")] = True,
     quiet: Quiet = False,
 ) -> int:
-    """It goes on with the settings of the run, in its folder: after an interrupt, a crash or a failure."""
+    """Continue a run after an interrupt, a crash or a failure, in its folder and with its settings."""
     return run_task(
         lambda coordinator: _resume(run, trust, plots, quiet, coordinator),
         lambda: f"resume {run} {trust}".encode(),

@@ -20,7 +20,7 @@ def show(config: ConfigName) -> None:
 
 
 def schema() -> None:
-    """A file that begins with `# yaml-language-server: $schema=FILE` is checked and completed by editors."""
+    """Print a schema: editors check and complete a file that begins with `# yaml-language-server: $schema=FILE`."""
     say((names.FOLDERS[1] / "schema.json").read_text(encoding="utf-8"), nl=False)
 
 

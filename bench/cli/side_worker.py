@@ -26,27 +26,27 @@ def main(log: str, *arguments: str) -> None:
             _serve(Path(log), modules, line)
     except BenchError as error:
         with contextlib.suppress(OSError):
-            line.tell("error", text=error_text(error))
+            line.notify("error", text=error_text(error))
         sys.exit(error.exit_code)
 
 
 def _serve(log: Path, modules: Sequence[str], line: SideLine) -> None:
     with mpirun.ByBackend(modules) as launcher:
-        line.tell("ready", facts=host.facts())
+        line.notify("ready", facts=host.facts())
         for plan, probe in line.requests():
             measuring = sweep.sweep(
                 plan,
                 (),
                 launcher,
-                lambda measured: line.tell("line", measured.text),
+                lambda measured: line.notify("line", measured.text),
                 log,
-                lambda record: line.tell("launched", record=record),
+                lambda record: line.notify("launched", record=record),
                 sweep.Silent(),
                 turn=line,
                 probe=probe,
             )
             turns.drive(line.listening(measuring))
-            line.tell("measured")
+            line.notify("measured")
 
 
 if __name__ == "__main__":

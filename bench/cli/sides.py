@@ -91,7 +91,7 @@ def check_in_job(sides: Mapping[str, Side]) -> None:
                 f"ab in a job: side {letter.upper()} cannot have an interpreter of its own ({side.python})"
             )
         if late := sorted(AT_START & {*side.variables}):
-            raise BenchError(f"ab in a job: {', '.join(late)}: it is read when a process starts, and these run already")
+            raise BenchError(f"ab in a job: {', '.join(late)}: read when a process starts, and these already run")
 
 
 def measure_sides(path: Path, coordinator: "Coordinator | None" = None, quiet: bool = False) -> None:
@@ -160,17 +160,17 @@ def _until_decided(
         """Return whether this is the first pair, or a pair that is complete already."""
         return number == 1 or all(measured.complete(side, number) for side in SIDES)
 
-    made, looked, most = 0, max((count for count, _ in state.looks), default=0), pairs.LOOKS[-1]
+    made, last_look, most = 0, max((count for count, _ in state.looks), default=0), pairs.LOOKS[-1]
     for number in rounds.within(state.budget_s, most, due):
-        if state.decided and number > 2 * looked:
+        if state.decided and number > 2 * last_look:
             return state.decided
         order = list(SIDES)
         random.Random(f"{state.seed}/{number}").shuffle(order)
         measure_pair([side for side in order if not measured.complete(side, number)], number)
         made = number
         progress.show_pairs(made, rounds.spent_s)
-        if number in pairs.LOOKS and number > looked and not state.decided:
-            why, looked = look(rounds.spent_s / state.budget_s), number
+        if number in pairs.LOOKS and number > last_look and not state.decided:
+            why, last_look = look(rounds.spent_s / state.budget_s), number
             if why is not None and not state.decided:
                 return why
     if state.decided or made == most:

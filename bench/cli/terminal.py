@@ -26,7 +26,7 @@ def say_verdict(text: str) -> None:
 
     text, console = visible(text), Console()
     for pattern, colour in COLOURED if console.is_terminal and not console.no_color else ():
-        text = pattern.sub(lambda found, colour=colour: typer.style(found[0], fg=colour, bold=True), text)  # type: ignore[misc]
+        text = pattern.sub(lambda match, colour=colour: typer.style(match[0], fg=colour, bold=True), text)  # type: ignore[misc]
     typer.echo(text)
 
 
@@ -34,7 +34,7 @@ def error_text(error: BenchError) -> str:
     """Return the text of an error, with the sentences of its reasons."""
     from bench.report.notices import sentence  # deferred import: most commands end without an error
 
-    reasons = dict.fromkeys(sentence(one) if isinstance(one, Notice) else one for one in error.reasons)
+    reasons = dict.fromkeys(sentence(reason) if isinstance(reason, Notice) else reason for reason in error.reasons)
     return BenchError(": ".join(filter(None, [error.text, "; ".join(reasons)]))).text if reasons else error.text
 
 

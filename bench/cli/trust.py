@@ -47,7 +47,7 @@ def difference(option: str, pairs: Sequence[str]) -> Difference:
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals or not key:
-            raise ConfigError(f"{option} {pair}: write a setting, a VARIABLE or python, each with =VALUE behind it")
+            raise ConfigError(f"{option} {pair}: write a setting, a VARIABLE or python, each followed by =VALUE")
         if key == "python":
             python = value
         elif not key[0].isupper():
@@ -60,10 +60,10 @@ def difference(option: str, pairs: Sequence[str]) -> Difference:
 
 
 def check_resumed(path: Path, plans: Sequence[Plan], sides: Mapping[str, Side], trusted: bool) -> None:
-    """Raise StoreError if a run's folder, which may be somebody else's, makes requests that were not confirmed."""
-    of_plans = [(pair, False) for plan in plans for pair in encoding.variables_of(plan)]
-    of_sides = [(pair, True) for side in sides.values() for pair in side.variables.items()]
-    for (name, value), fresh in [*of_plans, *of_sides]:
+    """Raise StoreError if a run's folder, perhaps somebody else's, contains settings that need --trust."""
+    plan_variables = [(pair, False) for plan in plans for pair in encoding.variables_of(plan)]
+    side_variables = [(pair, True) for side in sides.values() for pair in side.variables.items()]
+    for (name, value), fresh in [*plan_variables, *side_variables]:
         if reason := unsettable(name, value, fresh):
             raise StoreError(f"{path}: it sets {name}={value}: {reason}")
     pythons = sorted({side.python for side in sides.values() if side.python not in {None, sys.executable}}, key=str)
@@ -78,7 +78,7 @@ def check_resumed(path: Path, plans: Sequence[Plan], sides: Mapping[str, Side], 
         *sorted(
             {
                 f"sets {name}={value}, which may open ports to others"
-                for (name, value), _ in of_plans
+                for (name, value), _ in plan_variables
                 if leaves_loopback(name, value)
             }
         ),

@@ -33,11 +33,11 @@ MOST_CHARACTERS = 60
 # Message of the YAML library without a remedy → message with a remedy. The first pattern that matches applies.
 BETTER_WORDS = (
     (r"character '\\t'", "there is a tab here; indent with spaces"),
-    (r"mapping values are not allowed", "a colon is not expected here; indent the keys of a section alike, and write a "
-     "value with ': ' in quotes"),
+    (r"mapping values are not allowed", "a colon is not expected here; indent all keys of a section equally, "
+     "and write a value with ': ' in quotes"),
     (r"could not find expected ':'", "a colon is missing; write key: value, or '- value' in a list"),
     (r"expected ',' or '([]}])'", r"a comma or \1 is missing here"),
-    (r"expected <block end>", "this line does not fit those above; indent the keys of a section alike"),
+    (r"expected <block end>", "this line does not fit the lines above; indent all keys of a section equally"),
     (r"found unexpected (end of stream|document sep)", "this quote is not closed"),
     (r"found duplicate key (\S+)", r"key \1 is there twice; keep one of them"),
 )  # fmt: skip
@@ -91,7 +91,7 @@ class Document:
         section[keys[-1]] = _load(value.encode(), name, located=False)
         self.overrides[tuple(keys)] = name
 
-    def place(self, path: Sequence[Part], of_key: bool = False) -> Position:
+    def place(self, path: Sequence[Part], at_key: bool = False) -> Position:
         """Return the position of the value at a path, or of its key. Parts that are not in the file are left out."""
         node: Any = self.root
         written: list[Part] = []
@@ -107,7 +107,7 @@ class Document:
             if not overridden:
                 marks: Any = node.lc
                 with contextlib.suppress(KeyError, TypeError):  # a key of a merged section (<<) has no mark
-                    mark = marks.item(part) if isinstance(node, list) else (marks.key if of_key else marks.value)(part)
+                    mark = marks.item(part) if isinstance(node, list) else (marks.key if at_key else marks.value)(part)
             written, node = [*written, part], node[part]
             if name := self.overrides.get(tuple(written)):
                 where, order, overridden = name, (float("inf"), len(self.overrides)), True
@@ -191,7 +191,7 @@ def _load(raw: bytes, source: str, located: bool = True) -> Any:
 def _check_keys(node: Any, source: str) -> None:
     """Raise ConfigError if a key is not text, or if a text contains half of a character, such as "\\ud800"."""
     if isinstance(node, str) and re.search("[\ud800-\udfff]", node):
-        raise ConfigError(f"{source}: {short(node)}: half of a character, which no text can hold")
+        raise ConfigError(f"{source}: {short(node)}: half of a character, which cannot be part of a text")
     if isinstance(node, CommentedMap):
         for key in node:
             if not isinstance(key, str):

@@ -2,7 +2,7 @@
 
 In: values from YAML. Out: bytes, seconds, bytes per second, names that exist; or a ConfigError with all problems in the
 order of the file, each on one line with file, line, column, key, value and remedy. A validator raises ValueError with
-the value and what is allowed, or `problem_at` for a value within its own; `validate` adds file, line and key.
+the value and the allowed values, or `problem_at` for a value within its own; `validate` adds file, line and key.
 """
 
 import re
@@ -42,7 +42,7 @@ from bench.model.units import MOST_RANKS, parse_bytes, parse_rate, parse_seconds
 
 # Types of our problems: a wrong value, an unknown key, a missing key.
 VALUE, UNKNOWN, MISSING = "value", "unknown", "missing key"
-# Types of pydantic's problems → what is allowed, with the numbers of the problem. Others keep pydantic's words.
+# Types of pydantic's problems → the allowed values, with the numbers of the problem. Others keep pydantic's words.
 WHOLE_NUMBER, NUMBER = "a whole number", "a number"
 BETTER_WORDS = {
     **dict.fromkeys(("int_type", "int_from_float", "int_parsing", "int_parsing_size"), WHOLE_NUMBER),
@@ -157,7 +157,7 @@ def _such_as(field: FieldInfo | None) -> str:
 
 
 def _in_words(details: ErrorDetails, field: FieldInfo | None) -> str:
-    """Return the problem in words: the value, and what is allowed instead."""
+    """Return the problem in words: the value, and the allowed values."""
     kind, value, context = details["type"], details.get("input"), details.get("ctx", {})
     if value is None:
         return f"the value is missing; write one{_such_as(field)}, or leave the key out"
@@ -209,7 +209,7 @@ class OneOf:
 
     def check(self, value: Any) -> Any:
         if not isinstance(value, str) or value not in self.names:
-            raise ValueError(f"{short(value)} is no {self.what}{allowed(value, self.names, self.others)}")
+            raise ValueError(f"unknown {self.what} {short(value)}{allowed(value, self.names, self.others)}")
         return value
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
@@ -229,7 +229,7 @@ def _distinct(values: list[Any]) -> list[Any]:
 def _name(name: str) -> str:
     name = unicodedata.normalize("NFC", name)  # some systems write ü as u and two dots
     if not re.fullmatch(NAME_PATTERN, name):
-        raise ValueError(f"{name!r} is no name; letters, digits, dots, dashes and underscores are allowed, 64 at most")
+        raise ValueError(f"{name!r} is not a name; allowed: letters, digits, dots, dashes and underscores, 64 at most")
     return name
 
 

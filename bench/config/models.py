@@ -1,7 +1,7 @@
 """Read a YAML file into a validated `Config`, or raise an error that states line by line what to change.
 
 In: the bytes of a YAML file and `--set` overrides. Out: a validated, frozen `Config` that contains exactly
-what was written plus defaults. Does not look at the machine and does not expand anything: `plan` does.
+the written values plus defaults. Does not look at the machine and does not expand anything: `plan` does.
 docs/configuration.md is made from the descriptions and examples here.
 """
 
@@ -115,13 +115,13 @@ class SamplingConfig(Strict):
         "A fixed number of iterations. Without it, each case gets the same time.", 20, default=None
     )
     relative_error: Annotated[Share, Field(gt=0)] | None = key(
-        "A case ends early when the 95 % interval of its mean is within this share of the mean. The report says where "
-        "this was not reached. Without it, no precision is asked for.",
+        "A case ends early when the 95 % interval of its mean is within this share of the mean. The report names "
+        "the cases that did not reach it. Without it, no precision is required.",
         0.02,
         default=None,
     )
     seconds_per_case: Seconds = key(
-        "Time of a case in one launch; for long calls up to 6 times as much, because a few of them say too little.",
+        "Time of a case in one launch; for long calls up to 6 times as much, because few calls give no reliable mean.",
         "250ms",
         default=0.12,
     )
@@ -204,11 +204,11 @@ def _matrix_of(path: str) -> list[list[int]]:
     except OSError as error:
         raise ValueError(f"{path}: {(error.strerror or str(error)).lower()}") from None
     except ValueError:
-        raise ValueError(f"{path}: a matrix of whole numbers is expected, a row a line, with commas") from None
+        raise ValueError(f"{path}: a matrix of whole numbers is expected, one row per line, with commas") from None
 
 
 class FaultConfig(Strict):
-    """A fault planted on purpose, to see it noticed. The report says that it was planted."""
+    """A fault planted on purpose, to see it noticed. The report states that it was planted."""
 
     do: FaultKind = key(
         "What goes wrong: the rank raises an error, exits, is killed, is stopped, hangs, corrupts a "
@@ -340,12 +340,12 @@ class CoreConfig(Strict):
     @classmethod
     def required_besides(cls, values: Mapping[str, Any]) -> Mapping[str, str]:
         """Require `operations` or a section; for an operation, require its section if it has one, otherwise `sizes`."""
-        asked = values.get("operations")
-        if asked is None and not any(section.name in values for section in SECTIONS):
-            others = " or ".join(f"a section {section.name}" for section in SECTIONS)
-            return {"operations": f"missing; write operations: [all_reduce], or {others}"}
+        operations = values.get("operations")
+        if operations is None and not any(section.name in values for section in SECTIONS):
+            sections = " or ".join(f"a section {section.name}" for section in SECTIONS)
+            return {"operations": f"missing; write operations: [all_reduce], or {sections}"}
         needed = {}
-        names = asked if isinstance(asked, list) else [] if asked is None else [asked]
+        names = operations if isinstance(operations, list) else [] if operations is None else [operations]
         for section in SECTIONS:
             if section.operation in names and section.name not in values:
                 needed[section.name] = f"missing; the operation {section.operation} needs {section.needs}"
@@ -360,9 +360,9 @@ class CoreConfig(Strict):
                 raise problem_at(("budget",), f"{section.cases} take launches and rounds; a budget is for collectives")
             if set(self.operations) <= {section.operation}:
                 own = OPERATIONS[section.operation]
-                of_collectives = {option.key for option in OPTIONS if option.key and not own.has(option)}
-                for key in sorted(self.model_fields_set & (of_collectives | {"metrics", "pipeline_depth", "sizes"})):
-                    raise problem_at((key,), f"{section.cases} do not have it, and no other operation is asked for")
+                collective_keys = {option.key for option in OPTIONS if option.key and not own.has(option)}
+                for key in sorted(self.model_fields_set & (collective_keys | {"metrics", "pipeline_depth", "sizes"})):
+                    raise problem_at((key,), f"{section.cases} do not have this key, and are the only operation")
         for index, fault in enumerate(self.faults):
             if self.world_sizes and fault.rank >= max(self.world_sizes):
                 raise problem_at(("faults", index, "rank"), f"{fault.rank}: no world size has a rank {fault.rank}")

@@ -59,9 +59,9 @@ def _plain(name: str) -> str:
 
 def allowed(written: object, names: Sequence[str], others: str = "") -> str:
     """Return text such as `; did you mean 'gloo'? allowed: gloo, nccl`. others: values that are allowed, too."""
-    found = near(str(written), names)
-    meant = f"; did you mean {' or '.join(map(repr, found))}?" if found else ";"
-    return f"{meant}{ALLOWED}{', '.join(filter(None, (*names, others)))}"
+    matches = near(str(written), names)
+    proposal = f"; did you mean {' or '.join(map(repr, matches))}?" if matches else ";"
+    return f"{proposal}{ALLOWED}{', '.join(filter(None, (*names, others)))}"
 
 
 # ── files of configurations ──────────────────────────────────────────────────────────────────────
@@ -72,21 +72,21 @@ EXPECTED = "expected"
 SUFFIXES = {".yaml", ".yml"}
 
 
-def path_of(asked: Path, inside: str = "") -> Path:
+def path_of(written: Path, inside: str = "") -> Path:
     """Return the file of a configuration. A text with a slash or with `.yaml` at its end is a path; else it is a name.
 
     inside: a folder in FOLDERS, such as EXPECTED. Raises ConfigError if no configuration has the name.
     """
-    if asked.suffix in SUFFIXES or asked.is_file() or (len(asked.parts) > 1 and not asked.is_dir()):
-        return asked
-    known = {path.stem: path for path in files(inside)}
-    if len(asked.parts) == 1 and asked.name in known:
-        return known[asked.name]
-    if asked.is_dir():
-        raise ConfigError(f"{asked}: a folder, no configuration; of a run, collbench report {asked} shows the results")
-    likely = near(asked.name, [*known])
+    if written.suffix in SUFFIXES or written.is_file() or (len(written.parts) > 1 and not written.is_dir()):
+        return written
+    paths = {path.stem: path for path in files(inside)}
+    if len(written.parts) == 1 and written.name in paths:
+        return paths[written.name]
+    if written.is_dir():
+        raise ConfigError(f"{written}: a folder, not a configuration; collbench report {written} shows a run's results")
+    likely = near(written.name, [*paths])
     hint = f"; did you mean {likely[0]!r}?" if likely else ""
-    raise ConfigError(f"{asked}: no configuration has this name{hint} (collbench list configs; a path ends in .yaml)")
+    raise ConfigError(f"{written}: no configuration has this name{hint} (collbench list configs; a path ends in .yaml)")
 
 
 def files(inside: str = "") -> Iterator[Path]:

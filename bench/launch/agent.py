@@ -48,21 +48,21 @@ LEAVE_WAIT_S = 5.0
 LOG_BYTES = 64 * 1024
 
 
-def run_agent(place: JobRank, secret: JobSecret, asked: Callable[[], bytes], trusted: bool) -> int:
+def run_agent(place: JobRank, secret: JobSecret, request: Callable[[], bytes], trusted: bool) -> int:
     """Serve rank 0 until it sends `leave`. Raises JobError if rank 0 cannot be reached, or is lost.
 
-    trusted: its rank may import modules that `asked` does not name, as the user confirmed for the run to resume.
+    trusted: its rank may import modules that `request` does not name, as the user confirmed for the run to resume.
     """
     deadline = time.monotonic() + JOIN_WAIT_S
     interface = None
     if not place.one_host and (addresses := addresses_of_rank_0(place, deadline)):
         interface = network.interface_towards(addresses[-1])
     with Launcher(interface) as launcher:
-        handshake = compatibility.handshake(place, asked)
+        handshake = compatibility.handshake(place, request)
         line, reached, key = _reach(place, secret, deadline)
         with line:
             messages.send(line, handshake)
-            return _Agent(place.rank, line, reached, key, launcher, trusted, asked).serve()
+            return _Agent(place.rank, line, reached, key, launcher, trusted, request).serve()
 
 
 @dataclass(slots=True)
@@ -138,7 +138,7 @@ class _Agent:
         elif message["kind"] == "inspect":
             child.asked = True
             child.process.ask_stack()
-            self._tell(child, "inspected", state=child.process.state(), stack="")
+            self._notify(child, "inspected", state=child.process.state(), stack="")
 
     def _start(self, message: Json, encoded: bytes) -> None:
         """Start a rank. encoded: its job, passed on unchanged if this process permits its imports and variables."""
@@ -197,10 +197,10 @@ class _Agent:
             count, now = child.process.progress(), time.monotonic()
             if count != child.reported and now - child.reported_at >= child.report_s:
                 child.reported, child.reported_at = count, now
-                self._tell(child, "progress", value=count)
+                self._notify(child, "progress", value=count)
             if child.asked and (stack := child.process.stack()):
                 child.asked = False
-                self._tell(child, "inspected", state=child.process.state(), stack=stack)
+                self._notify(child, "inspected", state=child.process.state(), stack=stack)
             if child.process.exit_code is not None:
                 printed = b""
                 with contextlib.suppress(OSError), (child.folder / "log").open("rb") as file:
@@ -209,7 +209,7 @@ class _Agent:
                     printed = file.read()
                 child.watching.close()
                 text, health = printed.decode(errors="replace"), {host.hostname(): child.meter.record}
-                self._tell(child, "ended", code=child.process.exit_code, log=text, health=health)
+                self._notify(child, "ended", code=child.process.exit_code, log=text, health=health)
                 shutil.rmtree(child.folder, ignore_errors=True)
                 del self.children[child.launch]
 
@@ -217,8 +217,8 @@ class _Agent:
         for child in self.children.values():
             _kill(child)
 
-    def _tell(self, child: _Child, kind: str, **what: object) -> None:
-        messages.send(self.line, {"kind": kind, "launch": child.launch, **what})
+    def _notify(self, child: _Child, kind: str, **fields: object) -> None:
+        messages.send(self.line, {"kind": kind, "launch": child.launch, **fields})
 
     def _wait_for_leave(self) -> None:
         deadline = time.monotonic() + LEAVE_WAIT_S

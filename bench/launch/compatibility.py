@@ -22,15 +22,15 @@ from bench.store.encoding import machine_from_json
 SHOWN_DIGITS = 8
 
 
-def handshake(place: JobRank, asked: Callable[[], bytes]) -> Json:
+def handshake(place: JobRank, request: Callable[[], bytes]) -> Json:
     """Return the handshake of this process; rank 0 also makes a handshake for itself.
 
-    asked: returns the request of this process, mainly the configuration, as bytes. If it raises BenchError, the
+    request: returns the request of this process, mainly the configuration, as bytes. If it raises BenchError, the
     handshake contains the error text, because only rank 0 prints.
     """
     problem, fingerprint = None, ""
     try:
-        fingerprint = hashlib.sha256(asked() + __version__.encode()).hexdigest()
+        fingerprint = hashlib.sha256(request() + __version__.encode()).hexdigest()
     except BenchError as error:
         problem = str(error)
     visible, facts = len(host.visible_gpus()), host.facts()
@@ -92,7 +92,7 @@ def check_gpus(handshakes: Sequence[Json]) -> None:
 
 
 def device_of(handshake: Json, share: bool = False) -> int:
-    """Return the number of the rank's CUDA device. share: ranks may share a device, as the user allows in a test."""
+    """Return the number of the rank's CUDA device. share: ranks may share devices, so take it modulo their number."""
     return int(handshake["device"]) % max(1, handshake["gpus"]) if share else int(handshake["device"])
 
 

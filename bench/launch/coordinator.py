@@ -93,8 +93,8 @@ class Coordinator:
 
     def facts(self) -> Json:
         """Return facts for the record: launcher, number of ranks, and hosts; ranks are numbered as in launches."""
-        of_rank = {handshake["rank"]: handshake for handshake in self.handshakes}
-        members = [of_rank[member] | {"rank": rank} for rank, member in enumerate(self.launcher.members)]
+        handshakes = {handshake["rank"]: handshake for handshake in self.handshakes}
+        members = [handshakes[member] | {"rank": rank} for rank, member in enumerate(self.launcher.members)]
         started = {"launcher": self.place.launcher, "ranks": len(members)}
         return {"job": started, "hosts": compatibility.hosts(members)}
 
@@ -103,13 +103,13 @@ class Coordinator:
 def coordinating(
     place: JobRank,
     secret: JobSecret,
-    asked: Callable[[], bytes],
+    request: Callable[[], bytes],
     before_leaving: Callable[[], None],
     partial: bool = False,
 ) -> Iterator[Coordinator]:
     """Connect all agents of the job while the context lasts. Raises JobError if the processes are not compatible.
 
-    asked: see `compatibility.handshake`. before_leaving: called before the agents receive `leave`. partial: whether
+    request: see `compatibility.handshake`. before_leaving: called before the agents receive `leave`. partial: whether
     the job goes on without processes that do not join in time.
     """
     address = own_address(place, time.monotonic() + JOIN_WAIT_S)
@@ -121,7 +121,7 @@ def coordinating(
         Launcher(interface) as launcher,
     ):
         try:
-            handshakes = agents.gather(compatibility.handshake(place, asked), JOIN_WAIT_S, partial, place.hint)
+            handshakes = agents.gather(compatibility.handshake(place, request), JOIN_WAIT_S, partial, place.hint)
             joining.close()  # every process that takes part knows the secret by now
             compatibility.check(handshakes)
             devices = {handshake["rank"]: compatibility.device_of(handshake) for handshake in handshakes}
@@ -165,7 +165,7 @@ def listen(place: JobRank, address: str, secret: JobSecret | None = None) -> soc
         listener = channel.listen(address, place.ports)
     except OSError:
         raise JobError(
-            f"rank 0 cannot listen at {place.address} ({address}), which is no address of its host: set MASTER_ADDR "
+            f"rank 0 cannot listen at {place.address} ({address}): not an address of its host: set MASTER_ADDR "
             "to one, and let rank 0 run there"
         ) from None
     if listener is None:
@@ -208,7 +208,9 @@ class JobLauncher:
         """
         by_mpi = isinstance(job, LaunchJob) and BACKENDS[job.launch.backend].library == "mpi4py"
         if by_mpi and self.mpi is not None and self.mpi.failed:
-            raise MpirunError("a rank of MPI was lost, and mpirun replaces none: start a job with collbench resume RUN")
+            raise MpirunError(
+                "a rank of MPI was lost; mpirun does not replace it: start a job with collbench resume RUN"
+            )
         listener = channel.listen(self.address, [0])
         assert listener is not None  # noqa: S101 - port 0 is any free one
         with listener:
@@ -274,7 +276,7 @@ class RemoteAgent:
     def hostname(self) -> str:
         return str(self.handshake["hostname"])
 
-    def tell(self, message: Json, payload: bytes = b"") -> None:
+    def notify(self, message: Json, payload: bytes = b"") -> None:
         """Send a message; if that fails, mark the agent as lost."""
         try:
             messages.send(self.line, message, payload)
@@ -332,12 +334,12 @@ class RemoteRank:
 
     def ask_stack(self) -> None:
         """Ask the agent for the state and the stack; the answer arrives later, as a message."""
-        self.agent.tell({"kind": "inspect", "launch": self.launch})
+        self.agent.notify({"kind": "inspect", "launch": self.launch})
 
     def kill(self) -> None:
         """Have the agent kill the rank."""
         if self.exit_code is None and not self.lost:
-            self.agent.tell({"kind": "kill", "launch": self.launch})
+            self.agent.notify({"kind": "kill", "launch": self.launch})
 
     def join(self, seconds: float) -> None:
         """Wait until the agent has reported the end of the rank; mark an agent that does not report it as lost."""
@@ -375,7 +377,7 @@ class Agents:
         agents = list(self._members.values())
         for agent in agents:
             if not agent.gone:
-                agent.tell({"kind": "leave", "code": self.code})
+                agent.notify({"kind": "leave", "code": self.code})
         self.wait_until(lambda: all(agent.gone for agent in agents), LEAVE_WAIT_S)
         self._closing = True
         self._accepting.join(LEAVE_WAIT_S)
@@ -436,7 +438,7 @@ class Agents:
         try:
             for rank, device in zip(ranks, devices.values(), strict=True):
                 rank.agent.ranks[launch] = rank
-                rank.agent.tell({"kind": "start", **order, "rank": rank.rank, "device": device}, job)
+                rank.agent.notify({"kind": "start", **order, "rank": rank.rank, "device": device}, job)
             for rank in ranks:
                 rank.line = self._line(rank)
         except BaseException:

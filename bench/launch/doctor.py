@@ -98,7 +98,7 @@ def examine(machine: Machine) -> Iterator[DoctorFinding]:
 
     governor = facts["cpu"]["governor"]
     if governor == NOT_AVAILABLE:
-        text = "the kernel does not tell (usual in virtual machines)"
+        text = "the kernel does not report it (usual in virtual machines)"
         yield DoctorFinding("note", "governor", text)
     else:
         text, remedy = f"{governor}: clocks follow the load", "cpupower frequency-set -g performance"

@@ -108,7 +108,7 @@ _MPI_STARTERS = frozenset(
     {"mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "orted", "prted", "hydra_pmi_proxy"}
 )
 _SLURM_STARTER = "slurmstepd"
-_HOW = f"start it with torchrun, srun or mpirun ({page('operators')}), or as one process for ranks on this machine only"
+_FIX = f"start it with torchrun, srun or mpirun ({page('operators')}), or as one process for ranks on this machine only"
 
 
 def detect(variables: Variables, starter: str = "") -> JobRank | None:
@@ -123,7 +123,7 @@ def detect(variables: Variables, starter: str = "") -> JobRank | None:
     outer = next((dialect for dialect in several if dialect is not _TORCH), None)
     if "TORCHELASTIC_RUN_ID" in variables and _TORCH in dialects and outer is not None:
         own = _size(_TORCH, variables)
-        if own == _whole(variables, _TORCH.local_size):  # no torchrun knows the others: each starts its own run
+        if own == _integer(variables, _TORCH.local_size):  # no torchrun knows the others: each starts its own run
             raise JobError(
                 f"{outer.launcher} started {_size(outer, variables)} torchruns, and each is a job of its own with "
                 f"{own} ranks: give torchrun --nnodes and --rdzv-endpoint, or start collbench itself with "
@@ -139,10 +139,10 @@ def _refuse_contradictions(dialects: Sequence[_Variables], variables: Variables)
     """
     if _TORCH not in dialects or "TORCHELASTIC_RUN_ID" in variables:
         return
-    rank, size = _whole(variables, _TORCH.rank), _size(_TORCH, variables)
+    rank, size = _integer(variables, _TORCH.rank), _size(_TORCH, variables)
     for outer in dialects:
         tasks = _size(outer, variables) or 1
-        own = _whole(variables, outer.rank)
+        own = _integer(variables, outer.rank)
         # A task may start several ranks by itself, so more ranks than tasks are not a contradiction.
         if outer is _TORCH or tasks == 1 or own is None or (size or 1) > tasks or (rank, size) == (own, tasks):
             continue
@@ -168,7 +168,7 @@ def _refuse_copies(variables: Variables, starter: str) -> None:
     """Raise JobError if variables are missing, or if many copies do not know their rank: each would measure alone."""
     for name, other in (("RANK", "WORLD_SIZE"), ("WORLD_SIZE", "RANK"), ("PMIX_RANK", "OMPI_COMM_WORLD_SIZE")):
         if name in variables and other not in variables:
-            raise JobError(f"{name} is set, but {other} is not: unset it, or {_HOW}")
+            raise JobError(f"{name} is set, but {other} is not: unset it, or {_FIX}")
     if variables.get("PET_NNODES", "1") not in {"1", "1:1"}:
         raise JobError(
             f"PET_NNODES={variables['PET_NNODES']} means several hosts, but no rank is set: the command of each "
@@ -176,14 +176,14 @@ def _refuse_copies(variables: Variables, starter: str) -> None:
         )
     if starter in _MPI_STARTERS or (starter == _SLURM_STARTER and _SLURM.rank not in variables):
         raise JobError(
-            f"started by {starter}, which tells no rank here: every copy would measure alone, all at once; "
+            f"started by {starter}, which sets no rank here: every copy would measure alone, all at the same time; "
             "pass its variables on (no env -i, no srun --export=NONE), or use torchrun"
         )
 
 
 def _place(dialect: _Variables, variables: Variables) -> JobRank:
-    rank, size = _whole(variables, dialect.rank) or 0, _size(dialect, variables) or 1
-    local_rank, local_size = _whole(variables, dialect.local_rank) or 0, _whole(variables, dialect.local_size)
+    rank, size = _integer(variables, dialect.rank) or 0, _size(dialect, variables) or 1
+    local_rank, local_size = _integer(variables, dialect.local_rank) or 0, _integer(variables, dialect.local_size)
     for number, limit, names in (
         (rank, size, (dialect.rank, dialect.size)),
         (local_rank, local_size or size, (dialect.local_rank, dialect.local_size)),
@@ -210,7 +210,7 @@ def _place(dialect: _Variables, variables: Variables) -> JobRank:
             variables.get("MASTER_PORT", ""),
         ]
     )
-    port = _whole(variables, "MASTER_PORT")
+    port = _integer(variables, "MASTER_PORT")
     if port is not None and port > LAST_PORT - 1:
         raise JobError(
             f"MASTER_PORT={port}: 0 to {LAST_PORT - 1} are allowed, because rank 0 listens on a port above it"
@@ -229,7 +229,7 @@ def _place(dialect: _Variables, variables: Variables) -> JobRank:
         # MASTER_PORT itself is left to the launcher, or to a job that runs afterwards.
         ports=tuple(range(port + 1, min(port + PORTS, LAST_PORT) + 1)),
         identity=identity,
-        attempt=(_whole(variables, "TORCHELASTIC_RESTART_COUNT") or 0) if dialect is _TORCH else 0,
+        attempt=(_integer(variables, "TORCHELASTIC_RESTART_COUNT") or 0) if dialect is _TORCH else 0,
         one_host=address in {"localhost", "::1"} or address.startswith("127."),
     )
 
@@ -250,14 +250,14 @@ def _address(dialect: _Variables, variables: Variables, all_local: bool) -> str:
     """Return the address of rank 0's host. all_local: the launcher reports that all ranks are on one host."""
     nodes = None
     if dialect is _SLURM:
-        counts = (_whole(variables, name) for name in ("SLURM_STEP_NUM_NODES", "SLURM_NNODES"))
+        counts = (_integer(variables, name) for name in ("SLURM_STEP_NUM_NODES", "SLURM_NNODES"))
         nodes = next((count for count in counts if count is not None), None)
     if all_local or nodes == 1:
         return network.LOOPBACK  # closed to the network, whatever the host's name resolves to
     if address := variables.get("MASTER_ADDR"):
         address = address.removeprefix("[").removesuffix("]") if address.startswith("[") else address
         if re.search(r"[/\s\[\]]", address):
-            raise JobError(f"MASTER_ADDR={address!r} is no name or number of a host, such as node1 or 10.0.0.1")
+            raise JobError(f"MASTER_ADDR={address!r} is not a name or an address of a host, such as node1 or 10.0.0.1")
         return address
     if dialect is _SLURM and variables.get("SLURM_DISTRIBUTION") == "arbitrary":
         raise JobError("srun --distribution=arbitrary may put rank 0 on any host: export MASTER_ADDR with its name")
@@ -265,8 +265,8 @@ def _address(dialect: _Variables, variables: Variables, all_local: bool) -> str:
     hosts = next((variables[name] for name in lists if variables.get(name)), None)
     if hosts is not None and dialect is not _TORCH:
         return first_host(hosts)
-    how = "mpirun -x MASTER_ADDR=<host of rank 0>" if dialect in (_OPEN_MPI, _HYDRA) else "export MASTER_ADDR"
-    raise JobError(f"{dialect.launcher} does not tell the host of rank 0: set it ({how})")
+    remedy = "mpirun -x MASTER_ADDR=<host of rank 0>" if dialect in (_OPEN_MPI, _HYDRA) else "export MASTER_ADDR"
+    raise JobError(f"{dialect.launcher} does not name the host of rank 0: set it ({remedy})")
 
 
 def first_host(hosts: str) -> str:
@@ -279,13 +279,13 @@ def _size(dialect: _Variables, variables: Variables) -> int | None:
     name = dialect.size
     if dialect is _SLURM and name not in variables and {"SLURM_STEP_ID", "SLURM_STEPID"} & set(variables):
         name = "SLURM_NTASKS"  # outside a step, SLURM_NTASKS is the size of the allocation
-    return _whole(variables, name)
+    return _integer(variables, name)
 
 
-def _whole(variables: Variables, name: str) -> int | None:
+def _integer(variables: Variables, name: str) -> int | None:
     text = variables.get(name)
     if text is None:
         return None
     if not text.isdecimal():
-        raise JobError(f"{name}={text!r} is not a whole number; unset it, or {_HOW}")
+        raise JobError(f"{name}={text!r} is not a whole number; unset it, or {_FIX}")
     return int(text)

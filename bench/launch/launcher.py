@@ -180,7 +180,7 @@ class Launcher:
             return self._server
         self._context.set_forkserver_preload(self._preload)
         resource_tracker.ensure_running()  # starts a process, too, and then unblocks SIGINT
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, ANSWERED_HERE)  # blocked signals wait, ignored ones are lost
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, ANSWERED_HERE)  # blocked signals wait, ignored signals are lost
         try:
             with _sockets_in(self._sockets_folder()):
                 forkserver.ensure_running()
@@ -333,11 +333,11 @@ class _EndingIfStuck:
         self._watching.join()
 
     def _watch(self) -> None:
-        worked, seen = time.monotonic(), self._server.work_done()
+        worked, counted = time.monotonic(), self._server.work_done()
         while not self._over.wait(START_LOOK_S):
-            now = self._server.work_done()
-            if now != seen:
-                worked, seen = time.monotonic(), now
+            count = self._server.work_done()
+            if count != counted:
+                worked, counted = time.monotonic(), count
             elif time.monotonic() - worked >= START_WAIT_S:
                 self.ended_it = True
                 self._server.send(signal.SIGKILL)

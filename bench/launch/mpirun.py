@@ -129,9 +129,9 @@ def _variables(process: subprocess.Popen[bytes], folder: Path, world_size: int) 
         time.sleep(LOOK_EVERY_S)
     try:
         variables = (json.loads(place.read_bytes()) for place in places)
-        return sorted(variables, key=lambda of_rank: int(of_rank["OMPI_COMM_WORLD_RANK"]))
+        return sorted(variables, key=lambda rank_variables: int(rank_variables["OMPI_COMM_WORLD_RANK"]))
     except KeyError:
-        raise MpirunError("mpirun tells its processes no rank: it is not Open MPI's") from None
+        raise MpirunError("mpirun sets no rank for its processes: it is not Open MPI's") from None
 
 
 def _end(process: subprocess.Popen[bytes], lock: int) -> None:

@@ -153,4 +153,4 @@ def _refuse_unless_private(path: Path, status: os.stat_result, is_kind: Callable
     elif status.st_mode & 0o077:
         flaw = f"others may use it (mode {stat.S_IMODE(status.st_mode):o})"
     if flaw is not None:
-        raise ConfigError(f"{path} is no private {kind} of this user, {flaw}: remove it, or {REMEDY}")
+        raise ConfigError(f"{path} is not a private {kind} of this user, {flaw}: remove it, or {REMEDY}")

@@ -97,7 +97,7 @@ class SideProcess:
                 message, line = self._received()
                 match message["kind"]:
                     case "turn":
-                        turn.ask(partial(self._tell_go, message["number"]))
+                        turn.ask(partial(self._notify_go, message["number"]))
                     case "line":
                         append(SampleLine(line))
                     case "launched":
@@ -105,7 +105,7 @@ class SideProcess:
                     case "measured":
                         return
 
-    def _tell_go(self, number: int) -> None:
+    def _notify_go(self, number: int) -> None:
         with contextlib.suppress(OSError):  # the process has ended, which is noticed when its line is read
             messages.send(self._line, {"kind": "go", "number": number})
 
@@ -164,7 +164,7 @@ def check_python(name: str, python: str) -> None:
         raise BenchError(f"{name}: {python} cannot be started: {error}") from None
     if done.returncode:
         why = done.stderr.strip().splitlines()[-1:] or [f"status {done.returncode}"]
-        raise BenchError(f"{name}: {python} lacks what CollBench needs: {why[0]} (install it there; keep its torch)")
+        raise BenchError(f"{name}: {python} lacks packages of CollBench: {why[0]} (install it there; keep its torch)")
 
 
 class SideLine:
@@ -184,7 +184,7 @@ class SideLine:
                 if message["kind"] == "measure":
                     yield encoding.decoded(plan, Plan), message["probe"]
 
-    def tell(self, kind: str, payload: bytes = b"", **more: Any) -> None:
+    def notify(self, kind: str, payload: bytes = b"", **more: Any) -> None:
         """Send a message; raises OSError if nobody listens."""
         messages.send(self._line, {"kind": kind, **more}, payload)
 
@@ -192,7 +192,7 @@ class SideLine:
         """See `Turn.ask`."""
         self._granted = granted
         self._asked += 1
-        self.tell("turn", number=self._asked)
+        self.notify("turn", number=self._asked)
 
     def leave(self) -> None:
         """See `Turn.leave`. The parent notices it when other ranks ask, or when everything is measured."""

@@ -140,11 +140,11 @@ def watch(
         if outcome.ready_s is None and all(report.ready for report in listener.reports):
             outcome.ready_s = time.monotonic() - requested
             before_go(outcome.facts)
-            listener.tell_go()
+            listener.notify_go()
             alive = True
         if turn is not None and not listener.waiting and all(report.asks for report in listener.reports):
             listener.waiting = True
-            turn.ask(listener.tell_go)
+            turn.ask(listener.notify_go)
         if listener.one_ended_early():
             listener.read_last_messages()
             # A rank that is alive and reported no error may be the rank that the others waited for: get its stack.
@@ -226,7 +226,7 @@ class _Listener:
         ready = set(ready)
         return sum(self._receive(member) for member in self._members if member.connection in ready) > 0
 
-    def tell_go(self) -> None:
+    def notify_go(self) -> None:
         """Send `go` to all ranks: they begin, or have their turn."""
         self.waiting = False
         for member, report in zip(self._members, self.reports, strict=True):
@@ -348,7 +348,7 @@ def _evidence(ranks: Ranks, reports: Sequence[_Report], log: Path | None, printe
             file.seek(max(printed_from, _size(log) - LOG_BYTES))
             texts.insert(0, file.read().decode(errors="replace"))
     aborted, enqueued = watchdog("\n".join(texts))
-    told, printed = nccl_errors("\n".join(texts)), first_line("\n".join(texts))
+    reported, printed = nccl_errors("\n".join(texts)), first_line("\n".join(texts))
     return [
         Evidence(
             rank=member.rank,
@@ -362,7 +362,7 @@ def _evidence(ranks: Ranks, reports: Sequence[_Report], log: Path | None, printe
             waits_in=report.waits_in,
             aborted=member.exit_code == -signal.SIGABRT and member.rank in aborted,
             enqueued=enqueued.get(member.rank),
-            nccl=told.get(member.rank),
+            nccl=reported.get(member.rank),
             printed=printed,
         )
         for member, report in zip(ranks.members, reports, strict=True)
@@ -387,10 +387,10 @@ def watchdog(log: str) -> tuple[set[int], dict[int, int]]:
 
 def nccl_errors(log: str) -> dict[int, str]:
     """Return, by rank, the first error that NCCL reported while its calls ran, in one line."""
-    found: dict[int, str] = {}
+    errors: dict[int, str] = {}
     for rank, *lines in _ASYNC.findall(log):
-        found.setdefault(int(rank), "; ".join(line.strip() for line in lines if line)[:300])
-    return found
+        errors.setdefault(int(rank), "; ".join(line.strip() for line in lines if line)[:300])
+    return errors
 
 
 def innermost_frame(dump: str) -> str | None:
@@ -458,10 +458,10 @@ def _did_not_come(ranks: Sequence[Evidence]) -> Failure:
     others = [rank for rank in ranks if not rank.aborted]
     if len(others) == 1:
         return Failure("hang", others[0].rank, f"{ended}: rank {others[0].rank} did not reach the collective")
-    known = {rank.rank: rank.enqueued for rank in ranks if rank.aborted and rank.enqueued is not None}
-    behind = [rank for rank, number in known.items() if number == min(known.values())]
-    if not others and len(known) == len(ranks) and len(behind) < len(ranks):
-        return Failure("hang", behind[0], f"{ended}: rank {behind[0]} had enqueued least, {known[behind[0]]} calls")
+    enqueued = {rank.rank: rank.enqueued for rank in ranks if rank.aborted and rank.enqueued is not None}
+    behind = [rank for rank, number in enqueued.items() if number == min(enqueued.values())]
+    if not others and len(enqueued) == len(ranks) and len(behind) < len(ranks):
+        return Failure("hang", behind[0], f"{ended}: rank {behind[0]} had enqueued least, {enqueued[behind[0]]} calls")
     return Failure("hang", None, f"{ended}; none of the others stands out")
 
 

@@ -41,19 +41,19 @@ class Observer(Protocol):
     """Receives progress events."""
 
     def launching(self, launch: Launch) -> None:
-        """Called before the ranks of a launch are started."""
+        """Receive a launch whose ranks are about to start."""
 
     def round_begins(self, launch: Launch, number: int) -> None:
-        """Called when a round begins, in which every case is visited once; number 0 is the warm-up."""
+        """Receive the number of a round that begins. A round visits every case once; number 0 is the warm-up."""
 
     def first_times(self, lines: Sequence[SampleLine]) -> None:
-        """Called with the lines of a first launch after one round; the complete lines follow when the launch ends."""
+        """Receive the lines of a first launch after one round; the complete lines follow when the launch ends."""
 
     def ended(self, case: Case, failure: str | None) -> None:
-        """Called when a case has been measured. failure: why it failed, or None."""
+        """Receive a measured case. failure: the reason of its failure, or None."""
 
     def extended(self, further: int) -> None:
-        """Called if `further` more measurements will be made than announced; fewer if negative."""
+        """Receive the number of measurements that are added to the announced number; negative if fewer are made."""
 
 
 class Silent:
@@ -123,15 +123,15 @@ def sweep(
     measured: list[Launch] = []
     for launch in _order(plan, done, spent, observer):
         measured.append(launch)
-        rest = launch
-        while rest.cases:
-            outcome = yield from measure(rest)
-            launched(_record(rest, outcome))
-            rest = _after(rest, outcome, keep)
+        unmeasured = launch
+        while unmeasured.cases:
+            outcome = yield from measure(unmeasured)
+            launched(_record(unmeasured, outcome))
+            unmeasured = _after(unmeasured, outcome, keep)
             if outcome.failure is not None and not after_failure:
                 return
             if outcome.stuck:
-                raise RankError(f"{outcome.stuck}; what was measured is kept, go on once it has ended")
+                raise RankError(f"{outcome.stuck}; measured cases are kept, go on once it has ended")
     for launch in _to_probe(measured) if probe else ():
         outcome = yield from measure(launch, probing=True)
         launched(_record(launch, outcome) | {"chosen": _chosen(launch, outcome)})
@@ -162,18 +162,18 @@ def _after(launch: Launch, outcome: LaunchOutcome, keep: Keep) -> Launch:
     compared round by round, all except the failed case remain.
     """
     together = OPERATIONS[launch.cases[0].op].round_by_round
-    rest = launch.cases if together and outcome.measured < len(launch.cases) else launch.cases[outcome.measured :]
-    if outcome.failure is None or not rest:
+    unmeasured = launch.cases if together and outcome.measured < len(launch.cases) else launch.cases[outcome.measured :]
+    if outcome.failure is None or not unmeasured:
         return replace(launch, cases=())
     hopeless = outcome.ready_s is None
     at = outcome.position
-    guilty = max(rest, key=collectives.buffer_bytes) if at < 0 else launch.cases[max(at, outcome.measured)]
-    failed = rest if hopeless else (guilty,)
+    guilty = max(unmeasured, key=collectives.buffer_bytes) if at < 0 else launch.cases[max(at, outcome.measured)]
+    failed = unmeasured if hopeless else (guilty,)
     failure = replace(outcome.failure, kind="start") if hopeless and outcome.failure.kind != "lost" else outcome.failure
     for case in failed:
         samples = Samples(case, launch.number, time.time(), failure=failure)
         keep(case, SampleLine(samples_to_line(samples)), failure.text)
-    return replace(launch, cases=tuple(case for case in rest if case not in failed))
+    return replace(launch, cases=tuple(case for case in unmeasured if case not in failed))
 
 
 def _record(launch: Launch, outcome: LaunchOutcome) -> Json:
@@ -189,7 +189,7 @@ def _record(launch: Launch, outcome: LaunchOutcome) -> Json:
     }
 
 
-# ── what NCCL chooses, asked in a launch of its own ──────────────────────────────────────────────
+# ── the choices of NCCL, recorded in a separate launch ───────────────────────────────────────────
 def _to_probe(measured: Sequence[Launch]) -> list[Launch]:
     """Return one launch per kind of processes whose backend reports its choices (NCCL), with all its cases."""
     kinds: dict[tuple[object, ...], dict[str, Case]] = {}
@@ -246,7 +246,7 @@ def next_launch(plan: Plan, spent: Spent, left_s: float) -> list[Launch]:
     """
     if spent.launches >= MOST_LAUNCHES:
         return []
-    asked = plan.settings.sampling.relative_error or 0.0
+    requested = plan.settings.sampling.relative_error or 0.0
     wide: list[tuple[float, float, Case]] = []
     logs: dict[tuple[str, str], list[Floats]] = defaultdict(list)
     for case in plan.cases:
@@ -254,7 +254,7 @@ def next_launch(plan: Plan, spent: Spent, left_s: float) -> list[Launch]:
     scatters = {kind: launch_scatter(means) for kind, means in logs.items()}
     for case in plan.cases:
         means, scatter = spent.means_s[case.key], scatters[case.backend, case.scheduling]
-        narrow = len(means) >= FEWEST_TO_STOP and max(_width(means, scatter), _width(means[:-1], scatter)) <= asked
+        narrow = len(means) >= FEWEST_TO_STOP and max(_width(means, scatter), _width(means[:-1], scatter)) <= requested
         if means and not narrow:
             # Cases of equal width (after a single launch) are ordered by the width within the launch.
             wide.append((_width(means, scatter), spent.within[case.key], case))

@@ -104,7 +104,7 @@ def raise_file_limit() -> int:
     most = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-    except (OSError, ValueError):  # macOS refuses more than its kernel allows, whatever the hard limit says
+    except (OSError, ValueError):  # macOS refuses more than its kernel allows, whatever the hard limit is
         return soft
     return most
 

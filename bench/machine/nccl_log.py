@@ -53,14 +53,14 @@ class Choice:
 def choices(text: str) -> Iterator[Choice]:
     """Yield the choice for each call, in order."""
     for call in _CALL.finditer(text):
-        operation, nbytes, what = call["operation"] or "", int(call["nbytes"]), call["what"]
+        operation, nbytes, choice_text = call["operation"] or "", int(call["nbytes"]), call["what"]
         if call["manner"] in COPY_ENGINES:
             yield Choice(operation, nbytes, COPY_ENGINES[call["manner"]], "", None)
         elif call["manner"] == "Symmetric":
-            if kernel := _KERNEL.match(what):
+            if kernel := _KERNEL.match(choice_text):
                 channels = int(kernel["channels"]) if kernel["channels"] else None
                 yield Choice(operation, nbytes, SYMMETRIC, "", channels, kernel["kernel"])
-        elif chosen := _CHOSEN.match(what):
+        elif chosen := _CHOSEN.match(choice_text):
             span = int(chosen["high"]) - int(chosen["low"]) + 1 if chosen["low"] is not None else None
             algorithm, protocol = _named(chosen["algorithm"], ALGORITHMS), _named(chosen["protocol"], PROTOCOLS)
             yield Choice(operation, nbytes, algorithm, protocol, span)

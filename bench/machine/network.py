@@ -103,7 +103,7 @@ def is_loopback(address: str) -> bool:
 def confine(pid: int, interface: str) -> list[str]:
     """Bind the listening TCP sockets of a child to an interface; return the addresses that could not be bound.
 
-    mpirun needs this: it listens on every interface for daemons on other hosts, whatever its parameters say
+    mpirun needs this: it listens on every interface for daemons on other hosts, regardless of its parameters
     (PRRTE 3: `oob_tcp_listener.c` binds to INADDR_ANY), and any process that connects could pass for such a daemon.
     On Linux a process can bind a duplicate of its child's socket to an interface (SO_BINDTODEVICE, without privileges
     from 5.7 on). On other systems the socket stays open and is returned.

@@ -219,7 +219,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """The median time of an exchange between each pair of ranks."""
+    """The mean time of an exchange between each pair of ranks."""
 
     case: Case
     # Symmetric, with NaN on the diagonal.

@@ -49,5 +49,5 @@ class Splits:
 
     def __str__(self) -> str:
         """Return the distribution as text, such as `zipf:1.2:seed=3:drift` or `rows:0,3;1,2`."""
-        what = ";".join(",".join(map(str, row)) for row in self.rows) if self.rows else f"{self.value:.12g}"
-        return f"{self.kind}:{what}" + f":seed={self.seed}" * (self.seed > 0) + ":drift" * self.drift
+        parameter = ";".join(",".join(map(str, row)) for row in self.rows) if self.rows else f"{self.value:.12g}"
+        return f"{self.kind}:{parameter}" + f":seed={self.seed}" * (self.seed > 0) + ":drift" * self.drift

@@ -4,7 +4,7 @@
     ├── ConfigError               the YAML or a --set
     ├── StoreError                a run folder: missing, damaged, newer, in use, disk full
     ├── ForeignError              a file of another tool: damaged, unknown, or without a fact that is needed
-    ├── UnmeasurableError         exit code 3: nothing of what was asked can be measured here, or compared
+    ├── UnmeasurableError         exit code 3: nothing that was requested can be measured here, or compared
     ├── JobError                  the processes of a job do not fit together, or do not find each other
     └── RankError                 the ranks' processes could not be started at all
         ├── MpirunError           mpirun did not start them; other backends are still measured
@@ -34,7 +34,7 @@ JSON_WORDS = {
     "Expecting ',' delimiter": "a comma or a closing bracket is missing here",
     "Expecting ':' delimiter": "a colon is missing here",
     "Unterminated string": "the text that begins here has no end",
-    "Extra data": "the value ends before this",
+    "Extra data": "the value is complete before this character",
 }
 
 
@@ -54,7 +54,7 @@ class BenchError(Exception):
 
     def __str__(self) -> str:
         """Return the text with the names of its reasons. `cli.terminal` writes the reasons as sentences instead."""
-        named = (f"{one.kind} {dict(one.values)}" if isinstance(one, Notice) else one for one in self.reasons)
+        named = (f"{item.kind} {dict(item.values)}" if isinstance(item, Notice) else item for item in self.reasons)
         return ": ".join(filter(None, [self.text, "; ".join(named)]))
 
 

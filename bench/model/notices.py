@@ -25,7 +25,7 @@ class NoticeKind(StrEnum):
 
 
 class RunNotice(NoticeKind):
-    """What can be said of a run as a whole."""
+    """Notices about a run as a whole."""
 
     INCOMPLETE = "incomplete"
     FASTER_THAN_HARDWARE = "faster-than-hardware"
@@ -44,7 +44,7 @@ class RunNotice(NoticeKind):
     PRECISION_MISSED = "precision-missed"
     DISPATCH_BOUND = "cases-dispatch-bound"
     UNSTEADY = "cases-unsteady"
-    HARDSHIP = "hardship"
+    DEVICE_EVENT = "device-event"
     ONE_LAUNCH = "one-launch"
     ONE_IMPORTED = "one-imported-launch"
     FEW_LAUNCHES = "few-launches"
@@ -69,7 +69,7 @@ class RunNotice(NoticeKind):
 
 
 class CaseNotice(NoticeKind):
-    """What can be said of one case."""
+    """Notices about one case."""
 
     TIMER_LIMITED = "timer-limited"
     STOPPED_EARLY = "stopped-early"
@@ -86,7 +86,7 @@ class CaseNotice(NoticeKind):
 
 
 class ComparisonNotice(NoticeKind):
-    """What can be said of a comparison, or of one of its cases."""
+    """Notices about a comparison, or about one of its cases."""
 
     PLANTED_FAULTS = "planted-faults"
     SAMPLED_DIFFERENTLY = "sampled-differently"
@@ -126,7 +126,7 @@ class DiagnosisNotice(NoticeKind):
 
 
 class FindingNotice(NoticeKind):
-    """What stands out, with the evidence."""
+    """Findings, with the evidence."""
 
     LATE = "late"
     LATE_ON_GPU = "late-on-gpu"
@@ -244,8 +244,8 @@ class TurnNotice(NoticeKind):
     BOTH_MEMORY = "memory-of-both"
 
 
-class HardshipNotice(NoticeKind):
-    """What a GPU or a network adapter went through while ranks used it."""
+class DeviceEventNotice(NoticeKind):
+    """Events on a GPU or a network adapter while ranks used it."""
 
     POWER_CAP = "power-cap"
     HARDWARE_SLOWDOWN = "hardware-slowdown"
@@ -291,16 +291,16 @@ def notice(kind: NoticeKind, cases: Iterable[str] = (), host: str | None = None,
 def kind_named(name: str) -> NoticeKind:
     """Return the kind of this name, from the sets that are loaded; raises ValueError if no set has it."""
     kinds = (kind for each in NoticeKind.__subclasses__() for kind in each)
-    if (found := next((kind for kind in kinds if kind == name), None)) is None:
+    if (match := next((kind for kind in kinds if kind == name), None)) is None:
         raise ValueError(f"{name!a:.60}: CollBench has no notice of this kind")
-    return found
+    return match
 
 
 def of_run(run: str, notices: Iterable[Notice]) -> list[Notice]:
     """Return the notices, each with the run that it is about."""
-    return [replace(one, run=run) for one in notices]
+    return [replace(entry, run=run) for entry in notices]
 
 
-def with_counts(found: Mapping[Notice, int], name: str = "count") -> list[Notice]:
-    """Return the notices, each with its number as one more value; notices with number 0 are left out."""
-    return [replace(one, values={**one.values, name: number}) for one, number in found.items() if number]
+def with_counts(counts: Mapping[Notice, int], name: str = "count") -> list[Notice]:
+    """Return the notices, each with its number as a further value; notices with number 0 are left out."""
+    return [replace(entry, values={**entry.values, name: number}) for entry, number in counts.items() if number]

@@ -55,7 +55,7 @@ class Machine:
     backends_missing: dict[str, Notice]
     # Maps a scheduling to the reason why it cannot be used here. Every other scheduling can be used.
     scheduling_missing: dict[str, Notice] = field(default_factory=dict)
-    # Number of ranks of the job; None without a job: then this host starts as many ranks as wanted.
+    # Number of ranks of the job; None without a job: then this host starts the wanted number of ranks.
     ranks: int | None = None
     # Largest number of ranks of the job on one host; None without a job.
     ranks_a_host: int | None = None
@@ -73,7 +73,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Demands:
-    """The requirements that a configuration or a plan has of a job."""
+    """The requirements of a configuration or a plan on a job."""
 
     # True if each rank needs a GPU: one of its own, or any GPU with `shared_gpus`.
     gpus: bool
@@ -431,8 +431,8 @@ class Settings:
 
     def needed_by(self, cases: Sequence[Case]) -> Settings:
         """Return the settings with only the parts that the cases need."""
-        of_operations = {op: [case for case in cases if case.op == op] for op in self.own}
-        own = {op: self.own[op].needed_by(members) for op, members in of_operations.items() if members}
+        by_operation = {op: [case for case in cases if case.op == op] for op in self.own}
+        own = {op: self.own[op].needed_by(members) for op, members in by_operation.items() if members}
         return replace(self, own=own)
 
 
@@ -512,7 +512,7 @@ class AbState:
     spent_s: float = 0.0
     # For each look, the number of pairs and the share of the budget that was spent then.
     looks: list[tuple[int, float]] = field(default_factory=list)
-    # The look that named a change; as many fresh pairs follow. None before such a look.
+    # The look that named a change; the same number of fresh pairs follows. None before such a look.
     decided: Ending | None = None
     # None before the end.
     ended: Ending | None = None
@@ -537,7 +537,7 @@ def case_order(case: Case) -> tuple[object, ...]:
     return (case.op, case.backend, case.metric, case.dtype, *ordered, case.world_size, case.size_bytes)
 
 
-# ── what was measured: facts ─────────────────────────────────────────────────────────────────────
+# ── measured facts ───────────────────────────────────────────────────────────────────────────────
 FailureKind = Literal["killed", "exited", "raised", "hang", "wrong", "start", "lost"]
 
 
@@ -564,7 +564,7 @@ class Timings:
     # Time that all calls of an iteration took on each rank. On CPUs the host's clock measures it. On GPUs events
     # measure it, behind other work, so that it contains neither dispatching nor waiting for a late rank.
     duration_ns: Integers
-    # On GPUs only: host time of as many other iterations, from an idle device until it is idle again.
+    # On GPUs only: host time of the same number of other iterations, from an idle device until it is idle again.
     host_ns: Integers | None = None
     # On GPUs only: time between the moment when a rank's device was ready for the calls and the moment when the last
     # rank's device was ready. Then all ranks begin together. The rank that waited 0 came last.
@@ -696,7 +696,7 @@ class Samples:
 
     @property
     def final(self) -> bool:
-        """Return whether a resume leaves the entry as it is. A resume repeats what was lost or did not start."""
+        """Return whether a resume leaves the entry as it is. A resume repeats lost cases and failed starts."""
         return self.failure is None or self.failure.kind not in {"lost", "start"}
 
 

@@ -1,6 +1,6 @@
 """Parse and format bytes, seconds, rates and shares.
 
-In: what a user wrote (`"64MiB"`, `"50 ms"`, `"25 Gbit/s"`, `"5%"`, `4096`). Out: plain ints (bytes) and floats
+In: a text or number of a user (`"64MiB"`, `"50 ms"`, `"25 Gbit/s"`, `"5%"`, `4096`). Out: plain ints (bytes) and floats
 (seconds, bytes per second, shares); and text for people. Prefixes are exact, in parsing and in formatting: `MB` is
 10^6 and `MiB` is 2^20; a bare `M` is ambiguous and refused. Bits and bytes differ by name, never by the case of a
 letter. Raises ValueError with a sentence; callers add file and key.
@@ -51,13 +51,13 @@ def parse_bytes(value: int | str) -> int:
         number, unit = _split(value, "a size", "64KiB, 1MB or 4096")
     if unit not in _BYTES:
         raise ValueError(_unknown_byte_unit(number, unit))
-    whole, _, fraction = number.partition(".")
-    scaled = int((whole or "0") + fraction) * _BYTES[unit]
-    size, rest = divmod(scaled, int(10 ** len(fraction)))
-    if rest:
+    integer, _, fraction = number.partition(".")
+    scaled = int((integer or "0") + fraction) * _BYTES[unit]
+    size, remainder = divmod(scaled, int(10 ** len(fraction)))
+    if remainder:
         raise ValueError(f"{value!r} is not a whole number of bytes")
     if size == 0:
-        raise ValueError(f"{value!r} is no size: at least 1 byte")
+        raise ValueError(f"{value!r} is not a size: at least 1 byte")
     return size
 
 

@@ -38,8 +38,8 @@ def combinations(config: Config, machine: Machine) -> Iterable[Case]:
     """
     distinct: dict[str, Case] = {}
     operators = [OPERATIONS[name] for name in config.operations if OPERATIONS[name].rank is None]
-    what = itertools.product(operators, worlds(config, machine), config.dtypes, config.size_list or [0])
-    for operation, (backend, n), dtype, size in what:
+    products = itertools.product(operators, worlds(config, machine), config.dtypes, config.size_list or [0])
+    for operation, (backend, n), dtype, size in products:
         shared = oversubscribed(config, machine, backend, n)
         for chosen in option_values(config, operation, n):
             if operation.paired or operation.startup:
@@ -103,8 +103,8 @@ def _whole_pieces(case: Case) -> Case:
     if OPERATIONS[case.op].pieces(ranks_together(case)) == 1:
         return case
     unit = collectives.size_unit(case)
-    whole = case.size_bytes // unit * unit
-    return replace(case, size_bytes=whole, asked_bytes=case.size_bytes) if whole not in {0, case.size_bytes} else case
+    size = case.size_bytes // unit * unit
+    return replace(case, size_bytes=size, asked_bytes=case.size_bytes) if size not in {0, case.size_bytes} else case
 
 
 def unsupported(case: Case, machine: Machine, pool_bytes: int, flush_bytes: int) -> Notice | None:
@@ -176,14 +176,14 @@ def unsupported_anywhere(case: Case) -> Notice | None:
 
 def _unsupported_by_memory(case: Case, machine: Machine, pool_bytes: int, flush_bytes: int) -> Notice | None:
     on_gpu, together = BACKENDS[case.backend].device == "cuda", sharing_memory(case, machine)
-    a_rank = buffer_bytes(case, pool_bytes) + scratch_bytes(case, flush_bytes) + overhead_bytes(case)
+    rank_bytes = buffer_bytes(case, pool_bytes) + scratch_bytes(case, flush_bytes) + overhead_bytes(case)
     usable = usable_bytes(machine, on_gpu)
-    if usable is None or together * a_rank <= usable:
+    if usable is None or together * rank_bytes <= usable:
         return None
     return notice(
         SkipNotice.GPU_MEMORY if on_gpu else SkipNotice.HOST_MEMORY,
         ranks=together,
-        rank_bytes=a_rank,
+        rank_bytes=rank_bytes,
         place="GPU" if on_gpu else "host" if machine.ranks else None,
         usable_bytes=usable,
         share=USABLE_SHARE_OF_MEMORY,

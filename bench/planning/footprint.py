@@ -95,7 +95,7 @@ def aligned(nbytes: int) -> int:
 
 
 def batches(cases: Sequence[Case], settings: Settings, small_apart: bool = False) -> list[tuple[Case, ...]]:
-    """Divide the cases of a launch, in order, into batches that share rounds: as many as memory allows, or one row.
+    """Divide the cases of a launch, in order, into batches that share rounds: as large as memory allows, or one row.
 
     A rank allocates the pools of a whole batch. Cases compared round by round are always one batch, without pools.
     small_apart: if sizes ascend, a batch ends before the first large message, so that the times of small messages are
@@ -141,7 +141,7 @@ def scratch_bytes(case: Case, flush_bytes: int) -> int:
 
 
 def most_iterations(case: Case) -> int:
-    """Return the most iterations of a case in one launch; at least what an interval needs in each round or group."""
+    """Return the most iterations of a case whose stamps are kept; at least an interval's need per round or group."""
     # An iteration leaves a start, a duration and its inner stamps on each rank.
     numbers = 2 + OPERATIONS[case.op].inner_stamps(case)
     return max(FEWEST_ITERATIONS * cycle(case), 2 * MAX_STAMP_PAIRS // (case.world_size * numbers))
@@ -153,7 +153,7 @@ def bounded(plan: Plan) -> dict[int, int]:
     most: dict[int, int] = {}
     for case in plan.cases:
         fixed = OPERATIONS[case.op].round_by_round
-        asked = plan.settings.rounds_of(case) if fixed else sampling.iterations or sampling.max_iterations
-        if (kept := most_iterations(case)) < asked:
+        wanted = plan.settings.rounds_of(case) if fixed else sampling.iterations or sampling.max_iterations
+        if (kept := most_iterations(case)) < wanted:
             most[case.world_size] = max(kept, most.get(case.world_size, 0))
     return most

@@ -80,8 +80,8 @@ def expand(config: Config, machine: Machine, seed: int, kept: Mapping[str, Any] 
             cases.append(case)
         else:
             skips.append(Skip(case, reason))
-    of_packages = [case for expansion in expansions for case in expansion.checked]
-    plan = _plan(config, machine, seed, _order([*cases, *of_packages], config.launches, seed))
+    package_cases = [case for expansion in expansions for case in expansion.checked]
+    plan = _plan(config, machine, seed, _order([*cases, *package_cases], config.launches, seed))
     if config.budget is not None and cases:
         sampling = _within_budget(plan.settings.sampling, config.budget, config.launches, cases)
         plan = replace(plan, settings=replace(plan.settings, sampling=sampling), budget_s=config.budget)
@@ -187,11 +187,11 @@ def process_kind(case: Case) -> tuple[object, ...]:
 
 def _within_budget(sampling: Sampling, budget_s: float, launches: int, cases: list[Case]) -> Sampling:
     """Return the sampling with `seconds_per_case` cut: planned launches take FIRST_LAUNCHES_SHARE of the budget."""
-    of_kinds = {process_kind(case): case.backend for case in cases}
-    start_s = sum(BACKENDS[backend].start_s for backend in of_kinds.values())
+    backends_by_kind = {process_kind(case): case.backend for case in cases}
+    start_s = sum(BACKENDS[backend].start_s for backend in backends_by_kind.values())
     handling = sum(_handling_s(case) + sampling.warmup_s for case in cases)
-    a_launch = FIRST_LAUNCHES_SHARE * (budget_s - FIRST_START_S) / launches - handling - start_s
-    return replace(sampling, seconds_per_case=min(sampling.seconds_per_case, max(FEWEST_S, a_launch / len(cases))))
+    per_launch_s = FIRST_LAUNCHES_SHARE * (budget_s - FIRST_START_S) / launches - handling - start_s
+    return replace(sampling, seconds_per_case=min(sampling.seconds_per_case, max(FEWEST_S, per_launch_s / len(cases))))
 
 
 def unmeasurable_reason(plan: Plan) -> Notice | None:
@@ -252,12 +252,12 @@ def _launch_bytes(launch: Launch, settings: Settings, machine: Machine) -> int:
     return sharing_memory(cases[0], machine) * (buffers + max(map(overhead_bytes, cases)))
 
 
-def demands(asked: Config | Plan) -> Demands:
+def demands(source: Config | Plan) -> Demands:
     """Return the requirements that a configuration or a plan has of the job that measures it."""
-    if isinstance(asked, Plan):
-        backends, shared = {case.backend for case in asked.cases}, any(case.oversubscribed for case in asked.cases)
+    if isinstance(source, Plan):
+        backends, shared = {case.backend for case in source.cases}, any(case.oversubscribed for case in source.cases)
     else:
-        backends, shared = set(asked.backends), asked.oversubscribe_gpu
+        backends, shared = set(source.backends), source.oversubscribe_gpu
     return Demands(any(BACKENDS[name].device == "cuda" for name in backends), shared)
 
 
@@ -273,14 +273,14 @@ def remaining(plan: Plan, samples: Sequence[Samples]) -> list[Launch]:
     If cases are compared round by round and one case is missing, its launch repeats all cases except failed cases.
     """
     failures = {(sample.case.key, sample.launch): sample.failure for sample in samples if sample.final}
-    rest = []
+    launches = []
     for launch in plan.order:
         cases = [case for case in launch.cases if (case.key, launch.number) not in failures]
         if cases and OPERATIONS[cases[0].op].round_by_round:
             cases = [case for case in launch.cases if failures.get((case.key, launch.number)) is None]
         if cases:
-            rest.append(replace(launch, cases=tuple(cases)))
-    return rest
+            launches.append(replace(launch, cases=tuple(cases)))
+    return launches
 
 
 def estimate_s(plan: Plan) -> float:

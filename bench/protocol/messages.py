@@ -5,7 +5,7 @@ From a rank to its parent:
     ready     the rank has joined; facts: about its process; waits_in: source files in which it waits for other ranks
     turn      the rank waits for its turn to measure, and sleeps until the next `go`
     begin     rank 0: a round begins, or a check; index: its number, from 0
-    chosen    rank 0: what NCCL wrote before the first case and during each; texts
+    chosen    rank 0: output of NCCL before the first case and during each case; texts
     shown     rank 0: the first times of cases; payload: their lines; the complete lines follow with `sampled`
     sampled   rank 0: a case has ended; failure: why it has no result, or None; payload: its line for samples.jsonl
     error     an exception ends the rank; text
@@ -56,7 +56,7 @@ def receive(line: Line) -> tuple[Json, bytes]:
     try:
         message = json.loads(head)
     except ValueError:
-        raise OSError("what arrived is no message") from None
+        raise OSError("the received bytes are not a message") from None
     if not isinstance(message, dict) or "kind" not in message:
-        raise OSError("what arrived is no message")
+        raise OSError("the received bytes are not a message")
     return message, payload

@@ -191,7 +191,7 @@ def _broadcast(member: Subgroup, case: Case, length: int, turn: int) -> Transfer
 
 
 def _reduce(member: Subgroup, case: Case, length: int, turn: int) -> Transfer:
-    """The root receives the result."""
+    """Return the transfer of a reduce: the root receives the result."""
     transfer = _all_reduce(member, case, length, turn)
     if member.rank == case.root:
         return transfer
@@ -200,7 +200,7 @@ def _reduce(member: Subgroup, case: Case, length: int, turn: int) -> Transfer:
 
 
 def _gather(member: Subgroup, case: Case, length: int, turn: int) -> Transfer:
-    """The root receives each rank's share, in order of rank."""
+    """Return the transfer of a gather: the root receives each rank's share, in order of rank."""
     share = length // member.size
     if member.rank != case.root:
         return Transfer((0, share), NOTHING, ())
@@ -234,8 +234,8 @@ def _all_to_all(member: Subgroup, case: Case, length: int, turn: int) -> Transfe
 def _all_to_all_uneven(member: Subgroup, case: Case, length: int, turn: int) -> Transfer:
     """Rank a sends part (a + b) mod n to rank b; parts are in the ratio 0 : 1 : … : n-1, the last has the remainder."""
     size = member.size
-    whole = size * (size - 1) // 2
-    parts = [length * part // whole if whole else 0 for part in range(size)]
+    total = size * (size - 1) // 2
+    parts = [length * part // total if total else 0 for part in range(size)]
     parts[-1] += length - sum(parts)
     return _divided(member, case, [parts[rank:] + parts[:rank] for rank in range(size)])
 
@@ -294,7 +294,7 @@ ALL_GATHER = torch_names.newest(dist, "all_gather_single", "all_gather_into_tens
 REDUCE_SCATTER = torch_names.newest(dist, "reduce_scatter_single", "reduce_scatter_tensor")
 
 
-def _how(s: CallArguments) -> dict[str, Any]:
+def _args(s: CallArguments) -> dict[str, Any]:
     """Return the arguments that every collective takes."""
     return {"group": s.subgroup.handle, "async_op": s.case.call == "async"}
 
@@ -323,7 +323,7 @@ def _call_all_reduce_coalesced(s: CallArguments) -> Call:
 
 def _call_all_to_all(s: CallArguments) -> Call:
     if not s.case.splits:
-        return partial(dist.all_to_all_single, s.incoming, s.outgoing, **_how(s))
+        return partial(dist.all_to_all_single, s.incoming, s.outgoing, **_args(s))
     data = _call_all_to_all_uneven(s)
     if s.case.counts == "known":
         return data
@@ -340,7 +340,7 @@ def _call_all_to_all(s: CallArguments) -> Call:
 
 def _call_all_to_all_uneven(s: CallArguments) -> Call:
     received, sent = list(s.transfer.received), list(s.transfer.sent)
-    return partial(dist.all_to_all_single, s.incoming, s.outgoing, received, sent, **_how(s))
+    return partial(dist.all_to_all_single, s.incoming, s.outgoing, received, sent, **_args(s))
 
 
 def _call_send_recv(s: CallArguments) -> Call:
@@ -397,42 +397,42 @@ def barrier_of(subgroup: Subgroup, case: Case) -> Call:
 COLLECTIVES: dict[str, Collective] = {
     # Arguments by position: arguments by name would add 0.1 µs to a call.
     "all_reduce": Collective(
-        _all_reduce, lambda s: partial(dist.all_reduce, s.incoming, _reduction(s.case), *_how(s).values())
+        _all_reduce, lambda s: partial(dist.all_reduce, s.incoming, _reduction(s.case), *_args(s).values())
     ),
     "all_reduce_coalesced": Collective(_all_reduce, _call_all_reduce_coalesced),
-    "all_gather": Collective(_all_gather, lambda s: partial(ALL_GATHER, s.incoming, s.outgoing, **_how(s))),
+    "all_gather": Collective(_all_gather, lambda s: partial(ALL_GATHER, s.incoming, s.outgoing, **_args(s))),
     "all_gather_list": Collective(
-        _all_gather, lambda s: partial(dist.all_gather, s.shares(s.incoming), s.outgoing, **_how(s))
+        _all_gather, lambda s: partial(dist.all_gather, s.shares(s.incoming), s.outgoing, **_args(s))
     ),
     "reduce_scatter": Collective(
-        _reduce_scatter, lambda s: partial(REDUCE_SCATTER, s.incoming, s.outgoing, op=_reduction(s.case), **_how(s))
+        _reduce_scatter, lambda s: partial(REDUCE_SCATTER, s.incoming, s.outgoing, op=_reduction(s.case), **_args(s))
     ),
     "reduce_scatter_list": Collective(
         _reduce_scatter,
-        lambda s: partial(dist.reduce_scatter, s.incoming, s.shares(s.outgoing), op=_reduction(s.case), **_how(s)),
+        lambda s: partial(dist.reduce_scatter, s.incoming, s.shares(s.outgoing), op=_reduction(s.case), **_args(s)),
     ),
     "broadcast": Collective(
-        _broadcast, lambda s: partial(dist.broadcast, s.incoming, group_src=s.case.root, **_how(s))
+        _broadcast, lambda s: partial(dist.broadcast, s.incoming, group_src=s.case.root, **_args(s))
     ),
     "reduce": Collective(
         _reduce,
-        lambda s: partial(dist.reduce, s.outgoing, group_dst=s.case.root, op=_reduction(s.case), **_how(s)),
+        lambda s: partial(dist.reduce, s.outgoing, group_dst=s.case.root, op=_reduction(s.case), **_args(s)),
     ),
     "gather": Collective(
         _gather,
         lambda s: partial(
-            dist.gather, s.outgoing, s.shares(s.incoming) if s.is_root else None, group_dst=s.case.root, **_how(s)
+            dist.gather, s.outgoing, s.shares(s.incoming) if s.is_root else None, group_dst=s.case.root, **_args(s)
         ),
     ),
     "scatter": Collective(
         _scatter,
         lambda s: partial(
-            dist.scatter, s.incoming, s.shares(s.outgoing) if s.is_root else None, group_src=s.case.root, **_how(s)
+            dist.scatter, s.incoming, s.shares(s.outgoing) if s.is_root else None, group_src=s.case.root, **_args(s)
         ),
     ),
     "all_to_all": Collective(_all_to_all, _call_all_to_all),
     "all_to_all_list": Collective(
-        _all_to_all, lambda s: partial(dist.all_to_all, s.shares(s.incoming), s.shares(s.outgoing), **_how(s))
+        _all_to_all, lambda s: partial(dist.all_to_all, s.shares(s.incoming), s.shares(s.outgoing), **_args(s))
     ),
     "all_to_all_uneven": Collective(_all_to_all_uneven, _call_all_to_all_uneven),
     "send_recv": Collective(_send_recv, _call_send_recv),

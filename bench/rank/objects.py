@@ -155,5 +155,5 @@ class FirstCall(Wrapped):
         return self._inner.prepare()
 
     def single_rank_call(self) -> Call | None:
-        """Return None: the dispatch cost of a later call says nothing about a first call."""
+        """Return None: the dispatch cost of a later call does not represent a first call."""
         return None

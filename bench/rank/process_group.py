@@ -105,8 +105,8 @@ class TorchGroup(Group):
         handles = []
         with _scheduled(self._backend, self._scheduling, int(number is not None)):
             for members in division.groups:
-                how: Any = {"timeout": self._timeout, "backend": self._backend, "pg_options": _options(self._ctas)}
-                handles.append(dist.new_group(list(members), **how))
+                options: Any = {"timeout": self._timeout, "backend": self._backend, "pg_options": _options(self._ctas)}
+                handles.append(dist.new_group(list(members), **options))
                 self._tick()
         return None if number is None else handles[number]
 
@@ -124,10 +124,10 @@ def joined(
     """
     device = torch.device("cpu")
     if BACKENDS[backend].device == "cuda":
-        seen = torch.cuda.device_count()
-        if not seen:
+        gpus = torch.cuda.device_count()
+        if not gpus:
             raise RuntimeError("the driver shows GPUs, but CUDA sees none: see CUDA_VISIBLE_DEVICES and nvidia-smi")
-        device = torch.device("cuda", context.device % seen)
+        device = torch.device("cuda", context.device % gpus)
         torch.cuda.set_device(device)
     timeout = timedelta(seconds=GROUP_TIMEOUT_FACTOR * timeout_s)
     with _scheduled(backend, scheduling, 2):

@@ -335,8 +335,8 @@ def _foreign_cpu(ranks: list[BlockUse], wall_s: float) -> float:
         if busy_s is None:
             return -1.0
         # The undetectable time is subtracted; as a threshold it would, under steady load, exclude only long blocks.
-        seen_s = busy_s - sum(rank["own_s"] for rank in neighbours) - UNSEEN_TICKS / os.sysconf("SC_CLK_TCK")
-        shares.append(round(max(seen_s, 0.0) / (wall_s * neighbours[0]["cores"]), 4))
+        foreign_s = busy_s - sum(rank["own_s"] for rank in neighbours) - UNSEEN_TICKS / os.sysconf("SC_CLK_TCK")
+        shares.append(round(max(foreign_s, 0.0) / (wall_s * neighbours[0]["cores"]), 4))
     return max(shares)
 
 

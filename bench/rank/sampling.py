@@ -124,8 +124,8 @@ class Sampler:
 
     @property
     def _kept(self) -> list[Timings]:
-        few = self.left_out is not None and self.dispatch_bound == 0
-        parts = [block.iterations(~bound) if few and bound is not None else block for block, bound in self._blocks]
+        omit = self.left_out is not None and self.dispatch_bound == 0
+        parts = [block.iterations(~bound) if omit and bound is not None else block for block, bound in self._blocks]
         return [part for part in parts if len(part.duration_ns)]
 
     @property
@@ -142,9 +142,9 @@ class Sampler:
 
     def _bound(self) -> tuple[int | None, float]:
         """Return the number of iterations with dispatching in their device time, None if unknown; and their share."""
-        known = [bound for _, bound in self._blocks if bound is not None]
-        number = sum(int(bound.sum()) for bound in known)
-        return (number, number / sum(map(len, known))) if known else (None, 0.0)
+        masks = [bound for _, bound in self._blocks if bound is not None]
+        number = sum(int(bound.sum()) for bound in masks)
+        return (number, number / sum(map(len, masks))) if masks else (None, 0.0)
 
     def _decide(self) -> str | None:
         """Return the reason to stop, "precision", "time" or "count"; None to continue."""

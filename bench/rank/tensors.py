@@ -112,8 +112,8 @@ class TensorOperation(Workload):
         self._turns = turns(case, self._subgroup)
         self._slots = pool_slots(case, pool_bytes)
         pool = arena.take(buffer_bytes(case, pool_bytes), getattr(torch, case.dtype))
-        beside = 1 if case.alignment == "unaligned" else 0
-        self._pool = pool.view(self._slots, -1)[:, beside:]
+        offset = 1 if case.alignment == "unaligned" else 0
+        self._pool = pool.view(self._slots, -1)[:, offset:]
         self._fresh = calls_between_refills(case) or 2**62
         grows = collectives.placement(case) == "in" and OPERATIONS[case.op].reduces
         self._growth = growth(case.dtype, case.reduce_op, self._subgroup.size) if grows else 1
@@ -284,9 +284,9 @@ class TensorOperation(Workload):
                 at = _difference(got, want, self._tolerance)
                 self._tick()
                 if at is not None:
-                    whose = "" if span.rank is None else f" of rank {span.rank}'s data"
+                    origin = "" if span.rank is None else f" of rank {span.rank}'s data"
                     return (
-                        f"element {span.offset + column + at[1]}{whose} in buffer {row + at[0]} is "
+                        f"element {span.offset + column + at[1]}{origin} in buffer {row + at[0]} is "
                         f"{got[at].item()}, expected {want[at].item()}"
                     )
         return None
@@ -379,10 +379,10 @@ def _inputs(seed: int, dtype: str, reduce_op: str | None, ranks: int) -> Integer
         return dice.integers(0, 2, PERIOD)
     if reduce_op == "product":
         return 2 * dice.integers(0, 2, PERIOD) - 1
-    if reduce_op is None or (apart := spacing(dtype, reduce_op, ranks)) == 1:
+    if reduce_op is None or (distance := spacing(dtype, reduce_op, ranks)) == 1:
         values = dice.integers(0 if kind == "unsigned" else -largest, largest, PERIOD, endpoint=True)
     else:
-        places = np.arange(0, PERIOD, apart) * SHIFT % PERIOD  # neighbouring ranks begin SHIFT apart
+        places = np.arange(0, PERIOD, distance) * SHIFT % PERIOD  # neighbouring ranks begin SHIFT apart
         values = np.zeros(PERIOD, dtype=np.int64)
         values[places] = 1 if kind == "unsigned" else 2 * dice.integers(0, 2, len(places)) - 1
     return values if reduce_op is None else values * unit(dtype, reduce_op, ranks)
@@ -390,8 +390,8 @@ def _inputs(seed: int, dtype: str, reduce_op: str | None, ranks: int) -> Integer
 
 def _tensor(values: NDArray[Any], dtype: str, device: torch.device) -> torch.Tensor:
     """Return two periods as a tensor, more on a GPU; the imaginary part of a complex number is the next real part."""
-    one = torch.from_numpy(values).to(torch.float64)
+    period = torch.from_numpy(values).to(torch.float64)
     if DTYPES[dtype].kind == "complex":
-        one = torch.complex(one, one.roll(-1))
-    one = one.to(getattr(torch, dtype)).to(device)
-    return one.repeat(2 if device.type == "cpu" else max(2, GPU_BYTES // one.nbytes))
+        period = torch.complex(period, period.roll(-1))
+    period = period.to(getattr(torch, dtype)).to(device)
+    return period.repeat(2 if device.type == "cpu" else max(2, GPU_BYTES // period.nbytes))

@@ -65,6 +65,6 @@ def version() -> tuple[int, int]:
 def newest(owner: Any, *names: str) -> Any:
     """Return the first of these names that the loaded torch has; raise RuntimeError if it has none of them."""
     for name in names:
-        if (found := getattr(owner, name, None)) is not None:
-            return found
+        if (value := getattr(owner, name, None)) is not None:
+            return value
     raise RuntimeError(f"torch {torch.__version__} has none of {', '.join(names)}")

@@ -55,7 +55,7 @@ class Workload(ABC):
         return [self.prepare()]
 
     def reserve(self, calls: int) -> None:  # noqa: B027 - nothing to fill
-        """Fill the buffers of the next `calls` calls. If the pool is large enough, they need no refill in between."""
+        """Fill the buffers of the next `calls` calls. With a large enough pool, the calls need no refill in between."""
 
     def verify(self) -> str | None:
         """Return None if all results since the last check are right, else a sentence on the first wrong result."""
@@ -234,7 +234,7 @@ def _finish(work: Any) -> None:
 
 
 def _raise() -> None:
-    raise RuntimeError("planted fault: this rank was told to raise")
+    raise RuntimeError("planted fault: this rank raises")
 
 
 def _hang() -> None:

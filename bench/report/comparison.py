@@ -91,7 +91,7 @@ def _body(result: Comparison) -> Blocks:
     for name, title in LISTS.items():
         unpaired: Sequence[Unpaired] = getattr(result, name)
         reasons = grouped(unpaired, wording.absence)
-        lines = (f"{'; '.join(label(one.case) for one in alike)}: {reason}" for reason, alike in reasons.items())
+        lines = (f"{'; '.join(label(item.case) for item in group)}: {reason}" for reason, group in reasons.items())
         shown += below(f"{title}:", items(lines))
     return [*shown, *below("Warnings:", items(sentences(result.notices)))]
 
@@ -116,8 +116,8 @@ def headline(result: Comparison) -> str:
     elif index.verdict == result.verdict and result.verdict in {SLOWER, FASTER}:
         parts = [f"{result.verdict}{_by(index.ratio, result)}{_assumption(result)}", cases]
     else:
-        ends = between(*map(percent, (index.ratio.low, index.ratio.high)))
-        time = f"time {percent(index.ratio.value)}" + (f" [{ends}]" if _shown(index.ratio).known else "")
+        limits = between(*map(percent, (index.ratio.low, index.ratio.high)))
+        time = f"time {percent(index.ratio.value)}" + (f" [{limits}]" if _shown(index.ratio).known else "")
         parts = [f"{result.verdict}: {cases}{_assumption(result)}", f"overall {WORDS[index.verdict]}, {time}"]
     if result.broken:
         parts.insert(0, f"FAILED: {counted(len(result.broken), 'case')} that did not fail before")
@@ -161,8 +161,8 @@ def _by(ratio: Interval, result: Comparison) -> str:
     if result.pairs and ratio.known:
         middle = f"{show(value)}{interval}, whose middle is too large where it ended early"
         if fresh is not None:
-            ends = between(*map(percent, (fresh.low, fresh.high)))
-            middle = f"time {percent(fresh.value)} [{ends}] in {result.fresh_pairs} later pairs"
+            limits = between(*map(percent, (fresh.low, fresh.high)))
+            middle = f"time {percent(fresh.value)} [{limits}] in {result.fresh_pairs} later pairs"
         return f"{before}at least {show(least)}{after} overall ({middle})"
     return f"{before}{show(value)}{after} overall{interval}"
 
@@ -216,8 +216,8 @@ def _verdict(change: Change) -> str:
     """Return the verdict; if undecided, also the further launches per side for a verdict with a probability of 80 %."""
     if change.verdict != INCONCLUSIVE:
         return change.verdict
-    known = _shown(change.ratio).kind == IntervalKind.OVER_LAUNCHES and change.further_launches
-    return f"undecided ({change.further_launches} more)" if known else "undecided"
+    estimated = _shown(change.ratio).kind == IntervalKind.OVER_LAUNCHES and change.further_launches
+    return f"undecided ({change.further_launches} more)" if estimated else "undecided"
 
 
 def _reasons(result: Comparison) -> Blocks:
@@ -238,7 +238,7 @@ def direction(exposed: ExposedChange) -> str:
     return "not resolved" if kind == IntervalKind.OVER_LAUNCHES else f"not resolved, {kind}"
 
 
-def _moved(difference: Interval) -> str:
+def _signed_time(difference: Interval) -> str:
     return f"{'+' if difference.value > 0 else ''}{format_seconds(difference.value)}"
 
 
@@ -246,7 +246,7 @@ EXPOSED: list[Column[tuple[str, ExposedChange]]] = [
     left("case", lambda row: row[0]),
     Column("before", lambda row: format_seconds(row[1].before.value)),
     Column("after", lambda row: format_seconds(row[1].after.value)),
-    Column("after − before", lambda row: _moved(row[1].difference)),
+    Column("after − before", lambda row: _signed_time(row[1].difference)),
     Column("interval", lambda row: interval_text(row[1].difference, format_seconds)),
     left("", lambda row: direction(row[1])),
 ]

@@ -1,7 +1,7 @@
 """Write report.md and report.html: the answer, tables, pictures, how far to trust the numbers, and the machine.
 
 In: the `View` of a run, the pictures that exist. Out: blocks, also for the terminal, and files. The HTML page is the
-same document with the pictures inside, so that one file can be mailed. Packages describe what they measured
+same document with the pictures inside, so that one file can be mailed. Packages describe their own measurements
 (`parts.Description`). An imported run is described as far as its files allow. The only statistic that is computed here
 is the median width of the intervals.
 """
@@ -95,8 +95,8 @@ def build(view: View, pictures: Sequence[Picture] = (), folder: str = "") -> Blo
         ]
         for wanted in (True, False)
     )
-    of_packages = [block for description in descriptions for block in description.body]
-    found = view.analysis.diagnosis.findings or view.analysis.inconsistencies
+    package_blocks = [block for description in descriptions for block in description.body]
+    any_findings = view.analysis.diagnosis.findings or view.analysis.inconsistencies
     pages = "".join(f", {description.page}" for description in descriptions if description.leads)
     folded = [section for description in descriptions for section in description.folded]
     return [
@@ -106,8 +106,8 @@ def build(view: View, pictures: Sequence[Picture] = (), folder: str = "") -> Blo
         *first,
         *section("Failed", _failed(run)),
         *tables.sections(shown),
-        *of_packages,
-        *(findings.standing_out(view.analysis) if found or shown or not of_packages else []),
+        *package_blocks,
+        *(findings.standing_out(view.analysis) if any_findings or shown or not package_blocks else []),
         Heading("How far to trust it"),
         *(items(view.caveats) or ["Nothing was found that casts doubt on these numbers."]),
         *fold("More pictures", others),
@@ -116,7 +116,7 @@ def build(view: View, pictures: Sequence[Picture] = (), folder: str = "") -> Blo
         *fold("Notes on single cases", _notes(view.calls)),
         *(block for title, inner in folded for block in fold(title, inner)),
         *fold("Left out", _left_out(run)),
-        *fold("What was measured, on what, and how", [*items(_circumstances(view)), *method(view)]),
+        *fold("Method: cases, machine and settings", [*items(_circumstances(view)), *method(view)]),
         f"Words: {page_of('reading')} (at the end of report.html). Method: {page_of('method')}{pages}.",
     ]
 
@@ -185,8 +185,8 @@ def terminal(view: View) -> tuple[Blocks, Blocks]:
     first = any(description.leads for description in view.descriptions)
     above, below = (reply, notes) if first else ([], [*notes, *reply])
     # The tables of collectives, then the tables of packages.
-    of_packages = [block for description in view.descriptions for block in description.brief]
-    shown = [*(terminal_tables(view.tables) if view.calls or not view.run.samples else []), *of_packages]
+    package_blocks = [block for description in view.descriptions for block in description.brief]
+    shown = [*(terminal_tables(view.tables) if view.calls or not view.run.samples else []), *package_blocks]
     return [*above, *shown], below
 
 
@@ -200,15 +200,15 @@ def problems(run: Run) -> list[str]:
 
 # ── the answer ───────────────────────────────────────────────────────────────────────────────────
 def brief(view: View) -> str:
-    """Return the answer in one line: what is missing, and the first result."""
+    """Return the answer in one line: a warning if measurements are missing, and the first result."""
     texts = answer(view) or [_no_answer(view.run)]
     return " ".join(texts[: 1 + (view.analysis.incomplete is not None) + view.virtual])
 
 
 def answer(view: View) -> list[str]:
-    """Return the answer: what is missing, the main numbers, what stands out, and how far to trust the numbers.
+    """Return the answer: missing measurements, main numbers, findings, and how far to trust the numbers.
 
-    Empty if nothing is missing and nothing was measured.
+    Empty if no measurement is missing and nothing was measured.
     """
     return [text for part in _answer(view) for text in part]
 
@@ -216,7 +216,7 @@ def answer(view: View) -> list[str]:
 def answer_blocks(view: View, listed: bool) -> Blocks:
     """Return the answer; with few kinds of collectives, their numbers are tables. listed: make sentences a list."""
 
-    def told(texts: Sequence[str]) -> Blocks:
+    def blocks(texts: Sequence[str]) -> Blocks:
         return items(texts) if listed else ["\n".join(map(in_line, texts))] * bool(texts)
 
     first, calls, rest = _answer(view)
@@ -227,7 +227,7 @@ def answer_blocks(view: View, listed: bool) -> Blocks:
     written = [
         block for title, each in zip(titles, timed, strict=True) for block in (f"**{title}**", *answer_table(each))
     ]
-    return [*told(first), *(written if fits else told(calls)), *told(rest)]
+    return [*blocks(first), *(written if fits else blocks(calls)), *blocks(rest)]
 
 
 def _answer(view: View) -> tuple[list[str], list[str], list[str]]:
@@ -261,10 +261,10 @@ def _stopped(view: View) -> list[str]:
     plan = view.run.plan
     if plan.budget_s is None or view.analysis.incomplete is not None:
         return []
-    asked = plan.settings.sampling.relative_error
-    known = [s.time_s for s in view.calls if s.time_s is not None]
-    if asked is not None and known and all(time.relative_half_width <= asked for time in known):
-        return [f"Stopped: every interval is within {format_share(asked)}."]
+    target = plan.settings.sampling.relative_error
+    intervals = [s.time_s for s in view.calls if s.time_s is not None]
+    if target is not None and intervals and all(time.relative_half_width <= target for time in intervals):
+        return [f"Stopped: every interval is within {format_share(target)}."]
     launches = max((s.launches for s in view.calls), default=0)
     return [f"Stopped after {counted(launches, 'launch')}, with a budget of {plan.budget_s:g} s."] if launches else []
 
@@ -272,15 +272,15 @@ def _stopped(view: View) -> list[str]:
 def _trust(view: View) -> str:
     """Return a sentence on typical and worst precision, on verification, and on the number of caveats."""
     phrases = []
-    what, widths = tables.widths({s.case: s.time_s for s in view.calls if s.time_s is not None})
+    meaning, widths = tables.widths({s.case: s.time_s for s in view.calls if s.time_s is not None})
     if len(widths) > 1:
         worst = max(widths, key=lambda case: widths[case])
         header = tables.columns(widths)[TABLES.column_of(worst)]
         where = ", ".join([header, *([size_text(worst.size_bytes)] if worst.size_bytes else [])])
         typical = format_share(median(widths.values()))
-        phrases.append(f"typical {what} within this run ±{typical}, worst ±{format_share(widths[worst])} ({where})")
+        phrases.append(f"typical {meaning} within this run ±{typical}, worst ±{format_share(widths[worst])} ({where})")
     elif widths:
-        phrases.append(f"{what} within this run ±{format_share(next(iter(widths.values())))}")
+        phrases.append(f"{meaning} within this run ±{format_share(next(iter(widths.values())))}")
     elif any(s.time_s is not None for s in view.calls):
         phrases.append("there is no interval, because there is only one launch")
     phrases += [text for description in view.descriptions for text in description.precision]
@@ -333,7 +333,7 @@ def _verified(view: View) -> str:
     return "; ".join([*([how] if calls or not own else []), *own])
 
 
-# ── what was measured, on what, and how ──────────────────────────────────────────────────────────
+# ── cases, machine and method ────────────────────────────────────────────────────────────────────
 def _subject(run: Run) -> str:
     """Return the operations of the run, and the time when it began."""
     operations = sorted({case.op for case in run.plan.cases}) or ["nothing"]
@@ -437,10 +437,10 @@ def duration(manifest: Manifest) -> str:
 
 def method(view: View) -> Blocks:
     """Describe how the numbers were measured: a line on calls, and a line per package that has its own method."""
-    of_packages = [description.method for description in view.descriptions if description.method]
-    summaries = view.calls or ([] if of_packages else view.analysis.summaries)
+    package_methods = [description.method for description in view.descriptions if description.method]
+    summaries = view.calls or ([] if package_methods else view.analysis.summaries)
     calls = [method_of_calls(view.run, summaries)] if summaries else []
-    return [*calls, *of_packages] or ["How measured: nothing was."]
+    return [*calls, *package_methods] or ["How measured: nothing was measured."]
 
 
 def method_of_calls(run: Run, summaries: Sequence[Summary]) -> str:
@@ -470,5 +470,5 @@ def method_of_calls(run: Run, summaries: Sequence[Summary]) -> str:
         f"How measured: {metrics} · {barrier} before each call · {clock} · maximum over ranks, "
         f"mean over {iterations} iterations, geometric mean over {launches} launch{'' if max(each) == 1 else 'es'} · "
         f"{scheduling}{buffers}{order} · "
-        "each table says what size counts, GB = 10⁹ bytes"
+        "each table states the meaning of size, GB = 10⁹ bytes"
     )

@@ -28,8 +28,8 @@ CHOICES_EXPLAINED = (
     "times is often a change of these."
 )
 MODEL_EXPLAINED = (
-    "t = α + size·β, piecewise, least relative squares; r∞ = 1/β and n½ = α/β are those of the largest sizes "
-    "(algorithm bandwidth). With 95 % intervals over launches, or the range of fewer than five."
+    "t = α + size·β, piecewise, least relative squares; r∞ = 1/β and n½ = α/β are for the largest sizes "
+    "(algorithm bandwidth). With 95 % intervals over launches, or their range if there are fewer than five."
 )
 OUTLIERS_EXPLAINED = (
     "Iterations more than 1.5 (far: 3) interquartile ranges above the upper quartile, all of them kept. What was seen "

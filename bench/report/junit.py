@@ -92,9 +92,9 @@ def to_junit(view: View) -> str:
         if time_s is not None:
             text = f"{format_seconds(time_s.value)} {interval_text(time_s, format_seconds)}, {text}"
         failures = "; ".join(dict.fromkeys(failure.text for failure in summary.failures))
-        said = "; ".join(filter(None, [failures, text]))
+        result = "; ".join(filter(None, [failures, text]))
         type_ = summary.failures[0].kind if summary.failures else ""
-        suite.add(class_of(summary.case), key, "failure" if failures else "", said, type_, seconds[key])
+        suite.add(class_of(summary.case), key, "failure" if failures else "", result, type_, seconds[key])
     left = [(skip.case, sentence(skip.reason)) for skip in run.plan.skips]
     left += [(case, "not tried") for case in run.plan.cases]
     for case, reason in left:
@@ -105,12 +105,12 @@ def to_junit(view: View) -> str:
 
 
 def comparison_junit(result: Comparison) -> str:
-    """Return one suite: the whole, common cases, cases that failed only after, and cases with a time only before."""
+    """Return one suite: the run as a whole, common cases, cases that failed only after, and cases timed only before."""
     suite = JUnitSuite(f"{result.before} → {result.after}")
     rows = [(class_of(change.case), change.case.key, change.verdict, _sentence(change)) for change in result.changes]
     if result.whole is not None:
-        whole = f"{result.whole.verdict}: index over all cases, {judgement_text(result.whole)}"
-        rows.insert(0, ("all", "the run as a whole", result.whole.verdict, whole))
+        index = f"{result.whole.verdict}: index over all cases, {judgement_text(result.whole)}"
+        rows.insert(0, ("all", "the run as a whole", result.whole.verdict, index))
     for where, name, verdict, text in rows:
         kind = "skipped" if verdict == ChangeVerdict.INCONCLUSIVE else ""
         suite.add(where, name, "failure" if verdict in result.fail_on else kind, text, verdict)
@@ -128,16 +128,16 @@ def _sentence(change: Change) -> str:
     more = f"about {change.further_launches} further launches would decide" if change.further_launches else ""
     exposed = ""
     if change.exposed is not None:
-        moved = change.exposed.difference
-        size = f"{format_seconds(moved.value)} {interval_text(moved, format_seconds)}"
+        difference = change.exposed.difference
+        size = f"{format_seconds(difference.value)} {interval_text(difference, format_seconds)}"
         exposed = f"exposed communication {direction(change.exposed)}: {size}"
     sides = on_both_sides(change) if change.case.key != change.other.key else ""
     return "; ".join(filter(None, [f"{times}, {judgement_text(change)}", more, exposed, sides]))
 
 
-def _notices_text(found: Sequence[Notice]) -> str:
+def _notices_text(notices: Sequence[Notice]) -> str:
     """Return a line for each notice, with its kind in brackets."""
-    return "\n".join(f"[{one.kind}] {sentence(one)}" for one in found)
+    return "\n".join(f"[{notice.kind}] {sentence(notice)}" for notice in notices)
 
 
 def class_of(case: Case) -> str:

@@ -246,8 +246,8 @@ def variety(cases: Iterable[Case]) -> list[str]:
     for parts in case_parts([KINDS.residue(case) for case in cases]):
         for part in parts:
             values[part.name].append(part)
-    of_options = [parts for name, parts in values.items() if name not in {"op", "backend"}]
-    return [_listed(part.words for part in parts) for parts in of_options if not all(part.usual for part in parts)]
+    fields = [parts for name, parts in values.items() if name not in {"op", "backend"}]
+    return [_listed(part.words for part in parts) for parts in fields if not all(part.usual for part in parts)]
 
 
 def _listed(words: Iterable[str]) -> str:

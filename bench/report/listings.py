@@ -30,8 +30,8 @@ FACTORS = {1.0: "1", 0.75: "(n-1)/n", 1.5: "2(n-1)/n"}
 
 
 # ── runs ────────────────────────────────────────────────────────────────────────────────────────
-def runs(found: Iterable[tuple[str, Json, tuple[str, str]]]) -> Blocks:
-    """Return one line per run. found: names, manifests, and (number of cases, best result) from the summaries."""
+def runs(entries: Iterable[tuple[str, Json, tuple[str, str]]]) -> Blocks:
+    """Return one line per run. entries: names, manifests, and (number of cases, best result) from the summaries."""
     columns: list[Column[tuple[str, Json, tuple[str, str]]]] = [
         left("run", lambda row: row[0]),
         left("started (UTC)", lambda row: str(row[1].get("started", ""))[:16].replace("T", " ")),
@@ -39,7 +39,7 @@ def runs(found: Iterable[tuple[str, Json, tuple[str, str]]]) -> Blocks:
         Column("cases", lambda row: row[2][0]),
         left("best result", lambda row: row[2][1]),
     ]
-    return table(found, columns)
+    return table(entries, columns)
 
 
 def headline(rows: Sequence[Mapping[str, str]]) -> tuple[str, str]:
@@ -70,7 +70,7 @@ def operations() -> Blocks:
         ),
         left("bus factor", _factor),
     ]
-    hint = f"What a backend lacks: list backends. The options of each: {page('configuration')}."
+    hint = f"Missing operations of a backend: list backends. The options of each: {page('configuration')}."
     return [*table(OPERATIONS.values(), columns), hint]
 
 
@@ -125,12 +125,12 @@ def backends(missing: Mapping[str, Notice]) -> Blocks:
 
 def variables() -> Blocks:
     """Return the environment variables that may be set for ranks, by the library that they tune."""
-    of_library: dict[str, list[str]] = {}
+    names_by_library: dict[str, list[str]] = {}
     for name, library in TUNING.items():
-        of_library.setdefault(library, []).append(name)
-    of_library["sides of ab only"] = sorted(AT_START)
+        names_by_library.setdefault(library, []).append(name)
+    names_by_library["sides of ab only"] = sorted(AT_START)
     return [
-        *(f"{library}: {', '.join(names)}" for library, names in of_library.items()),
+        *(f"{library}: {', '.join(names)}" for library, names in names_by_library.items()),
     ]
 
 

@@ -1,8 +1,8 @@
 """Show the table of a run while it is measured: the time and interval of each case that has samples.
 
-In: a run as it was before, the function that summarises it, and lines of samples as they come. Out: the lines that fit
-on a screen, and one line for output without a screen. It computes only on request, between launches and while ranks
-warm up or rest: never while calls are timed.
+In: a run with its earlier samples, a function that summarises a run, and new lines of samples. Out: the lines that
+fit on a screen, and one line for output without a screen. It computes only on request, between launches and while
+ranks warm up or rest: never while calls are timed.
 """
 
 import math
@@ -51,8 +51,8 @@ class LiveTable:
         if not timed or height < FEWEST_LINES:
             return []
         blocks = terminal_tables(tables(timed), only_times=True)
-        whole = [line for line in plain(fitted(blocks, width)).split("\n") if line]
-        return whole if len(whole) <= height else self._listed(timed, width, height)
+        full_table = [line for line in plain(fitted(blocks, width)).split("\n") if line]
+        return full_table if len(full_table) <= height else self._listed(timed, width, height)
 
     def so_far(self) -> str:
         """Format as `so far all_reduce 1 KiB 508 µs … 16 MiB 19 ms (4 ranks), widest interval ±21 %`; "" if nothing."""
@@ -63,20 +63,20 @@ class LiveTable:
         first = next(summary for summary in timed if summary.case.world_size == most)
         row = [s for s in timed if (s.case.op, s.case.world_size) == (first.case.op, most)]
         ends = [min(row, key=lambda s: s.case.size_bytes), max(row, key=lambda s: s.case.size_bytes)]
-        told = [f"{format_bytes(s.case.size_bytes)} {format_seconds(s.time_s.value)}" for s in ends if s.time_s]
+        results = [f"{format_bytes(s.case.size_bytes)} {format_seconds(s.time_s.value)}" for s in ends if s.time_s]
         widest = max(summary.time_s.relative_half_width for summary in timed if summary.time_s is not None)
         # An interval within a single launch does not include the variance between launches.
         sure = math.isfinite(widest) and all(summary.launches > 1 for summary in timed)
         trust = f", widest interval ±{format_share(widest)}" if sure else ""
-        return f"so far {first.case.op} {' … '.join(dict.fromkeys(told))} ({ranks_text(most)}){trust}"
+        return f"so far {first.case.op} {' … '.join(dict.fromkeys(results))} ({ranks_text(most)}){trust}"
 
     def _current(self) -> Sequence[Summary]:
         if self._waiting or self._first or not self._summaries:
             self._samples += [line.samples for line in self._waiting]
             self._waiting.clear()
             so_far = [*self._samples, *(line.samples for line in self._first)]
-            of_calls = [samples for samples in so_far if OPERATIONS[samples.case.op].rank is None]
-            self._summaries = self._summarize(replace(self._run, samples=of_calls))
+            collective_samples = [samples for samples in so_far if OPERATIONS[samples.case.op].rank is None]
+            self._summaries = self._summarize(replace(self._run, samples=collective_samples))
         return self._summaries
 
     def _listed(self, timed: Sequence[Summary], width: int, height: int) -> list[str]:

@@ -76,7 +76,7 @@ def to_json(view: View) -> str:
 
 
 def diagnosis_json(diagnosis: Diagnosis) -> str:
-    """Return as JSON what a diagnosis found, and what it could not determine and why."""
+    """Return as JSON the findings of a diagnosis, and the notices on properties that it could not determine."""
     findings = [*map(public_finding, diagnosis.findings)]
     return _json(PublicDiagnosis(findings=findings, silent=tuple(map(public_notice, diagnosis.silent))))
 
@@ -130,9 +130,9 @@ def to_csv(view: View) -> str:
     Options that no operation of the run has are not columns, nor are fields of packages that measured nothing.
     """
     operations = [OPERATIONS[name] for name in {summary.case.op for summary in view.analysis.summaries}]
-    of_run = {option.name for operation in operations for option in operation.own_options}
-    of_run |= {option.name for option in OPTIONS if any(operation.has(option) for operation in operations)}
-    unused = {option.name for option in ALL_OPTIONS} - of_run
+    used = {option.name for operation in operations for option in operation.own_options}
+    used |= {option.name for option in OPTIONS if any(operation.has(option) for operation in operations)}
+    unused = {option.name for option in ALL_OPTIONS} - used
     rows = []
     for case in public_cases(view):
         left_out = unused | {name for name, field in type(case).model_fields.items() if JSON_ONLY in field.metadata}
@@ -140,8 +140,8 @@ def to_csv(view: View) -> str:
         noticed: Sequence[PublicNotice] = row.pop("notices")
         texts = {
             "failures": "; ".join(row.pop("failures")),
-            "notices": " ".join(one.kind for one in noticed),
-            "warnings": "; ".join(one.text for one in noticed),
+            "notices": " ".join(notice.kind for notice in noticed),
+            "warnings": "; ".join(notice.text for notice in noticed),
         }
         rows.append(row | texts)
     names = list(dict.fromkeys(name for row in rows for name in row))
@@ -167,7 +167,7 @@ def comparison_csv(result: Comparison) -> str:
 
 
 def comparison_json(result: Comparison) -> str:
-    """Return all of a comparison as JSON: verdict, cases, other differences, cases on one side only, warnings."""
+    """Return a whole comparison as JSON: verdict, cases, other differences, cases on one side only, warnings."""
     plain = ("before", "after", "verdict", "min_change", "across", "pairs", "fresh_pairs")
     document = {
         **{name: getattr(result, name) for name in plain},
@@ -184,29 +184,29 @@ def comparison_json(result: Comparison) -> str:
         },
         "ended": result.ended.reason if result.ended else None,
         "rule": _notice(result.rule) if result.rule else None,
-        "notices": [_notice(found) for found in (*result.remarks, *result.notices)],
+        "notices": [_notice(notice) for notice in (*result.remarks, *result.notices)],
     }
     return json.dumps(document, indent=1, ensure_ascii=False)
 
 
-def _notice(found: Notice) -> Json:
-    return {**public_notice(found).model_dump(mode="json"), "run": found.run}
+def _notice(notice: Notice) -> Json:
+    return {**public_notice(notice).model_dump(mode="json"), "run": notice.run}
 
 
 # Numbers of verdicts in metrics: 0 is good, 1 is bad.
 VERDICTS = (ChangeVerdict.SAME, ChangeVerdict.SLOWER, ChangeVerdict.FASTER, ChangeVerdict.INCONCLUSIVE)
-LOWER_END, UPPER_END = "Lower end of its interval.", "Upper end of its interval."
+LOWER_END, UPPER_END = "Lower limit of its interval.", "Upper limit of its interval."
 
 
 def comparison_openmetrics(result: Comparison) -> str:
-    """Return verdicts and ratios AFTER / BEFORE, for the whole and for each case, as OpenMetrics."""
+    """Return verdicts and ratios AFTER / BEFORE, for the run as a whole and for each case, as OpenMetrics."""
     judged = [("all", result.whole)] if result.whole is not None else []
     judged += [(on_both_sides(change), change.judgement) for change in result.changes]
     sides = {"before": openmetrics.timeless(result.before), "after": openmetrics.timeless(result.after)}
     of = {"of": "compare", **sides}
     lines = openmetrics.verdicts("collbench_verdict", [(of, result.verdict)], VERDICTS, "Verdict of the whole")
-    of_cases = [({**sides, "case": name}, j.verdict) for name, j in judged]
-    lines += openmetrics.verdicts("collbench_case_verdict", of_cases, VERDICTS, "Verdict of a case")
+    case_verdicts = [({**sides, "case": name}, j.verdict) for name, j in judged]
+    lines += openmetrics.verdicts("collbench_case_verdict", case_verdicts, VERDICTS, "Verdict of a case")
     for end, about in (("value", "Time after over time before."), ("low", LOWER_END), ("high", UPPER_END)):
         rows = [
             ({**sides, "case": name}, getattr(j.ratio, end) if end == "value" or j.ratio.known else None)

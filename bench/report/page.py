@@ -115,10 +115,10 @@ def _html(block: Block, names: list[str], pictures: Mapping[str, Path]) -> str:
         case Items(texts):
             return "<ul>\n" + "".join(f"<li>{_marked(text)}</li>\n" for text in texts) + "</ul>"
         case Table():
-            look = ' class="wide"' if len(block.headers) > WIDE else ""
+            attribute = ' class="wide"' if len(block.headers) > WIDE else ""
             head = _row("th", block.headers, block.aligned)
             rows = "".join(_row("td", row, block.aligned) for row in block.rows)
-            return BOX.format(f"<table{look}>\n<thead>\n{head}</thead>\n<tbody>\n{rows}</tbody>\n</table>")
+            return BOX.format(f"<table{attribute}>\n<thead>\n{head}</thead>\n<tbody>\n{rows}</tbody>\n</table>")
         case Picture(title, address):
             if address not in pictures:
                 return f"<p>{_marked(title)}</p>"
@@ -160,7 +160,7 @@ def _guide() -> str:
 
 
 def _policy() -> str:
-    """Return the policy for browsers: they may show the page and its pictures, and run its one script. No network."""
+    """Return the policy for browsers: show the page and its pictures, run its one script, use no network."""
     script = base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode()
     return (
         f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{script}'; "
@@ -169,7 +169,7 @@ def _policy() -> str:
 
 
 def _only_draws(drawing: str) -> bool:
-    """Return whether an SVG has no elements, handlers and links but matplotlib's: the file may be another's."""
+    """Return whether an SVG has only matplotlib's elements and links, and no handlers: the file may be foreign."""
     links = re.findall(r"href\s*=\s*[\"']?([^\"'\s>]*)", drawing)
     harmless = all(link.startswith("#") for link in links) and not re.search(r"[\s\"'/]on\w+\s*=", drawing)
     return harmless and set(re.findall(r"<(?:/(?=[^\s/>]))?([^\s/>]*)", drawing)) <= DRAWN

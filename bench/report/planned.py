@@ -37,8 +37,8 @@ def plan(plan: Plan, machine: Machine) -> Blocks:
         )
     )
     calls = [case for case in plan.cases if OPERATIONS[case.op].rank is None]
-    of_packages = [part.planned(plan, machine) for part in parts()]
-    scenes = [block for text in of_packages for block in text.scenes]
+    package_texts = [part.planned(plan, machine) for part in parts()]
+    scenes = [block for text in package_texts for block in text.scenes]
     if not plan.cases:
         return ["nothing can be measured here", *_skipped(plan)]
     shown = [*_plan_table(plan, calls), *scenes]
@@ -46,14 +46,14 @@ def plan(plan: Plan, machine: Machine) -> Blocks:
         shown.append(first_few(others, separator="\n"))
     total = f"{counted(len(plan.cases), 'case')} × {counted(plan.launches, 'launch')} = "
     total += counted(plan.total, "measurement")
-    how = [total, *([count] if calls or not scenes else []), *(words for text in of_packages for words in text.how)]
+    how = [total, *([count] if calls or not scenes else []), *(words for text in package_texts for words in text.how)]
     bound = "about" if s.iterations or not calls else "up to"
     lines = [", ".join(how)]
-    beyond = "".join(f", and {text.untimed} on top" for text in of_packages if text.untimed)
+    beyond = "".join(f", and {text.untimed} on top" for text in package_texts if text.untimed)
     lines.append(f"takes {bound} {format_seconds(estimate_s(plan))}{beyond}; longer if other programs use the cores")
     lines += [f"at {n} ranks at most {most} iterations are kept" for n, most in bounded(plan).items()]
     lines += [
-        f"note: {note}" for note in [*tables.rounding(calls), *(note for text in of_packages for note in text.notes)]
+        f"note: {note}" for note in [*tables.rounding(calls), *(note for text in package_texts for note in text.notes)]
     ]
     if plan.budget_s is not None:
         lines.append("the rest of the budget goes to further launches of the cases with the widest intervals")
@@ -121,10 +121,10 @@ def smallest_change(changes: Sequence[float], cases: int) -> str:
     if not changes:
         return ""
     middle = changes[len(changes) // 2]
-    known = "" if len(changes) == cases else f"; of {cases - len(changes)} cases the ledger has nothing"
+    missing = "" if len(changes) == cases else f"; of {cases - len(changes)} cases the ledger has nothing"
     return (
-        f"two runs like this can typically tell changes of more than {_change(middle)} "
-        f"({_change(changes[0])} to {_change(changes[-1])}), by the noise of earlier runs{known}"
+        f"two runs like this can typically detect changes of more than {_change(middle)} "
+        f"({_change(changes[0])} to {_change(changes[-1])}), by the noise of earlier runs{missing}"
     )
 
 

@@ -236,7 +236,7 @@ class PairProgress(ProgressBar):
         self._describe(f"pair {pairs}: {self._judged}", completed=spent_s)
 
     def show_look(self, whole: Judgement | None, verdicts: Sequence[str], pairs: int) -> None:
-        """Show the judgements at a look; without a terminal, print a line."""
+        """Show the judgements of an interim look; without a terminal, print a line."""
         counts = ", ".join(f"{verdicts.count(verdict)} {verdict.lower()}" for verdict in dict.fromkeys(verdicts))
         index = ""
         if whole is not None:

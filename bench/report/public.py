@@ -55,15 +55,15 @@ class PublicInterval(PublicModel):
     value: Number
     low: Number
     high: Number
-    kind: str = about("what it was computed over; none: low and high are the value and say nothing")
+    kind: str = about("units of the interval; none: low and high are the value and mean nothing")
 
 
 class PublicNotice(PublicModel):
-    """Something that a reader must know beside the numbers (docs/notices.md lists the kinds)."""
+    """A fact that a reader must know in addition to the numbers (docs/notices.md lists the kinds)."""
 
     kind: NoticeName = about("for programs; each kind has one sentence")
-    text: Text = about("what it says")
-    remedy: Text = about("what can be done about it; empty if nothing can")
+    text: Text = about("its sentence")
+    remedy: Text = about("a remedy; empty if there is none")
     values: dict[str, Any] = about("the values of the sentence: seconds, bytes, shares, names")
     cases: tuple[str, ...] = about("keys of the cases that it is about; empty if it is about all")
     host: Text | None = about("the host that it is about; null if there is one only")
@@ -79,11 +79,11 @@ CaseFields: Any = create_model(
     "CaseFields",
     __base__=PublicModel,
     key=(str, about("names the case; the same in every run that measures it")),
-    op=(str, about("the collective, or what else was measured", "operation")),
+    op=(str, about("the collective, or another operation that was measured", "operation")),
     backend=(str, about("gloo, nccl, mpi, …")),
     world_size=(int, about("number of ranks")),
     dtype=(str, about("of the elements")),
-    size_bytes=(int, about("size of the message; what it counts: collbench list operations")),
+    size_bytes=(int, about("size of the message; its meaning per operation: collbench list operations")),
     **OF_OPTIONS,
     asked_bytes=(int, about("the size that was asked for, which size_bytes may have rounded down")),
 )
@@ -95,7 +95,7 @@ class PublicCase(CaseFields):  # type: ignore[misc]  # made above
     time_s: Number = about("of one call on the slowest rank: mean of the iterations, geometric mean over the launches")
     time_low_s: Number = about("lower end of its 95 % interval, or of the range of few launches; null if none is known")
     time_high_s: Number = about("upper end")
-    interval: str | None = about("what the interval was computed over")
+    interval: str | None = about("units of the interval")
     algbw: Number = about("algorithm bandwidth: size over time", "algbw_bytes_per_s")
     busbw: Number = about("bus bandwidth: algorithm bandwidth times the factor of the operation", "busbw_bytes_per_s")
     p10_s: Number = about("10 % of the iterations are faster; null if there are too few to say")
@@ -125,17 +125,17 @@ class PublicCase(CaseFields):  # type: ignore[misc]  # made above
     slow_share: float = about("share of the iterations in a second, slower mode; 0 if there is none")
     fast_mode_s: Number = about("mean of the iterations that are not in it; null if there is none")
     slow_mode_s: Number = about("mean of those that are")
-    chosen: Text = about("what NCCL chose; empty if it was not asked")
+    chosen: Text = about("NCCL's choice; empty if it was not recorded")
     imported: Text = about("how another tool computed the time; empty for our own")
     virtual: bool = about("true of times on virtual GPUs, which follow a rule and were not measured on hardware")
-    failures: tuple[Text, ...] = about("what failed, one sentence each")
-    notices: tuple[PublicNotice, ...] = about("what speaks against the numbers of this case")
+    failures: tuple[Text, ...] = about("failures, one sentence each")
+    notices: tuple[PublicNotice, ...] = about("reasons to doubt the numbers of this case")
 
 
 class PublicFinding(PublicModel):
     """A rank, node, link or size that stands out, with the evidence."""
 
-    kind: FindingKind = about("what stands out")
+    kind: FindingKind = about("finding")
     subject: Text = about("who it is, such as rank 2, node h5 or link 0–3")
     notice: PublicNotice = about("the finding, with its evidence")
     cases: tuple[str, ...] = about("keys of the cases that show it")
@@ -151,7 +151,7 @@ class PublicDiagnosis(PublicModel):
     """The ranks, nodes and links that are slow, and what could not be determined and why."""
 
     findings: list[PublicFinding]
-    silent: tuple[PublicNotice, ...] = about("what was not found, or could not be told")
+    silent: tuple[PublicNotice, ...] = about("findings that were looked for and not found, or could not be judged")
 
 
 class RunFacts(PublicModel):
@@ -162,7 +162,7 @@ class RunFacts(PublicModel):
     finished: str | None = Field(None, description="UTC")
     status: Text | None = None
     argv: list[Text] | None = Field(None, description="the command line")
-    overrides: list[Text] | None = Field(None, description="what --set changed")
+    overrides: list[Text] | None = Field(None, description="changes by --set")
     collbench: Text | None = Field(None, description="version that measured")
     imported: dict[str, Any] | None = Field(None, description="of which files of which tool")
 
@@ -230,8 +230,8 @@ def _plain(value: Value) -> Any:
 def public_finding(finding: Finding) -> PublicFinding:
     """Return the finding, with the keys of its cases."""
     values = {name: getattr(finding, name) for name in PublicFinding.model_fields}
-    of_finding = {"cases": [case.key for case in finding.cases], "notice": public_notice(finding.notice)}
-    return PublicFinding(**values | of_finding)
+    converted = {"cases": [case.key for case in finding.cases], "notice": public_notice(finding.notice)}
+    return PublicFinding(**values | converted)
 
 
 def interval_columns(interval: Interval | None, *names: str) -> Json:

@@ -87,7 +87,7 @@ def _table(table: Table, width: int) -> list[str]:
     for row in cells[1:]:
         drawn.add_row(*map(Text, row))
     out = io.StringIO()
-    # Wider than asked: rich must not narrow the columns again.
+    # Wider than necessary: rich must not narrow the columns again.
     Console(file=out, width=2 * width, color_system=None).print(drawn)
     lines = [line.replace(NO_BREAK, " ").rstrip() for line in out.getvalue().rstrip("\n").split("\n")]
     # rich draws the rule below the headers into the padding, one character too far.

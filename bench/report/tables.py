@@ -114,7 +114,7 @@ def notes(cases: Sequence[Case]) -> list[str]:
         times = heaviest_bytes(case) / even if even else 1.0
         texts.append(
             f"{case.splits}: the busiest of {ranks_together(case)} ranks moves {times:.2f} times what it would if "
-            "parts were equal; bus bandwidth is that of the busiest rank, which the link bounds"
+            "parts were equal; bus bandwidth is for the busiest rank, which the link bounds"
         )
     return [*texts, *rounding(cases)]
 
@@ -206,11 +206,11 @@ def _pivot(shown: CaseTable, cells: Cells) -> Blocks:
     """
     headers = [(header or ranks, (key, cell)) for key, ranks in shown.columns.items() for header, cell in cells.items()]
 
-    def of_row(row: tuple[str, Mapping[ColumnKey, Summary]], key: tuple[ColumnKey, Cell]) -> str:
+    def cell_text(row: tuple[str, Mapping[ColumnKey, Summary]], key: tuple[ColumnKey, Cell]) -> str:
         at, cell = key
         return cell(row[1][at]) if at in row[1] else NOTHING
 
-    return table(shown.rows, [Column("size", lambda row: row[0]), *keyed(headers, of_row)])
+    return table(shown.rows, [Column("size", lambda row: row[0]), *keyed(headers, cell_text)])
 
 
 def _in_one(shown: Sequence[CaseTable]) -> Blocks:
@@ -219,8 +219,8 @@ def _in_one(shown: Sequence[CaseTable]) -> Blocks:
     common, own = labels.describe([KINDS.residue(each.members[0].case) for each in shown])
     rows = []
     for each, parts in zip(shown, own, strict=True):
-        how = ", ".join(part.words for part in parts if part.name != "op")
-        rows += [(each.members[0].case.op, how, name, by_column) for name, by_column in each.rows]
+        variant = ", ".join(part.words for part in parts if part.name != "op")
+        rows += [(each.members[0].case.op, variant, name, by_column) for name, by_column in each.rows]
     written: list[Column[tuple[str, str, str, dict[ColumnKey, Summary]]]] = [
         left("operation", lambda row: row[0]),
         left("how", lambda row: row[1]),
@@ -230,8 +230,8 @@ def _in_one(shown: Sequence[CaseTable]) -> Blocks:
             lambda row, key: _time_width_and_rate(row[3][key]) if key in row[3] else NOTHING,
         ),
     ]
-    of_kind = grouped((each.members[0].case for each in shown), lambda case: f"{case.op} on {case.backend}")
-    noted = {name: dict.fromkeys(note for case in cases for note in notes([case])) for name, cases in of_kind.items()}
+    by_kind = grouped((each.members[0].case for each in shown), lambda case: f"{case.op} on {case.backend}")
+    noted = {name: dict.fromkeys(note for case in cases for note in notes([case])) for name, cases in by_kind.items()}
     return [
         COMPACT.format(width(every)),
         f"All: {', '.join(labels.in_words(common))}",
@@ -288,14 +288,14 @@ def case_details(members: Sequence[Summary]) -> Blocks:
     texts = {header: {_if_timed(cell)(s) for s in members} for header, cell in details}
     single = {header: min(cells) for header, cells in texts.items() if len(cells) == 1}
     same = {header: text for header, text in single.items() if len(members) > 1 or text == NOTHING}
-    alike = [f"{header} {text}" for header, text in same.items() if text != NOTHING]
+    shared = [f"{header} {text}" for header, text in same.items() if text != NOTHING]
     columns = [
         Column("ranks", lambda s: f"{s.case.world_size}" + f" {s.case.scheduling}" * several),
         Column("size", lambda s: size_text(s.case.size_bytes)),
         Column("time", lambda s: format_seconds(s.time_s.value) if s.time_s else FAILED),
         *(Column(header, _if_timed(cell)) for header, cell in details if header not in same),
     ]
-    return [*([f"The same in all cases: {', '.join(alike)}."] if alike else []), *table(members, columns)]
+    return [*([f"The same in all cases: {', '.join(shared)}."] if shared else []), *table(members, columns)]
 
 
 def _if_timed(cell: Callable[[Summary], str]) -> Callable[[Summary], str]:

@@ -44,12 +44,12 @@ class View:
         run, plan = self.run, self.run.plan
         summaries = tuple(s for s in self.analysis.summaries if wanted(s.case))
         if not summaries:
-            asked = ", ".join(f"{name} {value}" for name, value in fields.items())
+            requested = ", ".join(f"{name} {value}" for name, value in fields.items())
             there = "; ".join(
                 f"{name}: {', '.join(map(str, dict.fromkeys(s.case.value(name) for s in self.analysis.summaries)))}"
                 for name in fields
             )
-            raise ConfigError(f"{run.name}: no case with {asked}; it has {there or 'no cases'}")
+            raise ConfigError(f"{run.name}: no case with {requested}; it has {there or 'no cases'}")
         skips = tuple(skip for skip in plan.skips if wanted(skip.case))
         samples = [samples for samples in run.samples if wanted(samples.case)]
         return View(
@@ -78,7 +78,7 @@ class View:
 
     @cached_property
     def caveats(self) -> list[str]:
-        """Sentences with caveats: of packages, then of the run, the gravest first. What is missing is in the answer."""
+        """Sentences with caveats: of packages, then of the run, the gravest first; without missing measurements."""
         rest = (notice for notice in self.analysis.notices if notice.kind is not RunNotice.INCOMPLETE)
         return [*(text for description in self.descriptions for text in description.caveats), *sentences(rest)]
 

@@ -43,8 +43,8 @@ def state(manifest: Manifest) -> str:
     status, counts = str(manifest.get("status")), manifest.get("measurements")
     names = Measurements.__annotations__
     # `list` reads manifests that nothing has checked.
-    whole = isinstance(counts, dict) and all(type(counts.get(name)) is int for name in names)
-    return ", ".join([status, *(lacking(counts) if counts and whole else [])])
+    complete = isinstance(counts, dict) and all(type(counts.get(name)) is int for name in names)
+    return ", ".join([status, *(lacking(counts) if counts and complete else [])])
 
 
 def lacking(counts: Measurements) -> list[str]:
@@ -60,8 +60,8 @@ def interrupted_after(path: Path, counts: Measurements | None) -> str:
     """State what is kept of a run that was interrupted while its report was written."""
     lacks = [] if counts is None else lacking(counts)
     kept = f"measurements: {', '.join(lacks)}" if lacks else "everything was measured"
-    again = f"; collbench resume {path} measures what was lost" if lacks else ""
-    return f"interrupted; {kept}; what was measured is kept, and collbench report {path.name} shows it{again}"
+    again = f"; collbench resume {path} measures the lost cases" if lacks else ""
+    return f"interrupted; {kept}; measured cases are kept, and collbench report {path.name} shows it{again}"
 
 
 def absence(case: Unpaired) -> str:
@@ -98,5 +98,5 @@ def started_again(attempt: int) -> str:
     """State why a job that torchrun has started again does not measure again."""
     return (
         f"torchrun started this job again (attempt {attempt + 1}), which would measure the whole configuration again: "
-        "what was measured is kept; go on with torchrun … collbench resume, and use --max-restarts=0"
+        "measured cases are kept; go on with torchrun … collbench resume, and use --max-restarts=0"
     )

@@ -26,7 +26,7 @@ FEWEST_BLOCKS = 4
 # 160 calls contain the mean in 90 % of launches, and intervals from 300 in 95 % (claim coverage-one-launch).
 FEWEST_OF_ONE_LAUNCH = 300
 # Launches for a 95 % interval and for a `LaunchScatter`. The range of k launches contains their median with probability
-# 1 - 2^(1-k), whatever their distribution: 88 % for 4 launches, 94 % for 5.
+# 1 - 2^(1-k), for any distribution: 88 % for 4 launches, 94 % for 5.
 FEWEST_OVER_LAUNCHES = 5
 # Largest autocorrelation that few launches can show.
 MOST_CORRELATED = 0.8
@@ -128,8 +128,8 @@ def launch_scatter(cases: Sequence[Floats]) -> LaunchScatter:
         return LOGNORMAL
     count = float(np.mean([len(values) for values in centred]))
     total = sum(float(np.sum(values**2)) for values in centred)
-    found = sum(float(np.sum(values[1:] * values[:-1])) for values in centred) / total
-    correlation = min(max((count * found + 1) / (count - 3), 0.0), MOST_CORRELATED)
+    observed = sum(float(np.sum(values[1:] * values[:-1])) for values in centred) / total
+    correlation = min(max((count * observed + 1) / (count - 3), 0.0), MOST_CORRELATED)
     return LaunchScatter(correlation, float(np.mean([_skewness(values) for values in centred])))
 
 

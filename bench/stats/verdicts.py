@@ -6,7 +6,7 @@ for each case, and for the run as a whole. Knows neither runs nor cases: `compar
 SAME results from two one-sided tests (equivalence), each at its own level and uncorrected for the number of cases, as
 all must be SAME for the whole to be SAME (intersection-union: Berger, Technometrics 24, 1982). SLOWER and FASTER: by
 Student's t on logarithms with Holm's correction, because a run is SLOWER if any case is (docs/develop/statistics.md).
-Tests compare the uncorrected results with those of `scipy.stats.ttest_ind`, which is not used here because it can
+Tests compare the uncorrected results with the results of `scipy.stats.ttest_ind`, which is not used here: it can
 neither predict the result of further launches nor take variances in parts.
 """
 
@@ -80,13 +80,13 @@ class Estimates:
 
 
 # ── from launches to estimates ───────────────────────────────────────────────────────────────────
-def unpaired(before: Sequence[Floats], after: Sequence[Floats], alike: bool = True) -> Estimates:
+def unpaired(before: Sequence[Floats], after: Sequence[Floats], shrink: bool = True) -> Estimates:
     """Estimate differences from the times of launches: 2 or more, in numbers that may differ between cases and sides.
 
-    alike: shrink the variances. Not if values are runs, which move all cases at once: more cases add no information.
+    shrink: whether to shrink variances. False if values are runs: these move all cases, so more cases do not help.
     """
     sides = [[np.log(times) for times in side] for side in (before, after)]
-    return _estimates(sides, SMALLEST_SCATTER, alike)
+    return _estimates(sides, SMALLEST_SCATTER, shrink)
 
 
 def paired(ratios: Sequence[Floats]) -> Estimates:
@@ -94,61 +94,61 @@ def paired(ratios: Sequence[Floats]) -> Estimates:
     return _estimates([ratios], SMALLEST_SCATTER)
 
 
-def with_occasions(estimates: Estimates, scatter: Floats, freedom: Floats) -> Estimates:
+def with_between_run(estimates: Estimates, scatter: Floats, freedom: Floats) -> Estimates:
     """Return the estimates with a between-run variance on each side, of standard deviation `scatter`."""
     part = Part(2 * scatter**2, np.ones_like(scatter), freedom, grows=False)
     return replace(estimates, parts=(*estimates.parts, part))
 
 
-def occasions_as_launches(estimates: Estimates, occasions: Sequence[float] = (1, 1)) -> Estimates:
+def with_assumed(estimates: Estimates, runs: Sequence[float] = (1, 1)) -> Estimates:
     """Return the estimates with a between-run variance on each side that is like the between-launch variance.
 
-    occasions: number of runs on each side.
+    runs: number of runs on each side.
     """
-    sides = zip(estimates.parts, _of_occasions(estimates), occasions, strict=True)
+    sides = zip(estimates.parts, _assumed_between_run(estimates), runs, strict=True)
     parts = tuple(replace(part, besides=variance / part.variance / count) for part, variance, count in sides)
     return replace(estimates, parts=parts)
 
 
-def _of_occasions(estimates: Estimates) -> list[Floats]:
+def _assumed_between_run(estimates: Estimates) -> list[Floats]:
     """Return between-run variances that are like the between-launch variances, one array per side.
 
     A case has the larger of its own variance and the mean variance of the NEIGHBOURS cases that take about as long,
     because a run also moves cases with little scatter.
     """
-    found = []
+    variances = []
     for part, levels in zip(estimates.parts, estimates.levels, strict=True):
         order, count = np.argsort(levels), min(NEIGHBOURS, len(levels))
         means = np.convolve(part.variance[order], np.full(count, 1 / count), mode="valid")
         common = np.empty_like(part.variance)
         common[order] = means[np.clip(np.arange(len(levels)) - count // 2, 0, len(levels) - count)]
-        found.append(np.maximum(part.variance, common))
-    return found
+        variances.append(np.maximum(part.variance, common))
+    return variances
 
 
-def index_with_occasions(index: Estimates, cases: Estimates, occasions: Sequence[float] = (1, 1)) -> Estimates:
+def index_with_assumed(index: Estimates, cases: Estimates, runs: Sequence[float] = (1, 1)) -> Estimates:
     """Return the index over cases with between-run variance: a run moves all cases one way, by the launches' scatter.
 
     The launches of the index do not show that variance: changes of single cases average out in the index. So each side
     also scatters by the mean of the cases' standard deviations, with the fewest degrees of freedom of any case.
-    occasions: number of runs on each side.
+    runs: number of runs on each side.
     """
     moved = tuple(
         Part(
             np.array([np.mean(np.sqrt(variance)) ** 2]), np.array([count]), np.array([part.freedom.min()]), grows=False
         )
-        for part, variance, count in zip(cases.parts, _of_occasions(cases), occasions, strict=True)
+        for part, variance, count in zip(cases.parts, _assumed_between_run(cases), runs, strict=True)
     )
     return replace(index, parts=(*index.parts, *moved))
 
 
-def _estimates(sides: Sequence[Sequence[Floats]], smallest_scatter: float, alike: bool = True) -> Estimates:
+def _estimates(sides: Sequence[Sequence[Floats]], smallest_scatter: float, shrink: bool = True) -> Estimates:
     """Return the estimates from one side of differences, or from two sides, whose difference is second minus first."""
     counts = [np.array([len(case) for case in side], dtype=float) for side in sides]
     means = [np.array([np.mean(case) for case in side], dtype=float) for side in sides]
     variances = np.array([max(float(np.var(case, ddof=1)), smallest_scatter**2) for side in sides for case in side])
     freedoms = np.concatenate(counts) - 1
-    variances, freedoms = moderated(variances, freedoms) if alike else (variances, freedoms)
+    variances, freedoms = moderated(variances, freedoms) if shrink else (variances, freedoms)
     columns = zip(np.split(variances, len(sides)), counts, np.split(freedoms, len(sides)), strict=True)
     difference = means[-1] - (means[0] if len(sides) == 2 else 0)
     return Estimates(difference, tuple(itertools.starmap(Part, columns)), tuple(means))
@@ -263,10 +263,10 @@ def _further(estimates: Estimates, limit: float, levels: Levels) -> NDArray[np.i
     error, freedom = _error(estimates, np.arange(1, MOST_FURTHER_LAUNCHES + 1)[:, None])
     away = np.abs(estimates.difference)
     cases = len(estimates.difference)
-    of_change = stdtr(freedom, away / error - stdtrit(freedom, 1 - levels.change / 2 / cases))
+    change_power = stdtr(freedom, away / error - stdtrit(freedom, 1 - levels.change / 2 / cases))
     needed = stdtrit(freedom, 1 - levels.same)
-    of_same = stdtr(freedom, (limit - away) / error - needed) + stdtr(freedom, (limit + away) / error - needed) - 1
-    enough = np.maximum(of_change, of_same) >= POWER
+    same_power = stdtr(freedom, (limit - away) / error - needed) + stdtr(freedom, (limit + away) / error - needed) - 1
+    enough = np.maximum(change_power, same_power) >= POWER
     return np.where(enough.any(axis=0), np.argmax(enough, axis=0) + 1, 0)
 
 
@@ -275,11 +275,11 @@ def undecided(judgement: Judgement, reason: Notice) -> Judgement:
     return replace(judgement, verdict=INCONCLUSIVE, reason=reason)
 
 
-def gravest(verdicts: Sequence[ChangeVerdict], whole: Judgement | None = None, each: bool = False) -> ChangeVerdict:
-    """Return the gravest verdict of all. If the whole is SAME, undecided cases are ignored, unless `each`."""
+def gravest(verdicts: Sequence[ChangeVerdict], overall: Judgement | None = None, each: bool = False) -> ChangeVerdict:
+    """Return the gravest verdict of all. If `overall` is SAME, undecided cases are ignored, unless `each`."""
     for grave in (SLOWER, FASTER, INCONCLUSIVE):
         if grave in verdicts:
-            return SAME if grave == INCONCLUSIVE and whole and whole.verdict == SAME and not each else grave
+            return SAME if grave == INCONCLUSIVE and overall and overall.verdict == SAME and not each else grave
     return SAME
 
 
@@ -335,18 +335,18 @@ def index(before: Sequence[Floats], after: Sequence[Floats]) -> Estimates | None
 
 # ── differences in seconds ───────────────────────────────────────────────────────────────────────
 def differences(
-    *sides: Sequence[Floats], error_rate: float = ERROR_RATE, occasions: bool = False
+    *sides: Sequence[Floats], error_rate: float = ERROR_RATE, apart: bool = False
 ) -> list[tuple[Interval, bool]]:
     """Return AFTER − BEFORE per case, for values that may be negative, and whether it differs from zero.
 
     sides: launches before and after; or one side of differences, one per pair of launches. The tests are as for
-    verdicts, on the values themselves. occasions: the sides are from different runs, which differ as launches do.
+    verdicts, on the values themselves. apart: the sides are from different runs, which differ as launches do.
     """
     if not sides[0]:
         return []
     estimates = _estimates(sides, TICK_S)
-    if occasions:
-        estimates = occasions_as_launches(estimates)
+    if apart:
+        estimates = with_assumed(estimates)
     half, _ = half_width(estimates, error_rate)
     ends = zip(*((estimates.difference + shift).tolist() for shift in (0, -half, half)), strict=True)
     return [(Interval(value, low, high, IntervalKind.OVER_LAUNCHES), low > 0 or high < 0) for value, low, high in ends]

@@ -125,9 +125,9 @@ def _case_to_json(case: Case) -> Json:
 
 def _case_from_json(data: Json) -> Case:
     case: Case = _adapter(Case).validate_python(data)
-    for name, known in NAMED.items():
-        if getattr(case, name) not in known:
-            raise ValueError(f"{name} {getattr(case, name)!r:.60}: CollBench has no such")
+    for name, allowed in NAMED.items():
+        if getattr(case, name) not in allowed:
+            raise ValueError(f"{name} {getattr(case, name)!r:.60}: CollBench does not have this value")
     if type(case.own) is not OPERATIONS[case.op].own:
         raise ValueError(f"own: options of {case.own.operation or 'no operation'} in a case of {case.op}")
     subgroups.check(str(case.groups))
@@ -155,7 +155,7 @@ def side_from_json(data: Json) -> Side:
     """Return the side in a manifest, as `dataclasses.asdict` wrote it; raises ValueError on anything else."""
     side: Side = _adapter(Side).validate_python(data)
     if side.python is not None and not side.python.startswith("/"):
-        raise ValueError(f"python: {side.python!a} is no absolute path of an interpreter")
+        raise ValueError(f"python: {side.python!a} is not an absolute path of an interpreter")
     return side
 
 
@@ -310,5 +310,5 @@ def _array(ranks: list[Any], *dimensions: int) -> Integers:
 
     array = np.array(ranks, dtype=np.int64)
     if array.ndim not in (dimensions or (2,)):
-        raise ValueError(f"expected one list of times a rank{', in it one an iteration' if dimensions else ''}")
+        raise ValueError(f"expected one list of times per rank{', with one list per iteration' if dimensions else ''}")
     return array.swapaxes(0, 1)

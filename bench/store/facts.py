@@ -56,10 +56,10 @@ def environment_of(data: list[Any]) -> list[Session]:
 def _check_launch(launch: LaunchFacts, number: int) -> None:
     clocks = launch.get("clocks")
     if clocks and {len(moment) for moment in clocks} != {launch.get("world_size")}:
-        raise ValueError(f"{number}.launches: the clocks are not those of all ranks")
+        raise ValueError(f"{number}.launches: the clocks do not cover all ranks")
     for rank in launch.get("ranks", []):
         if not _DEVICE.fullmatch(rank.get("device", "cpu")):
-            raise ValueError(f"{number}.launches.ranks.device: {rank.get('device')!a} is no device, such as cuda:3")
+            raise ValueError(f"{number}.launches.ranks.device: {rank.get('device')!a} is not a device, such as cuda:3")
 
 
 def _checked(kind: Any, value: Any) -> Any:

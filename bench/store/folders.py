@@ -37,7 +37,7 @@ from bench.model.units import format_bytes
 from bench.store import locks
 from bench.store.locks import Owner
 
-# Increased when a reader of the previous schema would misread what is written. Runs of any other schema are refused.
+# Increased when a reader of the previous schema would misread the files. Runs of any other schema are refused.
 SCHEMA = 7
 
 MANIFEST, CONFIG, PLAN, ENVIRONMENT = "manifest.json", "config.yaml", "plan.json", "environment.json"
@@ -217,7 +217,7 @@ def open_plain(path: Path, flags: int) -> int:
         raise StoreError(f"{path}: {'a link' if error.errno == errno.ELOOP else reason_of(error)}") from None
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
-        raise StoreError(f"{path}: no plain file")
+        raise StoreError(f"{path}: not a plain file")
     return fd
 
 
@@ -259,7 +259,7 @@ class Journal:
             if owner := _other_owner(run, taken):
                 raise StoreError(
                     f"{run}: process {owner.pid} on host {owner.host} may be measuring into this run (the locks of "
-                    f"this file system cannot tell); if it has ended, remove {run / OWNER}"
+                    f"this file system are not reliable); if it has ended, remove {run / OWNER}"
                 )
             self.locked = bool(taken)  # False if the file system has no locks
             write(run / OWNER, _json_text(dataclasses.asdict(locks.this_process())))
@@ -277,16 +277,16 @@ class Journal:
     def append(self, line: bytes) -> None:
         """Write one line (or several, joined by newlines) and force it to disk. After a failure none of it remains."""
         end = os.fstat(self._fd).st_size
-        rest = memoryview(line + b"\n")
+        unwritten = memoryview(line + b"\n")
         try:
-            while rest:
-                rest = rest[os.write(self._fd, rest) :]
+            while unwritten:
+                unwritten = unwritten[os.write(self._fd, unwritten) :]
             os.fsync(self._fd)
         except OSError as error:
             os.ftruncate(self._fd, end)
             why, run = reason_of(error), self._path.parent
             raise StoreError(
-                f"{self._path}: {why}; what was measured is kept; go on with: collbench resume {run}"
+                f"{self._path}: {why}; measured cases are kept; go on with: collbench resume {run}"
             ) from None
 
 
@@ -350,13 +350,13 @@ class RunFolder:
 
         if not (self.path / SAMPLES).exists():
             remedy = f"collbench resume {self.path} measures it"
-            raise StoreError(f"{self.path}: it has no {SAMPLES}, so nothing that was measured: {remedy}")
+            raise StoreError(f"{self.path}: it has no {SAMPLES}, so it contains no measurement: {remedy}")
         starts = [_start_of(side) if side else b"" for side in self._letters]
-        found = _read_lines(self.path / SAMPLES, encoding.samples_from_line, starts)
+        contents = _read_lines(self.path / SAMPLES, encoding.samples_from_line, starts)
         sessions = _read_json(self.path / ENVIRONMENT, list)
         with _naming_damage(f"{self.path / ENVIRONMENT}:"):
             environment = facts.environment_of(sessions)
-        return {side: self._run(side, environment, *lines) for side, lines in zip(self._letters, found, strict=True)}
+        return {side: self._run(side, environment, *lines) for side, lines in zip(self._letters, contents, strict=True)}
 
     @property
     def run(self) -> Run:
@@ -509,20 +509,20 @@ def _read_lines(
 
     Read line by line: a large run has hundreds of megabytes of text, and its arrays take a fraction of that.
     """
-    found: list[tuple[list[Samples], list[Notice]]] = [([], []) for _ in starts]
+    contents: list[tuple[list[Samples], list[Notice]]] = [([], []) for _ in starts]
     # Garbage collection is off: searching the millions of short-lived integers for cycles takes a fifth of the time.
     gc.disable()
     try:
         with open(open_plain(path, os.O_RDONLY), "rb") as file:
             for number, line in enumerate(iter(functools.partial(file.readline, MOST_BYTES_READ), b""), start=1):
                 if not line.endswith(b"\n"):
-                    for _, damaged in found:
+                    for _, damaged in contents:
                         damaged.append(notice(RunNotice.TORN_LINE))
                     break
                 start = next((start for start in starts if line.startswith(start)), None)
                 if start is None:
                     continue
-                samples, damaged = found[starts.index(start)]
+                samples, damaged = contents[starts.index(start)]
                 try:
                     with _naming_damage(f"{path}: line {number}:"):
                         samples.append(samples_from_line(b"{" + line[len(start) :] if start else line))
@@ -532,10 +532,10 @@ def _read_lines(
         raise StoreError(f"{path}: {reason_of(error)}") from None
     finally:
         gc.enable()
-    for _, damaged in found:
+    for _, damaged in contents:
         if (more := len(damaged) - MOST_DAMAGED) > 0:
             damaged[MOST_DAMAGED:] = [notice(RunNotice.DAMAGED_LINES, path=str(path), lines=more)]
-    return found
+    return contents
 
 
 @contextlib.contextmanager
@@ -544,7 +544,7 @@ def _naming_damage(where: str) -> Iterator[None]:
     try:
         yield
     except json.JSONDecodeError as error:
-        raise StoreError(f"{where} damaged: no JSON at character {error.colno}") from None
+        raise StoreError(f"{where} damaged: not JSON at character {error.colno}") from None
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         missing = "is missing" if isinstance(error, KeyError) else ""
         reason = " ".join(f"{error} {missing}".split())[:120]
@@ -552,7 +552,7 @@ def _naming_damage(where: str) -> Iterator[None]:
 
 
 def _content(path: Path, most: int = MOST_BYTES_READ) -> bytes:
-    """Return the content of a plain file; raises StoreError, also if the file is too large."""
+    """Return the content of a plain file. Raises StoreError if it cannot be read or is too large."""
     with open(open_plain(path, os.O_RDONLY), "rb") as file:
         # Ask for no more than the size of the file: a memory limit (ulimit -v) refuses 256 MiB for a small file.
         content = file.read(min(most, os.fstat(file.fileno()).st_size) + 1)

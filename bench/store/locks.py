@@ -34,9 +34,9 @@ def wait_for(fd: int) -> bool | None:
     return _taken(fd, fcntl.LOCK_EX)
 
 
-def _taken(fd: int, how: int) -> bool | None:
+def _taken(fd: int, operation: int) -> bool | None:
     try:
-        fcntl.flock(fd, how)
+        fcntl.flock(fd, operation)
     except BlockingIOError:
         return False
     except OSError as error:

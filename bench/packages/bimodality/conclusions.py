@@ -57,7 +57,7 @@ class LaunchModes:
 
 @dataclass(frozen=True, slots=True)
 class GlooStalls:
-    """Whether gloo's small calls stall here, and how much faster they are if its loop threads run under SCHED_BATCH."""
+    """Verdict on gloo's small calls: whether they stall, and the speed-up if its loop threads run under SCHED_BATCH."""
 
     # One of "stalls", "none", "undecided"; "other": calls stall, and SCHED_BATCH is not a remedy; "harms": SCHED_BATCH
     # makes calls slower; "untested": calls stall, and SCHED_BATCH was not measured. If SCHED_BATCH makes calls faster

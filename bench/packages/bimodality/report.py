@@ -32,21 +32,21 @@ MOST_CASES = 3
 def answers(analysis: Analysis) -> list[str]:
     """Return sentences on gloo's calls, then on each case whose launches are of two kinds (the first MOST_CASES)."""
     modes = modes_of(analysis)
-    stalls = [stalls_sentence(found, len(modes.stalls) > 1) for found in modes.stalls]
-    told = [launches_sentence(found) for found in modes.launches[:MOST_CASES]]
+    stalls = [stalls_sentence(conclusion, len(modes.stalls) > 1) for conclusion in modes.stalls]
+    launches = [launches_sentence(conclusion) for conclusion in modes.launches[:MOST_CASES]]
     more = len(modes.launches) - MOST_CASES
-    return [*stalls, *told, *([f"{counted(more, 'further case')} with launches of two kinds."] if more > 0 else [])]
+    return [*stalls, *launches, *([f"{counted(more, 'further case')} with launches of two kinds."] if more > 0 else [])]
 
 
 def launches_sentence(modes: LaunchModes) -> str:
     """Format `2 of 8 launches take 41.0 ms, 6 take 28.0 ms: a launch is slow with probability 0.25 [0.03 – 0.65]`."""
-    slow, rest = len(modes.slow), modes.launches - len(modes.slow)
+    slow, fast = len(modes.slow), modes.launches - len(modes.slow)
     different = "; ".join(map(companion_words, modes.companions))
     reason = f"different: {different}" if different else "nothing that was recorded goes with it"
     return (
         f"**Launches of two kinds**, {label(modes.case)}: {slow} of {modes.launches} launches take "
-        f"{format_seconds(modes.slow_s)}, {rest} take {format_seconds(modes.fast_s)}: a launch is slow with "
-        f"probability {slow / modes.launches:.2f} [{modes.low:.2f} – {modes.high:.2f}], so their mean says little; "
+        f"{format_seconds(modes.slow_s)}, {fast} take {format_seconds(modes.fast_s)}: a launch is slow with "
+        f"probability {slow / modes.launches:.2f} [{modes.low:.2f} – {modes.high:.2f}], so their mean is not typical; "
         f"{reason}."
     )
 
@@ -72,8 +72,8 @@ def _stalls_text(stalls: GlooStalls, with_ranks: bool) -> str:
     if stalls.cases:
         ranks = " or ".join(map(str, sorted({case.world_size for case in stalls.cases})))
         sizes = {case.size_bytes for case in stalls.cases}
-        ends = between(*map(format_bytes, (min(sizes), max(sizes)))) if len(sizes) > 1 else format_bytes(*sizes)
-        share = f"{format_share(stalls.share)} of calls ({ends}, {ranks} ranks)"
+        size_range = between(*map(format_bytes, (min(sizes), max(sizes)))) if len(sizes) > 1 else format_bytes(*sizes)
+        share = f"{format_share(stalls.share)} of calls ({size_range}, {ranks} ranks)"
         waiting = f"{share} wait {format_seconds(stalls.wait_s)}"
     if stalls.factor is None:
         remedy = f"`{TEST}` tests the remedy"
@@ -95,7 +95,7 @@ def _stalls_text(stalls: GlooStalls, with_ranks: bool) -> str:
         case "other":
             return f"**SCHED_BATCH does not help here**: {waiting}; under it {small} are {factor} ({STUDY})."
         case "harms":
-            slower = between(*(f"{1 / end:.1f}" for end in (ratio.high, ratio.low)))
+            slower = between(*(f"{1 / limit:.1f}" for limit in (ratio.high, ratio.low)))
             return (
                 f"**SCHED_BATCH makes it worse here**: under it {small} take {1 / ratio.value:.1f} times as long "
                 f"[{slower}]. This was seen where other programs computed on the same cores ({STUDY})."
@@ -103,7 +103,7 @@ def _stalls_text(stalls: GlooStalls, with_ranks: bool) -> str:
         case "none":
             return f"**No stall of gloo was found here**: under SCHED_BATCH {small} are {factor}."
     doubt = f"{waiting}; under SCHED_BATCH {small} are {factor}".removeprefix("; ")
-    return f"**Undecided whether gloo stalls here**: {doubt}; more launches would tell."
+    return f"**Undecided whether gloo stalls here**: {doubt}; more launches would show it."
 
 
 REPORT = ReportPart(lambda run, analysis: Description(answer=answers(analysis)))

@@ -75,8 +75,8 @@ def compared(plan: Plan, sides: Sequence[tuple[Path, Sequence[Sequence[Json]]]])
                     )
                 wrong[_row_of(case)] += sum(rank["wrong"] for rank in line["ranks"])
     rows: dict[tuple[Case, str], list[Differing]] = defaultdict(list)
-    for case, variation, pairs, which in _comparisons(plan, results):
-        rows[_row_of(case), variation].append(_differing(pairs, plan.settings.seed, which))
+    for case, variation, pairs, description in _comparisons(plan, results):
+        rows[_row_of(case), variation].append(_differing(pairs, plan.settings.seed, description))
     made = [
         BitsRow(case, variation, tuple(comparisons), _moves(case), wrong[case])
         for (case, variation), comparisons in rows.items()
@@ -107,7 +107,7 @@ def _row_of(case: Case) -> Case:
     return SIZES.residue(family(case))
 
 
-# ── which results ────────────────────────────────────────────────────────────────────────────────
+# ── pairs of results that are compared ───────────────────────────────────────────────────────────
 Pairs = list[tuple[Result, Result]]
 
 
@@ -115,7 +115,7 @@ def _comparisons(
     plan: Plan, results: dict[tuple[int, Case, int, int], list[Result]]
 ) -> Iterator[tuple[Case, str, Pairs, Compared]]:
     """Yield (case, variation, pairs of results with the baseline first, description of the compared results)."""
-    bases = {of: _base(cases) for of, cases in grouped(plan.cases, family).items()}
+    bases = {key: _base(cases) for key, cases in grouped(plan.cases, family).items()}
     sizes = SIZES.tables(bases.values(), lambda base: base)
     for (side, case, launch, call), received in results.items():
         first = results[0, case, 1, 0]
@@ -166,7 +166,7 @@ def _changed(case: Case, other: Case) -> list[str]:
     return [name for name in names if getattr(case, name) != getattr(other, name)]
 
 
-# ── how far they are apart ───────────────────────────────────────────────────────────────────────
+# ── differences between two results ──────────────────────────────────────────────────────────────
 def _differing(pairs: Iterable[tuple[Result, Result]], seed: int, compared: Compared) -> Differing:
     elements = differing = furthest = size_bytes = 0
     nearer = [0, 0]

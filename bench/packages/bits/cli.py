@@ -62,9 +62,9 @@ def bits(
         ),
     ] = [],  # noqa: B006
 ) -> int:
-    """Calls again, in fresh processes, as part of a larger message, otherwise aligned or placed, by other algorithms.
+    """Repeat calls: in fresh processes, as part of larger messages, with other alignment, placement or algorithms.
 
-    Exit code 1 if what --require names is not identical, or data that are only moved are not as they were sent.
+    Exit code 1 if a variation of --require is not identical, or data that are only moved differ from the sent data.
     """
 
     def task(coordinator: "Coordinator | None") -> int:
@@ -134,7 +134,7 @@ def _comparable(plan: Plan, path: Path) -> Plan:
     if nbytes > MOST_BYTES:
         raise ConfigError(
             f"{path}: sizes: results of all launches would take {nbytes / 2**30:.1f} GiB of disk, and at most "
-            f"{MOST_BYTES // 2**30} are allowed: fewer or smaller sizes"
+            f"{MOST_BYTES // 2**30} are allowed: use fewer or smaller sizes"
         )
     return replace(plan, order=tuple(order))
 
@@ -150,7 +150,7 @@ def _other_side(plan: Plan, folder: Path, python: str, environ: dict[str, str]) 
         try:
             while True:
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    _, told = side.communicate(given, LOOK_EVERY_S)
+                    _, error_output = side.communicate(given, LOOK_EVERY_S)
                     break
                 given = None  # the first call has taken the input
                 watch.look()
@@ -158,7 +158,7 @@ def _other_side(plan: Plan, folder: Path, python: str, environ: dict[str, str]) 
             if side.poll() is None:
                 side.kill()
     if side.returncode:
-        why = (told.decode(errors="replace").strip().splitlines() or [f"status {side.returncode}"])[-1]
+        why = (error_output.decode(errors="replace").strip().splitlines() or [f"status {side.returncode}"])[-1]
         raise UnmeasurableError(f"side B: {why}")
 
 
@@ -176,10 +176,10 @@ def _written(rows: list[BitsRow], name: str) -> None:
 
 def _code(rows: list[BitsRow], require: list[str]) -> int:
     """Return exit code 1 if a result that must be identical is not identical, else 0."""
-    known = dict.fromkeys(row.variation for row in rows)
+    variations = dict.fromkeys(row.variation for row in rows)
     for name in require:
-        if name != EVERYTHING and name not in known:
-            raise ConfigError(f"--require {name}: no variation of this run; allowed: {', '.join(known)}, all")
+        if name != EVERYTHING and name not in variations:
+            raise ConfigError(f"--require {name}: not a variation of this run; allowed: {', '.join(variations)}, all")
     demanded = [
         row for row in rows if not OPERATIONS[row.case.op].reduces or EVERYTHING in require or row.variation in require
     ]

@@ -22,7 +22,7 @@ Values = NDArray[np.float64]
 BLOCK = 4096
 # Calls of each case in a launch: the second call must give the same bits.
 CALLS = 2
-# Options of a case that must not change the bits of its result. Root, reduce op and dtype change what is computed.
+# Options of a case that must not change the bits of its result. Root, reduce op and dtype change the result itself.
 VARIED = {
     "buffers", "metric", "scheduling", "depth", "placement", "call", "settings", "ctas", "memory", "oversubscribed",
     "alignment",

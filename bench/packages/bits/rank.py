@@ -73,8 +73,8 @@ def _results(case: Case, position: int, bits: BitsJob, group: Group, arena: Aren
     subgroup = group.subgroup(case)
     transfer = turns(case, subgroup)[0]
     itemsize = DTYPES[case.dtype].itemsize
-    beside = 1 if case.alignment == "unaligned" else 0
-    buffer = arena.take(room_bytes(case), getattr(torch, case.dtype))[beside:]
+    offset = 1 if case.alignment == "unaligned" else 0
+    buffer = arena.take(room_bytes(case), getattr(torch, case.dtype))[offset:]
     if transfer is None:
         return {"hashes": [[]] * CALLS, "parts": [], "wrong": 0}
     outgoing, incoming = buffer[slice(*transfer.sends)], buffer[slice(*transfer.receives)]
@@ -131,8 +131,8 @@ def _wrong(case: Case, transfer: Transfer, received: NDArray[np.uint8], seed: in
     itemsize, wrong, place = DTYPES[case.dtype].itemsize, 0, 0
     for span in transfer.arrives:
         if span.rank is not None:
-            whole = ranks * span.length if shares(case) > 1 else span.offset + span.length
-            data = _as_sent(case, seed, span.rank, whole)[span.offset : span.offset + span.length]
+            count = ranks * span.length if shares(case) > 1 else span.offset + span.length
+            data = _as_sent(case, seed, span.rank, count)[span.offset : span.offset + span.length]
             wanted = data.contiguous().view(torch.uint8).numpy().reshape(-1, itemsize)
             got = received[place * itemsize : (place + span.length) * itemsize].reshape(-1, itemsize)
             wrong += int((wanted != got).any(axis=1).sum())

@@ -106,7 +106,9 @@ def _sentence(differing: Sequence[Differing]) -> str:
     text += f"; most at {format_bytes(most.size_bytes)}, {format_share(most.share, 1)}"
     before, after = (sum(comparison.nearer[side] for comparison in differing) for side in (0, 1))
     if before + after:
-        text += f"; in {format_share(after / (before + after))} of them this one is nearer to the exact sum"
+        text += (
+            f"; in {format_share(after / (before + after))} of these elements this result is nearer to the exact sum"
+        )
     return text
 
 

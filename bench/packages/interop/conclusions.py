@@ -4,7 +4,7 @@ from bench.model.notices import NoticeKind
 
 
 class ImportNotice(NoticeKind):
-    """What can be said of imported numbers."""
+    """Notices about imported numbers."""
 
     # Reasons to doubt the numbers.
     REPEATED = "repeated-cases"
@@ -24,7 +24,7 @@ class ImportNotice(NoticeKind):
     # Facts that a file lacks.
     OPERATION_BY_NAME = "operation-by-name"
     RANKS_BY_RATES = "ranks-by-rates"
-    RANKS_BESIDE = "ranks-beside-output"
+    RANKS_NEXT_TO_OUTPUT = "ranks-next-to-output"
     SPREAD_ASSUMED = "spread-assumed"
     AVERAGE_ASSUMED = "average-assumed"
     CALLS_UNKNOWN = "calls-unknown"

@@ -33,17 +33,17 @@ class Kept:
 
 def remarks(ranks: Sequence[Observed]) -> list[Notice]:
     """Return notices on permanent changes, with the ranks that changed; `only` is None if all ranks changed."""
-    seen: dict[Notice, list[int]] = {}
+    ranks_by_remark: dict[Notice, list[int]] = {}
     for observed in ranks:
-        for found in _of_rank(observed):
-            seen.setdefault(found, []).append(observed.rank)
+        for remark in _changes_of_rank(observed):
+            ranks_by_remark.setdefault(remark, []).append(observed.rank)
     return [
-        replace(found, values={**found.values, "only": None if len(numbers) == len(ranks) else tuple(numbers)})
-        for found, numbers in seen.items()
+        replace(remark, values={**remark.values, "only": None if len(numbers) == len(ranks) else tuple(numbers)})
+        for remark, numbers in ranks_by_remark.items()
     ]
 
 
-def _of_rank(observed: Observed) -> Iterator[Notice]:
+def _changes_of_rank(observed: Observed) -> Iterator[Notice]:
     stages, before, after = observed.stages, observed.stages[BEFORE], observed.stages[LEFT]
     for name in STAGES[1:]:
         if lost := set(before.affinity) - set(stages[name].affinity):
@@ -74,26 +74,26 @@ def _of_rank(observed: Observed) -> Iterator[Notice]:
         yield notice(InitNotice.MEMORY_LEFT, bytes=kept)
 
 
-def _seen(run: Run) -> Iterator[tuple[str, list[Kept]]]:
+def _states(run: Run) -> Iterator[tuple[str, list[Kept]]]:
     """Yield backend and states of a rank before joining, after joining and after leaving, for each complete record.
 
     Files of rank 0's store in a job are left out: they do not belong to a backend.
     """
     for session in run.environment:
-        for backend, states, rank in _of_launches(session):
+        for backend, states, rank in _states_in_session(session):
             if rank == 0 and "job" in session:
                 states = [states[0], *(replace(kept, files=_more(STORE_FILES, kept.files)) for kept in states[1:])]
             yield backend, states
 
 
-def _of_launches(session: Session) -> Iterator[tuple[str, list[Kept], int | None]]:
+def _states_in_session(session: Session) -> Iterator[tuple[str, list[Kept], int | None]]:
     for launch in session.get("launches", []):
         for rank in launch.get("ranks", []):
-            seen = rank.get("seen", {})
+            recorded = rank.get("seen", {})
             with contextlib.suppress(LookupError, TypeError, ValueError):  # records of another version, or damaged
                 states = [
                     Kept(tuple(map(int, state["affinity"])), _counts(state["threads"]), _counts(state["files"]))
-                    for state in (seen[stage]["joining"] for stage in ("before", "joined", "left"))
+                    for state in (recorded[stage]["joining"] for stage in ("before", "joined", "left"))
                 ]
                 yield str(launch.get("backend")), states, rank.get("rank")
 
@@ -106,10 +106,10 @@ def _counts(value: object) -> dict[str, int]:
 
 def notices(run: Run) -> list[Notice]:
     """Return notices on the ranks of a run: fewer cores after joining, threads and files that stayed after leaving."""
-    return list(dict.fromkeys(found for backend, states in _seen(run) for found in _of_states(backend, *states)))
+    return list(dict.fromkeys(remark for backend, states in _states(run) for remark in _changes(backend, *states)))
 
 
-def _of_states(backend: str, before: Kept, joined: Kept, after: Kept) -> Iterator[Notice]:
+def _changes(backend: str, before: Kept, joined: Kept, after: Kept) -> Iterator[Notice]:
     if set(joined.affinity) < set(before.affinity):
         left, had = len(joined.affinity), len(before.affinity)
         yield notice(InitNotice.CORES_TAKEN, backend=backend, left=left, before=had, cores=joined.affinity)
@@ -124,11 +124,11 @@ def _of_states(backend: str, before: Kept, joined: Kept, after: Kept) -> Iterato
 def facts(run: Run) -> dict[str, str]:
     """Return the facts that `compare` and `ab` show if they differ, such as between two versions of a library."""
     values: dict[str, set[int]] = {}
-    for backend, (_, joined, _) in _seen(run):
+    for backend, (_, joined, _) in _states(run):
         values.setdefault(f"cores of a rank ({backend})", set()).add(len(joined.affinity))
-        for what, counts in (("threads", joined.threads), ("open files", joined.files)):
-            values.setdefault(f"{what} of a rank ({backend})", set()).add(sum(counts.values()))
-    return {name: " to ".join(map(str, sorted({min(seen), max(seen)}))) for name, seen in values.items()}
+        for resource, counts in (("threads", joined.threads), ("open files", joined.files)):
+            values.setdefault(f"{resource} of a rank ({backend})", set()).add(sum(counts.values()))
+    return {name: " to ".join(map(str, sorted({min(numbers), max(numbers)}))) for name, numbers in values.items()}
 
 
 def _more(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:

@@ -11,7 +11,7 @@ STAGES = (BEFORE, JOINED, CALLED, GROUPS, LEFT)
 
 
 class InitNotice(NoticeKind):
-    """What was seen in ranks."""
+    """Changes that were seen in ranks."""
 
     # A name with a larger count than before, and the increase; other notices contain these.
     MORE = "more"

@@ -50,8 +50,8 @@ def main(context: RankContext, encoded: bytes) -> None:
         versions = {"torch": torch.__version__} if torch_library else {"MPI": mpi.version()}
         if job.launch.backend == "nccl":
             versions["NCCL"] = process_group.nccl_version() or "?"
-        seen = Observed(context.rank, stages, job.groups, versions)
-        Path(job.folder, f"rank-{context.rank}.json").write_bytes(encoding.encoded(seen))
+        record = Observed(context.rank, stages, job.groups, versions)
+        Path(job.folder, f"rank-{context.rank}.json").write_bytes(encoding.encoded(record))
         return {}
 
     run_rank(context, work)

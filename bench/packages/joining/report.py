@@ -50,8 +50,8 @@ def document(ranks: Sequence[Observed], backend: str, remarks: Sequence[Notice])
     columns: list[Column[list[str]]] = [left(f"rank 0 of {len(ranks)}", lambda row: row[0])]
     columns += keyed([(stage, at) for at, stage in enumerate(STAGES, 1)], lambda row, at: row[at])
     groups = f"More groups: {counted(first.groups, 'further group')} of all ranks, with a call in each."
-    said = items(sentences(remarks)) if remarks else [NOTHING_LEFT]
-    return [f"What {backend} does to a process ({versions}):", *said, *table(rows, columns), groups]
+    remark_lines = items(sentences(remarks)) if remarks else [NOTHING_LEFT]
+    return [f"What {backend} does to a process ({versions}):", *remark_lines, *table(rows, columns), groups]
 
 
 def _total(counts: Mapping[str, int]) -> str:

@@ -50,7 +50,7 @@ def replay(
         ),
     ] = None,
     look: Annotated[
-        bool, typer.Option("--look", help="Measure nothing: say where the job's time in calls went.", metavar="")
+        bool, typer.Option("--look", help="Measure nothing: report where the job's time in calls went.", metavar="")
     ] = False,
     save: Annotated[
         Path | None,
@@ -65,10 +65,10 @@ def replay(
     ] = None,
     plots: Annotated[bool, typer.Option(help="Draw the plots at the end.", metavar="")] = True,
 ) -> int:
-    """Reads Kineto, PyTorch execution traces, flight recorders, NCCL Inspector, and saved lists of calls.
+    """Read Kineto, PyTorch execution traces, flight recorders, NCCL Inspector, and saved lists of calls.
 
-    With all ranks' files it tells moving data from waiting for late ranks, and each rank makes its own calls. The
-    backend is nccl where two ranks have a GPU each, else gloo; --set 'backends=[gloo]' chooses, and --set
+    With all ranks' files, replay separates moving data from waiting for late ranks, and each rank makes its own calls.
+    The backend is nccl if two ranks have a GPU each, otherwise gloo; --set 'backends=[gloo]' chooses, and --set
     replay.gaps=recorded lets ranks pause between calls as the job did.
     """
     if look:
@@ -78,8 +78,8 @@ def replay(
             raise ConfigError(f"replay: {option} goes with --look")
 
     def task(coordinator: "Coordinator | None") -> int:
-        asked = _configuration(traces, world_size, coordinator)
-        return start(asked, sets, plots, coordinator, context.obj)
+        source = _configuration(traces, world_size, coordinator)
+        return start(source, sets, plots, coordinator, context.obj)
 
     given = [*map(str, traces), *sets, str(world_size)]
     return run_task(task, lambda: b"\0".join(map(str.encode, given)))
@@ -134,10 +134,10 @@ def _configuration(paths: list[Path], world_size: int | None, coordinator: "Coor
     # A replay needs several ranks, so it uses GPUs only if each rank has its own GPU.
     few = coordinator is None and machine.gpus < max(FEWEST_RANKS, world_size or 0)
     chosen = "gloo" if "nccl" in machine.backends_missing or few else "nccl"
-    here = (
+    available = (
         (machine.gpus if chosen == "nccl" else machine.cores) if coordinator is None else coordinator.place.world_size
     )
-    ranks = world_size or max(FEWEST_RANKS, min(recorded.world_size or here, here))
+    ranks = world_size or max(FEWEST_RANKS, min(recorded.world_size or available, available))
     name = f"replay-{_name_of(paths)}"
     lines = [
         f"name: {name}",

@@ -18,7 +18,7 @@ class RecordedTime:
     calls: float
     # Time in which a call was in progress; None if no duration was recorded.
     in_calls_s: float | None
-    # Part for moving data: the duration of the call on the rank where it was shortest, which waited for no rank.
+    # Part for moving data: the time after the last rank began the call; without a common clock, the shortest duration.
     moved_s: float
     # Rest of the same calls: waiting for other ranks.
     waited_s: float

@@ -8,7 +8,7 @@ from bench.packages.replay.replayed_calls import NAME
 
 
 class ReplaySection(Strict):
-    """Which job is made again."""
+    """The recorded job that is replayed."""
 
     recording: Several[str] = key(
         "Files of the job: traces, one for each rank, a folder or archive of them, or a list of calls.",

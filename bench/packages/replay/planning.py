@@ -65,7 +65,7 @@ _SUBSTITUTES = {1: "uint8", 2: "bfloat16", 4: "float32", 8: "float64", 16: "comp
 class _Step:
     """The calls of one rank in one step."""
 
-    # Position of the recorded rank whose calls they are.
+    # Position of the recorded rank that made these calls.
     recorded: int
     # World rank that makes the calls. None if the recording does not name it.
     rank: int | None
@@ -101,19 +101,19 @@ def replay(recorded: CallList, backend: str, world_size: int, gaps: bool = False
     calls = [call for rank in recorded.ranks for call in rank.calls]
     if gaps and not any(call.ran_s is not None for call in calls):
         raise ForeignError(
-            f"{recorded.ranks[0].source}: gaps: recorded: the file does not say when calls ran; only a timeline of the "
+            f"{recorded.ranks[0].source}: gaps: recorded: the file has no times of calls; only a timeline of the "
             f"device or of gloo's threads does (Kineto), and a {recorded.kind} has none; allowed: none"
         )
-    steps, of_step = _last_step(recorded)
+    steps, step_notices = _last_step(recorded)
     builder = _Builder(recorded, steps, backend, world_size)
     lists, stand_in = builder.lists()
     kept = [case for made in lists for _, _, case in made[1]]
-    changes = (*builder.changes(), *of_step)
+    changes = (*builder.changes(), *step_notices)
     source = f"{recorded.kind}, {_sources(recorded)}"
     if not kept:
-        raise ForeignError(f"{source}: nothing can be made again", *(changes or ["it has no calls"]))
+        raise ForeignError(f"{source}: no call can be replayed", *(changes or ["it has no calls"]))
     if (most := max(len(made) for _, made in lists)) > MOST_CALLS:
-        raise ForeignError(f"{source}: {most} calls a step; at most {MOST_CALLS} can be replayed: cut it")
+        raise ForeignError(f"{source}: {most} calls per step; at most {MOST_CALLS} can be replayed: cut it")
     # One buffer per call between two refills: in a job, too, each call reduces different gradients.
     depths: Counter[Case] = Counter()
     for _, made in lists:
@@ -141,16 +141,16 @@ def case_of(replayed: Replay, base: Case) -> Case:
         del fields["asked_bytes"]  # it does not distinguish cases
     content = json.dumps([cases, order], sort_keys=True)
     digest = hashlib.sha256(content.encode()).hexdigest()[:DIGITS]
-    held = sum(buffer_bytes(case, 0) for case in replayed.cases)
+    nbytes = sum(buffer_bytes(case, 0) for case in replayed.cases)
     recording = Recording(digest, max(len(made.calls) for made in replayed.lists))
-    return collectives.usual(replace(base, op=NAME, size_bytes=held, own=ReplayOptions(recording=recording)))
+    return collectives.usual(replace(base, op=NAME, size_bytes=nbytes, own=ReplayOptions(recording=recording)))
 
 
 def _sources(recorded: CallList) -> str:
     return first_few([rank.source for rank in recorded.ranks], 1)
 
 
-# ── which step ───────────────────────────────────────────────────────────────────────────────────
+# ── choice of the step ───────────────────────────────────────────────────────────────────────────
 def _last_step(recorded: CallList) -> tuple[list[_Step], list[Notice]]:
     """Return each rank's calls of the last step if all steps of each rank made the same calls; else all calls.
 
@@ -168,11 +168,11 @@ def _last_step(recorded: CallList) -> tuple[list[_Step], list[Notice]]:
         places, calls = zip(*by_step[last], strict=True)
         steps.append(_Step(number, rank.rank, places, calls))
     if last is None:
-        whole = [
+        all_calls = [
             _Step(number, rank.rank, tuple(range(len(rank.calls))), rank.calls)
             for number, rank in enumerate(recorded.ranks)
         ]
-        return whole, [notice(ChangeNotice.STEPS_AS_ONE, steps=recorded.steps)] if recorded.steps > 1 else []
+        return all_calls, [notice(ChangeNotice.STEPS_AS_ONE, steps=recorded.steps)] if recorded.steps > 1 else []
     return steps, [notice(ChangeNotice.LAST_STEP, steps=recorded.steps)] if recorded.steps > 1 else []
 
 
@@ -180,7 +180,7 @@ def _kind(call: RecordedCall) -> tuple[object, ...]:
     return call.operation, call.dtype, call.elements_in, call.elements_out, call.group, call.peer
 
 
-# ── whose calls, as which cases ──────────────────────────────────────────────────────────────────
+# ── choice of the calls, and their cases ─────────────────────────────────────────────────────────
 # Calls that a rank replays, each as (position among the rank's recorded calls, call, case).
 Made = list[tuple[int, RecordedCall, Case]]
 
@@ -197,8 +197,8 @@ class _Builder:
     def changes(self) -> list[Notice]:
         """Return notices on the differences from the recording."""
         world = self._recorded.world_size
-        others = world is not None and world != self._world_size
-        changes = [notice(ChangeNotice.OTHER_WORLD, recorded=world, ranks=self._world_size)] if others else []
+        differs = world is not None and world != self._world_size
+        changes = [notice(ChangeNotice.OTHER_WORLD, recorded=world, ranks=self._world_size)] if differs else []
         return changes + with_counts(self._changed)
 
     def lists(self) -> tuple[list[tuple[int, Made]], str]:
@@ -220,15 +220,13 @@ class _Builder:
 
     def _stand_in(self, reason: str) -> str:
         """Return whose calls every rank makes; "" if all recorded ranks made the same calls, none of them one-way."""
-        who = self._steps[0].rank
+        first_rank = self._steps[0].rank
         lists = {tuple(_shape(call) for call in step.calls) for step in self._steps}
         staged = any(call.operation in ONE_WAY for step in self._steps for call in step.calls)
         if len(lists) == 1 and not staged:
             return ""
-        others = f"the recorded ranks made {len(lists)} different lists" if len(lists) > 1 else "stages send to stages"
-        text = (
-            f"every rank makes the calls of rank {who or 0}, though {others}: what others did is not in these numbers"
-        )
+        detail = f"the recorded ranks made {len(lists)} different lists" if len(lists) > 1 else "stages send to stages"
+        text = f"every rank makes the calls of rank {first_rank or 0}, though {detail}: other calls are not measured"
         return f"{text} ({reason})" if reason else text
 
     def _steps_of_ranks(self) -> tuple[list[_Step], str]:
@@ -320,8 +318,8 @@ class _Builder:
         if size is None or self._world_size == 1:
             return WORLD
         if self._own:
-            whole = call.group is None or size == self._world_size
-            return WORLD if whole else subgroups.of_sets([call.group or ()])
+            is_world = call.group is None or size == self._world_size
+            return WORLD if is_world else subgroups.of_sets([call.group or ()])
         world = self._recorded.world_size or size
         if size >= min(world, self._world_size):
             return WORLD
@@ -385,8 +383,8 @@ class _Builder:
         nth = len(group_all_to_alls(own[:place]))
         rows = []
         for member in members:
-            others = group_all_to_alls(ranks[member].calls) if member in ranks else []
-            other = others[nth] if nth < len(others) else None
+            calls_of_member = group_all_to_alls(ranks[member].calls) if member in ranks else []
+            other = calls_of_member[nth] if nth < len(calls_of_member) else None
             if other is None or not other.splits_in or other.sequence != call.sequence:
                 return None
             rows.append(list(other.splits_in))
@@ -431,11 +429,11 @@ def _contradiction(lists: Sequence[Made], world_size: int) -> str:
         for _, _, case in made:
             if rank not in _members(case):
                 return f"rank {rank} calls in a group that it is not in"
-    group_all_to_alls: dict[tuple[int, ...], dict[int, list[Case]]] = defaultdict(lambda: defaultdict(list))
+    cases_by_group: dict[tuple[int, ...], dict[int, list[Case]]] = defaultdict(lambda: defaultdict(list))
     for rank, made in enumerate(lists):
         for _, _, case in made:
-            group_all_to_alls[_members(case)][rank].append(case)
-    for members, by_rank in group_all_to_alls.items():
+            cases_by_group[_members(case)][rank].append(case)
+    for members, by_rank in cases_by_group.items():
         first = by_rank[members[0]]
         for member in members:
             calls = by_rank[member]
@@ -455,12 +453,12 @@ def _divided(depths: Sequence[tuple[Case, int]], world_size: int) -> tuple[tuple
 
     Returns the merged cases with their depths, and for each given case the position of its merged case.
     """
-    alike: dict[Case, list[list[Case]]] = {}
+    rows_by_kind: dict[Case, list[list[Case]]] = {}
     for case, _ in depths:
         if not case.groups.sets:
-            alike[case] = [[case]]
+            rows_by_kind[case] = [[case]]
             continue
-        rows = alike.setdefault(replace(case, groups=WORLD), [])
+        rows = rows_by_kind.setdefault(replace(case, groups=WORLD), [])
         taken = (row for row in rows if not any(set(_members(case)) & set(_members(other)) for other in row))
         row = next(taken, None)
         if row is None:
@@ -469,7 +467,7 @@ def _divided(depths: Sequence[tuple[Case, int]], world_size: int) -> tuple[tuple
             row.append(case)
     depth_of = dict(depths)
     cases, number_of = list[Case](), dict[Case, int]()
-    for rows in alike.values():
+    for rows in rows_by_kind.values():
         for row in rows:
             for case in row:
                 number_of[case] = len(cases)
@@ -503,7 +501,7 @@ def _whole_elements(call: RecordedCall, ranks: int) -> int | None:
     return into if into else out
 
 
-# ── in which order, with which pauses ────────────────────────────────────────────────────────────
+# ── order of the calls, and pauses ───────────────────────────────────────────────────────────────
 def _in_turn(made: Made, number_of: Mapping[Case, int], gaps: bool) -> tuple[ReplayedCall, ...]:
     """Return the calls of a rank. Before a call, the rank waits for asynchronous calls that ended before it began.
 

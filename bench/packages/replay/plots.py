@@ -35,7 +35,7 @@ def recorded(run: Run | None, analysis: Analysis) -> list[Figure]:
     for name, colour, values in (
         ("moving data", COLOURS[0], [time.moved_s for time in times]),
         ("waiting for others", COLOURS[1], [time.waited_s for time in times]),
-        ("moving or waiting, cannot be told", OTHERS, [time.unsplit_s for time in times]),
+        ("moving or waiting, unknown", OTHERS, [time.unsplit_s for time in times]),
     ):
         if any(values):
             panels[0].barh(rows, values, left=begins, color=colour, label=name, height=0.7)
@@ -43,13 +43,13 @@ def recorded(run: Run | None, analysis: Analysis) -> list[Figure]:
     panels[0].set_yticks(rows, names)
     panels[0].invert_yaxis()
     panels[0].legend(loc="lower right", fontsize=8)
-    panels[0].set_title("time in calls, a step, mean over ranks", fontsize=9.5)
+    panels[0].set_title("time in calls per step, mean over ranks", fontsize=9.5)
     if ranks:
         waited = [job.total.waited_for.get(rank, 0.0) for rank in ranks]
         panels[1].barh(range(len(ranks)), waited, color=COLOURS[1], height=0.7)
         panels[1].set_yticks(range(len(ranks)), [rank_named(job, rank) for rank in ranks])
         panels[1].invert_yaxis()
-        panels[1].set_title("how long others waited for each rank, a step, mean over ranks", fontsize=9.5)
+        panels[1].set_title("how long others waited for each rank per step, mean over ranks", fontsize=9.5)
     for axes in panels:
         axes.grid(visible=False, axis="y")
         axes.tick_params(axis="y", labelsize=8, length=0)

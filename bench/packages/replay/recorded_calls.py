@@ -84,7 +84,7 @@ class RecordedCall:
     splits_out: tuple[int, ...] | None = ()
     # World ranks of the group. None if unknown.
     group: tuple[int, ...] | None = None
-    # Number of ranks of the group. None if even that is unknown.
+    # Number of ranks of the group. None if unknown.
     group_size: int | None = None
     # Name of the group, equal on all its ranks; identifies the group if its ranks are not recorded.
     communicator: str | None = None
@@ -151,7 +151,7 @@ class RankRecording:
 
     @property
     def steps(self) -> int:
-        """Number of steps in which the rank made calls; 1 if steps are not recorded."""
+        """Return the number of steps in which the rank made calls; 1 if steps are not recorded."""
         return len({call.step for call in self.calls} - {None}) or 1
 
 
@@ -189,7 +189,7 @@ class CallList:
 
     @property
     def steps(self) -> int:
-        """Number of steps of the job in which calls were recorded; 1 if steps are not recorded."""
+        """Return the number of steps of the job in which calls were recorded; 1 if steps are not recorded."""
         return len({call.step for rank in self.ranks for call in rank.calls} - {None}) or 1
 
     @property

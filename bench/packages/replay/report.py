@@ -47,46 +47,46 @@ Kinds = Sequence[ReplayedKind]
 N = TypeVar("N", int, float)
 # Most kinds of calls in a table; all further kinds share one row.
 MOST_KINDS = 12
-NEXT = "Look next at what {} does before its calls: its input pipeline, its node, the clock of its GPU or CPU."
+NEXT = "Look next at the work of {} before its calls: its input pipeline, its node, the clock of its GPU or CPU."
 RECORDED_EXPLAINED = (
-    "Time a step (in all, if steps are not marked), mean over the recorded ranks. While several calls are under way, "
-    "it is counted for the one that ends first."
+    "Time per step (in all, if steps are not marked), mean over the recorded ranks. While several calls are under way, "
+    "the time counts for the call that ends first."
 )
-LATE_ENDS = "{} ends its calls later than the others: {} a step after the first to end, over all calls."
-DIVIDED_EXPLAINED = "Moving: from when the last rank came until the call ends. Waiting: the time before that."
+LATE_ENDS = "{} ends its calls later than the others: {} per step after the first rank's end, over all calls."
+DIVIDED_EXPLAINED = "Moving: from the arrival of the last rank until the call ends. Waiting: the time before that."
 RATE_EXPLAINED = "GB/s: bus bandwidth while data moved; where moving is not known, while calls ran."
 EXPOSED_EXPLAINED = "Exposed: the part in which nothing was computed."
 REPLAY_EXPLAINED = "Time of a step, mean over ranks, recorded and made again; both include waiting for late ranks."
 _CALLS = "{calls:of calls}"
 _LEFT_OUT = "{count} × {operation} left out: "
 SENTENCES: Mapping[NoticeKind, Sentence] = {
-    ReplayNotice.NUMBERED_BY_FILES: Sentence("ranks are numbered in the order of their files, which do not tell them"),
+    ReplayNotice.NUMBERED_BY_FILES: Sentence("ranks are numbered in the order of their files, which name no ranks"),
     ReplayNotice.UNEQUAL_STEPS: Sentence(
         "ranks recorded different numbers of steps: a step is the mean of all of them"
     ),
     ReplayNotice.ONE_STEP: Sentence(
-        "which rank came late: that takes several steps, and marks between them in the recording"
+        "which rank was late: this needs several steps, and marks between them in the recording"
     ),
     ReplayNotice.OUTSIDE_STEPS: Sentence(f"calls outside the recorded steps{_CALLS}"),
     ReplayNotice.NO_DURATION: Sentence(f"the time of calls whose duration was not recorded{_CALLS}"),
     ReplayNotice.NO_STARTS: Sentence(
-        f"whether calls overlapped: when they ran was not recorded, so durations are summed{_CALLS}"
+        f"whether calls overlapped: their start times were not recorded, so durations are summed{_CALLS}"
     ),
     ReplayNotice.ONE_RANK: Sentence(
-        "waiting: one rank's recording cannot tell it from moving", "give the files of all ranks"
+        "waiting: one rank's recording cannot separate it from moving", "give the files of all ranks"
     ),
     ReplayNotice.ONE_SIDED: Sentence(
         f"waiting in {{operation}}: a rank can be done with it before others begin{_CALLS}"
     ),
     ReplayNotice.UNKNOWN_GROUPS: Sentence(f"waiting in groups of unknown ranks{_CALLS}"),
-    ReplayNotice.PART_OF_GROUPS: Sentence(f"waiting in groups of which not every rank was recorded{_CALLS}"),
+    ReplayNotice.PART_OF_GROUPS: Sentence(f"waiting in groups in which not every rank was recorded{_CALLS}"),
     ReplayNotice.UNEQUAL_CALLS: Sentence(f"waiting in groups whose ranks recorded different numbers of calls{_CALLS}"),
     ReplayNotice.DIFFERENT_CALLS: Sentence(f"waiting in groups whose ranks recorded different calls{_CALLS}"),
     ReplayNotice.BATCHED: Sentence(
         f"waiting in calls that ran in one kernel with others, whose time is divided equally among them{_CALLS}"
     ),
     ReplayNotice.UNCLAIMED: Sentence(
-        "kernels that communicate and belong to no recorded call: {kernels}, {seconds:seconds} a step, in no number"
+        "kernels that communicate and belong to no recorded call: {kernels}, {seconds:seconds} per step, not counted"
     ),
     ReplayNotice.GAPS: Sentence(
         "how long all calls took: {recorded} of {made} calls were recorded (numbers {first} to {last})"
@@ -94,22 +94,22 @@ SENTENCES: Mapping[NoticeKind, Sentence] = {
     ReplayNotice.PART_OF_CALLS: Sentence(f"waiting in calls that not every rank of the group recorded{_CALLS}"),
     ReplayNotice.FURTHER_REASONS: Sentence("and {count} further reasons"),
     ReplayNotice.GROUPS_BY_NAME: Sentence(
-        "which ranks call together (in {count} of {calls} calls): those of a name, else all, are one group"
+        "which ranks call together (in {count} of {calls} calls): groups are ranks with one name, otherwise all ranks"
     ),
     ReplayNotice.UNTOLD: Sentence("{what} (of {count} of {calls} calls)"),
     ReplayNotice.LEFT_OUT: Sentence("{count} × {what}: left out"),
     ReplayNotice.NAMELESS: Sentence("{count} × calls without a name: left out"),
     ReplayNotice.NO_CALLS: Sentence("{count} × lines without a call: left out"),
     ReplayNotice.OPERATORS: Sentence("{count} × operators of torch that may be further calls: left out"),
-    ReplayNotice.NO_RECORDINGS: Sentence("{count} × file that is no recording, such as {file}: left out"),
+    ReplayNotice.NO_RECORDINGS: Sentence("{count} × file that is not a recording, such as {file}: left out"),
     ReplayNotice.OTHER_FORMAT: Sentence("{count} × file of {format}, of the same ranks: left out"),
     ReplayNotice.INCOMPLETE_CALLS: Sentence("{count} of the calls were not complete"),
-    ChangeNotice.OTHER_WORLD: Sentence("recorded on {recorded} ranks, made again on {ranks}"),
+    ChangeNotice.OTHER_WORLD: Sentence("recorded on {recorded} ranks, replayed on {ranks}"),
     ChangeNotice.STEPS_AS_ONE: Sentence("all {steps} recorded steps as one: they did not make the same calls"),
     ChangeNotice.LAST_STEP: Sentence("of {steps} recorded steps the last one"),
     ChangeNotice.OTHER_HALF: Sentence("{count} × a receive is the other half of a neighbour's send"),
     ChangeNotice.RING: Sentence("{count} × {operation} made an exchange with the neighbours in a ring"),
-    ChangeNotice.UNKNOWN_OPERATION: Sentence(f"{_LEFT_OUT}it is not known here"),
+    ChangeNotice.UNKNOWN_OPERATION: Sentence(f"{_LEFT_OUT}CollBench does not know it"),
     ChangeNotice.LEFT_OUT: Sentence(f"{_LEFT_OUT}{{why}}"),
     ChangeNotice.NO_SIZE: Sentence(f"{_LEFT_OUT}its size was not recorded"),
     ChangeNotice.EMPTY: Sentence(f"{_LEFT_OUT}it moved nothing"),
@@ -160,16 +160,16 @@ def recorded_parts(job: RecordedJob) -> Blocks:
     if job.late is not None:
         shown.append(NEXT.format(rank_named(job, job.late[0])))
     if job.ends_late is not None:
-        who = rank_named(job, job.ends_late[0])
-        shown.append(LATE_ENDS.format(f"{who[0].upper()}{who[1:]}", format_seconds(job.ends_late[1])))
-    return [*shown, *below("Not told:", items(sentences(job.withheld)))]
+        rank_text = rank_named(job, job.ends_late[0])
+        shown.append(LATE_ENDS.format(f"{rank_text[0].upper()}{rank_text[1:]}", format_seconds(job.ends_late[1])))
+    return [*shown, *below("Unknown:", items(sentences(job.withheld)))]
 
 
 def recorded_json(job: RecordedJob) -> Json:
     """Return the conclusions for programs, in seconds; late: the straggler and its share of the waiting time."""
     groups = {name: _time_json(time) for name, time in job.groups}
     kinds = [{**asdict(kind), "time": _time_json(kind.time)} for kind in job.kinds]
-    withheld = [public_notice(found).model_dump(mode="json") for found in job.withheld]
+    withheld = [public_notice(reason).model_dump(mode="json") for reason in job.withheld]
     return {**asdict(job), "kinds": kinds, "groups": groups, "withheld": withheld, "late": job.late}
 
 
@@ -182,19 +182,19 @@ def _time_json(time: RecordedTime) -> Json:
 def recorded_sentence(job: RecordedJob) -> str:
     """Format as `calls took 5.80 ms a step: 0.22 ms moving data, 5.58 ms waiting, 95% of it for rank 3`."""
     if job.total is None or job.total.in_calls_s is None:
-        missing = any(found.kind is ReplayNotice.GAPS for found in job.withheld)
+        missing = any(reason.kind is ReplayNotice.GAPS for reason in job.withheld)
         return f"{job.source}: {'not all calls were recorded' if missing else 'how long calls took was not recorded'}"
-    total, in_calls_s, period = job.total, job.total.in_calls_s, "a step" if job.marked else "in the recording"
-    part = bool(total.untimed) or any(found.kind is ReplayNotice.UNCLAIMED for found in job.withheld)
+    total, in_calls_s, period = job.total, job.total.in_calls_s, "per step" if job.marked else "in the recording"
+    part = bool(total.untimed) or any(reason.kind is ReplayNotice.UNCLAIMED for reason in job.withheld)
     text = f"calls took {'at least ' * part}{format_seconds(in_calls_s)} {period}"
     if not total.moved_s and not total.waited_s:
-        text += "; how much of it was waiting cannot be told"
+        text += "; the waiting part of it is unknown"
     elif not total.waited_s and not total.unsplit_s:
         text += ", all of it moving data"
     else:
-        rest = f", {format_seconds(total.unsplit_s)} that cannot be divided" if total.unsplit_s else ""
+        undivided = f", {format_seconds(total.unsplit_s)} that cannot be divided" if total.unsplit_s else ""
         waiting = format_seconds(total.waited_s) if total.waited_s else "none"
-        text += f": {format_seconds(total.moved_s)} moving data{rest}, {waiting} waiting"
+        text += f": {format_seconds(total.moved_s)} moving data{undivided}, {waiting} waiting"
         if job.late is not None:
             text += f", {format_share(job.late[1])} of it for {rank_named(job, job.late[0])}"
         elif total.waited_s and job.steps > 1:
@@ -249,8 +249,8 @@ def _recorded_table(heading: str, rows: Sequence[_Row], job: RecordedJob) -> Blo
     if total is not None and total.exposed_s is not None:
         columns.append(Column("exposed", lambda row: _or_nothing(row.time.exposed_s, format_seconds)))
     shown = list(rows[:MOST_KINDS])
-    if rest := [row.time for row in rows[MOST_KINDS:]]:
-        shown.append(_Row(f"{len(rest)} further", together(rest)))
+    if further := [row.time for row in rows[MOST_KINDS:]]:
+        shown.append(_Row(f"{len(further)} further", together(further)))
     return table(shown, columns)
 
 
@@ -300,8 +300,8 @@ def replay_table(step: ReplayedStep) -> Blocks:
     rows = [(kind,) for kind in step.kinds[:MOST_KINDS]] + [step.kinds[MOST_KINDS:]] * (len(step.kinds) > MOST_KINDS)
 
     def recorded(kinds: Kinds, time: Callable[[RecordedTime], float | None]) -> str:
-        of_kind = kinds[0].recorded if len(kinds) == 1 else None
-        return seconds_text(time(of_kind)) if of_kind is not None else NOTHING
+        kind_time = kinds[0].recorded if len(kinds) == 1 else None
+        return seconds_text(time(kind_time)) if kind_time is not None else NOTHING
 
     def moved(kinds: Kinds) -> str:
         size = sum(kind.calls * kind.case.size_bytes for kind in kinds)
@@ -336,8 +336,8 @@ def calls_config(recording: CallList, source: str) -> str:
         size = max(call.elements_in or 0, call.elements_out or 0) * DTYPES[call.dtype].itemsize
         if size:
             kinds[call.operation, call.dtype, size] += 1
-    of = f"# The operations and sizes of {visible(source, '')}"
-    lines = [f"{of}; the job's own combinations, with their number in the recording:"]
+    heading = f"# The operations and sizes of {visible(source, '')}"
+    lines = [f"{heading}; the job's own combinations, with their number in the recording:"]
     lines += [f"#   {count} × {op} {dtype} {format_bytes(size)}" for (op, dtype, size), count in kinds.items()]
     lines += [
         f"backends: [{recording.backend or 'gloo'}]",
@@ -352,8 +352,8 @@ def calls_config(recording: CallList, source: str) -> str:
 def precision(analysis: Analysis) -> list[str]:
     """Return the precision of the time of a step; empty if it is unknown."""
     times = {s.case: s.time_s for s in analysis.summaries if s.case.op == NAME and s.time_s is not None}
-    what, found = widths(times)
-    return [f"{what} within this run ±{format_share(max(found.values()))}"] if found else []
+    name, half_widths = widths(times)
+    return [f"{name} within this run ±{format_share(max(half_widths.values()))}"] if half_widths else []
 
 
 def describe(run: Run, analysis: Analysis) -> Description:

@@ -38,8 +38,8 @@ def to_text(recorded: CallList) -> str:
     header = {
         "format": FORMAT,
         "version": VERSION,
-        **{one.name: getattr(recorded, one.name) for one in dataclasses.fields(recorded) if one.name != "ranks"},
-        "notices": [{"kind": one.kind, "values": one.values} for one in recorded.notices],
+        **{item.name: getattr(recorded, item.name) for item in dataclasses.fields(recorded) if item.name != "ranks"},
+        "notices": [{"kind": item.kind, "values": item.values} for item in recorded.notices],
         "ranks": [
             {
                 "rank": rank.rank,
@@ -77,7 +77,7 @@ def _read(path: Path, file: IO[bytes]) -> CallList:
     lines = enumerate(iter(partial(file.readline, MOST_LINE), b""), 1)
     header = _json(next(lines, (1, b""))[1], path, 1)
     if header.get("format") != FORMAT:
-        raise ForeignError(f'{path}:1: no list of calls: its first line must have "format": "{FORMAT}"')
+        raise ForeignError(f'{path}:1: not a list of calls: its first line must have "format": "{FORMAT}"')
     if header.get("version") != VERSION:
         raise ForeignError(f"{path}:1: version {header.get('version')}; this CollBench reads {VERSION}")
     calls = []
@@ -94,9 +94,9 @@ def _read(path: Path, file: IO[bytes]) -> CallList:
     except (KeyError, TypeError):
         raise ForeignError(f"{path}:1: ranks: each needs a source, and its number of calls") from None
     if taken != len(calls):
-        raise ForeignError(f"{path}: its header counts {taken} calls, and {len(calls)} follow")
-    known = {field.name for field in dataclasses.fields(CallList)}
-    fields = {name: value for name, value in header.items() if name in known}
+        raise ForeignError(f"{path}: its header states {taken} calls, but {len(calls)} follow")
+    field_names = {field.name for field in dataclasses.fields(CallList)}
+    fields = {name: value for name, value in header.items() if name in field_names}
     return _validated(CallList, fields | {"ranks": ranks}, path, 1)
 
 
@@ -104,7 +104,7 @@ def _json(line: bytes, path: Path, number: int) -> Json:
     try:
         value = orjson.loads(line)
     except orjson.JSONDecodeError as error:
-        raise ForeignError(f"{path}:{number}: no JSON from character {error.colno} on: {error.msg}") from None
+        raise ForeignError(f"{path}:{number}: not JSON from character {error.colno} on: {error.msg}") from None
     if not isinstance(value, dict):
         raise ForeignError(f"{path}:{number}: a line must be an object")
     return value
@@ -120,7 +120,7 @@ def _call(line: bytes, path: Path, number: int) -> RecordedCall:
         raise ForeignError(f"{path}:{number}: unknown field {unknown[0]!r}")
     call = _validated(RecordedCall, data, path, number)
     if call.dtype is not None and call.dtype not in DTYPES:
-        raise ForeignError(f"{path}:{number}: dtype: {call.dtype!r:.60} is none of {', '.join(DTYPES)}, null")
+        raise ForeignError(f"{path}:{number}: dtype: {call.dtype!r:.60} is not one of {', '.join(DTYPES)}, null")
     return call
 
 

@@ -279,5 +279,5 @@ PACKAGE = "training"
 
 def training_of(analysis: Analysis) -> TrainingAnalysis:
     """Return the conclusions from the training steps of a run; empty if there are none."""
-    found = analysis.of_packages.get(PACKAGE)
-    return found if isinstance(found, TrainingAnalysis) else TrainingAnalysis()
+    conclusions = analysis.of_packages.get(PACKAGE)
+    return conclusions if isinstance(conclusions, TrainingAnalysis) else TrainingAnalysis()

@@ -45,10 +45,10 @@ def _importable(value: str) -> str:
     return value
 
 
-def known_model(value: str, others: str = "") -> str:
+def known_model(value: str, examples: str = "") -> str:
     """Return the model's name if it is a preset or sizes. Raises ValueError on any other text, with a suggestion."""
     if find(value) is None:
-        raise ValueError(f"{value} is no model{allowed(value, tuple(PRESETS), f'sizes such as {SIZES}{others}')}")
+        raise ValueError(f"{value} is not a model{allowed(value, tuple(PRESETS), f'sizes such as {SIZES}{examples}')}")
     return value
 
 
@@ -111,16 +111,16 @@ class OneOrSeveral:
     """Marks a list for the JSON Schema: a single value may replace it."""
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        several = handler(schema)
-        return {"anyOf": [several["items"], several]}
+        list_schema = handler(schema)
+        return {"anyOf": [list_schema["items"], list_schema]}
 
 
 class ByName:
     """Marks a strategy for the JSON Schema: a name, or a name with its settings, as `_strategy` reads them."""
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        whole = handler(schema)
-        properties = handler.resolve_ref_schema(whole)["properties"]
+        section_schema = handler(schema)
+        properties = handler.resolve_ref_schema(section_schema)["properties"]
 
         def settings(name: str) -> dict[str, Any]:
             keys = {key: properties[key] for key in (*STRATEGIES[name].takes, *BY_ALL)}
@@ -128,8 +128,8 @@ class ByName:
 
         by_key = {**{name: settings(name) for name in STRATEGIES}, "import": {"type": "string"}}
         counts = {"minProperties": 1, "maxProperties": 1}
-        one = {"type": "object", "properties": by_key, "additionalProperties": False, **counts}
-        return {"anyOf": [{"type": "string", "enum": [*STRATEGIES]}, one, whole]}
+        by_name = {"type": "object", "properties": by_key, "additionalProperties": False, **counts}
+        return {"anyOf": [{"type": "string", "enum": [*STRATEGIES]}, by_name, section_schema]}
 
 
 Caps = Annotated[
@@ -199,12 +199,12 @@ class StrategySection(Strict):
         if isinstance(self.buckets, str) and self.name != "plan":
             raise ValueError(
                 f"buckets: {self.buckets} is for plan; {self.name} has torch's own without this key, and "
-                "`advise --from RUN` says which others to type"
+                "`advise --from RUN` recommends others"
             )
         if self.cap and self.buckets:
             raise ValueError("cap and buckets exclude each other")
         if len(set(self.options) & set(DDP_HOOKS)) > 1:
-            raise ValueError(f"torch takes one communication hook only: {', '.join(DDP_HOOKS)}")
+            raise ValueError(f"torch accepts only one communication hook: {', '.join(DDP_HOOKS)}")
         return self
 
     @property
@@ -237,7 +237,7 @@ class TrainingSection(Strict):
     links: Several[Annotated[str, AfterValidator(_link)]] = key(
         "real, or an emulated link: latency of a call + rate.", ["real", "2ms + 1GB/s"], default=["real"]
     )
-    batch: Annotated[int, Field(ge=1)] = key("Number of examples of each rank in a step.", 8, default=4)
+    batch: Annotated[int, Field(ge=1)] = key("Number of examples per rank and step.", 8, default=4)
     sequence: Annotated[int, Field(ge=2)] = key("Number of tokens in an example.", 256, default=64)
     optimizer: Annotated[str, OneOf(("sgd", "adamw"), "optimizer")] = key(
         "The optimizer, sgd or adamw.", "adamw", default="sgd"
@@ -265,7 +265,7 @@ class TrainingSection(Strict):
         "A timed block is left out if other programs used more than this share of the CPU.", "10%", default=0.06
     )
     memory: bool = key(
-        "Measures also the peak memory of each strategy alone, which takes room for it beside the others.",
+        "Also measures the peak memory of each strategy alone, which needs memory for one more copy.",
         True,
         default=False,
     )
@@ -282,7 +282,7 @@ class TrainingSection(Strict):
 SECTION = PackageSection(
     name="training",
     model=TrainingSection,
-    about="Steps of training: what synchronising gradients costs. Docs: docs/training.md.",
+    about="Steps of training: the cost of synchronising gradients. Docs: docs/training.md.",
     example={"models": ["tiny"], "strategies": ["flat", "ddp"]},
     operation=TRAINING_STEP,
     needs="models and strategies",

@@ -40,7 +40,7 @@ class TrainingSkip(NoticeKind):
 
 
 class TrainingTrap(NoticeKind):
-    """A setting that measures something other than it seems to."""
+    """Settings that measure something other than they seem to."""
 
     DEFAULT_CAP = "default-cap"
     NO_FREE_CORE = "no-free-core"
@@ -129,7 +129,7 @@ class StepOptions(OwnOptions):
         None, "how gradients are synchronised; empty: a scenario", lambda strategy: label(strategy), first=True
     )
     model: str = option("", "a preset, a shape, or package.module:build of a user's own", first=True)
-    batch: int = option(0, "examples of each rank in a step", "batch {} a rank")
+    batch: int = option(0, "examples per rank and step", "batch {} a rank")
     sequence: int = option(0, "tokens of an example", "sequence {}")
     optimizer: str = option("", "sgd or adamw")
     link: str = option("", "name of an emulated link (`StepSettings.links`); empty: the real one", "emulated link {}")

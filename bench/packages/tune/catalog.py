@@ -80,19 +80,19 @@ class _Numbers:
         """The line of the next number; None at the end of the file."""
         return self._left[0][0] if self._left else None
 
-    def take(self, what: str) -> int:
+    def take(self, name: str) -> int:
         """Take the next number; raises ValueError, with the line, if it is not a number or the file has ended."""
         if not self._left:
-            raise ValueError(f"line {self.line}: the file ends before {what}")
+            raise ValueError(f"line {self.line}: the file ends before {name}")
         self.line, word = self._left.popleft()
         if not word.isdecimal():
-            raise ValueError(f"line {self.line}: {word!a:.20} stands where {what} should be")
+            raise ValueError(f"line {self.line}: {word!a:.20} was found where {name} should be")
         return int(word)
 
-    def increasing(self, what: str, last: int | None, value: int) -> list[str]:
+    def increasing(self, name: str, last: int | None, value: int) -> list[str]:
         """Return a problem if the number that was just taken is not larger than the previous number of its kind."""
         wrong = last is not None and value <= last
-        return [f"line {self.line}: {what} {value} after {last}: they must increase"] if wrong else []
+        return [f"line {self.line}: {name} {value} after {last}: they must increase"] if wrong else []
 
 
 @dataclass(frozen=True)
@@ -109,15 +109,15 @@ class OpenMpi:
     def choices(self, op: str, ranks: int, size: int) -> list[Pick]:
         """Return each algorithm with whole messages, and with segments if it has them and the message is larger."""
         named = self.operations[op]
-        found = []
+        picks = []
         for algorithm in self.numbers.get(named, {}):
             if algorithm in FOR_TWO and ranks != 2:
                 continue
             if algorithm not in ONLY_SEGMENTED:
-                found.append(Pick(algorithm))
+                picks.append(Pick(algorithm))
             if algorithm in SEGMENTED.get(named, ()) and size > SEGMENT:
-                found.append(Pick(algorithm, segment=SEGMENT))
-        return found
+                picks.append(Pick(algorithm, segment=SEGMENT))
+        return picks
 
     def settings(self, picks: Mapping[str, Pick]) -> Variables:
         """Return the variables for these choices. Open MPI's variables accept names of algorithms."""
@@ -167,8 +167,8 @@ class OpenMpi:
         problems: list[str] = []
         try:
             for _ in range(numbers.take("the number of collectives")):
-                of_collective = self._rules_of_collective(numbers, form > 1, problems)
-                rules = [rule for rule in rules if rule.op not in {new.op for new in of_collective}] + of_collective
+                new_rules = self._rules_of_collective(numbers, form > 1, problems)
+                rules = [rule for rule in rules if rule.op not in {new.op for new in new_rules}] + new_rules
         except ValueError as error:
             return FileRead((), (f"{error}: Open MPI then ignores the whole file and prints nothing",))
         if (line := numbers.next_line) is not None:
@@ -181,7 +181,7 @@ class OpenMpi:
         requests: whether a rule may end with the most requests. problems: list to which problems of rules are added.
         """
         number = numbers.take("a collective")
-        op, name = next(((op, name) for op, (name, known) in COLLECTIVES.items() if known == number), ("", f"{number}"))
+        op, name = next(((op, name) for op, (name, value) in COLLECTIVES.items() if value == number), ("", f"{number}"))
         if not op:
             problems.append(f"line {numbers.line}: collective {name}: CollBench measures no such collective")
         rules: list[SizeRule] = []
@@ -190,15 +190,15 @@ class OpenMpi:
             ranks = numbers.take("a number of ranks")
             problems += numbers.increasing("a number of ranks", last_ranks, ranks)
             last_ranks = ranks
-            of_ranks = self._rules_of_ranks(numbers, op, name, ranks, requests, problems)
-            rules = [rule for rule in rules if rule.ranks != ranks] + of_ranks
+            new_rules = self._rules_of_ranks(numbers, op, name, ranks, requests, problems)
+            rules = [rule for rule in rules if rule.ranks != ranks] + new_rules
         return rules if op else []
 
     def _rules_of_ranks(
         self, numbers: "_Numbers", op: str, name: str, ranks: int, requests: bool, problems: list[str]
     ) -> list[SizeRule]:
         """Take the rules for one number of ranks; the last rule has no largest size."""
-        known = {number: algorithm for algorithm, number in self.numbers.get(name, {}).items()}
+        names = {number: algorithm for algorithm, number in self.numbers.get(name, {}).items()}
         rules: list[SizeRule] = []
         for _ in range(numbers.take("the number of sizes")):
             size, algorithm, _, segment = map(numbers.take, ("a size", "an algorithm", "a fan-out", "a segment"))
@@ -210,20 +210,20 @@ class OpenMpi:
                 rules[-1] = replace(rules[-1], high=size - 1)
             elif size:
                 raise ValueError(f"line {line}: the first size of {name} must be 0, not {size}")
-            if op and algorithm and algorithm not in known:
-                problems.append(f"line {line}: {name} has no algorithm {algorithm} (0 to {max(known, default=0)})")
-            elif known.get(algorithm) in FOR_TWO and ranks != 2:
-                problems.append(f"line {line}: {known[algorithm]} is for 2 ranks, and this rule is for {ranks}")
-            choice = Pick(known[algorithm], segment=segment) if algorithm in known else DEFAULT
+            if op and algorithm and algorithm not in names:
+                problems.append(f"line {line}: {name} has no algorithm {algorithm} (0 to {max(names, default=0)})")
+            elif names.get(algorithm) in FOR_TWO and ranks != 2:
+                problems.append(f"line {line}: {names[algorithm]} is for 2 ranks, and this rule is for {ranks}")
+            choice = Pick(names[algorithm], segment=segment) if algorithm in names else DEFAULT
             rules.append(SizeRule(op, ranks, size, None, choice, line))
         return rules
 
-    def said(self, rules: Sequence[SizeRule], cell: Cell) -> Pick:
+    def choice_for(self, rules: Sequence[SizeRule], cell: Cell) -> Pick:
         """Return the choice for a cell. Rules for a number of ranks apply up to the next number, even if none fits."""
         named = [rule.ranks for rule in rules if rule.op == cell.op and rule.ranks <= cell.ranks]
         return _first(rules, cell, {max(named, default=-1)})
 
-    def how_to_load(self, path: str) -> list[str]:
+    def loading_lines(self, path: str) -> list[str]:
         """Return a shell line that loads the file for every program of this library, and remarks."""
         return [
             f"export {USE_RULES}=1 {RULES_FILE}={path}",
@@ -322,10 +322,10 @@ class Nccl:
             collective, low, high, algorithm, protocol, channels, nodes, ranks = words[:8]
             taken = [
                 (word, usual)
-                for word, known, usual in (
+                for word, allowed, usual in (
                     (collective, ours, "allreduce"), (algorithm, ALGORITHMS, "ring"), (protocol, PROTOCOLS, "simple"),
                 )
-                if word not in known
+                if word not in allowed
             ]  # fmt: skip
             problems += [f"{where}: {word!a:.30}: the plugin takes it as {usual}" for word, usual in taken]
             if len(line) > 254:
@@ -344,11 +344,11 @@ class Nccl:
                     notes.append(notice(TuneNotice.FOR_SOME_CALLS, line=number))
         return FileRead(tuple(rules), tuple(problems), tuple(notes))
 
-    def said(self, rules: Sequence[SizeRule], cell: Cell) -> Pick:
+    def choice_for(self, rules: Sequence[SizeRule], cell: Cell) -> Pick:
         """Return the choice of the first rule that matches; ranks -1: any number."""
         return _first(rules, cell, {-1, cell.ranks})
 
-    def how_to_load(self, path: str) -> list[str]:
+    def loading_lines(self, path: str) -> list[str]:
         """Return a shell line that loads the file, and remarks: the plugin has to be built."""
         return [
             f"export NCCL_TUNER_PLUGIN=libnccl-tuner-example.so NCCL_TUNER_CONFIG_FILE={path}",
@@ -362,6 +362,6 @@ class Nccl:
 
 # Common interface: `operations`: our name → the library's name; `decides`: variables by which a user would choose;
 # `choices` of a cell, without the default; `settings`: variables that set the choice of each operation;
-# `file_settings`: variables that load a rule file, None if it cannot be loaded; `write` and `read` a rule file; `said`:
-# the choice of rules for a cell; `how_to_load`: a shell line that loads a file, and remarks.
+# `file_settings`: variables that load a rule file, None if it cannot be loaded; `write` and `read` a rule file;
+# `choice_for`: the choice of rules for a cell; `loading_lines`: a shell line that loads a file, and remarks.
 Library = OpenMpi | Nccl

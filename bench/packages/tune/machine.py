@@ -25,10 +25,10 @@ def algorithms() -> Mapping[str, Mapping[str, int]]:
         done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise UnmeasurableError(f"{command[0]} does not list Open MPI's algorithms: {error}") from None
-    found: dict[str, dict[str, int]] = defaultdict(dict)
+    numbers: dict[str, dict[str, int]] = defaultdict(dict)
     for collective, number, name in _LINE.findall(done.stdout):
         if int(number):
-            found[collective][name] = int(number)
-    if not found:
+            numbers[collective][name] = int(number)
+    if not numbers:
         raise UnmeasurableError(f"{' '.join(command)}: it lists no algorithms: is mpirun Open MPI's, version 5?")
-    return dict(found)
+    return dict(numbers)

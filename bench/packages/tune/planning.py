@@ -51,15 +51,15 @@ class TuneSide:
 
     launch: Launch
     # Operation → choice that the cases of this side set in the library; empty for the side with the default.
-    told: Mapping[str, Pick]
+    assigned: Mapping[str, Pick]
 
 
 def cells(config: Config, machine: Machine, seed: int, library: Library) -> tuple[Plan, dict[Cell, Case]]:
     """Return the plan of one launch of the configuration, and the case of each cell. Raises BenchError."""
-    known = ", ".join(library.operations)
+    allowed = ", ".join(library.operations)
     for op in config.operations:
         if op not in library.operations:
-            raise ConfigError(f"tune: operations: {op}: {library.name} has no setting for it; allowed: {known}")
+            raise ConfigError(f"tune: operations: {op}: {library.name} has no setting for it; allowed: {allowed}")
     plan = planning.expand(config.model_copy(update={"launches": 1, "budget": None}), machine, seed)
     reason = planning.unmeasurable_reason(plan)
     if reason is not None:
@@ -68,59 +68,59 @@ def cells(config: Config, machine: Machine, seed: int, library: Library) -> tupl
         raise UnmeasurableError(
             "tune: ranks share a GPU (oversubscribe_gpu), so their times cannot show which choice is faster"
         )
-    found: dict[Cell, Case] = {}
+    cases: dict[Cell, Case] = {}
     for case in plan.cases:
         if named := [name for name, _ in case.settings.pairs if library.decides.fullmatch(name)]:
-            raise ConfigError(f"tune: env.{named[0]}: this is what tune finds out: leave it out")
+            raise ConfigError(f"tune: env.{named[0]}: tune finds this out: leave it out")
         if OPERATIONS[case.op].rank is not None or case.op not in library.operations:
-            raise ConfigError(f"tune: {case.op}: {library.name} has no setting for it; allowed: {known}")
-        other = found.setdefault(cell_of(case), case)
+            raise ConfigError(f"tune: {case.op}: {library.name} has no setting for it; allowed: {allowed}")
+        other = cases.setdefault(cell_of(case), case)
         if other != case:
             where = f"{case.op}, {case.world_size} ranks, {format_bytes(case.size_bytes)}"
             raise ConfigError(
                 f"tune: {where}: {other.key} and {case.key} fall into the same cell, because a rule file knows only "
                 "operation, ranks and size: keep one of them"
             )
-    return plan, found
+    return plan, cases
 
 
-def candidates(library: Library, found: Mapping[Cell, Case]) -> dict[Cell, list[Pick]]:
+def candidates(library: Library, cases: Mapping[Cell, Case]) -> dict[Cell, list[Pick]]:
     """Return the choices of each cell, without the default."""
-    return {cell: library.choices(cell.op, cell.ranks, cell.size) for cell in found}
+    return {cell: library.choices(cell.op, cell.ranks, cell.size) for cell in cases}
 
 
 def launches(
     library: Library,
-    found: Mapping[Cell, Case],
-    asked: Mapping[Cell, Sequence[Pick]],
+    cases: Mapping[Cell, Case],
+    wanted: Mapping[Cell, Sequence[Pick]],
     number: int,
     seed: int,
     file_settings: Variables | None = None,
 ) -> list[list[TuneSide]]:
-    """Return the sides of a round, in one list per number of ranks. asked: choices without the default, which all have.
+    """Return the sides of a round, in one list per number of ranks. wanted: choices per cell, without the default.
 
     file_settings: variables that load a rule file; one side reads it, in place of the sides that set choices.
     """
     groups = []
-    for ranks in sorted({cell.ranks for cell in asked}):
-        here = [cell for cell in sorted(asked) if cell.ranks == ranks and asked[cell]]
+    for ranks in sorted({cell.ranks for cell in wanted}):
+        here = [cell for cell in sorted(wanted) if cell.ranks == ranks and wanted[cell]]
         random.Random(f"{seed}/{number}/{ranks}").shuffle(here)
         if not here:
             continue
-        of_op: dict[str, list[Pick]] = {}
+        picks_by_op: dict[str, list[Pick]] = {}
         for cell in sorted(here):
-            of_op.setdefault(cell.op, []).extend(c for c in asked[cell] if c not in of_op.get(cell.op, []))
-        sides: list[tuple[list[Case], dict[str, Pick]]] = [([_with(found[cell], Variables()) for cell in here], {})]
+            picks_by_op.setdefault(cell.op, []).extend(c for c in wanted[cell] if c not in picks_by_op.get(cell.op, []))
+        sides: list[tuple[list[Case], dict[str, Pick]]] = [([_with(cases[cell], Variables()) for cell in here], {})]
         if file_settings is not None:
-            sides.append(([_with(found[cell], file_settings) for cell in here], dict.fromkeys(of_op, FROM_FILE)))
+            sides.append(([_with(cases[cell], file_settings) for cell in here], dict.fromkeys(picks_by_op, FROM_FILE)))
         else:
-            for place in range(max(map(len, of_op.values()))):
-                picks = {op: choices[place] for op, choices in of_op.items() if place < len(choices)}
+            for place in range(max(map(len, picks_by_op.values()))):
+                picks = {op: choices[place] for op, choices in picks_by_op.items() if place < len(choices)}
                 settings = library.settings(picks)
-                own = [cell for cell in here if picks.get(cell.op) in asked[cell]]
-                sides.append(([_with(found[cell], settings) for cell in own], picks))
+                own = [cell for cell in here if picks.get(cell.op) in wanted[cell]]
+                sides.append(([_with(cases[cell], settings) for cell in own], picks))
         groups.append(
-            [TuneSide(Launch(cases[0].backend, ranks, number, tuple(cases)), told) for cases, told in sides if cases]
+            [TuneSide(Launch(rows[0].backend, ranks, number, tuple(rows)), chosen) for rows, chosen in sides if rows]
         )
     return groups
 
@@ -129,15 +129,15 @@ def _with(case: Case, settings: Variables) -> Case:
     return replace(case, settings=Variables((*case.settings.pairs, *settings.pairs)))
 
 
-def told_in(groups: Sequence[Sequence[TuneSide]]) -> dict[str, dict[str, Pick]]:
-    """Return the choices that the cases of these sides set in the library, as `rules.Told`.
+def assigned_in(groups: Sequence[Sequence[TuneSide]]) -> dict[str, dict[str, Pick]]:
+    """Return the choices that the cases of these sides set in the library, as `rules.Assigned`.
 
     Sides with different numbers of ranks that read one file have equal variables, but may have different operations.
     """
-    told: dict[str, dict[str, Pick]] = {}
+    assigned: dict[str, dict[str, Pick]] = {}
     for side in (side for group in groups for side in group):
-        told.setdefault(str(side.launch.cases[0].settings), {}).update(side.told)
-    return told
+        assigned.setdefault(str(side.launch.cases[0].settings), {}).update(side.assigned)
+    return assigned
 
 
 def fitted(plan: Plan, groups: Sequence[Sequence[TuneSide]], budget_s: float, stage: TuneStage) -> Plan:
@@ -156,7 +156,7 @@ def fitted(plan: Plan, groups: Sequence[Sequence[TuneSide]], budget_s: float, st
     usual, shortest = (planning.estimate_s(replace(each, order=order)) - once for each in (plan, sampled(FEWEST_S)))
     if shortest * stage.fewest > share_s:
         raise ConfigError(
-            f"--budget {format_seconds(budget_s)}: the {stage.name} may take {format_share(stage.until)} of it, and "
+            f"--budget {format_seconds(budget_s)}: the {stage.name} may use {format_share(stage.until)} of it, and "
             f"{stage.fewest} launches of every choice take about {format_seconds(shortest * stage.fewest)}: set "
             f"--budget {math.ceil(shortest * stage.fewest / stage.until)}s or more, fewer sizes or fewer operations"
         )

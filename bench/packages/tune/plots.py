@@ -55,9 +55,9 @@ def _panel(axes: Axes, cells: list[CellResult], rules: Sequence[SizeRule], style
     drawn: set[SizeRule] = set()
     for cell in cells:
         colour, hatch = styles.get(str(cell.choice), ("grey", ""))
-        of_cell = [r for r in rules if r.choice == cell.choice and r.holds(cell.cell.op, cell.cell.size)]
+        cell_rules = [r for r in rules if r.choice == cell.choice and r.holds(cell.cell.op, cell.cell.size)]
         # A rule file that is checked may have no rule for exactly this number of ranks.
-        rule = min(of_cell, key=lambda r: r.ranks != cell.cell.ranks, default=None)
+        rule = min(cell_rules, key=lambda r: r.ranks != cell.cell.ranks, default=None)
         if rule is not None and cell.choice != DEFAULT and rule not in drawn:
             drawn.add(rule)
             low, high = max(rule.low, sizes[0]), min(rule.high or sizes[-1], sizes[-1])

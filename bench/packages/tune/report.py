@@ -42,15 +42,15 @@ WHYS: Mapping[Why, str] = {
     Why.INCONCLUSIVE: "inconclusive",
 }
 SENTENCES: Mapping[NoticeKind, Sentence] = {
-    TuneNotice.VIRTUAL: Sentence("virtual GPUs: times follow a rule, and say nothing about hardware"),
+    TuneNotice.VIRTUAL: Sentence("virtual GPUs: times follow a rule, and mean nothing for hardware"),
     TuneNotice.AS_MEASURED: Sentence(
-        "shown for calls as they were measured ({calls:lines}): in others a rule can be slower"
+        "valid for calls as they were measured ({calls:lines}): in others a rule can be slower"
     ),
     TuneNotice.RULE_NOT_READ: Sentence("not honoured: {problem}"),
     TuneNotice.NOT_HONOURED: Sentence(
         "not honoured: {op}, {ranks} ranks, {size_bytes:bytes}: asked for {asked}, {library} ran {ran}"
     ),
-    TuneNotice.OTHER_HOSTS: Sentence("line {line}: a rule for {nodes} hosts, and these are {hosts}: not compared"),
+    TuneNotice.OTHER_HOSTS: Sentence("line {line}: a rule for {nodes} hosts, but this run has {hosts}: not compared"),
     TuneNotice.OWN_CHANNELS: Sentence("line {line}: {channels} channels: compared with NCCL's own number of channels"),
     TuneNotice.FOR_SOME_CALLS: Sentence(
         "line {line}: numPipeOps or regBuff: compared as if the rule were for all calls"
@@ -65,9 +65,9 @@ def answer(tuned: Tuned, state: TuneState, load: Sequence[str]) -> Blocks:
 
 
 def _first(tuned: Tuned, state: TuneState) -> Blocks:
-    lines = [] if state.checks else [_of_ranks(tuned, op, ranks) for op, ranks in _groups(tuned)]
-    told = [*sentences(tuned.notes), *(f"failed: {text}" for text in tuned.wrong)]
-    return [_checked(tuned) if state.checks else _headline(tuned), *items(lines), *items(told)]
+    lines = [] if state.checks else [_rules_line(tuned, op, ranks) for op, ranks in _groups(tuned)]
+    remarks = [*sentences(tuned.notes), *(f"failed: {text}" for text in tuned.wrong)]
+    return [_checked(tuned) if state.checks else _headline(tuned), *items(lines), *items(remarks)]
 
 
 def document(tuned: Tuned, library: Library, state: TuneState, load: Sequence[str], picture: str | None) -> Blocks:
@@ -102,9 +102,9 @@ def _headline(tuned: Tuned) -> str:
 def _checked(tuned: Tuned) -> str:
     """Format as `48 of 96 cells have a rule: 30 faster, 1 slower, 17 inconclusive; together 0.85 [0.80 – 0.90]`."""
     counts = Counter(result.why for result in tuned.changed)
-    found = ", ".join(f"{count} {WHYS[why]}" for why, count in counts.items()) or "nothing to compare"
+    outcomes = ", ".join(f"{count} {WHYS[why]}" for why, count in counts.items()) or "nothing to compare"
     together = f"; together {_ratio(tuned.whole)} of the default's time" if tuned.whole is not None else ""
-    return f"{len(tuned.changed)} of {counted(len(tuned.results), 'cell')} have a rule: {found}{together}"
+    return f"{len(tuned.changed)} of {counted(len(tuned.results), 'cell')} have a rule: {outcomes}{together}"
 
 
 def _ratio(interval: Interval) -> str:
@@ -115,7 +115,7 @@ def _groups(tuned: Tuned) -> list[tuple[str, int]]:
     return list(dict.fromkeys((result.cell.op, result.cell.ranks) for result in tuned.results))
 
 
-def _of_ranks(tuned: Tuned, op: str, ranks: int) -> str:
+def _rules_line(tuned: Tuned, op: str, ranks: int) -> str:
     """Format as `all_reduce, 4 ranks: recursive_doubling up to 23 KiB [18 – 31 KiB], default above`."""
     here = [result for result in tuned.results if (result.cell.op, result.cell.ranks) == (op, ranks)]
     places = [place for place in tuned.crossovers if (place.op, place.ranks) == (op, ranks)]

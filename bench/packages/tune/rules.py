@@ -147,17 +147,17 @@ class Tuned:
 
 
 # Variables of a case, as text → operation → choice that they set in the library.
-Told = Mapping[str, Mapping[str, Pick]]
+Assigned = Mapping[str, Mapping[str, Pick]]
 
 
-def choice_of(told: Told, case: Case) -> Pick:
+def choice_of(assigned: Assigned, case: Case) -> Pick:
     """Return the choice that a case sets in the library; the default on the side that sets none. Raises StoreError.
 
     A case with an unknown choice is never treated as a case with the default.
     """
-    choices = told.get(str(case.settings))
+    choices = assigned.get(str(case.settings))
     if choices is None or (choices and case.op not in choices):
-        raise StoreError(f"{case.key}: the state of tune does not say which choice this case was told")
+        raise StoreError(f"{case.key}: the state of tune does not record which choice this case got")
     return choices[case.op] if choices else DEFAULT
 
 
@@ -168,8 +168,8 @@ class TuneState:
     backend: str
     budget_s: float
     min_change: float
-    # The choices that cases have set in the library so far, as in `Told`.
-    told: dict[str, dict[str, Pick]]
+    # The choices that cases have set in the library so far, as in `Assigned`.
+    assigned: dict[str, dict[str, Pick]]
     seed: int = 0
     # Number of hosts.
     hosts: int = 1

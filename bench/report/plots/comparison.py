@@ -66,7 +66,7 @@ AXIS_LETTERS, ENTRY = 80, 1.8
 # Letters in a line of the title of a trend, and of a picture with 1, 2 or 3 trends side by side.
 PANEL_WIDE, TREND_WIDE = 48, (60, 100, 140)
 # Inches that the panel of exposed communication adds.
-BESIDE = 4.5
+EXPOSED_WIDTH = 4.5
 
 
 # ── two runs, or two sides that took turns ───────────────────────────────────────────────────────
@@ -90,9 +90,9 @@ def comparison_figure(result: Comparison) -> Figure:
         rows.insert(0, (WHOLE, result.whole, result.ratios))
     paired = any(ratios for _, _, ratios in rows)
     steps = {len(shown) - 1 - row: change.exposed for row, change in enumerate(shown) if change.exposed}
-    width = max(9, ROW_WIDTH + LETTER * max(len(name) for name, _, _ in rows)) + BESIDE * bool(steps)
+    width = max(9, ROW_WIDTH + LETTER * max(len(name) for name, _, _ in rows)) + EXPOSED_WIDTH * bool(steps)
     figure = Figure(figsize=(width, 2.4 + (0.42 if paired else 0.28) * len(rows)), layout="constrained")
-    axes, *beside = figure.subplots(
+    axes, *exposed_panels = figure.subplots(
         1, 1 + bool(steps), sharey=True, squeeze=False, width_ratios=[1.0, 0.8][: 1 + bool(steps)]
     )[0]
     for y, (_, _, ratios) in enumerate(reversed(rows)):
@@ -120,7 +120,7 @@ def comparison_figure(result: Comparison) -> Figure:
     directions(axes)
     dot = Line2D([], [], linestyle="", marker=".", color=GREY, label="a pair of launches, the first one lowest")
     handles = [dot] if paired else []
-    for exposed_axes in beside:
+    for exposed_axes in exposed_panels:
         handles += _exposed_rows(exposed_axes, steps)
     verdict_legend(figure, result, len(result.changes) - len(shown), *handles)
     return figure

@@ -86,13 +86,13 @@ _POINT = re.compile("(<use [^>]*?)/>")
 SUFFIXES = (".png", ".svg", ".pdf")
 # Style `paper`, for one and for two columns: width in inches; letter size; height without legend; columns of a legend.
 PAPER_INCHES, PAPER_POINTS, PAPER_HEIGHT, PAPER_LEGEND = (3.3, 6.9), 8, 2.3, (2, 4)
-# Share of the x axis between two of its labels there.
+# Smallest distance of two labels of the x axis in this style, as a share of the axis.
 PAPER_APART = 0.18
 # Ratio of largest to smallest value on an axis below which labels at 1, 2 and 5 are too few.
 NARROW = 5
 # Sizes that are closer than this share of their axis have one label, because two labels would overlap.
 CLOSE = 0.02
-# More lines than this in one picture cannot be told apart.
+# More lines than this in one picture cannot be distinguished.
 MOST_SERIES = 6
 # Four by six panels: more would be too small to read.
 PANELS_A_PAGE = 24
@@ -106,7 +106,7 @@ GAP_WIDE, GAP_HIGH = 0.15, 0.42
 MOST_SHARED = 2 * len(COLOURS)
 # Characters in a line of the figure's title, also of a figure of 10 inches; characters per inch in a panel's title.
 WIDE, WIDER, LETTERS_AN_INCH = 112, 128, 13
-# Inches: an entry of a legend without its text, and a letter of it.
+# Inches: an entry of a legend without its text, and a letter of the text.
 ENTRY, LETTER = 0.6, 0.075
 # Inches: width of a single panel's figure, and its height without the legend.
 SINGLE = (8.5, 4.5)
@@ -152,7 +152,7 @@ def _with_titles(figure: Figure) -> str:
         group, end, behind = rest.partition("\n   </g>")
         if mark and len(_POINT.findall(group)) == len(titles):  # matplotlib leaves out points beyond the figure
             left = iter(titles)
-            group = _POINT.sub(lambda found: f"{found[1]}><title>{next(left)}</title></use>", group)  # noqa: B023 - called here
+            group = _POINT.sub(lambda match: f"{match[1]}><title>{next(left)}</title></use>", group)  # noqa: B023 - called here
         made = f'{begin}<g data-series="{number}" data-name="{name}">{group}{end}{behind}' if mark else made
         made = re.sub(rf'<g id="series-{number}-\d+">', f'<g data-series="{number}">', made)
     return made
@@ -185,8 +185,8 @@ def _fit_paper(figure: Figure) -> None:
         entries |= {name: handle for name, handle in legend_entries(figure.axes[0]).items() if name in entries}
         columns = fitting_columns(inches, entries)
         legend.remove()
-        look: Any = {"ncols": columns, "fontsize": PAPER_POINTS}
-        figure.legend(list(entries.values()), list(entries), loc="outside lower center", **look)
+        options: Any = {"ncols": columns, "fontsize": PAPER_POINTS}
+        figure.legend(list(entries.values()), list(entries), loc="outside lower center", **options)
         high += LEGEND_LINE * math.ceil(len(entries) / columns)
     figure.set_size_inches(inches, high)
     if not several:
@@ -194,7 +194,7 @@ def _fit_paper(figure: Figure) -> None:
 
 
 def _thin_labels(axes: Axes, apart: float) -> None:
-    """Leave labels of x out that are nearer to the label before than this share of the axis."""
+    """Remove each label of x whose distance from the previous label is below this share of the axis."""
     kept: dict[float, str] = {}
     last = -math.inf
     for place, label in zip(axes.get_xticks(), axes.get_xticklabels(), strict=True):
@@ -221,11 +221,11 @@ def draw_pages(
             save(figure, path, paper)
 
 
-def framed(drawn: str, what: str) -> tuple[Figure, Axes]:
-    """Make a figure with one set of axes. Its title has two lines: `drawn`, the quantity, and `what`, the cases."""
+def framed(quantity: str, cases: str) -> tuple[Figure, Axes]:
+    """Make a figure with one set of axes. Its title has two lines: `quantity` and `cases`."""
     figure = Figure(figsize=(8.5, 4.8), layout="constrained")
     axes = figure.subplots()
-    axes.set_title(f"{drawn}\n{what}", fontsize=10.5)
+    axes.set_title(f"{quantity}\n{cases}", fontsize=10.5)
     return figure, axes
 
 
@@ -274,7 +274,7 @@ def log_ticks(axis: Any) -> None:
 
 
 def marks(summaries: Sequence[Summary]) -> str:
-    """State what bands and bars show, or that no intervals are known."""
+    """State the meaning of bands and bars, or that no intervals are known."""
     known = any(s.time_s is not None and s.time_s.known for s in summaries)
     return f"bands and bars: {width(summaries)}" if known else "no intervals are known"
 
@@ -385,11 +385,11 @@ def panels(summaries: Sequence[Summary], split: Callable[[list[Summary]], list[L
 
     split: makes lines from summaries that differ in size and ranks only.
     """
-    of_kind = KINDS.tables(sorted(summaries, key=lambda s: metrics.order(s.case.metric)), lambda s: s.case)
+    by_kind = KINDS.tables(sorted(summaries, key=lambda s: metrics.order(s.case.metric)), lambda s: s.case)
     together: dict[tuple[str, str, str], list[tuple[list[CasePart], list[Line]]]] = {}
-    for case, parts in zip(of_kind, case_parts(list(of_kind)), strict=True):
+    for case, parts in zip(by_kind, case_parts(list(by_kind)), strict=True):
         base = (case.op, case.backend, metric_name(case))
-        together.setdefault(base, []).append((parts, split(of_kind[case])))
+        together.setdefault(base, []).append((parts, split(by_kind[case])))
     made = []
     for chunk in (chunk for families in together.values() for chunk in _chunks(families)):
         common, own = divide([parts for parts, _ in chunk])
@@ -412,30 +412,30 @@ def _chunks(families: Iterable[tuple[list[CasePart], list[Line]]]) -> list[list[
     return chunks
 
 
-def pages(drawn: str, what: str, shown: Sequence[Panel], left_out: Sequence[str] = ()) -> list[Page]:
-    """Make figures with titles for all panels. The last one lists what is left out, and how many panels did not fit.
+def pages(quantity: str, properties: str, shown: Sequence[Panel], left_out: Sequence[str] = ()) -> list[Page]:
+    """Make figures with titles for all panels. The last figure lists `left_out` and how many panels did not fit.
 
-    drawn: the quantity, for the title. what: properties of all panels, for the title, in addition to common parts.
+    quantity: text for the title. properties: properties of all panels for the title, in addition to common parts.
     """
     parts: list[list[Panel]] = []
-    for _, alike in groupby(shown, key=lambda panel: metric_name(panel.members[0].case)):
-        of_metric = list(alike)
-        count = math.ceil(len(of_metric) / PANELS_A_PAGE)
-        a_page = math.ceil(len(of_metric) / count) if count <= MOST_PAGES else PANELS_A_PAGE
-        parts += [of_metric[start : start + a_page] for start in range(0, len(of_metric), a_page)]
+    for _, group in groupby(shown, key=lambda panel: metric_name(panel.members[0].case)):
+        metric_panels = list(group)
+        count = math.ceil(len(metric_panels) / PANELS_A_PAGE)
+        a_page = math.ceil(len(metric_panels) / count) if count <= MOST_PAGES else PANELS_A_PAGE
+        parts += [metric_panels[start : start + a_page] for start in range(0, len(metric_panels), a_page)]
     made = []
     for number, part in enumerate(parts[:MOST_PAGES], start=1):
         place = f" ({number} of {min(len(parts), MOST_PAGES)})" if len(parts) > 1 else ""
-        made.append(_page(f"{drawn}{place}", what, part))
+        made.append(_page(f"{quantity}{place}", properties, part))
     missing = sum(map(len, parts[MOST_PAGES:]))
     if made:
         made[-1].extra += [*left_out, *([f"and {missing} more panels: see the tables"] if missing else [])]
     return made
 
 
-def _page(drawn: str, what: str, part: Sequence[Panel]) -> Page:
+def _page(quantity: str, properties: str, part: Sequence[Panel]) -> Page:
     common, own = divide([without_usual(panel.common) for panel in part])
-    head = f"{drawn}\n{wrapped(', '.join([*in_words(common), what]), WIDE)}"
+    head = f"{quantity}\n{wrapped(', '.join([*in_words(common), properties]), WIDE)}"
     styles = _styles(part)
     if len(part) == 1:
         figure = Figure(figsize=SINGLE, layout="constrained")
@@ -445,8 +445,8 @@ def _page(drawn: str, what: str, part: Sequence[Panel]) -> Page:
     figure, grid = _grid(len(part), TITLE_LINE * (1 + head.count("\n")) + GAP_HIGH)
     figure.suptitle(head, x=0.01, y=1 - 0.08 / figure.get_figheight(), ha="left", va="top", fontsize=10.5)
     columns, width = grid.shape[1], grid[0][0].get_position().width * figure.get_figwidth()
-    for axes, of_panel in zip(grid.flat, own, strict=False):
-        axes.set_title(wrapped(", ".join(in_words(of_panel)), int(LETTERS_AN_INCH * width)), fontsize=8.5)
+    for axes, panel_parts in zip(grid.flat, own, strict=False):
+        axes.set_title(wrapped(", ".join(in_words(panel_parts)), int(LETTERS_AN_INCH * width)), fontsize=8.5)
         axes.tick_params(labelsize=8)
     for number in range(len(part), grid.size):
         grid.flat[number].set_visible(False)
@@ -469,8 +469,8 @@ def _styles(part: Sequence[Panel]) -> dict[str, int] | None:
             for name, (first, _, last) in zip(names, pairs, strict=True)
         }
         return styles if len(names) <= MOST_SHARED else None
-    alike = any(len({styles[line.name] % len(COLOURS) for line in panel.lines}) < len(panel.lines) for panel in part)
-    return None if alike or len(names) > MOST_SHARED else styles
+    clash = any(len({styles[line.name] % len(COLOURS) for line in panel.lines}) < len(panel.lines) for panel in part)
+    return None if clash or len(names) > MOST_SHARED else styles
 
 
 def _grid(count: int, above: float) -> tuple[Figure, Any]:
@@ -505,20 +505,20 @@ def legend(page: Page) -> None:
     first, figure = page.places[0][0], page.figure
     for entry in page.extra:
         first.plot([], [], " ", label=entry)
-    of_each = [legend_entries(axes) for axes, _ in page.places]
+    entries_by_panel = [legend_entries(axes) for axes, _ in page.places]
     entries: dict[str, Any] = {}
-    for of_panel in of_each:
-        entries |= {name: handle for name, handle in of_panel.items() if name not in entries}
+    for panel_entries in entries_by_panel:
+        entries |= {name: handle for name, handle in panel_entries.items() if name not in entries}
     if page.styles is None and len(page.places) > 1:
-        for (axes, _), of_panel in zip(page.places, of_each, strict=True):
-            axes.legend(list(of_panel.values()), list(of_panel), loc="best", fontsize=6.5)
+        for (axes, _), panel_entries in zip(page.places, entries_by_panel, strict=True):
+            axes.legend(list(panel_entries.values()), list(panel_entries), loc="best", fontsize=6.5)
         return
     columns = fitting_columns(figure.get_figwidth(), entries)
     more = LEGEND_LINE * math.ceil(len(entries) / columns)
-    look: Any = {"ncols": columns, "fontsize": 8.5}
+    options: Any = {"ncols": columns, "fontsize": 8.5}
     if len(page.places) == 1:
         figure.set_figheight(SINGLE[1] + more)
-        figure.legend(list(entries.values()), list(entries), loc="outside lower center", **look)
+        figure.legend(list(entries.values()), list(entries), loc="outside lower center", **options)
         return
     # The figure becomes higher by the legend; its contents keep their distance from the upper edge.
     before = figure.get_figheight()
@@ -528,7 +528,7 @@ def legend(page: Page) -> None:
     figure.subplots_adjust(top=1 - (1 - pars.top) * before / after, bottom=(pars.bottom * before + more) / after)
     for text in figure.texts:  # titles and axis labels
         text.set_y((text.get_position()[1] * before + more) / after)
-    figure.legend(list(entries.values()), list(entries), loc="lower center", borderaxespad=0.1, **look)
+    figure.legend(list(entries.values()), list(entries), loc="lower center", borderaxespad=0.1, **options)
 
 
 def fitting_columns(inches: float, entries: Iterable[str]) -> int:

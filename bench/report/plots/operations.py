@@ -24,7 +24,7 @@ from bench.report.tables import size_rows
 
 # Fewer rows show no more than the picture of time against size; more are too small to read.
 FEWEST_ROWS, MOST_ROWS = 3, 45
-# World sizes whose markers can be told apart in a row.
+# World sizes whose markers can be distinguished in a row.
 MOST_WORLDS = 6
 # Distributions in one picture, and letters in a line of a distribution's title.
 MOST_SPLITS, SPLIT_TITLE = 4, 34
@@ -38,15 +38,15 @@ def operations(run: Run, analysis: Analysis) -> list[Figure]:
 
     There is a row for each operation or variant, and a panel for each metric.
     """
-    of_case = {s.case: s for s in analysis.summaries if s.time_s}
-    size, chosen = _at_one_size(list(of_case))
+    summary_by_case = {s.case: s for s in analysis.summaries if s.time_s}
+    size, chosen = _at_one_size(list(summary_by_case))
     described = [without_usual(parts) for parts in case_parts([KINDS.residue(case) for case in chosen])]
     common, own = divide(described)
     rows: dict[str, list[Summary]] = {}
     for case, parts in zip(chosen, own, strict=True):
         # All parts except the metric, which has panels, and except the parts that all rows have in common.
         words = in_words([part for part in parts if part.name != "metric"])
-        rows.setdefault(", ".join(words), []).append(of_case[case])
+        rows.setdefault(", ".join(words), []).append(summary_by_case[case])
     if len(rows) < FEWEST_ROWS:
         return []
     left_out = len(rows) - MOST_ROWS
@@ -99,15 +99,15 @@ def _operations_figure(head: str, rows: dict[str, list[Summary]], below: str) ->
     grid[0].set_yticks(range(len(rows)), list(rows))
     grid[0].set_ylim(len(rows) - 0.4, -0.6)
     for number, n in enumerate(worlds):
-        look = {"marker": MARKERS[number], "color": COLOURS[number], "linestyle": ""}
-        grid[0].plot([], [], label=ranks_text(n), **look)
+        options = {"marker": MARKERS[number], "color": COLOURS[number], "linestyle": ""}
+        grid[0].plot([], [], label=ranks_text(n), **options)
     figure.legend(loc="outside lower center", ncols=len(worlds), fontsize=8.5)
     return figure
 
 
 # ── uneven all-to-alls ───────────────────────────────────────────────────────────────────────────
 def split_matrices(run: Run, analysis: Analysis) -> list[Figure]:
-    """Draw what each rank sends to each: a matrix for each distribution, at the largest world size and size."""
+    """Draw the bytes from each rank to each rank: a matrix per distribution, at the largest world size and size."""
     summaries: dict[str, Summary] = {}
     for summary in sorted(analysis.summaries, key=lambda s: (s.case.world_size, s.case.size_bytes)):
         if summary.case.splits:

@@ -49,8 +49,8 @@ def over_time(run: Run, analysis: Analysis) -> list[Figure]:
     warm = [_in_time(s, began, warmup=True) for s in good if s.warmup is not None]
     if warm:  # drawn behind the dots, which matter more
         x, y = np.concatenate([p[0] for p in warm]), np.concatenate([p[1] for p in warm])
-        look: Any = {"color": "#888888", "markersize": 3, "alpha": 0.4, "rasterized": True, "zorder": 1}
-        axes.plot(x, y, "x", label="warm-up (not used)", **look)
+        options: Any = {"color": "#888888", "markersize": 3, "alpha": 0.4, "rasterized": True, "zorder": 1}
+        axes.plot(x, y, "x", label="warm-up (not used)", **options)
     axes.axhline(1, color="black", linewidth=0.8)
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}×"))

@@ -42,7 +42,7 @@ BOUND_DASHES = ((6, 2), (2, 2), (8, 2, 2, 2))
 def time_against_size(run: Run, analysis: Analysis) -> list[Figure]:
     """Draw mean times with intervals, one line per world size, and fitted models if a panel has few lines."""
     shown, left_out = _over_sizes([s for s in analysis.summaries if s.time_s])
-    made = figures.pages("Time over message size", _what(run, analysis), shown, left_out)
+    made = figures.pages("Time over message size", _properties(run, analysis), shown, left_out)
     for page in made:
         placed = list(_placed(page, _size))
         lines = Counter(axes for axes, *_ in placed)
@@ -59,7 +59,7 @@ def time_against_size(run: Run, analysis: Analysis) -> list[Figure]:
 def bandwidth_against_size(run: Run, analysis: Analysis) -> list[Figure]:
     """Draw bus bandwidth, its interval and bounds, on a logarithmic axis if it spans more than LINEAR_WITHIN."""
     shown, left_out = _over_sizes([s for s in analysis.summaries if s.time_s and s.busbw])
-    made = figures.pages("Bus bandwidth over message size", _what(run, analysis), shown, left_out)
+    made = figures.pages("Bus bandwidth over message size", _properties(run, analysis), shown, left_out)
     for page in made:
         rates = [s.busbw / 1e9 for _, panel in page.places for s in panel.members if s.busbw]
         for axes, style, line, x in _placed(page, _size):
@@ -78,14 +78,14 @@ def bandwidth_against_size(run: Run, analysis: Analysis) -> list[Figure]:
     return [page.figure for page in made]
 
 
-def _what(run: Run, analysis: Analysis) -> str:
+def _properties(run: Run, analysis: Analysis) -> str:
     return f"{counted(run.plan.launches, 'launch')}; {marks(analysis.summaries)}"
 
 
 def scaling(run: Run, analysis: Analysis) -> list[Figure]:
     """Draw time against world size, at a few sizes."""
     shown = [panel for panel in figures.panels([s for s in analysis.summaries if s.time_s], _by_size) if panel.lines]
-    made = figures.pages("Time over the number of ranks", _what(run, analysis), shown)
+    made = figures.pages("Time over the number of ranks", _properties(run, analysis), shown)
     for page in made:
         for axes, style, line, x in _placed(page, _world):
             _draw_times(axes, line, x, style, ranks_text)
@@ -110,18 +110,18 @@ def _over_sizes(summaries: Sequence[Summary]) -> tuple[list[Panel], list[str]]:
 
 def by_ranks(members: list[Summary]) -> list[Line]:
     """Return a line for each world size."""
-    return [Line(ranks_text(n), of_n) for n, of_n in grouped(members, lambda s: s.case.world_size).items()]
+    return [Line(ranks_text(n), group) for n, group in grouped(members, lambda s: s.case.world_size).items()]
 
 
 def _by_size(members: list[Summary]) -> list[Line]:
     """Return lines of at most MOST_SIZES sizes, the largest first; only sizes with more than one world size."""
-    of_case = {summary.case: summary for summary in members}
-    rows = [row for row in size_rows(list(of_case)) if len(row) > 1]
+    summary_by_case = {summary.case: summary for summary in members}
+    rows = [row for row in size_rows(list(summary_by_case)) if len(row) > 1]
     lines = []
     for place in reversed(spread(list(range(len(rows))), MOST_SIZES)):
         row = sorted(rows[place], key=lambda case: case.world_size)
         name = size_text(row[0].asked) if row[0].size_bytes else "no size"
-        lines.append(Line(name, [of_case[case] for case in row]))
+        lines.append(Line(name, [summary_by_case[case] for case in row]))
     return lines
 
 
@@ -149,11 +149,11 @@ def _placed(page: Page, x_of: Callable[[Summary], int]) -> Iterator[tuple[Axes, 
 def _finish(page: Page, x_of: Callable[[Summary], int], y: str) -> None:
     """Label the axes and the lines. x_of: `_size` or `_world`; y: the label of the y axis."""
     axes = page.places[0][0]
-    every = _places(page, x_of)
+    places = _places(page, x_of)
     if x_of is _world:
-        figures.size_axis(axes, every, MOST_WORLDS, str)
+        figures.size_axis(axes, places, MOST_WORLDS, str)
     else:
-        figures.size_axis(axes, every, MOST_SIZES_ALONE if len(page.places) == 1 else MOST_SIZES_BESIDE)
+        figures.size_axis(axes, places, MOST_SIZES_ALONE if len(page.places) == 1 else MOST_SIZES_BESIDE)
     # An interval that reaches further than FAR_INTERVAL beyond all values is cut, and the legend states it.
     series = [drawn[0] for axes, _ in page.places for drawn in axes.containers]
     values = [float(value) for line in series for value in line.get_ydata()]
@@ -161,13 +161,13 @@ def _finish(page: Page, x_of: Callable[[Summary], int], y: str) -> None:
     lowest, highest = min(values) / FAR_INTERVAL, max(values) * FAR_INTERVAL
     if low < lowest or high > highest:
         axes.set_ylim(max(low, lowest), min(high, highest))
-        page.extra.append("an interval goes on beyond the picture")
+        page.extra.append("an interval extends beyond the picture")
     x = "number of ranks" if x_of is _world else "message size per rank"
     figures.label_axes(page, x, y)
     figures.legend(page)
 
 
-# ── what is drawn ────────────────────────────────────────────────────────────────────────────────
+# ── drawing ──────────────────────────────────────────────────────────────────────────────────────
 def _draw_times(
     axes: Axes, line: Line, x: Sequence[float], style: int, named: Callable[[int], str] = format_bytes
 ) -> list[float]:
@@ -198,8 +198,8 @@ def _draw_choices(axes: Axes, line: Line, x: Sequence[float], values: Sequence[f
     for at, value, choice in begins:
         axes.plot([at], [value], "o", markersize=9, markerfacecolor="none", markeredgecolor=colour, zorder=4)
         # There is room below and to the right of a rising curve.
-        look: Any = {"xytext": (4, -6), "textcoords": "offset points", "rotation": -35, "va": "top"}
-        axes.annotate(choice.split(",")[0], (at, value), fontsize=7, color=colour, **look)
+        options: Any = {"xytext": (4, -6), "textcoords": "offset points", "rotation": -35, "va": "top"}
+        axes.annotate(choice.split(",")[0], (at, value), fontsize=7, color=colour, **options)
     axes.plot(
         [],
         [],
@@ -225,11 +225,11 @@ def _draw_models(axes: Axes, fits: Sequence[Fit], line: Line, style: int) -> Non
 
 def _draw_bounds(axes: Axes, bounds: Sequence[Bound], panel: Panel, best: float) -> None:
     """Draw the bounds of bandwidth. best: the highest bandwidth on the page, GB/s."""
-    of_backend = (bound for bound in bounds if bound.backend == panel.members[0].case.backend)
-    limits = grouped(of_backend, lambda bound: (bound.name, round(bound.busbw, -3)))
-    for number, ((name, busbw), alike) in enumerate(limits.items()):
+    backend_bounds = (bound for bound in bounds if bound.backend == panel.members[0].case.backend)
+    limits = grouped(backend_bounds, lambda bound: (bound.name, round(bound.busbw, -3)))
+    for number, ((name, busbw), equal) in enumerate(limits.items()):
         rate = busbw / 1e9
-        ranks = "" if name == LINK_AS_GIVEN else f", {' and '.join(str(bound.world_size) for bound in alike)} ranks"
+        ranks = "" if name == LINK_AS_GIVEN else f", {' and '.join(str(bound.world_size) for bound in equal)} ranks"
         text = f"{name}{ranks}: {format_rate(busbw)} GB/s"
         if rate > FAR_BOUND * best:  # drawing it would flatten everything else
             axes.plot([], [], " ", label=f"far above the picture: {text}")

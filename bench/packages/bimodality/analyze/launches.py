@@ -47,15 +47,15 @@ ERROR_RATE, PERMUTATIONS = 0.05, 1999
 def launch_modes(run: Run) -> list[LaunchModes]:
     """Return each case whose launches are of two kinds, in the order of the run."""
     good = (s for s in run.samples if s.failure is None and s.timed is not None and one_series(s.case))
-    of_case = grouped(good, lambda samples: samples.case)
-    found = []
-    for case, launches in of_case.items():
+    launches_by_case = grouped(good, lambda samples: samples.case)
+    modes = []
+    for case, launches in launches_by_case.items():
         times = [np.asarray(samples.timed.slowest_s) for samples in launches if samples.timed is not None]
         slow = two_kinds(times)
         if slow is None:
             continue
         means = np.log([series.mean() for series in times])
-        found.append(
+        modes.append(
             LaunchModes(
                 case,
                 tuple(samples.launch for samples, is_slow in zip(launches, slow, strict=True) if is_slow),
@@ -66,7 +66,7 @@ def launch_modes(run: Run) -> list[LaunchModes]:
                 tuple(differing(facts_of(run, case, launches), slow)),
             )
         )
-    return found
+    return modes
 
 
 def two_kinds(times: Sequence[Floats]) -> Flags | None:
@@ -114,8 +114,8 @@ def facts_of(run: Run, case: Case, launches: Sequence[Samples]) -> dict[RankedFa
         launch = recorded.get((case.backend, case.world_size, samples.launch), {})
         for rank in launch.get("ranks", []):
             number = rank.get("rank")
-            seen = rank.get("seen", {}).get("joined", {}).get("joining", {})
-            facts[LaunchFact.CORES, number].append(str(seen.get("affinity")))
+            state = rank.get("seen", {}).get("joined", {}).get("joining", {})
+            facts[LaunchFact.CORES, number].append(str(state.get("affinity")))
             facts[LaunchFact.HOST, number].append(str(rank.get("hostname")))
             facts[LaunchFact.GPU, number].append(str(rank.get("device_uuid")))
         facts[LaunchFact.CHOICE, None].append(json.dumps(launch.get("chosen", {}).get(case.key), sort_keys=True))
@@ -134,17 +134,17 @@ def differing(facts: Mapping[RankedFact, Sequence[Hashable]], slow: Flags) -> It
 
     Facts that divide the launches in the same way count as one fact.
     """
-    alike: dict[tuple[bool, tuple[float, ...]], list[RankedFact]] = defaultdict(list)
+    facts_by_division: dict[tuple[bool, tuple[float, ...]], list[RankedFact]] = defaultdict(list)
     for name, values in facts.items():
         if len(set(values)) > 1:
             numbers = [value for value in values if isinstance(value, float)]
             is_number = len(numbers) == len(values)
             coded = average_ranks(np.array(numbers)) if is_number else [list(values).index(value) for value in values]
-            alike[is_number, tuple(map(float, coded))].append(name)
+            facts_by_division[is_number, tuple(map(float, coded))].append(name)
     rng = np.random.default_rng(len(slow))
     drawn = np.array([slow, *(rng.permutation(slow) for _ in range(PERMUTATIONS))], dtype=float)
     rows = []
-    for (is_number, codes), names in alike.items():
+    for (is_number, codes), names in facts_by_division.items():
         column: Floats = np.array(codes)
         if is_number:
             score = np.abs(drawn @ (column - column.mean()))
@@ -152,22 +152,22 @@ def differing(facts: Mapping[RankedFact, Sequence[Hashable]], slow: Flags) -> It
             with_value = [(drawn @ (column == value), float((column == value).sum())) for value in set(codes)]
             score = np.sum([np.maximum(own, total - own) for own, total in with_value], axis=0)
         chance = float(np.mean(score >= score[0] - 1e-9))
-        if chance * len(alike) <= ERROR_RATE:
+        if chance * len(facts_by_division) <= ERROR_RATE:
             rows.append((chance, _companion(names, facts[names[0]], slow, is_number)))
     yield from (companion for _, companion in sorted(rows, key=lambda row: row[0]))
 
 
 def _companion(names: Sequence[RankedFact], values: Sequence[Hashable], slow: Flags, is_number: bool) -> Companion:
-    of_slow, of_others = (
+    slow_values, other_values = (
         [value for value, is_slow in zip(values, slow, strict=True) if is_slow == which] for which in (True, False)
     )
     if is_number:
-        more = np.array(of_slow, dtype=float).mean() > np.array(of_others, dtype=float).mean()
+        more = np.array(slow_values, dtype=float).mean() > np.array(other_values, dtype=float).mean()
         return Companion(tuple(names), more=bool(more))
-    values_of_slow, values_of_others = (
-        tuple(sorted(set(map(str, group)))[:MOST_VALUES]) for group in (of_slow, of_others)
+    slow_texts, other_texts = (
+        tuple(sorted(set(map(str, group)))[:MOST_VALUES]) for group in (slow_values, other_values)
     )
-    return Companion(tuple(names), slow=values_of_slow, others=values_of_others)
+    return Companion(tuple(names), slow=slow_texts, others=other_texts)
 
 
 def analyze(run: Run, summaries: Sequence[Summary]) -> ModesAnalysis:
@@ -178,9 +178,9 @@ def analyze(run: Run, summaries: Sequence[Summary]) -> ModesAnalysis:
 def facts(run: Run) -> dict[str, str]:
     """Return the facts that `compare` and `ab` show if they differ: share and levels of each case with two kinds."""
     return {
-        f"launches of two kinds, {found.case.key}": f"{len(found.slow)} of {found.launches} take "
-        f"{format_seconds(found.slow_s)}, the others {format_seconds(found.fast_s)}"
-        for found in launch_modes(run)
+        f"launches of two kinds, {modes.case.key}": f"{len(modes.slow)} of {modes.launches} take "
+        f"{format_seconds(modes.slow_s)}, the others {format_seconds(modes.fast_s)}"
+        for modes in launch_modes(run)
     }
 
 

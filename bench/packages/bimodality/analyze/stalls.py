@@ -40,10 +40,10 @@ def gloo_stalls(summaries: Sequence[Summary]) -> tuple[GlooStalls, ...]:
     by_verdict: dict[str, list[Summary]] = defaultdict(list)
     for ranks in sorted({summary.case.world_size for summary in small}):
         members = [summary for summary in small if summary.case.world_size == ranks]
-        if (found := _stalls(members)) is not None:
-            by_verdict[found.verdict] += members
+        if (result := _stalls(members)) is not None:
+            by_verdict[result.verdict] += members
     together = ((verdict, _stalls(members)) for verdict, members in by_verdict.items())
-    return tuple(replace(found, verdict=verdict) for verdict, found in together if found is not None)
+    return tuple(replace(result, verdict=verdict) for verdict, result in together if result is not None)
 
 
 def _stalls(small: Sequence[Summary]) -> GlooStalls | None:

@@ -74,7 +74,7 @@ REFINEMENTS = 5
 BEST = 0.25
 
 Group = tuple[int, ...]
-# Groups that are measured at the same time; no node is in two of them.
+# Groups that are measured at the same time; no node is in two groups.
 Round = list[Group]
 Times = Mapping[Group, float]
 
@@ -152,7 +152,7 @@ def schedule(nodes: int, inside: int) -> tuple[list[list[Round]], list[list[Roun
     return turns[0], [stage for turn in turns[1:] for stage in turn]
 
 
-# ── what is measured, and how long it takes ──────────────────────────────────────────────────────
+# ── the measured case, and its duration ──────────────────────────────────────────────────────────
 def check(settings: Config, path: Path) -> None:
     """Raise ConfigError unless the configuration begins with a collective on buffers."""
     operation = next(iter(settings.operations), None)
@@ -164,7 +164,7 @@ def estimate_s(settings: Config, path: Path, machine: Machine, nodes: int) -> fl
     """Return the most seconds that a gate takes for equal nodes. Raises BenchError if nothing can be compared."""
     check(settings, path)
     if nodes < 2:
-        raise BenchError("plan --verb gate: it compares nodes: --nodes 2 or more")
+        raise BenchError("plan --verb gate: gate compares nodes: give --nodes 2 or more")
     return estimates_s(settings, machine, [machine.ranks_a_host or 1] * nodes)[1]
 
 
@@ -187,7 +187,7 @@ def estimates_s(settings: Config, machine: Machine, ranks: Sequence[int]) -> tup
 
 def case(settings: Config, world_size: int, groups: Sequence[Sequence[int]]) -> Case:
     """Return the case in which these groups of ranks make the measured call at the same time."""
-    asked = Case(
+    requested = Case(
         settings.operations[0],
         settings.backends[0],
         world_size,
@@ -196,7 +196,7 @@ def case(settings: Config, world_size: int, groups: Sequence[Sequence[int]]) -> 
         buffers=settings.buffers,
         groups=of_sets(groups),
     )
-    return collectives.usual(asked)
+    return collectives.usual(requested)
 
 
 # ── verdicts ─────────────────────────────────────────────────────────────────────────────────────
@@ -262,24 +262,24 @@ def _apart(ends: NDArray[np.int_], logs: Floats, limit: float) -> list[Group]:
     A slow half is not a slow path: pairs within it are as slow as pairs across.
     """
     nodes, places = np.unique(ends, return_inverse=True)
-    places, whole = places.reshape(-1, 2), [tuple(nodes.tolist())]
+    places, undivided = places.reshape(-1, 2), [tuple(nodes.tolist())]
     if len(nodes) < FEWEST_NODES:
-        return whole
-    left = logs - logs.mean()
+        return undivided
+    centred = logs - logs.mean()
     times = np.bincount(places.ravel(), minlength=len(nodes))
-    effects = np.bincount(places.ravel(), np.repeat(left, 2)) / times * (len(nodes) - 1) / (len(nodes) - 2)
+    effects = np.bincount(places.ravel(), np.repeat(centred, 2)) / times * (len(nodes) - 1) / (len(nodes) - 2)
     matrix = np.zeros((len(nodes), len(nodes)))
-    np.add.at(matrix, tuple(places.T), left - effects[places].sum(axis=1))
+    np.add.at(matrix, tuple(places.T), centred - effects[places].sum(axis=1))
     side = np.linalg.eigh(matrix + matrix.T)[1][:, 0] > 0
-    of_pair = side[places].sum(axis=1)  # 0 and 2 within a half, 1 across
-    parts = [logs[of_pair == number] for number in range(3)]
+    side_sums = side[places].sum(axis=1)  # 0 and 2 within a half, 1 across
+    parts = [logs[side_sums == number] for number in range(3)]
     if min(map(len, parts)) < 2:
-        return whole
+        return undivided
     gap = float(parts[1].mean() - max(parts[0].mean(), parts[2].mean()))
     sd = math.sqrt(sum(float(np.var(part)) * len(part) for part in parts) / max(1, len(logs) - len(parts)))
     if gap < max(limit, SURELY_APART * sd * math.sqrt(sum(1 / len(part) for part in parts))):
-        return whole
-    halves = [_apart(ends[of_pair == number], logs[of_pair == number], limit) for number in (0, 2)]
+        return undivided
+    halves = [_apart(ends[side_sums == number], logs[side_sums == number], limit) for number in (0, 2)]
     return halves[0] + halves[1]
 
 
@@ -320,30 +320,30 @@ def _fit(taken: Sequence[Times]) -> _Fit:
         design[row, len(nodes) + (number if by_round else 0)] = 1
     # A common level may shift between effects of nodes and of rounds: the comparisons do not depend on it.
     values, vectors = np.linalg.eigh(design.T @ design)
-    known = values > NO_VALUE * values[-1]
-    inverse = (vectors[:, known] / values[known]) @ vectors[:, known].T
-    found = inverse @ design.T @ logs
-    left = logs - design @ found
-    freedom = len(rows) - int(known.sum())
-    sd = max(LEAST_SD, math.sqrt(float(left @ left) / freedom)) if freedom > 0 else 0.0
+    nonzero = values > NO_VALUE * values[-1]
+    inverse = (vectors[:, nonzero] / values[nonzero]) @ vectors[:, nonzero].T
+    solution = inverse @ design.T @ logs
+    fit_errors = logs - design @ solution
+    freedom = len(rows) - int(nonzero.sum())
+    sd = max(LEAST_SD, math.sqrt(float(fit_errors @ fit_errors) / freedom)) if freedom > 0 else 0.0
     contrasts = np.eye(len(nodes)) - (1 - np.eye(len(nodes))) / max(1, len(nodes) - 1)
-    known_of_nodes = inverse[: len(nodes), : len(nodes)]
-    errors = np.sqrt(np.maximum(np.sum((contrasts @ known_of_nodes) * contrasts, axis=1), 0))
+    node_inverse = inverse[: len(nodes), : len(nodes)]
+    errors = np.sqrt(np.maximum(np.sum((contrasts @ node_inverse) * contrasts, axis=1), 0))
     # The scatter of a node may be larger than the scatter of all times, as far as its own times show.
     grown, members = len(rows) / max(1, freedom), design[:, : len(nodes)]
-    own = (PRIOR * sd**2 + grown * (left**2 @ members)) / (PRIOR + members.sum(axis=0))
+    own = (PRIOR * sd**2 + grown * (fit_errors**2 @ members)) / (PRIOR + members.sum(axis=0))
     scatter = np.maximum(sd, np.sqrt(own))
     rounds_of_logs = [logs[first:stop] for first, stop in pairwise(np.cumsum([0, *map(len, taken)]).tolist())]
-    of_group: dict[Group, list[float]] = {}
+    deviations_by_group: dict[Group, list[float]] = {}
     for times, own in zip(taken, rounds_of_logs, strict=True):
         usual = np.sort(own if by_round else logs)
         middle = usual[(len(usual) - 1) // 2]  # lower median: of 4 nodes, half of all pairs have the slow node
         for group, log in zip(times, own.tolist(), strict=True):
-            of_group.setdefault(group, []).append(log - middle)
-    residuals = np.array([np.mean(values) for values in of_group.values()])
-    deviations = np.concatenate(list(of_group.values())) if by_round else np.array([])
+            deviations_by_group.setdefault(group, []).append(log - middle)
+    residuals = np.array([np.mean(values) for values in deviations_by_group.values()])
+    deviations = np.concatenate(list(deviations_by_group.values())) if by_round else np.array([])
     return _Fit(
-        dict(zip(nodes, found.tolist(), strict=False)), dict(zip(nodes, errors.tolist(), strict=True)),
+        dict(zip(nodes, solution.tolist(), strict=False)), dict(zip(nodes, errors.tolist(), strict=True)),
         dict(zip(nodes, scatter.tolist(), strict=True)), sd, freedom, residuals, deviations,
     )  # fmt: skip
 
@@ -405,12 +405,12 @@ def _judged(node: int, fit: _Fit, nodes: Sequence[int], limit: float, slow: Gate
             math.exp(-slowness), math.exp(-slowness - half), math.exp(-slowness + half), IntervalKind.OVER_ROUNDS
         )
 
-    surely, likely = rate(ERROR_RATE / STAGES / len(nodes)), rate(PASS_RATE)
-    if surely.high < math.exp(-limit):
-        return NodeCheck(node, FAIL, surely, notice(slow, rounds=count))
-    if likely.low > math.exp(-limit):
-        return NodeCheck(node, PASS, likely)
-    return NodeCheck(node, INCONCLUSIVE, surely, notice(GateNotice.UNDECIDED_NODE, rounds=count))
+    fail_rate, pass_rate = rate(ERROR_RATE / STAGES / len(nodes)), rate(PASS_RATE)
+    if fail_rate.high < math.exp(-limit):
+        return NodeCheck(node, FAIL, fail_rate, notice(slow, rounds=count))
+    if pass_rate.low > math.exp(-limit):
+        return NodeCheck(node, PASS, pass_rate)
+    return NodeCheck(node, INCONCLUSIVE, fail_rate, notice(GateNotice.UNDECIDED_NODE, rounds=count))
 
 
 def _against_table(pairs: _Examined, least_s: float) -> dict[int, NodeCheck]:

@@ -103,8 +103,8 @@ def _check_hardware(expected: Expectations, summaries: Sequence[Summary], places
         here = dict.fromkeys(_here(case, places.get(place)) for place, case in where.items())
         this = " and ".join(here) or "a run without a measured case"
         raise ConfigError(f"for {_hardware(expected.expect)}; this is {this}")
-    for alike in grouped(placed, lambda row: (row[2], row[0].operation)).values():
-        lines = [line for line, _, _ in alike]
+    for rows in grouped(placed, lambda row: (row[2], row[0].operation)).values():
+        lines = [line for line, _, _ in rows]
         if len({line.fabric for line in lines}) > 1:
             raise ConfigError(f"for this hardware it has lines of {_fabrics(lines)}: name the network, TABLE:NETWORK")
 
@@ -171,7 +171,7 @@ def least_of_two_nodes(expected: Expectations, pair: Case, gpus: frozenset[str])
         raise ConfigError(f"--against: for {_hardware(expected.expect)}; this is {_here(pair, place)}")
     if len({line.busbw for line in fitting}) > 1:
         raise UnmeasurableError(
-            f"the table has lines for {_fabrics(fitting)}, which cannot be told apart here: give the rate itself, "
+            f"the table has lines for {_fabrics(fitting)}, which cannot be distinguished here: give the rate itself, "
             "such as --against '250 GB/s'"
         )
     return expected.least(fitting[0])
@@ -198,11 +198,11 @@ def _tested(checks: list[Check], margins: Mapping[int, Floats]) -> Interval | No
 
 def _table_verdict(checks: Sequence[Check], index: Interval | None) -> tuple[CheckVerdict, GateNotice]:
     """Return the verdict on the table, and its reason."""
-    of_lines = {check.verdict for check in checks}
+    line_verdicts = {check.verdict for check in checks}
     for grave, reason in ((FAIL, GateNotice.A_LINE_MISSES), (MISSING, GateNotice.A_LINE_MISSING)):
-        if grave in of_lines:
+        if grave in line_verdicts:
             return grave, reason
-    if of_lines == {PASS}:
+    if line_verdicts == {PASS}:
         return PASS, GateNotice.ALL_REACH
     if index is None:
         return INCONCLUSIVE, GateNotice.NOT_TOGETHER

@@ -51,7 +51,7 @@ def check(
         raise ConfigError(f"{table}: {error}") from None
     if all(line.measured is None for line in result.checks):
         wanted = "; ".join(label(line.case) for line in result.checks)
-        raise UnmeasurableError(f"{kept.name} has measured nothing of what {table} expects: {wanted}", result.reason)
+        raise UnmeasurableError(f"{kept.name} has measured no case that {table} expects: {wanted}", result.reason)
     # A line that was not measured is a failure in any case.
     fatal = {CheckVerdict.FAIL, CheckVerdict.MISSING}
     fatal |= {CheckVerdict.INCONCLUSIVE} if undecided is Undecided.FAIL else set()

@@ -97,11 +97,11 @@ def gate(
         settings, raw = models.load(path, sets)
         analysis.check(settings, path)
         handshakes = coordinator.handshakes if coordinator is not None else []
-        of_host = grouped(handshakes, lambda handshake: str(handshake["hostname"]))
-        ranks_of_host = {host: [handshake["rank"] for handshake in members] for host, members in of_host.items()}
+        by_host = grouped(handshakes, lambda handshake: str(handshake["hostname"]))
+        ranks_of_host = {host: [handshake["rank"] for handshake in members] for host, members in by_host.items()}
         if coordinator is None or len(ranks_of_host) < 2:
             raise UnmeasurableError(
-                "gate compares nodes, and there is one: start it on several hosts "
+                "gate compares nodes, and this job has one: start it on several hosts "
                 "(plan CONFIG --verb gate --launcher NAME --nodes N makes the file)"
             )
         fleet = _Fleet(settings, raw, ranks_of_host, coordinator, context.obj, quiet)
@@ -261,7 +261,7 @@ class _Fleet:
         each = min(len(self._ranks[node]) for node in compared)
         return [rank for node in group for rank in self._ranks[node][:each]]
 
-    # ── who is to blame ──────────────────────────────────────────────────────────────────────────
+    # ── attributing failures to nodes ────────────────────────────────────────────────────────────
     def _ascribe(self, stage: str, failures: Sequence[_Failed]) -> None:
         """Drop the nodes to which the failures of an attempt are attributed.
 

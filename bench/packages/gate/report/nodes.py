@@ -52,7 +52,7 @@ def as_json(verdict: GateVerdict, names: Sequence[str]) -> Json:
     """Return the verdict, for programs."""
     content = asdict(verdict)
     for name, notices in (("remarks", verdict.remarks), ("broken", verdict.broken)):
-        content[name] = [public_notice(one).model_dump(mode="json") for one in notices]
+        content[name] = [public_notice(notice).model_dump(mode="json") for notice in notices]
     for entry, check in zip(content["nodes"], verdict.nodes, strict=True):
         entry["note"] = public_notice(check.note).model_dump(mode="json") if check.note else None
         entry["host"] = names[check.node]
@@ -61,12 +61,12 @@ def as_json(verdict: GateVerdict, names: Sequence[str]) -> Json:
 
 def metrics(verdict: GateVerdict, names: Sequence[str]) -> str:
     """Return the verdict and the known rates of the nodes as OpenMetrics."""
-    of_nodes = [({"node": names[check.node]}, check.verdict) for check in verdict.nodes]
+    node_verdicts = [({"node": names[check.node]}, check.verdict) for check in verdict.nodes]
     rates = [({"node": names[check.node]}, check.rate.value) for check in verdict.nodes if check.rate]
     words = [*CheckVerdict]  # 0 is good, 1 is bad
     lines = [
         *openmetrics.verdicts("collbench_verdict", [({"of": "gate"}, verdict.verdict)], words, "Verdict of the fleet"),
-        *openmetrics.verdicts("collbench_node_verdict", of_nodes, words, "Verdict of a node"),
+        *openmetrics.verdicts("collbench_node_verdict", node_verdicts, words, "Verdict of a node"),
         *openmetrics.gauge("collbench_node_rate", rates, "Rate of a node, as a share of the usual or required rate."),
     ]
     return "\n".join([*lines, openmetrics.END, ""])

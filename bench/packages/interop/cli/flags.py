@@ -36,7 +36,7 @@ from bench.packages.interop.catalog import (
 from bench.report.notices import sentence
 
 # In sizes after these flags K is 1024, as in nccl-tests; everywhere else a bare K is refused.
-# nccl-tests reads a number and one letter (`parsesize` in its common.cu), and ignores what follows: 128KB is 128K.
+# nccl-tests reads a number and one letter (`parsesize` in its common.cu), and ignores the rest: 128KB is 128K.
 _SIZE = re.compile(r"\s*((?:\d+(?:\.\d*)?|\.\d+)(?:e[-+]?\d{1,2})?)\s*(?:([KMG])(\w*))?\s*", re.IGNORECASE)
 _FACTORS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 # Largest number of back-to-back calls in a configuration (`config.models.CoreConfig.pipeline_depth`).
@@ -80,7 +80,7 @@ FLAGS = (
     Flag("O", ("out_of_place",), "0|1", "0: in place only, 1: out of place only (both)"),
     Flag("T", ("timeout",), "SECONDS", "a rank silent for this long has hung (60)"),
     Flag("c", ("check",), "N", off="1", instead="results are verified anyway, outside the timed calls"),
-    Flag("a", ("average",), "0|1|2|3", off="3", instead="the time is that of the slowest rank, as with -a 3"),
+    Flag("a", ("average",), "0|1|2|3", off="3", instead="the time is the slowest rank's, as with -a 3"),
     Flag("m", ("agg_iters",), "N", off="1", instead="each call stands alone"),
     Flag("p", ("parallel_init",), "0|1", off="0", instead="each rank is a process"),
     Flag("C", ("report_cputime",), "0|1", off="0", instead="not printed"),
@@ -110,11 +110,11 @@ def translate(operation: str, flags: Mapping[str, str], backend: str = "nccl", p
     """
     remarks: list[str] = []
     for flag in FLAGS:
-        few = flag.value.split("|") if "|" in flag.value else None
-        if few and (given := flags.get(flag.letter, few[0])) not in few:
-            raise ConfigError(f"-{flag.letter} {given}: allowed: {', '.join(few)}")
+        choices = flag.value.split("|") if "|" in flag.value else None
+        if choices and (given := flags.get(flag.letter, choices[0])) not in choices:
+            raise ConfigError(f"-{flag.letter} {given}: allowed: {', '.join(choices)}")
     if flags.get("N") == "0":
-        raise ConfigError("-N 0: runs without an end are not possible; say how many launches")
+        raise ConfigError("-N 0: runs without an end are not possible; give a number of launches")
     test = re.sub(r"_perf(_mpi)?$", "", PurePath(operation).name)
     op = _operation(operation, test)
     if backend not in BACKENDS:
@@ -168,15 +168,15 @@ def files_asked(flags: Mapping[str, str]) -> dict[str, str]:
     return {"rccl-tests-json": file}
 
 
-# ── one flag, or a few that belong together ──────────────────────────────────────────────────────
+# ── single flags, and flags that belong together ─────────────────────────────────────────────────
 def _operation(name: str, test: str) -> str:
     """Return the operation with our name, or the operation of nccl-tests' test. test: the name without `_perf`."""
     if test in OPERATIONS_LACKING:
         raise ConfigError(f"{name}: there is no such operation here ({OPERATIONS_LACKING[test]})")
     operation = test if test in CALLS else nccl_tests_names.operation_of(test)
     if operation is None:
-        others = "and nccl-tests' names, such as alltoall_perf"
-        raise ConfigError(f"{name}: unknown operation{allowed(test, CALLS, others)}")
+        other_names = "and nccl-tests' names, such as alltoall_perf"
+        raise ConfigError(f"{name}: unknown operation{allowed(test, CALLS, other_names)}")
     return operation
 
 
@@ -270,10 +270,10 @@ def _text(size: int) -> str:
 
 def _placements(flags: Mapping[str, str], op: str, backend: str, remarks: list[str]) -> list[str]:
     """Return the placements of -O (default: both, as in nccl-tests) that the operation has on this backend."""
-    asked = ["in", "out"] if "O" not in flags else ["out" if _number(flags, "O", 1, fewest=0) else "in"]
+    requested = ["in", "out"] if "O" not in flags else ["out" if _number(flags, "O", 1, fewest=0) else "in"]
     usual = Case(op, backend, 2, "float32", 2**20)
     able = []
-    for place in asked:
+    for place in requested:
         why = unsupported_by_backend(replace(usual, placement=place))
         if why is None or place == OPERATIONS[op].placements[0]:
             able.append(place)
@@ -284,7 +284,7 @@ def _placements(flags: Mapping[str, str], op: str, backend: str, remarks: list[s
             )
         else:
             remarks.append(f"not {PLACES[place]}: {sentence(why)}")
-    return able or asked
+    return able or requested
 
 
 def _metric(flags: Mapping[str, str], remarks: list[str]) -> dict[str, Any]:
@@ -302,10 +302,10 @@ def _metric(flags: Mapping[str, str], remarks: list[str]) -> dict[str, Any]:
     if "n" in flags:
         remarks.append(f"-n {calls}: iterations of {depth} calls, as many as fit into the time for a size")
     # nccl-tests counts warm-up calls; here an iteration of warm-up is `depth` calls.
-    asked = _number(flags, "w", 5, fewest=0)
-    warmup = math.ceil(asked / depth)
-    if "w" in flags and warmup * depth != asked:
-        remarks.append(f"-w {asked}: {warmup * depth} calls, as warm-up is in whole iterations of {depth}")
+    requested = _number(flags, "w", 5, fewest=0)
+    warmup = math.ceil(requested / depth)
+    if "w" in flags and warmup * depth != requested:
+        remarks.append(f"-w {requested}: {warmup * depth} calls, as warm-up is in whole iterations of {depth}")
     return {"metrics": ["graph" if graphs else "pipelined"], "pipeline_depth": depth, **_sampling({}, warmup)}
 
 

@@ -113,5 +113,8 @@ def _shown(path: Path, imported: Imported) -> int:
     conclude(result, analysis, plots=False)
     failed = sum(1 for samples in imported.samples if samples.failure is not None)
     if failed:
-        say(f"{failed} of {len(imported.samples)} results were wrong, as the tool says; no number for them", err=True)
+        say(
+            f"{failed} of {len(imported.samples)} results were wrong, as the tool reports; they have no number",
+            err=True,
+        )
     return 1 if failed else 0

@@ -21,12 +21,12 @@ from bench.report.view import View
 Kind = tuple[str, int]
 
 
-def new_path(asked: str) -> Path:
+def new_path(requested: str) -> Path:
     """Return the path. If the file exists, append `.0`, `.1` … to the path, as nccl-tests does.
 
     Raises StoreError if its folder does not exist.
     """
-    path = Path(asked)
+    path = Path(requested)
     if not path.parent.is_dir():
         raise StoreError(f"{path}: no such folder: {path.parent}")
     return next(name for name in (path, *(Path(f"{path}.{number}") for number in range(10_000))) if not name.exists())

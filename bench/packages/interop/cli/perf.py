@@ -68,9 +68,9 @@ def perf(
     *,
     flags: Mapping[str, str],
 ) -> int:
-    """The lines come while it measures, and the run is kept. Comments say which flags are done in another way here.
+    """Print lines while measuring, and keep the run. Comments name flags that work in another way here.
 
-    In a job (torchrun, srun, mpirun) all its processes measure together, and rank 0 prints.
+    In a job (torchrun, srun, mpirun) all processes measure together, and rank 0 prints.
     """
 
     def task(coordinator: "Coordinator | None") -> int:
@@ -85,10 +85,10 @@ def perf(
             remedy = () if "gloo" in machine.backends_missing else ("add --backend gloo to measure on the CPU",)
             raise UnmeasurableError(f"{backend} cannot be used here", reason, *remedy)
         say("\n".join(line for line in text.splitlines() if line.startswith("#")))
-        asked = ConfigSource(text.encode(), "the flags", "flags")
+        source = ConfigSource(text.encode(), "the flags", "flags")
         sizes = None if any(text.startswith("sizes") for text in sets) else sizes_asked(flags)
         files = {form: new_path(path) for form, path in files_asked(flags).items()}
-        return start(asked, sets, plots, coordinator, context.obj, live=lambda run: LiveTables(run, sizes, files))
+        return start(source, sets, plots, coordinator, context.obj, live=lambda run: LiveTables(run, sizes, files))
 
     return run_task(task, lambda: repr((operation, backend, flags, sets)).encode())
 
@@ -96,7 +96,7 @@ def perf(
 def _keep(path: Path, text: str, sets: list[str]) -> None:
     """Write the YAML to a new file, and print the commands that use it."""
     if sets:
-        raise ConfigError("perf --save: the file has only what the flags say; give --set to plan or run")
+        raise ConfigError("perf --save: the file has only the settings of the flags; give --set to plan or run")
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)

@@ -95,12 +95,12 @@ def assemble(format: str, name: str, files: Sequence[tuple[Source, Reading]]) ->
             for source, reading in files
             for line in reading.unread
         ],
-        "notices": [{"kind": given.kind, "values": given.values} for given in notices],
+        "notices": [{"kind": entry.kind, "values": entry.values} for entry in notices],
         # Numbers of results, by the verification of the tool itself.
         "verified": {"right": verified[True], "wrong": verified[False], "not checked": verified[None]},
     }
     session = {
-        "imported": {"source": "as the files tell it", "tool": facts["tool"], **_merged(readings)},
+        "imported": {"source": "the imported files", "tool": facts["tool"], **_merged(readings)},
         "launches": [launch for reading in readings for launch in reading.launches],
     }
     return Imported(plan, tuple(samples), sum(reading.rows for reading in readings), facts, session)
@@ -108,14 +108,14 @@ def assemble(format: str, name: str, files: Sequence[tuple[Source, Reading]]) ->
 
 def _check_machines(files: Sequence[tuple[Source, Reading]]) -> None:
     """Raise ForeignError if two files have a case on different GPUs: it would look like between-launch variance."""
-    seen: dict[Case, tuple[Source, str]] = {}
+    first_by_case: dict[Case, tuple[Source, str]] = {}
     for source, reading in files:
         devices = str(reading.facts.get("devices", ""))
         for case in dict.fromkeys(number.case for number in reading.numbers):
-            first, others = seen.setdefault(case, (source, devices))
-            if devices and others and devices != others:
+            first, earlier = first_by_case.setdefault(case, (source, devices))
+            if devices and earlier and devices != earlier:
                 raise ForeignError(
-                    f"{source.path}: it has {devices}, {first.path} has {others}: import them one by one, and compare"
+                    f"{source.path}: it has {devices}, {first.path} has {earlier}: import them one by one, and compare"
                 )
 
 

@@ -100,11 +100,11 @@ def command_in(text: str, program: re.Pattern[str]) -> Command | None:
     inner = [*_LAUNCHER.finditer(between)]
     options = _WRAPPER.split(between[inner[-1].end() :] if inner else between, maxsplit=1)[0]
     several = " : " in line or "jsrun" in line  # several programs at once; resource sets, which are not processes
-    told, nodes, per_node = (pattern.search(options) for pattern in (_RANKS, _NODES, _PER_NODE))
+    ranks, nodes, per_node = (pattern.search(options) for pattern in (_RANKS, _NODES, _PER_NODE))
     if several:
         return Command(None, started[0])
-    if told is not None:
-        return Command(int(told[1]), started[0])
+    if ranks is not None:
+        return Command(int(ranks[1]), started[0])
     if nodes is not None and per_node is not None:
         return Command(int(nodes[1]) * int(per_node[1]), started[0])
     return Command(None, started[0])
@@ -140,16 +140,16 @@ def _opened(file_lines: Iterable[str]) -> Iterator[_Piece]:
 
 def _contents(number: int, line: str) -> Iterator[_Piece]:
     """Yield the texts in the JSON objects of a line and the text around them; the line if no object is complete."""
-    at, found = 0, _OBJECT.search(line)
-    while found is not None:
+    at, match = 0, _OBJECT.search(line)
+    while match is not None:
         try:
-            value, end = _DECODER.raw_decode(line, found.start())
+            value, end = _DECODER.raw_decode(line, match.start())
         except (ValueError, RecursionError):
             break
-        if line[at : found.start()].strip(" \t[,]"):
-            yield _Piece(number, line[at : found.start()])
+        if line[at : match.start()].strip(" \t[,]"):
+            yield _Piece(number, line[at : match.start()])
         yield from (_Piece(number, text, key) for key, text in _texts(value, DEEPEST))
-        at, found = end, _OBJECT.search(line, end)
+        at, match = end, _OBJECT.search(line, end)
     if line[at:].strip(" \t[,]"):
         yield _Piece(number, line[at:])
 
@@ -157,9 +157,9 @@ def _contents(number: int, line: str) -> Iterator[_Piece]:
 def _texts(value: Any, depth: int, key: str = "") -> Iterator[tuple[str, str]]:
     """Yield (key, text) from an object: the text with a key that collectors use, else all texts in the object."""
     if isinstance(value, str):
-        found = _OBJECT.match(value.lstrip()) if depth else None
+        match = _OBJECT.match(value.lstrip()) if depth else None
         try:
-            inner = json.loads(value) if found else None
+            inner = json.loads(value) if match else None
         except (ValueError, RecursionError):
             inner = None
         if isinstance(inner, dict):
@@ -191,8 +191,8 @@ def _joined(pieces: Iterable[_Piece]) -> Iterator[LogLine]:
             yield from (LogLine(piece.number, line) for line in piece.text.removesuffix("\n").split("\n"))
             continue
         number = number if held else piece.number
-        *whole, held = (held + piece.text).split("\n")
-        yield from (LogLine(number, line) for line in whole)
+        *complete, held = (held + piece.text).split("\n")
+        yield from (LogLine(number, line) for line in complete)
         if len(held) > LONGEST_LINE:
             yield LogLine(number, held)
             held = ""

@@ -38,18 +38,18 @@ def sections(text: str, where: str) -> tuple[list[Section], int]:
     if any(isinstance(row, dict) and "collbench" in row for row in rows):
         raise ForeignError(f"{where}: CollBench wrote it, from a run of its own: use that run")
     if isinstance(document, list) and any(isinstance(row, dict) and "size" in row for row in document):
-        return _of_rccl([row for row in document if isinstance(row, dict)]), 0
+        return _rccl_sections([row for row in document if isinstance(row, dict)]), 0
     if not isinstance(document, dict) or not isinstance(document.get("results"), list):
         raise ForeignError(f"{where}: JSON, but not of nccl-tests (it has no list of results)")
     if _whole(document.get("version")) == 1:
         raise ForeignError(
             f"{where}: JSON version 1; JSON version 2 or newer, and text of nccl-tests 2.10 or newer is read"
         )
-    return _of_nccl(document)
+    return _nccl_sections(document)
 
 
 # ── nccl-tests ───────────────────────────────────────────────────────────────────────────────────
-def _of_nccl(document: Json) -> tuple[list[Section], int]:
+def _nccl_sections(document: Json) -> tuple[list[Section], int]:
     config, args = _object(document.get("config")), [str(arg) for arg in _list(document.get("args"))]
     version = _whole(document.get("nccl_version"))
     # `all_reduce` from `/somewhere/all_reduce_perf`, which may follow the command of a wrapper.
@@ -169,7 +169,7 @@ def _option(args: Sequence[str], short: str, long: str) -> str | None:
 
 
 # ── rccl-tests ───────────────────────────────────────────────────────────────────────────────────
-def _of_rccl(rows: Sequence[Json]) -> list[Section]:
+def _rccl_sections(rows: Sequence[Json]) -> list[Section]:
     """Make a section of each cycle, because cycles repeat the same cases. rows: one object per placement and size."""
     by_cycle: dict[tuple[str, int, int | None], Section] = {}
     for row in rows:

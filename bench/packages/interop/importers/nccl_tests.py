@@ -56,7 +56,7 @@ BLOCKING = {
     "": " back to back",
     "barrier": ", each waited for and followed by a barrier that is part of the time",
     "no barrier": ", each waited for",
-    APART: ", each waited for and followed by a barrier that is no part of the time",
+    APART: ", each waited for and followed by a barrier that is not part of the time",
 }
 # A log line may begin with a bracket too: [1,0]<stdout>.
 _JSON = re.compile(r"\s*(?:\{|\[\s*[{\]])")
@@ -131,7 +131,7 @@ def _read_section(section: Section, options: Options, source: Source, reading: R
     elif by_rates is not None and by_rates != world_size:
         if options.world_size is None:
             raise ForeignError(
-                f"{where}: lists {world_size} ranks, but busbw is that of {by_rates}; give their number: --world-size N"
+                f"{where}: lists {world_size} ranks, but busbw is for {by_rates}; give their number: --world-size N"
             )
         world_size = None
     ranks = chosen_ranks(world_size, options, where)
@@ -231,11 +231,11 @@ def _launch(section: Section, ranks: int) -> Json | None:
     each = ranks // len(devices) if devices else 0
     if not each or section.copies > 1 or sorted(devices) != list(range(0, ranks, each)):
         return None
-    of_ranks = [(rank, devices[rank - rank % each]) for rank in range(ranks)]
+    ranked_devices = [(rank, devices[rank - rank % each]) for rank in range(ranks)]
     return {
         "backend": BACKEND,
         "world_size": ranks,
-        "ranks": [{"rank": rank, "hostname": d.host, "device_name": d.device} for rank, d in of_ranks],
+        "ranks": [{"rank": rank, "hostname": d.host, "device_name": d.device} for rank, d in ranked_devices],
     }
 
 

@@ -124,9 +124,9 @@ class _Table:
     @property
     def ranks(self) -> int | None:
         """Return the number of ranks; None if the log does not give it, or gives two different numbers."""
-        told = {self.command.processes} if self.command is not None and self.command.processes else set()
-        told |= {self.using} if self.using > 1 else set()
-        return told.pop() if len(told) == 1 else None
+        numbers = {self.command.processes} if self.command is not None and self.command.processes else set()
+        numbers |= {self.using} if self.using > 1 else set()
+        return numbers.pop() if len(numbers) == 1 else None
 
 
 def read(source: Source, options: Options) -> Reading:
@@ -159,7 +159,7 @@ def _tables(lines: Sequence[LogLine]) -> list[_Table]:
         if (command := command_in(text, PROGRAM)) is not None:
             tables.append(_Table(command=command))
         elif (title := _TITLE.match(" ".join(text[mark:].split()))) is not None:
-            prefix = _alike(text[:mark])
+            prefix = _prefix_pattern(text[:mark])
             tool, library = (title["tool"] or "").lower(), title["library"] or title["demo"]
             new = _Table(tool, library, title["title"], title["version"])
             if not table.rows and table.title is None:
@@ -167,7 +167,7 @@ def _tables(lines: Sequence[LogLine]) -> list[_Table]:
             tables.append(new)
         else:
             if prefix is None and _HEADER.match(text[mark:]):
-                prefix = _alike(text[:mark])
+                prefix = _prefix_pattern(text[:mark])
             begins = prefix.match(text) if prefix else None
             _take(LogLine(line.number, text[begins.end() :] if begins else text), tables)
     return tables
@@ -221,7 +221,7 @@ def _follows(size: int | None, table: _Table) -> bool:
     return size is not None and last is not None and size > last
 
 
-def _alike(prefix: str) -> re.Pattern[str] | None:
+def _prefix_pattern(prefix: str) -> re.Pattern[str] | None:
     """Return a pattern for a logger's prefix of each line: the same words, any numbers; None for an empty prefix."""
     if not prefix.strip():
         return None
@@ -251,8 +251,8 @@ def _read_table(table: _Table, options: Options, source: Source, reading: Readin
     reading.tools.append(f"{TOOLS[table.tool]} {table.version or 'of unknown version'}")
     test, asynchronous = _test(table, options, source)
     if test is None:
-        of_table = notice(ImportNotice.NO_COUNTERPART, test=f"{table.library} {table.title}")
-        reading.left_out[of_table] += len(table.rows)
+        reason = notice(ImportNotice.NO_COUNTERPART, test=f"{table.library} {table.title}")
+        reading.left_out[reason] += len(table.rows)
         return
     if any(column.startswith(RESULTS) and column.startswith("Bandwidth") != test.window for column in table.columns):
         reading.left_out[notice(ImportNotice.OTHER_COLUMNS)] += len(table.rows)
@@ -262,7 +262,7 @@ def _read_table(table: _Table, options: Options, source: Source, reading: Readin
         return
     ranks = 2 if test.pair else chosen_ranks(table.ranks, options, str(source.path))
     if not test.pair and table.ranks is not None and options.world_size is None:
-        reading.unknown.append(notice(ImportNotice.RANKS_BESIDE))
+        reading.unknown.append(notice(ImportNotice.RANKS_NEXT_TO_OUTPUT))
     operation = OPERATIONS[test.op]
     if table.datatype is None and operation.typed:
         reading.unknown.append(notice(ImportNotice.DATATYPE_ASSUMED, reduced=OLD_REDUCED, moved=OLD_MOVED))
@@ -326,7 +326,7 @@ def _test(table: _Table, options: Options, source: Source) -> tuple[Test | None,
         return None, False
     if test is not None and options.operation not in {None, test.op}:
         raise ForeignError(
-            f"{source.path}: says that it measured {test.op}, so --operation {options.operation} is wrong"
+            f"{source.path}: states that it measured {test.op}, so --operation {options.operation} is wrong"
         )
     return test, asynchronous
 
@@ -338,7 +338,7 @@ def _number(table: _Table, test: Test, case: Case, size: int, values: list[str])
     named = dict(zip(columns, values, strict=False))
     validation = named.get("Validation", "").lower()
     if validation == "fail":
-        return Number(placed, None, Failure("wrong", None, "OSU's own validation says Fail"), False)
+        return Number(placed, None, Failure("wrong", None, "OSU's own validation reports Fail"), False)
     # The column of the test's result: the first column in a table without a header.
     asynchronous = case.call == "async"
     starts = ("Pure Comm.(us)",) if asynchronous else RESULTS
@@ -356,5 +356,5 @@ def _number(table: _Table, test: Test, case: Case, size: int, values: list[str])
         time_s = value.value * 1e-6
         manner = f"mean of {f'{iterations} calls' if iterations else 'all calls'}, {test.manner}"
     if asynchronous:
-        manner += ", without computation beside it"
+        manner += ", without computation at the same time"
     return Number(placed, Aggregate(time_s, manner, iterations), None, True if validation == "pass" else None)

@@ -59,7 +59,7 @@ def read_source(path: Path) -> Source:
     except ValueError as error:  # a path with a NUL in it
         raise ForeignError(f"{path!s:.100}: {error}") from None
     if len(raw) > LIMIT_BYTES:
-        raise ForeignError(f"{path}: larger than {format_bytes(LIMIT_BYTES)}, which no table of results is")
+        raise ForeignError(f"{path}: larger than {format_bytes(LIMIT_BYTES)}: not a table of results")
     if not raw.strip():
         raise ForeignError(f"{path}: empty")
     return Source(path, hashlib.sha256(raw).hexdigest(), decode(path, raw))
@@ -167,12 +167,12 @@ def chosen_operation(stated: str | None, options: Options, where: str) -> str:
     """Return our name of the collective, from file or user. Raises ForeignError if neither gives it, or they differ."""
     if stated is None and options.operation is None:
         raise ForeignError(
-            f"{where}: does not say which collective was measured; name it, such as --operation all_reduce "
+            f"{where}: does not name the measured collective; give it, such as --operation all_reduce "
             "(see: collbench list operations)"
         )
     if stated is not None and options.operation not in {None, stated}:
         raise ForeignError(
-            f"{where}: says that it measured {stated}, so --operation {options.operation} cannot be right"
+            f"{where}: states that it measured {stated}, so --operation {options.operation} cannot be right"
         )
     return stated or str(options.operation)
 
@@ -180,23 +180,21 @@ def chosen_operation(stated: str | None, options: Options, where: str) -> str:
 def chosen_ranks(stated: int | None, options: Options, where: str) -> int:
     """Return the number of ranks, from file or user. Raises ForeignError if neither gives it, or they differ."""
     if stated is None and options.world_size is None:
-        raise ForeignError(f"{where}: does not say how many ranks took part; give their number: --world-size N")
+        raise ForeignError(f"{where}: does not contain the number of ranks; give it: --world-size N")
     if stated is not None and options.world_size not in {None, stated}:
-        raise ForeignError(
-            f"{where}: says that {stated} ranks took part, so --world-size {options.world_size} is wrong"
-        )
+        raise ForeignError(f"{where}: states {stated} ranks, so --world-size {options.world_size} is wrong")
     ranks = stated or int(options.world_size or 0)
     if not 1 <= ranks <= MOST_RANKS:
-        raise ForeignError(f"{where}: says that {ranks} ranks took part, which cannot be")
+        raise ForeignError(f"{where}: states {ranks} ranks, which is impossible")
     return ranks
 
 
 def chosen_backend(stated: str | None, options: Options, where: str) -> str:
     """Return our name of the library, from file or user. Raises ForeignError if neither gives it, or they differ."""
     if stated is None and options.backend is None:
-        raise ForeignError(f"{where}: does not say which library was measured; name it, such as --backend mpi")
+        raise ForeignError(f"{where}: does not name the measured library; give it, such as --backend mpi")
     if stated is not None and options.backend not in {None, stated}:
-        raise ForeignError(f"{where}: says that it measured {stated}, so --backend {options.backend} cannot be right")
+        raise ForeignError(f"{where}: states that it measured {stated}, so --backend {options.backend} cannot be right")
     return stated or str(options.backend)
 
 

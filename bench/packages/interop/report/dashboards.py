@@ -41,21 +41,21 @@ def openmetrics(view: View, prefix: str | None = None) -> str:
     launches = [(labels, float(summary.launches)) for labels, summary in labelled]
     lines += gauge("collbench_launches", launches, "Launches behind a number.")
     series = series_of(run.plan)
-    of_run = {**series, "collbench": str(run.manifest.get("collbench", UNKNOWN))}
+    run_labels = {**series, "collbench": str(run.manifest.get("collbench", UNKNOWN))}
     started = run.manifest.get("started")
     begun = datetime.fromisoformat(started).timestamp() if started else None
-    lines += gauge("collbench_run_started_timestamp_seconds", [(of_run, begun)], "When the run began.", "seconds")
+    lines += gauge("collbench_run_started_timestamp_seconds", [(run_labels, begun)], "When the run began.", "seconds")
     failed = sum(samples.failure is not None for samples in run.samples)
-    lines += gauge("collbench_failed_measurements", [(of_run, failed)], "Measurements of the run that failed.")
+    lines += gauge("collbench_failed_measurements", [(run_labels, failed)], "Measurements of the run that failed.")
     lines += notices({"of": "run", **series}, view.analysis.notices)
     return "\n".join([*lines, END])
 
 
 def jsonl(view: View) -> str:
     """Return a line per case, with the fields of `cases` in docs/report-schema.json, and name and start of its run."""
-    of = {"run": view.run.name, "started": view.run.manifest.get("started")}
+    run_fields = {"run": view.run.name, "started": view.run.manifest.get("started")}
     cases = (case.model_dump(mode="json", by_alias=True, exclude_unset=True) for case in public_cases(view))
-    return "\n".join(json.dumps({**of, **case}, ensure_ascii=False, allow_nan=False) for case in cases)
+    return "\n".join(json.dumps({**run_fields, **case}, ensure_ascii=False, allow_nan=False) for case in cases)
 
 
 def bencher(view: View) -> str:
@@ -108,14 +108,14 @@ def _rate(seconds: Value, unit: float) -> Value:
     return rate
 
 
-def _end(which: str) -> Value:
-    return lambda s: getattr(s.time_s, which) if s.time_s is not None and s.time_s.known else None
+def _limit(name: str) -> Value:
+    return lambda s: getattr(s.time_s, name) if s.time_s is not None and s.time_s.known else None
 
 
 def _time(seconds: Value, unit: float) -> Value:
     def time(summary: Summary) -> float | None:
-        found = seconds(summary)
-        return None if found is None else found / unit
+        value = seconds(summary)
+        return None if value is None else value / unit
 
     return time
 
@@ -127,8 +127,8 @@ def _value(summary: Summary) -> float | None:
 INSPECTOR = "nccl"
 
 
-def _prefix(summary: Summary, asked: str | None) -> str:
-    return asked or (INSPECTOR if summary.case.backend == "nccl" else PREFIX)
+def _prefix(summary: Summary, requested: str | None) -> str:
+    return requested or (INSPECTOR if summary.case.backend == "nccl" else PREFIX)
 
 
 def _gauges(prefix: str) -> Iterator[tuple[str, str, str, Value]]:
@@ -139,8 +139,8 @@ def _gauges(prefix: str) -> Iterator[tuple[str, str, str, Value]]:
         bandwidth, rate, rate_unit = "bus_bandwidth_gbs", 1e9, "gbs"
         time, unit, time_unit = "collective_exec_time_microseconds", 1e-6, "microseconds"
     yield f"{prefix}_{bandwidth}", rate_unit, "Bus bandwidth of a call.", _rate(_value, rate)
-    yield f"{prefix}_{bandwidth}_low", "", "Lower end of its interval.", _rate(_end("high"), rate)
-    yield f"{prefix}_{bandwidth}_high", "", "Upper end of its interval.", _rate(_end("low"), rate)
+    yield f"{prefix}_{bandwidth}_low", "", "Lower limit of its interval.", _rate(_limit("high"), rate)
+    yield f"{prefix}_{bandwidth}_high", "", "Upper limit of its interval.", _rate(_limit("low"), rate)
     yield f"{prefix}_{time}", time_unit, "Time of a call on the slowest rank.", _time(_value, unit)
-    yield f"{prefix}_{time}_low", "", "Lower end of its interval.", _time(_end("low"), unit)
-    yield f"{prefix}_{time}_high", "", "Upper end of its interval.", _time(_end("high"), unit)
+    yield f"{prefix}_{time}_low", "", "Lower limit of its interval.", _time(_limit("low"), unit)
+    yield f"{prefix}_{time}_high", "", "Upper limit of its interval.", _time(_limit("high"), unit)

@@ -80,9 +80,9 @@ def rccl_tests_json(view: View) -> str:
     cases, run = _only_table(view), view.run
     case = cases[0]
     hosts = Counter(facts.get("hostname") for facts in nccl_tests.ranks_of(run, case))
-    known = None not in hosts and hosts.total() == case.world_size
+    hosts_known = None not in hosts and hosts.total() == case.world_size
     each = {*hosts.values()}
-    per_node = next(iter(each)) if known and len(each) == 1 else None
+    per_node = next(iter(each)) if hosts_known and len(each) == 1 else None
     name = RCCL_NAMES.get(case.op)
     if name is None:
         raise ConfigError(f"{case.op}: rccl-tests has no such test; it has {', '.join(RCCL_NAMES)}")
@@ -95,7 +95,7 @@ def rccl_tests_json(view: View) -> str:
                     "collbench": __version__,
                     "numCycle": launch - 1,
                     "name": name,
-                    "nodes": len(hosts) if known else None,
+                    "nodes": len(hosts) if hosts_known else None,
                     "ranks": case.world_size,
                     "ranksPerNode": per_node,
                     "gpusPerRank": 1,
@@ -116,11 +116,11 @@ def _only_table(view: View) -> list[Case]:
     tables = nccl_tests.tables(s.case for s in view.calls if OPERATIONS[s.case.op].sized)
     if len(tables) == 1:
         return tables[0]
-    found = "; ".join(nccl_tests.table_named(cases[0]) for cases in tables)
-    if not found:
+    names = "; ".join(nccl_tests.table_named(cases[0]) for cases in tables)
+    if not names:
         raise ConfigError(f"{view.run.name}: no table of collectives with sizes")
     raise ConfigError(
-        f"{view.run.name}: a file has one table, and there are {len(tables)} ({found}): choose by --operation, "
+        f"{view.run.name}: a file has one table, and this run has {len(tables)} ({names}): choose by --operation, "
         "--backend, --ranks or --metric"
     )
 
@@ -162,8 +162,8 @@ def _half(run: Run, summary: Summary) -> Json:
 
 def _per_iteration(samples: Sequence[Samples]) -> Json:
     """Return the times of the iterations of all launches, launch after launch; a process is a rank."""
-    of_ranks = np.concatenate([_host_ns(s.timed) for s in samples if s.timed is not None]) / 1e3
-    times = of_ranks.max(axis=1)
+    rank_times = np.concatenate([_host_ns(s.timed) for s in samples if s.timed is not None]) / 1e3
+    times = rank_times.max(axis=1)
     average, deviation = float(times.mean()), float(times.std())
     percentiles = {f"p{q}_us": float(np.percentile(times, q, method="inverted_cdf")) for q in (50, 95, 99)}
     return {
@@ -175,18 +175,18 @@ def _per_iteration(samples: Sequence[Samples]) -> Json:
         "stdev_us": deviation,
         "cv_pct": 100 * deviation / average,
         "times_us": times.tolist(),
-        "per_process_max_times_us": of_ranks.T.tolist(),
+        "per_process_max_times_us": rank_times.T.tolist(),
     }
 
 
 def _timed(run: Run, cases: Iterable[Case]) -> dict[Case, list[Samples]]:
     """Return per case the samples with times of iterations, which `_host_ns` reads by the host's clock."""
     wanted = {*cases}
-    found: dict[Case, list[Samples]] = {}
+    samples_by_case: dict[Case, list[Samples]] = {}
     for samples in run.samples:
         if samples.case in wanted and samples.timed is not None:
-            found.setdefault(samples.case, []).append(samples)
-    return found
+            samples_by_case.setdefault(samples.case, []).append(samples)
+    return samples_by_case
 
 
 def _config(

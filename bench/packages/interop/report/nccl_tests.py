@@ -29,14 +29,14 @@ from bench.report.labels import counted, label, metric_name, ranks_text
 from bench.report.view import View
 
 # Texts that nccl-tests prints for a time that is not a number, and for errors that were not counted.
-NO_NUMBER, NOT_TOLD = "nan", "N/A"
+NO_NUMBER, UNKNOWN = "nan", "N/A"
 # Unreadable lines of a file: number of lines that are shown, and number of characters per line.
 MOST_UNREAD, LONGEST_UNREAD = 3, 100
 # Widths of nccl-tests' columns (writeResultHeader and writeBenchmarkLinePreamble in its util.cu).
 LEAD = "{:>12}  {:>12}  {:>8}  {:>6}  {:>6}"
 HALF = "  {:>7}  {:>6}  {:>6}  {:>6}"
 # Options that a column, the half of a row or the title of a table shows.
-TOLD = ("reduce_op", "root", "placement", "metric", "depth")
+SHOWN = ("reduce_op", "root", "placement", "metric", "depth")
 
 
 def document(view: View) -> str:
@@ -54,14 +54,14 @@ def tables(cases: Iterable[Case]) -> list[list[Case]]:
     """Group the cases by table."""
 
     def kind(case: Case) -> tuple[object, ...]:
-        return case.op, case.backend, case.world_size, case.metric, case.depth, *_others(case)
+        return case.op, case.backend, case.world_size, case.metric, case.depth, *_other_options(case)
 
     return list(grouped(cases, kind).values())
 
 
 def table_named(case: Case) -> str:
     """Format the properties that the cases of a table share: `all_reduce · gloo · 4 ranks · pipelined`."""
-    return " · ".join([case.op, case.backend, ranks_text(case.world_size), case.metric, *_others(case)])
+    return " · ".join([case.op, case.backend, ranks_text(case.world_size), case.metric, *_other_options(case)])
 
 
 def rows(cases: Iterable[Case]) -> list[list[Case]]:
@@ -88,7 +88,7 @@ def heading(
     ]
     if case.depth == 1:
         lines.append("# Blocking Enabled: wait and barrier after each outer iteration (-n); time excludes barrier")
-    lines += [*_how(run, cases, members), "#", *(["# Using devices", *_devices(case, ranks), "#"] if ranks else [])]
+    lines += [*_method(run, cases, members), "#", *(["# Using devices", *_devices(case, ranks), "#"] if ranks else [])]
     if not OPERATIONS[case.op].sized:
         return lines
     lead = LEAD.replace("{:>12}", "# {:>10}", 1)
@@ -120,7 +120,7 @@ def closing(run: Run, cases: Sequence[Case], summaries: Mapping[Case, Summary]) 
     failures = [(s.case, failure) for s in members for failure in s.failures]
     wrong = wrong_results(run, members)
     lines = [f"# failed: {label(case)}: {' '.join(failure.text.split())}" for case, failure in failures]
-    outcome = f"{NOT_TOLD} (the tool does not say)" if wrong is None else f"{wrong} {'FAILED' if wrong else 'OK'}"
+    outcome = f"{UNKNOWN} (the tool does not report it)" if wrong is None else f"{wrong} {'FAILED' if wrong else 'OK'}"
     lines.append(f"# Out of bounds values : {outcome}")
     lines += _device_times(members)
     if busbws := [rate / 1e9 for s in members if (rate := rates(s)[1]) is not None]:
@@ -149,7 +149,7 @@ def _settings(run: Run, cases: Sequence[Case], members: Sequence[Summary], sizes
     launched = run.imported is not None or any(session.get("job") for session in run.environment)
     gpus = 1 if launched else case.world_size
     calls = [s.iterations // s.launches for s in members if s.launches]
-    iters = case.depth if case.depth > 1 else min(calls, default=sampling.iterations or NOT_TOLD)
+    iters = case.depth if case.depth > 1 else min(calls, default=sampling.iterations or UNKNOWN)
     return (
         f"# nThread 1 nGpus {gpus} {sizes} warmup iters: {sampling.warmup * case.depth} iters: {iters} agg iters: 1 "
         f"validation: {int(run.imported is None)} "
@@ -157,7 +157,7 @@ def _settings(run: Run, cases: Sequence[Case], members: Sequence[Summary], sizes
     )
 
 
-def _how(run: Run, cases: Sequence[Case], members: Sequence[Summary]) -> Iterable[str]:
+def _method(run: Run, cases: Sequence[Case], members: Sequence[Summary]) -> Iterable[str]:
     case = cases[0]
     launches = sorted({s.launches for s in members if s.launches}) or [run.plan.launches]
     several = "–".join(str(count) for count in dict.fromkeys([launches[0], launches[-1]]))
@@ -182,42 +182,42 @@ def _how(run: Run, cases: Sequence[Case], members: Sequence[Summary]) -> Iterabl
     if copies := dict.fromkeys(place_named(case) for case in cases if case.placement == "copied"):
         yield f"# Copies: {', '.join(copies)}, which is part of the time: the library has no such call"
     yield f"# Backend: {case.backend}, {ranks_text(case.world_size)}; size: {OPERATIONS[case.op].size_means}"
-    if different := _others(case):
+    if different := _other_options(case):
         yield f"# Not at the default: {', '.join(different)}"
 
 
-def _others(case: Case) -> list[str]:
+def _other_options(case: Case) -> list[str]:
     """Return the options that are not at their defaults and that the layout of nccl-tests does not show."""
-    return [extra for extra in case.extras if extra.partition("=")[0] not in TOLD]
+    return [extra for extra in case.extras if extra.partition("=")[0] not in SHOWN]
 
 
 def ranks_of(run: Run, case: Case) -> list[RankFacts]:
     """Return the facts of each rank from the first launch with the case's backend and world size."""
     launches = [launch for session in run.environment for launch in session.get("launches", [])]
     kind = (case.backend, case.world_size)
-    alike = (launch["ranks"] for launch in launches if (launch.get("backend"), launch.get("world_size")) == kind)
-    return next(alike, [])
+    matching = (launch["ranks"] for launch in launches if (launch.get("backend"), launch.get("world_size")) == kind)
+    return next(matching, [])
 
 
 def _devices(case: Case, ranks: Sequence[RankFacts]) -> Iterable[str]:
     """Yield one line per rank; an unknown fact is 0 or a word."""
-    of_rank = {facts.get("rank"): facts for facts in ranks}
+    facts_by_rank = {facts.get("rank"): facts for facts in ranks}
     for rank in range(case.world_size):
-        facts = of_rank.get(rank, {})
+        facts = facts_by_rank.get(rank, {})
         _, _, number = str(facts.get("device", "")).partition(":")
         where, name = facts.get("hostname", "unknown"), facts.get("device_name", "unknown")
         pid = facts.get("pid", 0)
-        yield f"#  Rank {rank:2} Group  0 Pid {pid:6} on {where:>10} device {int(number or 0):2} [{NOT_TOLD}] {name}"
+        yield f"#  Rank {rank:2} Group  0 Pid {pid:6} on {where:>10} device {int(number or 0):2} [{UNKNOWN}] {name}"
 
 
 # ── numbers ──────────────────────────────────────────────────────────────────────────────────────
 def _half(run: Run, summary: Summary | None) -> str:
     """Format time, bandwidths and the number of wrong elements."""
     if summary is None:
-        return HALF.format(*[NO_NUMBER] * 3, NOT_TOLD)
+        return HALF.format(*[NO_NUMBER] * 3, UNKNOWN)
     texts = [NO_NUMBER if rate is None else _fitted(rate / 1e9, 6) for rate in rates(summary)]
     wrong = wrong_elements(run, summary)
-    return HALF.format(_microseconds(summary), *texts, NOT_TOLD if wrong is None else wrong)
+    return HALF.format(_microseconds(summary), *texts, UNKNOWN if wrong is None else wrong)
 
 
 def wrong_elements(run: Run, summary: Summary) -> int | None:
@@ -230,8 +230,8 @@ def wrong_elements(run: Run, summary: Summary) -> int | None:
         return wrong or None
     if run.imported is None:
         return 0
-    told = {samples.aggregate.verified for samples in run.samples if samples.case == summary.case and samples.aggregate}
-    return 0 if told == {True} else None
+    verified = {s.aggregate.verified for s in run.samples if s.case == summary.case and s.aggregate}
+    return 0 if verified == {True} else None
 
 
 def wrong_results(run: Run, members: Sequence[Summary]) -> int | None:
@@ -250,8 +250,8 @@ def time_s(summary: Summary | None) -> float | None:
 
 def rates(summary: Summary) -> tuple[float | None, float | None]:
     """Return algorithm and bus bandwidth in bytes/s for the time from `time_s`; None without a time."""
-    found = time_s(summary)
-    return (None, None) if found is None else rates_at(summary.case, found)
+    seconds = time_s(summary)
+    return (None, None) if seconds is None else rates_at(summary.case, seconds)
 
 
 def rates_at(case: Case, seconds: float) -> tuple[float | None, float | None]:
@@ -280,7 +280,7 @@ def _device_times(members: Sequence[Summary]) -> Iterable[str]:
         if s.time_s is not None and s.host_time_s is not None
     ]
     if texts:
-        yield "# Device time, by CUDA events; `report` shows it, and says which cases dispatching slows all the same:"
+        yield "# Device time, by CUDA events; `report` shows it, and names cases that dispatching slows nevertheless:"
     for case, row in grouped(texts, lambda timed: PLACEMENTS.residue(timed[0])).items():
         yield f"# {case.size_bytes:>10}  {', '.join(text for _, text in row)}"
 
@@ -294,8 +294,8 @@ def _fitted(number: float, width: int) -> str:
 def import_line(facts: Json, rows: int, cases: int, launches: int, results: int) -> str:
     """Format in one line the files that an import read, and their content. facts: of the import."""
     files = ", ".join(file["name"] for file in facts["files"])
-    held = f"{counted(rows, 'row')} → {counted(results, 'result')} of {counted(cases, 'case')}"
-    return f"imported {files} ({', '.join(facts['tool'])}): {held} in {counted(launches, 'launch')}"
+    content = f"{counted(rows, 'row')} → {counted(results, 'result')} of {counted(cases, 'case')}"
+    return f"imported {files} ({', '.join(facts['tool'])}): {content} in {counted(launches, 'launch')}"
 
 
 def unread_lines(facts: Json) -> Iterable[str]:

@@ -8,7 +8,7 @@ from bench.report.notices import Sentence
 
 _OUT = "left out: {rows:count row}: "
 _UNEVEN = f"{_OUT}alltoallv_perf"
-_TIMED = "times of single calls, by events {} them: the mean is that of the slowest process's"
+_TIMED = "times of single calls, by events {} them: the mean is the slowest process's"
 SENTENCES: Mapping[NoticeKind, Sentence] = {
     ImportNotice.REPEATED: Sentence(
         "{count:count case} more than once in one file (such as {operation} of {size_bytes:bytes}): each time "
@@ -20,10 +20,10 @@ SENTENCES: Mapping[NoticeKind, Sentence] = {
         "their rows count as launches, and none of them measures communication between the copies"
     ),
     ImportNotice.BUSIEST_RANK: Sentence(
-        "alltoallv_perf: the bus bandwidth here is what the busiest rank sends to others, over the time; the tool "
-        "takes (n-1)/n of what it sends, whatever stays on it"
+        "alltoallv_perf: the bus bandwidth here counts the bytes that the busiest rank sends to others; the tool "
+        "counts (n-1)/n of all its bytes, however many stay on it"
     ),
-    ImportNotice.OUT_OF_BOUNDS: Sentence("the tool itself says: out of bounds values: {found} FAILED"),
+    ImportNotice.OUT_OF_BOUNDS: Sentence("the tool itself reports out of bounds values: {found} FAILED"),
     ImportNotice.DEBUG_OUTPUT: Sentence("NCCL_DEBUG=INFO wrote while it measured"),
     ImportNotice.PARALLEL_INIT: Sentence("parallel init: one thread for each GPU of a process"),
     ImportNotice.RECORDED_ERROR: Sentence("the file records an error: {error}"),
@@ -47,8 +47,8 @@ SENTENCES: Mapping[NoticeKind, Sentence] = {
     ImportNotice.RANKS_BY_RATES: Sentence(
         "unknown: the list of ranks is not in the file: their number was computed from busbw/algbw"
     ),
-    ImportNotice.RANKS_BESIDE: Sentence(
-        "unknown: the number of ranks is not in the output: it was taken from what stands beside it"
+    ImportNotice.RANKS_NEXT_TO_OUTPUT: Sentence(
+        "unknown: the number of ranks is not in the output: it was taken from the text next to it"
     ),
     ImportNotice.SPREAD_ASSUMED: Sentence(
         "unknown: {variable}, how alltoallv_perf divided: the tool's default, {spread:g}, is assumed"
@@ -56,7 +56,7 @@ SENTENCES: Mapping[NoticeKind, Sentence] = {
     ImportNotice.AVERAGE_ASSUMED: Sentence(
         "unknown: how ranks were combined (-a): the tool's default, their average, is assumed"
     ),
-    ImportNotice.CALLS_UNKNOWN: Sentence("unknown: how many calls a time is the mean of"),
+    ImportNotice.CALLS_UNKNOWN: Sentence("unknown: the number of calls behind a time"),
     ImportNotice.DATATYPE_ASSUMED: Sentence(
         "unknown: the datatype is not in the output: {reduced} for reductions and {moved} for the rest is assumed"
     ),
@@ -69,19 +69,19 @@ SENTENCES: Mapping[NoticeKind, Sentence] = {
     ImportNotice.UNREADABLE: Sentence(f"{_OUT}cut off or unreadable"),
     ImportNotice.NO_COUNTERPART: Sentence(f"{_OUT}{{test}} has no counterpart here"),
     ImportNotice.CPU_TIME: Sentence(f"{_OUT}CPU time of issuing the calls (-C 1), not the time of the operation"),
-    ImportNotice.UNNAMED_DIVISION: Sentence(f"{_OUT}NCCL_TESTS_SPLIT divided the ranks in a way that has no name here"),
+    ImportNotice.UNNAMED_DIVISION: Sentence(f"{_OUT}NCCL_TESTS_SPLIT divided the ranks in an unsupported way"),
     ImportNotice.CONTRADICTION: Sentence(f"{_OUT}numbers of the row contradict each other, or the test"),
-    ImportNotice.OTHER_DIVISION: Sentence(f"{_UNEVEN} of rccl-tests, which divides in a way of its own"),
+    ImportNotice.OTHER_DIVISION: Sentence(f"{_UNEVEN} of rccl-tests, which divides data in its own way"),
     ImportNotice.MATRIX: Sentence(f"{_UNEVEN} with a matrix of bytes, which is not in the file"),
     ImportNotice.NOT_BY_SPREAD: Sentence(
-        f"{_UNEVEN}: sizes do not follow from a spread of {{spread:g}}, so how it divided is unknown"
+        f"{_UNEVEN}: sizes do not follow from a spread of {{spread:g}}, so its division is unknown"
     ),
     ImportNotice.SIZE_0: Sentence(f"{_OUT}size 0"),
     ImportNotice.NEGATIVE_SIZE: Sentence(f"{_OUT}a negative size: integer overflow"),
     ImportNotice.NO_SIZE: Sentence(f"{_OUT}no size"),
     ImportNotice.OTHER_DTYPE: Sentence(f"{_OUT}dtype {{dtype:.40}}, which CollBench does not have"),
     ImportNotice.OTHER_REDUCE_OP: Sentence(f"{_OUT}reduce op {{reduce_op:.40}}, which CollBench does not have"),
-    ImportNotice.STRANGE_ROOT: Sentence(f"{_OUT}a root that is none of the ranks"),
+    ImportNotice.STRANGE_ROOT: Sentence(f"{_OUT}a root that is not one of the ranks"),
     ImportNotice.NO_TIME_IN_HALF: Sentence(f"{_OUT}no time in one half of the row"),
     ImportNotice.NO_TIME: Sentence(f"{_OUT}no time, or one that was cut"),
     ImportNotice.NO_TITLE: Sentence(f"{_OUT}in a table without a title"),

@@ -44,7 +44,7 @@ PERMUTATIONS, MOST_CELLS, FEWEST_ROWS = 199, 20_000, 10
 # Largest difference between the clocks of processes on one host.
 CLOCKS_AGREE_S = 100e-6
 # Share of the time in calls above which a rank that begins or ends its calls late is reported.
-LEAST_TOLD = 0.01
+LEAST_REPORTED = 0.01
 
 # Calls that end on no rank before all ranks of the group have begun them.
 TOGETHER = {
@@ -52,7 +52,7 @@ TOGETHER = {
     "barrier", *ALL_TO_ALL,
 }  # fmt: skip
 # Operations in which all ranks of a group move the same number of elements.
-ALIKE = TOGETHER - ALL_TO_ALL
+SAME_SIZES = TOGETHER - ALL_TO_ALL
 # Most reasons that are listed; further reasons are only counted.
 MOST_REASONS = 4
 # Operations whose recorded elements equal, on every rank, the size that `list operations` defines.
@@ -93,8 +93,8 @@ def recorded_job(recorded: CallList) -> RecordedJob:
         for sums in (total, kinds[kind_of(call)], groups[_name(_group_key(call, recorded))]):
             sums.add(times, place, _group_key(call, recorded))
             sums.batched = sums.batched or call.batched
-    known = recorded.world_size if recorded.world_size is not None else "an unknown number of"
-    source = f"{recorded.kind}, {len(recorded.ranks)} of {known} ranks"
+    world = recorded.world_size if recorded.world_size is not None else "an unknown number of"
+    source = f"{recorded.kind}, {len(recorded.ranks)} of {world} ranks"
     share = 1 / sum(rank.steps for rank in recorded.ranks)
     rows = [_kind_row(kind, sums, sums.mean(share, times), recorded) for kind, sums in kinds.items()]
     by_group = ((name, sums.mean(share, times)) for name, sums in groups.items())
@@ -142,10 +142,10 @@ def _kind_row(kind: Kind, sums: "_Sum", time: RecordedTime, recorded: CallList) 
 
 
 def _late(units: Collection[Mapping[int, float]], times: "_Times", in_calls_s: float) -> tuple[int, float] | None:
-    """Return the rank that is `named`, and its seconds; None if they are at most LEAST_TOLD of the time in calls."""
+    """Return the rank that is `named`, and its seconds; None below LEAST_REPORTED of the time in calls."""
     rank = named(list(units), times.numbers)
     late_s = sum(unit.get(rank, 0.0) for unit in units) if rank is not None else 0.0
-    return (rank, late_s) if rank is not None and late_s > LEAST_TOLD * in_calls_s else None
+    return (rank, late_s) if rank is not None and late_s > LEAST_REPORTED * in_calls_s else None
 
 
 def named(units: Sequence[Mapping[int, float]], ranks: Sequence[int]) -> int | None:
@@ -161,11 +161,11 @@ def named(units: Sequence[Mapping[int, float]], ranks: Sequence[int]) -> int | N
             waited[number * rows // len(units), column[rank]] += waited_s
     if not waited.any():
         return None
-    most, found = float(waited.sum(axis=0).max()), 0
+    most, count = float(waited.sum(axis=0).max()), 0
     rng = np.random.default_rng(0)
     for _ in range(PERMUTATIONS):
-        found += rng.permuted(waited, axis=1).sum(axis=0).max() >= most * (1 - 1e-9)
-    return ranks[int(waited.sum(axis=0).argmax())] if (1 + found) / (1 + PERMUTATIONS) <= NAMED_RATE else None
+        count += rng.permuted(waited, axis=1).sum(axis=0).max() >= most * (1 - 1e-9)
+    return ranks[int(waited.sum(axis=0).argmax())] if (1 + count) / (1 + PERMUTATIONS) <= NAMED_RATE else None
 
 
 def kind_of(call: RecordedCall) -> Kind:
@@ -269,15 +269,15 @@ class _Times:
 
     def withheld(self) -> tuple[Notice, ...]:
         """Return notices on withheld conclusions: first on the whole recording, then by number of calls, descending."""
-        found = [(count, notice(kind, calls=count or None)) for kind, count in self._reasons.items()]
-        found += [
+        reasons = [(count, notice(kind, calls=count or None)) for kind, count in self._reasons.items()]
+        reasons += [
             (count, notice(ReplayNotice.ONE_SIDED, operation=name, calls=count))
             for name, count in self._one_sided.items()
         ]
-        found.sort(key=lambda reason: -(reason[0] or math.inf))
-        more = len(found) - MOST_REASONS
+        reasons.sort(key=lambda reason: -(reason[0] or math.inf))
+        more = len(reasons) - MOST_REASONS
         further = [notice(ReplayNotice.FURTHER_REASONS, count=more)] if more > 0 else []
-        return (*(reason for _, reason in found[:MOST_REASONS]), *further)
+        return (*(reason for _, reason in reasons[:MOST_REASONS]), *further)
 
     def _own(self) -> None:
         for number, rank in enumerate(self._recorded.ranks):
@@ -354,8 +354,8 @@ class _Times:
         group = key.group
         count = sum(map(len, lists.values()))
         first = self._call(next(iter(lists.values()))[0])
-        of_group = first.group_size or (len(group) if isinstance(group, tuple) else None)
-        wanted = of_group if key.way is None else len(key.way)
+        group_size = first.group_size or (len(group) if isinstance(group, tuple) else None)
+        wanted = group_size if key.way is None else len(key.way)
         if key.way is None and group == "":
             self._reasons[ReplayNotice.UNKNOWN_GROUPS] += count
             return
@@ -368,17 +368,17 @@ class _Times:
         # The key is the number in the group, else the step; then the position among the calls with the same key.
         numbered: dict[int, dict[tuple[tuple[int | None, int | None], int], Place]] = {}
         for number, places in lists.items():
-            seen: Counter[tuple[int | None, int | None]] = Counter()
+            counts: Counter[tuple[int | None, int | None]] = Counter()
             numbered[number] = {}
             for place in places:
                 call = self._call(place)
                 # torch and NCCL number sends and receives by group, not by pair.
                 sequence = call.sequence if key.way is None else None
-                known = (sequence, call.step if sequence is None and self._recorded.steps > 1 else None)
-                numbered[number][known, seen[known]] = place
-                seen[known] += 1
+                match_key = (sequence, call.step if sequence is None and self._recorded.steps > 1 else None)
+                numbered[number][match_key, counts[match_key]] = place
+                counts[match_key] += 1
         common = set.intersection(*(set(calls) for calls in numbered.values()))
-        sequenced = all(known != (None, None) for calls in numbered.values() for known, _ in calls)
+        sequenced = all(match_key != (None, None) for calls in numbered.values() for match_key, _ in calls)
         if not sequenced and any(len(calls) != len(common) for calls in numbered.values()):
             self._reasons[ReplayNotice.UNEQUAL_CALLS] += count
             return
@@ -399,7 +399,7 @@ class _Times:
         if call.operation in ONE_WAY:
             return ("one way", call.elements_in if call.elements_in is not None else call.elements_out)
         operation = "all_to_all" if call.operation in ALL_TO_ALL else call.operation
-        return (operation, *((call.dtype, call.elements_in, call.elements_out) if call.operation in ALIKE else ()))
+        return (operation, *((call.dtype, call.elements_in, call.elements_out) if call.operation in SAME_SIZES else ()))
 
 
 def _places(recorded: CallList) -> Iterator[tuple[Place, RecordedCall]]:
@@ -414,8 +414,8 @@ def _group_key(call: RecordedCall, recorded: CallList) -> GroupKey:
         return call.group
     if call.communicator:
         return f"group {call.communicator}"
-    whole = call.group_size is None or call.group_size == recorded.world_size
-    return _all_ranks(recorded.world_size) if whole and recorded.world_size else ""
+    is_world = call.group_size is None or call.group_size == recorded.world_size
+    return _all_ranks(recorded.world_size) if is_world and recorded.world_size else ""
 
 
 @functools.cache
@@ -437,9 +437,9 @@ def _name(group: GroupKey) -> str:
 def _unknown(recorded: CallList) -> Iterator[Notice]:
     """Yield notices on facts that the recording lacks, and the importer's notices."""
     total = sum(len(rank.calls) for rank in recorded.ranks)
-    for what, count in recorded.unknown.items():
-        if what is Fact.GROUP:
+    for fact, count in recorded.unknown.items():
+        if fact is Fact.GROUP:
             yield notice(ReplayNotice.GROUPS_BY_NAME, count=count, calls=total)
-        elif what is not Fact.DURATION:
-            yield notice(ReplayNotice.UNTOLD, what=what, count=count, calls=total)
+        elif fact is not Fact.DURATION:
+            yield notice(ReplayNotice.UNTOLD, what=fact, count=count, calls=total)
     yield from recorded.notices

@@ -58,7 +58,7 @@ def _step(
     launches: Sequence[Samples], replay: Replay, recording: CallList | None, job: RecordedJob | None
 ) -> ReplayedStep:
     stamped = (_calls(launch.timed, replay) for launch in launches if launch.timed)
-    calls = [of_launch for of_launch in stamped if of_launch is not None]
+    calls = [launch_calls for launch_calls in stamped if launch_calls is not None]
     ranks = calls[0].starts.shape[1]
     kinds = list(map(_kind, replay.cases))
     together = {kind: ranks_together(kind) for kind in kinds}
@@ -73,15 +73,15 @@ def _step(
             numbers[kinds[call.case]] += 1
             if recording is not None:
                 origins[kinds[call.case]].add(kind_of(recording.ranks[made.recorded].calls[call.recorded]))
-            for launch, of_kind in zip(calls, seconds, strict=True):
-                of_kind[kinds[call.case]][:, rank] += launch.own[:, rank, place]
+            for launch, kind_seconds in zip(calls, seconds, strict=True):
+                kind_seconds[kinds[call.case]][:, rank] += launch.own[:, rank, place]
     rows = [
         ReplayedKind(
             kind,
             numbers[kind] / ranks,
             together[kind],
             time_of_kinds(job, origins[kind]) if job is not None else None,
-            _interval([of_kind[kind].mean(axis=1) for of_kind in seconds]),
+            _interval([kind_seconds[kind].mean(axis=1) for kind_seconds in seconds]),
         )
         for kind in together
     ]
@@ -131,10 +131,10 @@ def _bars(
 ) -> tuple[tuple[StepBar, ...], tuple[StepBar, ...]]:
     """Return the recorded calls of rank 0, if a timeline has them, and its calls in the step of median time."""
     made = replay.of(0)
-    of_kind = [kinds[call.case] for call in made.calls]
+    call_kinds = [kinds[call.case] for call in made.calls]
     recorded = []
     if recording is not None:
-        for call, kind in zip(made.calls, of_kind, strict=True):
+        for call, kind in zip(made.calls, call_kinds, strict=True):
             origin = recording.ranks[made.recorded].calls[call.recorded]
             if origin.ran_s is not None and origin.duration_s is not None:
                 recorded.append(StepBar(kind, origin.ran_s, origin.duration_s))
@@ -143,7 +143,7 @@ def _bars(
     place = int(np.argsort(totals)[len(totals) // 2])
     starts = np.concatenate([launch.starts[:, 0] for launch in calls])[place] * NS
     stops = np.concatenate([launch.stops[:, 0] for launch in calls])[place] * NS
-    spans = zip(of_kind, starts.tolist(), stops.tolist(), strict=False)
+    spans = zip(call_kinds, starts.tolist(), stops.tolist(), strict=False)
     return (
         tuple(replace(bar, start_s=bar.start_s - first_s) for bar in recorded),
         tuple(StepBar(kind, start - float(starts[0]), stop - start) for kind, start, stop in spans),

@@ -72,51 +72,51 @@ def named(section: ReplaySection) -> CallList:
 
 def read(paths: Sequence[Path]) -> CallList:
     """Return the calls of a job. Raises ForeignError if files cannot be read or do not belong together."""
-    asked, paths = paths, files(paths)
+    requested, paths = paths, files(paths)
     with memory.limited(paths):
         if len(paths) == 1 and call_file.is_call_list(paths[0]):
             return call_file.read(paths[0])
-        return _read(paths, asked)
+        return _read(paths, requested)
 
 
-def _read(paths: Sequence[Path], asked: Sequence[Path]) -> CallList:
-    """Return the calls in files. asked: files that the user named; other files of a folder need not be recordings."""
-    others: list[str] = []
+def _read(paths: Sequence[Path], requested: Sequence[Path]) -> CallList:
+    """Return the calls in files. requested: files named by the user; other files of a folder need not be recordings."""
+    other_files: list[str] = []
     formats: dict[str, tuple[list[RankRecording], Counter[Notice], Json]] = {}
     for path in paths:
         try:
             inside = list(texts(path))
         except ForeignError:
-            if path in asked:
+            if path in requested:
                 raise
-            others.append(path.name)
+            other_files.append(path.name)
             continue
         for name, text in inside:
-            known = _format(text)
-            if known is None and path not in asked:
-                others.append(name)
+            known_format = _format(text)
+            if known_format is None and path not in requested:
+                other_files.append(name)
                 continue
-            if known is None:
+            if known_format is None:
                 raise ForeignError(NO_RECORDING.format(name=name))
-            kind, reader = known
+            kind, reader = known_format
             ranks, left_out, job = formats.setdefault(kind, ([], Counter(), {}))
             try:
-                of_file, of_job = reader(name, text, left_out)
+                file_ranks, file_facts = reader(name, text, left_out)
             except (AttributeError, LookupError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
                 # a value has another type or size than in the format
                 reason = (str(error).splitlines() or [""])[0][:120]
-                raise ForeignError(f"{name}: not as {kind} writes it: {reason}") from None
-            ranks += of_file
-            job.update(of_job)
+                raise ForeignError(f"{name}: not in the format of {kind}: {reason}") from None
+            ranks += file_ranks
+            job.update(file_facts)
     order = dict.fromkeys(kind for kind, _ in FORMATS.values())
     kinds = [kind for kind in order if kind in formats and any(rank.calls for rank in formats[kind][0])]
-    if not kinds and others and not formats:
-        raise ForeignError(NO_RECORDING.format(name=others[0]))
+    if not kinds and other_files and not formats:
+        raise ForeignError(NO_RECORDING.format(name=other_files[0]))
     if not kinds:
         raise ForeignError(f"{', '.join(path.name for path in paths)}: no call of a collective is recorded")
     ranks, left_out, job = formats[kinds[0]]
-    if others:
-        left_out[notice(ReplayNotice.NO_RECORDINGS, file=others[0])] += len(others)
+    if other_files:
+        left_out[notice(ReplayNotice.NO_RECORDINGS, file=other_files[0])] += len(other_files)
     for other in kinds[1:]:
         if more := {rank.rank for rank in formats[other][0]} - {rank.rank for rank in ranks}:
             raise ForeignError(
@@ -127,7 +127,7 @@ def _read(paths: Sequence[Path], asked: Sequence[Path]) -> CallList:
     try:
         return _assembled(kinds[0], ranks, left_out, job)
     except ValueError as error:
-        raise ForeignError(f"{paths[0]}: not as {kinds[0]} writes it: {error}") from None
+        raise ForeignError(f"{paths[0]}: not in the format of {kinds[0]}: {error}") from None
 
 
 def _format(text: str) -> tuple[str, Reader] | None:
@@ -153,7 +153,7 @@ def files(paths: Sequence[Path]) -> list[Path]:
         except OSError as error:
             raise ForeignError(f"{path!s:.200}: {(error.strerror or str(error)).lower()}") from None
         if not inside:
-            raise ForeignError(f"{path}: no file of a recording is there")
+            raise ForeignError(f"{path}: it has no file of a recording")
         named += inside
     return named
 
@@ -179,14 +179,14 @@ def _check_together(ranks: Sequence[RankRecording]) -> None:
 def _assembled(kind: str, recorded: Sequence[RankRecording], left_out: Counter[Notice], job: Json) -> CallList:
     """Return one list of all ranks. job: facts on the job in Kineto's last file."""
     ranks = sorted(recorded, key=lambda rank: (rank.rank is None, rank.rank or 0, rank.source))
-    told = whole(job.get("world_size"))
+    stated = whole(job.get("world_size"))
     numbers = [rank.rank for rank in ranks if rank.rank is not None]
     twice = [number for number, times in Counter(numbers).items() if times > 1]
     if twice and not _different([rank for rank in ranks if rank.rank == twice[0]]):
-        raise ForeignError(f"rank {twice[0]} is there twice: give each rank's file once")
+        raise ForeignError(f"rank {twice[0]} is given twice: give each rank's file once")
     # The numbers count within groups, or count something else than ranks.
     within = kind == INSPECTOR and len({call.communicator for rank in ranks for call in rank.calls}) > 1
-    strange = any(rank.by_name and not _possible(rank, told) for rank in ranks)
+    strange = any(rank.by_name and not _possible(rank, stated) for rank in ranks)
     if twice or within or strange:
         ranks, numbers = [replace(rank, rank=None) for rank in ranks], []
     if within:  # numbers of peers count within groups, too
@@ -197,15 +197,15 @@ def _assembled(kind: str, recorded: Sequence[RankRecording], left_out: Counter[N
         ranks = [replace(rank, offset_s=began - min(begins)) for rank, began in zip(ranks, begins, strict=True)]
     calls = [call for rank in ranks for call in rank.calls]
     unknown = {
-        what: missing
-        for what, asked in ASKED.items()
-        if (missing := sum(asked(call) is None for call in calls if call.operation not in WITHOUT_DATA))
+        fact: missing
+        for fact, value_of in ASKED.items()
+        if (missing := sum(value_of(call) is None for call in calls if call.operation not in WITHOUT_DATA))
     }
     notices = with_counts(left_out)
     if incomplete := sum(rank.incomplete for rank in ranks):
         notices.append(notice(ReplayNotice.INCOMPLETE_CALLS, count=incomplete))
     sizes = [call.group_size for call in calls if call.group_size]
-    world = told or max([*sizes, len(ranks), *(number + 1 for number in numbers)])
+    world = stated or max([*sizes, len(ranks), *(number + 1 for number in numbers)])
     backend = str(job.get("backend") or "")
     return CallList(
         kind=kind,
@@ -243,7 +243,7 @@ def _gaps(ranks: Sequence[RankRecording], kind: str) -> Gaps | None:
                 one_way = call.operation in ONE_WAY  # sends and receives share a counter
                 counted = call.operation if kind == INSPECTOR and not one_way else one_way
                 numbers[place, call.communicator, counted].add(call.sequence)
-    spans = [(min(found), max(found), len(found)) for found in numbers.values()]
+    spans = [(min(sequences), max(sequences), len(sequences)) for sequences in numbers.values()]
     recorded, made = sum(count for _, _, count in spans), sum(last - first + 1 for first, last, _ in spans)
     if recorded == made:
         return None

@@ -143,7 +143,7 @@ def read_kineto(name: str, text: str, left_out: Counter[Notice]) -> tuple[list[R
         timed += _annotated(events, only_group)[0]
     else:
         timed, claimed = _annotated(events, only_group)
-    timed += _of_operators(events, [*described, *events.annotations], only_group, left_out)
+    timed += _operator_calls(events, [*described, *events.annotations], only_group, left_out)
     timed.sort(key=lambda timed_call: timed_call[0])
     unclaimed = [kernel for kernel in events.kernels if id(kernel) not in claimed]
     base_ns = source.rest.get("baseTimeNanoseconds")
@@ -282,8 +282,8 @@ def _kernels_of_calls(described: Sequence[Json], kernels_of: dict[Any, list[Json
     own: dict[int, list[Json]] = {}
     for number, calls in calls_of.items():
         kernels = sorted(kernels_of.get(number, ()), key=lambda kernel: float(kernel["ts"]))
-        each, rest = divmod(len(kernels), len(calls))
-        if kernels and not rest:
+        each, remainder = divmod(len(kernels), len(calls))
+        if kernels and not remainder:
             calls.sort(key=lambda event: float(event["ts"]))
             own |= {id(call): kernels[place * each : (place + 1) * each] for place, call in enumerate(calls)}
     return own
@@ -320,7 +320,7 @@ def _batches(
             continue
         thread, _ = events.launches[event["args"].get("correlation")]
         group, name = waiting.pop(thread, []), event["name"].lower().replace("_", "")
-        operations = next((found for word, found in _OF_KERNEL.items() if word in name), ())
+        operations = next((names for word, names in _OF_KERNEL.items() if word in name), ())
         if not group or any(operation_of(str(call["args"]["Collective name"])) not in operations for call in group):
             continue
         claimed.add(id(event))
@@ -340,8 +340,8 @@ def _not_described(events: _Events, described: Sequence[Json]) -> list[Json]:
     def holds(operator: Json | None) -> bool:
         if operator is None:
             return True
-        of_thread, (begin, end) = starts[operator.get("tid")], _span(operator)
-        return bisect.bisect_left(of_thread, begin) < bisect.bisect_right(of_thread, end)
+        thread_starts, (begin, end) = starts[operator.get("tid")], _span(operator)
+        return bisect.bisect_left(thread_starts, begin) < bisect.bisect_right(thread_starts, end)
 
     for operators in events.operators.values():
         for operator in operators:
@@ -352,15 +352,15 @@ def _not_described(events: _Events, described: Sequence[Json]) -> list[Json]:
     ]
 
 
-def _of_operators(
-    events: _Events, known: Sequence[Json], only_group: tuple[int, ...] | None, left_out: Counter[Notice]
+def _operator_calls(
+    events: _Events, recorded: Sequence[Json], only_group: tuple[int, ...] | None, left_out: Counter[Notice]
 ) -> list[Timed]:
     """Return the calls that only dispatcher operators show (backends without annotations). They have no durations.
 
     gloo builds some operations from others: if one of its annotations has no operator, all such operators are left out.
     """
     by_thread: dict[object, list[float]] = defaultdict(list)
-    for event in sorted(known, key=lambda event: float(event["ts"])):
+    for event in sorted(recorded, key=lambda event: float(event["ts"])):
         by_thread[event.get("tid")].append(event["ts"])
     pairs = _operators_of_gloo(events)
     paired = {id(operator) for operator in pairs.values()}
@@ -405,11 +405,11 @@ def _group(args: Json, groups: dict[str, tuple[int, ...]]) -> tuple[int, ...] | 
     start, stride = whole(args.get("Global rank start")), whole(args.get("Global rank stride"))
     if size and start is not None and stride is not None and stride > 0:
         return ranks_from(size, start, stride)
-    known = groups.get(str(args.get("Process Group Name")))
-    return known if known and (not size or len(known) == size) else None
+    ranks = groups.get(str(args.get("Process Group Name")))
+    return ranks if ranks and (not size or len(ranks) == size) else None
 
 
-# ── without ──────────────────────────────────────────────────────────────────────────────────────
+# ── without metadata ─────────────────────────────────────────────────────────────────────────────
 def _annotated(events: _Events, only_group: tuple[int, ...] | None) -> tuple[list[Timed], set[int]]:
     """Return the calls with annotations, and the ids of their kernels.
 

@@ -48,7 +48,7 @@ PICKLE = b"\x80"
 
 
 def _refuse(constant: str) -> Any:
-    raise ValueError(f"{constant} is no number")
+    raise ValueError(f"{constant} is not a number")
 
 
 _DECODER = json.JSONDecoder(parse_constant=_refuse)
@@ -138,9 +138,9 @@ def _in_tar(path: Path, unpacked: _Unpacked, buffered: IO[bytes]) -> Iterator[tu
         rest: Any = archive.fileobj
         while data := rest.read(CHUNK):
             if data.strip(b"\0"):
-                raise ForeignError(f"{path}: damaged: behind its last file there is something else")
+                raise ForeignError(f"{path}: damaged: there are further bytes after its last file")
     if unpacked.last.strip(b"\0"):
-        raise ForeignError(f"{path}: the file ends in the middle: it was cut off")
+        raise ForeignError(f"{path}: the file is incomplete: it was cut off")
 
 
 def _hidden(name: str) -> bool:
@@ -178,7 +178,7 @@ def _unpickled(name: str, data: bytes) -> str:
         for part in json.JSONEncoder().iterencode(PlainData(io.BytesIO(data)).load()):
             text.write(part)
             if text.tell() > most:
-                raise ValueError(f"it unfolds to more than {format_bytes(most)}")
+                raise ValueError(f"it expands to more than {format_bytes(most)}")
         return text.getvalue()
     except MemoryError:
         raise
@@ -202,13 +202,13 @@ class LongObject:
         if self._at >= 0:
             text, end = yield from _decoded(name, text, self._at + 1)
             if end >= len(text):
-                raise ForeignError(f"{name}: the file ends in the middle: it was cut off")
+                raise ForeignError(f"{name}: the file is incomplete: it was cut off")
         try:
             rest = json.loads(text[: self._at] + "[" + text[end:] if end else text)
         except (ValueError, RecursionError) as error:
             raise _incomplete(name, error) from None
         if not isinstance(rest, dict):
-            raise ForeignError(f"{name}: no JSON object")
+            raise ForeignError(f"{name}: not a JSON object")
         self.rest = rest
 
 
@@ -219,7 +219,7 @@ def entries_of(name: str, text: str) -> Iterator[Json]:
         return
     text, end = yield from _decoded(name, text, 0)
     if end < len(text):
-        raise ForeignError(f"{name}: no complete JSON: a list ends that did not begin")
+        raise ForeignError(f"{name}: not complete JSON: a list ends that did not begin")
 
 
 def _decoded(name: str, text: str, position: int) -> Generator[Json, None, tuple[str, int]]:
@@ -249,7 +249,7 @@ def _decoded(name: str, text: str, position: int) -> Generator[Json, None, tuple
 
 def _incomplete(name: str, error: Exception) -> ForeignError:
     place = f":{error.lineno}:{error.colno}" if isinstance(error, json.JSONDecodeError) else ""
-    return ForeignError(f"{name}{place}: no complete JSON: {json_words(error) or type(error).__name__}")
+    return ForeignError(f"{name}{place}: not complete JSON: {json_words(error) or type(error).__name__}")
 
 
 # ── names and values ─────────────────────────────────────────────────────────────────────────────

@@ -16,8 +16,8 @@ from bench.packages.training.synchronisation import step_settings
 
 def analyze(run: Run, summaries: Sequence[Summary]) -> TrainingAnalysis:
     """Return all conclusions, with the advice on buckets."""
-    found = steps.scenarios(run, summaries)
-    scenarios = tuple(replace(result, advice=advice_for(run, result.scenario)) for result in found)
+    analyses = steps.scenarios(run, summaries)
+    scenarios = tuple(replace(result, advice=advice_for(run, result.scenario)) for result in analyses)
     return TrainingAnalysis(scenarios, steps.scaling(scenarios))
 
 
@@ -26,16 +26,16 @@ def exposed(run: Run) -> dict[Case, tuple[Series, float]]:
 
     Both are seconds per step. The A/A noise is the largest difference between two copies of one strategy.
     """
-    found = {}
+    series_by_case = {}
     for scenario, cases in steps.scenarios_of(run).items():
         rounds = steps.rounds_of(run, scenario)
         differences_s = steps.differences_of(rounds, cases)
-        apart = estimates(differences_s, steps.levels_of(rounds, differences_s))
-        noise_s = steps.noise_of(steps.aa_pairs_of(apart))
+        intervals = estimates(differences_s, steps.levels_of(rounds, differences_s))
+        noise_s = steps.noise_of(steps.aa_pairs_of(intervals))
         for (case, other), series in differences_s.items():
             if other == steps.reference_case(case):
-                found[case] = series, noise_s
-    return found
+                series_by_case[case] = series, noise_s
+    return series_by_case
 
 
 def facts(run: Run) -> dict[str, str]:

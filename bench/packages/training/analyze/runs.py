@@ -83,9 +83,9 @@ def all_reduce_cost_of(run: Run, scenario: Scenario) -> AllReduceCost | None:
     points: dict[int, list[float]] = defaultdict(list)
     for samples in run.samples:
         case, timed = samples.case, samples.timed
-        same = (case.backend, case.world_size) == (scenario.case.backend, scenario.case.world_size)
+        same_group = (case.backend, case.world_size) == (scenario.case.backend, scenario.case.world_size)
         back_to_back = (case.op, case.metric, case.call, case.groups) == ("all_reduce", "pipelined", "async", WORLD)
-        if same and back_to_back and timed is not None and samples.failure is None:
+        if same_group and back_to_back and timed is not None and samples.failure is None:
             points[case.size_bytes].append(float(np.mean(timed.slowest_s)))
     for samples in (samples for tries in samples_of(run, scenario).values() for samples in tries):
         if (detail := detail_of(samples)) is not None and detail.alone_s and len(set(detail.calls or ())) == 1:
@@ -119,10 +119,10 @@ def planned(scenario: Scenario, strategies: Iterable[Strategy], name: str, seed:
     scenario = replace(scenario, case=replace(scenario.case, depth=STEPS))
     case, missing = scenario.case, unsupported_scenario(scenario, machine)
     reasons = {strategy: missing or unsupported(strategy, scenario, machine) for strategy in strategies}
-    fit = [strategy for strategy, reason in reasons.items() if reason is None]
-    if not fit:
+    supported = [strategy for strategy, reason in reasons.items() if reason is None]
+    if not supported:
         raise UnmeasurableError("", *dict.fromkeys(reason for reason in reasons.values() if reason is not None))
-    cases = tuple(case_of(scenario, strategy) for strategy in with_controls(fit))
+    cases = tuple(case_of(scenario, strategy) for strategy in with_controls(supported))
     own = StepSettings(
         rounds=ROUNDS,
         shapes={} if scenario.shape is None else {scenario.options.model: scenario.shape},

@@ -161,7 +161,7 @@ def disturbances(run: Run) -> list[Notice]:
     for scenario in scenarios_of(run):
         rounds = rounds_of(run, scenario)
         case = scenario.case
-        about = partial(
+        make_notice = partial(
             notice,
             model=options_of(case).model,
             backend=case.backend,
@@ -169,13 +169,13 @@ def disturbances(run: Run) -> list[Notice]:
             link=options_of(case).link or None,
         )
         if rounds.dropped:
-            notices.append(about(TrainingNotice.BLOCKS_LEFT_OUT, dropped=rounds.dropped, blocks=rounds.blocks))
+            notices.append(make_notice(TrainingNotice.BLOCKS_LEFT_OUT, dropped=rounds.dropped, blocks=rounds.blocks))
         if rounds.disturbed:
             names = tuple(label(strategy_in(case)) for case in rounds.disturbed)
             keys = [case.key for case in rounds.disturbed]
             kept_all = len(rounds.disturbed) == len(rounds.timings)
             kind = TrainingNotice.ALL_BLOCKS_KEPT if kept_all else TrainingNotice.BLOCKS_KEPT
-            notices.append(about(kind, keys, strategies=names))
+            notices.append(make_notice(kind, keys, strategies=names))
     return notices
 
 
@@ -258,11 +258,11 @@ def levels_of(rounds: Rounds, pairs: Iterable[tuple[Case, Case]]) -> dict[tuple[
     return {(case, other): (level_s[case], level_s[other]) for case, other in pairs}
 
 
-def aa_pairs_of(apart: Mapping[tuple[Case, Case], Interval]) -> tuple[AAPair, ...]:
+def aa_pairs_of(intervals: Mapping[tuple[Case, Case], Interval]) -> tuple[AAPair, ...]:
     """Return the A/A pairs among the estimates of `differences_of`."""
     return tuple(
         AAPair(strategy_in(first), difference)
-        for (case, first), difference in apart.items()
+        for (case, first), difference in intervals.items()
         if case != first == first_copy(case)
     )
 
@@ -285,11 +285,11 @@ def scenarios(run: Run, summaries: Sequence[Summary]) -> tuple[ScenarioAnalysis,
 def _scenario(run: Run, scenario: Scenario, cases: Sequence[Case], steps: Mapping[Case, Interval]) -> ScenarioAnalysis:
     rounds, tries = rounds_of(run, scenario), samples_of(run, scenario)
     differences_s = differences_of(rounds, cases)
-    apart = estimates(differences_s, levels_of(rounds, differences_s))
+    intervals = estimates(differences_s, levels_of(rounds, differences_s))
     results = [
-        _result(case, tries.get(case, []), rounds, steps, apart.get((case, reference_case(case)))) for case in cases
+        _result(case, tries.get(case, []), rounds, steps, intervals.get((case, reference_case(case)))) for case in cases
     ]
-    aa_pairs = aa_pairs_of(apart)
+    aa_pairs = aa_pairs_of(intervals)
     noise_s = noise_of(aa_pairs)
     return ScenarioAnalysis(
         scenario=scenario,
@@ -409,11 +409,11 @@ def _placed(results: list[StrategyResult], rounds: Rounds, noise_s: float) -> li
     # Tail plus packing also scatters in proportion to the step: a rank that computes for longer waits for less.
     # Bonferroni: at most 5 % false alarms over all pairs. Else, 81 % of runs ranked one of 16 equal strategies lower.
     series = {pair: by_launch(rounds, pair[0], value, pair[1]) for pair in pairs}
-    apart = estimates(series, levels_of(rounds, pairs), ERROR_RATE / max(1, len(pairs)))
+    intervals = estimates(series, levels_of(rounds, pairs), ERROR_RATE / max(1, len(pairs)))
     places: dict[Case, int] = {}
     leader = None
     for place, case in enumerate(ranked, start=1):
-        slower = apart.get((case, leader)) if leader is not None else None
+        slower = intervals.get((case, leader)) if leader is not None else None
         if slower is None or (_resolved(slower) and slower.value > least_s):
             leader, places[case] = case, place
         else:
@@ -428,9 +428,9 @@ def scaling(scenarios: Sequence[ScenarioAnalysis]) -> tuple[ScalingPoint, ...]:
     Each rank keeps its batch, so efficiency would be 1 without the cost of synchronising or of sharing cores.
     """
     computed = (scenario for scenario in scenarios if scenario.compute is not None)
-    alike = RANKS.tables(computed, lambda scenario: scenario.scenario.case)
+    groups = RANKS.tables(computed, lambda scenario: scenario.scenario.case)
     points = []
-    for members in alike.values():
+    for members in groups.values():
         if len(members) == 1:
             continue
         members.sort(key=lambda scenario: scenario.scenario.case.world_size)

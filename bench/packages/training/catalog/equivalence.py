@@ -48,7 +48,7 @@ class Training:
     divided: bool = True
     # True if each rank draws its own initial parameters.
     seeds: bool = False
-    # True if the initial parameters of rank 0 replace those of all ranks.
+    # True if the initial parameters of rank 0 replace the initial parameters of all other ranks.
     broadcast: bool = True
     # Sampler: "interleaved" (torch's DistributedSampler), "shuffled" (the same with set_epoch) or "none" (every rank
     # reads all examples).
@@ -138,14 +138,14 @@ class Proof:
 PRECISIONS = ("float64", "float32")
 
 
-def _both(name: str, must: Must, dtype: str = "float64", **how: Any) -> Trial:
+def _both(name: str, must: Must, dtype: str = "float64", **fields: Any) -> Trial:
     """Return a trial whose two sides train in the same way."""
-    return Trial(name, must, Training(**how), Training(**how), dtype)
+    return Trial(name, must, Training(**fields), Training(**fields), dtype)
 
 
-def _exact(name: str, **how: Any) -> list[Trial]:
+def _exact(name: str, **fields: Any) -> list[Trial]:
     """Return one trial per precision, whose two sides train in the same way and must be equal."""
-    return [_both(name, "equal", dtype, **how) for dtype in PRECISIONS]
+    return [_both(name, "equal", dtype, **fields) for dtype in PRECISIONS]
 
 
 def _averaging(name: str, must: Must, optimizer: str, every: int = 1) -> Trial:
@@ -156,7 +156,7 @@ def _averaging(name: str, must: Must, optimizer: str, every: int = 1) -> Trial:
 
 TOPICS: dict[str, list[Trial]] = {
     # The batch is B / K on each rank, and B in one process.
-    "Do K ranks train what one process trains?": [
+    "Do K ranks train the same model as one process?": [
         *_exact("SGD: mean of gradients"),
         *_exact("SGD with momentum", optimizer="momentum"),
         *_exact("Adam", optimizer="adam"),
@@ -206,9 +206,9 @@ TOPICS: dict[str, list[Trial]] = {
     ],
     # The ranks make K times fewer steps; a larger learning rate makes up for that only approximately.
     "And with a batch K times as large?": [
-        Trial("SGD: batch B a rank, lr × K (linear scaling)", "shown", Training(growth=1, lr_power=1)),
-        Trial("SGD: batch B a rank, lr unchanged", "shown", Training(growth=1)),
-        Trial("Adam: batch B a rank, lr unchanged", "shown", Training("adam", growth=1), Training("adam")),
+        Trial("SGD: batch B per rank, lr × K (linear scaling)", "shown", Training(growth=1, lr_power=1)),
+        Trial("SGD: batch B per rank, lr unchanged", "shown", Training(growth=1)),
+        Trial("Adam: batch B per rank, lr unchanged", "shown", Training("adam", growth=1), Training("adam")),
     ],
     "And in micro-batches?": [
         *_exact("SGD: 2 micro-batches with no_sync, loss / 2", accumulate=2),

@@ -54,7 +54,7 @@ def find(name: str) -> Preset | None:
         return PRESETS.get(name)
     sizes = [int(size) for size in match.groups()]
     if 0 in sizes:
-        raise ValueError(f"{name}: every size must be 1 at least")
+        raise ValueError(f"{name}: every size must be at least 1")
     preset = Preset(*sizes)
     # Rotary positions rotate pairs of elements of a head.
     if preset.d_model % (2 * preset.heads):

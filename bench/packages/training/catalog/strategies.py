@@ -141,12 +141,12 @@ def strategy_of(text: str) -> Strategy:
     """Return the strategy that a text names, as `str` of a strategy writes it. Raises ValueError on any other text."""
     match = _TEXT.fullmatch(text)
     if match is None:
-        raise ValueError(f"{text!r} is no strategy")
+        raise ValueError(f"{text!r} is not a strategy")
     pairs = [pair.partition("=") for pair in (match["settings"] or "").split(",") if pair]
     try:
         return Strategy(match["name"], **{name: _READ.get(name, str)(value) for name, _, value in pairs})
     except TypeError:
-        raise ValueError(f"{text!r} is no strategy") from None
+        raise ValueError(f"{text!r} is not a strategy") from None
 
 
 def competes(strategy: Strategy) -> bool:

@@ -116,7 +116,7 @@ def advise(
     if recorded is None and scenario is not None:
         raise ConfigError("advise: --scenario chooses from a run, which --from names")
     if recorded is not None and backward is not None:
-        raise ConfigError("advise: --backward is for --model and --gradients; a run knows how long it took")
+        raise ConfigError("advise: --backward is for --model and --gradients; a run contains the time of backward")
     backward_s = _parsed("--backward", units.parse_seconds, backward)
     if backward is not None and backward.strip().replace(".", "", 1).isdigit():
         raise ConfigError(f"--backward: {backward} has no unit; write {backward}ms, or {backward}s")
@@ -125,7 +125,7 @@ def advise(
     share = _parsed("--uncertainty", units.parse_share, uncertainty) or 0.0
     if not 0 < share < 1:
         raise ConfigError(f"--uncertainty: {uncertainty} is not between 0 and 100 %")
-    chosen = _stated(model, gradients, backward_s, dtype) if recorded is None else _of_run(recorded, scenario)
+    chosen = _stated(model, gradients, backward_s, dtype) if recorded is None else _recorded_choice(recorded, scenario)
     if link is not None:
         chosen = chosen.on(link_model.stated(link))
     if busbw is not None:
@@ -141,7 +141,7 @@ def advise(
         chosen = chosen.on(measured if run.imported is None else replace(measured, here=False))
     if chosen.link is None:
         raise ConfigError(
-            "advise: say what the link is, by --link 2ms+1GB/s, by --busbw 50us+300GB/s --world-size 8, or by a run of "
+            "advise: describe the link, by --link 2ms+1GB/s, by --busbw 50us+300GB/s --world-size 8, or by a run of "
             "all_reduce (--link RUN)"
         )
     ready_times, cost = ReadyTimes.of_shape(chosen.shape), chosen.link.cost
@@ -212,7 +212,7 @@ def _stated(model: str | None, gradients: Path | None, backward_s: float | None,
             raise ConfigError(f"--model {error}") from None
         if backward_s is None:
             raise ConfigError(
-                "advise: say how long backward takes on your machine, such as --backward 60ms; --from RUN takes it "
+                "advise: give the time of backward on your machine, such as --backward 60ms; --from RUN takes it "
                 "from a run with training steps"
             )
         shape, name = shape_of(str(model), backward_s, dtype), shape_name(str(model), backward_s)
@@ -221,16 +221,16 @@ def _stated(model: str | None, gradients: Path | None, backward_s: float | None,
     return Chosen(shape, Scenario(case, shape=shape))
 
 
-def _of_run(name: str, wanted: str | None) -> Chosen:
+def _recorded_choice(name: str, wanted: str | None) -> Chosen:
     """Return the gradients of a recorded step, and the link of its run, if the run measured enough of the link."""
     run = folders.read(folders.find(RESULTS, name))
     shapes = {scenario: shape for scenario in scenarios_of(run) if (shape := runs.shape_of(run, scenario)) is not None}
     matching = [scenario for scenario in shapes if wanted is None or wanted in scenario.case.key]
     if len(matching) != 1:
-        there = (
+        available = (
             "; ".join(sorted(scenario.case.key for scenario in shapes)) or "no recorded step without synchronisation"
         )
-        raise ConfigError(f"--from {name}: choose one by a part of its name, --scenario TEXT; there is: {there}")
+        raise ConfigError(f"--from {name}: choose one by a part of its name, --scenario TEXT; available: {available}")
     (scenario,) = matching
     cost, case = runs.all_reduce_cost_of(run, scenario), scenario.case
     if cost is None:

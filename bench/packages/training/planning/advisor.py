@@ -62,8 +62,8 @@ def lower_bound(ready_times: ReadyTimes, cost: AllReduceCost) -> float:
     at a time. So no plan is done before ready[j] + α + β·B, for every j and every such line.
     """
     ready, sent = np.array(ready_times.ready_s), sent_bytes(ready_times)
-    rest = sent[-1] - sent[:-1]
-    return max(float(np.max(ready + alpha + beta * rest)) for alpha, beta in cost.floors()) - ready_times.ready_s[-1]
+    unsent = sent[-1] - sent[:-1]
+    return max(float(np.max(ready + alpha + beta * unsent)) for alpha, beta in cost.floors()) - ready_times.ready_s[-1]
 
 
 # ── the advice ───────────────────────────────────────────────────────────────────────────────────
@@ -81,7 +81,7 @@ def advise(ready_times: ReadyTimes, cost: AllReduceCost, off: float = OFF) -> Ad
     cap = min(reversed(caps), key=lambda cap: round(sum(caps[cap].tails_s) / RESOLUTION_S))
     best = caps[cap]
     saves = default.tail_s - best.tail_s >= WORTH * (computing_s(ready_times) + default.tail_s)
-    loses_s = max(mine - usual for mine, usual in zip(best.tails_s, default.tails_s, strict=True))
+    loses_s = max(new_s - old_s for new_s, old_s in zip(best.tails_s, default.tails_s, strict=True))
     loses = loses_s > RESOLUTION_S
     return Advice(
         advised=saves and not loses,

@@ -50,10 +50,10 @@ class ReadyTimes:
         If two gradients are ready at once, the gradient registered later is first. Gradients of no bytes are left out,
         because they are not sent. Raises BenchError if no gradient is left, or if a ready time is not finite.
         """
-        known = [i for i, size in enumerate(nbytes) if size > 0]
-        if not known or not all(math.isfinite(ready_s[i]) for i in known):
+        nonempty = [i for i, size in enumerate(nbytes) if size > 0]
+        if not nonempty or not all(math.isfinite(ready_s[i]) for i in nonempty):
             raise BenchError("a profile needs one gradient at least, and a time at which each of them is ready")
-        order = sorted(known, key=lambda i: (ready_s[i], -i))
+        order = sorted(nonempty, key=lambda i: (ready_s[i], -i))
         return cls(tuple(nbytes[i] for i in order), tuple(ready_s[i] for i in order), tuple(order))
 
     @classmethod
@@ -113,23 +113,23 @@ def read_gradients(path: Path, itemsize: int, backward_s: float | None) -> Shape
         except ValueError:
             value = math.nan
         if not math.isfinite(value):
-            raise ConfigError(f"{path}:{line}: {column}: {text or 'nothing'} is no number")
+            raise ConfigError(f"{path}:{line}: {column}: {text or 'nothing'} is not a number")
         return value
 
     sizes = []
     for line, row in enumerate(rows, start=2):
         elements = number(line, "elements", row["elements"])
         if elements < 1 or elements != int(elements):
-            raise ConfigError(f"{path}:{line}: elements: {row['elements']} is no whole number of 1 at least")
+            raise ConfigError(f"{path}:{line}: elements: {row['elements']} is not a whole number of at least 1")
         sizes.append(Gradient(row["name"] or f"gradient {line - 1}", int(elements), int(elements) * itemsize))
     if "ready_ms" not in columns:
         if backward_s is None:
-            raise ConfigError(f"{path}: say how long backward takes, by --backward 60ms or by a column ready_ms")
+            raise ConfigError(f"{path}: give the time of backward, by --backward 60ms or by a column ready_ms")
         # Without ready times, assume time in proportion to elements, in reverse order of registration.
         done = np.cumsum([gradient.elements for gradient in reversed(sizes)])[::-1]
         return Shape(tuple(sizes), tuple(float(t) for t in backward_s * done / done[0]))
     if backward_s is not None:
-        raise ConfigError(f"{path}: it says when gradients are ready (ready_ms), so leave out --backward")
+        raise ConfigError(f"{path}: it has the times of gradients (ready_ms), so leave out --backward")
     ready = [number(line, "ready_ms", row["ready_ms"]) / 1e3 for line, row in enumerate(rows, start=2)]
     if max(ready) <= 0 or min(ready) < 0:
         raise ConfigError(f"{path}: ready_ms must not be negative, and the last gradient is ready after 0")

@@ -81,8 +81,8 @@ class AllReduceCost:
         times = np.exp(isotonic_regression(np.log(np.asarray(times_s, dtype=float)[order])).x)
         slopes = np.diff(times) / np.diff(bytes_)
         latency = max(0.0, float(times[0] - slopes[0] * bytes_[0]))
-        beyond = float(slopes[-1]) or float(times[-1] / bytes_[-1])
-        return cls((0.0, *map(float, bytes_)), (latency, *map(float, times)), beyond)
+        last_slope = float(slopes[-1]) or float(times[-1] / bytes_[-1])
+        return cls((0.0, *map(float, bytes_)), (latency, *map(float, times)), last_slope)
 
     @property
     def latency_s(self) -> float:
@@ -209,8 +209,8 @@ def measured(summaries: Iterable[Summary], run: str, dtype: str, world_size: int
 
 def costs_cpu(backend: str) -> bool | None:
     """Return whether communicating on this backend takes CPU time from computing; None if unknown."""
-    known = BACKENDS.get(backend)
-    return known.device == "cpu" if known else None
+    entry = BACKENDS.get(backend)
+    return entry.device == "cpu" if entry else None
 
 
 def _series(summaries: Sequence[Summary]) -> list[Summary]:

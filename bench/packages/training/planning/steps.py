@@ -63,15 +63,15 @@ def expand(config: Config, machine: Machine, kept: Mapping[str, Any]) -> Expansi
         if reason := unsupported_scenario(scenario, machine):
             chosen.skips.append(Skip(scenario.case, reason))
             continue
-        fit = []
-        for asked in wanted:
-            strategy, why = _with_buckets(asked, scenario)
-            if why := why or unsupported(strategy, scenario, machine):
-                chosen.skips.append(Skip(case_of(scenario, strategy), why))
+        supported = []
+        for requested in wanted:
+            strategy, skip_reason = _with_buckets(requested, scenario)
+            if skip_reason := skip_reason or unsupported(strategy, scenario, machine):
+                chosen.skips.append(Skip(case_of(scenario, strategy), skip_reason))
             else:
-                fit.append(strategy)
+                supported.append(strategy)
         # One rank on a CPU has nothing to synchronise; its step is the baseline for steps of more ranks.
-        strategies = with_controls(fit) if fit or scenario.case.world_size == 1 else ()
+        strategies = with_controls(supported) if supported or scenario.case.world_size == 1 else ()
         if reason := _too_large(scenario, strategies, section.memory, machine):
             chosen.skips.append(Skip(scenario.case, reason))
             continue
@@ -90,8 +90,8 @@ def complete(config: Config, machine: Machine, plan: Plan) -> Plan:
         warmup_steps=section.warmup,
         step_memory=section.memory,
         max_foreign_cpu=section.max_foreign_cpu,
-        shapes={one.options.model: one.shape for one in scenarios if one.shape is not None},
-        links={one.options.link: one.link for one in scenarios if one.link is not None},
+        shapes={scenario.options.model: scenario.shape for scenario in scenarios if scenario.shape is not None},
+        links={scenario.options.link: scenario.link for scenario in scenarios if scenario.link is not None},
     )
     steps = [case for case in plan.cases if case.op == TRAINING_STEP]
     return replace(
@@ -117,7 +117,7 @@ def _ways(config: Config) -> list[dict[str, Any]]:
 
 def _scenarios(config: Config, section: TrainingSection, machine: Machine) -> Iterator[Scenario]:
     """Yield every combination of model, backend, link, dtype, world size, and process options (`_ways`)."""
-    for model, (backend, ranks), link, dtype, how in product(
+    for model, (backend, ranks), link, dtype, process_options in product(
         section.models, worlds(config, machine), section.links, config.dtypes, _ways(config)
     ):
         # A model given by its sizes, or imported, is represented by its name here.
@@ -140,7 +140,7 @@ def _scenarios(config: Config, section: TrainingSection, machine: Machine) -> It
                 clip=section.clip,
                 autocast=section.autocast or "",
             ),
-            **how,
+            **process_options,
         )
         if config.oversubscribe_gpu and BACKENDS[backend].device == "cuda" and ranks > machine.gpus:
             case = replace(case, oversubscribed=True)
@@ -185,12 +185,12 @@ def _with_buckets(strategy: Strategy, scenario: Scenario) -> tuple[Strategy, Not
     return replace(strategy, buckets=sizes), None
 
 
-def with_controls(asked: Sequence[Strategy]) -> tuple[Strategy, ...]:
+def with_controls(requested: Sequence[Strategy]) -> tuple[Strategy, ...]:
     """Return the distinct strategies, their references, and second copies of the reference and of one strategy."""
-    references = [reference_of(strategy) for strategy in asked]
-    strategies = list(dict.fromkeys([*references, Strategy(REFERENCE), *asked]))
+    references = [reference_of(strategy) for strategy in requested]
+    strategies = list(dict.fromkeys([*references, Strategy(REFERENCE), *requested]))
     copies = [Strategy(REFERENCE, again=1)]
-    communicating = [strategy for strategy in asked if strategy.name != REFERENCE]
+    communicating = [strategy for strategy in requested if strategy.name != REFERENCE]
     if communicating:
         exact_ddp = (strategy for strategy in communicating if strategy.name == "ddp" and kind(strategy).exact)
         copies.append(replace(next(exact_ddp, communicating[0]), again=1))
@@ -253,8 +253,8 @@ def rank_bytes(scenario: Scenario, strategies: Sequence[Strategy], alone: bool =
             copies += 1 + states / ranks
         elif not kind(strategy).own:
             copies += 1  # the buckets of DistributedDataParallel
-    beside = max((alone_bytes(case, strategy) or round(model * copies) for strategy in strategies), default=0)
-    return round(model * copies) + (beside if alone else 0)
+    largest_alone = max((alone_bytes(case, strategy) or round(model * copies) for strategy in strategies), default=0)
+    return round(model * copies) + (largest_alone if alone else 0)
 
 
 # ── traps ────────────────────────────────────────────────────────────────────────────────────────
@@ -266,20 +266,20 @@ def scenarios_of(plan: Plan) -> dict[Scenario, list[Strategy]]:
 
 def traps(plan: Plan, cores: int) -> list[Notice]:
     """Find settings that measure something other than they seem to; they never stop a run. cores: number here."""
-    found: list[Notice] = []
+    notices: list[Notice] = []
     for scenario, strategies in scenarios_of(plan).items():
         case = scenario.case
         if any(not kind(strategy).own and strategy.cap_bytes in DEFAULT_CAPS for strategy in strategies):
-            found.append(notice(TrainingTrap.DEFAULT_CAP))
+            notices.append(notice(TrainingTrap.DEFAULT_CAP))
         # On a CPU backend, communication runs on the cores that compute.
         overlapping = any(kind(strategy).overlaps for strategy in strategies)
         on_cores = BACKENDS[case.backend].device == "cpu" and scenario.link is None
         threads = scenario.options.threads
         if overlapping and on_cores and threads * case.world_size > cores:
-            found.append(notice(TrainingTrap.NO_FREE_CORE, ranks=case.world_size, threads=threads, cores=cores))
+            notices.append(notice(TrainingTrap.NO_FREE_CORE, ranks=case.world_size, threads=threads, cores=cores))
         if case.depth < 2:
-            found.append(notice(TrainingTrap.SINGLE_STEP))
-    return list(dict.fromkeys(found))
+            notices.append(notice(TrainingTrap.SINGLE_STEP))
+    return list(dict.fromkeys(notices))
 
 
 # ── the package's part of planning ───────────────────────────────────────────────────────────────

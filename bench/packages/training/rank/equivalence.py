@@ -108,33 +108,33 @@ def _compare(trial: Trial, group: Group, steps: int) -> Json:
     }
 
 
-def difference(ours: list[torch.Tensor], reference: list[torch.Tensor]) -> float:
+def difference(actual: list[torch.Tensor], reference: list[torch.Tensor]) -> float:
     """Return the largest max |a − b| / max |b| of any tensor. Per element, rounding near 0 would look large."""
-    apart = [(a - b).abs().max() / b.abs().max() for a, b in zip(ours, reference, strict=True)]
-    return float(torch.stack(apart).double().max())
+    differences = [(a - b).abs().max() / b.abs().max() for a, b in zip(actual, reference, strict=True)]
+    return float(torch.stack(differences).double().max())
 
 
 # ── one training ─────────────────────────────────────────────────────────────────────────────────
-def train(how: Training, role: ProcessRole, dtype: str, steps: int) -> tuple[list[torch.Tensor], list[float], int]:
+def train(setup: Training, role: ProcessRole, dtype: str, steps: int) -> tuple[list[torch.Tensor], list[float], int]:
     """Make `steps` training steps, by the same code in one process and as one of K ranks.
 
     Returns the parameters, the loss over all examples before training and after each step, and the examples in the
     last step of all processes together.
     """
     kind, device = getattr(torch, dtype), torch.device("cuda" if role.devices else "cpu")
-    torch.manual_seed(SEED + role.rank if how.seeds else SEED)
-    norm: list[nn.Module] = [nn.BatchNorm1d(WIDTH)] if how.normalised else []
+    torch.manual_seed(SEED + role.rank if setup.seeds else SEED)
+    norm: list[nn.Module] = [nn.BatchNorm1d(WIDTH)] if setup.normalised else []
     layers = [nn.Linear(INPUTS, WIDTH), *norm, nn.Tanh(), nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, OUTPUTS)]
     # Drawn in float32 and then converted, so that both precisions begin with the same parameters.
     module = nn.Sequential(*layers).to(device, kind)
-    model = _synchronised(module, how, role)
-    build, rate, more = OPTIMIZERS[how.optimizer]
+    model = _synchronised(module, setup, role)
+    build, rate, more = OPTIMIZERS[setup.optimizer]
     # A loss summed over B examples has gradients B times as large as the mean loss.
-    scale = float(role.ranks) ** how.lr_power / (BATCH if how.loss == "sum" else 1)
+    scale = float(role.ranks) ** setup.lr_power / (BATCH if setup.loss == "sum" else 1)
     optimizer = build(module.parameters(), lr=rate * scale, **more)
     # Both sides compute the loss over all examples: the loss of a batch varies with its examples.
-    whole = _examples(how if how.examples == "even" else replace(how, examples="odd"), role, kind)
-    watched = [tensor.to(device) for tensor in whole.tensors]
+    all_examples = _examples(setup if setup.examples == "even" else replace(setup, examples="odd"), role, kind)
+    watched = [tensor.to(device) for tensor in all_examples.tensors]
 
     def each_loss(model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         return (model(inputs) - targets).square().mean(dim=1)
@@ -148,17 +148,17 @@ def train(how: Training, role: ProcessRole, dtype: str, steps: int) -> tuple[lis
         return mean
 
     losses, batch = [mean_loss()], 0
-    for step, examples in enumerate(islice(_batches(how, role, kind), steps), start=1):
+    for step, examples in enumerate(islice(_batches(setup, role, kind), steps), start=1):
         optimizer.zero_grad()
-        parts = list(zip(*(tensor.to(device).chunk(how.accumulate) for tensor in examples), strict=True))
+        parts = list(zip(*(tensor.to(device).chunk(setup.accumulate) for tensor in examples), strict=True))
         for number, part in enumerate(parts, start=1):
-            waits = isinstance(model, DistributedDataParallel) and how.no_sync and number < len(parts)
+            waits = isinstance(model, DistributedDataParallel) and setup.no_sync and number < len(parts)
             with model.no_sync() if waits else nullcontext():
                 each = each_loss(model, *part)
-                loss = each.sum() if how.loss == "sum" else each.mean()
-                (loss / len(parts) if how.divided else loss).backward()
+                loss = each.sum() if setup.loss == "sum" else each.mean()
+                (loss / len(parts) if setup.divided else loss).backward()
         optimizer.step()
-        if how.average and step % how.average == 0:
+        if setup.average and step % setup.average == 0:
             for parameter in module.parameters():
                 dist.all_reduce(parameter.data)
                 parameter.data /= role.sharing
@@ -167,13 +167,13 @@ def train(how: Training, role: ProcessRole, dtype: str, steps: int) -> tuple[lis
     return [parameter.detach().cpu() for parameter in module.parameters()], losses, batch
 
 
-def _synchronised(module: nn.Module, how: Training, role: ProcessRole) -> nn.Module:
+def _synchronised(module: nn.Module, setup: Training, role: ProcessRole) -> nn.Module:
     if role.devices > 1:
         return DataParallel(module, device_ids=list(range(role.devices)))
-    if role.sharing == 1 or how.gradients == "apart":
+    if role.sharing == 1 or setup.gradients == "apart":
         return module
-    wrapped = DistributedDataParallel(module, init_sync=how.broadcast)
-    if how.gradients == "sum":
+    wrapped = DistributedDataParallel(module, init_sync=setup.broadcast)
+    if setup.gradients == "sum":
         # The all-reduce that DDP makes without a hook, but without the division by K.
         wrapped.register_comm_hook(
             None,
@@ -185,7 +185,7 @@ def _synchronised(module: nn.Module, how: Training, role: ProcessRole) -> nn.Mod
 
 
 # ── the examples ─────────────────────────────────────────────────────────────────────────────────
-def _examples(how: Training, role: ProcessRole, dtype: torch.dtype) -> TensorDataset:
+def _examples(setup: Training, role: ProcessRole, dtype: torch.dtype) -> TensorDataset:
     """Return random inputs, and as targets the sine of a linear map of them, which the model cannot fit exactly.
 
     If K must not divide their number, there are SHARE · K + 1 examples. "dropped" or "padded" in one process: the
@@ -195,22 +195,22 @@ def _examples(how: Training, role: ProcessRole, dtype: torch.dtype) -> TensorDat
     inputs = torch.randn(EXAMPLES, INPUTS, generator=generator, dtype=torch.float64)
     weights = torch.randn(INPUTS, OUTPUTS, generator=generator, dtype=torch.float64)
     targets = torch.sin(inputs @ weights / INPUTS**0.5)
-    chosen = torch.arange(EXAMPLES if how.examples == "even" else SHARE * role.ranks + 1)
-    if role.sharing == 1 and how.examples == "dropped":
+    chosen = torch.arange(EXAMPLES if setup.examples == "even" else SHARE * role.ranks + 1)
+    if role.sharing == 1 and setup.examples == "dropped":
         chosen = chosen[:-1]
-    if role.sharing == 1 and how.examples == "padded":
+    if role.sharing == 1 and setup.examples == "padded":
         chosen = torch.cat([chosen, chosen[: role.ranks - 1]])
     return TensorDataset(inputs[chosen].to(dtype), targets[chosen].to(dtype))
 
 
-def _batches(how: Training, role: ProcessRole, dtype: torch.dtype) -> Iterator[list[torch.Tensor]]:
+def _batches(setup: Training, role: ProcessRole, dtype: torch.dtype) -> Iterator[list[torch.Tensor]]:
     """Yield batches of a process's share, epoch after epoch; the whole share is one batch if K does not divide N."""
-    examples = _examples(how, role, dtype)
-    parts, part = (1, 0) if how.sampler == "none" else (role.sharing, role.rank)
+    examples = _examples(setup, role, dtype)
+    parts, part = (1, 0) if setup.sampler == "none" else (role.sharing, role.rank)
     sampler: DistributedSampler[Any] = DistributedSampler(
-        examples, parts, part, shuffle=how.sampler == "shuffled", seed=SEED, drop_last=how.examples == "dropped"
+        examples, parts, part, shuffle=setup.sampler == "shuffled", seed=SEED, drop_last=setup.examples == "dropped"
     )
-    share = BATCH * role.ranks**how.growth // role.sharing if how.examples == "even" else len(sampler)
+    share = BATCH * role.ranks**setup.growth // role.sharing if setup.examples == "even" else len(sampler)
     loader = DataLoader(examples, share, sampler=sampler)
     for epoch in count():
         sampler.set_epoch(epoch)

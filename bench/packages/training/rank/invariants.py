@@ -60,27 +60,27 @@ def digest(parameters: Sequence[torch.Tensor]) -> str:
 
 
 def _flat(parameters: Sequence[Any]) -> torch.Tensor:
-    whole = [p.full_tensor() if hasattr(p, "full_tensor") else p for p in parameters]
-    return torch.cat([p.detach().reshape(-1) for p in whole])
+    full_tensors = [p.full_tensor() if hasattr(p, "full_tensor") else p for p in parameters]
+    return torch.cat([p.detach().reshape(-1) for p in full_tensors])
 
 
 def check_start(context: CheckContext, runner: Runner) -> InvariantCheck:
     """Check I9: all ranks begin with the same weights, whatever weights each rank drew."""
-    alike = len(set(context.gather(digest(runner.parameters)))) == 1
+    equal = len(set(context.gather(digest(runner.parameters)))) == 1
     return InvariantCheck(
-        "I9", alike, f"{'all ranks begin with the same' if alike else 'ranks begin with different'} weights"
+        "I9", equal, f"{'all ranks begin with the same' if equal else 'ranks begin with different'} weights"
     )
 
 
 def check_end(context: CheckContext, runner: Runner, steps: int) -> InvariantCheck:
     """Check I1: after steps on their own data, ranks have the same bits; or I4: without synchronisation they differ."""
-    alike = len(set(context.gather(digest(runner.parameters)))) == 1
-    text = f"after {steps} steps, ranks' parameters are {'the same bits' if alike else 'not the same'}"
+    equal = len(set(context.gather(digest(runner.parameters)))) == 1
+    text = f"after {steps} steps, ranks' parameters are {'the same bits' if equal else 'not the same'}"
     if kind(runner.strategy).synchronises:
-        return InvariantCheck("I1", alike, text)
+        return InvariantCheck("I1", equal, text)
     if context.place.world_size == 1:
         return InvariantCheck("I4", None, "one rank has no other to differ from")
-    return InvariantCheck("I4", not alike, text + (": no control" if alike else ", as must be without synchronisation"))
+    return InvariantCheck("I4", not equal, text + (": no control" if equal else ", as must be without synchronisation"))
 
 
 def check_calls(context: CheckContext, runner: Runner) -> tuple[list[InvariantCheck], tuple[int, ...] | None]:
@@ -139,7 +139,7 @@ def check_training(context: CheckContext, strategy: Strategy, calls: tuple[int, 
         with _deterministic(context.place.device):
             trained, fell, sent = _train(context, strategy, twin, len(calls) if calls else CALLS)
             want, mean_fell = _reference(context, twin, strategy)
-        worst = _apart(context, trained, want)
+        worst = _difference(context, trained, want)
         alone, alone_text = _against_one_process(context, twin, want)
         text = f"{dtype}: the loss rose"
         stable = all(context.gather(fell and mean_fell))
@@ -210,7 +210,7 @@ def _trained(context: CheckContext, runner: Runner, batch: runners.Batch | None 
     return _flat(runner.parameters), losses[-1] < losses[0]
 
 
-def _apart(context: CheckContext, trained: torch.Tensor, want: torch.Tensor) -> float:
+def _difference(context: CheckContext, trained: torch.Tensor, want: torch.Tensor) -> float:
     """Return the largest difference on any rank, as a share of the largest parameter."""
     return float(max(context.gather(float((trained - want).abs().max() / want.abs().max()))))
 
@@ -253,37 +253,37 @@ def _against_one_process(context: CheckContext, twin: Scenario, want: torch.Tens
         alone = replace(context.place, rank=0, world_size=1)
         runner = runners.build(Strategy(REFERENCE), twin, alone, alone.real, range(0), context.seed)
         batches = [_batch(context, runner, rank) for rank in range(context.place.world_size)]
-        whole = tuple(torch.cat(parts) for parts in zip(*batches, strict=True))
+        full_batch = tuple(torch.cat(parts) for parts in zip(*batches, strict=True))
         with torch.no_grad():
-            together = float(runner.sync.module(*whole))
-            apart = sum(float(runner.sync.module(*batch)) for batch in batches) / len(batches)
-        adds_up = abs(together - apart) <= ALLOWED[twin.case.dtype] * abs(together)
-        context.references[key] = (_trained(context, runner, whole)[0], adds_up)
+            batch_loss = float(runner.sync.module(*full_batch))
+            mean_loss = sum(float(runner.sync.module(*batch)) for batch in batches) / len(batches)
+        adds_up = abs(batch_loss - mean_loss) <= ALLOWED[twin.case.dtype] * abs(batch_loss)
+        context.references[key] = (_trained(context, runner, full_batch)[0], adds_up)
     parameters, adds_up = context.references[key]
     if not all(context.gather(adds_up)):
         return 0.0, "one process is no measure: a batch's loss is not the mean of its parts' (BatchNorm, dropout)"
-    worst = _apart(context, want, parameters)
+    worst = _difference(context, want, parameters)
     return worst, f"that mean differs from one process with the whole batch by {worst:.1e}"
 
 
 def check_bits(context: CheckContext, strategy: Strategy) -> InvariantCheck:
     """Check I3: exact strategies have the same bits at two ranks; at more ranks, strategies with the same calls."""
-    mine = context.finals.get(label(strategy))
-    if mine is None:
+    own = context.finals.get(label(strategy))
+    if own is None:
         clipped = context.scenario.options.clip and kind(strategy).shards_gradients
         why = "the norm of shares is rounded in another way than that of all gradients"
         return InvariantCheck("I3", None, why if clipped else "it does not compute the exact mean")
-    two = context.place.world_size == 2
+    two_ranks = context.place.world_size == 2
     peers = {
         name: final
         for name, (sent, final) in context.finals.items()
-        if strategy.accumulate == 1 and "micro-batches" not in name and (two or (sent and sent == mine[0]))
+        if strategy.accumulate == 1 and "micro-batches" not in name and (two_ranks or (sent and sent == own[0]))
     }
     if len(peers) < 2:
         return InvariantCheck("I3", None, "no other strategy must have the same bits")
-    # A strategy fails if it differs from the most common bits: one that rounds must not make all others fail.
+    # A strategy fails if it differs from the most common bits: a strategy that rounds must not make all others fail.
     common = Counter(peers.values()).most_common(1)[0][0]
-    alike = [name for name, final in peers.items() if final == common]
-    if mine[1] == common:
-        return InvariantCheck("I3", True, f"the same bits as {len(alike) - 1} of {len(peers) - 1} others")
-    return InvariantCheck("I3", False, f"other bits than {', '.join(alike)}")
+    agreeing = [name for name, final in peers.items() if final == common]
+    if own[1] == common:
+        return InvariantCheck("I3", True, f"the same bits as {len(agreeing) - 1} of {len(peers) - 1} others")
+    return InvariantCheck("I3", False, f"other bits than {', '.join(agreeing)}")

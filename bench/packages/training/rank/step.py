@@ -63,7 +63,7 @@ TRACED_STEPS = 3
 ATTEMPTS = 3
 # Setting that cuBLAS needs to sum in one order, so that bits can be compared; to be set before its first call.
 REPEATABLE = ("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-# Exceptions of building and running a user's model or strategy; on any rank, one becomes the failed check `runs`.
+# Exceptions of building and running a user's model or strategy; on any rank, they become the failed check `runs`.
 REFUSALS = (RuntimeError, ValueError, TypeError, ImportError, AttributeError)
 
 
@@ -142,7 +142,7 @@ class TrainingStep(Workload):
             problem = one_line(error)
         if problems := [text for text in stage.group.gather(problem) if text]:
             self._checks.append(InvariantCheck("runs", False, problems[0]))
-        if self._refusal is not None:  # I3 must not compare strategies with a wrong one
+        if self._refusal is not None:  # I3 must not compare strategies with a refused strategy
             self._runner = None
             stage.checks.finals.pop(label(self._strategy), None)
 
@@ -167,8 +167,8 @@ class TrainingStep(Workload):
             self._checks.append(invariants.check_end(context, trained, steps))
         if not entry.sharded:
             stage.shared.adopt_states(trained.optimizer)
-        of_calls, self._calls = invariants.check_calls(context, trained)
-        self._checks += [*of_calls, invariants.check_shards(context, trained)]
+        call_checks, self._calls = invariants.check_calls(context, trained)
+        self._checks += [*call_checks, invariants.check_shards(context, trained)]
         self._checks += invariants.check_training(context, strategy, self._calls)
         stage.tick()
         return trained

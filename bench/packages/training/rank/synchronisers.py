@@ -156,10 +156,10 @@ def _packing_after(handles: Sequence[Handle], at: int, watch: Stopwatch) -> Abst
 class AfterBackward(Synchroniser):
     """The strategies naive, naive_async and flat: all calls are made after backward."""
 
-    def __init__(self, build: Build, how: Callable[["AfterBackward"], None], one_call: bool = False) -> None:
+    def __init__(self, build: Build, send: Callable[["AfterBackward"], None], one_call: bool = False) -> None:
         super().__init__(build.module)
         self._parameters = trained(build.module)
-        self._transport, self._watch, self._how = build.transport, build.watch, how
+        self._transport, self._watch, self._how = build.transport, build.watch, send
         numbers = list(range(len(self._parameters)))
         self.buckets = [numbers] if one_call else [[number] for number in numbers]
 

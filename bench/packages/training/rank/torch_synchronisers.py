@@ -57,8 +57,8 @@ class Ddp(Synchroniser):
             return sent_by(self._transport)
         if hooks_of(self._strategy):
             return None
-        told = torch_names.private(self.module, "_get_ddp_logging_data")()
-        text = str(told.get("rebuilt_bucket_sizes", ""))
+        logged = torch_names.private(self.module, "_get_ddp_logging_data")()
+        text = str(logged.get("rebuilt_bucket_sizes", ""))
         return tuple(int(size) for size in text.replace(",", " ").split()) or None
 
 

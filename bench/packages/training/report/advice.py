@@ -49,22 +49,22 @@ def document(explained: ExplainedAdvice) -> Blocks:
         Column("tail", lambda way: _time(explained, way.tail_s)),
         Column("saves", lambda way: format_share(way.saved, 1)),
     ]
-    more = [*table(worth, columns), *([f"Not typed below: {'; '.join(reasons)}."] if reasons else [])]
+    savings = [*table(worth, columns), *([f"No code below: {'; '.join(reasons)}."] if reasons else [])]
     codes = ddp_codes(explained) if worth or explained.advice.advised else []
     to_type: Blocks = [Code(code, "python") for code in codes]
     ranks = "the ranks of the link" if explained.ranks is None else f"{explained.ranks} ranks"
-    know = [LIMITS[explained.cpu], f"This holds for {ranks} only.", *explained.notes]
+    limitations = [LIMITS[explained.cpu], f"This is valid for {ranks} only.", *explained.notes]
     return [
         Heading(f"Advice for {explained.model}", 1),
-        f"{explained.gradients} gradients, {size}; backward {backward}, forward taken to last half as long; "
+        f"{explained.gradients} gradients, {size}; backward {backward}, forward assumed to last half as long; "
         f"{explained.link}.",
         f"**{_answer(explained, worth)}** {_bound_by(explained)}",
-        Heading("Buckets: what they leave after backward (the tail)"),
+        Heading("Buckets: the communication left after backward (the tail)"),
         *_plans(explained),
         "Slower and faster: a link whose latency and rate are worse or better by so much.",
-        *section("What saves more, each alone", more),
+        *section("What saves more, each alone", savings),
         *section("What to type", to_type),
-        *section("To know", items(know)),
+        *section("To know", items(limitations)),
     ]
 
 
@@ -72,23 +72,23 @@ def _answer(explained: ExplainedAdvice, worth: Sequence[Way]) -> str:
     """Return the advice on buckets, and the other setting that saves most."""
     advice = explained.advice
     default, chosen = _time(explained, advice.default.tail_s), _time(explained, advice.chosen.tail_s)
-    what = f"Set a cap of {explained.cap_mib:g} MiB: it leaves {chosen}, where torch's default leaves {default}."
+    text = f"Set a cap of {explained.cap_mib:g} MiB: it leaves {chosen}, where torch's default leaves {default}."
     if advice.loses_s:
         saves = (advice.default.tail_s - advice.cap.tail_s) / explained.step_s
-        what = (
+        text = (
             f"Leave torch's default, which leaves {default}, unless you know the link well: a cap of "
             f"{explained.cap_mib:g} MiB saves {format_share(saves, 1)} of a step on the link as assumed, but loses "
             f"up to {format_seconds(advice.loses_s)} if the link is {format_share(advice.off)} slower or faster."
         )
     elif not advice.advised:
-        what = (
+        text = (
             f"Leave torch's default, which leaves {default}: the best cap, {explained.cap_mib:g} MiB, saves "
             f"less than {format_share(WORTH)} of a step."
         )
     if not worth:
-        return what
+        return text
     title, saved = _title(explained, worth[0]), format_share(worth[0].saved, 1)
-    return f"{what} Of the other settings, {title} saves most: {saved} of a step."
+    return f"{text} Of the other settings, {title} saves most: {saved} of a step."
 
 
 def _bound_by(explained: ExplainedAdvice) -> str:
@@ -148,12 +148,12 @@ def _hook(explained: ExplainedAdvice) -> str:
 
 
 def _title(explained: ExplainedAdvice, way: Way) -> str:
-    return f"the {_hook(explained)} hook" if way.name == "hook" else f"no_sync, {BATCHES} batches a step"
+    return f"the {_hook(explained)} hook" if way.name == "hook" else f"no_sync, {BATCHES} batches per step"
 
 
 # ── code to paste ────────────────────────────────────────────────────────────────────────────────
 NO_SYNC = f"""\
-# no_sync: {BATCHES} batches a step, each as large as before
+# no_sync: {BATCHES} batches per step, each as large as before
 for batch in batches[:-1]:
     with model.no_sync():
         (loss_of(model, batch) / len(batches)).backward()
@@ -163,17 +163,17 @@ for batch in batches[:-1]:
 def ddp_codes(explained: ExplainedAdvice) -> list[str]:
     """Return code for each setting that saves more; if a cap is advised, also code that wraps `model`, and a check."""
     hook, sizes = _hook(explained), explained.advice.chosen.buckets
-    only = "" if explained.cpu else "; NCCL only"
-    of_ways = {
+    restriction = "" if explained.cpu else "; NCCL only"
+    code_by_way = {
         "hook": "from torch.distributed.algorithms.ddp_comm_hooks import default_hooks\n\n"
-        f"# the {hook} hook rounds gradients before they are added{only}\n"
+        f"# the {hook} hook rounds gradients before they are added{restriction}\n"
         f"model.register_comm_hook(None, default_hooks.{hook}_compress_hook)",
         "no_sync": NO_SYNC,
     }
     worth = [way.name for way in sorted(explained.ways, key=lambda way: -way.saved) if way.worth]
-    more = [f"# model: a DistributedDataParallel\n{of_ways[name]}" for name in worth]
+    codes = [f"# model: a DistributedDataParallel\n{code_by_way[name]}" for name in worth]
     if not explained.advice.advised:
-        return more
+        return codes
     imports = "from torch.nn.parallel import DistributedDataParallel"
     cap = f"{explained.cap_mib!r}".removesuffix(".0")
     made, planned = "len(made)", str(len(sizes))
@@ -186,19 +186,19 @@ def ddp_codes(explained: ExplainedAdvice) -> list[str]:
         f"if {made} != planned:  # gradients of a layer may be ready in any order\n"
         '    print("torch made buckets of", made, "bytes; planned were", planned)'
     )
-    return [f"{imports}\n\nmodel = DistributedDataParallel(model, bucket_cap_mb={cap})", *more, check]
+    return [f"{imports}\n\nmodel = DistributedDataParallel(model, bucket_cap_mb={cap})", *codes, check]
 
 
 # ── predicted and measured ───────────────────────────────────────────────────────────────────────
 def verification(plans: Sequence[Verified], measured: ScenarioAnalysis) -> Blocks:
     """Return a heading, the table, the criterion for predictions, the best plan, and the refused plans."""
-    best = "Too little could be measured to tell which is the best."
-    known = sorted(((plan.exposed, plan) for plan in plans if plan.exposed), key=lambda pair: pair[0].value)
-    if len(known) > 1:
-        (least, first), (next_, second) = known[:2]
-        predicted = first.predicted_s <= min(plan.predicted_s for _, plan in known)
+    best = "Too little could be measured to know which is the best."
+    timed = sorted(((plan.exposed, plan) for plan in plans if plan.exposed), key=lambda pair: pair[0].value)
+    if len(timed) > 1:
+        (first_interval, first), (second_interval, second) = timed[:2]
+        predicted = first.predicted_s <= min(plan.predicted_s for _, plan in timed)
         best = f"{first.name} exposed least, {'as' if predicted else 'against what was'} predicted."
-        if least.high >= next_.low:
+        if first_interval.high >= second_interval.low:
             best = f"{first.name} exposed least; that it is better than {second.name} is not resolved."
     return [
         Heading("Predicted and measured"),

@@ -86,8 +86,8 @@ def _link(scenario: Scenario) -> str:
 
 def _notes(scenario: ScenarioAnalysis) -> list[str]:
     """Return notes on the rows of a scenario: how they were measured, and which of them are not resolved."""
-    what = training.scenario_text(scenario.scenario)
-    return [f"{what}: {training.reference(scenario)}", *(f"{what}: {text}" for text in training.not_resolved(scenario))]
+    name = training.scenario_text(scenario.scenario)
+    return [f"{name}: {training.reference(scenario)}", *(f"{name}: {text}" for text in training.not_resolved(scenario))]
 
 
 def _device(backend: str) -> str:

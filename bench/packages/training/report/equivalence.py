@@ -27,7 +27,7 @@ TRIED = (
     "A small model is trained twice from the same parameters on the same examples: by K = {k} ranks (gloo, "
     "DistributedDataParallel) on B / K examples each, and by one process on B. A difference is max |a − b| / max |b| "
     "of a parameter, the largest over parameters and ranks. The same means up to rounding, and that the loss fell: "
-    "parameters that did not move would be equal too. Trials that must differ show that the comparison can tell."
+    "parameters that did not move would be equal too. Trials that must differ check the comparison."
 )
 DIFFERENT = (
     f"{page('training')} says when averaging parameters is the same as averaging gradients. With a batch of B per "
@@ -50,8 +50,8 @@ def headline(proof: Proof) -> str:
     if failed:
         return f"NOT PROVEN ({ranks}): {failed} of {len(proof.verdicts)} trials failed"
     untried = len(proof.verdicts) - len(judged)
-    rest = f"; {untried} could not be tried here, or say nothing" if untried else ""
-    return f"HOLDS ({ranks}): all {len(judged)} trials gave what they must, same or different{rest}"
+    note = f"; {untried} could not be tried here, or are inconclusive" if untried else ""
+    return f"HOLDS ({ranks}): all {len(judged)} trials gave the expected result, same or different{note}"
 
 
 def sampler(examples: int, ranks: int, batch: int, drop_last: bool) -> Blocks:
@@ -63,8 +63,8 @@ def sampler(examples: int, ranks: int, batch: int, drop_last: bool) -> Blocks:
     columns += keyed([(f"rank {rank}", rank + 1) for rank in range(ranks)], lambda row, at: row[at])
     twice = _named(number for number, times in sorted(read.items()) if times > 1)
     never = _named(number for number in range(examples) if number not in read)
-    odd = f"read twice: {twice}" if twice else f"not read: {never}" if never else "each is read once"
-    return [*table(rows, columns), f"An epoch of {examples} examples, x1 to x{examples}, not shuffled; {odd}."]
+    remark = f"read twice: {twice}" if twice else f"not read: {never}" if never else "each is read once"
+    return [*table(rows, columns), f"An epoch of {examples} examples, x1 to x{examples}, not shuffled; {remark}."]
 
 
 def _named(numbers: Iterable[int]) -> str:
@@ -119,23 +119,23 @@ def draw(proof: Proof, folder: Path) -> Path:
             drawn: set[tuple[float, ...]] = set()
             for style, (name, verdict) in enumerate(verdicts.items()):
                 result, colour = verdict.result, COLOURS[style % len(COLOURS)]
-                seen, seen_alone = (
+                examples, examples_alone = (
                     [batch * step for step in range(len(losses))]
                     for batch, losses in zip(result.examples, (result.loss, result.alone), strict=True)
                 )
                 if result.alone not in drawn:
-                    pale: Any = {"linewidth": 6, "alpha": 0.3, "solid_capstyle": "round", "zorder": 1}
-                    axes.plot(seen_alone, result.alone, color=colour, **pale)
+                    pale_line: Any = {"linewidth": 6, "alpha": 0.3, "solid_capstyle": "round", "zorder": 1}
+                    axes.plot(examples_alone, result.alone, color=colour, **pale_line)
                     drawn.add(result.alone)
                 every = max(1, len(result.loss) // MARKS)
-                look: Any = {"marker": MARKERS[style % len(MARKERS)], "linestyle": LINES[style % len(LINES)]}
-                look |= {"markevery": (style * every // len(verdicts), every), "markersize": 5, "linewidth": 1.2}
-                axes.plot(seen, result.loss, label=f"{name}: {verdict.text}", color=colour, **look)
+                line_style: Any = {"marker": MARKERS[style % len(MARKERS)], "linestyle": LINES[style % len(LINES)]}
+                line_style |= {"markevery": (style * every // len(verdicts), every), "markersize": 5, "linewidth": 1.2}
+                axes.plot(examples, result.loss, label=f"{name}: {verdict.text}", color=colour, **line_style)
             axes.set_ylim(bottom=0)
             axes.legend(fontsize=7.5, loc="upper center", bbox_to_anchor=(0.5, -0.08))
         figure.suptitle(
             f"Does data-parallel training train the same model?  {headline(proof).partition(':')[0]}\n"
-            "broad and pale: one process, in the colour of the first trial that is held against it",
+            "broad and pale: one process, in the colour of the first trial that is compared with it",
             x=0.01, ha="left", fontsize=12,
         )  # fmt: skip
         figure.supylabel("loss of all examples", fontsize=10)

@@ -35,7 +35,7 @@ class TrainingCase(PublicCase):
     label: Text = about("the strategy as tables name it")
     scenario: str = about("names what all strategies of a launch share")
     global_batch_size: int = about("examples of one step, over all ranks")
-    warmup_steps: int = about("steps of each launch before the timed ones")
+    warmup_steps: int = about("steps per launch before the timed ones")
     benchmark_steps: int = about("timed steps that count, of all launches")
     step_time_avg: Number = about("time of a step: mean of the rounds, geometric mean of the launches")
     step_time_std: Number = about("standard deviation over rounds")
@@ -51,14 +51,14 @@ class TrainingCase(PublicCase):
     tail_s: Number = about("blocked after backward until the last gradient was usable")
     pack_s: Number = about("hooks, flattening, copying, dividing; null inside a library")
     interference_s: Number = about("growth of forward and backward")
-    residual_s: Number = about("what the other parts do not explain")
+    residual_s: Number = about("the rest, which the other parts do not explain")
     late_s: Number = about("part of the tail: waiting for ranks whose backward ended later")
     gather_s: Number = about("calls of a sharded optimizer")
     update_s: Number = about("growth of clipping and the update")
     calls_alone_s: Number = about("the calls of a step back to back, without computing")
-    calls: int | None = about("all-reduces of a step; null where the library does not tell")
-    place: int | None = about("1 for the fastest; those that cannot be told apart share one")
-    resolved: bool | None = about("false if the interval of comm_time holds 0")
+    calls: int | None = about("all-reduces of a step; null if the library does not report them")
+    place: int | None = about("1 for the fastest; strategies that cannot be distinguished share a rank")
+    resolved: bool | None = about("false if the interval of comm_time includes 0")
     adds_up: bool | None = about("whether the parts explain comm_time")
     rounds: int = about("blocks that count, of all launches")
     refused: Text | None = about("why there are no times")
@@ -69,7 +69,7 @@ class TrainingCase(PublicCase):
     link_latency_s: Number = about("of the emulated link; null for a real one")
     link_bytes_per_s: Number = about("its rate")
     checks: Annotated[tuple[PublicCheck, ...], JSON_ONLY] = about("of the invariants")
-    call_bytes: Annotated[tuple[int, ...] | None, JSON_ONLY] = about("of each all-reduce of a step")
+    call_bytes: Annotated[tuple[int, ...] | None, JSON_ONLY] = about("per all-reduce of a step")
 
 
 class PublicPair(PublicModel):
@@ -82,7 +82,7 @@ class PublicPair(PublicModel):
 class PublicPrediction(PublicModel):
     """The prediction for a plan of buckets; seconds per step."""
 
-    buckets: tuple[int, ...] = about("bytes of each, in the order in which they are sent")
+    buckets: tuple[int, ...] = about("bytes of each all-reduce, in the order in which they are sent")
     tail_s: Number = about("communication after backward, on the link as assumed")
     slower_s: Number = about("on a link whose latency and rate are worse by `off`")
     faster_s: Number = about("on a link that is better by as much")
@@ -177,17 +177,17 @@ def values(run: Run, analysis: Analysis) -> dict[Case, Json]:
 
 def document(analysis: Analysis) -> TrainingEntries:
     """Return the scenarios and the scaling of a run."""
-    found = training_of(analysis)
+    conclusions = training_of(analysis)
     values = {
         "scenarios": [
             {name: getattr(scenario, name) for name in PublicScenario.model_fields}
             | {"scenario": scenario.scenario.case.key}
-            for scenario in found.scenarios
+            for scenario in conclusions.scenarios
         ],
         "scaling": [
             {"key": point.case.key}
             | {name: getattr(point, name) for name in PublicScalingPoint.model_fields if name != "key"}
-            for point in found.scaling
+            for point in conclusions.scaling
         ],
     }
     return TrainingEntries.model_validate(values)

@@ -27,10 +27,10 @@ SENTENCES: Mapping[NoticeKind, Sentence] = {
         "a shape has no parameters that a library could reduce", "torch's buckets can be given as a plan"
     ),
     TrainingSkip.LINK_IN_JOB: Sentence(
-        "an emulated link is memory that ranks of one host share", "in a job, measure the real one"
+        "an emulated link is memory that ranks of one host share", "in a job, measure the real link"
     ),
     TrainingSkip.LINK_MOVES_NOTHING: Sentence(
-        "an emulated link moves no data: a synchroniser of one's own is measured on a real one"
+        "an emulated link moves no data: a synchroniser of your own is measured on a real link"
     ),
     TrainingSkip.LINK_OF_ALL_REDUCES: Sentence(
         "an emulated link carries all-reduces only, and {strategy} makes other calls too"
@@ -43,8 +43,7 @@ SENTENCES: Mapping[NoticeKind, Sentence] = {
     TrainingSkip.NOTHING_TO_SYNCHRONISE: Sentence("with one rank there is nothing to synchronise"),
     TrainingSkip.UNEQUAL_BATCHES: Sentence("a batch of {batch} is not divided into {parts} equal micro-batches"),
     TrainingSkip.UNKNOWN_PLAN: Sentence(
-        "plan {plan}: when gradients are ready, and what a call takes, is known in advance only for a shape on an "
-        "emulated link",
+        "plan {plan}: the times of gradients and calls are known in advance only for a shape on an emulated link",
         "for others, `advise --from RUN` finds it after a run",
     ),
     TrainingSkip.CALL_MEMORY: Sentence(
@@ -66,8 +65,8 @@ SENTENCES: Mapping[NoticeKind, Sentence] = {
         "lower threads or world_sizes, or use an emulated link, which needs no core",
     ),
     TrainingTrap.SINGLE_STEP: Sentence(
-        "steps: 1 puts one step between two barriers: how unequally ranks leave the barrier falls on that step, and "
-        "what reaches into the next step is not seen",
+        "steps: 1 puts one step between two barriers: unequal times at which ranks leave the barrier count for that "
+        "step, and work that reaches into the next step is not seen",
         "write steps: 2 or more",
     ),
 }

@@ -42,19 +42,19 @@ COLUMN_NAMES = {
 
 def describe(run: Run, analysis: Analysis) -> Description:
     """Return training's description of a run; empty for a run without training steps."""
-    found = training_of(analysis)
-    scenarios = found.scenarios
+    conclusions = training_of(analysis)
+    scenarios = conclusions.scenarios
     failed = {samples.case for samples in run.samples if samples.failure is not None}
     checked = any(samples.case.op == TRAINING_STEP for samples in run.samples)
     return Description(
         answer=steps.answers(scenarios),
         body=[
-            *(block for one in scenarios for block in steps.section(one, failed)),
-            *section("Scaling over numbers of ranks", steps.scaling(found.scaling), 2),
+            *(block for scenario in scenarios for block in steps.section(scenario, failed)),
+            *section("Scaling over numbers of ranks", steps.scaling(conclusions.scaling), 2),
         ],
         brief=[
-            *(block for one in scenarios for block in steps.brief_section(one)),
-            *section("Scaling over numbers of ranks", steps.scaling(found.scaling), 3),
+            *(block for scenario in scenarios for block in steps.brief_section(scenario)),
+            *section("Scaling over numbers of ranks", steps.scaling(conclusions.scaling), 3),
         ],
         folded=folded(scenarios),
         precision=precision(scenarios),
@@ -72,9 +72,9 @@ def folded(scenarios: Sequence[ScenarioAnalysis]) -> list[tuple[str, Blocks]]:
     if not scenarios:
         return []
     return [
-        ("What must hold of training steps", steps.invariants(scenarios)),
+        ("Invariants of training steps", steps.invariants(scenarios)),
         (
-            "What exposed communication is, and what the columns of training steps are",
+            "Exposed communication, and the columns of training steps",
             [
                 steps.DEFINITION,
                 *items(
@@ -88,7 +88,7 @@ def folded(scenarios: Sequence[ScenarioAnalysis]) -> list[tuple[str, Blocks]]:
 def precision(scenarios: Sequence[ScenarioAnalysis]) -> list[str]:
     """Return the A/A noise: the largest difference between two copies of one strategy."""
     noise = [scenario.noise_s for scenario in scenarios if scenario.aa_pairs]
-    return [f"two copies of one strategy differ by up to {steps.seconds(max(noise))} a step"] if noise else []
+    return [f"two copies of one strategy differ by up to {steps.seconds(max(noise))} per step"] if noise else []
 
 
 def circumstances(scenarios: Sequence[ScenarioAnalysis]) -> list[str]:
@@ -107,8 +107,8 @@ def planned(plan: Plan, machine: Machine) -> PlannedText:
     """Return the text of `plan`: scenarios, number of rounds and steps, and notes."""
     scenes = _scenarios(plan)
     steps = "–".join(map(str, sorted({case.depth for case in plan.cases if case.op == TRAINING_STEP})))
-    how = [f"{step_settings(plan.settings).rounds} rounds of every strategy, {steps} steps each"] if scenes else []
-    return PlannedText(scenes, how, sentences(traps(plan, machine.cores)), "the steps" if scenes else "")
+    method = [f"{step_settings(plan.settings).rounds} rounds of every strategy, {steps} steps each"] if scenes else []
+    return PlannedText(scenes, method, sentences(traps(plan, machine.cores)), "the steps" if scenes else "")
 
 
 def _scenarios(plan: Plan) -> Blocks:
@@ -117,7 +117,7 @@ def _scenarios(plan: Plan) -> Blocks:
     for scenario, planned in scenarios_of(plan).items():
         strategies = sorted(planned, key=lambda strategy: (competes(strategy), label(strategy)))
         needed = rank_bytes(scenario, strategies, step_settings(plan.settings).step_memory)
-        memory = "" if needed is None else f"; {format_rounded_bytes(needed)} of memory a rank, without activations"
+        memory = "" if needed is None else f"; {format_rounded_bytes(needed)} of memory per rank, without activations"
         shown += [f"{steps.scenario_text(scenario)}: {len(strategies)} strategies{memory}"]
         shown += table(strategies, STRATEGIES)
     return shown
@@ -125,7 +125,7 @@ def _scenarios(plan: Plan) -> Blocks:
 
 STRATEGIES: list[Column[Strategy]] = [
     left("strategy", label),
-    left("what it does", lambda strategy: kind(strategy).about),
+    left("action", lambda strategy: kind(strategy).about),
 ]
 
 
@@ -134,7 +134,7 @@ def best(measured: Sequence[Mapping[str, str]]) -> str | None:
     steps = [row for row in measured if row.get("strategy") and competes(strategy_of(row["strategy"]))]
     if steps:
         row = min(steps, key=lambda row: float(row["time_s"]))
-        step = f"{format_seconds(float(row['time_s']))} a step: {row['label']}"
+        step = f"{format_seconds(float(row['time_s']))} per step: {row['label']}"
         return f"{step}, {row['model']}, {row['backend']}, {ranks_text(int(row['world_size']))}"
     return None
 
@@ -147,8 +147,8 @@ def models() -> Blocks:
         Column("gradients", lambda name: str(len(gradients(PRESETS[name])))),
     ]
     columns += keyed([(size, size) for size in MODEL_SIZES], lambda name, size: str(getattr(PRESETS[name], size)))
-    others = f"Any other by its sizes, such as {EXAMPLE}, or your own: {{import: package.module:build}}"
-    return [*table(PRESETS, columns), others]
+    note = f"Any other by its sizes, such as {EXAMPLE}, or your own: {{import: package.module:build}}"
+    return [*table(PRESETS, columns), note]
 
 
 REPORT = ReportPart(describe, planned, best, COLUMNS)

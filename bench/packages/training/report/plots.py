@@ -42,7 +42,7 @@ FLIGHT, DARKER = COLOURS[4], "#B37700"
 # The parts of a step that a compute lane shows, in order. Waiting lasts until the last gradient is usable, and
 # includes packing.
 FORWARD, BACKWARD, WAITING, UPDATE = "forward", "backward", "waiting", "update"
-# Looks of these parts. Waiting is hatched: it must stand out from updating also in black and white.
+# Styles of these parts. Waiting is hatched: it must stand out from updating also in black and white.
 PARTS: dict[str, dict[str, Any]] = {
     FORWARD: {"facecolor": COLOURS[5], "linewidth": 0},
     BACKWARD: {"facecolor": COLOURS[0], "linewidth": 0},
@@ -53,7 +53,7 @@ PARTS: dict[str, dict[str, Any]] = {
 BASELINES = ("naive",)
 TITLE = "One step of each strategy along time: computing, and calls below it"
 CAPTION = (
-    "Of each rank, the upper bar is what it computes, and the boxes below it are its calls.\n"
+    "For each rank, the upper bar is its computing, and the boxes below it are its calls.\n"
     "A call is hidden where it lies below forward or backward, and exposed where the rank waits."
 )
 AXIS = "time since the first rank began the step (recorded in detail, which takes time: not one of the timed steps)"
@@ -92,7 +92,7 @@ def _steps(scenario: ScenarioAnalysis) -> Figure:
         _bar(axes, row, result, step_s)
         place = training.place_text(result, scenario).removesuffix(f", {training.UNRESOLVED}")
         rows.append(f"{names[result.label]} ({place})")
-        text = f"{seconds(step_s)} a step" if is_reference(result) else ""
+        text = f"{seconds(step_s)} per step" if is_reference(result) else ""
         if result.exposed is not None:  # such as `2.42 ms exposed, 11.2 %`
             share = "" if result.share is None else f", {training.percent(result.share)} %"
             text = f"{seconds(result.exposed.value)} exposed{share}" + (
@@ -163,8 +163,8 @@ def _buckets(scenario: ScenarioAnalysis) -> list[Figure]:
     advice = scenario.advice
     least = min([SMALLEST_CAP, *(_size(result.strategy) for result, _ in measured)])
     caps = [(cap, tail_s) for cap, tail_s in advice.caps if cap >= least] if advice else []
-    of_plans = [_size(result.strategy) for result, _ in measured]
-    of_caps = [result.strategy.cap_bytes or 0 for result, _ in measured]
+    plan_sizes = [_size(result.strategy) for result, _ in measured]
+    cap_sizes = [result.strategy.cap_bytes or 0 for result, _ in measured]
     made = []
     if measured:
         figure, axes = _over_size(scenario, "Exposed communication over bucket size")
@@ -178,29 +178,29 @@ def _buckets(scenario: ScenarioAnalysis) -> list[Figure]:
             name = _series(result.strategy, names[result.label])
             series.setdefault(name, []).append((_size(result.strategy), exposed))
         _lines(axes, series)
-        made.append(_finished(figure, axes, _labelled(of_caps, of_plans), "exposed communication per step"))
+        made.append(_finished(figure, axes, _labelled(cap_sizes, plan_sizes), "exposed communication per step"))
     if advice:
         figure, axes = _over_size(scenario, "Tail of a step over bucket size, predicted and measured")
         _predicted(axes, advice, caps)
         _tails(axes, scenario)
         # Predicted caps have every size; powers of two are labelled.
         powers = range(math.ceil(math.log2(least)), math.ceil(math.log2(max([least, *(cap for cap, _ in caps)]) + 1)))
-        sizes = _labelled(of_caps, [2**power for power in powers] if caps else of_plans)
+        sizes = _labelled(cap_sizes, [2**power for power in powers] if caps else plan_sizes)
         made.append(_finished(figure, axes, sizes, "communication after backward, per step"))
     return made
 
 
-def _over_size(scenario: ScenarioAnalysis, drawn: str) -> tuple[Figure, Axes]:
-    figure, axes = figures.framed(drawn, wrapped(scenario_text(scenario.scenario), BUCKETS_WIDE))
+def _over_size(scenario: ScenarioAnalysis, title: str) -> tuple[Figure, Axes]:
+    figure, axes = figures.framed(title, wrapped(scenario_text(scenario.scenario), BUCKETS_WIDE))
     figure.set_size_inches(9.5, 5.0)
     return figure, axes
 
 
-def _finished(figure: Figure, axes: Axes, sizes: Sequence[int], what: str) -> Figure:
+def _finished(figure: Figure, axes: Axes, sizes: Sequence[int], label: str) -> Figure:
     figures.size_axis(axes, sizes, MOST_SIZES)
     time_axis(axes.yaxis)
     axes.set_xlabel("bucket size: cap, or the largest bucket of a plan")
-    axes.set_ylabel(what)
+    axes.set_ylabel(label)
     axes.axhline(0, color="black", linewidth=0.8)
     entries = figures.legend_entries(axes)
     columns = figures.fitting_columns(figure.get_figwidth(), entries)
@@ -226,10 +226,10 @@ def _size(strategy: Strategy) -> int:
 def _labelled(measured: Sequence[int], predicted: Sequence[int]) -> list[int]:
     """Return the sizes to label on the axis: measured sizes before predicted sizes, and labels do not overlap."""
     sizes = [size for size in [*sorted(set(measured)), *sorted(set(predicted))] if size]
-    apart = max(NEIGHBOURS, (max(sizes) / min(sizes)) ** (1 / MOST_SIZES))
+    ratio = max(NEIGHBOURS, (max(sizes) / min(sizes)) ** (1 / MOST_SIZES))
     labelled: list[int] = []
     for size in sizes:
-        if all(max(size, other) >= apart * min(size, other) for other in labelled):
+        if all(max(size, other) >= ratio * min(size, other) for other in labelled):
             labelled.append(size)
     return sorted(labelled)
 
@@ -336,7 +336,7 @@ def _page(heading: str, strategies: Sequence[tuple[str, Timeline]], last: float)
     time_axis(rows[-1].xaxis)
     rows[-1].set_xlabel(AXIS, fontsize=9)
     handles = [
-        Patch(**look, label="waiting for gradients" if part == WAITING else part) for part, look in PARTS.items()
+        Patch(**style, label="waiting for gradients" if part == WAITING else part) for part, style in PARTS.items()
     ]
     handles += [Patch(facecolor=FLIGHT, edgecolor="black", linewidth=0.6, label="a call, from launch to completion")]
     handles += [Patch(facecolor="none", hatch="|||", edgecolor="black", linewidth=0, label="a gradient becomes ready")]
@@ -346,9 +346,9 @@ def _page(heading: str, strategies: Sequence[tuple[str, Timeline]], last: float)
 
 def _compute_lane(axes: Axes, line: RankTimeline, y: float) -> None:
     stamps = (0.0, line.forward_s, line.backward_s, line.usable_s, line.end_s)
-    for (begin_s, end_s), look in zip(pairwise(stamps), PARTS.values(), strict=True):
+    for (begin_s, end_s), style in zip(pairwise(stamps), PARTS.values(), strict=True):
         if end_s > begin_s:
-            axes.add_patch(Rectangle((line.begin_s + begin_s, y), end_s - begin_s, COMPUTE, **look))
+            axes.add_patch(Rectangle((line.begin_s + begin_s, y), end_s - begin_s, COMPUTE, **style))
     if len(line.ready_s) <= MOST_TICKS:
         ticks = [((line.begin_s + t, y), (line.begin_s + t, y + 0.45 * COMPUTE)) for t in line.ready_s]
         axes.add_collection(LineCollection(ticks, colors="black", linewidths=min(0.7, 40 / max(1, len(ticks)))))
@@ -377,5 +377,5 @@ def _communication_lane(axes: Axes, line: RankTimeline, y: float) -> None:
             corner = (line.begin_s + call.launched_s, y + number * height)
             bars.append(Rectangle(corner, call.done_s - call.launched_s, height))
             shades.append(FLIGHT if outlined or (number + place) % 2 else DARKER)
-    look = {"edgecolor": "black", "linewidth": 0.5} if outlined else {"linewidth": 0}
-    axes.add_collection(PatchCollection(bars, facecolor=shades, **look))
+    outline = {"edgecolor": "black", "linewidth": 0.5} if outlined else {"linewidth": 0}
+    axes.add_collection(PatchCollection(bars, facecolor=shades, **outline))

@@ -40,12 +40,12 @@ from bench.report.labels import NOTHING, SEPARATOR, between, common_parts, count
 
 # Statement of each invariant, in the order of docs/training.md.
 INVARIANTS = {
-    "I1": "ranks hold the same bits after some steps",
-    "I2": "training equals that of one process with the whole batch",
+    "I1": "ranks have the same bits after some steps",
+    "I2": "training gives the same model as one process with the whole batch",
     "I3": "exact strategies with the same calls give the same bits",
     "I4": "negative control: without synchronisation ranks differ",
     "I5": "bytes sent are the gradients' bytes, once",
-    "I6": "the calls are those that the strategy stands for",
+    "I6": "the calls are the strategy's",
     "I8": "the parts of exposed communication add up to it",
     "I9": "ranks start from the same parameters",
     "I12": "shares of the optimizer's state add up to one copy",
@@ -65,21 +65,21 @@ MOST_BUCKETS = 4
 DEFINITION = (
     "Exposed communication (comm_time) is the time of a step less the time of the same step without synchronisation, "
     "measured in the same launch, in turns, and paired round by round; it may be negative and is never cut off at "
-    "zero. It is not the time that a timer sees spent in waiting, which misses what was waited for elsewhere: in "
-    "hooks, in copies, in a device synchronise, or in slower computing."
+    "zero. A timer around the wait would miss waiting in hooks, in copies, in a device synchronise, or in slower "
+    "computing."
 )
 MEMORY = (
     "Most bytes that torch's allocator had given out until then, on the rank with most, for the strategy alone, in "
     "steps that were not timed. Computed: parameters, gradients, states of the optimizer and buckets; activations, or "
-    "what the update needs for a moment, come on top. Not counted: what gloo, NCCL and other libraries take. On a CPU "
-    "right to 3 %: allocations and releases are added up, and the sum held against what malloc has given out. "
+    "temporary memory of the update come on top. Not counted: memory of gloo, NCCL and other libraries. On a CPU "
+    "right to 3 %: allocations and releases are added up, and the sum is compared with the bytes of malloc. "
     f"{NOTHING}: these differ by more (as for small models, and where libraries release on threads of their own), or "
-    "what a library holds is not known beforehand."
+    "the memory of a library is not known beforehand."
 )
 SCALING = (
-    "Each rank has the same batch. Examples are of all ranks together; speed-up is their rate against the step "
-    "without synchronisation on the fewest ranks. Efficiency is that step divided by this one: what is missing to "
-    "100 % went into synchronising and into what ranks share, such as cores and memory."
+    "Each rank has the same batch. Examples count all ranks together; speed-up is their rate against the step "
+    "without synchronisation on the fewest ranks. Efficiency is that step divided by this one: the part missing "
+    "to 100 % went into synchronising and into sharing cores, memory and the like."
 )
 
 
@@ -141,8 +141,8 @@ def place_text(result: StrategyResult, scenario: ScenarioAnalysis) -> str:
     """Format the place as `1`, `3 =` (shared), or `3 =, not resolved`; `reference`, or a dash for controls."""
     if is_reference(result):
         return "reference"
-    alike = sum(other.place == result.place for other in scenario.results)
-    place = NOTHING if result.place is None else f"{result.place} =" if alike > 1 else str(result.place)
+    sharing = sum(other.place == result.place for other in scenario.results)
+    place = NOTHING if result.place is None else f"{result.place} =" if sharing > 1 else str(result.place)
     return place if result.resolved else f"{place}, {UNRESOLVED}"
 
 
@@ -196,7 +196,7 @@ def section(scenario: ScenarioAnalysis, failed: Collection[Case]) -> Blocks:
     """Return the section of a scenario in a report. failed: cases whose failures the report lists elsewhere."""
     bodies = {
         "Memory of a rank": memory(scenario),
-        "What cannot be told apart": alike(scenario),
+        "Strategies that cannot be distinguished": indistinguishable(scenario),
         "Where exposed communication goes": split(scenario),
         "A/A pairs: the difference of two copies of a strategy": aa_pairs(scenario),
         "Best buckets": advice(scenario),
@@ -224,7 +224,7 @@ def brief_section(scenario: ScenarioAnalysis) -> Blocks:
         Column("of it, %", lambda result: percent(result.share)),
     ]
     head: Blocks = [Heading(scenario_text(scenario.scenario), 3), reference(scenario)]
-    return [*head, *(table(_timed(scenario), columns) or [NOT_TIMED]), *alike(scenario), *refused(scenario)]
+    return [*head, *(table(_timed(scenario), columns) or [NOT_TIMED]), *indistinguishable(scenario), *refused(scenario)]
 
 
 def _timed(scenario: ScenarioAnalysis) -> list[StrategyResult]:
@@ -243,14 +243,14 @@ def answers(scenarios: Sequence[ScenarioAnalysis]) -> list[str]:
         level = sorted(((r, s) for r, s in timed if best.place and r.place == best.place), key=lambda pair: pair[1])
         text = f"{title}: " if len(scenarios) > 1 else ""
         if len(level) > 1:
-            which = "No strategy is faster than another here"
+            leaders = "No strategy is faster than another here"
             if len(level) < len(timed):
-                which = f"{_listed((names[r.label] for r, _ in level), ', ')} are fastest, and none of them leads"
-            text += f"**{which}**: {between(seconds(level[0][1]), seconds(level[-1][1]))} a step"
+                leaders = f"{_listed((names[r.label] for r, _ in level), ', ')} are fastest, and none of them leads"
+            text += f"**{leaders}**: {between(seconds(level[0][1]), seconds(level[-1][1]))} per step"
             costs = sorted(r.exposed.value for r, _ in level if r.exposed is not None)
             text += f"; communication costs {between(seconds(costs[0]), seconds(costs[-1]))} of it" if costs else ""
         else:
-            text += f"**{names[best.label]}** is fastest: {seconds(step_s)} a step"
+            text += f"**{names[best.label]}** is fastest: {seconds(step_s)} per step"
             if best.exposed is not None:
                 cost = seconds(best.exposed.value) + (f" {bounds(best.exposed)}" if ends(best.exposed) else "")
                 text += f"; communication costs {cost} of it" + ("" if best.resolved else ", which may be nothing")
@@ -286,11 +286,11 @@ def _titles(scenarios: Sequence[ScenarioAnalysis]) -> list[str]:
 
 def reference(scenario: ScenarioAnalysis) -> str:
     """Return one line: the step without synchronisation, the timed blocks used, and the A/A noise."""
-    without = f"{seconds(scenario.compute.value)} a step" if scenario.compute else "not known"
+    without = f"{seconds(scenario.compute.value)} per step" if scenario.compute else "not known"
     used = scenario.blocks - scenario.dropped
     limit = "no strategy was measured twice"
     if scenario.aa_pairs and math.isfinite(scenario.noise_s):
-        limit = f"two copies of one strategy differ by up to {seconds(scenario.noise_s)} a step"
+        limit = f"two copies of one strategy differ by up to {seconds(scenario.noise_s)} per step"
     return f"Computing without synchronisation: {without} · {used} of {scenario.blocks} timed blocks used · {limit}"
 
 
@@ -326,7 +326,7 @@ def refused(scenario: ScenarioAnalysis, elsewhere: Collection[Case] = ()) -> Blo
     )
 
 
-def alike(scenario: ScenarioAnalysis) -> Blocks:
+def indistinguishable(scenario: ScenarioAnalysis) -> Blocks:
     """Return a line per place that several strategies share, and lines on strategies that are not resolved."""
     names = names_of(scenario)
     timed = [result for result in ordered(scenario) if result.step is not None and competes(result.strategy)]
@@ -336,24 +336,24 @@ def alike(scenario: ScenarioAnalysis) -> Blocks:
         if len(members) == 1:
             continue
         steps = [result.step.value for result in members if result.step]
-        which = ", ".join(names[result.label] for result in members)
-        lines.append(f"**place {place}**: {which}: {seconds(min(steps))} to {seconds(max(steps))} a step")
+        listed = ", ".join(names[result.label] for result in members)
+        lines.append(f"**place {place}**: {listed}: {seconds(min(steps))} to {seconds(max(steps))} per step")
     return items([*lines, *not_resolved(scenario)])
 
 
 def not_resolved(scenario: ScenarioAnalysis) -> list[str]:
     """Return sentences on strategies whose exposed communication is not resolved, one per reason."""
     names = names_of(scenario)
-    open_ones = [r for r in ordered(scenario) if r.step is not None and competes(r.strategy) and not r.resolved]
-    told = {
-        "the interval of what {} {} holds 0": [r for r in open_ones if ends(r.exposed) is not None],
-        "of what {} {} no interval is known": [r for r in open_ones if ends(r.exposed) is None],
+    unresolved = [r for r in ordered(scenario) if r.step is not None and competes(r.strategy) and not r.resolved]
+    results_by_sentence = {
+        "the interval of the time that {} {} includes 0": [r for r in unresolved if ends(r.exposed) is not None],
+        "the time that {} {} has no interval": [r for r in unresolved if ends(r.exposed) is None],
     }
     return [
         f"**{UNRESOLVED}**: "
-        + text.format(", ".join(names[r.label] for r in which), "exposes" if len(which) == 1 else "expose")
-        for text, which in told.items()
-        if which
+        + text.format(", ".join(names[r.label] for r in results), "exposes" if len(results) == 1 else "expose")
+        for text, results in results_by_sentence.items()
+        if results
     ]
 
 
@@ -364,7 +364,7 @@ def split(scenario: ScenarioAnalysis) -> Blocks:
     rows = [(result, result.split) for result in ordered(scenario) if result.split is not None]
     columns: list[Column[tuple[StrategyResult, Split]]] = [
         left("strategy", lambda row: names[row[0].label]),
-        Column("calls a step", lambda row: NOTHING if row[0].calls is None else str(len(row[0].calls))),
+        Column("calls per step", lambda row: NOTHING if row[0].calls is None else str(len(row[0].calls))),
         Column("comm_time", lambda row: seconds(_value(row[0].exposed))),
         Column("tail", lambda row: seconds(row[1].tail_s)),
         Column("of it late ranks", lambda row: seconds(row[1].late_s)),
@@ -420,9 +420,9 @@ def _zero_cell(difference: Interval) -> str:
 
 AA_PAIRS: list[Column[AAPair]] = [
     left("strategy, twice", lambda pair: short_name(pair.strategy)),
-    Column("second − first, a step", lambda pair: seconds(pair.difference.value)),
+    Column("second − first, per step", lambda pair: seconds(pair.difference.value)),
     Column("its 95 % interval", lambda pair: bounds(pair.difference)),
-    left("holds 0", lambda pair: _zero_cell(pair.difference)),
+    left("includes 0", lambda pair: _zero_cell(pair.difference)),
 ]
 
 
@@ -507,8 +507,8 @@ def _without(checks: Checks) -> str:
 
 CHECKED: list[Column[tuple[str, Checks]]] = [
     left("invariant", lambda row: row[0]),
-    left("what must hold", lambda row: INVARIANTS.get(row[0], NOTHING)),
-    Column("holds of", lambda row: _holds(row[1])),
+    left("requirement", lambda row: INVARIANTS.get(row[0], NOTHING)),
+    Column("valid for", lambda row: _holds(row[1])),
     left("VIOLATED by", lambda row: _listed(f"{name}: {check.text}" for name, check in row[1] if check.ok is False)),
     left("does not apply", lambda row: _without(row[1])),
 ]
@@ -553,8 +553,8 @@ def method_line(run: Run) -> str:
     return (
         f"How training steps were measured: {'–'.join(map(str, steps))} steps of a strategy between two barriers, "
         "slowest rank · all strategies in every round, each round in another random order, seed "
-        f"{plan.settings.seed} · {settings.warmup_steps} steps of each beforehand · "
-        f"{counted(plan.launches, 'launch')} of fresh processes · blocks in which others used more than "
+        f"{plan.settings.seed} · {settings.warmup_steps} steps per strategy beforehand · "
+        f"{counted(plan.launches, 'launch')} of fresh processes · blocks in which other processes used more than "
         f"{format_share(settings.max_foreign_cpu)} of the machine's CPU time are left out · "
         "± is the standard deviation over rounds"
     )

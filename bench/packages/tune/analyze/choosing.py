@@ -57,25 +57,25 @@ def _round(times: Times, alive: Mapping[Cell, Sequence[Pick]], rounds: int) -> d
 
     Evidence is the cell alone, or the cell and its neighbours together, with each launch as the mean over its cells.
     """
-    known = {cell: [choice for choice in alive[cell] if _has(times, cell, choice, rounds)] for cell in alive}
-    leaders = {cell: min(left, key=lambda c: _mean(times[cell][c], rounds)) for cell, left in known.items() if left}
-    beside = neighbours(alive)
-    pairs = [(cell, choice) for cell, left in known.items() for choice in left if choice != leaders[cell]]
+    measured = {cell: [choice for choice in alive[cell] if _has(times, cell, choice, rounds)] for cell in alive}
+    leaders = {cell: min(left, key=lambda c: _mean(times[cell][c], rounds)) for cell, left in measured.items() if left}
+    nearby = neighbours(alive)
+    pairs = [(cell, choice) for cell, left in measured.items() for choice in left if choice != leaders[cell]]
     if not pairs:
         return {cell: list(left) for cell, left in alive.items()}
     own, several = [], []
     for cell, choice in pairs:
-        differences = {near: _differences(times, near, choice, leaders[cell], rounds) for near in (cell, *beside[cell])}
+        differences = {near: _differences(times, near, choice, leaders[cell], rounds) for near in (cell, *nearby[cell])}
         own.append(np.array(list(differences[cell].values())))
         several_cells = [values for values in differences.values() if len(values) > 1]
         common = sorted(set.intersection(*map(set, several_cells))) if several_cells else []
         near_cells = [[values[number] for number in common] for values in several_cells]
         several.append(np.mean(near_cells, axis=0) if len(common) > 1 else own[-1])
-    limit = np.log([len(known[cell]) ** 2 / RACE_RATE for cell, _ in pairs])
+    limit = np.log([len(measured[cell]) ** 2 / RACE_RATE for cell, _ in pairs])
     slower = np.array([values.mean() > 0 for values in own])
-    gone = slower & ((_log_factors(own) > limit) | (_log_factors(several) > limit + np.log(2)))
-    out = {pair for pair, goes in zip(pairs, gone, strict=True) if goes}
-    return {cell: [choice for choice in left if (cell, choice) not in out] for cell, left in alive.items()}
+    drop_mask = slower & ((_log_factors(own) > limit) | (_log_factors(several) > limit + np.log(2)))
+    dropped = {pair for pair, drops in zip(pairs, drop_mask, strict=True) if drops}
+    return {cell: [choice for choice in left if (cell, choice) not in dropped] for cell, left in alive.items()}
 
 
 def _log_factors(differences: Sequence[Floats]) -> Floats:
@@ -106,28 +106,28 @@ def _moderated(series: Sequence[Floats]) -> tuple[Floats, Floats, Floats]:
 def neighbours(cells: Iterable[Cell]) -> dict[Cell, list[Cell]]:
     """Return, for each cell, the cells of the next smaller and next larger size, with the same operation and ranks."""
     ordered = sorted(cells)
-    beside: dict[Cell, list[Cell]] = {cell: [] for cell in ordered}
+    nearby: dict[Cell, list[Cell]] = {cell: [] for cell in ordered}
     for cell, following in pairwise(ordered):
         if (cell.op, cell.ranks) == (following.op, following.ranks):
-            beside[cell].append(following)
-            beside[following].append(cell)
-    return beside
+            nearby[cell].append(following)
+            nearby[following].append(cell)
+    return nearby
 
 
 def picks(
     times: Times, left_after: Callable[[int], Mapping[Cell, Sequence[Pick]]], rounds: int, least_gain: float
 ) -> dict[Cell, Pick]:
     """Return the choice that each cell tries after a race, from its last measured round. left_after: see `raced`."""
-    found: dict[Cell, Pick] = {}
+    tried: dict[Cell, Pick] = {}
     for number in range(1, rounds + 1):
         left = left_after(number)
-        of_round = chosen(times, left, number, least_gain)
-        found |= {
+        choices = chosen(times, left, number, least_gain)
+        tried |= {
             cell: choice
-            for cell, choice in of_round.items()
-            if cell not in found or any(number in logs for logs in times.get(cell, {}).values())
+            for cell, choice in choices.items()
+            if cell not in tried or any(number in logs for logs in times.get(cell, {}).values())
         }
-    return found
+    return tried
 
 
 def chosen(times: Times, alive: Mapping[Cell, Sequence[Pick]], rounds: int, least_gain: float) -> dict[Cell, Pick]:
@@ -135,24 +135,24 @@ def chosen(times: Times, alive: Mapping[Cell, Sequence[Pick]], rounds: int, leas
 
     The cell tries the default if the gain of this choice over the default is at most `least_gain`.
     """
-    found: dict[Cell, Pick] = {}
-    beside = neighbours(alive)
+    tried: dict[Cell, Pick] = {}
+    nearby = neighbours(alive)
     for cell in sorted(alive):
         left = [choice for choice in alive[cell] if _has(times, cell, choice, rounds)]
         if not left or not _has(times, cell, DEFAULT, rounds):
-            found[cell] = DEFAULT
+            tried[cell] = DEFAULT
             continue
         best = min(left, key=lambda choice: _mean(times[cell][choice], rounds))
-        for near in beside[cell]:
-            other = found.get(near)
+        for near in nearby[cell]:
+            other = tried.get(near)
             if other is not None and other in left and other not in {best, DEFAULT}:
                 apart = np.array(list(_differences(times, cell, other, best, rounds).values()))
                 if len(apart) > 1 and apart.mean() < apart.std(ddof=1) / np.sqrt(len(apart)):
                     best = other
                     break
         gain = -np.mean(list(_differences(times, cell, best, DEFAULT, rounds).values()) or [0.0])
-        found[cell] = best if gain > -np.log1p(-least_gain) else DEFAULT
-    return found
+        tried[cell] = best if gain > -np.log1p(-least_gain) else DEFAULT
+    return tried
 
 
 def _has(times: Times, cell: Cell, choice: Pick, rounds: int) -> bool:
@@ -173,13 +173,13 @@ def _differences(times: Times, cell: Cell, choice: Pick, other: Pick, rounds: in
 # ── the proof ────────────────────────────────────────────────────────────────────────────────────
 def compared(times: Times, picks: Picks, launches: Iterable[int]) -> dict[Cell, Floats]:
     """Return log ratios of a cell's tried choice to the default, one per launch, if there are at least FEWEST_PAIRS."""
-    numbers, found = set(launches), {}
+    numbers, ratios = set(launches), {}
     for cell, pick in picks.items():
         a, b = (times.get(cell, {}).get(choice, {}) for choice in (DEFAULT, pick))
         common = sorted(numbers & a.keys() & b.keys())
         if pick != DEFAULT and len(common) >= FEWEST_PAIRS:
-            found[cell] = np.array([b[number] - a[number] for number in common])
-    return found
+            ratios[cell] = np.array([b[number] - a[number] for number in common])
+    return ratios
 
 
 def faster(ratios: Mapping[Cell, Floats], least_gain: float) -> set[Cell]:
@@ -208,8 +208,8 @@ def whole(times: Times, table: Picks, launches: Iterable[int]) -> tuple[Interval
 
     It is the geometric mean of the cells in each launch, with Student's t over launches.
     """
-    of_cells = {cell: times.get(cell, {}) for cell, pick in table.items() if pick != DEFAULT}
-    pairs = [(logs.get(DEFAULT, {}), logs.get(table[cell], {})) for cell, logs in of_cells.items()]
+    logs_by_cell = {cell: times.get(cell, {}) for cell, pick in table.items() if pick != DEFAULT}
+    pairs = [(logs.get(DEFAULT, {}), logs.get(table[cell], {})) for cell, logs in logs_by_cell.items()]
     changed = [(a, b) for a, b in pairs if a.keys() & b.keys() & set(launches)]
     numbers = [n for n in sorted(launches) if changed and all(n in a and n in b for a, b in changed)]
     if len(numbers) < 2:
@@ -222,9 +222,9 @@ def whole(times: Times, table: Picks, launches: Iterable[int]) -> tuple[Interval
 def crossovers(times: Times, table: Picks) -> list[Crossover]:
     """Return the sizes at which the choice changes. Times are straight lines between two sizes: latency and bandwidth.
 
-    If the lines do not cross, the faster choice applies up to the other size; next to the default, only at its own.
+    If the lines do not cross, the faster choice applies up to the other size; next to the default, up to its own.
     """
-    found = []
+    crossings = []
     for cell, following in pairwise(sorted(table)):
         below, above = table[cell], table[following]
         if (cell.op, cell.ranks) != (following.op, following.ranks) or below == above:
@@ -241,8 +241,8 @@ def crossovers(times: Times, table: Picks) -> list[Crossover]:
             elsewhere = kept if DEFAULT in {below, above} else np.where(first + last > 0, low, high)
             places = np.where((first < 0) & (last > 0), places, elsewhere)
         at = float(np.median(places))
-        found.append(Crossover(cell.op, cell.ranks, below, above, at, *map(float, np.percentile(places, ENDS))))
-    return found
+        crossings.append(Crossover(cell.op, cell.ranks, below, above, at, *map(float, np.percentile(places, ENDS))))
+    return crossings
 
 
 def _seconds_apart(times: Times, cell: Cell, below: Pick, above: Pick) -> tuple[float, float] | None:
@@ -264,14 +264,14 @@ def rules_of(table: Picks, places: Sequence[Crossover]) -> list[SizeRule]:
     """
     at = {(place.op, place.ranks, place.below, place.above): place for place in places}
     rules: list[SizeRule] = []
-    beside = neighbours(table)
+    nearby = neighbours(table)
     for cell in sorted(table):
         choice = table[cell]
         if choice == DEFAULT:
             continue
         low, high = cell.size, cell.size
-        before = next((other for other in beside[cell] if other < cell), None)
-        after = next((other for other in beside[cell] if other > cell), None)
+        before = next((other for other in nearby[cell] if other < cell), None)
+        after = next((other for other in nearby[cell] if other > cell), None)
         if before is not None and table[before] != choice:
             place = at[cell.op, cell.ranks, table[before], choice]
             low = min(cell.size, int(place.at if table[before] != DEFAULT else place.high) + 1)

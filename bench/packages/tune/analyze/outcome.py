@@ -20,11 +20,11 @@ from bench.packages.tune.catalog import FileRead, Library
 from bench.packages.tune.rules import (
     DEFAULT,
     FROM_FILE,
+    Assigned,
     Cell,
     CellResult,
     Pick,
     Picks,
-    Told,
     Tuned,
     TuneNotice,
     Why,
@@ -37,71 +37,71 @@ from bench.stats.intervals import Floats, launch_interval
 FOUND = {verdict: Why[verdict.name] for verdict in ChangeVerdict}
 
 
-def times_of(samples: Sequence[Samples], told: Told) -> Times:
+def times_of(samples: Sequence[Samples], assigned: Assigned) -> Times:
     """Collect the logarithm of the mean time, in seconds, of each cell, choice and launch; leave out failures."""
     times: Times = {}
     for entry in samples:
         if entry.failure is None and entry.timed is not None:
-            logs = times.setdefault(cell_of(entry.case), {}).setdefault(choice_of(told, entry.case), {})
+            logs = times.setdefault(cell_of(entry.case), {}).setdefault(choice_of(assigned, entry.case), {})
             logs[entry.launch] = float(np.log(np.mean(entry.timed.slowest_s)))
     return times
 
 
-def _failed(samples: Sequence[Samples], told: Told, last: float = inf) -> dict[tuple[Cell, Pick], str]:
+def _failed(samples: Sequence[Samples], assigned: Assigned, last: float = inf) -> dict[tuple[Cell, Pick], str]:
     """Return the cells and choices that failed in launches up to number `last`, with the text of the first failure."""
-    found: dict[tuple[Cell, Pick], tuple[int, str]] = {}
+    first_failures: dict[tuple[Cell, Pick], tuple[int, str]] = {}
     for entry in samples:
         if entry.failure is not None and entry.failure.kind != "lost" and entry.launch <= last:
-            key = cell_of(entry.case), choice_of(told, entry.case)
-            seen = entry.launch, entry.failure.text
-            found[key] = min(found.get(key, seen), seen)
-    return {key: text for key, (_, text) in found.items()}
+            key = cell_of(entry.case), choice_of(assigned, entry.case)
+            failure = entry.launch, entry.failure.text
+            first_failures[key] = min(first_failures.get(key, failure), failure)
+    return {key: text for key, (_, text) in first_failures.items()}
 
 
-def left_after(samples: Sequence[Samples], told: Told, named: Names, rounds: int) -> dict[Cell, list[Pick]]:
+def left_after(samples: Sequence[Samples], assigned: Assigned, named: Names, rounds: int) -> dict[Cell, list[Pick]]:
     """Return the choices of each cell that are left after this many rounds of a race, without failed choices."""
-    failed = _failed(samples, told, rounds)
+    failed = _failed(samples, assigned, rounds)
     sound = {cell: [choice for choice in choices if (cell, choice) not in failed] for cell, choices in named.items()}
-    return choosing.raced(times_of(samples, told), sound, rounds)
+    return choosing.raced(times_of(samples, assigned), sound, rounds)
 
 
 def proven(
-    samples: Sequence[Samples], told: Told, picks: Picks, launches: range, min_change: float
+    samples: Sequence[Samples], assigned: Assigned, picks: Picks, launches: range, min_change: float
 ) -> dict[Cell, Pick]:
     """Return the table: choices that these launches show to be faster. Failures and other cells keep the default."""
-    failed = _failed(samples, told, launches.stop - 1)
-    faster = choosing.faster(choosing.compared(times_of(samples, told), picks, launches), min_change)
+    failed = _failed(samples, assigned, launches.stop - 1)
+    faster = choosing.faster(choosing.compared(times_of(samples, assigned), picks, launches), min_change)
     return {cell: c if cell in faster and (cell, c) not in failed else DEFAULT for cell, c in picks.items()}
 
 
 def tuned(
-    samples: Sequence[Samples], told: Told, picks: Picks, table: Picks, proving: Sequence[int],
+    samples: Sequence[Samples], assigned: Assigned, picks: Picks, table: Picks, proving: Sequence[int],
     checking: Sequence[int], min_change: float,
 ) -> Tuned:  # fmt: skip
     """Return the outcome of a race, its proof, and the last launches, which drop rules that are slower or fail."""
-    times, failed = times_of(samples, told), _failed(samples, told)
+    times, failed = times_of(samples, assigned), _failed(samples, assigned)
     read = _as_measured(times, table, checking)
-    again = choosing.judged(choosing.compared(times, read, checking), min_change, choosing.WRONG_RATE)
-    out = {cell: Why.THEN_SLOWER for cell, verdict in again.items() if verdict == SLOWER}
-    out |= {
+    verdicts = choosing.judged(choosing.compared(times, read, checking), min_change, choosing.WRONG_RATE)
+    dropped = {cell: Why.THEN_SLOWER for cell, verdict in verdicts.items() if verdict == SLOWER}
+    dropped |= {
         cell: Why.THEN_FAILED for cell, choice in table.items() if {(cell, choice), (cell, FROM_FILE)} & failed.keys()
     }
-    final = {cell: DEFAULT if cell in out else choice for cell, choice in table.items()}
+    final = {cell: DEFAULT if cell in dropped else choice for cell, choice in table.items()}
     why = {cell: Why.NOT_FASTER if pick == DEFAULT else Why.NO_GAIN for cell, pick in picks.items()}
-    why |= {cell: out.get(cell, Why.FASTER_IN_FRESH) for cell, choice in table.items() if choice != DEFAULT}
+    why |= {cell: dropped.get(cell, Why.FASTER_IN_FRESH) for cell, choice in table.items() if choice != DEFAULT}
     places = choosing.crossovers(times, final)
     results = _results(final, picks, choosing.compared(times, picks, proving), why)
-    whole = choosing.whole(times, {cell: read[cell] for cell in final if final[cell] != DEFAULT}, checking)
-    found = Tuned(results, tuple(choosing.rules_of(final, places)), tuple(places), *whole)
-    return _with_failures(found, samples, told)
+    overall = choosing.whole(times, {cell: read[cell] for cell in final if final[cell] != DEFAULT}, checking)
+    outcome = Tuned(results, tuple(choosing.rules_of(final, places)), tuple(places), *overall)
+    return _with_failures(outcome, samples, assigned)
 
 
 def checked(
-    samples: Sequence[Samples], told: Told, file: FileRead, table: Picks, launches: Sequence[int],
+    samples: Sequence[Samples], assigned: Assigned, file: FileRead, table: Picks, launches: Sequence[int],
     min_change: float,
 ) -> Tuned:  # fmt: skip
     """Return the outcome of the check of an existing rule file."""
-    times = times_of(samples, told)
+    times = times_of(samples, assigned)
     read = _as_measured(times, table, launches)
     ratios = choosing.compared(times, read, launches)
     why = {cell: Why.NO_RULE if choice == DEFAULT else Why.NOT_MEASURED for cell, choice in table.items()}
@@ -111,8 +111,8 @@ def checked(
         *file.notes,
     )
     results = _results(table, table, ratios, why)
-    found = Tuned(results, file.rules, (), *choosing.whole(times, read, launches), notes=notes)
-    return _with_failures(found, samples, told)
+    outcome = Tuned(results, file.rules, (), *choosing.whole(times, read, launches), notes=notes)
+    return _with_failures(outcome, samples, assigned)
 
 
 def _results(
@@ -127,10 +127,10 @@ def _results(
     )  # fmt: skip
 
 
-def _with_failures(found: Tuned, samples: Sequence[Samples], told: Told) -> Tuned:
+def _with_failures(outcome: Tuned, samples: Sequence[Samples], assigned: Assigned) -> Tuned:
     """Add the number of launches, and the failures, to an outcome."""
     launches = {(entry.case.world_size, entry.case.settings, entry.launch) for entry in samples}
-    return replace(found, launches=len(launches), wrong=_wrong(samples, told))
+    return replace(outcome, launches=len(launches), wrong=_wrong(samples, assigned))
 
 
 def _as_measured(times: Times, table: Picks, launches: Sequence[int]) -> dict[Cell, Pick]:
@@ -139,38 +139,38 @@ def _as_measured(times: Times, table: Picks, launches: Sequence[int]) -> dict[Ce
     return {cell: FROM_FILE if cell in read else pick for cell, pick in table.items() if pick != DEFAULT}
 
 
-def _wrong(samples: Sequence[Samples], told: Told) -> tuple[str, ...]:
+def _wrong(samples: Sequence[Samples], assigned: Assigned) -> tuple[str, ...]:
     """Return texts on the choices that failed, with the sizes at which they failed."""
     sizes: dict[str, list[str]] = {}
-    for (cell, choice), text in sorted(_failed(samples, told).items()):
+    for (cell, choice), text in sorted(_failed(samples, assigned).items()):
         sizes.setdefault(f"{cell.op}, {cell.ranks} ranks, {choice}: {text}", []).append(format_bytes(cell.size))
-    return tuple(f"{words} ({', '.join(of)})" for words, of in sizes.items())
+    return tuple(f"{words} ({', '.join(failed_sizes)})" for words, failed_sizes in sizes.items())
 
 
-def not_honoured(run: Run, library: Library, told: Told, table: Picks) -> list[Notice]:
-    """Return notices on cells in which the library reports another choice than asked for (only NCCL reports it).
+def not_honoured(run: Run, library: Library, assigned: Assigned, table: Picks) -> list[Notice]:
+    """Return notices on cells in which the library reports another choice than requested (only NCCL reports it).
 
     table: choice of the rule file for each cell, for launches that read it.
     """
     chosen = (launch.get("chosen") or {} for launch in launches_of(run.environment))
-    ran = {key: choice for choices in chosen for key, choice in choices.items()}
-    found = []
+    reported = {key: choice for choices in chosen for key, choice in choices.items()}
+    notices = []
     for case in run.plan.cases:
-        asked, choice = choice_of(told, case), ran.get(case.key)
-        asked = table.get(cell_of(case), DEFAULT) if asked == FROM_FILE else asked
-        if choice is not None and asked != DEFAULT:
+        requested, choice = choice_of(assigned, case), reported.get(case.key)
+        requested = table.get(cell_of(case), DEFAULT) if requested == FROM_FILE else requested
+        if choice is not None and requested != DEFAULT:
             words = choice["algorithm"].lower(), choice["protocol"].lower()
-            if words != (asked.algorithm, asked.protocol):
-                found.append(
+            if words != (requested.algorithm, requested.protocol):
+                notices.append(
                     notice(
                         TuneNotice.NOT_HONOURED,
                         [case.key],
                         op=case.op,
                         ranks=case.world_size,
                         size_bytes=case.size_bytes,
-                        asked=str(asked),
+                        asked=str(requested),
                         library=library.name,
                         ran=" ".join(words),
                     )
                 )
-    return found
+    return notices

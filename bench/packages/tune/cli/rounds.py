@@ -44,10 +44,10 @@ class TuneRounds:
 
     def __init__(
         self, path: Path, plan: Plan, samples: Sequence[Samples], state: TuneState, library: Library,
-        found: Mapping[Cell, Case], quiet: bool,
+        cases: Mapping[Cell, Case], quiet: bool,
     ) -> None:  # fmt: skip
         # The case of each cell is in `found`.
-        self.path, self.state, self.library, self.found = path, state, library, found
+        self.path, self.state, self.library, self.found = path, state, library, cases
         # All samples that the run has so far are in `samples`.
         self.plan, self.samples = plan, list(samples)
         self._quiet = quiet
@@ -72,30 +72,30 @@ class TuneRounds:
     def stage(
         self,
         stage: TuneStage,
-        asked: Callable[[int], Mapping[Cell, Sequence[Pick]]],
+        next_choices: Callable[[int], Mapping[Cell, Sequence[Pick]]],
         file_settings: Variables | None = None,
     ) -> range:
-        """Measure rounds until the stage's share of the budget is spent or nothing is asked; return their numbers.
+        """Measure rounds until the stage's share of the budget is spent or no choice is left; return their numbers.
 
-        asked: function of the stage's number of rounds so far; returns the choices of the next round in each cell.
+        next_choices: called with the stage's number of rounds so far; returns the next round's choices per cell.
         """
         state, rounds = self.state, self._rounds
         first = sum(state.rounds.get(name, 0) for name in stage.after)
         if stage.name not in state.rounds:
-            known = max((launch.number for launch in self.plan.order), default=0) - first
+            planned = max((launch.number for launch in self.plan.order), default=0) - first
             done, probed = 0, False
-            least = max(stage.fewest, known)
+            least = max(stage.fewest, planned)
             for number in rounds.within(stage.until * state.budget_s, stage.most, lambda number: number <= least):
-                if not any((wanted := asked(done)).values()):
+                if not any((wanted := next_choices(done)).values()):
                     break
                 launch, done = first + number, number
                 groups = rounds_of.launches(self.library, self.found, wanted, launch, state.seed, file_settings)
                 self._measure(groups, launch, probe=stage.probes and not probed)
-                probed = probed or number > known
+                probed = probed or number > planned
                 self._save()
-                told = f"{counted(sum(map(len, wanted.values())), 'choice')} in {sum(map(bool, wanted.values()))} cells"
+                text = f"{counted(sum(map(len, wanted.values())), 'choice')} in {sum(map(bool, wanted.values()))} cells"
                 if not self._quiet:
-                    say(f"{stage.name} {done}: {told}, {format_seconds(rounds.spent_s)}", err=True)
+                    say(f"{stage.name} {done}: {text}, {format_seconds(rounds.spent_s)}", err=True)
             state.rounds[stage.name] = done
             self._save()
         return range(first + 1, first + 1 + state.rounds[stage.name])
@@ -109,11 +109,11 @@ class TuneRounds:
 
         Raises UnmeasurableError if nothing was measured.
         """
-        known = {(launch.number, launch.cases) for launch in self.plan.order}
+        planned = {(launch.number, launch.cases) for launch in self.plan.order}
         every = [side.launch for group in groups for side in group]
-        new = tuple(launch for launch in every if (launch.number, launch.cases) not in known)
-        for variables, choices in rounds_of.told_in(groups).items():
-            self.state.told.setdefault(variables, {}).update(choices)
+        new = tuple(launch for launch in every if (launch.number, launch.cases) not in planned)
+        for variables, choices in rounds_of.assigned_in(groups).items():
+            self.state.assigned.setdefault(variables, {}).update(choices)
         if new:
             self._save()
             order = (*self.plan.order, *new)
@@ -124,18 +124,18 @@ class TuneRounds:
             seed = f"{self.state.seed}/{number}/{group[0].launch.world_size}"
             names = random.Random(seed).sample([*sides], len(sides))
             self._rounds.measure(names, seed, partial(self._side, sides, probe))
-        of_round = [samples.failure for samples in self.samples if samples.launch == number]
-        if all(of_round):
-            why = of_round[0].text if of_round and of_round[0] else "no rank answered"
+        failures = [samples.failure for samples in self.samples if samples.launch == number]
+        if all(failures):
+            why = failures[0].text if failures and failures[0] else "no rank answered"
             raise UnmeasurableError(f"nothing was measured in launch {number}: {why}; collbench resume {self.path}")
 
     def _side(
         self, sides: Mapping[str, Launch], probe: bool, name: str, keep: Callable[[SampleLine], None], turn: Turn
     ) -> Measuring[None]:
-        one = replace(self.plan, order=(sides[name],), launches=1)
-        one = replace(one, order=tuple(planning.remaining(one, self.samples)))
+        side_plan = replace(self.plan, order=(sides[name],), launches=1)
+        side_plan = replace(side_plan, order=tuple(planning.remaining(side_plan, self.samples)))
         log, watching = self.path / folders.LOG, sweep.Silent()
-        return sweep.sweep(one, (), self._starter, keep, log, self._launched, watching, turn=turn, probe=probe)
+        return sweep.sweep(side_plan, (), self._starter, keep, log, self._launched, watching, turn=turn, probe=probe)
 
 
 def _say_failure(_: str, samples: Samples) -> None:

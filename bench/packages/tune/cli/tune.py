@@ -73,7 +73,7 @@ def tune(
     except ValueError as error:
         raise ConfigError(f"--budget: {error}") from None
     if check is not None and output is not None:
-        raise ConfigError("--check FILE writes no rule file: leave --output out")
+        raise ConfigError("--check FILE writes no rule file: leave out --output")
     if output is not None and (output.is_dir() or not output.absolute().parent.is_dir()):
         raise ConfigError(f"--output {output}: name a file in a folder that exists")
     try:
@@ -84,8 +84,8 @@ def tune(
     def task(coordinator: "Coordinator | None") -> int:
         state = TuneState("", budget_s, smallest, {}, checks=text is not None)
         state.output = str(output.absolute()) if output is not None else None
-        path, found = _create(config, sets, state, text, coordinator, context.obj)
-        return _measured(path, state, found, coordinator, plots, quiet)
+        path, cases = _create(config, sets, state, text, coordinator, context.obj)
+        return _measured(path, state, cases, coordinator, plots, quiet)
 
     given = [*sets, min_change, budget, text or ""]
     return run_task(task, lambda: b"\0".join([source(config).raw, *map(str.encode, given)]))
@@ -96,11 +96,11 @@ def _create(
     argv: list[str],
 ) -> tuple[Path, dict[Cell, Case]]:  # fmt: skip
     """Plan a run, create its folder, and fill in the state."""
-    asked = source(config)
-    settings = models.parse(asked.raw, asked.name, sets, asked.default_name)
+    config_source = source(config)
+    settings = models.parse(config_source.raw, config_source.name, sets, config_source.default_name)
     if len(settings.backends) != 1 or settings.backends[0] not in BACKENDS:
         raise ConfigError(
-            f"{asked.name}: backends: {', '.join(settings.backends)}: tune needs one whose library lets you choose; "
+            f"{config_source.name}: backends: {', '.join(settings.backends)}: no choice of algorithms; "
             f"allowed: {', '.join(BACKENDS)}"
         )
     if unsupported := host.unsupported_platform():
@@ -111,19 +111,19 @@ def _create(
     state.hosts = len({shake["hostname"] for shake in coordinator.handshakes}) if coordinator else 1
     state.numbers = machine.algorithms() if state.backend == "mpi" else {}
     library = _library(state)
-    plan, found = rounds_of.cells(settings, here, state.seed, library)
+    plan, cases = rounds_of.cells(settings, here, state.seed, library)
     for reason in sorted({*sentences(skip.reason for skip in plan.skips)}):
         say(f"note: left out: {reason}", err=True)
     if coordinator is not None and state.backend == "nccl" and _plugin():
         raise ConfigError("NCCL_TUNER_PLUGIN is set, which all ranks of a job load: unset it")
-    wanted = rounds_of.candidates(library, found)
+    wanted = rounds_of.candidates(library, cases)
     if check is not None:
         rules = library.read(check, state.hosts)
-        wanted = {cell: [choice] for cell in found if (choice := library.said(rules.rules, cell)) != DEFAULT}
+        wanted = {cell: [choice] for cell in cases if (choice := library.choice_for(rules.rules, cell)) != DEFAULT}
         if not wanted:
             problems = "".join(f"; {problem}" for problem in (*rules.problems, *sentences(rules.notes))[:1])
-            raise ConfigError(f"--check: the file has no rule for a cell of {asked.name}{problems}")
-    groups = rounds_of.launches(library, found, wanted, 1, state.seed)
+            raise ConfigError(f"--check: the file has no rule for a cell of {config_source.name}{problems}")
+    groups = rounds_of.launches(library, cases, wanted, 1, state.seed)
     plan = rounds_of.fitted(plan, groups, state.budget_s, rounds_of.ONLY_CHECK if check else rounds_of.RACE)
     state.alternate = notice(TuneNotice.ONE_LAUNCH_AT_A_TIME) if coordinator is not None else None
     if state.alternate is None:
@@ -133,12 +133,12 @@ def _create(
         say(f"note: launches alternate: {sentence(state.alternate)}", err=True)
     facts = {"argv": list(argv), "overrides": sets, "collbench": __version__}
     path = folders.create(
-        RESULTS, replace(plan, name=f"{plan.name.removesuffix('-tune')}-tune", order=()), asked.raw, facts
+        RESULTS, replace(plan, name=f"{plan.name.removesuffix('-tune')}-tune", order=()), config_source.raw, facts
     )
     if check is not None:
         folders.write(path / f"{CHECKED}.{library.suffix}", check)
     write_state(path, state)
-    return path, found
+    return path, cases
 
 
 def resume(path: Path, trust: bool, plots: bool, quiet: bool, coordinator: "Coordinator | None") -> int:
@@ -149,12 +149,12 @@ def resume(path: Path, trust: bool, plots: bool, quiet: bool, coordinator: "Coor
         (path / folders.CONFIG).read_bytes(), str(path / folders.CONFIG), run.manifest["overrides"], ""
     )
     here = host.machine() if coordinator is None else coordinator.machine(planning.demands(settings))
-    plan, found = rounds_of.cells(settings, here, state.seed, library)
-    check_resumed(path, [plan], {}, trust)  # all launches are planned anew from it
+    plan, cases = rounds_of.cells(settings, here, state.seed, library)
+    check_resumed(path, [plan], {}, trust)  # from this plan, all launches are planned again
     if state.output is not None and not trust:
         say(f"note: the rule file goes into {path}; --trust writes {state.output}, as this run's folder says", err=True)
         state.output = None
-    return _measured(path, state, found, coordinator, plots, quiet)
+    return _measured(path, state, cases, coordinator, plots, quiet)
 
 
 def _library(state: TuneState) -> Library:
@@ -176,24 +176,24 @@ def _plugin() -> str:
 def _measured(
     path: Path,
     state: TuneState,
-    found: dict[Cell, Case],
+    cases: dict[Cell, Case],
     coordinator: "Coordinator | None",
     plots: bool,
     quiet: bool,
 ) -> int:
     """Measure the missing launches, and show the outcome."""
     run, library = folders.read(path), _library(state)
-    rounds = TuneRounds(path, run.plan, run.samples, state, library, found, quiet)
+    rounds = TuneRounds(path, run.plan, run.samples, state, library, cases, quiet)
     with rounds.opened(run.environment, coordinator):
         tuned = _checked(rounds) if state.checks else _tuned(rounds)
     run = folders.read(path)
     notes = [notice(TuneNotice.VIRTUAL)] if is_virtual(run) else []
     if tuned.changed and not state.checks:
-        notes.append(notice(TuneNotice.AS_MEASURED, calls=usage(tuned, found)))
+        notes.append(notice(TuneNotice.AS_MEASURED, calls=usage(tuned, cases)))
     table = {result.cell: result.choice for result in tuned.results}
-    tuned = replace(tuned, notes=(*tuned.notes, *notes, *outcome.not_honoured(run, library, state.told, table)))
+    tuned = replace(tuned, notes=(*tuned.notes, *notes, *outcome.not_honoured(run, library, state.assigned, table)))
     target = Path(state.output) if state.output is not None else path / f"{RULES}.{library.suffix}"
-    load = library.how_to_load(str(target.absolute())) if tuned.changed and not state.checks else []
+    load = library.loading_lines(str(target.absolute())) if tuned.changed and not state.checks else []
     picture = (PLOTS / path.name / "tune").with_suffix(".png")
     if plots:
         folders.make_folder(picture.parent)
@@ -210,12 +210,12 @@ def _measured(
     return _code(tuned) if state.checks else 0
 
 
-def usage(tuned: Tuned, found: Mapping[Cell, Case]) -> tuple[str, ...]:
+def usage(tuned: Tuned, cases: Mapping[Cell, Case]) -> tuple[str, ...]:
     """Return texts such as `buffers: rotate`, `in place: all_reduce`, `out of place: all_gather` for the rules."""
-    cases = [found[result.cell] for result in tuned.changed]
-    words = [f"buffers: {cases[0].buffers}"]
+    tuned_cases = [cases[result.cell] for result in tuned.changed]
+    words = [f"buffers: {tuned_cases[0].buffers}"]
     for place, text in PLACES.items():
-        ops = dict.fromkeys(case.op for case in cases if placement(case) == place)
+        ops = dict.fromkeys(case.op for case in tuned_cases if placement(case) == place)
         words += [f"{text}: {', '.join(ops)}"] if ops else []
     return tuple(words)
 
@@ -226,19 +226,19 @@ def _tuned(rounds: TuneRounds) -> Tuned:
     named = rounds_of.candidates(library, rounds.found)
 
     def left_after(number: int) -> dict[Cell, list[Pick]]:
-        return outcome.left_after(rounds.samples, state.told, named, number)
+        return outcome.left_after(rounds.samples, state.assigned, named, number)
 
     race = rounds.stage(rounds_of.RACE, lambda done: rounds_of.undecided(left_after(done)))
-    picks = choosing.picks(outcome.times_of(rounds.samples, state.told), left_after, len(race), state.min_change)
+    picks = choosing.picks(outcome.times_of(rounds.samples, state.assigned), left_after, len(race), state.min_change)
     proving = rounds.stage(rounds_of.PROOF, lambda done: rounds_of.only_tried(picks))
-    table = outcome.proven(rounds.samples, state.told, picks, proving, state.min_change)
+    table = outcome.proven(rounds.samples, state.assigned, picks, proving, state.min_change)
     draft = rounds.path / f"{DRAFT}.{library.suffix}"
     if not draft.is_file():
-        places = choosing.crossovers(outcome.times_of(rounds.samples, state.told), table)
+        places = choosing.crossovers(outcome.times_of(rounds.samples, state.assigned), table)
         folders.write(draft, library.write(choosing.rules_of(table, places), state.hosts))
     file_settings = library.file_settings(str(draft.resolve())) if rounds.reads_files else None
     checking = rounds.stage(rounds_of.CHECK, lambda done: rounds_of.only_tried(table), file_settings)
-    return outcome.tuned(rounds.samples, state.told, picks, table, proving, checking, state.min_change)
+    return outcome.tuned(rounds.samples, state.assigned, picks, table, proving, checking, state.min_change)
 
 
 def _checked(rounds: TuneRounds) -> Tuned:
@@ -246,14 +246,14 @@ def _checked(rounds: TuneRounds) -> Tuned:
     state, library = rounds.state, rounds.library
     file = rounds.path / f"{CHECKED}.{library.suffix}"
     read = library.read(file.read_text(encoding="utf-8", errors="replace"), state.hosts)
-    table = {cell: library.said(read.rules, cell) for cell in rounds.found}
+    table = {cell: library.choice_for(read.rules, cell) for cell in rounds.found}
     file_settings = library.file_settings(str(file.resolve())) if rounds.reads_files else None
     numbers = rounds.stage(rounds_of.ONLY_CHECK, lambda done: rounds_of.only_tried(table), file_settings)
-    return outcome.checked(rounds.samples, state.told, read, table, numbers, state.min_change)
+    return outcome.checked(rounds.samples, state.assigned, read, table, numbers, state.min_change)
 
 
 def _code(tuned: Tuned) -> int:
-    found = {result.why for result in tuned.changed}
-    if tuned.wrong or Why.SLOWER in found or any(note.kind in DISHONOURED for note in tuned.notes):
+    reasons = {result.why for result in tuned.changed}
+    if tuned.wrong or Why.SLOWER in reasons or any(note.kind in DISHONOURED for note in tuned.notes):
         return 1
-    return 0 if found & {Why.FASTER, Why.SAME} else 3
+    return 0 if reasons & {Why.FASTER, Why.SAME} else 3

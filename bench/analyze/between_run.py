@@ -1,4 +1,4 @@
-"""Estimate the between-run variance of each case on a machine, from the noise ledger. An occasion is one run.
+"""Estimate the between-run variance of each case on a machine, from the noise ledger.
 
 In: entries of the ledger. Out: for each case the between-run standard deviation of log times; and, for `plan`, the
 smallest change that two planned runs could show. Loads no large package, so that `plan` answers quickly.
@@ -12,16 +12,16 @@ from statistics import NormalDist, fmean, variance
 from bench.store.ledger import CaseNoise, LedgerEntry, MachineIdentity
 
 # Fewer runs give too uncertain an estimate of the between-run variance.
-FEWEST_OCCASIONS = 8
+FEWEST_LEDGER_RUNS = 8
 NORMAL_QUANTILE = NormalDist().inv_cdf(0.975)
 
 
-def occasions(
+def between_run_scatter(
     entries: Sequence[LedgerEntry], machine: MachineIdentity, without: Collection[str] = ()
 ) -> dict[str, tuple[float, float]]:
     """Return, by key of the case, the between-run standard deviation of log times, and its degrees of freedom.
 
-    Only for cases with at least FEWEST_OCCASIONS runs on this machine; 0 if the between-launch variance explains the
+    Only for cases with at least FEWEST_LEDGER_RUNS runs on this machine; 0 if the between-launch variance explains the
     differences between the runs. without: names of runs that do not count, such as the runs that are compared.
     """
     history: dict[str, list[CaseNoise]] = defaultdict(list)
@@ -29,20 +29,20 @@ def occasions(
         if entry.machine.is_same(machine) and entry.run not in without:
             for key, noise in entry.cases.items():
                 history[key].append(noise)
-    return {key: _scatter(noise) for key, noise in history.items() if len(noise) >= FEWEST_OCCASIONS}
+    return {key: _scatter(noise) for key, noise in history.items() if len(noise) >= FEWEST_LEDGER_RUNS}
 
 
 def _scatter(history: Sequence[CaseNoise]) -> tuple[float, float]:
     """Return the between-run standard deviation of log times, and its degrees of freedom.
 
-    The variance that launches explain is subtracted from the variance of the run means. The rest is less certain: its
-    relative error is larger by total / rest (Satterthwaite, Biometrics Bulletin 2, 1946).
+    The variance that launches explain is subtracted from the variance of the run means. The remainder is less
+    certain: its relative error is larger by total / remainder (Satterthwaite, Biometrics Bulletin 2, 1946).
     """
     total = variance(math.log(noise.mean_s) for noise in history)
-    rest = total - fmean(noise.launch**2 / noise.launches for noise in history)
-    if rest <= 0:
+    remainder = total - fmean(noise.launch**2 / noise.launches for noise in history)
+    if remainder <= 0:
         return 0.0, 1.0
-    return math.sqrt(rest), max(1.0, (len(history) - 1) * (rest / total) ** 2)
+    return math.sqrt(remainder), max(1.0, (len(history) - 1) * (remainder / total) ** 2)
 
 
 def smallest_changes(
@@ -55,7 +55,7 @@ def smallest_changes(
     """
     if launches < 2:
         return {}
-    between = occasions(entries, machine)
+    between = between_run_scatter(entries, machine)
     variances: dict[str, list[float]] = defaultdict(list)
     for entry in entries:
         if entry.machine.is_same(machine):
@@ -63,10 +63,10 @@ def smallest_changes(
                 variances[key].append(entry.cases[key].launch ** 2)
     t = _student(2 * (launches - 1))
     changes = {}
-    for key, of_launches in variances.items():
-        launch = fmean(of_launches)
-        occasion = between[key][0] ** 2 if key in between else launch
-        changes[key] = math.expm1(t * math.sqrt(2 * (launch / launches + occasion)))
+    for key, launch_variances in variances.items():
+        launch = fmean(launch_variances)
+        extra = between[key][0] ** 2 if key in between else launch
+        changes[key] = math.expm1(t * math.sqrt(2 * (launch / launches + extra)))
     return changes
 
 
